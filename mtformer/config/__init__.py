@@ -1,0 +1,1 @@
+"""The experiment: YAML, `extends` and overrides made into one typed, validated `Config`."""

@@ -1,0 +1,303 @@
+"""The experiment, typed: every key that a config may hold, its range, its default, and what it means.
+
+Nothing here is derived and nothing is stored twice. Each room of the package receives its own section only.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+
+Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """A frozen group of keys; an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class TextFiles(Section):
+    """Two parallel text files, one sentence a line; `.gz`, `.xz` and `.zst` are read as they are."""
+
+    src: str
+    """File of source sentences."""
+    tgt: str
+    """File of target sentences, as many lines as `src`."""
+
+
+class TsvFile(Section):
+    """One tab-separated file."""
+
+    tsv: str
+    """The file; `.gz`, `.xz` and `.zst` are read as they are."""
+    src_column: Positive = 1
+    """Column of the source sentence, counted from 1 as `cut -f` does."""
+    tgt_column: Positive = 2
+    """Column of the target sentence, counted from 1."""
+
+
+class JsonlFile(Section):
+    """One JSON object a line."""
+
+    jsonl: str
+    """The file; `.gz`, `.xz` and `.zst` are read as they are."""
+    src_field: str | None = None
+    """Field of the source, dots for nesting; default `translation.LANG`, else `LANG`."""
+    tgt_field: str | None = None
+    """Field of the target, dots for nesting; default `translation.LANG`, else `LANG`."""
+
+
+class HubDataset(Section):
+    """A Hugging Face data set: a name on the hub or a local folder."""
+
+    dataset: str
+    """What `datasets.load_dataset` takes as `path`."""
+    name: str | None = None
+    """The data set's configuration."""
+    split: str = "train"
+    """The split; slices such as `train[:1000]` work."""
+    src_field: str | None = None
+    """Field of the source, dots for nesting; default `translation.LANG`, else `LANG`."""
+    tgt_field: str | None = None
+    """Field of the target, dots for nesting; default `translation.LANG`, else `LANG`."""
+
+
+SOURCE_KEYS = ("src", "tsv", "jsonl", "dataset")
+
+
+def source_kind(value: Any) -> str | None:
+    """The one key that tells which kind of source a mapping is."""
+    for key in SOURCE_KEYS:
+        if (key in value) if isinstance(value, dict) else hasattr(value, key):
+            return key
+    return None
+
+
+Source = Annotated[
+    Annotated[TextFiles, Tag("src")]
+    | Annotated[TsvFile, Tag("tsv")]
+    | Annotated[JsonlFile, Tag("jsonl")]
+    | Annotated[HubDataset, Tag("dataset")],
+    Discriminator(source_kind),
+]
+
+
+class FilterConfig(Section):
+    """What is left out of the training data; dev and test are never filtered."""
+
+    max_tokens: Positive = 256
+    """Longest side in tokens, eos not counted; a longer pair is left out."""
+    max_length_ratio: Annotated[float, Field(ge=1.0)] | None = 4.0
+    """Longest allowed ratio of the two sides' token counts (checked above 10 tokens); null: no check."""
+    drop_identical: bool = True
+    """Leave out pairs whose source and target are the same text."""
+    drop_duplicates: bool = True
+    """Leave out pairs that have stood before."""
+    max_filtered_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
+    """An error when a larger share of the pairs than this is left out."""
+
+
+class DataConfig(Section):
+    """The corpora."""
+
+    src_lang: str
+    """Code of the source language (en, ja, ...)."""
+    tgt_lang: str
+    """Code of the target language."""
+    train: list[Source] = []
+    """Training sources, joined in this order."""
+    dev: list[Source] = []
+    """Sources that validation runs on."""
+    test: dict[str, Source] = {}
+    """Test sets by name."""
+    filters: FilterConfig = FilterConfig()
+    cache_dir: str | None = None
+    """Where tokenised corpora lie; default `~/.cache/mtformer`, or `MTFORMER_CACHE`."""
+    num_workers: Positive | None = None
+    """Processes that tokenise; default: the cores there are."""
+
+
+class TokenizerConfig(Section):
+    """SentencePiece. Special ids are always pad 0, unk 1, bos 2, eos 3."""
+
+    src_model: str | None = None
+    """An existing model to use instead of training one (when joint: for both sides)."""
+    tgt_model: str | None = None
+    """An existing target model, for separate vocabularies."""
+    model_type: Literal["unigram", "bpe"] = "unigram"
+    vocab_size: Annotated[int, Field(ge=16)] = 8000
+    """Pieces, special ones included (for each side when not joint)."""
+    joint: bool = True
+    """One model for both languages."""
+    character_coverage: Annotated[float, Field(ge=0.9, le=1.0)] = 1.0
+    """Share of characters that get a piece; 0.9995 for Japanese or Chinese."""
+    byte_fallback: bool = False
+    """Spell unknown characters as bytes, so that nothing is ever unknown (costs 256 pieces)."""
+    normalization: Literal["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"] = "nmt_nfkc"
+    """SentencePiece's normalisation rule; the `_cf` rules fold case."""
+    user_symbols: list[str] = []
+    """Pieces that are always kept whole (language tags, markers)."""
+    train_sentences: Positive = 5_000_000
+    """The tokenizer is trained on at most so many sentences, sampled evenly."""
+    sampling_alpha: Fraction = 0.0
+    """Subword sampling in training. 0: off. unigram: smoothing of the sampling (0.1 to 0.5);
+    bpe: the share of merges dropped (BPE-dropout, 0.1)."""
+
+
+class ModelConfig(Section):
+    """The Transformer of "Attention Is All You Need"; the defaults are its base model, pre-norm."""
+
+    d_model: Positive = 512
+    num_heads: Positive = 8
+    num_kv_heads: Positive | None = None
+    """Grouped-query attention: heads that keys and values have; default: as many as `num_heads`."""
+    d_ff: Positive = 2048
+    num_encoder_layers: Positive = 6
+    num_decoder_layers: Positive = 6
+    dropout: Fraction = 0.1
+    """On the embeddings and on each sub-layer's output."""
+    attention_dropout: Fraction = 0.0
+    """On attention weights; fused kernels want 0."""
+    activation_dropout: Fraction = 0.0
+    """Inside the feed-forward layer, after its activation."""
+    norm_position: Literal["pre", "post"] = "pre"
+    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    activation: Literal["relu", "gelu", "swiglu", "geglu"] = "relu"
+    positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
+    max_positions: Positive = 1024
+    """Longest sequence in tokens, eos included."""
+    tie_embeddings: Literal["all", "output", "none"] = "all"
+    """all: source, target and output share one matrix (joint vocabulary); output: target and output; none."""
+
+    @model_validator(mode="after")
+    def _shapes_fit(self) -> "ModelConfig":
+        if self.d_model % self.num_heads:
+            raise ValueError(f"num_heads {self.num_heads} does not divide d_model {self.d_model}")
+        if self.num_kv_heads is not None and self.num_heads % self.num_kv_heads:
+            raise ValueError(f"num_kv_heads {self.num_kv_heads} does not divide num_heads {self.num_heads}")
+        if self.positions == "rotary" and (self.d_model // self.num_heads) % 2:
+            raise ValueError(f"rotary positions need an even head width, not {self.d_model // self.num_heads}")
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            raise ValueError(f"sinusoidal positions need an even d_model, not {self.d_model}")
+        return self
+
+
+class TrainingConfig(Section):
+    """The optimisation and what surrounds it."""
+
+    seed: Count = 1
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: CUDA when there is one."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """auto: bf16 where the hardware multiplies it, else fp32. fp16 (CUDA only) uses a gradient scaler."""
+    compile: bool = False
+    """`torch.compile` the model (needs a C++ compiler on CPU)."""
+    batch_tokens: Positive = 4096
+    """A micro-batch of n pairs has n x (longest side, in tokens) up to this."""
+    accumulation_steps: Positive = 1
+    """Micro-batches to one optimizer step."""
+    max_steps: Positive = 100_000
+    """Optimizer steps in all."""
+    max_epochs: Positive | None = None
+    """Stop after so many passes over the data, if that comes first."""
+    optimizer: Literal["adam", "adamw"] = "adam"
+    learning_rate: Annotated[float, Field(gt=0.0)] = 7e-4
+    """The peak; with `noam` the factor in the paper's formula (the paper: 1.0)."""
+    betas: tuple[Fraction, Fraction] = (0.9, 0.98)
+    eps: Annotated[float, Field(gt=0.0)] = 1e-9
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    """On matrices, not on biases, norms or embeddings."""
+    schedule: Literal["noam", "inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
+    warmup_steps: Count = 4000
+    """Steps of linear warm-up, with each schedule."""
+    clip_norm: Annotated[float, Field(ge=0.0)] = 1.0
+    """Largest gradient norm; 0: no clipping."""
+    label_smoothing: Fraction = 0.1
+    log_every: Positive = 50
+    """Steps from one log line to the next."""
+    validate_every: Positive = 1000
+    """Steps from one validation, and checkpoint, to the next."""
+    best_metric: str = "bleu"
+    """The dev metric that chooses the best checkpoint and stops early: loss, perplexity, bleu, chrf."""
+    patience: Positive | None = None
+    """Stop after so many validations without a better `best_metric`; null: never."""
+    keep_last: Positive = 5
+    """The newest checkpoints kept."""
+    keep_best: Positive = 1
+    """The best checkpoints kept."""
+    average_last: Count = 0
+    """At the end, average the weights of so many of the newest checkpoints; 0: none."""
+    sample_sentences: Count = 3
+    """Dev sentences whose translations are logged at each validation."""
+    tensorboard: bool = False
+    """Write TensorBoard events too (extra `tensorboard`)."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> "TrainingConfig":
+        if self.best_metric not in DEV_METRICS:
+            raise ValueError(f"best_metric '{self.best_metric}' is not one of {', '.join(DEV_METRICS)}")
+        if self.average_last > self.keep_last:
+            raise ValueError(
+                f"average_last {self.average_last} needs keep_last of at least as many, not {self.keep_last}"
+            )
+        return self
+
+
+DEV_METRICS = ("loss", "perplexity", "bleu", "chrf")
+
+
+class DecodingConfig(Section):
+    """Search, for `translate`, `eval` and validation."""
+
+    beam_size: Positive = 5
+    """1: greedy."""
+    length_penalty: Annotated[float, Field(ge=0.0)] = 1.0
+    """alpha in score = log-probability / length^alpha."""
+    max_length_ratio: Annotated[float, Field(gt=0.0)] = 2.0
+    """A translation has at most this many times the source's tokens, plus 10."""
+    min_length_ratio: Annotated[float, Field(ge=0.0)] = 0.0
+    """A translation has at least this many times the source's tokens."""
+    batch_tokens: Positive = 8192
+    """A batch of n sentences has n x beam_size x (longest source, in tokens) up to this."""
+    validation_beam_size: Positive = 1
+    """Beam size when dev is decoded in training."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> "DecodingConfig":
+        if self.min_length_ratio > self.max_length_ratio:
+            raise ValueError(
+                f"min_length_ratio {self.min_length_ratio} is above max_length_ratio {self.max_length_ratio}"
+            )
+        return self
+
+
+class EvaluationConfig(Section):
+    """sacreBLEU's settings, on detokenised text."""
+
+    bleu_tokenizer: Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores200", "none"] = "13a"
+    lowercase: bool = False
+    """Score without regard to case."""
+
+
+class Config(Section):
+    """One experiment."""
+
+    data: DataConfig
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    decoding: DecodingConfig = DecodingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    @model_validator(mode="after")
+    def _sections_fit(self) -> "Config":
+        if self.model.tie_embeddings == "all" and not self.tokenizer.joint:
+            raise ValueError("model.tie_embeddings 'all' needs tokenizer.joint: true; use 'output' or 'none'")
+        if self.data.filters.max_tokens >= self.model.max_positions:
+            raise ValueError(
+                f"data.filters.max_tokens {self.data.filters.max_tokens} (and eos) does not fit "
+                f"model.max_positions {self.model.max_positions}"
+            )
+        return self

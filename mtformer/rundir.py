@@ -1,0 +1,144 @@
+"""Where everything of one run lies, and how a file is written: whole or not at all.
+
+Names of files live here and nowhere else.
+
+    RUN/config.yaml                       the resolved config; alone it reproduces the run
+    RUN/tokenizer/{joint,src,tgt}.model   SentencePiece
+    RUN/data_report.json                  pairs read, kept and left out, by reason
+    RUN/metrics.jsonl                     one object per log line and validation, append only
+    RUN/train.log                         what the terminal showed
+    RUN/checkpoints/step-00001000/        model.safetensors, trainer.pt, meta.json
+    RUN/checkpoints/averaged/             model.safetensors, meta.json
+    RUN/eval/NAME/                        hypotheses.txt, scores.json
+
+A bundle is the same folder with only config.yaml, tokenizer/ and model.safetensors.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mtformer.errors import CheckpointError
+
+WEIGHTS = "model.safetensors"
+TRAINER_STATE = "trainer.pt"
+META = "meta.json"
+
+
+class RunDir:
+    """Paths inside one run directory (or bundle)."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def open(cls, path: str | Path) -> "RunDir":
+        """An existing run or bundle; raises CheckpointError when it is none."""
+        run = cls(path)
+        if not run.config.is_file():
+            raise CheckpointError(f"{path}: not a run directory or bundle (it has no config.yaml)")
+        return run
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.path / "tokenizer"
+
+    @property
+    def data_report(self) -> Path:
+        return self.path / "data_report.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "train.log"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def averaged(self) -> Path:
+        return self.checkpoints / "averaged"
+
+    @property
+    def bundle_weights(self) -> Path:
+        return self.path / WEIGHTS
+
+    @property
+    def is_bundle(self) -> bool:
+        return self.bundle_weights.is_file()
+
+    def checkpoint(self, step: int) -> Path:
+        return self.checkpoints / f"step-{step:08d}"
+
+    def evaluation(self, name: str) -> Path:
+        return self.path / "eval" / name
+
+    def steps(self) -> list[int]:
+        """Steps that have a whole checkpoint, ascending."""
+        found = []
+        for path in self.checkpoints.glob("step-*"):
+            if path.name[5:].isdigit() and (path / META).is_file():
+                found.append(int(path.name[5:]))
+        return sorted(found)
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yields a temporary name beside `path`; on success it is synced and renamed to `path`, else removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        _sync(temporary)
+        os.replace(temporary, path)
+        _sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yields a temporary folder beside `path`; on success its files are synced and it takes the place of `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        yield temporary
+        for file in temporary.rglob("*"):
+            _sync(file)
+        _sync(temporary)
+        if path.exists():
+            old = path.with_name(f".{path.name}.{os.getpid()}.old")
+            os.rename(path, old)
+            os.rename(temporary, path)
+            shutil.rmtree(old)
+        else:
+            os.rename(temporary, path)
+        _sync(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a small UTF-8 file whole or not at all."""
+    with atomic_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
