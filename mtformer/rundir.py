@@ -14,17 +14,21 @@ Names of files live here and nowhere else.
 A bundle is the same folder with only config.yaml, tokenizer/ and model.safetensors.
 """
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from mtformer.errors import CheckpointError
 
 WEIGHTS = "model.safetensors"
 TRAINER_STATE = "trainer.pt"
 META = "meta.json"
+LOWER_IS_BETTER = ("loss", "perplexity")
+"""Dev metrics that fall as a model improves; of the others more is better."""
 
 
 class RunDir:
@@ -85,11 +89,29 @@ class RunDir:
 
     def steps(self) -> list[int]:
         """Steps that have a whole checkpoint, ascending."""
-        found = []
-        for path in self.checkpoints.glob("step-*"):
-            if path.name[5:].isdigit() and (path / META).is_file():
-                found.append(int(path.name[5:]))
-        return sorted(found)
+        whole = [path.name[5:] for path in self.checkpoints.glob("step-*") if (path / META).is_file()]
+        return sorted(int(number) for number in whole if number.isdigit())
+
+    def regular_steps(self) -> list[int]:
+        """`steps` without those that were only saved because the run was interrupted."""
+        return [step for step in self.steps() if not read_meta(self.checkpoint(step)).get("is_temporary", False)]
+
+    def best_steps(self, metric: str) -> list[int]:
+        """Steps whose checkpoint knows this dev metric, the best first, the earlier one when equal."""
+        values = {step: read_meta(self.checkpoint(step))["metrics"].get(metric) for step in self.steps()}
+        sign = 1 if metric in LOWER_IS_BETTER else -1
+        return sorted(
+            (step for step, value in values.items() if value is not None), key=lambda s: (sign * values[s], s)
+        )
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    """meta.json of a checkpoint: step, metrics, sha256; raises CheckpointError when it is not readable."""
+    try:
+        meta: dict[str, Any] = json.loads((folder / META).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder / META}: not readable ({error})") from error
+    return meta
 
 
 @contextmanager

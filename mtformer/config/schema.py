@@ -5,11 +5,17 @@ Nothing here is derived and nothing is stored twice. Each room of the package re
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
+# YAML has lists and no tuples.
+Pair = Annotated[
+    tuple[Fraction, Fraction], BeforeValidator(lambda items: tuple(items) if type(items) is list else items)
+]
+TestName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
+"""A test set's name is a folder of the run and a part of dotted keys: letters, digits, `_` and `-`."""
 
 
 class Section(BaseModel):
@@ -58,6 +64,8 @@ class HubDataset(Section):
     """The data set's configuration."""
     split: str = "train"
     """The split; slices such as `train[:1000]` work."""
+    revision: str | None = None
+    """A version on the hub; `refs/convert/parquet` for old sets that are made by a script."""
     src_field: str | None = None
     """Field of the source, dots for nesting; default `translation.LANG`, else `LANG`."""
     tgt_field: str | None = None
@@ -110,9 +118,10 @@ class DataConfig(Section):
     """Training sources, joined in this order."""
     dev: list[Source] = []
     """Sources that validation runs on."""
-    test: dict[str, Source] = {}
+    test: dict[TestName, Source] = {}
     """Test sets by name."""
     filters: FilterConfig = FilterConfig()
+    """What is left out of the training data."""
     cache_dir: str | None = None
     """Where tokenised corpora lie; default `~/.cache/mtformer`, or `MTFORMER_CACHE`."""
     num_workers: Positive | None = None
@@ -127,6 +136,7 @@ class TokenizerConfig(Section):
     tgt_model: str | None = None
     """An existing target model, for separate vocabularies."""
     model_type: Literal["unigram", "bpe"] = "unigram"
+    """How SentencePiece makes pieces."""
     vocab_size: Annotated[int, Field(ge=16)] = 8000
     """Pieces, special ones included (for each side when not joint)."""
     joint: bool = True
@@ -150,12 +160,17 @@ class ModelConfig(Section):
     """The Transformer of "Attention Is All You Need"; the defaults are its base model, pre-norm."""
 
     d_model: Positive = 512
+    """Width of embeddings and layers."""
     num_heads: Positive = 8
+    """Attention heads; must divide `d_model`."""
     num_kv_heads: Positive | None = None
     """Grouped-query attention: heads that keys and values have; default: as many as `num_heads`."""
     d_ff: Positive = 2048
+    """Width inside the feed-forward layers."""
     num_encoder_layers: Positive = 6
+    """Layers on the source side."""
     num_decoder_layers: Positive = 6
+    """Layers on the target side."""
     dropout: Fraction = 0.1
     """On the embeddings and on each sub-layer's output."""
     attention_dropout: Fraction = 0.0
@@ -163,9 +178,13 @@ class ModelConfig(Section):
     activation_dropout: Fraction = 0.0
     """Inside the feed-forward layer, after its activation."""
     norm_position: Literal["pre", "post"] = "pre"
+    """pre: before each sub-layer, and once at the end; post: after it, as in the paper."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    """Kind of normalisation."""
     activation: Literal["relu", "gelu", "swiglu", "geglu"] = "relu"
+    """Of the feed-forward layers; swiglu and geglu have a third matrix, the gate."""
     positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
+    """How the model knows the order of tokens."""
     max_positions: Positive = 1024
     """Longest sequence in tokens, eos included."""
     tie_embeddings: Literal["all", "output", "none"] = "all"
@@ -188,6 +207,7 @@ class TrainingConfig(Section):
     """The optimisation and what surrounds it."""
 
     seed: Count = 1
+    """Of the initial weights, dropout, subword sampling and the order of the data."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: CUDA when there is one."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
@@ -203,18 +223,23 @@ class TrainingConfig(Section):
     max_epochs: Positive | None = None
     """Stop after so many passes over the data, if that comes first."""
     optimizer: Literal["adam", "adamw"] = "adam"
+    """adamw: the weight decay is not part of the gradient."""
     learning_rate: Annotated[float, Field(gt=0.0)] = 7e-4
     """The peak; with `noam` the factor in the paper's formula (the paper: 1.0)."""
-    betas: tuple[Fraction, Fraction] = (0.9, 0.98)
+    betas: Pair = (0.9, 0.98)
+    """Decay of the running means of the gradient and of its square."""
     eps: Annotated[float, Field(gt=0.0)] = 1e-9
+    """Added to the denominator of Adam."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
     """On matrices, not on biases, norms or embeddings."""
     schedule: Literal["noam", "inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
+    """How the learning rate goes on after the warm-up."""
     warmup_steps: Count = 4000
     """Steps of linear warm-up, with each schedule."""
     clip_norm: Annotated[float, Field(ge=0.0)] = 1.0
     """Largest gradient norm; 0: no clipping."""
     label_smoothing: Fraction = 0.1
+    """Share of the target probability that is spread over all other pieces."""
     log_every: Positive = 50
     """Steps from one log line to the next."""
     validate_every: Positive = 1000
@@ -277,6 +302,7 @@ class EvaluationConfig(Section):
     """sacreBLEU's settings, on detokenised text."""
 
     bleu_tokenizer: Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores200", "none"] = "13a"
+    """sacreBLEU's tokenizer for BLEU, by target language: zh, ja-mecab, ko-mecab; else 13a."""
     lowercase: bool = False
     """Score without regard to case."""
 
@@ -285,11 +311,17 @@ class Config(Section):
     """One experiment."""
 
     data: DataConfig
+    """The corpora."""
     tokenizer: TokenizerConfig = TokenizerConfig()
+    """The vocabulary."""
     model: ModelConfig = ModelConfig()
+    """The Transformer."""
     training: TrainingConfig = TrainingConfig()
+    """The optimisation and what surrounds it."""
     decoding: DecodingConfig = DecodingConfig()
+    """Search."""
     evaluation: EvaluationConfig = EvaluationConfig()
+    """Scoring."""
 
     @model_validator(mode="after")
     def _sections_fit(self) -> "Config":

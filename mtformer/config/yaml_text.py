@@ -1,7 +1,7 @@
 """YAML text to plain values that know their lines, and back.
 
 Scalars mean what YAML 1.2 says: only `true` and `false` are booleans (the language code `no` is text), `1e-4` is a
-number, `010` is ten, and there are no dates. Keys are always text.
+number, `010` is ten, and there are no dates. Beyond YAML 1.2, `60_000` is a number. Keys are always text.
 """
 
 import re
@@ -12,30 +12,31 @@ import yaml
 
 from mtformer.errors import ConfigError
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 """Keys and list positions from the top of a config, such as ("data", "train", 0, "src")."""
-NoteLine = Callable[[Path, int], None]
+NoteLine = Callable[[KeyPath, int], None]
 """Called with every key and list item and the line, from 1, that it stands in."""
 
-_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$")
-_SCALARS: dict[str, tuple[re.Pattern[str], list[str], Callable[[str], Any]]] = {
-    # Tag: what is read as it, the characters that it may begin with, and how it is made. The first that fits counts.
-    "tag:yaml.org,2002:null": (re.compile(r"(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""], lambda text: None),
-    "tag:yaml.org,2002:bool": (
-        re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"),
-        list("tTfF"),
-        lambda text: text.lower() == "true",
-    ),
-    "tag:yaml.org,2002:int": (re.compile(r"[-+]?[0-9]+$"), list("-+0123456789"), int),
-    "tag:yaml.org,2002:float": (_FLOAT, list("-+.0123456789"), lambda text: float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))),
-    "tag:yaml.org,2002:str": (re.compile(r"(?!)"), [], str),
+_TAG = "tag:yaml.org,2002:"
+_FLOAT = r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$"
+_PLAIN: list[tuple[str, re.Pattern[str], list[str]]] = [
+    # Tag, what is read as it, and the characters that it may begin with; the first that fits counts, else it is text.
+    (_TAG + "null", re.compile(r"(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""]),
+    (_TAG + "bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")),
+    (_TAG + "int", re.compile(r"[-+]?[0-9]+(?:_[0-9]+)*$"), list("-+0123456789")),
+    (_TAG + "float", re.compile(_FLOAT), list("-+.0123456789")),
+]
+_MAKE: dict[str, Callable[[str], Any]] = {
+    _TAG + "null": lambda text: None,
+    _TAG + "bool": lambda text: text.lower() == "true",
+    _TAG + "int": int,
+    _TAG + "float": lambda text: float(re.sub(r"\.(inf|nan)", r"\1", text.lower())),
+    _TAG + "str": str,
 }
 
 
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader with the scalars of YAML 1.2."""
-
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
 
 
 class _Dumper(yaml.SafeDumper):
@@ -47,15 +48,20 @@ class _Dumper(yaml.SafeDumper):
     def list_node(self, data: list[Any] | tuple[Any, ...]) -> yaml.Node:
         """Lists of scalars stand in one line."""
         in_one_line = not any(isinstance(item, list | dict) for item in data)
-        return self.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=in_one_line)
+        return self.represent_sequence(_TAG + "seq", data, flow_style=in_one_line)
+
+    def text_node(self, data: str) -> yaml.Node:
+        """Each value stands in one line, so that a comment can follow it."""
+        return self.represent_scalar(_TAG + "str", data, style='"' if data.splitlines() != [data] else None)
 
 
+_Loader.yaml_implicit_resolvers = {}
 _Dumper.add_representer(list, _Dumper.list_node)
 _Dumper.add_representer(tuple, _Dumper.list_node)
-for _tag, (_pattern, _first, _) in _SCALARS.items():
+_Dumper.add_representer(str, _Dumper.text_node)
+for _tag, _pattern, _first in _PLAIN:
     _Loader.add_implicit_resolver(_tag, _pattern, _first)
-    if _first:
-        _Dumper.add_implicit_resolver(_tag, _pattern, _first)
+    _Dumper.add_implicit_resolver(_tag, _pattern, _first)
 
 
 def write_yaml(value: Any) -> str:
@@ -63,7 +69,7 @@ def write_yaml(value: Any) -> str:
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
 
 
-def read_yaml(text: str, place: Callable[[int | None], str], note: NoteLine, top: Path = ()) -> Any:
+def read_yaml(text: str, place: Callable[[int | None], str], note: NoteLine, top: KeyPath = ()) -> Any:
     """The value that `text` holds.
 
     Args:
@@ -99,7 +105,7 @@ class _Reader:
         self.mistakes: list[str] = []
         self._open: list[int] = []
 
-    def value(self, node: yaml.Node, path: Path) -> Any:
+    def value(self, node: yaml.Node, path: KeyPath) -> Any:
         if id(node) in self._open:
             self._mistake(node, path, "an alias that holds itself")
             return None
@@ -113,7 +119,7 @@ class _Reader:
         finally:
             self._open.pop()
 
-    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         values: dict[str, Any] = {}
         lines: dict[str, int] = {}
         for key_node, value_node in node.value:
@@ -130,28 +136,25 @@ class _Reader:
             values[key] = self.value(value_node, (*path, key))
         return values
 
-    def _sequence(self, node: yaml.SequenceNode, path: Path) -> list[Any]:
+    def _sequence(self, node: yaml.SequenceNode, path: KeyPath) -> list[Any]:
         values = []
         for index, item in enumerate(node.value):
             self.note((*path, index), item.start_mark.line + 1)
             values.append(self.value(item, (*path, index)))
         return values
 
-    def _scalar(self, node: yaml.Node, path: Path) -> Any:
-        if node.tag not in _SCALARS:
-            self._mistake(node, path, f"the YAML tag {node.tag} means nothing here")
-            return None
+    def _scalar(self, node: yaml.Node, path: KeyPath) -> Any:
         try:
-            return _SCALARS[node.tag][2](node.value)
-        except ValueError:
-            self._mistake(node, path, f"'{node.value}' is not of its tag {node.tag}")
+            return _MAKE[node.tag](node.value)
+        except (KeyError, ValueError):
+            self._mistake(node, path, f"'{node.value}' cannot be read as {node.tag.removeprefix(_TAG)}")
             return None
 
-    def _mistake(self, node: yaml.Node, path: Path, what: str) -> None:
+    def _mistake(self, node: yaml.Node, path: KeyPath, what: str) -> None:
         where = f"{dotted(path)}: " if path else ""
         self.mistakes.append(f"{self.place(node.start_mark.line + 1)}: {where}{what}")
 
 
-def dotted(path: Path) -> str:
+def dotted(path: KeyPath) -> str:
     """The path as it is typed: `data.train.0.src`."""
     return ".".join(map(str, path))

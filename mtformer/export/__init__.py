@@ -1,0 +1,1 @@
+"""What leaves the house: a run in the form that others load."""

@@ -85,6 +85,7 @@ class MultiHeadAttention(nn.Module):
             keep: bool, broadcastable to (B, H, T, S); True = attend.
             is_causal: each position sees itself and what stands before it (without `keep`).
         """
+        assert keep is None or not is_causal, "one mask or the other"
         q_BHTK, k_BGSK, v_BGSK = self._project(x_BTD, memory_BSD)
         if rotary is not None:
             q_BHTK, k_BGSK = rotary(q_BHTK), rotary(k_BGSK)

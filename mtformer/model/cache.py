@@ -16,6 +16,7 @@ class LayerCache:
 
     def append(self, k_NG1K: Tensor, v_NG1K: Tensor, position: int) -> tuple[Tensor, Tensor]:
         """Writes one step in place and returns all steps so far, (N, G, position + 1, K), without copying."""
+        assert position < self.k.size(2), "no room for another step"
         self.k[:, :, position : position + 1] = k_NG1K
         self.v[:, :, position : position + 1] = v_NG1K
         return self.k[:, :, : position + 1], self.v[:, :, : position + 1]

@@ -22,7 +22,7 @@ class _CpuDropout(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: Tensor, p: float) -> Tensor:  # type: ignore[no-untyped-def]  # ctx has no public type
-        threshold = max(1, round(p * 256))
+        threshold = min(255, max(1, round(p * 256)))
         words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64)
         # The whole range: without arguments `random_` leaves the sign bit 0, and with it every eighth byte below 128.
         noise = words.random_(-(2**63), None).view(torch.uint8)[: x.numel()].view(x.shape)

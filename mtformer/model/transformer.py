@@ -38,6 +38,7 @@ class Transformer(nn.Module):
 
     def __init__(self, config: ModelConfig, src_vocab: int, tgt_vocab: int) -> None:
         super().__init__()
+        assert config.tie_embeddings != "all" or src_vocab == tgt_vocab, "tying all embeddings needs one vocabulary"
         D = config.d_model
         self.config = config
         self.compute_dtype: torch.dtype | None = None

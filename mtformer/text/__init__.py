@@ -1,0 +1,1 @@
+"""SentencePiece: between lines of text and token ids."""

@@ -1,0 +1,6 @@
+"""`python -m mtformer`."""
+
+from mtformer.cli.app import main
+
+if __name__ == "__main__":
+    main()

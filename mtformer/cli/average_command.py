@@ -1,0 +1,19 @@
+"""`mtformer average`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def average(
+    run: Annotated[Path, typer.Argument(help="Run directory.", show_default=False)],
+    last: Annotated[int, typer.Option("--last", min=1, help="How many of the newest checkpoints.")] = 5,
+) -> None:
+    """Average the weights of the newest checkpoints of a run."""
+    from mtformer.rundir import RunDir
+    from mtformer.training.average import average_last
+
+    opened = RunDir.open(run)
+    steps = average_last(opened, last)
+    typer.echo(f"{opened.averaged}: average of steps {', '.join(map(str, steps))}", err=True)

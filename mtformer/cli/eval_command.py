@@ -1,0 +1,99 @@
+"""`mtformer eval`, also at the end of a training."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from mtformer.decoding.translator import Translator
+    from mtformer.evaluation.evaluate import EvalSet, Evaluation
+
+CHECKPOINT_HELP = "averaged, best, last, a step, or a path; default: the first there is of averaged, best, last."
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Run directory or bundle.", show_default=False)],
+    src: Annotated[Path | None, typer.Option("--src", help="File of sources, with --ref.", show_default=False)] = None,
+    ref: Annotated[Path | None, typer.Option("--ref", help="File of references.", show_default=False)] = None,
+    testset: Annotated[
+        str | None, typer.Option("--testset", help="A test set of sacreBLEU, such as wmt14/full.", show_default=False)
+    ] = None,
+    beam_size: Annotated[int | None, typer.Option(min=1, help="1: greedy.", show_default=False)] = None,
+    length_penalty: Annotated[float | None, typer.Option(min=0.0, help="alpha.", show_default=False)] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    checkpoint: Annotated[str | None, typer.Option(help=CHECKPOINT_HELP, show_default=False)] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Folder of the results; default: RUN/eval.", show_default=False)
+    ] = None,
+) -> None:
+    """Score a model: BLEU, chrF2++ and TER on the config's test sets, two files, or a set of sacreBLEU."""
+    from mtformer.errors import ConfigError
+
+    if (src is None) != (ref is None):
+        raise ConfigError("--src and --ref go together; give both")
+    if testset is not None and src is not None:
+        raise ConfigError("--testset and --src exclude each other; give one of them")
+    from mtformer.decoding.translator import Translator, override
+
+    translator = Translator.load(run, checkpoint, device)
+    translator.decoding = override(translator.decoding, beam_size=beam_size, length_penalty=length_penalty)
+    evaluate_sets(run, _sets(run, src, ref, testset), translator, output)
+
+
+def evaluate_sets(run: Path, sets: "list[EvalSet]", translator: "Translator", output: Path | None = None) -> None:
+    """Translates and scores each set, saves the results, and prints them as a table to stdout."""
+    from tqdm import tqdm
+
+    from mtformer.config.loading import load_config
+    from mtformer.evaluation.evaluate import evaluate as evaluate_one
+    from mtformer.rundir import RunDir
+
+    opened = RunDir.open(run)
+    config = load_config(opened.config).config
+    done = []
+    for one in sets:
+        folder = output / one.name if output is not None else opened.evaluation(one.name)
+        with tqdm(total=len(one.sources), desc=one.name, unit="line", disable=None, leave=False) as bar:
+            done.append(evaluate_one(translator, one, config.evaluation, folder, progress=bar.update))
+    _print_table(done)
+
+
+def config_sets(run: Path) -> "list[EvalSet]":
+    """The test sets that a run's config names."""
+    from mtformer.config.loading import load_config
+    from mtformer.evaluation.evaluate import source_set
+    from mtformer.rundir import RunDir
+
+    data = load_config(RunDir.open(run).config).config.data
+    return [source_set(name, source, data) for name, source in data.test.items()]
+
+
+def _sets(run: Path, src: Path | None, ref: Path | None, testset: str | None) -> "list[EvalSet]":
+    from mtformer.config.loading import load_config
+    from mtformer.config.schema import TextFiles
+    from mtformer.errors import ConfigError
+    from mtformer.evaluation.evaluate import sacrebleu_set, source_set
+    from mtformer.rundir import RunDir
+
+    data = load_config(RunDir.open(run).config).config.data
+    if testset is not None:
+        return [sacrebleu_set(testset, f"{data.src_lang}-{data.tgt_lang}")]
+    if src is not None and ref is not None:
+        return [source_set(src.name.split(".")[0], TextFiles(src=str(src), tgt=str(ref)), data)]
+    if not data.test:
+        raise ConfigError(f"{run}: its config names no test set; give --src and --ref, or --testset")
+    return config_sets(run)
+
+
+def _print_table(evaluations: "list[Evaluation]") -> None:
+    width = max(len(one.name) for one in evaluations)
+    labels = [score.label for score in evaluations[0].scores]
+    typer.echo(f"{'test set':<{max(width, 8)}}  {'lines':>6}  " + "  ".join(f"{label:>7}" for label in labels))
+    for one in evaluations:
+        values = "  ".join(f"{score.value:7.2f}" for score in one.scores)
+        typer.echo(f"{one.name:<{max(width, 8)}}  {one.num_sentences:>6}  {values}")
+    for score in evaluations[0].scores:
+        typer.echo(f"{score.label}: {score.signature}")
+    for one in evaluations:
+        typer.echo(f"hypotheses and scores: {one.folder}", err=True)

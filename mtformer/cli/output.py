@@ -1,0 +1,114 @@
+"""What the terminal and the run's log get to see."""
+
+import contextlib
+import io
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from logging.handlers import WatchedFileHandler
+from pathlib import Path
+
+log = logging.getLogger("mtformer")
+
+
+def use_utf8() -> None:
+    """Makes stdin, stdout and stderr UTF-8 with lines that end at `\\n`, whatever the locale says."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace", newline="\n")
+
+
+def set_up_logging() -> None:
+    """Sends the package's log to stderr as plain lines; called again, it does not double them."""
+    for handler in [handler for handler in log.handlers if isinstance(handler, _TerminalHandler)]:
+        log.removeHandler(handler)
+    log.addHandler(_TerminalHandler())
+    log.setLevel(logging.INFO)
+    log.propagate = False
+
+
+@contextlib.contextmanager
+def log_to_file(path: Path) -> Iterator[None]:
+    """While active, the package's log is also appended to `path`, with the time of each line.
+
+    Lines from before the folder of `path` exists are kept until it does.
+    """
+    handler = _RunLogHandler(path, encoding="utf-8", delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        handler.close()
+
+
+def error_lines(message: str) -> None:
+    """Each line of a message on stderr, as an error."""
+    for line in message.splitlines():
+        sys.stderr.write(f"error: {line}\n")
+
+
+def columns(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
+    """The rows as lines whose columns stand below each other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def flush_or_discard_stdout() -> None:
+    """When stdout cannot be written, or nobody reads it any more, what is still buffered goes nowhere."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _discard_stdout()
+
+
+def _discard_stdout() -> None:
+    with contextlib.suppress(io.UnsupportedOperation):
+        descriptor = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(descriptor, sys.stdout.fileno())
+        os.close(descriptor)
+
+
+class _TerminalHandler(logging.Handler):
+    """Writes lines to stderr, above a progress bar when there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = self.format(record)
+        if record.levelno >= logging.WARNING:
+            line = f"{record.levelname.lower()}: {line}"
+        if "tqdm" in sys.modules:
+            from tqdm import tqdm
+
+            tqdm.write(line, file=sys.stderr)
+        else:
+            sys.stderr.write(line + "\n")
+
+
+class _RunLogHandler(WatchedFileHandler):
+    """Appends to a file that may not be there yet and may be deleted and made anew meanwhile."""
+
+    def __init__(self, path: Path, encoding: str, delay: bool) -> None:
+        super().__init__(path, encoding=encoding, delay=delay)
+        self._waiting: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._waiting.append(record)
+        if os.path.isdir(os.path.dirname(self.baseFilename)):
+            ready, self._waiting = self._waiting, []
+            for waiting in ready:
+                self._write(waiting)
+
+    def _write(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except OSError:  # While the file is opened; what goes wrong later comes to handleError by itself.
+            self.handleError(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # the name is logging's
+        """A log that cannot be written does not stop a training, but is told once."""
+        log.removeHandler(self)
+        log.warning("%s: cannot be written (%s); the log goes on here only", self.baseFilename, sys.exc_info()[1])

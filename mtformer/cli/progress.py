@@ -1,0 +1,57 @@
+"""How far a training is: a bar on a terminal, plain log lines elsewhere."""
+
+import logging
+import sys
+from types import TracebackType
+from typing import NoReturn
+
+from tqdm import tqdm
+
+log = logging.getLogger("mtformer")
+
+
+class TrainingProgress:
+    """Shows the loop's figures; a bar when stderr is a terminal.
+
+    Args:
+        num_steps: optimizer steps in all.
+    """
+
+    def __init__(self, num_steps: int) -> None:
+        self.num_steps = num_steps
+        self.bar: tqdm[NoReturn] | None = None
+
+    def __enter__(self) -> "TrainingProgress":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
+        """A step is done; see `mtformer.training.metrics.Progress`."""
+        if sys.stderr.isatty():
+            if self.bar is None:
+                self.bar = tqdm(total=self.num_steps, initial=step - 1, unit="step", desc="train", dynamic_ncols=True)
+            self.bar.update(step - self.bar.n)
+            if figures is not None:
+                self.bar.set_postfix_str(_short(epoch, figures))
+        elif figures is not None:
+            remaining = (self.num_steps - step) * figures["seconds_per_step"]
+            log.info("step %d/%d, %s, %s left", step, self.num_steps, _short(epoch, figures), _duration(remaining))
+
+
+def _short(epoch: int, figures: dict[str, float]) -> str:
+    text = (
+        f"epoch {epoch + 1}, loss {figures['loss']:.3f}, {figures['tokens_per_second']:,.0f} tokens/s, "
+        f"lr {figures['learning_rate']:.2e}, grad {figures['grad_norm']:.2f}"
+    )
+    return text + (f", {figures['skipped_steps']:.0f} steps skipped" if figures["skipped_steps"] else "")
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"

@@ -1,0 +1,131 @@
+"""What the schema says about a key: the allowed keys of a section, its range, its alternatives."""
+
+import difflib
+from collections.abc import Iterator
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import Discriminator
+from pydantic.fields import FieldInfo
+
+from mtformer.config.schema import Config, HubDataset, JsonlFile, Section, TextFiles, TsvFile
+from mtformer.config.yaml_text import KeyPath, dotted
+
+SOURCES: dict[str, type[Section]] = {"src": TextFiles, "tsv": TsvFile, "jsonl": JsonlFile, "dataset": HubDataset}
+"""Kinds of sources by the key that tells them apart."""
+
+
+@cache
+def fields(section: type[Section]) -> dict[str, Any]:
+    """The keys of a section and their annotations, ranges included."""
+    hints = get_type_hints(section, include_extras=True)
+    return {key: hints[key] for key in section.model_fields}
+
+
+def is_source(annotation: Any) -> bool:
+    """Is this the union of all kinds of sources?"""
+    return get_origin(annotation) is Annotated and any(isinstance(m, Discriminator) for m in annotation.__metadata__)
+
+
+def plain(annotation: Any) -> Any:
+    """The annotation without its ranges."""
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Section)
+
+
+def child(annotation: Any, key: str | int) -> Any:
+    """The annotation of a key or list item below `annotation`; None when the schema has no such thing."""
+    annotation = plain(annotation)
+    if is_section(annotation):
+        return fields(annotation).get(str(key))
+    arguments = get_args(annotation)
+    if get_origin(annotation) is list and isinstance(key, int):
+        return arguments[0]
+    if get_origin(annotation) is tuple and isinstance(key, int):
+        return arguments[key] if 0 <= key < len(arguments) else None
+    return arguments[1] if get_origin(annotation) is dict else None
+
+
+def parse_location(location: KeyPath) -> tuple[KeyPath, Any]:
+    """The path and annotation of what pydantic points to; its tags of unions are no part of the path."""
+    path: list[str | int] = []
+    annotation: Any = Config
+    for item in location:
+        if item == "[key]":
+            break
+        if is_source(annotation):
+            annotation = SOURCES[str(item)]
+        else:
+            path.append(item)
+            annotation = child(annotation, item)
+    return tuple(path), annotation
+
+
+def section_keys(section: type[Section] = Config, prefix: KeyPath = ()) -> Iterator[KeyPath]:
+    """Paths of all keys of the sections below `section`, sources left out."""
+    for key, annotation in fields(section).items():
+        yield (*prefix, key)
+        if is_section(plain(annotation)):
+            yield from section_keys(plain(annotation), (*prefix, key))
+
+
+def nearest(word: str, allowed: list[str]) -> str | None:
+    """The allowed word that looks most like `word`, if one does."""
+    found = difflib.get_close_matches(word, allowed, n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def nearest_key(key: str, allowed: list[str]) -> str | None:
+    """The key that was meant: the same key of another section, else the nearest of this one."""
+    elsewhere = [dotted(path) for path in section_keys() if path[-1] == key and len(path) > 1]
+    return elsewhere[0] if elsewhere else nearest(key, allowed)
+
+
+def limits(annotation: Any) -> str:
+    """The range or the alternatives of a value, in words; empty when there are none."""
+    bounds: list[str] = []
+    for found in _constraints(annotation):
+        if isinstance(found, Ge):
+            bounds.append(f"at least {_number(found.ge)}")
+        elif isinstance(found, Gt):
+            bounds.append(f"above {_number(found.gt)}")
+        elif isinstance(found, Le):
+            bounds.append(f"at most {_number(found.le)}")
+        elif isinstance(found, Lt):
+            bounds.append(f"below {_number(found.lt)}")
+        elif isinstance(found, tuple):
+            bounds.append("one of " + ", ".join(map(str, found)))
+    return " and ".join(bounds)
+
+
+def _number(value: Any) -> str:
+    return f"{value:g}"
+
+
+def alternatives(annotation: Any) -> list[str]:
+    """The values of a Literal."""
+    return [str(value) for found in _constraints(annotation) if isinstance(found, tuple) for value in found]
+
+
+def _constraints(annotation: Any) -> Iterator[Any]:
+    """Bounds, and the values of Literals as tuples, of a scalar's annotation."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from _constraints(get_args(annotation)[0])
+        for extra in annotation.__metadata__:
+            yield from extra.metadata if isinstance(extra, FieldInfo) else [extra]
+    elif origin is Literal:
+        yield get_args(annotation)
+    elif origin in (Union, UnionType):
+        for option in get_args(annotation):
+            yield from _constraints(option)
+
+
+def is_optional(annotation: Any) -> bool:
+    """May the value be null?"""
+    return get_origin(plain(annotation)) in (Union, UnionType) and NoneType in get_args(plain(annotation))

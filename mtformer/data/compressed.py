@@ -1,0 +1,69 @@
+"""Files read as bytes, unpacked by the ending of their names: .gz, .xz, .zst."""
+
+import gzip
+import io
+import lzma
+from pathlib import Path
+from typing import IO, Any
+
+from mtformer.errors import DataError
+
+BLOCK_BYTES = 1 << 17
+
+
+def open_bytes(path: str | Path) -> IO[bytes]:
+    """Opens a plain or packed file for reading.
+
+    Raises:
+        DataError: for a .zst file without the package that reads it.
+        EOFError, OSError, zlib.error, lzma.LZMAError: now or while reading, when it is missing, damaged or cut short.
+    """
+    suffix = Path(path).suffix
+    if suffix == ".gz":
+        return io.BufferedReader(gzip.open(path, "rb"), BLOCK_BYTES)
+    if suffix == ".xz":
+        return lzma.open(path, "rb")
+    if suffix == ".zst":
+        return io.BufferedReader(_ZstdFile(path), BLOCK_BYTES)
+    return open(path, "rb", buffering=BLOCK_BYTES)
+
+
+class _ZstdFile(io.RawIOBase):
+    """All frames of a Zstandard file; unlike the package's own reader it tells when the last one is cut short."""
+
+    def __init__(self, path: str | Path) -> None:
+        try:
+            import zstandard
+        except ImportError as error:
+            raise DataError(f"{path}: .zst files need a package more: pip install 'mtformer[zstd]'") from error
+        self._error = zstandard.ZstdError
+        self._new_frame = zstandard.ZstdDecompressor().decompressobj
+        self._frame: Any = None
+        self._file = open(path, "rb")  # noqa: SIM115
+        self._packed = self._unpacked = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._unpacked:
+            self._packed = self._packed or self._file.read(BLOCK_BYTES)
+            if not self._packed:
+                if self._frame is not None:
+                    raise EOFError("it ends inside a frame")
+                return 0
+            self._frame = self._frame or self._new_frame()
+            try:
+                self._unpacked = self._frame.decompress(self._packed)
+            except self._error as error:
+                raise EOFError(str(error)) from error
+            self._packed = self._frame.unused_data
+            if self._frame.eof:
+                self._frame = None
+        count = min(len(buffer), len(self._unpacked))
+        buffer[:count], self._unpacked = self._unpacked[:count], self._unpacked[count:]
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()

@@ -1,0 +1,237 @@
+"""Where sentence pairs come from: parallel text files, TSV, JSONL, and Hugging Face `datasets`.
+
+A line ends at \\n and nowhere else; a \\r before it (files from Windows) and a byte order mark at the start of a file
+are taken off. What else looks odd inside a line stays there and is counted in the data report.
+"""
+
+import contextlib
+import gzip
+import hashlib
+import json
+import lzma
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from mtformer.config.schema import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
+from mtformer.data.compressed import open_bytes
+from mtformer.errors import DataError
+
+Pair = tuple[str, str]
+ROWS_AT_ONCE = 1000
+OFFLINE = "give a folder of downloaded files as `dataset`, or local files as `src` and `tgt`, `tsv` or `jsonl`"
+
+
+def read_pairs(source: Source, data: DataConfig) -> Iterator[Pair]:
+    """All pairs of a source, in their order, read as they are asked for.
+
+    Args:
+        source: where from.
+        data: the languages, whose codes are the default fields.
+
+    Raises:
+        DataError: a file is missing, damaged, or not UTF-8; files of unequal length; a column or field is not there;
+            the hub cannot be reached.
+    """
+    if isinstance(source, TextFiles):
+        return _read_text_files(source)
+    if isinstance(source, TsvFile):
+        return _read_tsv(source)
+    if isinstance(source, JsonlFile):
+        return _read_jsonl(source, data)
+    return _read_hub(source, data)
+
+
+def describe(source: Source) -> str:
+    """The source in a few words, for messages."""
+    if isinstance(source, TextFiles):
+        return f"{source.src} and {source.tgt}"
+    if isinstance(source, TsvFile):
+        return source.tsv
+    if isinstance(source, JsonlFile):
+        return source.jsonl
+    return " ".join(filter(None, (source.dataset, source.name, source.split)))
+
+
+def source_fingerprint(source: Source, data: DataConfig) -> str:
+    """A hash of what a source holds and how it is read; the names and times of files do not matter.
+
+    Raises:
+        DataError: as `read_pairs`, for what shows without reading.
+    """
+    if isinstance(source, TextFiles):
+        what: list[Any] = [_sha256(source.src), _sha256(source.tgt)]
+    elif isinstance(source, TsvFile):
+        what = [_sha256(source.tsv), source.src_column, source.tgt_column]
+    elif isinstance(source, JsonlFile):
+        what = [_sha256(source.jsonl), source.src_field, source.tgt_field, data.src_lang, data.tgt_lang]
+    else:
+        # `datasets` names its Arrow files by a hash of what they were made from.
+        rows = _load_hub(source)
+        made_from = [str(Path(file["filename"]).parent) for file in rows.cache_files]
+        fields = [source.src_field, source.tgt_field, data.src_lang, data.tgt_lang]
+        what = [*made_from, source.dataset, source.name, source.split, source.revision, len(rows), *fields]
+    return hashlib.sha256(json.dumps([type(source).__name__, *what]).encode()).hexdigest()
+
+
+def _sha256(path: str) -> str:
+    digest = hashlib.sha256()
+    with _told(path), open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _told(path: str) -> Iterator[None]:
+    """Turns what goes wrong in reading a file into one line."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file; check the path in the config's data section") from error
+    except IsADirectoryError as error:
+        raise DataError(
+            f"{path}: is a folder, not a file; for a Hugging Face data set use `dataset: {path}`"
+        ) from error
+    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+        raise DataError(f"{path}: the compressed file is damaged or cut short ({error}); copy it again") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _lines(path: str) -> Iterator[str]:
+    """Lines of a UTF-8 file, without their ends."""
+    with _told(path), open_bytes(path) as file:
+        for number, raw in enumerate(file, start=1):
+            if number == 1:
+                raw = raw.removeprefix(b"\xef\xbb\xbf")
+            try:
+                line = raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{path}:{number}: not UTF-8 (byte {raw[error.start]:#04x} at column {error.start + 1}); "
+                    "convert the file with iconv, or mend the line"
+                ) from error
+            yield line.removesuffix("\n").removesuffix("\r")
+
+
+def _read_text_files(source: TextFiles) -> Iterator[Pair]:
+    src_lines, tgt_lines = _lines(source.src), _lines(source.tgt)
+    for number, (src, tgt) in enumerate(zip_longest(src_lines, tgt_lines)):
+        if src is None or tgt is None:
+            rest = 1 + sum(1 for _ in (tgt_lines if src is None else src_lines))
+            num_src, num_tgt = (number, number + rest) if src is None else (number + rest, number)
+            raise DataError(
+                f"{source.src} has {num_src:,} lines but {source.tgt} has {num_tgt:,}; parallel files need as many "
+                "lines, which end at \\n alone"
+            )
+        yield src, tgt
+
+
+def _read_tsv(source: TsvFile) -> Iterator[Pair]:
+    src, tgt = source.src_column, source.tgt_column
+    for number, line in enumerate(_lines(source.tsv), start=1):
+        columns = line.split("\t")
+        if len(columns) < max(src, tgt):
+            asked = "src_column" if src > len(columns) else "tgt_column"
+            raise DataError(
+                f"{source.tsv}:{number}: {asked} asks for column {getattr(source, asked)}, but the line has "
+                f"{len(columns)} (split at tabs, counted from 1)"
+            )
+        yield columns[src - 1], columns[tgt - 1]
+
+
+def _read_jsonl(source: JsonlFile, data: DataConfig) -> Iterator[Pair]:
+    def rows() -> Iterator[tuple[str, Any]]:
+        for number, line in enumerate(_lines(source.jsonl), start=1):
+            where = f"{source.jsonl}:{number}"
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise DataError(f"{where}: not JSON: {error}; each line must be one JSON object") from error
+            if not isinstance(row, dict):
+                raise DataError(f"{where}: not a JSON object but {line[:40]!r}; each line must be one JSON object")
+            yield where, row
+
+    return _pick_fields(rows(), source, data)
+
+
+def _read_hub(source: HubDataset, data: DataConfig) -> Iterator[Pair]:
+    rows = _load_hub(source)
+
+    def numbered() -> Iterator[tuple[str, Any]]:
+        number = 0
+        for block in rows.iter(batch_size=ROWS_AT_ONCE):
+            columns = list(block)
+            for values in zip(*block.values(), strict=True):
+                number += 1
+                yield f"{describe(source)}, row {number}", dict(zip(columns, values, strict=True))
+
+    return _pick_fields(numbered(), source, data)
+
+
+def _pick_fields(rows: Iterable[tuple[str, Any]], source: JsonlFile | HubDataset, data: DataConfig) -> Iterator[Pair]:
+    """The two texts of each row; which fields are meant when none are named, the first row tells."""
+    src = tgt = None
+    for where, row in rows:
+        if src is None or tgt is None:
+            src = _getter(source.src_field, "src_field", data.src_lang, row)
+            tgt = _getter(source.tgt_field, "tgt_field", data.tgt_lang, row)
+        yield src(row, where), tgt(row, where)
+
+
+def _getter(path: str | None, option: str, language: str, first_row: Any) -> Callable[[Any, str], str]:
+    """A function (row, where) -> text."""
+    if path is None:
+        nested = first_row.get("translation")
+        path = f"translation.{language}" if isinstance(nested, dict) and language in nested else language
+    keys = path.split(".")
+
+    def get(row: Any, where: str) -> str:
+        value = row
+        for key in keys:
+            if not isinstance(value, dict) or key not in value:
+                there = ", ".join(value) if isinstance(value, dict) else f"only {value!r:.40}"
+                raise DataError(f"{where}: no field '{path}' (there: {there}); name the field by {option}")
+            value = value[key]
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            raise DataError(f"{where}: field '{path}' is not text but {value!r:.40}; name another by {option}")
+        if not value.isascii():
+            try:
+                value.encode("utf-8")
+            except UnicodeEncodeError as error:
+                raise DataError(
+                    f"{where}: field '{path}' holds half a surrogate pair, which is no character"
+                ) from error
+        return value
+
+    return get
+
+
+def _load_hub(source: HubDataset) -> Any:
+    """The split as a `datasets.Dataset`."""
+    import datasets  # takes a second to import
+
+    where = describe(source)
+    was_shown = not datasets.utils.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        return datasets.load_dataset(source.dataset, source.name, split=source.split, revision=source.revision)
+    except ConnectionError as error:
+        raise DataError(
+            f"{where}: the Hugging Face hub cannot be reached; check the connection, or {OFFLINE}"
+        ) from error
+    except datasets.exceptions.DatasetNotFoundError as error:
+        raise DataError(
+            f"{where}: no such data set on the hub, and no such folder; check the name, or {OFFLINE}"
+        ) from error
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{where}: cannot be loaded: {reason:.300}") from error
+    finally:
+        if was_shown:
+            datasets.enable_progress_bars()

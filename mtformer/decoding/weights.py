@@ -1,0 +1,58 @@
+"""Which weights of a run are meant: averaged, best, last, a step, or a path."""
+
+from pathlib import Path
+
+from mtformer.errors import CheckpointError
+from mtformer.rundir import WEIGHTS, RunDir
+
+
+def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> Path:
+    """The file of weights that `--checkpoint` names.
+
+    Args:
+        run: a run directory or a bundle.
+        checkpoint: `averaged`, `best`, `last`, a step, or the path of a checkpoint folder or safetensors file. None:
+            the bundle's own; else averaged if there, else best, else last.
+        best_metric: the dev metric that tells which checkpoint is best.
+
+    Raises:
+        CheckpointError: when there is no such checkpoint; the message lists those there are.
+    """
+    if checkpoint is None:
+        return _default(run, best_metric)
+    if checkpoint == "averaged" and run.averaged.is_dir():
+        return run.averaged / WEIGHTS
+    if checkpoint == "best" and (best := run.best_steps(best_metric)):
+        return run.checkpoint(best[0]) / WEIGHTS
+    if checkpoint == "last" and (steps := run.steps()):
+        return run.checkpoint(steps[-1]) / WEIGHTS
+    if checkpoint.isdecimal() and int(checkpoint) in run.steps():
+        return run.checkpoint(int(checkpoint)) / WEIGHTS
+    path = Path(checkpoint)
+    if path.is_file():
+        return path
+    if (path / WEIGHTS).is_file():
+        return path / WEIGHTS
+    raise CheckpointError(f"{run.path}: no checkpoint '{checkpoint}'; {_there(run, best_metric)}")
+
+
+def _default(run: RunDir, best_metric: str) -> Path:
+    if run.is_bundle:
+        return run.bundle_weights
+    if run.averaged.is_dir():
+        return run.averaged / WEIGHTS
+    steps = run.best_steps(best_metric)[:1] or run.steps()[-1:]
+    if not steps:
+        raise CheckpointError(f"{run.path}: {_there(run, best_metric)}; train it first")
+    return run.checkpoint(steps[0]) / WEIGHTS
+
+
+def _there(run: RunDir, best_metric: str) -> str:
+    """What one can choose from, in words."""
+    if run.is_bundle:
+        return "a bundle has one set of weights; leave the choice out"
+    steps = run.steps()
+    names = ["averaged"] if run.averaged.is_dir() else []
+    names += ["best"] if run.best_steps(best_metric) else []
+    names += ["last", *map(str, steps)] if steps else []
+    return f"there are: {', '.join(names)}" if names else "it has no checkpoint yet"

@@ -1,0 +1,90 @@
+"""BLEU, chrF2++ and TER by sacreBLEU (Post 2018) on detokenised text, with the signatures that make them comparable."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from mtformer.config.schema import EvaluationConfig
+from mtformer.errors import ConfigError, DataError
+
+if TYPE_CHECKING:  # sacreBLEU takes a second to import.
+    from sacrebleu.metrics.base import Metric
+
+MetricName = Literal["bleu", "chrf", "ter"]
+METRICS: tuple[MetricName, ...] = ("bleu", "chrf", "ter")
+UNSPACED = ("zh", "ja-mecab", "ko-mecab", "char")
+"""BLEU tokenizers of text whose words TER cannot tell by spaces."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A corpus score: `name` as in METRICS, `label` as in papers, and sacreBLEU's signature."""
+
+    name: MetricName
+    label: str
+    value: float
+    signature: str
+
+
+def score(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    config: EvaluationConfig,
+    metrics: Sequence[MetricName] = METRICS,
+    more_references: Sequence[Sequence[str]] = (),
+) -> list[Score]:
+    """Scores a corpus, one `Score` a metric, in their order.
+
+    Args:
+        hypotheses: one line a sentence; a blank one counts as such.
+        references: as many lines.
+        config: the `evaluation` section.
+        metrics: which scores.
+        more_references: further references, each of as many lines.
+
+    Raises:
+        DataError: when the numbers of lines differ, or there are none.
+        ConfigError: when the BLEU tokenizer cannot run here.
+    """
+    streams = [references, *more_references]
+    for stream in streams:
+        if len(stream) != len(hypotheses):
+            raise DataError(f"{len(hypotheses)} hypotheses but {len(stream)} references: they must be as many")
+    if not hypotheses:
+        raise DataError("nothing to score: no hypotheses and no references")
+    found = []
+    for name in metrics:
+        metric = _metric(name, config)
+        result = metric.corpus_score(list(hypotheses), [list(stream) for stream in streams])
+        found.append(Score(name, result.name, result.score, metric.get_signature().format()))
+    return found
+
+
+def looks_tokenised(references: Sequence[str]) -> bool:
+    """Whether the lines seem to be split into tokens, which makes BLEU incomparable (and higher).
+
+    The signs: a space before the full stop at the end, or what Moses' tokenizer and subword-nmt leave behind. Raw text
+    has them in hardly any line, tokenised text in most.
+    """
+    signs = ("@-@", "@@ ", "&apos;", "&quot;")
+    num_signs = sum(line.endswith(" .") or any(sign in line for sign in signs) for line in references)
+    return num_signs > 0.2 * len(references)
+
+
+def _metric(name: MetricName, config: EvaluationConfig) -> "Metric":
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.ter import TER
+
+    if name == "chrf":
+        return CHRF(word_order=2, lowercase=config.lowercase)
+    if name == "ter":
+        # Without regard to case, as in sacreBLEU and the papers, whatever `lowercase` says.
+        unspaced = config.bleu_tokenizer in UNSPACED
+        return TER(normalized=unspaced, asian_support=unspaced)
+    try:
+        return BLEU(lowercase=config.lowercase, tokenize=config.bleu_tokenizer)
+    except (ImportError, RuntimeError, OSError, SystemExit) as error:
+        # ja-mecab and ko-mecab want packages of their own, flores200 fetches a model.
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"evaluation.bleu_tokenizer '{config.bleu_tokenizer}' cannot run here: {reason}") from error

@@ -1,0 +1,92 @@
+"""Tokenizer and data of an experiment, made or found."""
+
+import itertools
+import logging
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mtformer.config.schema import Config
+from mtformer.data.batches import Batch, TrainingBatches, ordered_batches
+from mtformer.data.sources import read_pairs
+from mtformer.data.store import Store, prepare
+from mtformer.errors import ConfigError
+from mtformer.rundir import atomic_folder
+from mtformer.text.tokenizer import JOINT, SRC, TGT, Tokenizer, TokenizerPair
+from mtformer.text.train import train_tokenizer
+
+log = logging.getLogger("mtformer")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All that training needs of text and data."""
+
+    tokenizers: TokenizerPair
+    train: Store
+    dev: Store | None
+    batches: TrainingBatches
+
+    def dev_batches(self, config: Config) -> Iterator[Batch]:
+        """Dev once, by length."""
+        assert self.dev is not None
+        return ordered_batches(self.dev, config.training.batch_tokens)
+
+    def dev_text(self) -> tuple[list[str], list[str]]:
+        """Sources and references of dev; none without dev."""
+        return self.dev.text(range(len(self.dev))) if self.dev is not None else ([], [])
+
+    def largest_batch(self) -> Batch:
+        """The batch of the first epoch that has the most cells."""
+        plan = self.batches.plan(0)
+        lengths = self.train.src_lengths + self.train.tgt_lengths + 2
+        sizes = [len(indices) * int(lengths[indices].max()) for indices in plan]
+        index = max(range(len(plan)), key=sizes.__getitem__)
+        return self.batches.make(plan[index], 0, index)
+
+
+def prepare_experiment(config: Config, tokenizer_folder: Path) -> Prepared:
+    """Trains or loads the tokenizers (into `tokenizer_folder`), then tokenises the data or finds it in the cache.
+
+    Raises:
+        DataError: when data or tokenizer models are not as they should be.
+        ConfigError: when the tokenizers do not fit the config.
+    """
+    exists = tokenizer_folder.is_dir()
+    tokenizers = TokenizerPair.load(tokenizer_folder) if exists else make_tokenizers(config, tokenizer_folder)
+    if tokenizers.joint != config.tokenizer.joint:
+        raise ConfigError(f"tokenizer.joint is {config.tokenizer.joint}, but {tokenizer_folder} holds the other kind")
+    store = prepare(config.data.train, config.data, tokenizers, is_training=True)
+    for line in store.report.lines():
+        log.info("data: %s", line)
+    dev = prepare(config.data.dev, config.data, tokenizers, is_training=False) if config.data.dev else None
+    training, alpha = config.training, config.tokenizer.sampling_alpha
+    batches = TrainingBatches(store, training.batch_tokens, training.seed, tokenizers, alpha)
+    return Prepared(tokenizers, store, dev, batches)
+
+
+def make_tokenizers(config: Config, folder: Path) -> TokenizerPair:
+    """Puts the tokenizers of an experiment into a folder: those the config names, or newly trained ones."""
+    section = config.tokenizer
+    with atomic_folder(folder) as temporary:
+        if section.joint:
+            _make_one(config, section.src_model, (0, 1), temporary / JOINT)
+        else:
+            _make_one(config, section.src_model, (0,), temporary / SRC)
+            _make_one(config, section.tgt_model, (1,), temporary / TGT)
+    return TokenizerPair.load(folder)
+
+
+def _make_one(config: Config, existing: str | None, sides: tuple[int, ...], path: Path) -> None:
+    if existing is not None:
+        Tokenizer.load(existing)  # says what is wrong with it, if anything is
+        shutil.copyfile(existing, path)
+        return
+    log.info("training a %s tokenizer of %d pieces", config.tokenizer.model_type, config.tokenizer.vocab_size)
+    train_tokenizer(_text(config, sides), config.tokenizer, path)
+
+
+def _text(config: Config, sides: tuple[int, ...]) -> Iterator[str]:
+    for pair in itertools.chain.from_iterable(read_pairs(source, config.data) for source in config.data.train):
+        yield from (pair[side] for side in sides)

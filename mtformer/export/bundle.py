@@ -1,0 +1,29 @@
+"""A bundle: weights, tokenizer and config of a run in one folder, and nothing else."""
+
+import shutil
+from pathlib import Path
+
+from mtformer.config.loading import dump_config, load_config
+from mtformer.decoding.weights import find_weights
+from mtformer.errors import CheckpointError
+from mtformer.rundir import RunDir, atomic_folder
+
+
+def export_bundle(run: RunDir, target: Path, checkpoint: str | None) -> None:
+    """Writes the bundle; the names of the corpora's files stay behind.
+
+    Raises:
+        CheckpointError: when the target exists or the checkpoint does not.
+    """
+    if target.exists():
+        raise CheckpointError(f"{target}: exists already; name another folder with --output")
+    config = load_config(run.config).config
+    weights = find_weights(run, checkpoint, config.training.best_metric)
+    data = config.data.model_copy(update={"train": [], "dev": [], "test": {}, "cache_dir": None})
+    tokenizer = config.tokenizer.model_copy(update={"src_model": None, "tgt_model": None})
+    with atomic_folder(target) as folder:
+        inside = RunDir(folder)
+        shutil.copyfile(weights, inside.bundle_weights)
+        shutil.copytree(run.tokenizer, inside.tokenizer)
+        text = dump_config(config.model_copy(update={"data": data, "tokenizer": tokenizer}))
+        inside.config.write_text(text, encoding="utf-8")

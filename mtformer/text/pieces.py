@@ -1,0 +1,81 @@
+"""What stands in a SentencePiece model, read from its bytes: pieces with scores and types, and the kind of model.
+
+SentencePiece's Python module does not tell which pieces are the user's, nor whether the model is unigram or BPE.
+The file is a protocol buffer (`ModelProto`): field 1 repeated is a piece (1 text, 2 score, 3 type), field 2 the
+settings of its training (3 kind of model).
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+NORMAL, USER_DEFINED, BYTE = 1, 4, 6
+UNIGRAM, BPE = 1, 2
+SPACE = "▁"
+"""What SentencePiece writes for a space."""
+
+
+@dataclass
+class Pieces:
+    """The pieces by type; values are ids."""
+
+    kind: int = UNIGRAM
+    normal: dict[str, int] = field(default_factory=dict)
+    user: dict[str, int] = field(default_factory=dict)
+    bytes: dict[int, int] = field(default_factory=dict)
+    """Of each byte's value; empty without byte fallback."""
+    scores: list[float] = field(default_factory=list)
+    """Of each id: log-probability (unigram), or minus the rank of the merge (BPE)."""
+
+    @property
+    def keep_to_words(self) -> bool:
+        """No piece reaches over a space, so that each word is segmented by itself."""
+        return not any(SPACE in piece[1:] for piece in self.normal)
+
+
+def read_pieces(model: bytes) -> Pieces:
+    """Reads the bytes of a `.model` file that SentencePiece has already loaded."""
+    pieces = Pieces()
+    for number, value in _fields(model):
+        if number == 1:
+            entry = dict(_fields(value))
+            text, piece = entry[1].decode("utf-8"), len(pieces.scores)
+            pieces.scores.append(struct.unpack("<f", entry[2])[0] if 2 in entry else 0.0)
+            kind = _varint(entry[3], 0)[0] if 3 in entry else NORMAL
+            if kind == NORMAL:
+                pieces.normal[text] = piece
+            elif kind == USER_DEFINED:
+                pieces.user[text] = piece
+            elif kind == BYTE:
+                pieces.bytes[int(text[3:-1], 16)] = piece  # written <0x41>
+        elif number == 2:
+            settings = dict(_fields(value))
+            pieces.kind = _varint(settings[3], 0)[0] if 3 in settings else UNIGRAM
+    return pieces
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """Number and raw value of each field of a protocol buffer message."""
+    position = 0
+    while position < len(message):
+        key, position = _varint(message, position)
+        start = position
+        if key & 7 == 0:
+            position = _varint(message, position)[1]
+        elif key & 7 == 2:
+            length, start = _varint(message, position)
+            position = start + length
+        else:
+            position += {1: 8, 5: 4}[key & 7]
+        yield key >> 3, message[start:position]
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """A number of seven bits a byte, and the position behind it."""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        value |= (byte & 127) << shift
+        position, shift = position + 1, shift + 7
+        if byte < 128:
+            return value, position

@@ -1,0 +1,140 @@
+"""SentencePiece models: text to ids and back. The model is the vocabulary; its special ids are always the same."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import sentencepiece
+
+from mtformer.errors import DataError
+from mtformer.rundir import atomic_folder
+from mtformer.text.sampling import Sampler, make_sampler
+
+PAD, UNK, BOS, EOS = 0, 1, 2, 3
+CONTROL_IDS = frozenset((PAD, BOS, EOS))
+JOINT, SRC, TGT = "joint.model", "src.model", "tgt.model"
+
+
+class Tokenizer:
+    """One SentencePiece model.
+
+    Args:
+        model: the bytes of a `.model` file.
+        name: what error messages call it, such as its path.
+
+    Raises:
+        DataError: when it is no SentencePiece model, or its special ids are not pad 0, unk 1, bos 2, eos 3.
+    """
+
+    def __init__(self, model: bytes, name: str = "tokenizer") -> None:
+        self.model = model
+        self.name = name
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            is_loaded = bool(model) and self._processor.LoadFromSerializedProto(model)
+        except RuntimeError:
+            is_loaded = False
+        if not is_loaded:
+            raise DataError(f"{name}: not a SentencePiece model, or a damaged one; train it anew or copy it again")
+        ids = tuple(getattr(self._processor, f"{special}_id")() for special in ("pad", "unk", "bos", "eos"))
+        if ids != (PAD, UNK, BOS, EOS):
+            raise DataError(
+                f"{name}: its special ids are pad {ids[0]}, unk {ids[1]}, bos {ids[2]}, eos {ids[3]}, but must be "
+                "pad 0, unk 1, bos 2, eos 3; train it with `mtformer tokenizer train`, or with SentencePiece's "
+                "pad_id=0, unk_id=1, bos_id=2, eos_id=3"
+            )
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Tokenizer":
+        """Reads a `.model` file; raises DataError when it is missing, damaged, or has other special ids."""
+        try:
+            return cls(Path(path).read_bytes(), str(path))
+        except OSError as error:
+            raise DataError(f"{path}: the tokenizer cannot be read: {os.strerror(error.errno or 0)}") from error
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the model's bytes."""
+        return hashlib.sha256(self.model).hexdigest()
+
+    @property
+    def vocab_size(self) -> int:
+        """Pieces, special ones included; ids are 0 to vocab_size - 1."""
+        size: int = self._processor.GetPieceSize()
+        return size
+
+    def encode(self, lines: Sequence[str], num_threads: int = 1) -> list[list[int]]:
+        """The most probable ids of each line, without bos or eos; a blank line has none."""
+        ids: list[list[int]] = self._processor.EncodeAsIds(list(lines), num_threads=num_threads) if lines else []
+        return ids
+
+    def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
+        """Ids of a random segmentation of each line; a function of (lines, alpha, seed) and of nothing else.
+
+        Args:
+            lines: the text.
+            alpha: of a unigram model the smoothing (Kudo 2018, equation 8 with l unlimited: 0 is uniform over all
+                segmentations, large values come close to `encode`); of a BPE model the share of merges dropped
+                (BPE-dropout, Provilkov et al. 2020: 0 is `encode`).
+            seed: any number from 0.
+        """
+        return self._sampler.sample(lines, alpha, seed)
+
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each list of ids; pad, bos and eos are dropped, an unknown piece becomes ` ⁇ `."""
+        kept = [[piece for piece in line if piece not in CONTROL_IDS] for line in ids]
+        lines: list[str] = self._processor.DecodeIds(kept) if kept else []
+        return lines
+
+    def pieces(self, line: str) -> list[str]:
+        """The pieces of one line, as text; what is unknown stands there as it was written."""
+        pieces: list[str] = self._processor.EncodeAsPieces(line)
+        return pieces
+
+    def decode_pieces(self, pieces: Sequence[str]) -> str:
+        """The text of one line of pieces."""
+        line: str = self._processor.DecodePieces(list(pieces))
+        return line
+
+    def vocabulary(self) -> list[str]:
+        """All pieces in the order of their ids."""
+        return [self._processor.IdToPiece(piece) for piece in range(self.vocab_size)]
+
+    @cached_property
+    def _sampler(self) -> Sampler:
+        return make_sampler(self._processor)
+
+    def __reduce__(self) -> tuple[type["Tokenizer"], tuple[bytes, str]]:
+        return Tokenizer, (self.model, self.name)
+
+
+class TokenizerPair:
+    """The tokenizers of the two languages: one and the same object when joint."""
+
+    def __init__(self, src: Tokenizer, tgt: Tokenizer) -> None:
+        self.src = src
+        self.tgt = tgt
+
+    @property
+    def joint(self) -> bool:
+        return self.src is self.tgt
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "TokenizerPair":
+        """Reads `joint.model`, or `src.model` and `tgt.model`; raises DataError when they are not there."""
+        folder = Path(folder)
+        if (folder / JOINT).is_file():
+            joint = Tokenizer.load(folder / JOINT)
+            return cls(joint, joint)
+        if not (folder / SRC).is_file() or not (folder / TGT).is_file():
+            raise DataError(f"{folder}: no tokenizer here (neither {JOINT} nor both {SRC} and {TGT})")
+        return cls(Tokenizer.load(folder / SRC), Tokenizer.load(folder / TGT))
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the folder, whole or not at all; one that was there is replaced."""
+        models = {JOINT: self.src} if self.joint else {SRC: self.src, TGT: self.tgt}
+        with atomic_folder(Path(folder)) as temporary:
+            for name, tokenizer in models.items():
+                (temporary / name).write_bytes(tokenizer.model)

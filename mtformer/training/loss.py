@@ -1,0 +1,82 @@
+"""Label-smoothed cross-entropy of a linear projection, without ever holding all logits.
+
+With p = softmax(W h) and the smoothed target q that gives 1 - e to the reference y plus e / (V - 1) to every class
+but pad (Szegedy et al. 2016, section 7; pad is no word, so it gets nothing), the loss of a token is
+- sum_v q_v log p_v, and its gradient by the logits is p - q.
+
+Both are computed chunk by chunk in the forward pass, so memory does not grow with tokens x V, and each chunk's
+logits stay in the cache of a CPU between the three products that use them. The uniform part of q is a constant
+over classes: its share of the loss and of both gradients needs only the sum of W's rows and the sum of the h.
+
+N tokens, D width, V vocabulary, C tokens of a chunk.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PAD = 0
+CHUNK_LOGITS = {"cpu": 4_000_000, "cuda": 64_000_000}
+"""Logits of one chunk: on a CPU they should fit the cache, on CUDA keep the device busy."""
+
+
+def linear_cross_entropy(
+    hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor, label_smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """Sums over tokens that are not pad.
+
+    Returns:
+        The smoothed loss (differentiable) and the plain negative log-likelihood (not), in nats, float32 (float64
+        for float64 input).
+    """
+    loss, nll = _LinearCrossEntropy.apply(hidden_ND, weight_VD, target_N, label_smoothing)
+    return loss, nll
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_ND: Tensor, weight: Tensor, target_N: Tensor, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        N, (V, D) = hidden_ND.size(0), weight.shape
+        wide = torch.promote_types(hidden_ND.dtype, torch.float32)
+        weight_VD = weight.to(hidden_ND.dtype)
+        real_N1 = (target_N != PAD).unsqueeze(1)
+        uniform = smoothing / (V - 1)
+        sum_of_rows_D = weight.to(wide).sum(dim=0) - weight[PAD].to(wide)
+        wants_grad = any(ctx.needs_input_grad[:2])
+        grad_hidden = torch.empty_like(hidden_ND) if wants_grad else None
+        grad_weight = weight.new_zeros(V, D, dtype=wide) if wants_grad else None
+        loss, nll = (hidden_ND.new_zeros((), dtype=wide) for _ in range(2))
+        chunk = max(1, min(N, CHUNK_LOGITS.get(hidden_ND.device.type, CHUNK_LOGITS["cuda"]) // V))
+        for i in range(0, N, chunk):
+            h_CD, y_C1, real_C1 = hidden_ND[i : i + chunk], target_N[i : i + chunk, None], real_N1[i : i + chunk]
+            logits_CV = h_CD @ weight_VD.t()
+            # float16 cannot hold small probabilities; bfloat16 can, and softmax adds up in float32 within.
+            p_CV = logits_CV.softmax(dim=1, dtype=torch.float32 if h_CD.dtype == torch.float16 else None)
+            nll_C1 = p_CV.gather(1, y_C1).to(wide).clamp_min(torch.finfo(torch.float32).tiny).log().neg()
+            lse_C1 = logits_CV.gather(1, y_C1).to(wide) + nll_C1
+            mean_logit_C1 = (h_CD.to(wide) @ sum_of_rows_D).unsqueeze(1) / (V - 1)
+            smoothed_C1 = (1 - smoothing) * nll_C1 + smoothing * (lse_C1 - mean_logit_C1)
+            nll += nll_C1.where(real_C1, 0).sum()
+            loss += smoothed_C1.where(real_C1, 0).sum()
+            if grad_hidden is None or grad_weight is None:
+                continue
+            p_CV = p_CV.scatter_add_(1, y_C1, p_CV.new_full((), smoothing - 1).expand_as(y_C1)).to(h_CD.dtype)
+            torch.mm(p_CV, weight_VD, out=grad_hidden[i : i + chunk])
+            # A pad token's row would have to vanish from p (C x V); it vanishes from h (C x D) instead.
+            grad_weight += p_CV.t() @ (h_CD * real_C1)
+        if grad_hidden is not None and grad_weight is not None:
+            grad_hidden = (grad_hidden - (uniform * sum_of_rows_D).to(grad_hidden.dtype)) * real_N1
+            rest_D = uniform * (hidden_ND * real_N1).sum(dim=0, dtype=wide)
+            grad_weight -= rest_D
+            grad_weight[PAD] += rest_D
+            ctx.save_for_backward(grad_hidden, grad_weight.to(weight.dtype))
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        grad_hidden, grad_weight = ctx.saved_tensors
+        return grad_hidden * grad_loss.to(grad_hidden.dtype), grad_weight * grad_loss, None, None

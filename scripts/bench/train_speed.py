@@ -1,0 +1,273 @@
+"""Training speed, side by side: mtformer, `torch.nn.Transformer` and Hugging Face Marian, in tokens per second.
+
+    python scripts/bench/train_speed.py --sizes tiny --json train_speed.json
+
+The same sizes of model and the same batches (cut by mtformer's data room, n x longest side <= 4096) go to all. Source
+and target tokens are counted, padding is not. Peers train in a minimal loop with label smoothing, Adam (fused) and
+clipping, in fp32 and in bf16 (`torch.autocast`). Systems named `+allocator` run with glibc told to keep freed memory,
+which mtformer does for itself. Every system first goes once through all batches, so that the kernels of each shape are
+there as after a first epoch; then they take turns in short slices. Needs the extra `bench`, and a machine with nothing
+else running.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import peers
+import torch
+import torch.nn.functional as F
+from peers import PAD, SIZES, VOCAB_SIZE, Size, Worker
+from torch import Tensor, nn
+
+from mtformer.config.schema import TrainingConfig
+from mtformer.data.batches import Batch, make_batch, plan_epoch
+from mtformer.model.hardware import keep_freed_memory
+from mtformer.model.transformer import Transformer
+from mtformer.training.step import TrainingStep
+
+PEERS = ("torch-fp32", "torch-bf16", "marian-fp32", "marian-bf16")
+PEERS_WITH_ALLOCATOR = tuple(f"{name}+allocator" for name in PEERS)
+SYSTEMS = ("mtformer-fp32", "mtformer-bf16", *PEERS, *PEERS_WITH_ALLOCATOR)
+DROPOUT, LABEL_SMOOTHING, LEARNING_RATE, CLIP_NORM = 0.1, 0.1, 5e-4, 1.0
+
+Step = Callable[[Batch], object]
+
+
+# ---- the systems, each built in its worker --------------------------------------------------------------------------
+
+
+def mtformer_system(size: Size, precision: str) -> Step:
+    """One optimizer step of mtformer's own training."""
+    keep_freed_memory()
+    config = TrainingConfig(
+        device="cpu",
+        learning_rate=LEARNING_RATE,
+        schedule="constant",
+        warmup_steps=0,
+        clip_norm=CLIP_NORM,
+        label_smoothing=LABEL_SMOOTHING,
+    )
+    training = TrainingStep(Transformer(peers.model_config(size, DROPOUT), VOCAB_SIZE, VOCAB_SIZE), config, precision)
+    return lambda batch: training.run([batch], step=1)
+
+
+def torch_system(size: Size, precision: str, attention_dropout: float) -> Step:
+    """One optimizer step of `torch.nn.Transformer`."""
+    model = peers.TorchTransformer(size, DROPOUT, attention_dropout)
+    return minimal_loop(model, model, precision)
+
+
+def marian_system(size: Size, precision: str, attention_dropout: float) -> Step:
+    """One optimizer step of Hugging Face Marian."""
+    model = peers.marian(size, DROPOUT, attention_dropout)
+
+    def logits(src_BS: Tensor, tgt_BT: Tensor) -> Tensor:
+        output = model(input_ids=src_BS, attention_mask=src_BS != PAD, decoder_input_ids=tgt_BT, use_cache=False)
+        logits_BTV: Tensor = output.logits
+        return logits_BTV
+
+    return minimal_loop(model, logits, precision)
+
+
+def minimal_loop(model: nn.Module, logits: Callable[[Tensor, Tensor], Tensor], precision: str) -> Step:
+    """The training step of the peers."""
+    model.train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), fused=True)
+
+    def step(batch: Batch) -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
+            logits_BTV = logits(batch.src_BS, batch.tgt_in_BT)
+            loss = F.cross_entropy(
+                logits_BTV.flatten(0, 1),
+                batch.tgt_out_BT.flatten(),
+                ignore_index=PAD,
+                label_smoothing=LABEL_SMOOTHING,
+            )
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+        optimizer.step()
+
+    return step
+
+
+def build(system: str, size: Size, attention_dropout: float, batches_file: str) -> Callable[[int, int], float]:
+    """In the worker: what trains on a slice of the batches and returns its seconds."""
+    batches = [Batch(**fields) for fields in torch.load(batches_file, weights_only=True)]
+    family, precision = system.removesuffix("+allocator").split("-")
+    if family == "mtformer":
+        step = mtformer_system(size, precision)
+    elif family == "torch":
+        step = torch_system(size, precision, attention_dropout)
+    else:
+        step = marian_system(size, precision, attention_dropout)
+
+    def run(first: int, steps: int) -> float:
+        begin = time.perf_counter()
+        for number in range(first, first + steps):
+            step(batches[number % len(batches)])
+        return time.perf_counter() - begin
+
+    run(0, len(batches))
+    return run
+
+
+def build_matrix_products(side: int = 2048, repeats: int = 4) -> Callable[..., dict[str, float]]:
+    """In a worker: what measures the rate of large matrix products, in FLOP/s (the arguments are ignored)."""
+
+    def rate(dtype: torch.dtype, route: str) -> float:
+        torch.set_float32_matmul_precision(route)
+        left, right = torch.randn(2, side, side).to(dtype)
+        out = left @ right
+        begin = time.perf_counter()
+        for _ in range(repeats):
+            torch.mm(left, right, out=out)
+        return 2 * side**3 * repeats / (time.perf_counter() - begin)
+
+    def measure(*_: object) -> dict[str, float]:
+        return {
+            "fp32": rate(torch.float32, "highest"),
+            "fp32 through oneDNN": rate(torch.float32, "medium"),
+            "bf16": rate(torch.bfloat16, "highest"),
+        }
+
+    measure()
+    return measure
+
+
+# ---- batches, and what they cost ------------------------------------------------------------------------------------
+
+
+def cut_batches(src: Path, tgt: Path, batch_tokens: int, num_batches: int) -> list[Batch]:
+    """The first batches of a shuffled epoch over two parallel files."""
+    tokenizer = peers.train_tokenizer([src, tgt])
+    src_ids, tgt_ids = (tokenizer.encode(peers.read_lines(file)) for file in (src, tgt))
+    if len(src_ids) != len(tgt_ids):
+        raise SystemExit(f"{src} has {len(src_ids)} lines, {tgt} {len(tgt_ids)}")
+    src_lengths, tgt_lengths = (np.array([len(ids) for ids in side], dtype=np.int32) for side in (src_ids, tgt_ids))
+    plan = plan_epoch(src_lengths, tgt_lengths, batch_tokens, seed=1, epoch=0)[:num_batches]
+    return [make_batch([(src_ids[i], tgt_ids[i]) for i in pairs]) for pairs in plan]
+
+
+def num_tokens(batch: Batch) -> int:
+    """Source and target tokens, eos counted, padding not."""
+    return batch.num_src_tokens + batch.num_tgt_tokens
+
+
+def model_flops(size: Size, batch: Batch) -> float:
+    """FLOPs that the model asks for, forward and backward: 6 per weight and token, and attention; no padding."""
+    D, L = size.d_model, size.num_layers
+    src_B = batch.src_lengths_B.double()
+    tgt_B = (batch.tgt_out_BT != PAD).sum(1).double()
+    feed_forward = 2 * D * size.d_ff
+    # The decoder's keys and values over the source are made from source tokens, all else of it from target tokens.
+    on_src = L * (4 * D * D + feed_forward + 2 * D * D)
+    on_tgt = L * (6 * D * D + feed_forward) + D * VOCAB_SIZE
+    attention = 12 * D * L * (src_B * src_B + tgt_B * tgt_B + src_B * tgt_B).sum()
+    return float(6 * (on_src * src_B.sum() + on_tgt * tgt_B.sum()) + attention)
+
+
+# ---- measuring ------------------------------------------------------------------------------------------------------
+
+
+def measure(size_name: str, batches: Sequence[Batch], batches_file: str, options: argparse.Namespace) -> dict[str, Any]:
+    """All systems of one size in turns; figures and the printed section."""
+    size = SIZES[size_name]
+    workers = {"matrix products": Worker(build_matrix_products, threads=options.threads)}
+    for system in options.systems:
+        workers[system] = Worker(
+            partial(build, system, size, options.attention_dropout, batches_file),
+            threads=options.threads,
+            allocator=system.endswith("+allocator"),
+        )
+    slices = [(number * options.steps, options.steps) for number in range(options.rounds)]
+    answers = peers.take_turns(workers, slices)
+    for worker in workers.values():
+        worker.close()
+
+    limits = {
+        name: statistics.median(answer[name] for answer in answers["matrix products"])
+        for name in answers["matrix products"][0]
+    }
+    in_slices = [[batches[n % len(batches)] for n in range(first, first + steps)] for first, steps in slices]
+    rates, shares = {}, {}
+    for system in options.systems:
+        seconds = answers[system]
+        rates[system] = [sum(map(num_tokens, part)) / s for part, s in zip(in_slices, seconds, strict=True)]
+        flops = [sum(model_flops(size, b) for b in part) / s for part, s in zip(in_slices, seconds, strict=True)]
+        limit = limits["bf16"] if "bf16" in system else max(limits["fp32"], limits["fp32 through oneDNN"])
+        shares[system] = statistics.median(flops) / limit
+    return {"limits_flops_per_second": limits, "tokens_per_second": rates, "share_of_limit": shares}
+
+
+def report(size_name: str, figures: dict[str, Any]) -> str:
+    """The markdown section of one size; adds the ratios to the figures."""
+    rates, shares = figures["tokens_per_second"], figures["share_of_limit"]
+    rows = [
+        [system, f"{statistics.median(r):,.0f}", f"{min(r):,.0f}", f"{max(r):,.0f}", f"{100 * shares[system]:.1f} %"]
+        for system, r in rates.items()
+    ]
+    lines = [
+        f"## {peers.describe(size_name)}",
+        "",
+        peers.markdown_table(["system", "tokens/s, median", "lowest", "highest", "model FLOPs of limit"], rows),
+        "",
+    ]
+    figures["ratios"] = []
+    for kind, names in (("as users run them", PEERS), ("with our allocator settings", PEERS_WITH_ALLOCATOR)):
+        for ratio in peers.ratios_to_fastest(rates, names):
+            figures["ratios"].append({"peers": kind, **vars(ratio)})
+            lines.append(f"- {ratio} the fastest peer, {kind}")
+    limits = ", ".join(f"{name} {rate / 1e9:.0f}" for name, rate in figures["limits_flops_per_second"].items())
+    lines.append(f"- limit (matrix products of 2048 x 2048, GFLOP/s): {limits}; fp32 shares are of the faster route")
+    return "\n".join(lines)
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    peers.add_options(parser, SYSTEMS, default_sizes=["tiny"], default_rounds=15)
+    parser.add_argument("--steps", type=int, default=10, help="optimizer steps in a slice")
+    parser.add_argument("--batches", type=int, default=30, help="batches of a shuffled epoch that are used in turn")
+    parser.add_argument("--batch-tokens", type=int, default=4096)
+    parser.add_argument("--attention-dropout", type=float, default=DROPOUT,
+                        help="of the peers; 0 lets them use PyTorch's fused attention (mtformer: 0)")  # fmt: skip
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse_options()
+    if any(system.startswith("marian") for system in options.systems):
+        peers.require_transformers()
+    surroundings = peers.surroundings(options.threads)
+    print("# Training speed, source + target tokens per second (padding not counted)\n", flush=True)
+    for name, value in surroundings.items():
+        print(f"- {name}: {value}")
+    with tempfile.TemporaryDirectory() as folder:
+        batches = cut_batches(options.src, options.tgt, options.batch_tokens, options.batches)
+        batches_file = Path(folder) / "batches.pt"
+        torch.save([vars(batch) for batch in batches], batches_file)
+        padding = 1 - sum(map(num_tokens, batches)) / sum(b.src_BS.numel() + b.tgt_out_BT.numel() for b in batches)
+        settings = (
+            f"{len(batches)} batches of n x longest side <= {options.batch_tokens}, {100 * padding:.1f} % padding; "
+            f"{options.rounds} rounds of {options.steps} steps; vocabulary {VOCAB_SIZE}; dropout {DROPOUT}, "
+            f"attention dropout of the peers {options.attention_dropout}, of mtformer 0"
+        )
+        print(f"- settings: {settings}\n", flush=True)
+        sizes = {}
+        for size_name in options.sizes:
+            sizes[size_name] = measure(size_name, batches, str(batches_file), options)
+            print(report(size_name, sizes[size_name]) + "\n", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps({**surroundings, "settings": settings, "sizes": sizes}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+# Sourced by the scripts beside it: a virtual environment of our own with the pinned packages.
+
+unset PYTHONHOME PYTHONPATH
+export PYTHONUTF8=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+
+# Prints the first Python from 3.10 to 3.13 that can make virtual environments; $PYTHON, when set, is the only one tried.
+find_python() {
+    local candidate candidates=(python3 python3.13 python3.12 python3.11 python3.10 python)
+    if [[ -n ${PYTHON-} ]]; then
+        candidates=("$PYTHON")
+    fi
+    for candidate in "${candidates[@]}"; do
+        if "$candidate" -c 'import ensurepip, sys, venv; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' \
+            >/dev/null 2>&1; then
+            printf '%s\n' "$candidate"
+            return
+        fi
+    done
+    echo "error: no Python from 3.10 to 3.13 that has its venv module, tried: ${candidates[*]};" \
+        "install one (on Debian and Ubuntu python3-venv, too) or set PYTHON to the path of one" >&2
+    return 1
+}
+
+# make_environment FOLDER PACKAGE: FOLDER holds what PACKAGE needs, at the versions of constraints.txt. It is kept while
+# the package's and the pins' files are unchanged, and made anew otherwise. The repository is the working directory.
+make_environment() {
+    local folder=$1 package=$2 stamp=$1/mtformer-environment wanted python
+    wanted="$package $PWD $(cat pyproject.toml constraints.txt | cksum)"
+    if [[ -f $stamp && $(<"$stamp") == "$wanted" ]] && "$folder/bin/python" -c '' 2>/dev/null; then
+        return
+    fi
+    if [[ -e $folder && ! -f $stamp ]]; then
+        echo "error: $folder is there and was not made by this script; move it away and run this again" >&2
+        return 1
+    fi
+    python=$(find_python) || return
+    echo "installing into $folder; the first time this takes some minutes" >&2
+    # An empty stamp means ours, but not finished; it stays while the rest is removed, in case that is interrupted.
+    mkdir -p "$folder" && : >"$stamp" || return
+    find "$folder" -mindepth 1 -maxdepth 1 ! -path "$stamp" -exec rm -rf {} + || return
+    "$python" -m venv "$folder" || return
+    "$folder/bin/python" -m pip install --quiet -c constraints.txt -e "$package" || return
+    printf '%s\n' "$wanted" >"$stamp"
+}

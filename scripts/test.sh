@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Lint, types and all tests in an environment of their own; what is given goes to pytest: bash scripts/test.sh -k beam
+set -euo pipefail
+CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+source scripts/environment.sh
+
+make_environment .venv-test '.[test]'
+python=.venv-test/bin/python
+"$python" -m ruff check mtformer tests scripts
+"$python" -m ruff format --check mtformer tests scripts
+"$python" -m mypy
+exec "$python" -m pytest "$@"

@@ -1,0 +1,81 @@
+"""`mtformer config` and `mtformer data`."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from mtformer.cli.app import app
+from mtformer.config.loading import json_schema, load_config
+
+CONFIG = "data: {src_lang: en, tgt_lang: de}\nmodel:\n  num_heads: 4\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a config and a run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.yaml").write_text(CONFIG)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text(CONFIG + "training: {seed: 7}\n")
+    return tmp_path
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+def test_show_tells_where_each_value_comes_from(folder: Path) -> None:
+    result = invoke("config", "show", "a.yaml", "training.max_steps=5")
+    assert result.exit_code == 0
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert "num_heads: 4 # a.yaml:3" in lines
+    assert "max_steps: 5 # override 'training.max_steps=5'" in lines
+    assert "d_model: 512 # default" in lines
+    assert "model:" in lines
+
+
+def test_what_show_prints_is_the_config(folder: Path) -> None:
+    result = invoke("config", "show", "a.yaml", "data.train=[{tsv: 'a #b'}]")
+    (folder / "again.yaml").write_text(result.stdout)
+    assert load_config("again.yaml").config == load_config("a.yaml", ["data.train=[{tsv: 'a #b'}]"]).config
+
+
+def test_show_and_diff_take_a_run(folder: Path) -> None:
+    assert "seed: 7" in invoke("config", "show", "run").stdout
+    result = invoke("config", "diff", "a.yaml", "run")
+    assert (result.exit_code, result.stdout) == (0, "training.seed  1 -> 7\n")
+    result = invoke("config", "diff", "run", "run")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "the same in every value\n")
+
+
+def test_a_folder_that_is_no_run(folder: Path) -> None:
+    (folder / "empty").mkdir()
+    result = invoke("config", "show", "empty")
+    assert result.exit_code == 2
+    assert result.stderr == "error: empty: not a run directory or bundle (it has no config.yaml)\n"
+
+
+def test_mistakes_in_a_config_are_lines_on_stderr(folder: Path) -> None:
+    result = invoke("config", "show", "a.yaml", "model.num_head=2", "training.seed=-1")
+    assert (result.exit_code, result.stdout) == (2, "")
+    first, second = result.stderr.splitlines()
+    assert first.startswith(
+        "error: override 'model.num_head=2': model.num_head: unknown key; did you mean 'num_heads'?"
+    )
+    assert second == "error: override 'training.seed=-1': training.seed: must be at least 0, not -1"
+
+
+def test_schema() -> None:
+    result = invoke("config", "schema")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == json_schema()
+
+
+def test_data_demo(folder: Path) -> None:
+    result = invoke("data", "demo", "demo")
+    assert result.exit_code == 0
+    paths = [Path(line) for line in result.stdout.splitlines()]
+    assert {path.name for path in paths} >= {"train.en", "train.de", "test.en", "test.de"}
+    assert all(path.is_file() and path.parent == Path("demo") for path in paths)

@@ -1,0 +1,162 @@
+"""Files, what they extend, and overrides become one config whose values know where they are from."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mtformer.config.loading import Origin, load_config
+from mtformer.config.schema import HubDataset, TextFiles, TsvFile
+from mtformer.errors import ConfigError
+
+Write = Callable[[str, str], str]
+
+BASE = """\
+data:
+  src_lang: no
+  tgt_lang: de
+  train:
+  - {src: a.no, tgt: a.de}
+  - {dataset: some/set, name: no-de}
+  test:
+    news: {dataset: some/set, split: test, src_field: no}
+training:
+  learning_rate: 1e-4
+  betas: [0.9, 0.99]
+"""
+
+
+def error_of(path: str, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides)
+    return str(caught.value)
+
+
+def test_values_and_their_origins(write: Write) -> None:
+    loaded = load_config(write("configs/base.yaml", BASE), ["training.max_steps=5"])
+    assert loaded.config.data.src_lang == "no"
+    assert loaded.config.training.learning_rate == 1e-4
+    assert loaded.config.training.betas == (0.9, 0.99)
+    assert loaded.config.training.max_steps == 5
+    assert loaded.origins["data.train.0.tgt"] == Origin("file", "configs/base.yaml", 5)
+    assert loaded.origins["training.betas"] == Origin("file", "configs/base.yaml", 11)
+    assert loaded.origins["training.max_steps"] == Origin("override", override="training.max_steps=5")
+    assert loaded.origins["data.train.1.split"] == loaded.origins["model.d_model"] == Origin("default")
+
+
+def test_extends_merges_sections_and_replaces_lists(write: Write) -> None:
+    write("shared/base.yaml", BASE)
+    write("middle.yaml", "extends: shared/base.yaml\nmodel: {d_model: 64, num_heads: 4}\n")
+    top = write(
+        "mine/top.yaml",
+        "extends: ../middle.yaml\nmodel:\n  num_heads: 2\ndata:\n  train:\n  - {src: b.no, tgt: b.de}\n",
+    )
+    loaded = load_config(top)
+    assert (loaded.config.model.d_model, loaded.config.model.num_heads) == (64, 2)
+    assert loaded.config.data.train == [TextFiles(src="b.no", tgt="b.de")]
+    assert loaded.config.data.tgt_lang == "de"
+    assert loaded.origins["model.num_heads"] == Origin("file", "mine/top.yaml", 3)
+    assert loaded.origins["model.d_model"] == Origin("file", "middle.yaml", 2)
+    assert loaded.origins["data.tgt_lang"] == Origin("file", os.path.normpath("shared/base.yaml"), 3)
+
+
+def test_extends_in_a_circle(write: Write) -> None:
+    write("a.yaml", "model: {}\nextends: sub/b.yaml\n")
+    write("sub/b.yaml", "extends: ../a.yaml\n")
+    assert error_of("a.yaml") == "sub/b.yaml:1: extends: goes round in a circle: a.yaml -> sub/b.yaml -> a.yaml"
+
+
+def test_extends_what_is_not_there(write: Write) -> None:
+    path = write("configs/a.yaml", "extends: nothing.yaml\n")
+    assert error_of(path).startswith("configs/a.yaml:1: extends: no such file: configs/nothing.yaml")
+    assert error_of(write("b.yaml", "extends: [a.yaml]\n")).startswith(
+        "b.yaml:1: extends: must be the name of one file"
+    )
+
+
+def test_a_section_whose_keys_are_commented_out_is_empty(write: Write) -> None:
+    base = write("base.yaml", BASE)
+    config = load_config(write("a.yaml", f"extends: {base}\ntraining:\n  # seed: 3\ndata:\n  train:\n  test:\n")).config
+    assert config.training.learning_rate == 1e-4
+    assert config.data.train == []
+    assert config.data.test == {}
+
+
+def test_overrides_of_sources(write: Write) -> None:
+    path = write("a.yaml", BASE)
+    overrides = ["data.train.1.src=b.no", "data.train.1.tgt=b.de", "data.train.2.tsv=c.tsv", "data.dev.0.dataset=d"]
+    data = load_config(path, overrides).config.data
+    files = TextFiles(src="b.no", tgt="b.de")
+    assert data.train == [TextFiles(src="a.no", tgt="a.de"), files, TsvFile(tsv="c.tsv")]
+    assert data.dev == [HubDataset(dataset="d")]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_local_files_take_the_place_of_a_data_set(write: Write, order: int) -> None:
+    overrides = ["data.test.news.src=n.no", "data.test.news.tgt=n.de"][::order]
+    loaded = load_config(write("a.yaml", BASE), overrides)
+    assert loaded.config.data.test == {"news": TextFiles(src="n.no", tgt="n.de")}
+    assert loaded.origins["data.test.news.src"].kind == "override"
+    top = write("b.yaml", "extends: a.yaml\ndata: {test: {news: {tsv: n.tsv}}}\n")
+    assert load_config(top).config.data.test == {"news": TsvFile(tsv="n.tsv")}
+
+
+def test_overrides_have_yaml_values(write: Write) -> None:
+    overrides = [
+        "training.betas=[0.8, 0.9]",
+        "training.betas.1=1e-1",
+        "data.tgt_lang=no",
+        "model={d_model: 64, num_heads: 2}",
+        "model.num_heads=4",
+        "data.train=[{tsv: a=b.tsv}]",
+        "data.test={}",
+        "training.patience=",
+        "tokenizer.user_symbols=[<2no>]",
+    ]
+    loaded = load_config(write("a.yaml", BASE + "  patience: 3\n"), overrides)
+    config = loaded.config
+    assert config.training.betas == (0.8, 0.1)
+    assert (config.data.tgt_lang, config.data.test, config.training.patience) == ("no", {}, None)
+    assert (config.model.d_model, config.model.num_heads) == (64, 4)
+    assert config.data.train == [TsvFile(tsv="a=b.tsv")]
+    assert config.tokenizer.user_symbols == ["<2no>"]
+    assert loaded.origins["training.betas"].override == "training.betas.1=1e-1"
+    assert loaded.origins["model.num_heads"].override == "model.num_heads=4"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.max_steps", "write section.key=value"),
+        ("=5", "write section.key=value"),
+        ("training..seed=5", "write section.key=value"),
+        ("training.seed.x=5", "training.seed is a single value, it has no 'x'"),
+        ("data.train.3.tsv=x", "data.train is a list of 2; '3' is neither one of its positions (from 0) nor the next"),
+        ("data.train.src=x", "data.train is a list of 2; 'src' is neither one of its positions (from 0) nor the next"),
+        ("data.train=[x", "not valid YAML: "),
+        ("model.num_head=4", "model.num_head: unknown key; did you mean 'num_heads'? allowed: d_model, num_heads, "),
+        ("modle.num_heads=4", "modle: unknown key; did you mean 'model'? allowed: data, tokenizer, model, "),
+        ("max_steps=4", "max_steps: unknown key; did you mean 'training.max_steps'? allowed: data, "),
+        ("model.num_heads=7", "model.num_heads: num_heads 7 does not divide d_model 512"),
+        ("training.max_steps=5.5", "training.max_steps: must be a whole number of at least 1, not 5.5"),
+    ],
+)
+def test_mistakes_in_overrides_name_the_override(write: Write, override: str, message: str) -> None:
+    path = write("a.yaml", BASE + "  seed: 1\n")
+    assert error_of(path, override).startswith(f"override '{override}': {message}")
+
+
+def test_files_that_cannot_be_read(write: Write, tmp_path: Path) -> None:
+    write("x/y", "")
+    assert error_of("nothing.yaml") == "nothing.yaml: no such config file"
+    assert error_of("x") == "x: is a folder; a config is a YAML file"
+    (tmp_path / "latin.yaml").write_bytes("a: 1\nb: ü\n".encode("latin-1"))
+    assert error_of("latin.yaml") == "latin.yaml:2: not UTF-8"
+    assert error_of(write("list.yaml", "- a\n")).startswith("list.yaml:1: a config is a mapping of sections")
+    assert error_of(write("empty.yaml", "")) == "empty.yaml: data: is missing"
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(BASE, encoding="utf-8-sig")
+    assert load_config(tmp_path / "a.yaml").config.data.src_lang == "no"

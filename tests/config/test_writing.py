@@ -1,0 +1,176 @@
+"""A dumped config is the same config; its paths hold anywhere; its schema knows every key."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mtformer.config.fields import SOURCES, fields, section_keys
+from mtformer.config.loading import config_diff, dump_config, json_schema, load_config, resolve_paths, value_lines
+from mtformer.config.schema import Config, Section
+from mtformer.config.yaml_text import read_yaml
+
+Write = Callable[[str, str], str]
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+FULL = """\
+data:
+  src_lang: no
+  tgt_lang: "2016"
+  train:
+  - {src: 'a: b.no', tgt: "new\\nline"}
+  - {tsv: ~/x.tsv, tgt_column: 5}
+  - {jsonl: "1e-4"}
+  dev:
+  - {dataset: here, name: "null"}
+  - {dataset: some/hub, split: "train[:10]"}
+  test:
+    "2016": {tsv: t.tsv.gz}
+  cache_dir: cache
+tokenizer: {user_symbols: ["<2no>", "yes", "[x]"], src_model: m.model}
+training: {eps: 1.0e-12, betas: [0, 0.999], patience: 4, max_epochs: null}
+"""
+
+
+def test_a_dumped_config_is_read_back(write: Write) -> None:
+    config = load_config(write("a.yaml", FULL)).config
+    again = load_config(write("b.yaml", dump_config(config)))
+    assert again.config == config
+    # It holds every value, so that later defaults change nothing.
+    assert {origin.kind for origin in again.origins.values()} == {"file"}
+
+
+def test_each_value_of_a_dumped_config_has_a_line_of_its_own(write: Write) -> None:
+    loaded = load_config(write("a.yaml", FULL))
+    text = dump_config(loaded.config)
+    lines = value_lines(text)
+    numbers = [lines[key] for key in loaded.origins]
+    assert len(set(numbers)) == len(numbers)
+    for key in loaded.origins:
+        assert f"{key.split('.')[-1].strip()}" in text.split("\n")[lines[key] - 1]
+
+
+def test_paths_hold_in_another_folder(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    path = write("a.yaml", FULL)
+    (tmp_path / "here").mkdir()
+    resolved = resolve_paths(load_config(path).config)
+    assert resolved.data.train[0].model_dump() == {"src": f"{tmp_path}/a: b.no", "tgt": f"{tmp_path}/new\nline"}
+    assert resolved.data.train[1].model_dump()["tsv"] == "/home/me/x.tsv"
+    assert resolved.data.train[2].model_dump()["jsonl"] == f"{tmp_path}/1e-4"
+    assert [source.model_dump()["dataset"] for source in resolved.data.dev] == [f"{tmp_path}/here", "some/hub"]
+    assert resolved.data.test["2016"].model_dump()["tsv"] == f"{tmp_path}/t.tsv.gz"
+    assert resolved.data.cache_dir == f"{tmp_path}/cache"
+    assert (resolved.tokenizer.src_model, resolved.tokenizer.tgt_model) == (f"{tmp_path}/m.model", None)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert resolve_paths(load_config(write("b.yaml", dump_config(resolved))).config) == resolved
+
+
+def test_diff(write: Write) -> None:
+    path = write("a.yaml", FULL)
+    old = load_config(path).config
+    assert config_diff(old, old) == []
+    overrides = [
+        "training.seed=3",
+        "data.train.0.src=c",
+        "data.dev=[]",
+        "data.test.new.tsv=n",
+        "tokenizer.user_symbols=[]",
+    ]
+    assert config_diff(old, load_config(path, overrides).config) == [
+        ("data.train.0.src", "a: b.no", "c"),
+        ("data.dev.0.dataset", "here", None),
+        ("data.dev.0.name", "null", None),
+        ("data.dev.0.split", "train", None),
+        ("data.dev.1.dataset", "some/hub", None),
+        ("data.dev.1.split", "train[:10]", None),
+        ("tokenizer.user_symbols", ["<2no>", "yes", "[x]"], None),
+        ("training.seed", 1, 3),
+        ("data.test.new.tsv", None, "n"),
+        ("data.test.new.src_column", None, 1),
+        ("data.test.new.tgt_column", None, 2),
+    ]
+
+
+def accepts(schema: dict[str, Any], value: Any, root: dict[str, Any]) -> bool:
+    """The part of JSON Schema that ours uses."""
+    if "$ref" in schema:
+        schema = {**root["$defs"][schema["$ref"].removeprefix("#/$defs/")], **schema}
+    kinds = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None)}
+    kind = schema.get("type")
+    if kind in kinds and not isinstance(value, kinds[kind]):
+        return False
+    if kind in ("integer", "number") and (isinstance(value, bool) or not isinstance(value, int | float)):
+        return False
+    if kind == "integer" and not isinstance(value, int):
+        return False
+    checks = [value in schema["enum"]] if "enum" in schema else []
+    checks += [value >= schema["minimum"]] if "minimum" in schema else []
+    checks += [value < schema["exclusiveMaximum"]] if "exclusiveMaximum" in schema else []
+    checks += [any(accepts(option, value, root) for option in schema["anyOf"])] if "anyOf" in schema else []
+    checks += [sum(accepts(option, value, root) for option in schema["oneOf"]) == 1] if "oneOf" in schema else []
+    if isinstance(value, dict):
+        checks += [key in value for key in schema.get("required", [])]
+        checks += [accepts(below, item, root) for key, item in value.items() for below in _below(schema, key)]
+    if isinstance(value, list):
+        checks += [accepts(schema["items"], item, root) for item in value] if "items" in schema else []
+    return all(checks)
+
+
+def _below(schema: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    """The schemas that the value of a key must fit."""
+    fitting = [schema["properties"][key]] if key in schema.get("properties", {}) else []
+    fitting += [below for pattern, below in schema.get("patternProperties", {}).items() if re.search(pattern, key)]
+    if fitting or schema.get("additionalProperties", True):
+        return fitting
+    return [{"enum": []}]
+
+
+@pytest.mark.parametrize(
+    "text", [FULL, "extends: a.yaml\ndata: {tgt_lang: fr}\n", "model: {dropout: 0, norm: rmsnorm}\n"]
+)
+def test_schema_accepts(text: str) -> None:
+    assert accepts(json_schema(), read_yaml(text, str, lambda path, line: None), json_schema())
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_schema_accepts_what_we_ship(path: Path) -> None:
+    assert accepts(
+        json_schema(), read_yaml(path.read_text(encoding="utf-8"), str, lambda path, line: None), json_schema()
+    )
+    load_config(path)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"modle": {}},
+        {"extends": 3},
+        {"model": {"num_head": 4}},
+        {"model": {"dropout": 1.0}},
+        {"model": {"norm": "x"}},
+        {"data": {"train": {"src": "a", "tgt": "b"}}},
+        {"data": {"train": [{"src": "a"}]}},
+        {"data": {"train": [{"src": "a", "tgt": "b", "tsv": "c"}]}},
+        {"data": {"test": {"x": {"file": "c"}}}},
+        {"data": {"test": {"../x": {"tsv": "c"}}}},
+        {"training": {"compile": "no"}},
+    ],
+)
+def test_schema_refuses(value: dict[str, Any]) -> None:
+    assert not accepts(json_schema(), value, json_schema())
+
+
+def test_every_key_is_described() -> None:
+    sections: set[type[Section]] = {Config, *SOURCES.values()}
+    for path in section_keys():
+        parent: type[Section] = Config
+        for key in path[:-1]:
+            parent = fields(parent)[str(key)]
+        sections.add(parent)
+    assert len(sections) == 1 + 4 + 7
+    missing = [(s.__name__, key) for s in sections for key, field in s.model_fields.items() if not field.description]
+    assert missing == []

@@ -1,0 +1,56 @@
+"""A run directory with a tiny tokenizer and a tiny model of random weights."""
+
+import pytest
+import sentencepiece
+import torch
+from toy import random_lines
+
+from mtformer.config.loading import dump_config
+from mtformer.config.schema import Config
+from mtformer.model.transformer import Transformer
+from mtformer.rundir import RunDir
+from mtformer.weights import save_weights
+
+CONFIG = {
+    "data": {"src_lang": "en", "tgt_lang": "de", "filters": {"max_tokens": 50}},
+    "tokenizer": {"vocab_size": 120},
+    "model": {
+        "d_model": 32,
+        "num_heads": 4,
+        "d_ff": 64,
+        "num_encoder_layers": 2,
+        "num_decoder_layers": 2,
+        "max_positions": 64,
+    },
+    "decoding": {"beam_size": 3, "batch_tokens": 512},
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)  # The models here are too small for two.
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """A bundle; nothing in it was trained but the tokenizer."""
+    run = RunDir(tmp_path_factory.mktemp("bundle"))
+    run.tokenizer.mkdir()
+    config = Config.model_validate(CONFIG)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(random_lines(300, seed=0)),
+        model_prefix=str(run.tokenizer / "joint"),
+        vocab_size=config.tokenizer.vocab_size,
+        hard_vocab_limit=False,
+        **{f"{name}_id": number for number, name in enumerate(("pad", "unk", "bos", "eos"))},
+        minloglevel=2,
+    )
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(run.tokenizer / "joint.model")).get_piece_size()
+    run.config.write_text(dump_config(config), encoding="utf-8")
+    torch.manual_seed(5)
+    model = Transformer(config.model, pieces, pieces)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2.0)  # Sharper distributions than fresh weights give: translations of different lengths.
+    save_weights(model, run.bundle_weights)
+    return run

@@ -1,0 +1,131 @@
+"""Search against exhaustive search and against itself."""
+
+import math
+import random
+
+import pytest
+import torch
+from toy import ToyModel, batch, up_to
+
+from mtformer.decoding.search import Hypothesis, Limits, beam_search, greedy
+from mtformer.text.tokenizer import BOS, EOS, PAD
+
+TEN = [4, 5, 6, 5, 4, 6, 6, 4, 5, 5]
+
+
+def sentences(count: int, seed: int = 0) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.choice((4, 5, 6)) for _ in range(rng.randint(1, 9))] for _ in range(count)]
+
+
+def assert_same(ours: list[Hypothesis], theirs: list[Hypothesis]) -> None:
+    assert [h.tokens for h in ours] == [h.tokens for h in theirs]
+    assert [h.score for h in ours] == pytest.approx([h.score for h in theirs], rel=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("fewest", [0, 2])
+def test_a_beam_that_holds_everything_is_exhaustive_search(alpha: float, fewest: int) -> None:
+    for seed in range(3):
+        model = ToyModel(seed, vocab=6)  # Three words (unk among them), up to 4 of them and eos: 121 translations.
+        everything = model.exhaustive((*TEN, EOS), alpha, fewest, most=4)
+        found = beam_search(model, *batch(TEN), 128, alpha, up_to(4, fewest))[0]
+        assert len(everything) == (121 if fewest == 0 else 117)
+        assert_same(found, everything)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_a_beam_of_one_is_greedy(alpha: float) -> None:
+    src = batch(*sentences(50))
+    beam = beam_search(ToyModel(), *src, 1, alpha, Limits())
+    assert_same([n_best[0] for n_best in beam], greedy(ToyModel(), *src, Limits(), alpha))
+
+
+def test_greedy_takes_the_most_probable_token_each_time() -> None:
+    model = ToyModel(seed=3)
+    for source, hypothesis in zip(sentences(20), greedy(model, *batch(*sentences(20)), Limits()), strict=True):
+        sequence = [*hypothesis.tokens, EOS]
+        for i, token in enumerate(sequence):
+            logits = model.logits((*source, EOS), (BOS, *sequence[:i])).clone()
+            logits[[PAD, BOS]] = -math.inf
+            if i < 2 * len(source) + 10:  # At the limit it is eos, whatever the model says.
+                assert token == logits.argmax()
+
+
+@pytest.mark.parametrize("beam_size", [2, 5])
+def test_a_batch_of_many_is_each_alone(beam_size: int) -> None:
+    many = sentences(60)
+    together = beam_search(ToyModel(), *batch(*many), beam_size, 0.6, Limits())
+    together_greedy = greedy(ToyModel(), *batch(*many), Limits())
+    for i, source in enumerate(many):
+        assert_same(together[i], beam_search(ToyModel(), *batch(source), beam_size, 0.6, Limits())[0])
+        assert_same([together_greedy[i]], greedy(ToyModel(), *batch(source), Limits()))
+
+
+def test_sentences_that_leave_change_nothing_and_save_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    src = batch(*sentences(60, seed=1))
+    leaving, staying = ToyModel(), ToyModel()
+    expected = beam_search(leaving, *src, 3, 1.0, Limits()), greedy(leaving, *src, Limits())
+    monkeypatch.setattr("mtformer.decoding.search._may_leave", lambda done_B, position: None)
+    found = beam_search(staying, *src, 3, 1.0, Limits()), greedy(staying, *src, Limits())
+    assert found == expected
+    assert leaving.num_rows < staying.num_rows / 2
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_lengths_stay_within_their_limits(beam_size: int) -> None:
+    many = sentences(80, seed=2)
+    src_BS, src_lengths_B = batch(*many)
+    limits = Limits(max_length_ratio=0.5, min_length_ratio=0.4, max_tokens=12)
+    fewest_B, most_B = limits.bounds(src_lengths_B)
+    assert fewest_B.tolist() == [math.floor(0.4 * len(source)) for source in many]
+    assert most_B.tolist() == [min(12, math.ceil(0.5 * len(source)) + 10) for source in many]
+
+    tight = Limits(max_length_ratio=0.5, min_length_ratio=0.4, max_tokens=3)
+    for n_best, source in zip(beam_search(ToyModel(), src_BS, src_lengths_B, beam_size, 1.0, tight), many, strict=True):
+        assert n_best
+        assert all(min(3, math.floor(0.4 * len(source))) <= len(h.tokens) <= 3 for h in n_best)
+    lengths = [len(h.tokens) for h in greedy(ToyModel(), src_BS, src_lengths_B, tight)]
+    assert all(math.floor(0.4 * len(s)) <= n <= 3 for s, n in zip(many, lengths, strict=True))
+    assert 3 in lengths, "the upper limit was never met, so it was not tested"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_scores_are_those_of_the_tokens(dtype: torch.dtype) -> None:
+    model = ToyModel(seed=5, dtype=dtype)
+    many = sentences(20, seed=3)
+    n_bests = beam_search(model, *batch(*many), 4, 0.7, up_to(6))
+    n_bests += [[h] for h in greedy(model, *batch(*many), up_to(6), 0.7)]
+    for source, n_best in zip(many + many, n_bests, strict=True):
+        for hypothesis in n_best:
+            expected = model.log_probability((*source, EOS), hypothesis.tokens)
+            assert hypothesis.log_probability == pytest.approx(expected, rel=1e-5)
+            assert hypothesis.score == pytest.approx(expected / (len(hypothesis.tokens) + 1) ** 0.7, rel=1e-5)
+
+
+def test_n_best_is_sorted_and_has_no_copies() -> None:
+    for n_best in beam_search(ToyModel(), *batch(*sentences(40)), 5, 1.0, Limits()):
+        assert len(n_best) == 5
+        assert [h.score for h in n_best] == sorted((h.score for h in n_best), reverse=True)
+        assert len({tuple(h.tokens) for h in n_best}) == 5
+
+
+def test_pad_and_bos_never_come_and_unk_may() -> None:
+    class Fond(ToyModel):
+        def logits(self, source: tuple[int, ...], prefix: tuple[int, ...]) -> torch.Tensor:
+            return super().logits(source, prefix) + torch.tensor([9.0, 2.0, 9.0, 0.0, 0.0, 0.0, 0.0])
+
+    src = batch(*sentences(10))
+    n_bests = beam_search(Fond(), *src, 3, 1.0, Limits()) + [[h] for h in greedy(Fond(), *src, Limits())]
+    tokens = {token for n_best in n_bests for h in n_best for token in h.tokens}
+    assert tokens == {1, 4, 5, 6}
+
+
+def test_a_model_that_broke_down_still_gives_one_translation_each() -> None:
+    class Broken(ToyModel):
+        def logits(self, source: tuple[int, ...], prefix: tuple[int, ...]) -> torch.Tensor:
+            return torch.full((self.vocab,), math.nan)
+
+    src = batch(*sentences(5))
+    assert all(beam_search(Broken(), *src, 3, 1.0, Limits()))
+    assert len(greedy(Broken(), *src, Limits())) == 5

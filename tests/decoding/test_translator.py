@@ -1,0 +1,182 @@
+"""Lines in, as many lines out, whatever is in them."""
+
+import logging
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from toy import random_lines
+
+from mtformer.decoding import translator as module
+from mtformer.decoding.translator import Translation, Translator, override
+from mtformer.errors import CheckpointError, ConfigError, DeviceError
+from mtformer.rundir import RunDir
+from mtformer.text.tokenizer import BOS, EOS
+
+
+@pytest.fixture
+def translator(run: RunDir) -> Translator:
+    return Translator.load(run.path, device="cpu", precision="fp32")
+
+
+def texts(translator: Translator, lines: list[str], **settings: int) -> list[str]:
+    return [translation.text for translation in translator.translate(lines, **settings)]
+
+
+def scores_without_cache(translator: Translator, lines: list[str], translations: list[Translation]) -> list[float]:
+    """Log-probability a token by the whole decoder at once, for each line alone."""
+    model, found = translator.model, []
+    for line, translation in zip(lines, translations, strict=True):
+        src_BS = torch.tensor([[*translator.tokenizers.src.encode([line])[0], EOS]])
+        tgt_BT = torch.tensor([[BOS, *translation.tokens, EOS]])
+        with torch.inference_mode():
+            hidden_BTD = model(src_BS, torch.tensor([src_BS.size(1)]), tgt_BT[:, :-1])
+            log_prob_BTV = model.project(hidden_BTD).log_softmax(-1)
+        found.append(log_prob_BTV.gather(2, tgt_BT[:, 1:, None]).mean().item())
+    return found
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_scores_are_the_models_own_without_cache(translator: Translator, beam_size: int) -> None:
+    lines = random_lines(40, seed=1)
+    translations = translator.translate(lines, beam_size=beam_size, batch_tokens=100_000)
+    assert len({len(t.tokens) for t in translations}) > 5, "sentences should end at different steps"
+    expected = scores_without_cache(translator, lines, translations)
+    assert [t.score for t in translations] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_bf16_is_the_same_up_to_rounding(run: RunDir, translator: Translator, beam_size: int) -> None:
+    lines = random_lines(40, seed=1)
+    narrow = Translator.load(run.path, device="cpu", precision="bf16")
+    assert narrow.model.output.dtype == torch.bfloat16
+    translations = narrow.translate(lines, beam_size=beam_size)
+    exact = scores_without_cache(translator, lines, translations)
+    assert sum(t.score for t in translations) == pytest.approx(sum(exact), rel=0.03)
+
+
+def test_order_and_company_do_not_matter(translator: Translator) -> None:
+    lines = random_lines(50, seed=2)
+    expected = texts(translator, lines)
+    assert len(set(expected)) > 25, "translations should differ, or order would not show"
+    assert [texts(translator, [line])[0] for line in lines[:10]] == expected[:10]
+    order = list(range(50))
+    random.Random(0).shuffle(order)
+    assert texts(translator, [lines[i] for i in order], batch_tokens=60) == [expected[i] for i in order]
+
+
+def test_blank_lines_stay_blank_in_their_place(translator: Translator) -> None:
+    lines = ["", "der hund", "   ", "\t", "die katze", ""]
+    found = translator.translate(lines)
+    assert [bool(translation.tokens) for translation in found] == [False, True, False, False, True, False]
+    assert [t.text for t in found if not t.tokens] == [""] * 4
+    assert (found[0].score, found[0].tokens) == (0.0, [])
+    assert translator.translate([]) == []
+
+
+def test_a_line_longer_than_the_model_is_cut_and_told(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
+    lines = ["der hund", " ".join(["katze"] * 10_000), " ".join(["park"] * 200)]
+    with caplog.at_level(logging.WARNING, "mtformer"):
+        found = translator.translate(lines)
+    assert len(found) == 3
+    assert all(len(translation.tokens) <= 63 for translation in found)
+    assert [record.getMessage() for record in caplog.records] == [
+        "2 of 3 lines cut to 63 tokens (model.max_positions, less eos)"
+    ]
+
+
+def test_strange_characters_do_no_harm(translator: Translator) -> None:
+    strange = [
+        "a\rb",
+        "a\x00b",
+        "der\u2028hund",
+        "zwei\nzeilen",
+        "東京 🚂 ☃",
+        "\x00",
+        "\u2028",
+        "half a pair \ud800",
+        "﷽",
+    ]
+    found = texts(translator, strange)
+    assert len(found) == len(strange)
+    assert not any(character in text for text in found for character in "\n\r\x00\u2028\u2029\x85")
+    assert found[5] == found[6] == ""
+    assert texts(translator, ["der\u2028hund"]) == texts(translator, ["der hund"])
+
+
+def test_the_output_never_holds_a_line_break(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translator.tokenizers.tgt, "decode", lambda ids: ["a\nb\r\nc\u2028d\x00"] * len(ids))
+    assert texts(translator, ["der hund"]) == ["a b c d "]
+
+
+def test_settings_are_the_runs_unless_given(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = random_lines(20, seed=3)
+    by_default = texts(translator, lines)
+    assert by_default == texts(translator, lines, beam_size=3, length_penalty=1.0)
+    assert by_default != texts(translator, lines, beam_size=1)
+    longest = [len(t.tokens) for t in translator.translate(lines, min_length_ratio=2.0, max_length_ratio=2.0)]
+    sources = translator.tokenizers.src.encode(lines)
+    assert all(2 * len(ids) <= n <= 2 * len(ids) + 10 for ids, n in zip(sources, longest, strict=True))
+
+
+def test_a_setting_out_of_range_is_one_clear_line(translator: Translator) -> None:
+    with pytest.raises(ConfigError, match=r"decoding\.beam_size: .*greater than or equal to 1, not 0"):
+        translator.translate(["der hund"], beam_size=0)
+    with pytest.raises(ConfigError, match=r"decoding: min_length_ratio 3.0 is above max_length_ratio 2.0"):
+        override(translator.decoding, min_length_ratio=3.0)
+
+
+def test_a_model_in_training_is_put_back(translator: Translator) -> None:
+    expected = texts(translator, ["der hund läuft"])
+    translator.model.train()
+    assert texts(translator, ["der hund läuft"]) == expected
+    assert translator.model.training
+
+
+def test_progress_counts_every_line(translator: Translator) -> None:
+    counts: list[int] = []
+    translator.translate(["", *random_lines(30, seed=4)], batch_tokens=60, progress=counts.append)
+    assert sum(counts) == 31
+    assert len(counts) > 5
+
+
+def test_too_little_memory_halves_the_batch(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines, whole, room = random_lines(20, seed=5), module.beam_search, 6
+    expected = texts(translator, lines)
+
+    def short_of_memory(model: object, src_BS: torch.Tensor, *more: object) -> object:
+        if src_BS.size(0) > room:
+            raise torch.OutOfMemoryError
+        return whole(model, src_BS, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "beam_search", short_of_memory)
+    with caplog.at_level(logging.WARNING, "mtformer"):
+        assert texts(translator, lines, batch_tokens=100_000) == expected
+    assert "out of memory with 20 sentences; going on with 10" in caplog.text
+    room = 0
+    with pytest.raises(DeviceError, match="out of memory on one sentence"):
+        translator.translate(["der hund"])
+
+
+def test_a_damaged_or_foreign_file_is_one_clear_line(run: RunDir, tmp_path: Path) -> None:
+    copy = RunDir(shutil.copytree(run.path, tmp_path / "copy"))
+    whole = copy.bundle_weights.read_bytes()
+    copy.bundle_weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(CheckpointError, match="cut short or damaged") as caught:
+        Translator.load(copy.path, device="cpu")
+    assert str(copy.bundle_weights) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    copy.bundle_weights.write_bytes(whole)
+    copy.config.write_text(copy.config.read_text().replace("d_ff: 64", "d_ff: 48"))
+    with pytest.raises(CheckpointError, match=r"feed_forward.*\[64.*\[48"):
+        Translator.load(copy.path, device="cpu")
+
+
+def test_a_gpu_that_is_not_there_is_told(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceError, match="device 'cuda'"):
+        Translator.load(run.path, device="cuda")

@@ -1,0 +1,125 @@
+"""Test sets in, a report and hypotheses out."""
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import sacrebleu
+import torch
+
+from mtformer.config.schema import DataConfig, DecodingConfig, EvaluationConfig, TextFiles
+from mtformer.decoding.translator import Translation
+from mtformer.errors import DataError
+from mtformer.evaluation.evaluate import EvalSet, evaluate, sacrebleu_set, source_set
+from mtformer.rundir import RunDir
+
+SOURCES = ["the dog", "", "a woman reads"]
+REFERENCES = ["Der Hund läuft heute im Park.", "Niemand.", "Eine Frau liest ein Buch."]
+
+
+class Parrot:
+    """Says what it was taught, as `Translator` would."""
+
+    decoding = DecodingConfig(beam_size=7)
+    model = SimpleNamespace(output=torch.zeros(1))
+
+    def __init__(self, answers: list[str], weights: Path | None = None) -> None:
+        self.answers, self.weights = dict(zip(SOURCES, answers, strict=True)), weights
+
+    def translate(self, lines: list[str], progress: Callable[[int], Any] | None = None) -> list[Translation]:
+        return [Translation(self.answers[line], 0.0, []) for line in lines]
+
+
+def test_hypotheses_and_scores_are_kept(tmp_path: Path) -> None:
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"weights")
+    answers = ["Der Hund läuft heute im Wald.", "", "Eine Frau liest ein Buch."]
+    folder = RunDir(tmp_path).evaluation("mine")
+    test = EvalSet("mine", SOURCES, [REFERENCES])
+    evaluation = evaluate(Parrot(answers, weights), test, EvaluationConfig(), folder)  # type: ignore[arg-type]
+
+    assert (folder / "hypotheses.txt").read_text(encoding="utf-8") == "".join(f"{line}\n" for line in answers)
+    report = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    assert [s["name"] for s in report["scores"]] == ["bleu", "chrf", "ter"]
+    assert report["scores"][0]["value"] == sacrebleu.corpus_bleu(answers, [REFERENCES]).score
+    assert report["scores"][0]["signature"] == evaluation.scores[0].signature
+    assert report["scores"][0]["value"] == evaluation.scores[0].value
+    assert report["num_sentences"] == 3
+    assert report["decoding"]["beam_size"] == 7
+    # printf weights | sha256sum
+    assert report["checkpoint"]["sha256"] == "9a129038d9a00aed0cf6a7ea059ca50a813449061ab87848cf1a13eafdf33b2c"
+    assert report["versions"]["sacrebleu"] == sacrebleu.__version__
+    assert report["date"].endswith("+00:00")
+
+
+def test_every_reference_counts(tmp_path: Path) -> None:
+    second = ["Heute läuft der Hund.", "Keiner.", "Die Frau liest."]
+    test = EvalSet("two", SOURCES, [REFERENCES, second])
+    (bleu,) = evaluate(Parrot(second), test, EvaluationConfig(), tmp_path, metrics=["bleu"]).scores  # type: ignore[arg-type]
+    assert bleu.value == pytest.approx(100.0)
+    assert "nrefs:2" in bleu.signature
+
+
+def test_tokenised_references_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tokenised = [line.replace(".", " .") for line in REFERENCES]
+    with caplog.at_level(logging.WARNING, "mtformer"):
+        evaluate(Parrot(REFERENCES), EvalSet("raw", SOURCES, [REFERENCES]), EvaluationConfig(), tmp_path)  # type: ignore[arg-type]
+        assert not caplog.records
+        evaluate(Parrot(REFERENCES), EvalSet("split", SOURCES, [tokenised]), EvaluationConfig(), tmp_path)  # type: ignore[arg-type]
+    assert "split: the references look tokenised" in caplog.text
+
+
+def files(folder: Path, src: str, tgt: str) -> TextFiles:
+    (folder / "test.en").write_text(src, encoding="utf-8", newline="")
+    (folder / "test.de").write_text(tgt, encoding="utf-8", newline="")
+    return TextFiles(src=str(folder / "test.en"), tgt=str(folder / "test.de"))
+
+
+def test_two_files_become_a_test_set_with_its_blank_lines(tmp_path: Path) -> None:
+    source = files(tmp_path, "a\n\nb\u2028c\n", "x\n\ny\n")
+    test = source_set("mine", source, DataConfig(src_lang="en", tgt_lang="de"))
+    assert (test.sources, test.references) == (["a", "", "b\u2028c"], [["x", "", "y"]])
+
+
+def test_files_without_lines_or_of_unequal_length_are_errors(tmp_path: Path) -> None:
+    data = DataConfig(src_lang="en", tgt_lang="de")
+    with pytest.raises(DataError, match="test set 'mine': it has no lines"):
+        source_set("mine", files(tmp_path, "", ""), data)
+    with pytest.raises(DataError):
+        source_set("mine", files(tmp_path, "a\nb\n", "x\n"), data)
+
+
+def test_a_set_of_sacrebleus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the files lying where sacreBLEU would have put them."""
+    dataset = sacrebleu.dataset.DATASETS["wmt14/full"]
+    monkeypatch.setattr(dataset, "_outdir", str(tmp_path))
+    lines = {"src": "a dog\n\nsecond\n", "ref": "ein Hund\n\nzweiter\n"}
+    for field in dataset.fieldnames("en-de"):
+        Path(dataset._get_txt_file_path("en-de", field)).write_text(lines.get(field, "x\n\nx\n"), encoding="utf-8")
+    test = sacrebleu_set("wmt14/full", "en-de")
+    assert test.name == "wmt14_full.en-de"
+    assert test.sources == ["a dog", "", "second"]
+    assert test.references == [["ein Hund", "", "zweiter"]]
+
+
+def test_a_set_of_sacrebleus_that_cannot_be_had_is_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(DataError, match="no test set 'wmt99'"):
+        sacrebleu_set("wmt99", "en-de")
+    with pytest.raises(DataError, match=r"wmt14/full has no 'en-xx'; it has .*de-en"):
+        sacrebleu_set("wmt14/full", "en-xx")
+
+    def no_network(*args: object, **kwargs: object) -> None:
+        raise OSError("Network is\nunreachable")
+
+    dataset = sacrebleu.dataset.DATASETS["wmt14/full"]
+    monkeypatch.setattr(dataset, "_outdir", str(tmp_path))
+    monkeypatch.setattr(dataset, "_rawdir", str(tmp_path / "raw"))
+    monkeypatch.setattr("urllib.request.urlopen", no_network)
+    with pytest.raises(DataError, match="could not fetch wmt14/full en-de: Network is unreachable; is there a network"):
+        sacrebleu_set("wmt14/full", "en-de")

@@ -1,0 +1,95 @@
+"""Our scores are sacreBLEU's own."""
+
+import pytest
+import sacrebleu
+from sacrebleu.metrics.chrf import CHRF
+
+from mtformer.config.schema import EvaluationConfig
+from mtformer.errors import ConfigError, DataError
+from mtformer.evaluation.scores import looks_tokenised, score
+
+HYPOTHESES = ["Der Hund läuft im Park.", "", "Eine Frau liest ein Buch, und ein Mann schläft!", "zwei Katzen"]
+REFERENCES = [
+    "Ein Hund läuft durch den Park.",
+    "Niemand.",
+    "Eine Frau liest ein Buch und ein Mann schläft.",
+    "Zwei Katzen",
+]
+SECOND = ["Der Hund rennt im Park.", "Keiner.", "Die Frau liest; der Mann schläft.", "zwei Katzen"]
+
+
+def test_the_same_as_sacrebleu() -> None:
+    bleu, chrf, ter = score(HYPOTHESES, REFERENCES, EvaluationConfig())
+    assert bleu.value == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score
+    assert chrf.value == sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES], word_order=2).score
+    assert ter.value == sacrebleu.corpus_ter(HYPOTHESES, [REFERENCES]).score
+    assert [s.name for s in (bleu, chrf, ter)] == ["bleu", "chrf", "ter"]
+    assert [s.label for s in (bleu, chrf, ter)] == ["BLEU", "chrF2++", "TER"]
+
+
+def test_signatures_tell_how_it_was_scored() -> None:
+    version = f"version:{sacrebleu.__version__}"
+    bleu, chrf, ter = score(HYPOTHESES, REFERENCES, EvaluationConfig())
+    assert bleu.signature == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|{version}"
+    assert chrf.signature == f"nrefs:1|case:mixed|eff:yes|nc:6|nw:2|space:no|{version}"
+    assert ter.signature == f"nrefs:1|case:lc|tok:tercom|norm:no|punct:yes|asian:no|{version}"
+
+
+def test_settings_reach_sacrebleu() -> None:
+    config = EvaluationConfig(bleu_tokenizer="char", lowercase=True)
+    bleu, chrf = score(HYPOTHESES, REFERENCES, config, ("bleu", "chrf"))
+    assert bleu.value == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES], tokenize="char", lowercase=True).score
+    assert chrf.value == CHRF(word_order=2, lowercase=True).corpus_score(HYPOTHESES, [REFERENCES]).score
+    assert "case:lc" in bleu.signature
+    assert "tok:char" in bleu.signature
+
+
+def test_text_without_spaces_is_not_one_word_for_ter() -> None:
+    hypothesis, reference = ["京都は日本の古い都である。"], ["京都は日本の昔の都である。"]
+    (by_space,) = score(hypothesis, reference, EvaluationConfig(), ("ter",))
+    (by_character,) = score(hypothesis, reference, EvaluationConfig(bleu_tokenizer="char"), ("ter",))
+    assert by_space.value == 100.0
+    assert by_character.value < 50.0
+
+
+def test_further_references_count() -> None:
+    (bleu,) = score(HYPOTHESES, REFERENCES, EvaluationConfig(), ("bleu",), [SECOND])
+    assert bleu.value == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES, SECOND]).score
+    assert "nrefs:2" in bleu.signature
+
+
+def test_a_perfect_translation_scores_100() -> None:
+    bleu, chrf, ter = score(REFERENCES, REFERENCES, EvaluationConfig())
+    assert bleu.value == pytest.approx(100.0)
+    assert chrf.value == pytest.approx(100.0)
+    assert ter.value == 0.0
+
+
+def test_a_blank_line_is_a_sentence() -> None:
+    kept = [0, 2, 3]
+    (without,) = score([HYPOTHESES[i] for i in kept], [REFERENCES[i] for i in kept], EvaluationConfig(), ("bleu",))
+    (bleu,) = score(HYPOTHESES, REFERENCES, EvaluationConfig(), ("bleu",))
+    assert bleu.value < without.value
+
+
+def test_unequal_counts_are_an_error() -> None:
+    with pytest.raises(DataError, match="4 hypotheses but 3 references"):
+        score(HYPOTHESES, REFERENCES[:3], EvaluationConfig())
+    with pytest.raises(DataError, match="4 hypotheses but 2 references"):
+        score(HYPOTHESES, REFERENCES, EvaluationConfig(), more_references=[SECOND[:2]])
+    with pytest.raises(DataError, match="nothing to score"):
+        score([], [], EvaluationConfig())
+
+
+def test_a_tokenizer_that_is_not_installed_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "MeCab", None)
+    monkeypatch.delitem(__import__("sys").modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
+    with pytest.raises(ConfigError, match=r"evaluation\.bleu_tokenizer 'ja-mecab' cannot run here") as caught:
+        score(HYPOTHESES, REFERENCES, EvaluationConfig(bleu_tokenizer="ja-mecab"), ("bleu",))
+    assert "\n" not in str(caught.value)
+
+
+def test_tokenised_references_are_noticed() -> None:
+    assert not looks_tokenised(REFERENCES)
+    assert looks_tokenised(["Ein Hund läuft durch den Park .", "Eine Frau liest ein Buch .", "Zwei Katzen ."])
+    assert looks_tokenised(["ein hoch@@ begab@@ ter Mann", "ein deutsch @-@ französischer Film", "Katzen"])

@@ -1,0 +1,84 @@
+"""Device and precision, and what is said when they cannot be had."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from mtformer.errors import DeviceError
+from mtformer.model import hardware
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture(params=[True, False], ids=["with CUDA", "without CUDA"])
+def has_cuda(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: request.param)
+    return request.param
+
+
+def test_auto_takes_cuda_where_there_is_one(has_cuda: bool) -> None:
+    assert hardware.pick_device("auto") == (CUDA if has_cuda else CPU)
+    assert hardware.pick_device("cpu") == CPU
+
+
+def test_cuda_is_an_error_without_one(has_cuda: bool) -> None:
+    if has_cuda:
+        assert hardware.pick_device("cuda") == CUDA
+    else:
+        with pytest.raises(DeviceError, match=r"^device 'cuda'.*use device cpu.*$"):
+            hardware.pick_device("cuda")
+
+
+@pytest.mark.parametrize("has_bf16", [True, False])
+def test_precision_on_cuda(has_bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bf16)
+    assert hardware.pick_precision("auto", CUDA) == ("bf16" if has_bf16 else "fp16")
+    assert hardware.pick_precision("fp32", CUDA) == "fp32"
+    assert hardware.pick_precision("fp16", CUDA) == "fp16"
+    if has_bf16:
+        assert hardware.pick_precision("bf16", CUDA) == "bf16"
+    else:
+        with pytest.raises(DeviceError, match=r"^precision 'bf16'.*use fp16 or fp32$"):
+            hardware.pick_precision("bf16", CUDA)
+
+
+@pytest.mark.parametrize(("bf16_seconds", "expected"), [(0.5, "bf16"), (0.9, "fp32"), (2.0, "fp32")])
+def test_precision_on_a_cpu_is_the_clearly_faster_one(
+    bf16_seconds: float, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = {torch.bfloat16: bf16_seconds, torch.float32: 1.0}
+    monkeypatch.setattr(hardware, "_cpu_product_seconds", seconds.__getitem__)
+    assert hardware.pick_precision("auto", CPU) == expected
+    assert hardware.pick_precision("bf16", CPU) == "bf16"
+
+
+def test_precision_on_this_cpu_is_measured() -> None:
+    assert hardware.pick_precision("auto", CPU) in ("bf16", "fp32")
+
+
+def test_fp16_on_a_cpu_is_an_error() -> None:
+    with pytest.raises(DeviceError, match=r"^precision 'fp16' needs a CUDA device.*$"):
+        hardware.pick_precision("fp16", CPU)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="page faults are counted as Linux does")
+def test_freed_memory_is_kept() -> None:
+    """A block taken and freed again and again comes from memory that is already here, once the heap has settled."""
+    program = """
+import resource, torch
+from mtformer.model.hardware import keep_freed_memory
+def later_faults(num_bytes=64 << 20):
+    for turn in range(40):
+        if turn == 30:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        torch.ones(num_bytes, dtype=torch.uint8)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+by_default = later_faults()
+keep_freed_memory()
+print(by_default, later_faults())
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    by_default, kept = (int(count) for count in done.stdout.split())
+    assert kept < by_default / 10

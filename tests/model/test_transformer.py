@@ -1,0 +1,335 @@
+"""The whole model: against torch.nn.Transformer, its masks, its tied weights, its precision."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny import (
+    PAD,
+    D,
+    F,
+    H,
+    V,
+    assert_same,
+    copy_attention,
+    copy_linear,
+    random,
+    sources,
+    tiny_config,
+    tiny_model,
+    tokens,
+)
+from torch import Tensor, nn
+from torch.nn import functional
+
+from mtformer.model.layers import DecoderLayer, EncoderLayer
+from mtformer.model.masks import subsequent_keep
+from mtformer.model.positions import sinusoid
+from mtformer.model.transformer import Memory, Transformer, count_parameters
+
+LENGTHS = [7, 2, 4]
+BASE = {
+    "d_model": 512,
+    "num_heads": 8,
+    "d_ff": 2048,
+    "num_encoder_layers": 6,
+    "num_decoder_layers": 6,
+    "norm_position": "post",
+}
+"""The paper's base model."""
+ALL_POSITIONS = pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
+
+
+def logits(model: Transformer, src_BS: Tensor, lengths_B: Tensor, tgt_BT: Tensor) -> Tensor:
+    return model.project(model(src_BS, lengths_B, tgt_BT))
+
+
+def torchs(ours: Transformer) -> nn.Transformer:
+    """torch.nn.Transformer with our weights; post-norm without the final norms, as the paper has none."""
+    pre = ours.config.norm_position == "pre"
+    options = {"dropout": 0.0, "batch_first": True, "norm_first": pre}
+    encoder_layer, decoder_layer = (
+        kind(D, H, F, **options) for kind in (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+    )
+    encoder_norm, decoder_norm = (nn.LayerNorm(D) if pre else None for _ in range(2))
+    theirs = nn.Transformer(
+        D,
+        H,
+        batch_first=True,
+        custom_encoder=nn.TransformerEncoder(encoder_layer, 2, encoder_norm, enable_nested_tensor=False),
+        custom_decoder=nn.TransformerDecoder(decoder_layer, 2, decoder_norm),
+    ).double()
+    for one, other in zip(
+        [*ours.encoder, *ours.decoder], [*theirs.encoder.layers, *theirs.decoder.layers], strict=True
+    ):
+        copy_attention(other.self_attn, one.self_attention)
+        copy_linear(other.linear1, one.feed_forward.expand)
+        copy_linear(other.linear2, one.feed_forward.contract)
+        if isinstance(one, EncoderLayer):
+            around = [one.around_attention, one.around_feed_forward]
+        else:
+            assert isinstance(one, DecoderLayer)
+            copy_attention(other.multihead_attn, one.cross_attention)
+            around = [one.around_self_attention, one.around_cross_attention, one.around_feed_forward]
+        for sub_layer, norm in zip(around, [m for m in other.children() if isinstance(m, nn.LayerNorm)], strict=True):
+            norm.load_state_dict(sub_layer.norm.state_dict())
+    if pre:
+        theirs.encoder.norm.load_state_dict(ours.encoder_norm.state_dict())
+        theirs.decoder.norm.load_state_dict(ours.decoder_norm.state_dict())
+    return theirs
+
+
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+@pytest.mark.parametrize("tie", ["all", "output", "none"])
+@pytest.mark.usefixtures("kernel")
+def test_the_model_is_torchs_between_its_embeddings(norm_position: str, tie: str) -> None:
+    """Logits, and the gradients of the embeddings, through which all others flow; embeddings written out here."""
+    ours = tiny_model(norm_position=norm_position, tie_embeddings=tie)
+    (src_BS, lengths_B), tgt_BT = sources(LENGTHS), tokens(3, 5, seed=1)
+    theirs = torchs(ours)
+    copies = {id(w): w.detach().clone().requires_grad_() for w in (ours.src_embedding, ours.tgt_embedding, ours.output)}
+    src, tgt, out = (copies[id(w)] for w in (ours.src_embedding, ours.tgt_embedding, ours.output))
+    table = sinusoid(10, D)
+    hidden_BTD = theirs(
+        src[src_BS] * D**0.5 + table[:7],
+        tgt[tgt_BT] * D**0.5 + table[:5],
+        tgt_mask=~subsequent_keep(5),
+        src_key_padding_mask=src_BS == PAD,
+        memory_key_padding_mask=src_BS == PAD,
+    )
+    expected, actual = hidden_BTD @ out.T, logits(ours, src_BS, lengths_B, tgt_BT)
+    assert_same(actual, expected)
+    for y in (actual, expected):
+        y.backward(random(3, 5, V, seed=2))
+    for parameter in (ours.src_embedding, ours.tgt_embedding, ours.output):
+        assert parameter.grad.any()
+        assert_same(parameter.grad, copies[id(parameter)].grad)
+
+
+@ALL_POSITIONS
+@pytest.mark.usefixtures("kernel")
+def test_padding_moves_nothing(positions: str) -> None:
+    """Other ids in the padding: not one bit of any state changes. Another real id: every state does."""
+    model = tiny_model(positions=positions)
+    (src_BS, lengths_B), tgt_BT = sources(LENGTHS), tokens(3, 5, seed=1)
+    memory = model.encode(src_BS, lengths_B)
+    states = model.decode(tgt_BT, memory)
+    padding = ~memory.keep_B11S[:, 0, 0]
+    changed_BS = src_BS.masked_fill(padding, V - 1)
+    changed = model.encode(changed_BS, lengths_B)
+    assert torch.equal(changed.memory_BSD[~padding], memory.memory_BSD[~padding])
+    assert torch.equal(model.decode(tgt_BT, changed), states)
+    src_BS[:, 0] = (src_BS[:, 0] + 1) % V
+    moved = (model(src_BS, lengths_B, tgt_BT) - states).abs().amax(dim=-1)
+    assert moved.min() > 1e-4
+
+
+@ALL_POSITIONS
+@pytest.mark.usefixtures("kernel")
+def test_no_gradient_reaches_padding(positions: str) -> None:
+    """The padding has an id of its own, whose embedding must learn nothing, while every other one learns."""
+    model = tiny_model(positions=positions, tie_embeddings="output")
+    src_BS, lengths_B = sources(LENGTHS)
+    model(src_BS, lengths_B, tokens(3, 5, seed=1)).backward(random(3, 5, D, seed=2))
+    learned = model.src_embedding.grad.abs().amax(dim=-1) > 0
+    used = src_BS[src_BS != PAD].unique().tolist()
+    assert learned.nonzero().flatten().tolist() == used
+
+
+@pytest.mark.usefixtures("kernel")
+def test_no_gradient_reaches_padded_memory() -> None:
+    model = tiny_model()
+    memory = model.encode(*sources(LENGTHS))
+    leaf = memory.memory_BSD.detach().requires_grad_()
+    model.decode(tokens(3, 5, seed=1), Memory(leaf, memory.keep_B11S)).backward(random(3, 5, D, seed=2))
+    keep_BS = memory.keep_B11S[:, 0, 0]
+    assert torch.equal(leaf.grad.abs().amax(dim=-1) > 0, keep_BS)
+
+
+@ALL_POSITIONS
+@pytest.mark.usefixtures("kernel")
+def test_later_target_tokens_move_no_earlier_state(positions: str) -> None:
+    model = tiny_model(positions=positions)
+    memory, tgt_BT = model.encode(*sources(LENGTHS)), tokens(3, 6, seed=1)
+    states = model.decode(tgt_BT, memory)
+    for t in range(6):
+        changed_BT = tgt_BT.clone()
+        changed_BT[:, t] = (tgt_BT[:, t] + 1) % V
+        changed = model.decode(changed_BT, memory)
+        assert torch.equal(changed[:, :t], states[:, :t])
+        assert (changed[:, t:] - states[:, t:]).abs().amax(dim=-1).min() > 1e-5
+
+
+@ALL_POSITIONS
+@pytest.mark.usefixtures("kernel")
+def test_a_batch_is_each_sentence_alone(positions: str) -> None:
+    """Padding on either side, and any amount of it, changes nothing."""
+    model = tiny_model(positions=positions)
+    src_BS, lengths_B = sources(LENGTHS)
+    tgt_lengths, tgt_BT = [3, 6, 1], tokens(3, 6, seed=1)
+    together = model(src_BS, lengths_B, tgt_BT)
+    padded = model(functional.pad(src_BS, (0, 5)), lengths_B, functional.pad(tgt_BT, (0, 4)))
+    assert_same(padded[:, :6], together)
+    for b in range(3):
+        S, T = LENGTHS[b], tgt_lengths[b]
+        alone = model(src_BS[b : b + 1, :S], lengths_B[b : b + 1], tgt_BT[b : b + 1, :T])
+        assert_same(together[b : b + 1, :T], alone)
+
+
+@ALL_POSITIONS
+def test_order_is_seen(positions: str) -> None:
+    """Without positions an encoder could not tell these sources apart, nor a decoder these targets' last states."""
+    model = tiny_model(positions=positions)
+    src_BS, tgt_BT = torch.tensor([[4, 5, 6, 3], [5, 4, 6, 3]]), torch.tensor([[7, 8, 9], [8, 7, 9]])
+    lengths_B = torch.tensor([4, 4])
+    by_source = model(src_BS, lengths_B, tgt_BT[[0, 0]])[:, -1]
+    by_target = model(src_BS[[0, 0]], lengths_B, tgt_BT)[:, -1]
+    for last in (by_source, by_target):
+        assert (last[0] - last[1]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("tie", "shared"),
+    [("all", {"src_embedding", "output", "tgt_embedding"}), ("output", {"output", "tgt_embedding"}), ("none", set())],
+)
+def test_which_embeddings_are_one_parameter(tie: str, shared: set[str]) -> None:
+    """Also after a change of dtype and a load, which could part them."""
+    model = Transformer(tiny_config(tie_embeddings=tie), V, V)
+    model.double()
+    model.load_state_dict(model.state_dict())
+    names = {"src_embedding", "tgt_embedding", "output"}
+    assert {name for name in names if getattr(model, name) is model.tgt_embedding} == shared | {"tgt_embedding"}
+    own = names - shared
+    assert len({id(getattr(model, name)) for name in names}) == len(own) + bool(shared)
+
+
+def test_each_vocabulary_has_its_size() -> None:
+    model = Transformer(tiny_config(tie_embeddings="none"), 11, 17)
+    assert [tuple(w.shape) for w in (model.src_embedding, model.tgt_embedding, model.output)] == [
+        (11, D),
+        (17, D),
+        (17, D),
+    ]
+    assert logits(model, tokens(2, 4) % 11, torch.tensor([4, 4]), tokens(2, 3)).shape == (2, 3, 17)
+
+
+@pytest.mark.parametrize(("tie", "rows"), [("all", 17), ("output", 11 + 17), ("none", 11 + 17 + 17)])
+def test_parameter_counts_are_the_formula(tie: str, rows: int) -> None:
+    """Width 16, 4 heads of 4 with 2 key/value heads, SwiGLU of 24, 32 learned positions, 3 + 2 layers, pre-norm."""
+    config = tiny_config(
+        tie_embeddings=tie, num_kv_heads=2, activation="swiglu", positions="learned", num_encoder_layers=3
+    )
+    model = Transformer(config, 17 if tie == "all" else 11, 17)
+    attention = (16 * 16 + 16) + 2 * (16 * 8 + 8) + (16 * 16 + 16)
+    feed_forward = 2 * (16 * 24 + 24) + (24 * 16 + 16)
+    norm = 16 + 16
+    expected = {
+        "embeddings": rows * 16,
+        "positions": 2 * 32 * 16,
+        "encoder": 3 * (attention + feed_forward + 2 * norm) + norm,
+        "decoder": 2 * (2 * attention + feed_forward + 3 * norm) + norm,
+    }
+    counts = count_parameters(model)
+    assert counts.pop("total") == sum(expected.values()) == sum(p.numel() for p in model.parameters())
+    assert counts == expected
+
+
+def test_the_papers_base_model_has_63_million_parameters() -> None:
+    """With 37,000 joint pieces, biases and norms counted; table 3 says 65 million."""
+    with torch.device("meta"):
+        model = Transformer(tiny_config(**BASE), 37_000, 37_000)
+    layer = {"attention": 4 * (512 * 512 + 512), "feed_forward": 2 * 512 * 2048 + 2048 + 512, "norm": 2 * 512}
+    encoder = 6 * (layer["attention"] + layer["feed_forward"] + 2 * layer["norm"])
+    decoder = 6 * (2 * layer["attention"] + layer["feed_forward"] + 3 * layer["norm"])
+    assert count_parameters(model)["total"] == 37_000 * 512 + encoder + decoder == 63_082_496
+
+
+@pytest.mark.parametrize("tie", ["all", "output", "none"])
+def test_parameters_go_to_safetensors_and_back_to_the_bit(tie: str, tmp_path: Path) -> None:
+    """Named once each they may be saved; loaded again, only the tied names are not in the file."""
+    model = Transformer(tiny_config(tie_embeddings=tie), V, V).eval()
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    assert len({parameter.data_ptr() for parameter in parameters.values()}) == len(parameters)
+    save_file(parameters, tmp_path / "model.safetensors")
+    loaded = Transformer(tiny_config(tie_embeddings=tie), V, V).eval()
+    missing, unexpected = loaded.load_state_dict(load_file(tmp_path / "model.safetensors"), strict=False)
+    tied = {"all": ["src_embedding", "output"], "output": ["output"], "none": []}[tie]
+    assert (sorted(missing), unexpected) == (sorted(tied), [])
+    for name, parameter in loaded.named_parameters():
+        assert torch.equal(parameter, parameters[name]), name
+    (src_BS, lengths_B), tgt_BT = sources(LENGTHS), tokens(3, 5)
+    assert torch.equal(logits(loaded, src_BS, lengths_B, tgt_BT), logits(model, src_BS, lengths_B, tgt_BT))
+
+
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+@ALL_POSITIONS
+@pytest.mark.usefixtures("kernel")
+def test_bf16_activations_are_close_and_gradients_are_float32(norm_position: str, positions: str) -> None:
+    torch.manual_seed(0)
+    model = Transformer(tiny_config(d_model=64, d_ff=128, norm_position=norm_position, positions=positions), V, V)
+    (src_BS, lengths_B), tgt_BT = sources(LENGTHS), tokens(3, 5)
+    results = {}
+    for dtype in (None, torch.bfloat16):
+        model.compute_dtype = dtype
+        model.zero_grad()
+        out = logits(model, src_BS, lengths_B, tgt_BT)
+        assert out.dtype == (dtype or torch.float32)
+        functional.cross_entropy(out.float().flatten(0, 1), tgt_BT.flatten()).backward()
+        assert {(p.dtype, p.grad.dtype) for p in model.parameters()} == {(torch.float32, torch.float32)}
+        results[dtype] = out.detach().float(), torch.cat([p.grad.flatten() for p in model.parameters()])
+    for wide, narrow in zip(results[None], results[torch.bfloat16], strict=True):
+        assert 0 < (wide - narrow).norm() < 0.05 * wide.norm()
+
+
+@torch.no_grad()
+def test_bf16_steps_are_the_bf16_whole() -> None:
+    torch.manual_seed(0)
+    model = Transformer(tiny_config(d_model=64, d_ff=128), V, V).eval()
+    model.compute_dtype = torch.bfloat16
+    memory, tgt_BT = model.encode(*sources(LENGTHS)), tokens(3, 5)
+    whole = model.project(model.decode(tgt_BT, memory)).float()
+    cache = model.start(memory, 1, 5)
+    assert cache.layers[0].k.dtype == cache.cross[0][0].dtype == torch.bfloat16
+    steps = torch.stack([model.step(tgt_BT[:, t], cache) for t in range(5)], dim=1)
+    assert steps.dtype == torch.bfloat16
+    assert (steps.float() - whole).norm() < 0.02 * whole.norm()
+
+
+def test_dropout_is_for_training_and_follows_the_seed() -> None:
+    model = Transformer(tiny_config(dropout=0.3, attention_dropout=0.1, activation_dropout=0.1), V, V)
+    arguments = (*sources(LENGTHS), tokens(3, 5))
+
+    def run(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return model(*arguments)
+
+    model.train()
+    assert torch.equal(run(1), run(1))
+    assert not torch.equal(run(1), run(2))
+    model.eval()
+    assert torch.equal(run(1), run(2))
+
+
+def test_dropout_falls_on_the_embeddings_of_both_sides() -> None:
+    """What the first layers read is 0 or 1 / (1 - 0.25) of what they read in evaluation."""
+    torch.manual_seed(0)
+    model = tiny_model(dropout=0.25)
+    read: list[Tensor] = []
+    for layer in (model.encoder[0], model.decoder[0]):
+        layer.register_forward_pre_hook(lambda _, arguments: read.append(arguments[0].detach()))
+    for is_training in (True, False):
+        model.train(is_training)(*sources([9, 9, 9]), tokens(3, 9))
+    for trained, evaluated in ((read[0], read[2]), (read[1], read[3])):
+        ratio = trained / evaluated
+        assert ((ratio - 1 / 0.75).abs().lt(1e-10) | ratio.eq(0)).all()
+        assert 0.15 < (ratio == 0).double().mean().item() < 0.35
+
+
+def test_every_parameter_learns() -> None:
+    """No weight stands in the model without use, whatever the options."""
+    for changes in ({"positions": "learned"}, {"norm": "rmsnorm", "norm_position": "post", "activation": "geglu"}):
+        model = tiny_model(tie_embeddings="none", num_kv_heads=2, **changes)
+        src_BS, lengths_B = sources(LENGTHS)
+        logits(model, src_BS, lengths_B, tokens(3, 5)).backward(random(3, 5, V))
+        assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []

@@ -1,0 +1,88 @@
+"""Tiny models, sentences and comparisons that the tests of this folder share."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mtformer.config.schema import ModelConfig
+from mtformer.model.attention import MultiHeadAttention
+from mtformer.model.transformer import Transformer
+
+D, H, F = 16, 4, 24
+V = 13
+PAD, EOS = 0, 3
+EXACT = 1e-10
+"""Largest difference in float64 between two ways to the same number."""
+
+
+def tiny_config(**changes: Any) -> ModelConfig:
+    """A config of a few thousand parameters, without dropout."""
+    sizes = {"d_model": D, "num_heads": H, "d_ff": F, "num_encoder_layers": 2, "num_decoder_layers": 2}
+    return ModelConfig(**{**sizes, "dropout": 0.0, "max_positions": 32, **changes})
+
+
+def randomise(module: nn.Module, seed: int = 0) -> Any:
+    """Float64, and every parameter random, biases and norms too, so that none of them can be forgotten unseen."""
+    generator = torch.Generator().manual_seed(seed)
+    module.double()
+    for name, parameter in module.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.3
+        parameter.data = noise + 1.0 if "norm" in name and name.endswith("weight") else noise
+    return module
+
+
+def tiny_model(seed: int = 0, **changes: Any) -> Transformer:
+    """A Transformer in float64 with random parameters, separate source and target vocabularies unless tied."""
+    model = Transformer(tiny_config(**changes), V, V)
+    randomise(model, seed)
+    return model
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def tokens(*shape: int, seed: int = 0) -> Tensor:
+    """Ids that are never special."""
+    return torch.randint(4, V, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def sources(lengths: list[int], seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Padded source ids, eos at each end, and their lengths."""
+    src_BS = tokens(len(lengths), max(lengths), seed=seed)
+    for row, length in zip(src_BS, lengths, strict=True):
+        row[length - 1] = EOS
+        row[length:] = PAD
+    return src_BS, torch.tensor(lengths)
+
+
+def assert_same(actual: Tensor, expected: Tensor, tolerance: float = EXACT) -> None:
+    """Equal shapes, and no element further apart than the tolerance (NaN never passes)."""
+    assert actual.shape == expected.shape
+    assert (actual - expected).abs().max().item() <= tolerance
+
+
+def copy_linear(theirs: nn.Linear, ours: nn.Module) -> None:
+    theirs.load_state_dict(ours.state_dict())
+
+
+def copy_attention(theirs: nn.MultiheadAttention, ours: MultiHeadAttention) -> None:
+    """Both keep queries, keys and values fused in this order."""
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(ours.in_projection.weight)
+        theirs.in_proj_bias.copy_(ours.in_projection.bias)
+    copy_linear(theirs.out_proj, ours.out_projection)
+
+
+def attention_gradients(attention: nn.MultiheadAttention | MultiHeadAttention) -> list[Tensor]:
+    """Gradients of the four parameters, in one order for both."""
+    if isinstance(attention, MultiHeadAttention):
+        into, out = attention.in_projection, attention.out_projection
+        parameters: list[Tensor] = [into.weight, into.bias, out.weight, out.bias]
+    else:
+        out_proj = attention.out_proj
+        parameters = [attention.in_proj_weight, attention.in_proj_bias, out_proj.weight, out_proj.bias]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    assert [gradient.any().item() for gradient in gradients] == [True] * 4
+    return gradients

@@ -1,0 +1,52 @@
+"""Learning-rate schedules at their landmarks, and which parameters decay."""
+
+import math
+
+import pytest
+
+from mtformer.config.schema import ModelConfig, TrainingConfig
+from mtformer.model.transformer import Transformer
+from mtformer.training.optimizer import learning_rate, make_optimizer
+
+
+def rates(schedule: str, steps: list[int]) -> list[float]:
+    config = TrainingConfig(schedule=schedule, learning_rate=2.0, warmup_steps=100, max_steps=1100)
+    return [learning_rate(step, config, 512) for step in steps]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "at_600", "at_end"),
+    [
+        ("inverse_sqrt", 2.0 * math.sqrt(100 / 600), 2.0 * math.sqrt(100 / 1100)),
+        ("cosine", 1.0, 0.0),
+        ("linear", 1.0, 0.0),
+        ("constant", 2.0, 2.0),
+    ],
+)
+def test_landmarks(schedule: str, at_600: float, at_end: float) -> None:
+    assert rates(schedule, [1, 50, 100, 600, 1100]) == pytest.approx([0.02, 1.0, 2.0, at_600, at_end])
+
+
+def test_noam_is_equation_3() -> None:
+    for step in (1, 100, 101, 5000):
+        expected = 2.0 * 512**-0.5 * min(step**-0.5, step * 100**-1.5)
+        assert rates("noam", [step]) == pytest.approx([expected])
+
+
+@pytest.mark.parametrize("schedule", ["noam", "inverse_sqrt", "cosine", "linear", "constant"])
+def test_no_warmup_starts_at_the_peak(schedule: str) -> None:
+    config = TrainingConfig(schedule=schedule, learning_rate=1.0, warmup_steps=0, max_steps=1000)
+    found = [learning_rate(step, config, 1) for step in range(1, 1001)]
+    assert found[0] == pytest.approx(1.0, rel=1e-2)
+    assert all(a >= b >= 0 for a, b in zip(found, found[1:], strict=False))
+
+
+def test_weight_decay_is_for_matrices_only() -> None:
+    small = ModelConfig(d_model=8, num_heads=2, d_ff=16, num_encoder_layers=1, num_decoder_layers=1, positions="learned")
+    model = Transformer(small, 20, 20)
+    optimizer = make_optimizer(model, TrainingConfig(optimizer="adamw", weight_decay=0.5))
+    decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert len(decay) == len(list(model.parameters()))
+    for name, parameter in model.named_parameters():
+        is_projection = name.endswith(("projection.weight", "expand.weight", "contract.weight"))
+        assert decay[id(parameter)] == (0.5 if is_projection else 0.0), name

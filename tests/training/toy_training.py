@@ -1,0 +1,48 @@
+"""A small model and endless toy batches: the target is the source reversed."""
+
+from collections.abc import Iterator
+
+import torch
+
+from mtformer.config.schema import Config, DataConfig, ModelConfig, TrainingConfig
+from mtformer.data.batches import Batch, make_batch
+from mtformer.model.transformer import Transformer
+from mtformer.training.step import TrainingStep
+
+VOCAB = 12
+MODEL = ModelConfig(d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_decoder_layers=1, dropout=0.1)
+BATCHES_IN_EPOCH = 5
+
+
+def toy_config(**training: object) -> Config:
+    values: dict[str, object] = {"max_steps": 8, "validate_every": 4, "warmup_steps": 2, "log_every": 2, "device": "cpu"}
+    return Config(
+        data=DataConfig(src_lang="a", tgt_lang="b"),
+        model=MODEL,
+        training=TrainingConfig(**{**values, **training}),
+    )
+
+
+def toy_batch(seed: int, num_pairs: int = 6, epoch: int = 0) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    rows = [torch.randint(4, VOCAB, (length,), generator=generator).tolist() for length in range(2, 2 + num_pairs)]
+    batch = make_batch([(row, row[::-1]) for row in rows])
+    object.__setattr__(batch, "epoch", epoch)
+    return batch
+
+
+def toy_batches(epoch: int, pairs: int) -> Iterator[Batch]:
+    """Five batches an epoch; the first `pairs` pairs of the first epoch are passed over."""
+    while True:
+        for number in range(BATCHES_IN_EPOCH):
+            batch = toy_batch(1000 * epoch + number, epoch=epoch)
+            if pairs >= batch.num_pairs:
+                pairs -= batch.num_pairs
+            else:
+                yield batch
+        epoch += 1
+
+
+def toy_step(config: Config, precision: str = "fp32") -> TrainingStep:
+    torch.manual_seed(config.training.seed)
+    return TrainingStep(Transformer(config.model, VOCAB, VOCAB), config.training, precision)
