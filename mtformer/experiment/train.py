@@ -77,8 +77,9 @@ def train_experiment(config: Config, run: RunDir, progress: Progress, resume: bo
     trainer = make_trainer(config, run, TrainingStep(model, config.training, precision), prepared, progress)
     if resume:
         trainer.resume()
-    was_finished = trainer.position.is_done or trainer.position.step >= config.training.max_steps
+    first_step = trainer.position.step
     position = trainer.train()
+    was_finished = resume and position.step == first_step
     if config.training.average_last and not (was_finished and run.averaged.is_dir()):
         steps = average_last(run, min(config.training.average_last, len(run.regular_steps())))
         log.info("averaged the checkpoints of steps %s", ", ".join(map(str, steps)))

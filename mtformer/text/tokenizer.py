@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import threading
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +32,7 @@ class Tokenizer:
     def __init__(self, model: bytes, name: str = "tokenizer") -> None:
         self.model = model
         self.name = name
+        self._sampling = threading.Lock()
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
             is_loaded = bool(model) and self._processor.LoadFromSerializedProto(model)
@@ -80,7 +82,8 @@ class Tokenizer:
                 (BPE-dropout, Provilkov et al. 2020: 0 is `encode`).
             seed: any number from 0.
         """
-        return self._sampler.sample(lines, alpha, seed)
+        with self._sampling:
+            return self._sampler.sample(lines, alpha, seed)
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """The text of each list of ids; pad, bos and eos are dropped, an unknown piece becomes ` ⁇ `."""

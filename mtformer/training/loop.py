@@ -44,7 +44,6 @@ class Position:
     """Spent in training, validation included."""
     best: float | None = None
     validations_since_best: int = 0
-    is_done: bool = False
 
 
 class Trainer:
@@ -80,6 +79,8 @@ class Trainer:
         self.metrics = MetricsFile(run.metrics, self.config.tensorboard)
         self.position = Position()
         self.skipped_in_a_row = 0
+        self.mark = time.perf_counter()
+        """When `position.seconds` was last brought up to date."""
 
     def resume(self) -> None:
         """Takes up the newest checkpoint, or starts at step 0 when there is none yet."""
@@ -105,29 +106,36 @@ class Trainer:
             InterruptedRunError: after SIGINT or SIGTERM, with a checkpoint saved.
             MtformerError: when the gradient stays non-finite, or a checkpoint cannot be saved.
         """
-        if self.position.is_done or self.position.step >= self.config.max_steps:
+        if self.is_done():
             return self.position
         batches = self.batches_from(self.position.epoch, self.position.pairs)
-        window, mark = Window(), time.perf_counter()
+        window, self.mark = Window(), time.perf_counter()
         with StopSignal() as stop:
-            while not self.position.is_done:
+            while not self.is_done():
                 waited = time.perf_counter()
                 micro_batches = self._next_batches(batches)
                 window.waiting += time.perf_counter() - waited
                 if not micro_batches:
-                    self.position.is_done = True
-                else:
-                    self._one_step(micro_batches, window)
-                    window = self._log(window)
-                self.position.is_done |= self.position.step >= self.config.max_steps
-                if self.position.step % self.config.validate_every == 0 or self.position.is_done:
+                    if self.position.step not in self.run.regular_steps():
+                        self._validate_and_save()
+                    break
+                self._one_step(micro_batches, window)
+                window = self._log(window)
+                if self.position.step % self.config.validate_every == 0 or self.is_done():
                     pause = time.perf_counter()
-                    mark = self._validate_and_save(mark)
+                    self._validate_and_save()
                     window.paused += time.perf_counter() - pause
-                if stop.received is not None and not self.position.is_done:
-                    self._save({}, mark, is_temporary=True)
+                if stop.received is not None and not self.is_done():
+                    if self.position.step not in self.run.steps():
+                        self._save({}, is_temporary=True)
                     raise InterruptedRunError(self.position.step, stop.received)
         return self.position
+
+    def is_done(self) -> bool:
+        """Whether the last step is taken, or patience is spent."""
+        patience = self.config.patience
+        is_stale = patience is not None and self.position.validations_since_best >= patience
+        return is_stale or self.position.step >= self.config.max_steps
 
     def _next_batches(self, batches: Iterator[Batch]) -> list[Batch]:
         """The micro-batches of a step; fewer at the end of the last epoch, none after it."""
@@ -163,8 +171,7 @@ class Trainer:
         self.metrics.write("train", step, epoch=self.position.epoch, **figures)
         return Window()
 
-    def _validate_and_save(self, mark: float) -> float:
-        """Validation, then checkpoint; returns the new mark of time."""
+    def _validate_and_save(self) -> None:
         metrics = dev_loss(self.step, self.dev_batches()) if self.dev_batches is not None else {}
         if self.decode_dev is not None:
             self.step.model.eval()
@@ -177,10 +184,10 @@ class Trainer:
             log.info("step %d: dev %s", self.position.step, text)
             self.metrics.write("dev", self.position.step, epoch=self.position.epoch, **metrics)
             self._judge(metrics)
-        return self._save(metrics, mark)
+        self._save(metrics)
 
     def _judge(self, metrics: dict[str, float]) -> None:
-        """Counts validations without progress, and ends the run when patience is spent."""
+        """Counts validations without progress."""
         value = metrics.get(self.config.best_metric)
         if value is None:
             return
@@ -191,13 +198,13 @@ class Trainer:
         else:
             position.validations_since_best += 1
         if self.config.patience is not None and position.validations_since_best >= self.config.patience:
-            log.info("step %d: no better %s in %d validations: stopping early",
-                     position.step, self.config.best_metric, self.config.patience)  # fmt: skip
-            position.is_done = True
+            count, metric = self.config.patience, self.config.best_metric
+            log.info("step %d: no better %s in %d validations: stopping early", position.step, metric, count)
 
-    def _save(self, metrics: dict[str, float], mark: float, is_temporary: bool = False) -> float:
+    def _save(self, metrics: dict[str, float], is_temporary: bool = False) -> None:
         now = time.perf_counter()
-        self.position.seconds += now - mark
+        self.position.seconds += now - self.mark
+        self.mark = now
         state: dict[str, Any] = {
             "position": asdict(self.position),
             "optimizer": self.step.optimizer.state_dict(),
@@ -207,4 +214,3 @@ class Trainer:
         }
         save_checkpoint(self.run, self.position.step, self.step.model, state, metrics, is_temporary)
         prune(self.run, self.config)
-        return now

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from toy_training import toy_batch, toy_batches, toy_config, toy_step
 
 from mtformer.config.schema import Config
 from mtformer.data.batches import Batch
@@ -17,7 +18,6 @@ from mtformer.training.average import average_last
 from mtformer.training.loop import InterruptedRunError, Trainer
 from mtformer.training.validation import Decoded
 from mtformer.weights import read_weights
-from toy_training import toy_batch, toy_batches, toy_config, toy_step
 
 
 class Quiet:
@@ -34,7 +34,9 @@ class Quiet:
             os.kill(os.getpid(), self.number)
 
 
-def trainer(config: Config, folder: Path, progress: Quiet | None = None, bleu: Iterator[float] | None = None) -> Trainer:
+def trainer(
+    config: Config, folder: Path, progress: Quiet | None = None, bleu: Iterator[float] | None = None
+) -> Trainer:
     folder.mkdir(exist_ok=True)
     decode = None if bleu is None else lambda: Decoded({"bleu": next(bleu)}, [("a", "b", "c")])
     return Trainer(

@@ -22,7 +22,7 @@ def example(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]
 
 
 def naive(hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float) -> Tensor:
-    """- sum_v q_v log p_v, token by token; q gives smoothing / (V - 1) to each class but pad, the rest to the target."""
+    """- sum_v q_v log p_v; q gives smoothing / (V - 1) to each class but pad, and what remains to the target."""
     total = hidden.new_zeros(())
     for h, y in zip(hidden, target.tolist(), strict=True):
         if y == PAD:

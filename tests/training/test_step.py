@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from toy_training import toy_batch, toy_config, toy_step
 
 from mtformer.data.batches import make_batch
 from mtformer.training.step import TrainingStep
-from toy_training import toy_batch, toy_config, toy_step
 
 A, B = ([4, 5, 6], [6, 5, 4]), ([7, 8], [8, 7])
 

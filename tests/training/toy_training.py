@@ -15,7 +15,7 @@ BATCHES_IN_EPOCH = 5
 
 
 def toy_config(**training: object) -> Config:
-    values: dict[str, object] = {"max_steps": 8, "validate_every": 4, "warmup_steps": 2, "log_every": 2, "device": "cpu"}
+    values = {"max_steps": 8, "validate_every": 4, "warmup_steps": 2, "log_every": 2, "device": "cpu"}
     return Config(
         data=DataConfig(src_lang="a", tgt_lang="b"),
         model=MODEL,

@@ -1,0 +1,150 @@
+"""What users get wrong: each gives exit code 2 and one clear line."""
+
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from program import invoke
+
+from mtformer.rundir import RunDir
+
+
+def error_of(*arguments: object) -> str:
+    """The one error line of a call that must fail."""
+    result = invoke(*arguments)
+    assert result.exit_code == 2, (result.exit_code, result.stderr)
+    errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    return errors[0]
+
+
+def cut_line(corpus: Path, folder: Path) -> list[object]:
+    (folder / "short.de").write_text("\n".join((corpus / "train.de").read_text().splitlines()[:-1]) + "\n")
+    return [f"data.train.0.tgt={folder / 'short.de'}"]
+
+
+def bad_utf8(corpus: Path, folder: Path) -> list[object]:
+    (folder / "bad.en").write_bytes(b"good\ngood\nb\xffd\n" + (corpus / "train.en").read_bytes())
+    return [f"data.train.0.src={folder / 'bad.en'}"]
+
+
+def empty(corpus: Path, folder: Path) -> list[object]:
+    (folder / "empty").write_text("")
+    return [f"data.train=[{{src: {folder / 'empty'}, tgt: {folder / 'empty'}}}]"]
+
+
+@pytest.mark.parametrize(
+    ("make", "fragments"),
+    [
+        (lambda c, f: ["data.train.0.src=nowhere.en"], ["nowhere.en", "no such file"]),
+        (lambda c, f: ["data.dev.0.src=nowhere.en"], ["nowhere.en", "no such file"]),
+        (cut_line, ["train.en", "600 lines", "short.de", "599"]),
+        (bad_utf8, ["bad.en:3", "UTF-8"]),
+        (empty, ["empty"]),
+        (lambda c, f: ["tokenizer.vocab_size=20000"], ["tokenizer.vocab_size", "20000"]),
+        (lambda c, f: ["model.num_head=2"], ["model.num_head", "num_heads"]),
+        (lambda c, f: ["model.dropout=1.5"], ["model.dropout", "1.5"]),
+        (lambda c, f: ["model.num_heads=5"], ["num_heads 5", "d_model 32"]),
+        (lambda c, f: ["training.precision=fp16"], ["fp16", "CUDA"]),
+        (lambda c, f: ["data.train=[]"], ["data.train"]),
+    ],
+)
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_train(
+    make: Callable[[Path, Path], list[object]], fragments: list[str], dry_run: bool, corpus: Path, tmp_path: Path
+) -> None:
+    options = ["--dry-run"] if dry_run else ["--run-dir", tmp_path / "run"]
+    message = error_of("train", corpus / "small.yaml", *make(corpus, tmp_path), *options)
+    for fragment in fragments:
+        assert fragment in message
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the GPU that must be missing")
+def test_no_gpu_when_one_is_asked_for(corpus: Path, trained: tuple[Path, object], tmp_path: Path) -> None:
+    assert "cuda" in error_of("train", corpus / "small.yaml", "training.device=cuda", "--run-dir", tmp_path / "run")
+    assert "cuda" in error_of("translate", trained[0], "--device", "cuda")
+
+
+def test_a_run_directory_that_exists(run: Path, corpus: Path) -> None:
+    message = error_of("train", corpus / "small.yaml", "--run-dir", run)
+    assert "--resume" in message
+    assert "--overwrite" in message
+    assert RunDir(run).steps() == [4, 8, 12]
+
+
+def test_overwrite_never_deletes_what_is_no_run(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    error_of("train", corpus / "small.yaml", "--run-dir", tmp_path, "--overwrite")
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_nothing_to_resume(corpus: Path, tmp_path: Path) -> None:
+    assert "nothing to resume" in error_of("train", corpus / "small.yaml", "--run-dir", tmp_path / "x", "--resume")
+
+
+def test_resume_refuses_another_model(run: Path, corpus: Path) -> None:
+    message = error_of("train", corpus / "small.yaml", "model.d_ff=128", "--run-dir", run, "--resume")
+    assert "model.d_ff 64 -> 128" in message
+
+
+def test_a_checkpoint_that_is_cut_short(run: Path, corpus: Path) -> None:
+    weights = RunDir(run).averaged / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert str(weights) in error_of("translate", run)
+    last = RunDir(run).checkpoint(12) / "trainer.pt"
+    last.write_bytes(last.read_bytes()[:-100])
+    message = error_of("train", corpus / "small.yaml", "training.max_steps=16", "--run-dir", run, "--resume")
+    assert str(last) in message
+
+
+def test_a_checkpoint_that_does_not_fit_the_config(run: Path) -> None:
+    config = RunDir(run).config
+    config.write_text(config.read_text().replace("d_ff: 64", "d_ff: 96"))
+    message = error_of("translate", run)
+    assert "does not fit the config" in message
+    assert "64" in message
+    assert "96" in message
+
+
+def test_no_run_there(tmp_path: Path) -> None:
+    assert "not a run directory" in error_of("translate", tmp_path)
+    assert "no checkpoint 'seven'" not in error_of("eval", tmp_path)
+
+
+def test_a_checkpoint_that_is_not_there(trained: tuple[Path, object]) -> None:
+    message = error_of("translate", trained[0], "--checkpoint", 5)
+    assert "no checkpoint '5'" in message
+    assert "4, 8, 12" in message
+
+
+def test_eval_wants_both_files(trained: tuple[Path, object], corpus: Path) -> None:
+    assert "--ref" in error_of("eval", trained[0], "--src", corpus / "test.en")
+
+
+def test_a_full_disk_while_saving_keeps_the_last_good_checkpoint(run: Path, corpus: Path) -> None:
+    """A limit on the size of files makes the system refuse to write on in the middle, as a full disk does."""
+    before = {p: p.read_bytes() for p in RunDir(run).checkpoint(12).iterdir()}
+    limit = (RunDir(run).checkpoint(12) / "model.safetensors").stat().st_size // 2
+    command = [sys.executable, "-m", "mtformer", "train", corpus / "small.yaml", "training.max_steps=16"]
+    done = subprocess.run(
+        [*command, "--run-dir", run, "--resume"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    assert done.returncode == 2, done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, done.stderr
+    assert "could not be saved" in errors[0]
+    assert "the last good checkpoint is step 12" in errors[0]
+    assert "Traceback" not in done.stderr
+    assert before == {p: p.read_bytes() for p in RunDir(run).checkpoint(12).iterdir()}
+    assert RunDir(run).steps() == [4, 8, 12]
+    assert not list(RunDir(run).checkpoints.glob(".*"))

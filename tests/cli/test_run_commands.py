@@ -1,0 +1,96 @@
+"""`translate`, `eval`, `average` and `export` on a run and on a bundle."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from program import invoke
+from typer.testing import Result
+
+from mtformer.rundir import RunDir
+
+HARD_LINES = ["The man sleeps.", "", "word " * 10_000, "   ", "日本語 ☃ \U0001f600", "a\u2028b\x0bc", "The man sleeps."]
+
+
+@pytest.fixture
+def bundle(trained: tuple[Path, Result], tmp_path: Path) -> Path:
+    result = invoke("export", trained[0], "--format", "bundle", "--output", tmp_path / "bundle")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.strip() == str(tmp_path / "bundle")
+    return tmp_path / "bundle"
+
+
+def test_translate_gives_one_line_for_each(trained: tuple[Path, Result]) -> None:
+    text = "".join(f"{line}\n" for line in HARD_LINES)
+    result = invoke("translate", trained[0], stdin=text.encode())
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.split("\n")
+    assert len(lines) == len(HARD_LINES) + 1
+    assert lines[1] == lines[3] == ""
+    assert lines[0] == lines[6] != ""
+    assert "1 of 7 lines cut" in result.stderr
+
+
+def test_translate_takes_bytes_that_are_no_utf8_and_a_last_line_without_end(trained: tuple[Path, Result]) -> None:
+    result = invoke("translate", trained[0], stdin=b"The \xff man.\nThe woman.")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.count("\n") == 2
+    assert "1 lines were not UTF-8" in result.stderr
+
+
+def test_files_pipes_bundle_and_batch_size_give_the_same(
+    trained: tuple[Path, Result], bundle: Path, corpus: Path, tmp_path: Path
+) -> None:
+    source = corpus / "test.en"
+    piped = invoke("translate", trained[0], stdin=source.read_bytes()).stdout
+    for run, options in ((trained[0], ["--batch-tokens", 30]), (bundle, [])):
+        target = tmp_path / "out.de"
+        result = invoke("translate", run, "--input", source, "--output", target, *options)
+        assert result.exit_code == 0, result.stderr
+        assert result.stdout == ""
+        assert target.read_text() == piped
+    assert (tmp_path / "bundle" / "config.yaml").is_file()
+    assert sorted(path.name for path in bundle.iterdir()) == ["config.yaml", "model.safetensors", "tokenizer"]
+    assert str(corpus) not in (bundle / "config.yaml").read_text()
+
+
+def test_checkpoint_and_search_options_matter(trained: tuple[Path, Result], corpus: Path) -> None:
+    def first(*options: object) -> str:
+        result = invoke("translate", trained[0], *options, stdin=(corpus / "test.en").read_bytes())
+        assert result.exit_code == 0, result.stderr
+        return result.stdout
+
+    averaged = first()
+    assert averaged == first("--checkpoint", "averaged") != first("--checkpoint", 4)
+    assert first("--checkpoint", "last") == first("--checkpoint", 12)
+    assert first("--checkpoint", RunDir(trained[0]).checkpoint(4)) == first("--checkpoint", 4)
+    short = first("--max-length-ratio", 0.01)
+    assert all(len(line.split()) <= 11 for line in short.splitlines())
+    assert first("--beam-size", 1) != averaged or first("--beam-size", 5) != averaged
+
+
+def test_eval_of_two_files_equals_the_config_s_set(trained: tuple[Path, Result], corpus: Path, tmp_path: Path) -> None:
+    result = invoke("eval", trained[0], "--src", corpus / "test.en", "--ref", corpus / "test.de", "--output", tmp_path)
+    assert result.exit_code == 0, result.stderr
+    of_files = json.loads((tmp_path / "test" / "scores.json").read_text())
+    of_config = json.loads((RunDir(trained[0]).evaluation("small") / "scores.json").read_text())
+    assert of_files["scores"] == of_config["scores"]
+    assert f"{of_files['scores'][0]['value']:.2f}" in result.stdout
+
+
+def test_average_takes_the_newest(run: Path) -> None:
+    result = invoke("average", run, "--last", 3)
+    assert result.exit_code == 0
+    assert "average of steps 4, 8, 12" in result.stderr
+    result = invoke("average", run, "--last", 4)
+    assert result.exit_code == 2
+    assert "4 checkpoints to average asked for, 3 there" in result.stderr
+
+
+def test_translate_in_a_real_pipe_starts_and_ends_cleanly(trained: tuple[Path, Result]) -> None:
+    command = f"yes 'The man sleeps.' | head -n 5000 | {sys.executable} -m mtformer translate {trained[0]} | head -n 2"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.count("\n") == 2
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,108 @@
+"""`mtformer train`: the whole road, what it leaves behind, and how it goes on."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from program import invoke
+from typer.testing import Result
+
+from mtformer.config.loading import load_config
+from mtformer.rundir import RunDir
+
+
+def test_the_road_ends_with_scores_and_their_signatures(trained: tuple[Path, Result]) -> None:
+    run, result = RunDir(trained[0]), trained[1]
+    assert run.steps() == [4, 8, 12]
+    assert run.averaged.is_dir()
+    scores = json.loads((run.evaluation("small") / "scores.json").read_text())
+    assert [score["label"] for score in scores["scores"]] == ["BLEU", "chrF2++", "TER"]
+    for score in scores["scores"]:
+        assert f"{score['label']}: {score['signature']}" in result.stdout
+    assert len((run.evaluation("small") / "hypotheses.txt").read_text().splitlines()) == 20
+    assert "tokens/s" in result.stderr
+    assert "hypothesis" in result.stderr
+    assert re.search(r"step 12: dev loss .* perplexity .* bleu .* chrf", result.stderr)
+
+
+def test_a_run_holds_what_reproduces_it(trained: tuple[Path, Result], corpus: Path) -> None:
+    run = RunDir(trained[0])
+    config = load_config(run.config).config
+    assert config == load_config(corpus / "small.yaml").config
+    report = json.loads(run.data_report.read_text())
+    assert report
+    kinds = [json.loads(line)["kind"] for line in run.metrics.read_text().splitlines()]
+    assert kinds.count("dev") == kinds.count("train") == 3
+    assert "dev loss" in run.log.read_text()
+
+
+def test_the_resolved_config_alone_gives_the_same_weights(trained: tuple[Path, Result], tmp_path: Path) -> None:
+    result = invoke("train", RunDir(trained[0]).config, "--run-dir", tmp_path / "again")
+    assert result.exit_code == 0, result.stderr
+    one, other = (RunDir(path).checkpoint(12) / "model.safetensors" for path in (trained[0], tmp_path / "again"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_a_finished_run_says_so(run: Path, corpus: Path) -> None:
+    result = invoke("train", corpus / "small.yaml", "--run-dir", run, "--resume")
+    assert result.exit_code == 0, result.stderr
+    assert "already at step 12 of 12" in result.stderr
+
+
+def test_resume_goes_on_and_tells_what_changed(run: Path, corpus: Path) -> None:
+    result = invoke("train", corpus / "small.yaml", "training.max_steps=16", "--run-dir", run, "--resume")
+    assert result.exit_code == 0, result.stderr
+    assert "training.max_steps 12 -> 16" in result.stderr
+    assert "resumed at step 12 of 16" in result.stderr
+    assert RunDir(run).steps()[-1] == 16
+
+
+def test_overwrite_starts_anew(run: Path, corpus: Path) -> None:
+    (run / "eval" / "small" / "hypotheses.txt").write_text("old\n")
+    result = invoke("train", corpus / "small.yaml", "training.max_steps=4", "--run-dir", run, "--overwrite")
+    assert result.exit_code == 0, result.stderr
+    assert RunDir(run).steps() == [4]
+    assert (run / "eval" / "small" / "hypotheses.txt").read_text() != "old\n"
+
+
+def test_dry_run_checks_all_and_trains_nothing(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = invoke("train", corpus / "small.yaml", "--dry-run")
+    assert result.exit_code == 0, result.stderr
+    for what in ("vocabulary", "training pairs", "steps per epoch", "parameters, total", "memory", "largest batch"):
+        assert what in result.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_and_tells_how_to_go_on(number: signal.Signals, code: int, corpus: Path, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    command = [sys.executable, "-m", "mtformer", "train", str(corpus / "small.yaml"), "--run-dir", str(run.path)]
+    process = subprocess.Popen(
+        [*command, "training.max_steps=100000", "training.log_every=1", "training.validate_every=100000"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    deadline = time.monotonic() + 120
+    while not (run.metrics.is_file() and '"step": 3' in run.metrics.read_text()):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code
+    step = run.steps()[-1]
+    last = errors.strip().splitlines()[-1]
+    assert last.startswith(f"stopped at step {step}, saved; go on with: mtformer train")
+    assert last.endswith("--resume")
+    result = invoke("train", corpus / "small.yaml", f"training.max_steps={step + 1}", "--run-dir", run.path, "--resume")
+    assert result.exit_code == 0, result.stderr
+    assert run.steps()[-1] == step + 1

@@ -1,0 +1,51 @@
+"""Every shipped config takes two steps on a small corpus, through the whole road."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mtformer.cli.app import app
+from mtformer.data.demo import write_demo
+from mtformer.rundir import RunDir
+
+CONFIGS = sorted((Path(__file__).resolve().parent.parent / "configs").glob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Overrides that put a corpus of ours in the place of the public one."""
+    folder = tmp_path_factory.mktemp("corpus")
+    for path in write_demo(folder).values():
+        lines = path.read_text(encoding="utf-8").splitlines()[:300]
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    overrides = [f"data.{key}=[{{src: {folder}/{name}.en, tgt: {folder}/{name}.de}}]" for key, name in
+                 (("train", "train"), ("dev", "dev"))]  # fmt: skip
+    return [*overrides, f"data.test={{test: {{src: {folder}/test.en, tgt: {folder}/test.de}}}}"]
+
+
+def test_there_are_configs() -> None:
+    assert {path.stem for path in CONFIGS} >= {
+        "demo", "multi30k_en_de", "multi30k_en_de_tiny", "iwslt14_de_en", "kftt_ja_en", "wmt14_en_de_base",
+        "wmt14_en_de_big",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
+def test_two_steps(config: Path, sources: list[str], tmp_path: Path) -> None:
+    overrides = [
+        *sources,
+        "tokenizer.vocab_size=500",
+        # The widths are the config's own; one layer of each kind keeps the big ones quick.
+        "model.num_encoder_layers=1",
+        "model.num_decoder_layers=1",
+        "training.device=cpu",
+        "training.batch_tokens=256",
+        "training.max_steps=2",
+        "training.validate_every=1",
+        "decoding.max_length_ratio=0.1",
+    ]
+    result = CliRunner().invoke(app, ["train", str(config), *overrides, "--run-dir", str(tmp_path / "run")])
+    assert result.exit_code == 0, result.stderr
+    assert RunDir(tmp_path / "run").steps() == [1, 2]
+    assert "BLEU" in result.stdout

@@ -1,0 +1,113 @@
+"""Text to ids and back, and models that do not fit."""
+
+import io
+import pickle
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import sentencepiece
+
+from mtformer.errors import DataError
+from mtformer.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, TokenizerPair
+
+UNUSUAL = ["", "  ", "tab\tand\x0bbreak", "\u2028", "\x00", "漢字", "a" * 3000, "<s> </s> <pad>", "the  old   man"]
+
+
+def test_ids_come_back_as_the_text(tokenizer: Tokenizer, lines: list[str]) -> None:
+    assert tokenizer.decode(tokenizer.encode(lines)) == lines
+
+
+def test_as_many_lines_out_as_in(tokenizer: Tokenizer) -> None:
+    encoded = tokenizer.encode(UNUSUAL)
+    assert len(encoded) == len(tokenizer.decode(encoded)) == len(UNUSUAL)
+    assert encoded[0] == encoded[1] == []
+    assert tokenizer.encode([]) == tokenizer.decode([]) == []
+    assert tokenizer.decode([[], []]) == ["", ""]
+
+
+def test_text_never_gives_a_control_id(tokenizer: Tokenizer) -> None:
+    assert {PAD, BOS, EOS}.isdisjoint(chain.from_iterable(tokenizer.encode(UNUSUAL)))
+
+
+def test_threads_change_nothing(tokenizer: Tokenizer, lines: list[str]) -> None:
+    assert tokenizer.encode(lines, num_threads=3) == [tokenizer.encode([line])[0] for line in lines]
+
+
+def test_decoding_drops_control_ids_wherever_they_stand(tokenizer: Tokenizer, lines: list[str]) -> None:
+    ids = tokenizer.encode(lines[:1])[0]
+    assert tokenizer.decode([[BOS, *ids[:2], PAD, *ids[2:], EOS, PAD]]) == lines[:1]
+
+
+def test_unknown_is_one_id_and_shows_in_the_text(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode(["old 漢字 man"])[0]
+    assert ids.count(UNK) == 1
+    assert tokenizer.decode([ids])[0].replace("\u2047", "?") == "old  ?  man"
+
+
+def test_bytes_spell_whatever_is_unknown(byte_tokenizer: Tokenizer) -> None:
+    text = "old 漢字 ☃ man"
+    ids = byte_tokenizer.encode([text])[0]
+    assert UNK not in ids
+    assert byte_tokenizer.decode([ids]) == [text]
+
+
+def test_pieces_join_to_the_line(tokenizer: Tokenizer, lines: list[str]) -> None:
+    pieces = tokenizer.pieces(lines[0])
+    vocabulary = tokenizer.vocabulary()
+    assert [vocabulary.index(piece) for piece in pieces] == tokenizer.encode(lines[:1])[0]
+    assert tokenizer.decode_pieces(pieces) == lines[0]
+
+
+def test_special_pieces_have_their_ids(tokenizer: Tokenizer) -> None:
+    assert tokenizer.vocabulary()[: EOS + 1] == ["<pad>", "<unk>", "<s>", "</s>"]
+    assert len(tokenizer.vocabulary()) == tokenizer.vocab_size
+
+
+def test_a_model_with_other_special_ids_is_refused(tmp_path: Path, lines: list[str]) -> None:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, vocab_size=100, minloglevel=2
+    )
+    (tmp_path / "foreign.model").write_bytes(model.getvalue())
+    with pytest.raises(DataError, match=r"foreign.model: its special ids are pad -1, unk 0, bos 1, eos 2") as error:
+        Tokenizer.load(tmp_path / "foreign.model")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a model at all", b"\x0a\x05"])
+def test_a_damaged_model_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.model").write_bytes(content)
+    with pytest.raises(DataError, match=r"x.model: not a SentencePiece model"):
+        Tokenizer.load(tmp_path / "x.model")
+
+
+def test_a_model_cut_short_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    (tmp_path / "x.model").write_bytes(tokenizer.model[: len(tokenizer.model) // 2])
+    with pytest.raises(DataError, match=r"x.model: "):
+        Tokenizer.load(tmp_path / "x.model")
+
+
+def test_a_missing_model_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none.model: the tokenizer cannot be read: No such file"):
+        Tokenizer.load(tmp_path / "none.model")
+    with pytest.raises(DataError, match=r"no tokenizer here \(neither joint.model nor both src.model and tgt.model\)"):
+        TokenizerPair.load(tmp_path)
+
+
+def test_a_pickled_tokenizer_is_the_same(tokenizer: Tokenizer, lines: list[str]) -> None:
+    copy = pickle.loads(pickle.dumps(tokenizer))
+    assert copy.sha256 == tokenizer.sha256
+    assert copy.encode(lines) == tokenizer.encode(lines)
+
+
+def test_a_pair_comes_back_joint_or_separate(tmp_path: Path, tokenizer: Tokenizer, byte_tokenizer: Tokenizer) -> None:
+    TokenizerPair(tokenizer, byte_tokenizer).save(tmp_path / "run")
+    separate = TokenizerPair.load(tmp_path / "run")
+    assert not separate.joint
+    assert (separate.src.sha256, separate.tgt.sha256) == (tokenizer.sha256, byte_tokenizer.sha256)
+    TokenizerPair(tokenizer, tokenizer).save(tmp_path / "run")
+    joint = TokenizerPair.load(tmp_path / "run")
+    assert joint.joint
+    assert joint.src.sha256 == tokenizer.sha256
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["joint.model"]
