@@ -14,6 +14,7 @@ Names of files live here and nowhere else.
 A bundle is the same folder with only config.yaml, tokenizer/ and model.safetensors.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -156,6 +157,15 @@ def write_text(path: Path, text: str) -> None:
     """Writes a small UTF-8 file whole or not at all."""
     with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def file_sha256(path: str | Path) -> str:
+    """Hash of a file's bytes, hexadecimal."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _sync(path: Path) -> None:

@@ -155,6 +155,12 @@ class TokenizerConfig(Section):
     """Subword sampling in training. 0: off. unigram: smoothing of the sampling (0.1 to 0.5);
     bpe: the share of merges dropped (BPE-dropout, 0.1)."""
 
+    @model_validator(mode="after")
+    def _fits(self) -> "TokenizerConfig":
+        if self.joint and self.tgt_model is not None:
+            raise ValueError("tgt_model is for separate vocabularies (joint: false); a joint model is src_model")
+        return self
+
 
 class ModelConfig(Section):
     """The Transformer of "Attention Is All You Need"; the defaults are its base model, pre-norm."""

@@ -83,7 +83,8 @@ def plan_epoch(
 
     The pairs are shuffled and cut into windows; a window is sorted by its pairs' longer side and, among equals, by the
     difference of the sides, up and down in turn, so that neighbours are alike in both lengths. Batches are cut from
-    it, and the batches of all windows are shuffled.
+    it, of which the first has a random size, lest the same pairs come together in every epoch. Then the batches of all
+    windows are shuffled.
 
     Args:
         src_lengths: tokens of each source, eos not counted.
@@ -104,7 +105,9 @@ def plan_epoch(
         src, tgt = src_lengths[window], tgt_lengths[window]
         longest = np.maximum(src, tgt)
         difference = np.where(longest % 2 == upwards, src - tgt, tgt - src)
-        batches += _cut(window[np.lexsort((difference, longest))], src_lengths, tgt_lengths, batch_tokens)
+        window = window[np.lexsort((difference, longest))]
+        first_tokens = 1 + int(random.integers(batch_tokens))
+        batches += _cut(window, src_lengths, tgt_lengths, batch_tokens, first_tokens)
     return [batches[number] for number in random.permutation(len(batches))]
 
 
@@ -115,16 +118,23 @@ def plan_in_order(src_lengths: NDArray[np.int32], tgt_lengths: NDArray[np.int32]
     return _cut(order, src_lengths, tgt_lengths, batch_tokens)
 
 
-def _cut(order: Ints, src_lengths: NDArray[np.int32], tgt_lengths: NDArray[np.int32], batch_tokens: int) -> list[Ints]:
-    """Cuts batches from pairs in this order, each as large as the budget allows."""
+def _cut(
+    order: Ints,
+    src_lengths: NDArray[np.int32],
+    tgt_lengths: NDArray[np.int32],
+    batch_tokens: int,
+    first_tokens: int | None = None,
+) -> list[Ints]:
+    """Cuts batches from pairs in this order, each as large as its budget allows."""
     longest = np.maximum(src_lengths, tgt_lengths)[order].astype(np.int64) + 1
-    batches, start = [], 0
+    batches: list[Ints] = []
+    start, budget = 0, first_tokens or batch_tokens
     while start < len(order):
-        ahead = longest[start : start + max(1, batch_tokens // int(longest[start]))]
+        ahead = longest[start : start + max(1, budget // int(longest[start]))]
         cells = np.maximum.accumulate(ahead) * np.arange(1, len(ahead) + 1)
-        size = max(1, int(np.searchsorted(cells, batch_tokens, side="right")))
+        size = max(1, int(np.searchsorted(cells, budget, side="right")))
         batches.append(order[start : start + size])
-        start += size
+        start, budget = start + size, batch_tokens
     return batches
 
 
@@ -160,13 +170,20 @@ class TrainingBatches:
         tokenizers: those of the store.
         sampling_alpha: 0 takes the ids that are stored; else each line is segmented anew in each epoch, see
             `Tokenizer.sample`. The budget holds for what is sampled.
+        max_tokens: longest side, eos not counted, that sampling may make; default: the longest side stored.
 
     Raises:
         DataError: when the store is empty.
     """
 
     def __init__(
-        self, store: Store, batch_tokens: int, seed: int, tokenizers: TokenizerPair, sampling_alpha: float = 0.0
+        self,
+        store: Store,
+        batch_tokens: int,
+        seed: int,
+        tokenizers: TokenizerPair,
+        sampling_alpha: float = 0.0,
+        max_tokens: int | None = None,
     ) -> None:
         if not len(store):
             raise DataError("the training corpus is empty: there is nothing to make batches of")
@@ -176,7 +193,7 @@ class TrainingBatches:
         self.tokenizers = (tokenizers.src, tokenizers.tgt)
         self.sampling_alpha = sampling_alpha
         self._lengths = (store.src_lengths, store.tgt_lengths)
-        self._longest = int(max(side.max() for side in self._lengths))
+        self.max_tokens = max_tokens or int(max(side.max() for side in self._lengths))
         if sampling_alpha:
             growths = self._growths()
             grown = (np.ceil(side * growth) for side, growth in zip(self._lengths, growths, strict=True))
@@ -228,7 +245,7 @@ class TrainingBatches:
 
     def _sampled(self, indices: Ints, plain: tuple[Ragged, Ragged], place: list[int]) -> tuple[Ragged, Ragged]:
         """The pairs sampled; a line that became too long for the budget or the model keeps its stored segmentation."""
-        limit = min(self._longest, self.batch_tokens // len(indices) - 1)
+        limit = min(self.max_tokens, self.batch_tokens // len(indices) - 1)
         seeds = np.random.SeedSequence(place).generate_state(2, np.uint64)
         sampled = []
         for lines, stored, tokenizer, seed in zip(self.store.text(indices), plain, self.tokenizers, seeds, strict=True):

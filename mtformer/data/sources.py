@@ -18,6 +18,7 @@ from typing import Any
 from mtformer.config.schema import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
 from mtformer.data.compressed import open_bytes
 from mtformer.errors import DataError
+from mtformer.rundir import file_sha256
 
 Pair = tuple[str, str]
 ROWS_AT_ONCE = 1000
@@ -77,11 +78,8 @@ def source_fingerprint(source: Source, data: DataConfig) -> str:
 
 
 def _sha256(path: str) -> str:
-    digest = hashlib.sha256()
-    with _told(path), open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+    with _told(path):
+        return file_sha256(path)
 
 
 @contextlib.contextmanager
@@ -230,7 +228,7 @@ def _load_hub(source: HubDataset) -> Any:
             f"{where}: no such data set on the hub, and no such folder; check the name, or {OFFLINE}"
         ) from error
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        reason = " ".join(str(error).split())
+        reason = " ".join(f"{error} {error.__cause__ or ''}".split())
         raise DataError(f"{where}: cannot be loaded: {reason:.300}") from error
     finally:
         if was_shown:

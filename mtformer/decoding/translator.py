@@ -62,7 +62,7 @@ class Translator:
 
     @classmethod
     def load(
-        cls, run_path: str | Path, checkpoint: str | None = None, device: str = "auto", precision: str = "auto"
+        cls, run_path: str | Path, checkpoint: str | None = None, device: str = "auto", precision: str = "fp32"
     ) -> "Translator":
         """Loads a run directory or a bundle.
 
@@ -70,7 +70,8 @@ class Translator:
             run_path: the folder.
             checkpoint: see `find_weights`.
             device: `auto` (CUDA when there is one), `cpu` or `cuda`.
-            precision: `auto` (what the device multiplies fastest), `fp32`, `bf16` or `fp16`.
+            precision: `fp32`, in which a translation does not depend on the batch it is in; `bf16`, `fp16`, or `auto`
+                (what the device multiplies fastest).
 
         Raises:
             CheckpointError, ConfigError, DeviceError: when the run, its weights or the device are not as they should.

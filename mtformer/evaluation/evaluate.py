@@ -17,8 +17,7 @@ from mtformer.data.sources import read_pairs
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
 from mtformer.evaluation.scores import METRICS, MetricName, Score, looks_tokenised, score
-from mtformer.rundir import write_text
-from mtformer.training.checkpoint import sha256
+from mtformer.rundir import file_sha256, write_text
 
 HYPOTHESES = "hypotheses.txt"
 SCORES = "scores.json"
@@ -118,7 +117,7 @@ def _report(evaluation: Evaluation, translator: Translator) -> dict[str, Any]:
         "seconds": round(evaluation.seconds, 2),
         "scores": [asdict(one) for one in evaluation.scores],
         "decoding": translator.decoding.model_dump(exclude={"validation_beam_size"}),
-        "checkpoint": {"file": str(weights), "sha256": sha256(weights)} if weights else None,
+        "checkpoint": {"file": str(weights), "sha256": file_sha256(weights)} if weights else None,
         "device": translator.model.output.device.type,
         "dtype": str(translator.model.output.dtype).removeprefix("torch."),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -1,6 +1,8 @@
 """From a config to a trained, averaged and scored run."""
 
+import contextlib
 import logging
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -35,23 +37,41 @@ class Outcome(NamedTuple):
     """The run had reached its last step before this call."""
 
 
-def open_run(run: RunDir, config: Config, resume: bool, overwrite: bool) -> None:
-    """Makes the run directory ready, or says why not; what is overwritten is deleted only here.
+@contextlib.contextmanager
+def prepared_run(run: RunDir, config: Config, resume: bool, overwrite: bool) -> Iterator[None]:
+    """Makes the run directory ready for what is prepared inside; if that fails, all is as it was before.
 
     Raises:
-        CheckpointError: when it exists and neither flag is given, or cannot be resumed with this config.
+        CheckpointError: when the directory is taken and neither flag is given, or cannot be resumed with this config.
     """
     if resume:
         if not run.config.is_file():
             raise CheckpointError(f"{run.path}: nothing to resume here (no config.yaml); leave out --resume to start")
         compare(run, load_config(run.config).config, config)
-    elif overwrite and run.config.is_file():
+        yield
+        write_text(run.config, dump_config(config))
+        return
+    replaced = None
+    if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
+        if not run.config.is_file():
+            raise CheckpointError(f"{run.path}: exists already and is no run; name another place with --run-dir")
+        if not overwrite:
+            raise CheckpointError(
+                f"{run.path}: exists already; --resume goes on with it, --overwrite starts it anew, "
+                "--run-dir names another place"
+            )
+        replaced = run.path.rename(run.path.with_name(f".{run.path.name}.{os.getpid()}.replaced"))
+    try:
+        run.path.mkdir(parents=True, exist_ok=True)
+        write_text(run.config, dump_config(config))
+        yield
+    except BaseException:
         shutil.rmtree(run.path)
-    elif run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
-        raise CheckpointError(f"{run.path}: exists already; --resume goes on with it, --overwrite starts it anew, "
-                              "--run-dir names another place")  # fmt: skip
-    run.path.mkdir(parents=True, exist_ok=True)
-    write_text(run.config, dump_config(config))
+        if replaced is not None:
+            replaced.rename(run.path)
+        raise
+    if replaced is not None:
+        shutil.rmtree(replaced)
 
 
 def train_experiment(config: Config, run: RunDir, progress: Progress, resume: bool, overwrite: bool) -> Outcome:
@@ -66,17 +86,18 @@ def train_experiment(config: Config, run: RunDir, progress: Progress, resume: bo
         raise ConfigError("data.train: no training data; name at least one source")
     device = pick_device(config.training.device)
     precision = pick_precision(config.training.precision, device)
-    open_run(run, config, resume, overwrite)
     keep_freed_memory()
-    prepared = prepare_experiment(config, run.tokenizer)
-    write_text(run.data_report, prepared.train.report.to_json())
-    torch.manual_seed(config.training.seed)
-    model = Transformer(config.model, prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size).to(device)
+    with prepared_run(run, config, resume, overwrite):
+        prepared = prepare_experiment(config, run.tokenizer)
+        write_text(run.data_report, prepared.train.report.to_json())
+        torch.manual_seed(config.training.seed)
+        sizes = prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size
+        model = Transformer(config.model, *sizes).to(device)
+        trainer = make_trainer(config, run, TrainingStep(model, config.training, precision), prepared, progress)
+        if resume:
+            trainer.resume()
     parts = ", ".join(f"{name} {count:,}" for name, count in count_parameters(model).items())
     log.info("device %s, precision %s; parameters: %s", device, precision, parts)
-    trainer = make_trainer(config, run, TrainingStep(model, config.training, precision), prepared, progress)
-    if resume:
-        trainer.resume()
     first_step = trainer.position.step
     position = trainer.train()
     was_finished = resume and position.step == first_step

@@ -95,5 +95,5 @@ def _explain(message: str, config: TokenizerConfig) -> str:
             "tokenizer.vocab_size above that, or lower tokenizer.character_coverage"
         )
     if "sentences_.empty()" in message or "Input corpus is empty" in message:
-        return "the tokenizer cannot be trained: the training data has no text"
+        return "the corpus is empty: the training data has no line with text"
     return f"{asked}: SentencePiece refused: {' '.join(message.split())}"

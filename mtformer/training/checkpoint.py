@@ -7,7 +7,6 @@ A checkpoint is a folder that appears whole or not at all:
     meta.json           step, dev metrics, SHA-256 of the two files
 """
 
-import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 from mtformer.config.schema import TrainingConfig
 from mtformer.errors import CheckpointError
-from mtformer.rundir import META, TRAINER_STATE, WEIGHTS, RunDir, atomic_folder, read_meta
+from mtformer.rundir import META, TRAINER_STATE, WEIGHTS, RunDir, atomic_folder, file_sha256, read_meta
 from mtformer.weights import save_weights
 
 
@@ -63,7 +62,7 @@ def load_trainer_state(folder: Path) -> dict[str, Any]:
     meta = read_meta(folder)
     for name, expected in meta["sha256"].items():
         path = folder / name
-        if not path.is_file() or sha256(path) != expected:
+        if not path.is_file() or file_sha256(path) != expected:
             raise CheckpointError(f"{path}: cut short or changed since it was saved; go back to an earlier checkpoint")
     state: dict[str, Any] = torch.load(folder / TRAINER_STATE, map_location="cpu", weights_only=True)
     return state
@@ -84,17 +83,8 @@ def prune(run: RunDir, config: TrainingConfig) -> None:
             shutil.rmtree(run.checkpoint(step))
 
 
-def sha256(path: Path) -> str:
-    """Hash of a file's bytes, hexadecimal."""
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def _write_meta(folder: Path, step: int, metrics: dict[str, float], **more: Any) -> None:
-    hashes = {path.name: sha256(path) for path in sorted(folder.iterdir())}
+    hashes = {path.name: file_sha256(path) for path in sorted(folder.iterdir())}
     meta = {"step": step, "metrics": metrics, "sha256": hashes, **more}
     (folder / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
 

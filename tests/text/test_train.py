@@ -77,7 +77,7 @@ def test_more_characters_than_pieces(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [[], ["", "  ", "\u3000"]])
 def test_no_text_is_told(tmp_path: Path, text: list[str]) -> None:
-    with pytest.raises(DataError, match="the training data has no text"):
+    with pytest.raises(DataError, match="the corpus is empty: the training data has no line with text"):
         train_tokenizer(text, config(), tmp_path / "x.model")
 
 

@@ -1,0 +1,50 @@
+"""On a terminal a bar with the figures that matter; elsewhere plain lines."""
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from mtformer.cli.progress import TrainingProgress
+
+FIGURES = {
+    "loss": 1.5, "tokens_per_second": 12345.0, "learning_rate": 1e-3, "grad_norm": 0.5, "skipped_steps": 0.0,
+    "seconds_per_step": 2.0,
+}  # fmt: skip
+
+
+def test_plain_lines_tell_the_time_left(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="mtformer"), TrainingProgress(100) as progress:
+        progress.advance(9, 0, None)
+        progress.advance(10, 0, FIGURES)
+        progress.advance(20, 0, {**FIGURES, "skipped_steps": 3.0})
+    assert caplog.messages == [
+        "step 10/100, epoch 1, loss 1.500, 12,345 tokens/s, lr 1.00e-03, grad 0.50, 0:03:00 left",
+        "step 20/100, epoch 1, loss 1.500, 12,345 tokens/s, lr 1.00e-03, grad 0.50, 3 steps skipped, 0:02:40 left",
+    ]
+
+
+def test_a_terminal_gets_a_bar(corpus: Path, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 150, 0, 0))
+    command = [sys.executable, "-m", "mtformer", "train", str(corpus / "small.yaml"), "--run-dir", str(tmp_path / "r")]
+    process = subprocess.Popen(command, stderr=theirs, stdout=subprocess.DEVNULL)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            block = os.read(ours, 4096)
+        except OSError:  # Linux tells so that the other side is closed
+            break
+        if not block:
+            break
+        shown += block
+    assert process.wait(timeout=60) == 0, shown.decode()
+    for part in (b"12/12", b"tokens/s", b"loss", b"lr "):
+        assert part in shown

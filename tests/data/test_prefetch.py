@@ -1,0 +1,79 @@
+"""A thread that works ahead: in order, no further than asked, and gone when it is not needed."""
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from mtformer.data.prefetch import Ahead
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    """Waits up to five seconds."""
+    end = time.monotonic() + 5
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.005)
+    return holds()
+
+
+def num_threads() -> int:
+    return sum(thread.name == "ahead" for thread in threading.enumerate())
+
+
+class Source(Iterator[int]):
+    """Counts without end, or until something goes wrong."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.given = 0
+        self.fails_at = fails_at
+
+    def __next__(self) -> int:
+        if self.given == self.fails_at:
+            raise RuntimeError("broken at the source")
+        self.given += 1
+        return self.given - 1
+
+
+def test_everything_in_order_then_the_end() -> None:
+    items = Ahead(iter(range(100)), ahead=3)
+    assert list(items) == list(range(100))
+    assert list(items) == []
+    assert eventually(lambda: num_threads() == 0)
+
+
+def test_no_further_ahead_than_asked() -> None:
+    source = Source()
+    with Ahead(source, ahead=4) as items:
+        assert next(items) == 0
+        # One was taken, four wait, and one waits for a place.
+        assert eventually(lambda: source.given == 6)
+        time.sleep(0.05)
+        assert source.given == 6
+
+
+def test_what_goes_wrong_comes_in_its_place() -> None:
+    items = Ahead(Source(fails_at=3), ahead=8)
+    assert [next(items) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(RuntimeError, match="broken at the source"):
+        next(items)
+    with pytest.raises(StopIteration):
+        next(items)
+
+
+def test_closing_ends_the_thread_and_the_items() -> None:
+    with Ahead(Source(), ahead=2) as items:
+        next(items)
+        assert num_threads() == 1
+    assert num_threads() == 0
+    assert next(items, None) is None
+    items.close()
+
+
+def test_a_forgotten_one_ends_its_thread() -> None:
+    items = Ahead(Source(), ahead=2)
+    next(items)
+    del items
+    gc.collect()
+    assert eventually(lambda: num_threads() == 0)

@@ -1,0 +1,249 @@
+"""Reading pairs: every form gives the same pairs, and what is wrong is told with its place."""
+
+import gzip
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from mtformer.config.schema import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
+from mtformer.data.sources import read_pairs, source_fingerprint
+from mtformer.errors import DataError
+
+DATA = DataConfig(src_lang="en", tgt_lang="de")
+PAIRS = [("a tree", "ein Baum"), ("", ""), ("  two words ", "zwei Wörter"), ("😀", "漢字")]
+Pack = Callable[[bytes], bytes]
+
+
+def zstd_frames(content: bytes) -> bytes:
+    """Two frames, as parallel compressors write them."""
+    middle = len(content) // 2
+    return zstandard.compress(content[:middle]) + zstandard.compress(content[middle:])
+
+
+PACKERS: dict[str, Pack] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,  # as the command line tool does
+    ".frames.zst": zstd_frames,
+}
+
+
+def text_files(folder: Path, src: bytes, tgt: bytes, suffix: str = "") -> TextFiles:
+    paths = folder / f"x.en{suffix}", folder / f"x.de{suffix}"
+    for path, content in zip(paths, (src, tgt), strict=True):
+        path.write_bytes(PACKERS[suffix](content))
+    return TextFiles(src=str(paths[0]), tgt=str(paths[1]))
+
+
+def read(source: Source) -> list[tuple[str, str]]:
+    return list(read_pairs(source, DATA))
+
+
+def error_of(source: Source) -> str:
+    with pytest.raises(DataError) as error:
+        read(source)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_text_files(tmp_path: Path, suffix: str) -> None:
+    src, tgt = ("".join(pair[side] + "\n" for pair in PAIRS).encode() for side in (0, 1))
+    assert read(text_files(tmp_path, src, tgt, suffix)) == PAIRS
+
+
+def test_a_packed_file_larger_than_any_buffer(tmp_path: Path) -> None:
+    lines = [f"line {number} " + "x" * (number % 300) for number in range(20_000)]
+    content = "\n".join(lines).encode()
+    for suffix in PACKERS:
+        assert read(text_files(tmp_path, content, content, suffix)) == list(zip(lines, lines, strict=True))
+
+
+def test_lines_end_at_line_feeds_alone(tmp_path: Path) -> None:
+    src = "a\u2028b\x0bc\x0cd\x85e\x1cf\rg\x00h\r\nlast".encode()
+    assert read(text_files(tmp_path, src, b"x\ny\n")) == [
+        ("a\u2028b\x0bc\x0cd\x85e\x1cf\rg\x00h", "x"),
+        ("last", "y"),
+    ]
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    assert read(text_files(tmp_path, b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", b"x\ny\n")) == [("a", "x"), ("\ufeffb", "y")]
+
+
+@pytest.mark.parametrize(("src", "tgt"), [(3, 5), (5, 3), (0, 2), (2, 0)])
+def test_unequal_files_name_both_counts(tmp_path: Path, src: int, tgt: int) -> None:
+    message = error_of(text_files(tmp_path, b"a\n" * src, b"b\n" * tgt))
+    assert f"x.en has {src} lines but {tmp_path}/x.de has {tgt};" in message
+
+
+def test_invalid_utf8_names_the_line(tmp_path: Path) -> None:
+    assert "x.de:3: not UTF-8 (byte 0xfc at column 2)" in error_of(
+        text_files(tmp_path, b"a\nb\nc\n", b"a\nb\nT\xfcr\n")
+    )
+
+
+def test_missing_files_and_folders(tmp_path: Path) -> None:
+    good = text_files(tmp_path, b"a\n", b"b\n")
+    assert "none.en: no such file" in error_of(TextFiles(src=str(tmp_path / "none.en"), tgt=good.tgt))
+    assert f"{tmp_path}: is a folder" in error_of(TsvFile(tsv=str(tmp_path)))
+    assert "none.jsonl.gz: no such file" in error_of(JsonlFile(jsonl=str(tmp_path / "none.jsonl.gz")))
+    with pytest.raises(DataError, match=r"none.tsv: no such file"):
+        source_fingerprint(TsvFile(tsv=str(tmp_path / "none.tsv")), DATA)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst", ".frames.zst"])
+@pytest.mark.parametrize("damage", ["cut short", "overwritten", "another format"])
+def test_damaged_compressed_files(tmp_path: Path, suffix: str, damage: str) -> None:
+    content = "".join(f"sentence number {number}\n" for number in range(5000)).encode()
+    source = text_files(tmp_path, content, content, suffix)
+    packed = Path(source.tgt).read_bytes()
+    middle = len(packed) // 3
+    overwritten = packed[:middle] + b"\xff\x00\x55" * 20 + packed[middle + 60 :]
+    damaged = {"cut short": packed[:-5], "overwritten": overwritten, "another format": b"plain text\n" * 50}[damage]
+    Path(source.tgt).write_bytes(damaged)
+    assert "x.de" in error_of(source)
+    assert "damaged or cut short" in error_of(source)
+
+
+def test_tsv_columns_count_from_one(tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_text("1\ta tree\tein Baum\n2\t\tq\n", encoding="utf-8")
+    source = TsvFile(tsv=str(tmp_path / "x.tsv"), src_column=3, tgt_column=2)
+    assert read(source) == [("ein Baum", "a tree"), ("q", "")]
+
+
+def test_a_tsv_line_without_the_column(tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_text("a\tb\tc\na\tb\n", encoding="utf-8")
+    message = error_of(TsvFile(tsv=str(tmp_path / "x.tsv"), tgt_column=3))
+    assert "x.tsv:2: tgt_column asks for column 3, but the line has 2" in message
+
+
+JSON_FORMS: list[tuple[Callable[[str, str], Any], dict[str, str]]] = [
+    (lambda s, t: {"translation": {"en": s, "de": t}}, {}),
+    (lambda s, t: {"en": s, "de": t, "fr": "x"}, {}),
+    (lambda s, t: {"a": {"b": s}, "c": t}, {"src_field": "a.b", "tgt_field": "c"}),
+]
+
+
+@pytest.mark.parametrize(("form", "fields"), JSON_FORMS)
+def test_jsonl_fields(tmp_path: Path, form: Callable[[str, str], Any], fields: dict[str, str]) -> None:
+    rows = [json.dumps(form(*pair), ensure_ascii=number % 2 == 0) for number, pair in enumerate(PAIRS)]
+    (tmp_path / "x.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    assert read(JsonlFile(jsonl=str(tmp_path / "x.jsonl"), **fields)) == PAIRS
+
+
+@pytest.mark.usefixtures("_own_hub_cache")
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+@pytest.mark.parametrize(("form", "fields"), JSON_FORMS)
+def test_hugging_face_folder(
+    tmp_path: Path, form: Callable[[str, str], Any], fields: dict[str, str], ending: str
+) -> None:
+    write_dataset(tmp_path / "set", [form(*pair) for pair in PAIRS] * 600, ending)
+    source = HubDataset(dataset=str(tmp_path / "set"), **fields)
+    assert read(source) == PAIRS * 600
+    assert read(source.model_copy(update={"split": "train[1:3]"})) == PAIRS[1:3]
+
+
+@pytest.fixture
+def _own_hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `load_dataset` makes does not reach the user's cache."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "hub_cache"))
+
+
+def write_dataset(folder: Path, rows: list[dict[str, Any]], ending: str) -> None:
+    import datasets
+
+    folder.mkdir(exist_ok=True)
+    made = datasets.Dataset.from_list(rows)
+    if ending == "parquet":
+        made.to_parquet(folder / "train.parquet")
+    else:
+        made.to_json(folder / "train.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('{"en": "a", "de": ', "x.jsonl:2: not JSON"),
+        ("", "x.jsonl:2: not JSON"),
+        ('["a", "b"]', "x.jsonl:2: not a JSON object"),
+        ('{"en": "a", "fr": "b"}', "x.jsonl:2: no field 'de' (there: en, fr); name the field by tgt_field"),
+        ('{"en": 3, "de": "b"}', "x.jsonl:2: field 'en' is not text but 3"),
+        (r'{"en": "\ud800", "de": "b"}', "x.jsonl:2: field 'en' holds half a surrogate pair"),
+    ],
+)
+def test_bad_json_lines(tmp_path: Path, line: str, told: str) -> None:
+    (tmp_path / "x.jsonl").write_text('{"en": "a", "de": "b"}\n' + line + "\n", encoding="utf-8")
+    assert told in error_of(JsonlFile(jsonl=str(tmp_path / "x.jsonl")))
+
+
+def test_null_is_blank(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"en": null, "de": "b"}\n', encoding="utf-8")
+    assert read(JsonlFile(jsonl=str(tmp_path / "x.jsonl"))) == [("", "b")]
+
+
+@pytest.mark.usefixtures("_own_hub_cache")
+def test_hugging_face_mistakes(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "set", [{"en": "a", "de": "b"}], "jsonl")
+    source = HubDataset(dataset=str(tmp_path / "set"))
+    assert "['train']" in error_of(source.model_copy(update={"split": "dev"}))
+    assert "row 1: no field 'fr' (there: en, de)" in error_of(source.model_copy(update={"src_field": "fr"}))
+    assert "no_set train: " in error_of(HubDataset(dataset=str(tmp_path / "no_set")))
+
+
+def test_the_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise ConnectionError("Couldn't reach 'wmt/wmt14' on the Hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    message = error_of(HubDataset(dataset="wmt/wmt14", name="de-en"))
+    assert message.startswith("wmt/wmt14 de-en train: the Hugging Face hub cannot be reached; check the connection, or")
+
+
+def test_a_fingerprint_is_of_the_content(tmp_path: Path) -> None:
+    first = text_files(tmp_path, b"a\n", b"b\n")
+    (tmp_path / "elsewhere").mkdir()
+    copy = text_files(tmp_path / "elsewhere", b"a\n", b"b\n")
+    assert source_fingerprint(first, DATA) == source_fingerprint(copy, DATA)
+    turned = TextFiles(src=first.tgt, tgt=first.src)
+    (tmp_path / "other").mkdir()
+    other = text_files(tmp_path / "other", b"a\n", b"c\n")
+    assert len({source_fingerprint(source, DATA) for source in (first, turned, other)}) == 3
+
+
+@pytest.mark.usefixtures("_own_hub_cache")
+def test_fingerprints_of_columns_fields_and_data_sets(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text('{"en": "a", "de": "b"}\n', encoding="utf-8")
+    write_dataset(tmp_path / "set", [{"en": "a", "de": "b"}] * 5, "jsonl")
+    sources: list[Source] = [
+        TsvFile(tsv=str(tmp_path / "x")),
+        TsvFile(tsv=str(tmp_path / "x"), src_column=2, tgt_column=1),
+        JsonlFile(jsonl=str(tmp_path / "x")),
+        JsonlFile(jsonl=str(tmp_path / "x"), src_field="de"),
+        HubDataset(dataset=str(tmp_path / "set")),
+        HubDataset(dataset=str(tmp_path / "set"), split="train[:2]"),
+    ]
+    prints = [source_fingerprint(source, DATA) for source in sources]
+    assert len(set(prints)) == len(sources)
+    assert prints == [source_fingerprint(source, DATA) for source in sources]
+    write_dataset(tmp_path / "set", [{"en": "a", "de": "c"}] * 5, "jsonl")
+    assert source_fingerprint(sources[4], DATA) != prints[4]
+
+
+def test_real_files_have_the_lines_they_should(shared_data: Path) -> None:
+    for name, lines in (("train", 29_000), ("val", 1_014), ("test_2016_flickr", 1_000)):
+        folder = shared_data / "multi30k"
+        source = TextFiles(src=str(folder / f"{name}.en.gz"), tgt=str(folder / f"{name}.de.gz"))
+        assert sum(1 for _ in read_pairs(source, DATA)) == lines
+    noisy = TsvFile(tsv=str(shared_data / "noisy_en_de" / "paracrawl_v3.tsv"))
+    assert sum(1 for _ in read_pairs(noisy, DATA)) == 2_000
