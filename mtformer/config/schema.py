@@ -125,7 +125,7 @@ class DataConfig(Section):
     cache_dir: str | None = None
     """Where tokenised corpora lie; default `~/.cache/mtformer`, or `MTFORMER_CACHE`."""
     num_workers: Positive | None = None
-    """Processes that tokenise; default: the cores there are."""
+    """Threads that tokenise; default: the cores there are."""
 
 
 class TokenizerConfig(Section):

@@ -31,7 +31,7 @@ class Prepared:
     def dev_batches(self, config: Config) -> Iterator[Batch]:
         """Dev once, by length."""
         assert self.dev is not None
-        return ordered_batches(self.dev, config.training.batch_tokens)
+        return ordered_batches(self.dev, config.training.batch_tokens, config.model.max_positions - 1)
 
     def dev_text(self) -> tuple[list[str], list[str]]:
         """Sources and references of dev; none without dev."""
@@ -57,12 +57,13 @@ def prepare_experiment(config: Config, tokenizer_folder: Path) -> Prepared:
     tokenizers = TokenizerPair.load(tokenizer_folder) if exists else make_tokenizers(config, tokenizer_folder)
     if tokenizers.joint != config.tokenizer.joint:
         raise ConfigError(f"tokenizer.joint is {config.tokenizer.joint}, but {tokenizer_folder} holds the other kind")
-    store = prepare(config.data.train, config.data, tokenizers, is_training=True)
+    training, alpha = config.training, config.tokenizer.sampling_alpha
+    store = prepare(config.data.train, config.data, tokenizers, is_training=True, keep_text=alpha > 0)
     for line in store.report.lines():
         log.info("data: %s", line)
     dev = prepare(config.data.dev, config.data, tokenizers, is_training=False) if config.data.dev else None
-    training, alpha = config.training, config.tokenizer.sampling_alpha
-    batches = TrainingBatches(store, training.batch_tokens, training.seed, tokenizers, alpha)
+    longest = config.data.filters.max_tokens
+    batches = TrainingBatches(store, training.batch_tokens, training.seed, tokenizers, alpha, longest)
     return Prepared(tokenizers, store, dev, batches)
 
 

@@ -60,6 +60,7 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):  # another libc (musl): it has its own ways
         return
-    m_trim_threshold, m_mmap_threshold = -1, -3
-    mallopt(m_mmap_threshold, 1 << 30)
+    m_trim_threshold, m_mmap_threshold, m_mmap_max = -1, -3, -4
     mallopt(m_trim_threshold, (1 << 31) - 1)
+    if not mallopt(m_mmap_threshold, 1 << 30):  # older versions refuse more than 32 MiB
+        mallopt(m_mmap_max, 0)

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Multi30k en-de from local files: bash scripts/multi30k.sh FOLDER [CONFIG] [option or section.key=value ...]
+# FOLDER holds {train,val,test_2016_flickr}.{en,de}, plain or .gz. Trains, then prints the scores on test_2016_flickr.
+set -euo pipefail
+if [[ $# == 0 || ! -d $1 ]]; then
+    echo "usage: bash scripts/multi30k.sh FOLDER [CONFIG] [option or section.key=value ...]" >&2
+    exit 2
+fi
+folder=$(CDPATH='' cd -- "$1" && pwd)
+CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+source scripts/environment.sh
+config=${2:-configs/multi30k_en_de.yaml}
+
+file() { [[ -e $folder/$1 ]] && printf '%s' "$folder/$1" || printf '%s' "$folder/$1.gz"; }
+source_of() { printf "{src: '%s', tgt: '%s'}" "$(file "$1.en")" "$(file "$1.de")"; }
+
+make_environment .venv .
+exec .venv/bin/mtformer train "$config" "${@:3}" \
+    "data.train=[$(source_of train)]" "data.dev=[$(source_of val)]" \
+    "data.test={test_2016_flickr: $(source_of test_2016_flickr)}"
