@@ -21,7 +21,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     overrides = [f"data.{key}=[{{src: {folder}/{name}.en, tgt: {folder}/{name}.de}}]" for key, name in
                  (("train", "train"), ("dev", "dev"))]  # fmt: skip
-    return [*overrides, f"data.test={{test: {{src: {folder}/test.en, tgt: {folder}/test.de}}}}"]
+    return [*overrides, "data.test={}", f"data.test={{test: {{src: {folder}/test.en, tgt: {folder}/test.de}}}}"]
 
 
 def test_there_are_configs() -> None:

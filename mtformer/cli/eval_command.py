@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from mtformer.decoding.translator import Translator
     from mtformer.evaluation.evaluate import EvalSet, Evaluation
 
+PRECISION_HELP = "fp32, bf16, fp16 (CUDA), or auto: what the device multiplies fastest."
 CHECKPOINT_HELP = "averaged, best, last, a step, or a path; default: the first there is of averaged, best, last."
 
 
@@ -22,6 +23,7 @@ def evaluate(
     beam_size: Annotated[int | None, typer.Option(min=1, help="1: greedy.", show_default=False)] = None,
     length_penalty: Annotated[float | None, typer.Option(min=0.0, help="alpha.", show_default=False)] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    precision: Annotated[str, typer.Option(help=PRECISION_HELP)] = "fp32",
     checkpoint: Annotated[str | None, typer.Option(help=CHECKPOINT_HELP, show_default=False)] = None,
     output: Annotated[
         Path | None, typer.Option("--output", help="Folder of the results; default: RUN/eval.", show_default=False)
@@ -36,7 +38,7 @@ def evaluate(
         raise ConfigError("--testset and --src exclude each other; give one of them")
     from mtformer.decoding.translator import Translator, override
 
-    translator = Translator.load(run, checkpoint, device)
+    translator = Translator.load(run, checkpoint, device, precision)
     translator.decoding = override(translator.decoding, beam_size=beam_size, length_penalty=length_penalty)
     evaluate_sets(run, _sets(run, src, ref, testset), translator, output)
 

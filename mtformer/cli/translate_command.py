@@ -7,7 +7,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.eval_command import CHECKPOINT_HELP
+from mtformer.cli.eval_command import CHECKPOINT_HELP, PRECISION_HELP
 
 if TYPE_CHECKING:
     from mtformer.decoding.translator import Translator
@@ -38,12 +38,13 @@ def translate(
         int | None, typer.Option(min=1, help="Source tokens x beams of a batch.", show_default=False)
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    precision: Annotated[str, typer.Option(help=PRECISION_HELP)] = "fp32",
     checkpoint: Annotated[str | None, typer.Option(help=CHECKPOINT_HELP, show_default=False)] = None,
 ) -> None:
     """Translate lines from stdin (or a file) to stdout (or a file); interactive at a terminal."""
     from mtformer.decoding.translator import Translator, override
 
-    translator = Translator.load(run, checkpoint, device)
+    translator = Translator.load(run, checkpoint, device, precision)
     translator.decoding = override(
         translator.decoding,
         beam_size=beam_size,

@@ -12,6 +12,7 @@ from mtformer.data.batches import Batch, TrainingBatches, ordered_batches
 from mtformer.data.sources import read_pairs
 from mtformer.data.store import Store, prepare
 from mtformer.errors import ConfigError
+from mtformer.evaluation.evaluate import source_set
 from mtformer.rundir import atomic_folder
 from mtformer.text.tokenizer import JOINT, SRC, TGT, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
@@ -53,15 +54,18 @@ def prepare_experiment(config: Config, tokenizer_folder: Path) -> Prepared:
         DataError: when data or tokenizer models are not as they should be.
         ConfigError: when the tokenizers do not fit the config.
     """
+    for name, source in config.data.test.items():
+        source_set(name, source, config.data)  # a test set that cannot be read is told now, not after the training
     exists = tokenizer_folder.is_dir()
     tokenizers = TokenizerPair.load(tokenizer_folder) if exists else make_tokenizers(config, tokenizer_folder)
     if tokenizers.joint != config.tokenizer.joint:
         raise ConfigError(f"tokenizer.joint is {config.tokenizer.joint}, but {tokenizer_folder} holds the other kind")
     training, alpha = config.training, config.tokenizer.sampling_alpha
     store = prepare(config.data.train, config.data, tokenizers, is_training=True, keep_text=alpha > 0)
-    for line in store.report.lines():
-        log.info("data: %s", line)
     dev = prepare(config.data.dev, config.data, tokenizers, is_training=False) if config.data.dev else None
+    for name, one in (("train", store), ("dev", dev)):
+        for line in one.report.lines() if one is not None else ():
+            log.info("%s: %s", name, line)
     longest = config.data.filters.max_tokens
     batches = TrainingBatches(store, training.batch_tokens, training.seed, tokenizers, alpha, longest)
     return Prepared(tokenizers, store, dev, batches)

@@ -19,7 +19,7 @@ from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.experiment.resuming import compare
 from mtformer.model.hardware import keep_freed_memory, pick_device, pick_precision
 from mtformer.model.transformer import Transformer, count_parameters
-from mtformer.rundir import RunDir, write_text
+from mtformer.rundir import RunDir, read_meta, write_text
 from mtformer.training.average import average_last
 from mtformer.training.loop import Position, Trainer
 from mtformer.training.metrics import Progress
@@ -85,7 +85,7 @@ def train_experiment(config: Config, run: RunDir, progress: Progress, resume: bo
     if not config.data.train:
         raise ConfigError("data.train: no training data; name at least one source")
     device = pick_device(config.training.device)
-    precision = pick_precision(config.training.precision, device)
+    precision = pick_precision(_earlier_precision(run, config) if resume else config.training.precision, device)
     keep_freed_memory()
     with prepared_run(run, config, resume, overwrite):
         prepared = prepare_experiment(config, run.tokenizer)
@@ -105,6 +105,14 @@ def train_experiment(config: Config, run: RunDir, progress: Progress, resume: bo
         steps = average_last(run, min(config.training.average_last, len(run.regular_steps())))
         log.info("averaged the checkpoints of steps %s", ", ".join(map(str, steps)))
     return Outcome(position, was_finished)
+
+
+def _earlier_precision(run: RunDir, config: Config) -> str:
+    """What `auto` was picked to be when the run began: picking measures, and could turn out otherwise."""
+    steps = run.steps()
+    if config.training.precision != "auto" or not steps:
+        return config.training.precision
+    return str(read_meta(run.checkpoint(steps[-1]))["precision"])
 
 
 def make_trainer(config: Config, run: RunDir, step: TrainingStep, prepared: Prepared, progress: Progress) -> Trainer:

@@ -15,6 +15,8 @@ log = logging.getLogger("mtformer")
 
 def pick_device(name: str) -> torch.device:
     """`auto`, `cpu` or `cuda` -> the device; raises DeviceError when CUDA is asked for and not there."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise DeviceError(f"device '{name}': no such device; use auto, cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
         raise DeviceError(
             "device 'cuda': PyTorch sees no CUDA device here; use device cpu or auto, or install a CUDA build"
@@ -26,6 +28,8 @@ def pick_device(name: str) -> torch.device:
 
 def pick_precision(name: str, device: torch.device) -> str:
     """`auto` -> `bf16` where the hardware multiplies it faster, else `fp32`; raises DeviceError on what cannot be."""
+    if name not in ("auto", *DTYPES):
+        raise DeviceError(f"precision '{name}': no such precision; use auto, {', '.join(DTYPES)}")
     if name == "fp16" and device.type == "cpu":
         raise DeviceError("precision 'fp16' needs a CUDA device; on a CPU use auto, bf16 or fp32")
     if name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):

@@ -4,7 +4,7 @@ A checkpoint is a folder that appears whole or not at all:
 
     model.safetensors   the weights, tied ones once
     trainer.pt          optimizer, scaler, random state, position: loads with weights_only=True, so it can run no code
-    meta.json           step, dev metrics, SHA-256 of the two files
+    meta.json           step, dev metrics, precision of training, SHA-256 of the two files
 """
 
 import json
@@ -28,6 +28,7 @@ def save_checkpoint(
     model: nn.Module,
     trainer_state: dict[str, Any],
     metrics: dict[str, float],
+    precision: str,
     is_temporary: bool = False,
 ) -> Path:
     """Writes the checkpoint of a step; raises CheckpointError when the disk refuses, and leaves nothing half-written.
@@ -40,7 +41,7 @@ def save_checkpoint(
         with atomic_folder(target) as folder:
             save_weights(model, folder / WEIGHTS)
             torch.save(trainer_state, folder / TRAINER_STATE)
-            _write_meta(folder, step, metrics, is_temporary=is_temporary)
+            _write_meta(folder, step, metrics, precision=precision, is_temporary=is_temporary)
     except Exception as error:
         # safetensors and torch wrap a full disk in errors of their own, so each kind is caught here.
         raise CheckpointError(

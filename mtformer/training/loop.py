@@ -212,5 +212,7 @@ class Trainer:
             "rng": torch.get_rng_state(),
             "cuda_rng": torch.cuda.get_rng_state() if self.step.device.type == "cuda" else None,
         }
-        save_checkpoint(self.run, self.position.step, self.step.model, state, metrics, is_temporary)
+        save_checkpoint(
+            self.run, self.position.step, self.step.model, state, metrics, self.step.precision, is_temporary
+        )
         prune(self.run, self.config)

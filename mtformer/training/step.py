@@ -39,8 +39,12 @@ class TrainingStep:
     def __init__(self, model: Transformer, config: TrainingConfig, precision: str) -> None:
         self.model = model
         self.config = config
+        self.precision = precision
         self.device = model.output.device
         model.compute_dtype = DTYPES[precision]
+        if self.device.type == "cuda":
+            # With explicit masks cuDNN's attention has given NaN gradients at some lengths (pytorch#196678).
+            torch.backends.cuda.enable_cudnn_sdp(False)
         self.forward = torch.compile(model, dynamic=True) if config.compile else model
         self.optimizer = make_optimizer(model, config)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")

@@ -43,6 +43,7 @@ def empty(corpus: Path, folder: Path) -> list[object]:
     [
         (lambda c, f: ["data.train.0.src=nowhere.en"], ["nowhere.en", "no such file"]),
         (lambda c, f: ["data.dev.0.src=nowhere.en"], ["nowhere.en", "no such file"]),
+        (lambda c, f: ["data.test.small.src=nowhere.en"], ["nowhere.en", "no such file"]),
         (cut_line, ["train.en", "600 lines", "short.de", "599"]),
         (bad_utf8, ["bad.en:3", "UTF-8"]),
         (empty, ["empty"]),
@@ -68,6 +69,11 @@ def test_train(
 def test_no_gpu_when_one_is_asked_for(corpus: Path, trained: tuple[Path, object], tmp_path: Path) -> None:
     assert "cuda" in error_of("train", corpus / "small.yaml", "training.device=cuda", "--run-dir", tmp_path / "run")
     assert "cuda" in error_of("translate", trained[0], "--device", "cuda")
+
+
+def test_a_device_or_precision_that_is_none(trained: tuple[Path, object]) -> None:
+    assert "use auto, cpu or cuda" in error_of("translate", trained[0], "--device", "gpu")
+    assert "use auto, fp32, bf16, fp16" in error_of("eval", trained[0], "--precision", "int9")
 
 
 def test_a_run_directory_that_exists(run: Path, corpus: Path) -> None:

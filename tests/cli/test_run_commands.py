@@ -1,6 +1,8 @@
 """`translate`, `eval`, `average` and `export` on a run and on a bundle."""
 
 import json
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +68,7 @@ def test_checkpoint_and_search_options_matter(trained: tuple[Path, Result], corp
     assert averaged == first("--checkpoint", "averaged") != first("--checkpoint", 4)
     assert first("--checkpoint", "last") == first("--checkpoint", 12)
     assert first("--checkpoint", RunDir(trained[0]).checkpoint(4)) == first("--checkpoint", 4)
+    assert first("--precision", "bf16").count("\n") == averaged.count("\n")
     short = first("--max-length-ratio", 0.01)
     assert all(len(line.split()) <= 11 for line in short.splitlines())
     assert first("--beam-size", 1) != averaged or first("--beam-size", 5) != averaged
@@ -94,3 +97,16 @@ def test_translate_in_a_real_pipe_starts_and_ends_cleanly(trained: tuple[Path, R
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.count("\n") == 2
     assert "Traceback" not in done.stderr
+
+
+def test_translate_talks_at_a_terminal(trained: tuple[Path, Result]) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "mtformer", "translate", str(trained[0])]
+    process = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    os.write(ours, b"The man sleeps.\nThe woman sees a dog.\n\x04")
+    out, errors = process.communicate(timeout=60)
+    os.close(theirs)
+    os.close(ours)
+    assert process.returncode == 0, errors.decode()
+    assert out.count(b"\n") == 2
+    assert b"type a sentence" in errors

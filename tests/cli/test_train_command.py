@@ -1,6 +1,8 @@
 """`mtformer train`: the whole road, what it leaves behind, and how it goes on."""
 
+import gzip
 import json
+import lzma
 import os
 import re
 import signal
@@ -14,7 +16,7 @@ from program import invoke
 from typer.testing import Result
 
 from mtformer.config.loading import load_config
-from mtformer.rundir import RunDir
+from mtformer.rundir import RunDir, read_meta
 
 
 def test_the_road_ends_with_scores_and_their_signatures(trained: tuple[Path, Result]) -> None:
@@ -59,6 +61,8 @@ def test_resume_goes_on_and_tells_what_changed(run: Path, corpus: Path) -> None:
     result = invoke("train", corpus / "small.yaml", "training.max_steps=16", "--run-dir", run, "--resume")
     assert result.exit_code == 0, result.stderr
     assert "training.max_steps 12 -> 16" in result.stderr
+    precisions = {read_meta(RunDir(run).checkpoint(step))["precision"] for step in RunDir(run).steps()}
+    assert len(precisions) == 1
     assert "resumed at step 12 of 16" in result.stderr
     assert RunDir(run).steps()[-1] == 16
 
@@ -106,3 +110,32 @@ def test_a_signal_saves_and_tells_how_to_go_on(number: signal.Signals, code: int
     result = invoke("train", corpus / "small.yaml", f"training.max_steps={step + 1}", "--run-dir", run.path, "--resume")
     assert result.exit_code == 0, result.stderr
     assert run.steps()[-1] == step + 1
+
+
+def test_sources_of_every_kind_separate_vocabularies_and_sampling(corpus: Path, tmp_path: Path) -> None:
+    """Each kind of source gives 100 other lines of the same corpus, and the report counts all of them."""
+    pairs = list(zip(*((corpus / f"train.{side}").read_text().splitlines() for side in ("en", "de")), strict=True))
+    with gzip.open(tmp_path / "a.en.gz", "wt") as en, lzma.open(tmp_path / "a.de.xz", "wt") as de:
+        en.writelines(f"{src}\n" for src, _ in pairs[:100])
+        de.writelines(f"{tgt}\n" for _, tgt in pairs[:100])
+    (tmp_path / "b.tsv").write_text("".join(f"{n}\t{tgt}\t{src}\n" for n, (src, tgt) in enumerate(pairs[100:200])))
+    rows = [json.dumps({"id": 1, "text": {"en": src, "de": tgt}}) for src, tgt in pairs[200:300]]
+    (tmp_path / "c.jsonl").write_text("\n".join(rows) + "\n")
+    (tmp_path / "hub").mkdir()
+    rows = [json.dumps({"translation": {"en": src, "de": tgt}}) for src, tgt in pairs[300:400]]
+    (tmp_path / "hub" / "train.jsonl").write_text("\n".join(rows) + "\n")
+    sources = (
+        f"[{{src: {tmp_path}/a.en.gz, tgt: {tmp_path}/a.de.xz}}, "
+        f"{{tsv: {tmp_path}/b.tsv, src_column: 3, tgt_column: 2}}, "
+        f"{{jsonl: {tmp_path}/c.jsonl, src_field: text.en, tgt_field: text.de}}, {{dataset: {tmp_path}/hub}}]"
+    )
+    separate = ["tokenizer.joint=false", "model.tie_embeddings=output", "tokenizer.vocab_size=200"]
+    sampled = ["tokenizer.model_type=bpe", "tokenizer.sampling_alpha=0.1"]
+    run = RunDir(tmp_path / "run")
+    result = invoke("train", corpus / "small.yaml", f"data.train={sources}", *separate, *sampled, "--run-dir", run.path)
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(run.data_report.read_text())["read"] == 400
+    assert sorted(path.name for path in run.tokenizer.iterdir()) == ["src.model", "tgt.model"]
+    result = invoke("translate", run.path, stdin=b"The man sleeps.\n")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.count("\n") == 1

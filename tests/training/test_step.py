@@ -64,12 +64,23 @@ def test_a_gradient_that_is_not_finite_moves_nothing() -> None:
     assert not step.optimizer.state
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_it_learns_to_reverse(precision: str) -> None:
     step = toy_step(toy_config(learning_rate=1e-2, schedule="constant", warmup_steps=20), precision)
     losses = [float(step.run([batch := toy_batch(n % 4)], n).nll / batch.num_tgt_tokens) for n in range(1, 151)]
     assert sum(losses[-8:]) < 0.55 * sum(losses[:8])
     assert all(p.dtype == torch.float32 for p in step.model.parameters())
+
+
+def test_fp16_clips_the_true_gradient_and_halves_the_scale_on_overflow() -> None:
+    step, reference = (without_dropout(toy_step(toy_config(), precision)) for precision in ("fp16", "fp32"))
+    norms = [float(one.run([toy_batch(1)], 1).grad_norm) for one in (step, reference)]
+    assert norms[0] == pytest.approx(norms[1], rel=0.02)  # not the 65,536 times larger one of the scaled loss
+    before, scale = weights(step).clone(), step.scaler.get_scale()
+    step.model.decoder_norm.weight.register_hook(lambda grad: grad * float("inf"))
+    assert not step.run([toy_batch(2)], 2).is_finite
+    assert torch.equal(weights(step), before)
+    assert step.scaler.get_scale() == scale / 2
 
 
 def test_compiled_equals_eager() -> None:
