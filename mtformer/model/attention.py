@@ -3,6 +3,7 @@
 B batch, T query length, S key length, D model width, H heads, G key/value heads, K width of a head.
 """
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -45,16 +46,16 @@ def attend_fused(
     )
 
 
-# On CPU the written-out form is faster until T x S weights no longer fit the cache: forward and backward,
-# 290 x 4 heads x 14 x 14 x 32, two Zen 4 cores: bf16 3.1 ms against 37 fused, fp32 4.7 against 9.5.
-CPU_FUSED_FROM = 256 * 256
+# T x S from which the fused kernel is taken on CPU. Forward and backward on two Zen 4 cores, ms written out / fused:
+# fp32 14 x 14 5.6 / 10.1, 128 x 128 14.2 / 10.5; bf16 14 x 14 3.5 / 35.9, 512 x 512 22.2 / 32.4 (longer not measured).
+CPU_FUSED_FROM = {torch.float32: 128 * 128, torch.float64: 128 * 128, torch.bfloat16: 1024 * 1024}
 
 
 def use_fused(q_BHTK: Tensor, S: int, dropout_p: float) -> bool:
     """Whether the fused kernel is the quicker one for this device and these sizes."""
     if q_BHTK.device.type != "cpu":
         return True
-    return dropout_p == 0.0 and q_BHTK.size(2) * S >= CPU_FUSED_FROM
+    return dropout_p == 0.0 and q_BHTK.size(2) * S >= CPU_FUSED_FROM.get(q_BHTK.dtype, 128 * 128)
 
 
 class MultiHeadAttention(nn.Module):

@@ -89,11 +89,12 @@ def test_dropout_falls_on_the_weights_and_the_returned_weights_have_none() -> No
     assert 0.2 < (ratio == 0).double().mean().item() < 0.3
 
 
-def test_the_kernel_follows_the_size_and_the_dropout() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_kernel_follows_the_size_the_dtype_and_the_dropout(dtype: torch.dtype) -> None:
     def pick(T: int, dropout_p: float) -> bool:
-        return use_fused(torch.empty(1, 1, T, 1), CPU_FUSED_FROM // 256, dropout_p)
+        return use_fused(torch.empty(1, 1, T, 1, dtype=dtype), CPU_FUSED_FROM[dtype] // 128, dropout_p)
 
-    assert [pick(255, 0.0), pick(256, 0.0), pick(256, 0.1)] == [False, True, False]
+    assert [pick(127, 0.0), pick(128, 0.0), pick(128, 0.1)] == [False, True, False]
 
 
 def as_numpy(attention: MultiHeadAttention) -> reference.Weights:
