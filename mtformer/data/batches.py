@@ -6,8 +6,8 @@ B pairs, S source length and T target length in tokens, eos or bos counted.
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Any
+from itertools import chain, islice
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -44,7 +44,13 @@ class Batch:
     epoch: int = 0
     index: int = 0
     """Number of the batch in its epoch, from 0."""
-    batches_in_epoch: int = 0
+    end: tuple[int, int] = (0, 0)
+    """Where the run stands after it, and after the batches of other processes beside it: (epoch, pairs of it)."""
+
+    @property
+    def num_cells(self) -> int:
+        """Pairs times the longer of the two lengths, padding counted: what `batch_tokens` limits."""
+        return self.src_BS.size(0) * max(self.src_BS.size(1), self.tgt_in_BT.size(1))
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch there; from pinned memory the copy does not wait."""
@@ -53,6 +59,35 @@ class Batch:
     def pin_memory(self) -> "Batch":
         """The same batch in page-locked memory (CUDA only)."""
         return self._each(lambda tensor: tensor.pin_memory())
+
+    def split(self, max_cells: int | None) -> "list[Batch]":
+        """Itself, or halves of halves until each has at most so many cells, or one pair."""
+        num_rows = self.src_BS.size(0)
+        if max_cells is None or self.num_cells <= max_cells or num_rows == 1:
+            return [self]
+        halves = (self._rows(slice(0, num_rows // 2)), self._rows(slice(num_rows // 2, num_rows)))
+        return [piece for half in halves for piece in half.split(max_cells)]
+
+    def without_targets(self) -> "Batch":
+        """The same shapes with nothing to predict: no loss and no gradient comes of it, and it counts for nothing."""
+        nothing = torch.full_like(self.tgt_out_BT, PAD)
+        return replace(self, tgt_out_BT=nothing, num_pairs=0, num_src_tokens=0, num_tgt_tokens=0)
+
+    def _rows(self, rows: slice) -> "Batch":
+        tgt_out_BT, lengths_B = self.tgt_out_BT[rows], self.src_lengths_B[rows]
+        tgt_keep_BT = tgt_out_BT != PAD
+        S, T = int(lengths_B.max()), max(1, int(tgt_keep_BT.sum(dim=1).max()))
+        counts = (len(lengths_B), int(lengths_B.sum()), int(tgt_keep_BT.sum()))
+        return replace(
+            self,
+            src_BS=self.src_BS[rows, :S],
+            tgt_in_BT=self.tgt_in_BT[rows, :T],
+            tgt_out_BT=tgt_out_BT[:, :T],
+            src_lengths_B=lengths_B,
+            num_pairs=counts[0],
+            num_src_tokens=counts[1],
+            num_tgt_tokens=counts[2],
+        )
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         return replace(
@@ -157,7 +192,7 @@ def ordered_batches(store: Store, batch_tokens: int, max_tokens: int | None = No
         src, tgt = store.gather(indices)
         if max_tokens is not None:
             src, tgt = _shortened(src, max_tokens), _shortened(tgt, max_tokens)
-        yield replace(_batch(src, tgt), index=index, batches_in_epoch=len(plan))
+        yield replace(_batch(src, tgt), index=index)
 
 
 class TrainingBatches:
@@ -210,26 +245,51 @@ class TrainingBatches:
         src, tgt = self._sampled(indices, plain, [self.seed, epoch, index]) if self.sampling_alpha else plain
         return replace(_batch(src, tgt), epoch=epoch, index=index)
 
-    def start(self, epoch: int = 0, pairs: int = 0, batch: int = 0, ahead: int = 8) -> Ahead[Batch]:
-        """Batches without end, epoch after epoch, made ahead by a thread; with `close()`, and usable in `with`.
+    def start(
+        self,
+        epoch: int = 0,
+        pairs: int = 0,
+        *,
+        max_epochs: int | None = None,
+        rank: int = 0,
+        num_ranks: int = 1,
+        pin: bool = False,
+        ahead: int = 8,
+    ) -> Ahead[Batch]:
+        """Batches epoch after epoch, made ahead by a thread; with `close()`, and usable in `with`.
+
+        Several processes take turns on the same list: of each `num_ranks` batches in a row, process `rank` gets the
+        one of its number, all in all as many as each other. Those that have none left at the very end get one without
+        targets.
 
         Args:
             epoch: the epoch to start in.
             pairs: pairs of that epoch to pass over. When they end inside a batch (batch_tokens was changed), that
                 batch comes whole.
-            batch: or instead, batches of that epoch to pass over.
+            max_epochs: the end; None: never.
+            rank, num_ranks: this process, and how many there are.
+            pin: put them into page-locked memory, from which CUDA copies without waiting.
             ahead: batches that wait ready at most.
         """
-        return Ahead(self._all(epoch, pairs, batch), ahead)
+        places = self._places(epoch, pairs, max_epochs)
+        return Ahead(self._share(places, rank, num_ranks, pin), ahead)
 
-    def _all(self, epoch: int, pairs: int, batch: int) -> Iterator[Batch]:
-        while True:
+    def _places(self, epoch: int, pairs: int, max_epochs: int | None) -> "Iterator[_Place]":
+        """Every batch of the run, not made yet."""
+        while max_epochs is None or epoch < max_epochs:
             plan = self.plan(epoch)
-            if pairs:
-                batch = int(np.searchsorted(np.cumsum([len(indices) for indices in plan]), pairs, side="right"))
-            for index in range(batch, len(plan)):
-                yield replace(self.make(plan[index], epoch, index), batches_in_epoch=len(plan))
-            epoch, pairs, batch = epoch + 1, 0, 0
+            ends = np.cumsum([len(indices) for indices in plan])
+            for index in range(int(np.searchsorted(ends, pairs, side="right")), len(plan)):
+                yield _Place(plan[index], epoch, index, int(ends[index]))
+            epoch, pairs = epoch + 1, 0
+
+    def _share(self, places: "Iterator[_Place]", rank: int, num_ranks: int, pin: bool) -> Iterator[Batch]:
+        while group := list(islice(places, num_ranks)):
+            mine, last = group[min(rank, len(group) - 1)], group[-1]
+            batch = replace(self.make(mine.indices, mine.epoch, mine.number), end=(last.epoch, last.end_pairs))
+            if rank >= len(group):
+                batch = batch.without_targets()
+            yield batch.pin_memory() if pin else batch
 
     def _growths(self) -> list[float]:
         """How many times longer sampled segmentations are, source and target, for 95 in 100 lines."""
@@ -257,6 +317,14 @@ class TrainingBatches:
                 ]
             sampled.append(Ragged(*_flatten(rows)))
         return sampled[0], sampled[1]
+
+
+class _Place(NamedTuple):
+    indices: Ints
+    epoch: int
+    number: int
+    end_pairs: int
+    """Pairs of the epoch behind us after this batch."""
 
 
 def _batch(src: Ragged, tgt: Ragged) -> Batch:

@@ -119,7 +119,10 @@ def make_trainer(config: Config, run: RunDir, step: TrainingStep, prepared: Prep
     """The training loop with its data, its dev set, and its way to decode dev."""
 
     def batches_from(epoch: int, pairs: int) -> Iterator[Batch]:
-        return prepared.batches.start(epoch, pairs)
+        ranks, on_cuda = step.ranks, step.device.type == "cuda"
+        return prepared.batches.start(
+            epoch, pairs, max_epochs=config.training.max_epochs, rank=ranks.rank, num_ranks=ranks.size, pin=on_cuda
+        )
 
     def dev_batches() -> Iterable[Batch]:
         return prepared.dev_batches(config)

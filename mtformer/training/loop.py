@@ -1,5 +1,6 @@
 """The training loop: steps, log lines, validations, checkpoints, and where a run goes on after it stopped."""
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -15,11 +16,10 @@ from mtformer.rundir import LOWER_IS_BETTER, WEIGHTS, RunDir
 from mtformer.training.checkpoint import load_trainer_state, prune, save_checkpoint
 from mtformer.training.metrics import MetricsFile, Progress, Window
 from mtformer.training.signals import StopSignal
-from mtformer.training.step import TrainingStep
+from mtformer.training.step import MAX_SKIPPED_IN_A_ROW, TrainingStep
 from mtformer.training.validation import DecodeDev, dev_loss
 from mtformer.weights import load_weights
 
-MAX_SKIPPED_IN_A_ROW = 20
 log = logging.getLogger("mtformer")
 
 
@@ -53,7 +53,7 @@ class Trainer:
         config: the experiment.
         run: where checkpoints and metrics go.
         step: the model with its optimizer.
-        batches_from: (epoch, pairs of it to pass over) -> batches without end, with `epoch` in each.
+        batches_from: (epoch, pairs of it to pass over) -> the batches from there on, each with its `end`.
         dev_batches: a function that gives the dev batches anew, or None without dev data.
         decode_dev: translates and scores dev, or None.
         progress: where the figures are shown.
@@ -72,13 +72,13 @@ class Trainer:
         self.config = config.training
         self.run = run
         self.step = step
+        self.ranks = step.ranks
         self.batches_from = batches_from
         self.dev_batches = dev_batches
         self.decode_dev = decode_dev
         self.progress = progress
         self.metrics = MetricsFile(run.metrics, self.config.tensorboard)
         self.position = Position()
-        self.skipped_in_a_row = 0
         self.mark = time.perf_counter()
         """When `position.seconds` was last brought up to date."""
 
@@ -113,7 +113,7 @@ class Trainer:
         with StopSignal() as stop:
             while not self.is_done():
                 waited = time.perf_counter()
-                micro_batches = self._next_batches(batches)
+                micro_batches = list(itertools.islice(batches, self.config.accumulation_steps))
                 window.waiting += time.perf_counter() - waited
                 if not micro_batches:
                     if self.position.step not in self.run.regular_steps():
@@ -137,34 +137,27 @@ class Trainer:
         is_stale = patience is not None and self.position.validations_since_best >= patience
         return is_stale or self.position.step >= self.config.max_steps
 
-    def _next_batches(self, batches: Iterator[Batch]) -> list[Batch]:
-        """The micro-batches of a step; fewer at the end of the last epoch, none after it."""
-        found: list[Batch] = []
-        while len(found) < self.config.accumulation_steps:
-            batch = next(batches)
-            if self.config.max_epochs is not None and batch.epoch >= self.config.max_epochs:
-                break
-            found.append(batch)
-        return found
-
     def _one_step(self, micro_batches: list[Batch], window: Window) -> None:
         result = self.step.run(micro_batches, self.position.step + 1)
         self.position.step += 1
-        for batch in micro_batches:
-            if batch.epoch != self.position.epoch:
-                self.position.epoch, self.position.pairs = batch.epoch, 0
-            self.position.pairs += batch.num_pairs
+        self.position.epoch, self.position.pairs = micro_batches[-1].end
         window.add(micro_batches, result)
-        self.skipped_in_a_row = 0 if result.is_finite else self.skipped_in_a_row + 1
-        if self.skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+        # Whether a step was skipped is known to the device alone; asking a GPU costs time, and log lines ask anyway.
+        if self.step.device.type == "cpu" or self.position.step % self.config.log_every == 0:
+            self._check_gradients()
+
+    def _check_gradients(self) -> None:
+        """Ends a run that makes no progress; its weights are those of the last finite gradient, and are not saved."""
+        count = int(self.step.skipped_in_a_row)
+        if count >= MAX_SKIPPED_IN_A_ROW:
             raise MtformerError(
-                f"step {self.position.step}: the gradient was not finite {MAX_SKIPPED_IN_A_ROW} times in a row; "
-                "the last checkpoint is kept. Try a lower training.learning_rate, more warmup_steps, or precision fp32"
+                f"step {self.position.step}: the gradient was not finite {count} times in a row; the last checkpoint "
+                "is kept. Try a lower training.learning_rate, more warmup_steps, or precision fp32"
             )
 
     def _log(self, window: Window) -> Window:
         step = self.position.step
-        figures = window.figures() if step % self.config.log_every == 0 else None
+        figures = window.figures(self.ranks) if step % self.config.log_every == 0 else None
         self.progress.advance(step, self.position.epoch, figures)
         if figures is None:
             return window

@@ -1,7 +1,9 @@
 """The figures of a run as they come: metrics.jsonl (append only) and, when asked for, TensorBoard."""
 
 import json
+import math
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,6 +11,7 @@ import torch
 
 from mtformer.data.batches import Batch
 from mtformer.errors import MtformerError
+from mtformer.training.ranks import ALONE, Ranks
 from mtformer.training.step import StepResult
 
 
@@ -21,12 +24,16 @@ class MetricsFile:
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Appends a record; `kind` is train, dev or resume."""
+        finite = {name: None if value != value else value for name, value in values.items()}  # JSON has no NaN
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"kind": kind, "step": step, **values}, ensure_ascii=False) + "\n")
+            file.write(json.dumps({"kind": kind, "step": step, **finite}, ensure_ascii=False) + "\n")
         if self.writer is not None:
             for name, value in values.items():
                 if isinstance(value, int | float):
                     self.writer.add_scalar(f"{kind}/{name}", value, step)
+
+
+TENSORS = ("sums", "grad_norm")
 
 
 class Window:
@@ -36,39 +43,60 @@ class Window:
         self.start = time.perf_counter()
         self.waiting = 0.0
         self.paused = 0.0
-        self.loss = self.nll = self.grad_norm = torch.zeros(())
-        self.src_tokens = self.tgt_tokens = self.cells = self.steps = self.skipped = 0
+        self.sums = torch.zeros(4, dtype=torch.float64)
+        """Of the steps that were not skipped: smoothed loss, nll, target tokens, steps."""
+        self.grad_norm = torch.zeros(())
+        self.tokens = self.cells = self.steps = self.splits = 0
         self.learning_rate = 0.0
 
-    def add(self, batches: list[Batch], result: StepResult) -> None:
+    def add(self, batches: Sequence[Batch], result: StepResult) -> None:
         """Counts a step."""
         self.steps += 1
+        self.splits += result.num_splits
         self.learning_rate = result.learning_rate
-        self.tgt_tokens += sum(batch.num_tgt_tokens for batch in batches)
-        self.src_tokens += sum(batch.num_src_tokens for batch in batches)
-        self.cells += sum(batch.src_BS.numel() + batch.tgt_in_BT.numel() for batch in batches)
         self.grad_norm = result.grad_norm
-        if not result.is_finite:
-            self.skipped += 1
-            return
-        self.loss = self.loss.to(result.loss) + result.loss
-        self.nll = self.nll.to(result.nll) + result.nll
+        self.tokens += sum(batch.num_src_tokens + batch.num_tgt_tokens for batch in batches)
+        self.cells += sum(batch.src_BS.numel() + batch.tgt_in_BT.numel() for batch in batches)
+        tgt_tokens = sum(batch.num_tgt_tokens for batch in batches)
+        # Counts are filled in on the device: copied to it, they would make the host wait.
+        counts = [torch.full_like(result.loss, tgt_tokens), torch.ones_like(result.loss)]
+        sums = torch.stack([result.loss, result.nll, *counts]).double()
+        self.sums = self.sums.to(sums.device) + sums.where(result.is_finite, 0.0)
 
-    def figures(self) -> dict[str, float]:
-        """Means over the window: per target token, per second, and shares of 1."""
+    def figures(self, ranks: Ranks = ALONE) -> dict[str, float]:
+        """Means over the window and all processes: per target token, per second, and shares of 1.
+
+        A window of nothing but skipped steps has no loss: nan.
+        """
         seconds = time.perf_counter() - self.start - self.paused
-        real = self.src_tokens + self.tgt_tokens
+        loss, nll, tgt_tokens, steps, tokens, cells, splits = ranks.sum(
+            [*self.sums.tolist(), self.tokens, self.cells, self.splits]
+        )
         return {
-            "loss": self.loss.item() / self.tgt_tokens,
-            "nll": self.nll.item() / self.tgt_tokens,
+            "loss": loss / tgt_tokens if tgt_tokens else math.nan,
+            "nll": nll / tgt_tokens if tgt_tokens else math.nan,
             "learning_rate": self.learning_rate,
             "grad_norm": float(self.grad_norm),
-            "tokens_per_second": real / seconds,
-            "padding": 1 - real / self.cells,
+            "tokens_per_second": tokens / seconds,
+            "padding": 1 - tokens / cells,
             "waiting_for_data": self.waiting / seconds,
-            "skipped_steps": self.skipped,
+            "skipped_steps": self.steps - steps / ranks.size,
+            "split_batches": splits,
             "seconds_per_step": seconds / self.steps,
         }
+
+    def state(self) -> dict[str, float | list[float]]:
+        """What a checkpoint keeps of it, so that a run that stops inside a window writes the same line: no times."""
+        counts = {name: getattr(self, name) for name in ("tokens", "cells", "steps", "splits", "learning_rate")}
+        return {**counts, "sums": self.sums.tolist(), "grad_norm": float(self.grad_norm)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Window":
+        """The window that `state` was taken of; its clock starts now."""
+        window = cls()
+        for name, value in state.items():
+            setattr(window, name, torch.tensor(value, dtype=torch.float64) if name in TENSORS else value)
+        return window
 
 
 class Progress(Protocol):

@@ -1,30 +1,41 @@
-"""One optimizer step: micro-batches in, weights moved, sums out."""
+"""One optimizer step: micro-batches in, weights moved, sums out.
 
+Nothing here waits for the device: what the host wants to know stays in tensors until a log line asks for it.
+"""
+
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from torch import Tensor, nn
 
 from mtformer.config.schema import TrainingConfig
 from mtformer.data.batches import Batch
+from mtformer.errors import DeviceError
 from mtformer.model.hardware import DTYPES
 from mtformer.model.transformer import Transformer
-from mtformer.training.loss import linear_cross_entropy
+from mtformer.training.objective import Objective
 from mtformer.training.optimizer import learning_rate, make_optimizer
+from mtformer.training.ranks import ALONE, Ranks, synchronised
+
+MAX_SKIPPED_IN_A_ROW = 20
 
 
 class StepResult(NamedTuple):
-    """Sums over the step's target tokens, still on the device."""
+    """Sums over this process's target tokens of the step, on the device."""
 
-    loss: torch.Tensor
+    loss: Tensor
     """Smoothed, nats."""
-    nll: torch.Tensor
+    nll: Tensor
     """Plain negative log-likelihood, nats."""
-    grad_norm: torch.Tensor
+    grad_norm: Tensor
     """Before clipping."""
-    is_finite: bool
+    is_finite: Tensor
     """False: the gradient was not finite and the weights did not move."""
     learning_rate: float
+    num_splits: int
+    """Micro-batches cut in two because memory ran out."""
 
 
 class TrainingStep:
@@ -34,47 +45,135 @@ class TrainingStep:
         model: on its device, weights in float32.
         config: the `training` section.
         precision: `fp32`, `bf16` or `fp16`, already picked.
+        ranks: the processes that share the training.
     """
 
-    def __init__(self, model: Transformer, config: TrainingConfig, precision: str) -> None:
+    def __init__(self, model: Transformer, config: TrainingConfig, precision: str, ranks: Ranks = ALONE) -> None:
         self.model = model
         self.config = config
         self.precision = precision
+        self.ranks = ranks
         self.device = model.output.device
         model.compute_dtype = DTYPES[precision]
         if self.device.type == "cuda":
             # With explicit masks cuDNN's attention has given NaN gradients at some lengths (pytorch#196678).
             torch.backends.cuda.enable_cudnn_sdp(False)
-        self.forward = torch.compile(model, dynamic=True) if config.compile else model
+        self.objective: nn.Module = Objective(model, config.label_smoothing, config.compile)
         self.optimizer = make_optimizer(model, config)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
+        self.skipped_in_a_row = torch.zeros((), dtype=torch.int64, device=self.device)
+        """Steps in a row without a finite gradient; once it is `MAX_SKIPPED_IN_A_ROW` it only grows."""
+        self.max_cells: int | None = None
+        """Cells (pairs x longest side) of a micro-batch that memory allows; None: no limit was met yet."""
 
     def run(self, batches: Sequence[Batch], step: int) -> StepResult:
-        """Step number `step` (the first is 1): the mean over all target tokens of all micro-batches is minimised."""
+        """Step number `step` (the first is 1): the mean over all target tokens of all micro-batches is minimised.
+
+        Raises:
+            DeviceError: when a single pair does not fit the memory.
+        """
         rate = learning_rate(step, self.config, self.model.config.d_model)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.model.train()
-        num_tokens = sum(batch.num_tgt_tokens for batch in batches)
-        loss, nll = (torch.zeros((), device=self.device) for _ in range(2))
-        for batch in batches:
-            batch_loss, batch_nll = self.loss(batch)
-            self.scaler.scale(batch_loss / num_tokens).backward()
-            loss += batch_loss.detach()
-            nll += batch_nll
+        num_tokens = self.ranks.sum([sum(batch.num_tgt_tokens for batch in batches)])[0]
+        # PyTorch's data parallelism takes the mean over the processes, and the sum is wanted.
+        (loss, nll), num_splits = self._gradients(batches, self.ranks.size / num_tokens)
         self.scaler.unscale_(self.optimizer)
         limit = self.config.clip_norm or float("inf")
-        grad_norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
-        is_finite = bool(torch.isfinite(grad_norm))
-        if is_finite or self.scaler.is_enabled():  # the scaler skips by itself, and must see the overflow
+        grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        is_finite = grad_norm.isfinite()
+        if self.scaler.is_enabled():  # it skips by itself, and lowers its scale
             self.scaler.step(self.optimizer)
-        self.scaler.update()
+            self.scaler.update()
+        else:
+            self._move(~is_finite)
         self.optimizer.zero_grad(set_to_none=True)
-        return StepResult(loss, nll, grad_norm, is_finite, rate)
+        may_recover = is_finite & (self.skipped_in_a_row < MAX_SKIPPED_IN_A_ROW)
+        self.skipped_in_a_row = torch.where(may_recover, 0, self.skipped_in_a_row + 1)
+        return StepResult(loss, nll, grad_norm, is_finite, rate, num_splits)
 
-    def loss(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Smoothed loss and plain negative log-likelihood of a batch, summed over its target tokens."""
         batch = batch.to(self.device)
-        hidden_BTD = self.forward(batch.src_BS, batch.src_lengths_B, batch.tgt_in_BT)
-        target_N = batch.tgt_out_BT.flatten()
-        return linear_cross_entropy(hidden_BTD.flatten(0, 1), self.model.output, target_N, self.config.label_smoothing)
+        loss, nll = self.objective(batch.src_BS, batch.src_lengths_B, batch.tgt_in_BT, batch.tgt_out_BT)
+        return loss, nll
+
+    def rehearse(self, batch: Batch) -> float:
+        """Tries a micro-batch with all the memory that a step takes, and changes nothing; returns its seconds.
+
+        It is cut in two as often as memory demands, and from then on so is every micro-batch that is as large.
+
+        Raises:
+            DeviceError: when a single pair does not fit the memory.
+        """
+        start = time.perf_counter()
+        self.model.train()
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            self._gradients([batch], 1.0, is_rehearsal=True)
+            # The moments take their memory, and the step is skipped.
+            self._move(torch.ones((), dtype=torch.bool, device=self.device))
+        self.optimizer.zero_grad(set_to_none=True)
+        if devices:
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter() - start
+
+    def _move(self, is_skipped: Tensor) -> None:
+        """An optimizer step, or none; the fused kernels read that on the device, as they do for a gradient scaler."""
+        self.optimizer.found_inf = is_skipped.float()  # type: ignore[attr-defined]
+        self.optimizer.step()
+
+    def _gradients(
+        self, batches: Sequence[Batch], scale: float, is_rehearsal: bool = False
+    ) -> tuple[tuple[Tensor, Tensor], int]:
+        """Puts the gradients of `scale` x loss in place; sums (loss, nll), and how often memory asked for a split.
+
+        A rehearsal is each process's own: their gradients do not meet.
+        """
+        num_splits = 0
+        while True:
+            pieces = [piece for batch in batches for piece in batch.split(self.max_cells)]
+            outcome = self._accumulate(pieces, scale, meets_with=None if is_rehearsal else len(pieces) - 1)
+            if isinstance(outcome, Tensor):
+                loss, nll = outcome
+                return (loss, nll), num_splits
+            self._make_room(outcome, may_retry=is_rehearsal or self.ranks.size == 1)
+            num_splits += 1
+
+    def _accumulate(self, pieces: Sequence[Batch], scale: float, meets_with: int | None) -> Tensor | Batch:
+        """Sums (loss, nll); or the piece for which memory ran out. Gradients meet with the piece of that number."""
+        sums = torch.zeros(2, device=self.device)
+        for number, piece in enumerate(pieces):
+            try:
+                with synchronised(self.objective, number == meets_with):
+                    loss, nll = self.loss(piece)
+                    self.scaler.scale(loss * scale).backward()
+            except RuntimeError as error:
+                if not _is_out_of_memory(error):
+                    raise
+                return piece
+            sums += torch.stack([loss.detach(), nll])
+        return sums
+
+    def _make_room(self, batch: Batch, may_retry: bool) -> None:
+        """Forgets the step so far, and remembers to cut what is as large as this."""
+        if not may_retry:
+            raise DeviceError(  # the others wait for this process's gradients of the attempt
+                f"memory of {self.device} ran out on a micro-batch of {batch.num_cells} tokens, padding counted; lower "
+                "training.batch_tokens, raise training.accumulation_steps, and go on from the last checkpoint"
+            )
+        if batch.num_pairs <= 1:
+            raise DeviceError(
+                f"a pair of {batch.src_BS.size(1)} and {batch.tgt_in_BT.size(1)} tokens does not fit the memory of "
+                f"{self.device}; lower data.filters.max_tokens or the size of the model"
+            )
+        self.max_cells = batch.num_cells // 2
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    """CUDA has an error of its own for it; the allocator of the CPU only has words."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
 
@@ -162,7 +162,6 @@ def test_every_epoch_holds_the_corpus(training: TrainingBatches, pairs: Pairs, t
             *((epoch, index) for index in range(num_batches)),
             (epoch + 1, 0),
         ]
-        assert {batch.batches_in_epoch for batch in made[:-1]} == {num_batches}
         assert sorted(pair for batch in made[:-1] for pair in lines_of(batch, tokenizers)) == sorted(pairs)
 
 
@@ -177,12 +176,57 @@ def test_going_on_is_as_if_never_stopped(training: TrainingBatches) -> None:
     with training.start() as batches:
         whole = first(batches, num_batches + 5)
     for stop in (0, 1, 7, num_batches - 1, num_batches, num_batches + 2):
-        epoch, batch = (0, stop) if stop < num_batches else (1, stop - num_batches)
-        pairs = sum(made.num_pairs for made in whole[stop - batch : stop])
-        for place in ({"batch": batch}, {"pairs": pairs}):
-            with training.start(epoch, **place) as rest:
-                for expected, found in zip(whole[stop : stop + 3], rest, strict=False):
-                    assert_same(expected, found)
+        epoch, pairs = whole[stop - 1].end if stop else (0, 0)
+        with training.start(epoch, pairs) as rest:
+            for expected, found in zip(whole[stop : stop + 3], rest, strict=False):
+                assert_same(expected, found)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_several_processes_share_one_list(training: TrainingBatches, num_ranks: int) -> None:
+    with training.start(max_epochs=2) as batches:
+        whole = list(batches)
+    shares = []
+    for rank in range(num_ranks):
+        with training.start(max_epochs=2, rank=rank, num_ranks=num_ranks) as batches:
+            shares.append(list(batches))
+    assert len({len(share) for share in shares}) == 1
+    together = [batch for group in zip(*shares, strict=True) for batch in group]
+    for expected, found in zip(whole, together, strict=False):
+        assert_same(expected, replace(found, end=expected.end))
+    for row in range(len(shares[0])):
+        last = whole[min((row + 1) * num_ranks, len(whole)) - 1]
+        assert {share[row].end for share in shares} == {last.end}
+    for blank in together[len(whole) :]:
+        assert (blank.num_pairs, blank.num_tgt_tokens, int(blank.tgt_out_BT.max())) == (0, 0, PAD)
+    # And any of them goes on from the end of a group.
+    epoch, pairs = shares[0][2].end
+    with training.start(epoch, pairs, max_epochs=2, rank=1, num_ranks=num_ranks) as rest:
+        assert_same(next(rest), shares[1][3])
+
+
+def test_max_epochs_is_the_end(training: TrainingBatches) -> None:
+    with training.start(1, max_epochs=2) as batches:
+        assert len(list(batches)) == len(training.plan(1))
+    with training.start(*(1, len(training.store)), max_epochs=2) as batches:
+        assert list(batches) == []
+
+
+def test_a_split_batch_has_the_same_pairs(training: TrainingBatches, tokenizers: TokenizerPair) -> None:
+    with training.start() as batches:
+        for batch in first(batches, 5):
+            assert batch.split(None) == batch.split(batch.num_cells) == [batch]
+            pieces = batch.split(batch.num_cells // 3)
+            assert len(pieces) > 2
+            assert all(piece.num_cells <= batch.num_cells // 3 for piece in pieces)
+            assert [line for p in pieces for line in lines_of(p, tokenizers)] == lines_of(batch, tokenizers)
+            for name in ("num_pairs", "num_src_tokens", "num_tgt_tokens"):
+                assert sum(getattr(piece, name) for piece in pieces) == getattr(batch, name)
+            for piece in pieces:
+                assert piece.src_BS.size(1) == int(piece.src_lengths_B.max())
+                assert piece.tgt_in_BT.shape == piece.tgt_out_BT.shape
+                assert (piece.tgt_out_BT != PAD).any(0).all()
+    assert all(piece.num_pairs == 1 for piece in batch.split(1))
 
 
 def test_the_end_of_an_epoch_goes_on_with_the_next(training: TrainingBatches, store: Store) -> None:
@@ -202,7 +246,7 @@ def test_no_pair_is_lost_when_the_budget_changes_on_the_way(
 
 def test_make_is_what_start_gives(training: TrainingBatches) -> None:
     plan = training.plan(2)
-    with training.start(2, batch=4) as batches:
+    with training.start(2, sum(map(len, plan[:4]))) as batches:
         made = next(batches)
     alone = training.make(plan[4], 2, 4)
     assert torch.equal(alone.src_BS, made.src_BS)
@@ -263,7 +307,7 @@ def test_dev_once_largest_first(store: Store, pairs: Pairs, tokenizers: Tokenize
     longest = [max(batch.src_BS.shape[1], batch.tgt_in_BT.shape[1]) for batch in made]
     assert longest == sorted(longest, reverse=True)
     assert all(cells(batch) <= BUDGET for batch in made)
-    assert [batch.index for batch in made] == list(range(made[0].batches_in_epoch))
+    assert [batch.index for batch in made] == list(range(len(made)))
     assert padding(made) < 0.1
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,13 @@ def trainer(
     folder.mkdir(exist_ok=True)
     decode = None if bleu is None else lambda: Decoded({"bleu": next(bleu)}, [("a", "b", "c")])
     return Trainer(
-        config, RunDir(folder), toy_step(config), toy_batches, lambda: [toy_batch(99)], decode, progress or Quiet()
+        config,
+        RunDir(folder),
+        toy_step(config),
+        partial(toy_batches, max_epochs=config.training.max_epochs),
+        lambda: [toy_batch(99)],
+        decode,
+        progress or Quiet(),
     )
 
 

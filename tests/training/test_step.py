@@ -1,11 +1,16 @@
 """One optimizer step: what is summed, divided, clipped, skipped."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from toy_training import toy_batch, toy_config, toy_step
 
 from mtformer.data.batches import make_batch
-from mtformer.training.step import TrainingStep
+from mtformer.errors import DeviceError
+from mtformer.training.objective import Objective
+from mtformer.training.ranks import Ranks
+from mtformer.training.step import MAX_SKIPPED_IN_A_ROW, TrainingStep
 
 A, B = ([4, 5, 6], [6, 5, 4]), ([7, 8], [8, 7])
 
@@ -54,14 +59,141 @@ def test_clipping_bounds_what_the_optimizer_sees() -> None:
     assert seen == [pytest.approx(0.01, rel=1e-3)]
 
 
-def test_a_gradient_that_is_not_finite_moves_nothing() -> None:
+def everything(step: TrainingStep) -> list[torch.Tensor]:
+    """Copies of weights, moments, counts, and the random state."""
+    state = [value for values in step.optimizer.state_dict()["state"].values() for value in values.values()]
+    return [tensor.clone() for tensor in (weights(step), *state, torch.get_rng_state())]
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return len(one) == len(other) and all(map(torch.equal, one, other))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_gradient_that_is_not_finite_moves_nothing(precision: str) -> None:
+    step = without_dropout(toy_step(toy_config(), precision))
+    step.run([toy_batch(1)], 1)
+    before = everything(step)
+    handle = step.model.decoder_norm.weight.register_hook(lambda grad: grad * float("nan"))
+    for number in range(1, MAX_SKIPPED_IN_A_ROW + 1):
+        assert not step.run([toy_batch(number)], 1).is_finite
+        assert int(step.skipped_in_a_row) == number
+    assert same(everything(step), before)
+    handle.remove()
+    assert step.run([toy_batch(2)], 2).is_finite
+    assert not same(everything(step), before)
+    assert int(step.skipped_in_a_row) > MAX_SKIPPED_IN_A_ROW  # it is not forgotten before somebody asks
+
+
+def test_the_count_of_skipped_steps_starts_anew_after_a_finite_one() -> None:
     step = toy_step(toy_config())
-    before = weights(step).clone()
-    step.model.decoder_norm.weight.register_hook(lambda grad: grad * float("nan"))
-    result = step.run([toy_batch(1)], 1)
-    assert not result.is_finite
-    assert torch.equal(weights(step), before)
-    assert not step.optimizer.state
+    handle = step.model.decoder_norm.weight.register_hook(lambda grad: grad * float("inf"))
+    step.run([toy_batch(1)], 1)
+    assert int(step.skipped_in_a_row) == 1
+    handle.remove()
+    step.run([toy_batch(1)], 2)
+    assert int(step.skipped_in_a_row) == 0
+
+
+# ---- memory ---------------------------------------------------------------------------------------------------------
+
+
+def limited(step: TrainingStep, max_cells: int) -> list[int]:
+    """Makes memory run out, forward or backward in turn, on more cells than that; the list of all tries."""
+    tries: list[int] = []
+
+    def forward(module: Objective, arguments: tuple[torch.Tensor, ...]) -> None:
+        src_BS, _, tgt_in_BT, _ = arguments
+        tries.append(src_BS.size(0) * max(src_BS.size(1), tgt_in_BT.size(1)))
+        if tries[-1] > max_cells and len(tries) % 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def fail(grad: torch.Tensor) -> None:
+        if tries[-1] > max_cells:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 12 bytes")
+
+    step.objective.register_forward_pre_hook(forward)
+    # When its gradient comes, the decoder's are there already.
+    step.model.encoder[0].feed_forward.expand.weight.register_hook(fail)
+    return tries
+
+
+def test_when_memory_runs_out_the_micro_batch_is_split_with_exact_weighting() -> None:
+    config = toy_config(learning_rate=1e-2, eps=1e-3)
+    roomy, narrow = without_dropout(toy_step(config)), without_dropout(toy_step(config))
+    batches = [toy_batch(1, num_pairs=3), toy_batch(2, num_pairs=12), toy_batch(3)]
+    tries = limited(narrow, 40)
+    one, two = roomy.run(batches, 1), narrow.run(batches, 1)
+    assert (one.num_splits, two.num_splits > 1) == (0, True)
+    for name in ("loss", "nll", "grad_norm"):
+        torch.testing.assert_close(getattr(one, name), getattr(two, name))
+    torch.testing.assert_close(weights(roomy), weights(narrow), rtol=1e-4, atol=1e-6)
+    tries.clear()
+    assert narrow.run(batches, 2).num_splits == 0  # it has learned what fits
+    assert max(tries) <= 40
+
+
+def test_a_single_pair_that_does_not_fit_is_an_error_that_says_what_to_do() -> None:
+    step = toy_step(toy_config())
+    limited(step, 3)
+    with pytest.raises(DeviceError, match=r"a pair of \d and \d tokens does not fit .* lower data.filters.max_tokens"):
+        step.run([toy_batch(1)], 1)
+
+
+def test_among_several_processes_running_out_of_memory_is_an_error() -> None:
+    step = toy_step(toy_config())
+    step.ranks = TwoAlike(size=2)
+    limited(step, 20)
+    with pytest.raises(DeviceError, match=r"lower training\.batch_tokens"):
+        step.run([toy_batch(1)], 1)
+
+
+class TwoAlike(Ranks):
+    """As if there were another process that does the same."""
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        return [2 * value for value in values]
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
+    step = toy_step(toy_config())
+    step.objective.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(RuntimeError("shapes do not fit")))
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        step.run([toy_batch(1)], 1)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("max_cells", [None, 30])
+def test_a_rehearsal_changes_nothing(precision: str, max_cells: int | None) -> None:
+    rehearsed, fresh = (toy_step(toy_config(), precision) for _ in range(2))
+    torch.manual_seed(5)
+    before = weights(rehearsed).clone()
+    if max_cells is not None:
+        limited(rehearsed, max_cells)
+    assert rehearsed.rehearse(toy_batch(9, num_pairs=10)) > 0
+    assert torch.equal(weights(rehearsed), before)
+    assert (rehearsed.max_cells is None) == (max_cells is None)
+    rehearsed.max_cells = None
+    torch.manual_seed(5)
+    rehearsed.objective._forward_pre_hooks.clear()
+    for number in (1, 2):
+        rehearsed.run([toy_batch(number)], number)
+    torch.manual_seed(5)
+    for number in (1, 2):
+        fresh.run([toy_batch(number)], number)
+    assert same(everything(rehearsed), everything(fresh))
+
+
+def test_a_batch_without_targets_gives_no_gradient() -> None:
+    config = toy_config(learning_rate=1e-2)
+    plain, beside = without_dropout(toy_step(config)), without_dropout(toy_step(config))
+    one = plain.run([toy_batch(1)], 1)
+    two = beside.run([toy_batch(1), toy_batch(2).without_targets()], 1)
+    assert torch.equal(one.loss, two.loss)
+    assert torch.equal(weights(plain), weights(beside))
+
+
+# ---- precision ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
@@ -87,7 +219,7 @@ def test_compiled_equals_eager() -> None:
     config = toy_config(learning_rate=1e-2, eps=1e-3)
     eager = without_dropout(toy_step(config))
     compiled = without_dropout(toy_step(config))
-    compiled.forward = torch.compile(compiled.model, dynamic=True, backend="aot_eager")
+    compiled.objective.states = torch.compile(compiled.model, dynamic=True, backend="aot_eager")
     for number in range(1, 4):
         eager.run([toy_batch(number)], number)
         compiled.run([toy_batch(number)], number)

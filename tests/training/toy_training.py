@@ -1,6 +1,7 @@
 """A small model and endless toy batches: the target is the source reversed."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
@@ -26,21 +27,19 @@ def toy_config(**training: object) -> Config:
 def toy_batch(seed: int, num_pairs: int = 6, epoch: int = 0) -> Batch:
     generator = torch.Generator().manual_seed(seed)
     rows = [torch.randint(4, VOCAB, (length,), generator=generator).tolist() for length in range(2, 2 + num_pairs)]
-    batch = make_batch([(row, row[::-1]) for row in rows])
-    object.__setattr__(batch, "epoch", epoch)
-    return batch
+    return replace(make_batch([(row, row[::-1]) for row in rows]), epoch=epoch)
 
 
-def toy_batches(epoch: int, pairs: int) -> Iterator[Batch]:
+def toy_batches(epoch: int, pairs: int, max_epochs: int | None = None) -> Iterator[Batch]:
     """Five batches an epoch; the first `pairs` pairs of the first epoch are passed over."""
-    while True:
+    while max_epochs is None or epoch < max_epochs:
+        end = 0
         for number in range(BATCHES_IN_EPOCH):
             batch = toy_batch(1000 * epoch + number, epoch=epoch)
-            if pairs >= batch.num_pairs:
-                pairs -= batch.num_pairs
-            else:
-                yield batch
-        epoch += 1
+            end += batch.num_pairs
+            if end > pairs:
+                yield replace(batch, end=(epoch, end))
+        epoch, pairs = epoch + 1, 0
 
 
 def toy_step(config: Config, precision: str = "fp32") -> TrainingStep:
