@@ -218,12 +218,15 @@ class TrainingConfig(Section):
     """auto: CUDA when there is one."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """auto: bf16 where the hardware multiplies it, else fp32. fp16 (CUDA only) uses a gradient scaler."""
+    sharded: bool = False
+    """Spread weights, gradients and moments over the processes of `torchrun` (FSDP2), for a model too large for one
+    device; else each process has a copy (DDP)."""
     compile: bool = False
     """`torch.compile` the model (needs a C++ compiler on CPU)."""
     batch_tokens: Positive = 4096
     """A micro-batch of n pairs has n x (longest side, in tokens) up to this."""
     accumulation_steps: Positive = 1
-    """Micro-batches to one optimizer step."""
+    """Micro-batches to one optimizer step, of each process."""
     max_steps: Positive = 100_000
     """Optimizer steps in all."""
     max_epochs: Positive | None = None

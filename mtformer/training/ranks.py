@@ -1,18 +1,33 @@
-"""The processes of one training: who this one is, and what they tell each other.
+"""The processes of one training: who this one is, what they tell each other, how gradients and weights meet.
 
-Numbers and small objects go from host to host (gloo), so that asking never waits for a device. Gradients meet through
-PyTorch's own engine, see `replicate`.
+`torchrun` starts them. Numbers and small objects go from host to host (gloo), so that asking never waits for a device;
+gradients and sharded weights go through PyTorch's own DistributedDataParallel and FSDP2 (`fully_shard`).
 """
 
 import contextlib
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch import distributed as dist
-from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
+
+from mtformer.errors import DeviceError
+
+TIMEOUT = timedelta(hours=12)
+"""How long a process waits for another: longer than any preparation of data or save. That one has died is noticed at
+once, by its closed connections."""
+
+
+class LostRankError(Exception):
+    """Another process of the training ended; it says why itself."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +55,7 @@ class Ranks:
         return total.tolist()
 
     def gather(self, item: Any) -> list[Any]:
-        """What each process gave, in the order of ranks, on every process."""
+        """What each process gave, in the order of ranks, on every process. Items are pickled: keep them small."""
         if self.size == 1:
             return [item]
         items: list[Any] = [None] * self.size
@@ -55,12 +70,102 @@ class Ranks:
         """Until all processes are here."""
         self.sum([0.0])
 
+    @contextlib.contextmanager
+    def main_first(self) -> Iterator[None]:
+        """Inside, process 0 comes first, then one process of each machine, then the others.
+
+        So files are made once, and what is wrong with them is said once.
+        """
+        order = 0 if self.is_main else 1 if self.local_rank == 0 else 2
+        for _ in range(order):
+            self.wait()
+        yield
+        for _ in range(2 - order):
+            self.wait()
+
 
 ALONE = Ranks()
 
 
-def synchronised(module: nn.Module, is_last: bool) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def join_ranks(device: torch.device) -> Iterator[Ranks]:
+    """Inside, this process is one of those that `torchrun` started; without `torchrun` it is alone.
+
+    Raises:
+        LostRankError: when another process ended.
+    """
+    if not dist.is_torchelastic_launched():
+        yield ALONE
+        return
+    rank, size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    try:
+        dist.init_process_group(backend, timeout=TIMEOUT)
+        yield Ranks(rank, size, local_rank)
+        dist.destroy_process_group()  # after an error it would wait for the others
+    except RuntimeError as error:
+        if size > 1 and (isinstance(error, dist.DistError) or "gloo" in str(error)):
+            raise LostRankError(f"process {rank}: another process of this training ended") from error
+        raise
+
+
+def own_device(device: torch.device) -> torch.device:
+    """The CUDA device of this process: `torchrun` gives each on a machine a number. Others stay as they are.
+
+    Raises:
+        DeviceError: when there are more processes than devices.
+    """
+    if device.type != "cuda":
+        return device
+    local_rank, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if local_rank >= count:
+        raise DeviceError(f"process {local_rank} of this machine has no CUDA device: there are {count}; start {count}")
+    own = torch.device("cuda", local_rank)
+    torch.cuda.set_device(own)
+    return own
+
+
+# ---- gradients and weights ------------------------------------------------------------------------------------------
+
+
+def spread(objective: nn.Module, blocks: Sequence[nn.Module], ranks: Ranks, sharded: bool) -> nn.Module:
+    """The objective as all processes have it: a copy each (DDP), or a share of each weight (FSDP2, in place).
+
+    Args:
+        objective: its `forward` gives the loss; the same weights on each process.
+        blocks: its layers; FSDP2 has the weights of one of them whole at a time.
+        ranks: the processes.
+        sharded: FSDP2 instead of DDP.
+    """
+    if not dist.is_initialized():
+        return objective
+    device_type = next(objective.parameters()).device.type
+    if sharded:
+        mesh = init_device_mesh(device_type, (ranks.size,))
+        for block in blocks:
+            fully_shard(block, mesh=mesh)
+        return fully_shard(objective, mesh=mesh)
+    return DistributedDataParallel(objective, broadcast_buffers=False, gradient_as_bucket_view=True)
+
+
+@contextlib.contextmanager
+def synchronised(objective: nn.Module, is_last: bool) -> Iterator[None]:
     """Around forward and backward of one of a step's micro-batches: gradients meet once a step, with the last."""
-    if isinstance(module, DistributedDataParallel) and not is_last:
-        return module.no_sync()
-    return contextlib.nullcontext()
+    if isinstance(objective, FSDPModule):
+        objective.set_requires_gradient_sync(is_last)
+    with contextlib.ExitStack() as stack:
+        if isinstance(objective, DistributedDataParallel) and not is_last:
+            stack.enter_context(objective.no_sync())
+        yield
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A sharded tensor put together, on every process, in this process's memory; another one as it is."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def share_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """This process's share of a whole tensor, cut as `like` is; the tensor itself when `like` is not sharded."""
+    if not isinstance(like, DTensor) or tensor.shape != like.shape:
+        return tensor
+    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

@@ -5,7 +5,7 @@ Nothing here waits for the device: what the host wants to know stays in tensors 
 
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from mtformer.model.hardware import DTYPES
 from mtformer.model.transformer import Transformer
 from mtformer.training.objective import Objective
 from mtformer.training.optimizer import learning_rate, make_optimizer
-from mtformer.training.ranks import ALONE, Ranks, synchronised
+from mtformer.training.ranks import ALONE, Ranks, share_like, spread, synchronised, whole
 
 MAX_SKIPPED_IN_A_ROW = 20
 
@@ -58,7 +58,8 @@ class TrainingStep:
         if self.device.type == "cuda":
             # With explicit masks cuDNN's attention has given NaN gradients at some lengths (pytorch#196678).
             torch.backends.cuda.enable_cudnn_sdp(False)
-        self.objective: nn.Module = Objective(model, config.label_smoothing, config.compile)
+        objective = Objective(model, config.label_smoothing, config.compile)
+        self.objective = spread(objective, [*model.encoder, *model.decoder], ranks, config.sharded)
         self.optimizer = make_optimizer(model, config)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
         self.skipped_in_a_row = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -81,7 +82,7 @@ class TrainingStep:
         (loss, nll), num_splits = self._gradients(batches, self.ranks.size / num_tokens)
         self.scaler.unscale_(self.optimizer)
         limit = self.config.clip_norm or float("inf")
-        grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        grad_norm = whole(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
         is_finite = grad_norm.isfinite()
         if self.scaler.is_enabled():  # it skips by itself, and lowers its scale
             self.scaler.step(self.optimizer)
@@ -119,6 +120,33 @@ class TrainingStep:
             torch.cuda.synchronize(self.device)
         return time.perf_counter() - start
 
+    def whole_model(self) -> Transformer:
+        """The model with all of its weights: itself, or when they are sharded a copy of it that has them."""
+        if not self.config.sharded:
+            return self.model
+        with torch.device(self.device):
+            copy = Transformer(self.model.config, len(self.model.src_embedding), len(self.model.output))
+        copy.compute_dtype = self.model.compute_dtype
+        with torch.no_grad():
+            for (_, own), (_, sharded) in zip(copy.named_parameters(), self.model.named_parameters(), strict=True):
+                own.copy_(whole(sharded))
+        return copy
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """What `optimizer.state_dict()` gives, with sharded moments put together."""
+        state = self.optimizer.state_dict()
+        moments = {number: {name: whole(x) for name, x in own.items()} for number, own in state["state"].items()}
+        return {**state, "state": moments}
+
+    def load_optimizer_state(self, state: dict[str, Any]) -> None:
+        """Takes up what `optimizer_state` gave, however many processes it was then."""
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        moments = {
+            number: {name: share_like(x, parameters[number]) for name, x in own.items()}
+            for number, own in state["state"].items()
+        }
+        self.optimizer.load_state_dict({**state, "state": moments})
+
     def _move(self, is_skipped: Tensor) -> None:
         """An optimizer step, or none; the fused kernels read that on the device, as they do for a gradient scaler."""
         self.optimizer.found_inf = is_skipped.float()  # type: ignore[attr-defined]
@@ -138,7 +166,7 @@ class TrainingStep:
             if isinstance(outcome, Tensor):
                 loss, nll = outcome
                 return (loss, nll), num_splits
-            self._make_room(outcome, may_retry=is_rehearsal or self.ranks.size == 1)
+            self._make_room(outcome, may_retry=self.ranks.size == 1 or (is_rehearsal and not self.config.sharded))
             num_splits += 1
 
     def _accumulate(self, pieces: Sequence[Batch], scale: float, meets_with: int | None) -> Tensor | Batch:

@@ -1,12 +1,14 @@
 """How good the model is on dev: loss and perplexity by the references, BLEU and chrF by its own translations."""
 
+import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
 
 from mtformer.data.batches import Batch
+from mtformer.training.ranks import Ranks
 from mtformer.training.step import TrainingStep
 
 
@@ -19,18 +21,32 @@ class Decoded(NamedTuple):
     """A few (source, reference, hypothesis)."""
 
 
-DecodeDev = Callable[[], Decoded]
-"""Translates dev with the model as it stands and scores it; search and scoring lie in other rooms."""
+DecodeDev = Callable[[Callable[[int], object]], Decoded]
+"""Translates dev with the model as it stands and scores it; search and scoring lie in other rooms.
+
+What it is given is to be called after each batch, with the number of sentences done; what that raises ends it.
+"""
 
 
 @torch.no_grad()
 def dev_loss(step: TrainingStep, batches: Iterable[Batch]) -> dict[str, float]:
-    """Smoothed loss, and perplexity without smoothing, per target token (eos counted) over all of dev."""
+    """Smoothed loss, and perplexity without smoothing, per target token (eos counted) over all of dev.
+
+    Several processes share the batches; each gets the same figures.
+    """
     step.model.eval()
     loss = nll = num_tokens = 0.0
-    for batch in batches:
+    for batch in _own(batches, step.ranks):
         batch_loss, batch_nll = step.loss(batch)
         loss += batch_loss.item()
         nll += batch_nll.item()
         num_tokens += batch.num_tgt_tokens
+    loss, nll, num_tokens = step.ranks.sum([loss, nll, num_tokens])
     return {"loss": loss / num_tokens, "perplexity": math.exp(min(nll / num_tokens, 700.0))}
+
+
+def _own(batches: Iterable[Batch], ranks: Ranks) -> Iterator[Batch]:
+    """This process's batches: as many as the others have, for sharded weights come together at each."""
+    rest = iter(batches)
+    while group := list(itertools.islice(rest, ranks.size)):
+        yield group[ranks.rank] if ranks.rank < len(group) else group[-1].without_targets()

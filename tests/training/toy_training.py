@@ -8,6 +8,7 @@ import torch
 from mtformer.config.schema import Config, DataConfig, ModelConfig, TrainingConfig
 from mtformer.data.batches import Batch, make_batch
 from mtformer.model.transformer import Transformer
+from mtformer.training.ranks import ALONE, Ranks
 from mtformer.training.step import TrainingStep
 
 VOCAB = 12
@@ -42,6 +43,9 @@ def toy_batches(epoch: int, pairs: int, max_epochs: int | None = None) -> Iterat
         epoch, pairs = epoch + 1, 0
 
 
-def toy_step(config: Config, precision: str = "fp32") -> TrainingStep:
+def toy_step(
+    config: Config, precision: str = "fp32", ranks: Ranks = ALONE, dropout: float | None = None
+) -> TrainingStep:
     torch.manual_seed(config.training.seed)
-    return TrainingStep(Transformer(config.model, VOCAB, VOCAB), config.training, precision)
+    model = config.model if dropout is None else config.model.model_copy(update={"dropout": dropout})
+    return TrainingStep(Transformer(model, VOCAB, VOCAB), config.training, precision, ranks)

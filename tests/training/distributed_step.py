@@ -1,0 +1,42 @@
+"""Run by `torchrun`: some steps of the toy model, shared by the processes; process 0 writes what came of it."""
+
+import sys
+from pathlib import Path
+
+import torch
+from toy_training import toy_batch, toy_config, toy_step
+
+from mtformer.training.ranks import join_ranks, whole
+from mtformer.training.validation import dev_loss
+
+if __name__ == "__main__":
+    target, sharded = Path(sys.argv[1]), sys.argv[2] == "sharded"
+    with join_ranks(torch.device("cpu")) as ranks:
+        config = toy_config(learning_rate=1e-2, eps=1e-3, clip_norm=0.1, sharded=sharded)
+        step = toy_step(config, ranks=ranks, dropout=0.0)
+        norms, losses = [], []
+        for number in range(1, 4):
+            # Batches of different sizes, two to a step and process; the last has nothing left for process 1.
+            first = 4 * number + ranks.rank
+            own = [toy_batch(first, num_pairs=3 + ranks.rank), toy_batch(first + 2, num_pairs=4 + 3 * ranks.rank)]
+            if number == 3 and ranks.rank == 1:
+                own[1] = own[1].without_targets()
+            result = step.run(own, number)
+            norms.append(float(result.grad_norm))
+            losses.append(ranks.sum([float(result.loss)])[0])
+        model = step.whole_model()
+        outcome = {
+            "weights": {name: parameter.detach().clone() for name, parameter in model.named_parameters()},
+            "sharded_weights": {name: whole(parameter.detach()) for name, parameter in step.model.named_parameters()},
+            "optimizer": step.optimizer_state(),
+            "norms": norms,
+            "losses": losses,
+            "dev": dev_loss(step, [toy_batch(number) for number in (90, 91, 92)]),
+        }
+        # And the state goes back in.
+        step.load_optimizer_state(outcome["optimizer"])
+        again = step.optimizer_state()["state"]
+        before = outcome["optimizer"]["state"]
+        outcome["same_state"] = all(torch.equal(again[i][name], before[i][name]) for i in before for name in before[i])
+        if ranks.is_main:
+            torch.save(outcome, target)

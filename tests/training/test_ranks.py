@@ -1,0 +1,83 @@
+"""Two processes are one: gradients, weights, moments and dev figures, copied or sharded."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from toy_training import toy_batch, toy_config, toy_step
+
+from mtformer.training.ranks import ALONE, join_ranks
+from mtformer.training.validation import dev_loss
+
+HERE = Path(__file__).parent
+
+
+def torchrun(*arguments: object, processes: int = 2) -> subprocess.CompletedProcess[str]:
+    """Runs a script in so many gloo processes on this machine."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    path = os.pathsep.join([str(HERE.parents[1]), str(HERE)])
+    return subprocess.run(
+        [*command, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def of_one_process() -> dict[str, Any]:
+    """The steps of `distributed_step.py`, all in this process."""
+    step = toy_step(toy_config(learning_rate=1e-2, eps=1e-3, clip_norm=0.1), dropout=0.0)
+    norms, losses = [], []
+    for number in range(1, 4):
+        batches = [
+            toy_batch(4 * number + rank + 2 * second, num_pairs=(4 + 3 * rank if second else 3 + rank))
+            for rank in (0, 1)
+            for second in (0, 1)
+            if (number, rank, second) != (3, 1, 1)
+        ]
+        result = step.run(batches, number)
+        norms.append(float(result.grad_norm))
+        losses.append(float(result.loss))
+    return {
+        "weights": {name: parameter.detach() for name, parameter in step.model.named_parameters()},
+        "optimizer": step.optimizer_state(),
+        "norms": norms,
+        "losses": losses,
+        "dev": dev_loss(step, [toy_batch(number) for number in (90, 91, 92)]),
+    }
+
+
+@pytest.mark.parametrize("kind", ["copied", "sharded"])
+def test_two_processes_with_half_the_batch_each_are_one_process(tmp_path: Path, kind: str) -> None:
+    done = torchrun(HERE / "distributed_step.py", tmp_path / "outcome.pt", kind)
+    assert done.returncode == 0, done.stderr
+    two, one = torch.load(tmp_path / "outcome.pt", weights_only=True), of_one_process()
+    for name in ("norms", "losses"):
+        assert two[name] == pytest.approx(one[name], rel=1e-5)
+    assert two["dev"] == pytest.approx(one["dev"], rel=1e-4)
+    assert two["weights"].keys() == one["weights"].keys()
+    for name, weight in one["weights"].items():
+        torch.testing.assert_close(two["weights"][name], weight, rtol=1e-4, atol=1e-6)
+        assert torch.equal(two["weights"][name], two["sharded_weights"][name])
+    assert two["optimizer"]["param_groups"] == one["optimizer"]["param_groups"]
+    for number, moments in one["optimizer"]["state"].items():
+        for name, moment in moments.items():
+            torch.testing.assert_close(two["optimizer"]["state"][number][name], moment, rtol=1e-3, atol=1e-7)
+    assert two["same_state"]
+
+
+def test_without_torchrun_a_process_is_alone() -> None:
+    with join_ranks(torch.device("cpu")) as ranks:
+        assert ranks == ALONE
+        assert ranks.is_main
+        assert ranks.sum([1.5, 2]) == [1.5, 2]
+        assert ranks.gather("it") == ["it"]
+        assert not ranks.any(False)
+        with ranks.main_first():
+            pass
