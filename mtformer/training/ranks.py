@@ -144,7 +144,8 @@ def spread(objective: nn.Module, blocks: Sequence[nn.Module], ranks: Ranks, shar
         mesh = init_device_mesh(device_type, (ranks.size,))
         for block in blocks:
             fully_shard(block, mesh=mesh)
-        return fully_shard(objective, mesh=mesh)
+        fully_shard(objective, mesh=mesh)
+        return objective
     return DistributedDataParallel(objective, broadcast_buffers=False, gradient_as_bucket_view=True)
 
 

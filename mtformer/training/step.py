@@ -79,7 +79,7 @@ class TrainingStep:
         self.model.train()
         num_tokens = self.ranks.sum([sum(batch.num_tgt_tokens for batch in batches)])[0]
         # PyTorch's data parallelism takes the mean over the processes, and the sum is wanted.
-        (loss, nll), num_splits = self._gradients(batches, self.ranks.size / num_tokens)
+        (loss, nll), num_splits = self._sums(batches, self.ranks.size / num_tokens)
         self.scaler.unscale_(self.optimizer)
         limit = self.config.clip_norm or float("inf")
         grad_norm = whole(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
@@ -100,6 +100,13 @@ class TrainingStep:
         loss, nll = self.objective(batch.src_BS, batch.src_lengths_B, batch.tgt_in_BT, batch.tgt_out_BT)
         return loss, nll
 
+    @torch.no_grad()
+    def evaluate(self, batch: Batch) -> tuple[float, float]:
+        """`loss` without dropout and gradient, as numbers; cut in two when memory runs out."""
+        self.model.eval()
+        (loss, nll), _ = self._sums([batch], None, is_alone=True)
+        return loss.item(), nll.item()
+
     def rehearse(self, batch: Batch) -> float:
         """Tries a micro-batch with all the memory that a step takes, and changes nothing; returns its seconds.
 
@@ -112,7 +119,7 @@ class TrainingStep:
         self.model.train()
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices):
-            self._gradients([batch], 1.0, is_rehearsal=True)
+            self._sums([batch], 1.0, is_alone=True)
             # The moments take their memory, and the step is skipped.
             self._move(torch.ones((), dtype=torch.bool, device=self.device))
         self.optimizer.zero_grad(set_to_none=True)
@@ -152,31 +159,34 @@ class TrainingStep:
         self.optimizer.found_inf = is_skipped.float()  # type: ignore[attr-defined]
         self.optimizer.step()
 
-    def _gradients(
-        self, batches: Sequence[Batch], scale: float, is_rehearsal: bool = False
+    def _sums(
+        self, batches: Sequence[Batch], scale: float | None, is_alone: bool = False
     ) -> tuple[tuple[Tensor, Tensor], int]:
-        """Puts the gradients of `scale` x loss in place; sums (loss, nll), and how often memory asked for a split.
+        """Sums (loss, nll), and how often memory asked for a split; puts the gradients of `scale` x loss in place.
 
-        A rehearsal is each process's own: their gradients do not meet.
+        Args:
+            scale: None: no gradients.
+            is_alone: this process's gradients do not meet those of others, so it may try again by itself.
         """
         num_splits = 0
         while True:
             pieces = [piece for batch in batches for piece in batch.split(self.max_cells)]
-            outcome = self._accumulate(pieces, scale, meets_with=None if is_rehearsal else len(pieces) - 1)
+            outcome = self._accumulate(pieces, scale, meets_with=None if is_alone else len(pieces) - 1)
             if isinstance(outcome, Tensor):
                 loss, nll = outcome
                 return (loss, nll), num_splits
-            self._make_room(outcome, may_retry=self.ranks.size == 1 or (is_rehearsal and not self.config.sharded))
+            self._make_room(outcome, may_retry=self.ranks.size == 1 or (is_alone and not self.config.sharded))
             num_splits += 1
 
-    def _accumulate(self, pieces: Sequence[Batch], scale: float, meets_with: int | None) -> Tensor | Batch:
+    def _accumulate(self, pieces: Sequence[Batch], scale: float | None, meets_with: int | None) -> Tensor | Batch:
         """Sums (loss, nll); or the piece for which memory ran out. Gradients meet with the piece of that number."""
         sums = torch.zeros(2, device=self.device)
         for number, piece in enumerate(pieces):
             try:
                 with synchronised(self.objective, number == meets_with):
                     loss, nll = self.loss(piece)
-                    self.scaler.scale(loss * scale).backward()
+                    if scale is not None:
+                        self.scaler.scale(loss * scale).backward()
             except RuntimeError as error:
                 if not _is_out_of_memory(error):
                     raise
@@ -194,7 +204,7 @@ class TrainingStep:
         if batch.num_pairs <= 1:
             raise DeviceError(
                 f"a pair of {batch.src_BS.size(1)} and {batch.tgt_in_BT.size(1)} tokens does not fit the memory of "
-                f"{self.device}; lower data.filters.max_tokens or the size of the model"
+                f"{self.device}; leave out such lines (data.filters.max_tokens for training), or take a smaller model"
             )
         self.max_cells = batch.num_cells // 2
         self.optimizer.zero_grad(set_to_none=True)

@@ -5,8 +5,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-import torch
-
 from mtformer.data.batches import Batch
 from mtformer.training.ranks import Ranks
 from mtformer.training.step import TrainingStep
@@ -28,18 +26,16 @@ What it is given is to be called after each batch, with the number of sentences 
 """
 
 
-@torch.no_grad()
 def dev_loss(step: TrainingStep, batches: Iterable[Batch]) -> dict[str, float]:
     """Smoothed loss, and perplexity without smoothing, per target token (eos counted) over all of dev.
 
     Several processes share the batches; each gets the same figures.
     """
-    step.model.eval()
     loss = nll = num_tokens = 0.0
     for batch in _own(batches, step.ranks):
-        batch_loss, batch_nll = step.loss(batch)
-        loss += batch_loss.item()
-        nll += batch_nll.item()
+        batch_loss, batch_nll = step.evaluate(batch)
+        loss += batch_loss
+        nll += batch_nll
         num_tokens += batch.num_tgt_tokens
     loss, nll, num_tokens = step.ranks.sum([loss, nll, num_tokens])
     return {"loss": loss / num_tokens, "perplexity": math.exp(min(nll / num_tokens, 700.0))}

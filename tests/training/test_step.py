@@ -136,8 +136,14 @@ def test_when_memory_runs_out_the_micro_batch_is_split_with_exact_weighting() ->
 def test_a_single_pair_that_does_not_fit_is_an_error_that_says_what_to_do() -> None:
     step = toy_step(toy_config())
     limited(step, 3)
-    with pytest.raises(DeviceError, match=r"a pair of \d and \d tokens does not fit .* lower data.filters.max_tokens"):
+    with pytest.raises(DeviceError, match=r"a pair of \d and \d tokens does not fit .*filters\.max_tokens"):
         step.run([toy_batch(1)], 1)
+
+
+def test_when_memory_runs_out_on_dev_its_batch_is_split_too() -> None:
+    roomy, narrow = toy_step(toy_config()), toy_step(toy_config())
+    limited(narrow, 20)
+    assert narrow.evaluate(toy_batch(2)) == pytest.approx(roomy.evaluate(toy_batch(2)), rel=1e-6)
 
 
 def test_among_several_processes_running_out_of_memory_is_an_error() -> None:
