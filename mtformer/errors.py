@@ -20,5 +20,9 @@ class CheckpointError(MtformerError):
     """A run directory or checkpoint that is missing, damaged, or does not fit the config."""
 
 
+class LostProcessError(Exception):
+    """Another process of a training that several share has ended; what was wrong is for that one to say."""
+
+
 class DeviceError(MtformerError):
     """A device or precision that this machine does not have."""

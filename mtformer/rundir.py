@@ -8,16 +8,25 @@ Names of files live here and nowhere else.
     RUN/metrics.jsonl                     one object per log line and validation, append only
     RUN/train.log                         what the terminal showed
     RUN/checkpoints/step-00001000/        model.safetensors, trainer.pt, meta.json
+    RUN/checkpoints/damaged-step-.../     what resuming found damaged and passed over; nothing reads it any more
     RUN/checkpoints/averaged/             model.safetensors, meta.json
     RUN/eval/NAME/                        hypotheses.txt, scores.json
 
 A bundle is the same folder with only config.yaml, tokenizer/ and model.safetensors.
+
+What is being written stands beside its place as `.NAME@HOST.PID.tmp`, and what it replaces for a moment as
+`.NAME@HOST.PID.old`. A process that is killed leaves them; the next one that writes there clears them away, or puts the
+old one back when its place is empty.
 """
 
+import contextlib
 import hashlib
 import json
 import os
+import platform
+import re
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +39,22 @@ TRAINER_STATE = "trainer.pt"
 META = "meta.json"
 LOWER_IS_BETTER = ("loss", "perplexity")
 """Dev metrics that fall as a model improves; of the others more is better."""
+LEFTOVER = re.compile(r"\.(?P<name>.+)@(?P<host>[^@]*)\.(?P<pid>\d{1,9})\.(?P<kind>tmp|old)", re.DOTALL)
+FOREIGN_SECONDS = 24 * 3600
+"""Whether a process of another machine lives cannot be asked; what it left untouched for so long is taken for left."""
+
+
+class DamagedError(CheckpointError):
+    """A file of a checkpoint that is missing, or not as it was saved.
+
+    Args:
+        path: the file.
+        what: what is wrong with it.
+    """
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(f"{path}: {what}; use another checkpoint, or move {path.parent} away")
+        self.what = f"{path.name} is {what}"
 
 
 class RunDir:
@@ -88,69 +113,183 @@ class RunDir:
     def evaluation(self, name: str) -> Path:
         return self.path / "eval" / name
 
+    def checkpoint_folders(self) -> list[Path]:
+        """All folders that are called as checkpoints are, whole or damaged, by ascending step."""
+        found = [path for path in self.checkpoints.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name)]
+        return sorted(found, key=lambda path: int(path.name[5:]))
+
     def steps(self) -> list[int]:
-        """Steps that have a whole checkpoint, ascending."""
-        whole = [path.name[5:] for path in self.checkpoints.glob("step-*") if (path / META).is_file()]
-        return sorted(int(number) for number in whole if number.isdigit())
+        """Steps that have a checkpoint whose meta.json is whole, ascending."""
+        return list(self._metas())
 
     def regular_steps(self) -> list[int]:
         """`steps` without those that were only saved because the run was interrupted."""
-        return [step for step in self.steps() if not read_meta(self.checkpoint(step)).get("is_temporary", False)]
+        return [step for step, meta in self._metas().items() if not meta.get("is_temporary", False)]
 
     def best_steps(self, metric: str) -> list[int]:
         """Steps whose checkpoint knows this dev metric, the best first, the earlier one when equal."""
-        values = {step: read_meta(self.checkpoint(step))["metrics"].get(metric) for step in self.steps()}
+        values = {step: meta["metrics"].get(metric) for step, meta in self._metas().items()}
         sign = 1 if metric in LOWER_IS_BETTER else -1
         return sorted(
             (step for step, value in values.items() if value is not None), key=lambda s: (sign * values[s], s)
         )
 
+    def _metas(self) -> dict[int, dict[str, Any]]:
+        """meta.json of each step that has a whole one."""
+        metas = {}
+        for folder in self.checkpoint_folders():
+            with contextlib.suppress(CheckpointError):
+                metas[int(folder.name[5:])] = read_meta(folder)
+        return metas
+
+
+def write_meta(folder: Path, **values: Any) -> None:
+    """Writes meta.json: the values, SHA-256 of each file of the folder, and of all this."""
+    meta = {**values, "sha256": {path.name: file_sha256(path) for path in sorted(folder.iterdir())}}
+    text = json.dumps({**meta, "checksum": _checksum(meta)}, indent=1)
+    (folder / META).write_text(text, encoding="utf-8")
+
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """meta.json of a checkpoint: step, metrics, sha256; raises CheckpointError when it is not readable."""
+    """meta.json of a checkpoint: step, metrics, sha256 and more; raises DamagedError when it is not as it was saved."""
+    path = folder / META
     try:
-        meta: dict[str, Any] = json.loads((folder / META).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder / META}: not readable ({error})") from error
+        meta: dict[str, Any] = json.loads(_read(path))
+        is_whole = meta.pop("checksum", None) == _checksum(meta)
+    except (ValueError, AttributeError, TypeError) as error:  # no JSON, or no object
+        raise DamagedError(path, f"not readable ({error})") from error
+    if not is_whole:
+        raise DamagedError(path, "changed since it was saved")
     return meta
+
+
+def verify(folder: Path, *names: str) -> dict[str, Any]:
+    """meta.json of a checkpoint, after these of its files were compared with it.
+
+    Raises:
+        DamagedError: when one is missing, cut short or changed.
+        CheckpointError: when one cannot be read for another reason.
+    """
+    meta = read_meta(folder)
+    for name in names:
+        path = folder / name
+        with _told(path):
+            actual = file_sha256(path)
+        if actual != meta["sha256"].get(name):
+            raise DamagedError(path, "cut short or changed since it was saved")
+    return meta
+
+
+def _read(path: Path) -> bytes:
+    with _told(path):
+        return path.read_bytes()
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Turns what the system says about a file of a checkpoint into our errors."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise DamagedError(path, "missing") from error
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: cannot be read ({error.strerror}); mend that, or move {path.parent} away to do without it"
+        ) from error
+
+
+def _checksum(meta: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yields a temporary name beside `path`; on success it is synced and renamed to `path`, else removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    clear_leftovers(path.parent, path.name)
+    temporary = _beside(path, "tmp")
     try:
         yield temporary
-        _sync(temporary)
+        sync(temporary)
         os.replace(temporary, path)
-        _sync(path.parent)
+        sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yields a temporary folder beside `path`; on success its files are synced and it takes the place of `path`."""
+    """Yields a temporary folder beside `path`; on success its files are synced and it takes the place of `path`.
+
+    What it replaces is deleted afterwards. No system renames over a full folder, so for an instant neither stands
+    there; should the process be killed in it, `clear_leftovers` puts the old one back.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    clear_leftovers(path.parent, path.name)
+    temporary, old = _beside(path, "tmp"), _beside(path, "old")
     temporary.mkdir()
     try:
         yield temporary
         for file in temporary.rglob("*"):
-            _sync(file)
-        _sync(temporary)
+            sync(file)
+        sync(temporary)
         if path.exists():
-            old = path.with_name(f".{path.name}.{os.getpid()}.old")
             os.rename(path, old)
-            os.rename(temporary, path)
-            shutil.rmtree(old)
-        else:
-            os.rename(temporary, path)
-        _sync(path.parent)
+        os.rename(temporary, path)
+        sync(path.parent)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if old.exists() and not path.exists():
+            os.rename(old, path)
+        for folder in (old, temporary):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def delete_folder(path: Path) -> None:
+    """Deletes a folder, which is gone at once: whoever is killed meanwhile leaves no half of it in its place."""
+    temporary = _beside(path, "tmp")
+    os.rename(path, temporary)
+    shutil.rmtree(temporary, ignore_errors=True)  # what still stands is cleared with other leftovers
+
+
+def clear_leftovers(folder: Path, name: str | None = None) -> None:
+    """Clears away what killed processes left of their writing in `folder`: of everything, or of this name only.
+
+    What they were about to replace is put back when its place is empty. What belongs to a process that lives, or may
+    live on another machine, is not touched.
+    """
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        found = LEFTOVER.fullmatch(path.name)
+        if found is None or name not in (None, found["name"]) or _may_live(path, int(found["pid"]), found["host"]):
+            continue
+        target = folder / found["name"]
+        if found["kind"] == "old" and not target.exists():
+            os.rename(path, target)
+        elif path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _beside(path: Path, kind: str) -> Path:
+    return path.with_name(f".{path.name}@{platform.node()}.{os.getpid()}.{kind}")
+
+
+def _may_live(path: Path, pid: int, host: str) -> bool:
+    """Whether the process that wrote a temporary file or folder may still be at it."""
+    if host != platform.node():
+        with contextlib.suppress(FileNotFoundError):
+            newest = max(one.stat().st_mtime for one in (path, *path.rglob("*")))
+            return time.time() - newest < FOREIGN_SECONDS
+        return True  # something in it went away just now
+    if pid == os.getpid():
+        return False  # of an earlier process with our number, as in a container: we write one thing at a time
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # another user's
+    return True
 
 
 def write_text(path: Path, text: str) -> None:
@@ -168,7 +307,8 @@ def file_sha256(path: str | Path) -> str:
     return digest.hexdigest()
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Waits until a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

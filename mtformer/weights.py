@@ -1,18 +1,14 @@
-"""Weights in and out of a safetensors file: tied ones once, each checked against the model that takes them."""
+"""Weights out of a safetensors file, each checked against the model that takes them; tied ones are there once."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mtformer.errors import CheckpointError
-
-
-def save_weights(model: nn.Module, path: Path) -> None:
-    """Writes all parameters; `named_parameters` lists a tied one once."""
-    save_file({name: parameter.detach().cpu().contiguous() for name, parameter in model.named_parameters()}, path)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -27,8 +23,14 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Puts a file's weights into the model; raises CheckpointError naming the first tensor that does not fit."""
+def load_weights(
+    model: nn.Module, path: Path, place: Callable[[Tensor, Tensor], Tensor] = lambda weight, parameter: weight
+) -> None:
+    """Puts a file's weights into the model; raises CheckpointError naming the first tensor that does not fit.
+
+    Args:
+        place: (whole weight, parameter) -> what the parameter holds of it, where parameters are sharded.
+    """
     weights, parameters = read_weights(path), dict(model.named_parameters())
     for name in sorted(weights.keys() ^ parameters.keys()):
         where = "only in the file" if name in weights else "only in the model"
@@ -37,4 +39,4 @@ def load_weights(model: nn.Module, path: Path) -> None:
         if parameter.shape != weights[name].shape:
             shapes = f"{list(weights[name].shape)} in the file and {list(parameter.shape)} in the model"
             raise CheckpointError(f"{path}: does not fit the config: {name} is {shapes}")
-        parameter.copy_(weights[name])
+        parameter.copy_(place(weights[name], parameter))

@@ -5,6 +5,7 @@ Commands import what they need when they run, so that `--help` is instant.
 
 import os
 import sys
+import time
 from typing import Annotated, Any
 
 import typer
@@ -16,11 +17,12 @@ from mtformer.cli.average_command import average
 from mtformer.cli.eval_command import evaluate
 from mtformer.cli.export_command import export
 from mtformer.cli.output import error_lines, flush_or_discard_stdout, set_up_logging, use_utf8
-from mtformer.cli.train_command import train
+from mtformer.cli.train_command import TrainCommand, train
 from mtformer.cli.translate_command import translate
-from mtformer.errors import MtformerError
+from mtformer.errors import LostProcessError, MtformerError
 
 DEBUG = "MTFORMER_DEBUG"
+SECONDS_OF_SILENCE = 3.0
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 """As a shell reports a filter that SIGPIPE ended."""
@@ -40,12 +42,14 @@ class _Program(TyperGroup):
         except BrokenPipeError:
             flush_or_discard_stdout()
             raise typer.Exit(BROKEN_PIPE) from None
-        except MtformerError as error:
+        except (MtformerError, LostProcessError) as error:
             _show_traceback_if_asked()
+            _let_others_speak(error)
             error_lines(str(error))
             raise typer.Exit(2) from None
         except OSError as error:
             _show_traceback_if_asked()
+            _let_others_speak(error)
             error_lines(_describe(error))
             flush_or_discard_stdout()
             raise typer.Exit(2) from None
@@ -80,7 +84,7 @@ def _program(
 
 
 # The commands, in the order of the help.
-app.command("train")(train)
+app.command("train", cls=TrainCommand)(train)
 app.command("translate")(translate)
 app.command("eval")(evaluate)
 app.command("average")(average)
@@ -100,6 +104,18 @@ def main() -> None:
         what = f"{type(error).__name__}: {error}".splitlines()[0]
         error_lines(f"{what}; this is a bug in mtformer, please report it; {DEBUG}=1 shows the traceback")
         sys.exit(1)
+
+
+def _let_others_speak(error: Exception) -> None:
+    """Waits where `torchrun` has started several processes and another one knows better what is wrong.
+
+    A mistake in the config is met by all of them, and the end of one ends all. Process 0, or the one that failed by
+    itself, tells it; `torchrun` ends the others while they wait here.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and (
+        isinstance(error, LostProcessError) or os.environ.get("RANK", "0") != "0"
+    ):
+        time.sleep(SECONDS_OF_SILENCE)
 
 
 def _describe(error: OSError) -> str:

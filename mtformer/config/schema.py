@@ -218,6 +218,8 @@ class TrainingConfig(Section):
     """auto: CUDA when there is one."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """auto: bf16 where the hardware multiplies it, else fp32. fp16 (CUDA only) uses a gradient scaler."""
+    deterministic: bool = False
+    """On CUDA take only kernels that give the same bits every time, some of them slower; on a CPU all do."""
     sharded: bool = False
     """Spread weights, gradients and moments over the processes of `torchrun` (FSDP2), for a model too large for one
     device; else each process has a copy (DDP)."""

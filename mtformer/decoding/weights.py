@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from mtformer.errors import CheckpointError
-from mtformer.rundir import WEIGHTS, RunDir
+from mtformer.rundir import META, WEIGHTS, RunDir, read_meta, verify
 
 
 def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> Path:
-    """The file of weights that `--checkpoint` names.
+    """The file of weights that `--checkpoint` names; where meta.json lies beside it, it is as it was saved.
 
     Args:
         run: a run directory or a bundle.
@@ -16,8 +16,15 @@ def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> Path:
         best_metric: the dev metric that tells which checkpoint is best.
 
     Raises:
-        CheckpointError: when there is no such checkpoint; the message lists those there are.
+        CheckpointError: when there is no such checkpoint; the message lists those there are. Or when it is damaged.
     """
+    path = _find(run, checkpoint, best_metric)
+    if path.parent.parent == run.checkpoints or (path.name == WEIGHTS and (path.parent / META).exists()):
+        verify(path.parent, path.name)
+    return path
+
+
+def _find(run: RunDir, checkpoint: str | None, best_metric: str) -> Path:
     if checkpoint is None:
         return _default(run, best_metric)
     if checkpoint == "averaged" and run.averaged.is_dir():
@@ -26,7 +33,7 @@ def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> Path:
         return run.checkpoint(best[0]) / WEIGHTS
     if checkpoint == "last" and (steps := run.steps()):
         return run.checkpoint(steps[-1]) / WEIGHTS
-    if checkpoint.isdecimal() and int(checkpoint) in run.steps():
+    if checkpoint.isdecimal() and run.checkpoint(int(checkpoint)).is_dir():
         return run.checkpoint(int(checkpoint)) / WEIGHTS
     path = Path(checkpoint)
     if path.is_file():
@@ -55,4 +62,6 @@ def _there(run: RunDir, best_metric: str) -> str:
     names = ["averaged"] if run.averaged.is_dir() else []
     names += ["best"] if run.best_steps(best_metric) else []
     names += ["last", *map(str, steps)] if steps else []
+    for folder in [] if names else run.checkpoint_folders():
+        read_meta(folder)  # says what is wrong with it
     return f"there are: {', '.join(names)}" if names else "it has no checkpoint yet"

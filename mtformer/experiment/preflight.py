@@ -1,24 +1,67 @@
-"""`--dry-run`: everything that can be known before a training starts, some of it by trying."""
+"""Everything that can be known before a training starts, some of it by trying: memory, time, disk."""
 
+import contextlib
+import logging
 import resource
+import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from mtformer.config.loading import resolve_paths
 from mtformer.config.schema import Config
-from mtformer.errors import ConfigError
+from mtformer.decoding.batching import plan_batches
+from mtformer.decoding.translator import Translator
+from mtformer.errors import ConfigError, DeviceError
 from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.model.hardware import keep_freed_memory, pick_device, pick_precision
 from mtformer.model.transformer import Transformer, count_parameters
+from mtformer.rundir import RunDir
 from mtformer.training.step import TrainingStep
+from mtformer.training.validation import dev_loss
+
+BYTES_OF_WEIGHT = 4
+BYTES_OF_CHECKPOINT = 12
+"""For each parameter: the weight and Adam's two moments, in float32."""
+log = logging.getLogger("mtformer")
 
 
-def preflight(config: Config) -> list[tuple[str, str]]:
-    """Prepares tokenizer and data, then takes two optimizer steps on the largest batch and throws the model away.
+class Rehearsal(NamedTuple):
+    """What trying the largest batches gave."""
+
+    shape: str
+    """Of the largest training batch."""
+    step_seconds: float
+    """A step on it, all of its micro-batches counted."""
+    peak_bytes: int
+    """Memory that the process (on CUDA: the device) had in use at the most."""
+    training_seconds: float
+    """All steps of the run, as it stands in the config."""
+    validation_seconds: float
+    """All validations, at the most: as if each dev batch were as large as the largest."""
+    disk_bytes: int
+    """What the run's checkpoints take when they are most."""
+    free_bytes: int
+
+    def lines(self) -> list[tuple[str, str]]:
+        """(what, value) for the reader."""
+        validation = f", up to {_duration(self.validation_seconds)} of validation" if self.validation_seconds else ""
+        return [
+            ("largest batch", self.shape),
+            ("memory at its peak", f"{self.peak_bytes / 1e9:.2f} GB"),
+            ("one step on it", f"{self.step_seconds:.2f} s"),
+            ("time, about", f"{_duration(self.training_seconds)} of training{validation}"),
+            ("disk", f"{self.disk_bytes / 1e9:.2f} GB for checkpoints, {self.free_bytes / 1e9:.2f} GB free"),
+        ]
+
+
+def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
+    """Prepares tokenizer and data, rehearses, and leaves nothing behind.
 
     Returns:
         (what, value) in the order to be shown.
@@ -38,7 +81,81 @@ def preflight(config: Config) -> list[tuple[str, str]]:
     model = Transformer(config.model, prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size).to(device)
     rows = [("device, precision", f"{device}, {precision}"), *_data_rows(config, prepared)]
     rows += [(f"parameters, {part}", f"{count:,}") for part, count in count_parameters(model).items()]
-    return rows + _trial_rows(config, prepared, TrainingStep(model, config.training, precision))
+    return rows + rehearse(config, prepared, TrainingStep(model, config.training, precision), run).lines()
+
+
+def rehearse(config: Config, prepared: Prepared, step: TrainingStep, run: RunDir) -> Rehearsal:
+    """Tries the largest training and dev batches, and changes nothing; several processes do so together.
+
+    Raises:
+        DeviceError: when a single pair does not fit the memory, or two checkpoints do not fit the disk.
+    """
+    disk_bytes, free_bytes = _disk(config, step, run)
+    batches = prepared.trial_batches()
+    for batch in batches:
+        step.rehearse(batch)  # memory is taken and kernels are set up; the next time tells how long a step takes
+    seconds = step.rehearse(batches[0])
+    limits = [cells for cells in step.ranks.gather(step.max_cells) if cells is not None]
+    if limits:
+        step.max_cells = min(limits)
+        log.warning(
+            "the largest batch does not fit the memory: micro-batches of more than %d tokens, padding counted, will be "
+            "cut in two; a lower training.batch_tokens with more accumulation_steps does the same at less cost",
+            step.max_cells,
+        )
+    validation_seconds = _rehearse_dev(config, prepared, step) if prepared.dev is not None else 0.0
+    training, largest = config.training, batches[0]
+    mean_cells = prepared.mean_cells()
+    return Rehearsal(
+        shape=f"{largest.num_pairs:,} pairs, {largest.src_BS.size(1)} x {largest.tgt_in_BT.size(1)} tokens",
+        step_seconds=seconds * training.accumulation_steps,
+        peak_bytes=_peak_bytes(step.device),
+        training_seconds=seconds / largest.num_cells * mean_cells * training.accumulation_steps * training.max_steps,
+        validation_seconds=validation_seconds * (training.max_steps // training.validate_every),
+        disk_bytes=disk_bytes,
+        free_bytes=free_bytes,
+    )
+
+
+def _rehearse_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:
+    """Scores the largest dev batch and translates the longest dev sentences; seconds of a validation at the most."""
+    sources, _ = prepared.dev_text()
+    decoding = config.decoding
+    lengths = [len(ids) + 1 for ids in prepared.tokenizers.src.encode(sources)]
+    plan = plan_batches(lengths, decoding.batch_tokens, decoding.validation_beam_size)
+    translator = Translator(step.whole_model(), prepared.tokenizers, decoding)
+    batches = list(prepared.dev_batches(config))
+    with _stopwatch() as loss_seconds:
+        dev_loss(step, batches[:1])
+    with _stopwatch() as decoding_seconds:
+        translator.translate([sources[number] for number in plan[0]], beam_size=decoding.validation_beam_size)
+    return (loss_seconds() * len(batches) + decoding_seconds() * len(plan)) / step.ranks.size
+
+
+def _disk(config: Config, step: TrainingStep, run: RunDir) -> tuple[int, int]:
+    """Bytes that the checkpoints will take at the most, those there already among them, and bytes that there are."""
+    training, parameters = config.training, count_parameters(step.model)["total"]
+    one = BYTES_OF_CHECKPOINT * parameters
+    # Besides those that are kept there is the one being written, before an older one goes.
+    needed = (training.keep_last + training.keep_best + 1) * one
+    needed += BYTES_OF_WEIGHT * parameters if training.average_last else 0
+    place = run.path.absolute()
+    while not place.exists():
+        place = place.parent
+    there = sum(file.stat().st_size for file in run.checkpoints.rglob("*") if file.is_file())
+    free = shutil.disk_usage(place).free + there
+    if free < 2 * one:
+        raise DeviceError(
+            f"{place}: {free / 1e9:.2f} GB free, and two checkpoints take {2 * one / 1e9:.2f} GB; "
+            "free some space, or name another place with --run-dir"
+        )
+    if free < needed:
+        log.warning(
+            "%s: the run's checkpoints will take up to %.2f GB, and %.2f GB are free; "
+            "free some space, or lower training.keep_last",
+            place, needed / 1e9, free / 1e9,
+        )  # fmt: skip
+    return needed, free
 
 
 def _data_rows(config: Config, prepared: Prepared) -> list[tuple[str, str]]:
@@ -55,20 +172,17 @@ def _data_rows(config: Config, prepared: Prepared) -> list[tuple[str, str]]:
     ]
 
 
-def _trial_rows(config: Config, prepared: Prepared, step: TrainingStep) -> list[tuple[str, str]]:
-    batch = prepared.largest_batch()
-    batches = [batch] * config.training.accumulation_steps
-    step.run(batches, 1)
-    seconds = -time.perf_counter()
-    step.run(batches, 2)
-    seconds += time.perf_counter()
-    shape = f"{batch.num_pairs:,} pairs, {batch.src_BS.size(1)} x {batch.tgt_in_BT.size(1)} tokens"
-    return [
-        ("largest batch", shape),
-        ("memory at its peak", f"{_peak_bytes(step.device) / 1e9:.2f} GB"),
-        ("one step on it", f"{seconds:.2f} s"),
-        ("time, at most about", f"{seconds * config.training.max_steps / 3600:.1f} hours, without validation"),
-    ]
+@contextlib.contextmanager
+def _stopwatch() -> Iterator[Callable[[], float]]:
+    start = time.perf_counter()
+    stop: list[float] = []
+    yield lambda: stop[0] - start
+    stop.append(time.perf_counter())
+
+
+def _duration(seconds: float) -> str:
+    hours = seconds / 3600
+    return f"{hours:.1f} hours" if hours >= 1 else f"{max(1, round(seconds / 60))} minutes"
 
 
 def _peak_bytes(device: torch.device) -> int:

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mtformer.config.schema import Config
 from mtformer.data.batches import Batch, TrainingBatches, ordered_batches
 from mtformer.data.sources import read_pairs
-from mtformer.data.store import Store, prepare
+from mtformer.data.store import Ints, Store, prepare
 from mtformer.errors import ConfigError
 from mtformer.evaluation.evaluate import source_set
 from mtformer.rundir import atomic_folder
@@ -38,13 +41,25 @@ class Prepared:
         """Sources and references of dev; none without dev."""
         return self.dev.text(range(len(self.dev))) if self.dev is not None else ([], [])
 
-    def largest_batch(self) -> Batch:
-        """The batch of the first epoch that has the most cells."""
+    def trial_batches(self) -> list[Batch]:
+        """Two batches of the first epoch: the one with the most cells, and the one with the longest pair.
+
+        What attention holds grows with the square of the length.
+        """
         plan = self.batches.plan(0)
-        lengths = self.train.src_lengths + self.train.tgt_lengths + 2
-        sizes = [len(indices) * int(lengths[indices].max()) for indices in plan]
-        index = max(range(len(plan)), key=sizes.__getitem__)
-        return self.batches.make(plan[index], 0, index)
+        cells, longest = self._sizes(plan)
+        numbers = dict.fromkeys((int(cells.argmax()), int(longest.argmax())))
+        return [self.batches.make(plan[number], 0, number) for number in numbers]
+
+    def mean_cells(self) -> float:
+        """Cells of a batch, padding counted, on average."""
+        return float(self._sizes(self.batches.plan(0))[0].mean())
+
+    def _sizes(self, plan: list[Ints]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Cells and longest side of each batch."""
+        longest_side = np.maximum(self.train.src_lengths, self.train.tgt_lengths)
+        longest = np.array([longest_side[indices].max() + 1 for indices in plan], dtype=np.int64)
+        return longest * np.array([len(indices) for indices in plan]), longest
 
 
 def prepare_experiment(config: Config, tokenizer_folder: Path) -> Prepared:

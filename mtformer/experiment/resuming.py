@@ -1,26 +1,93 @@
-"""What may change between the two halves of a run, and what may not."""
+"""What may change between the two halves of a run, and what may not: its config, and all that its numbers depend on."""
 
 import logging
+from importlib.metadata import version
+from typing import Any
 
+import torch
+
+from mtformer import __version__
 from mtformer.config.loading import config_diff
 from mtformer.config.schema import Config
 from mtformer.errors import CheckpointError
+from mtformer.experiment.prepare import Prepared
 from mtformer.rundir import RunDir
 
 FIXED = ("model.", "tokenizer.", "data.src_lang", "data.tgt_lang", "training.optimizer")
 """Keys that the saved weights and optimizer state depend on."""
-EXACT = ("training.seed", "training.batch_tokens", "training.accumulation_steps", "training.precision", "data.")
-"""Keys that change which batches come, or the arithmetic: the run goes on, but not as it would have."""
+NOT_FIXED = ("model.dropout", "model.attention_dropout", "model.activation_dropout", "tokenizer.sampling_alpha")
+"""Of these only how training goes on."""
+HARMLESS = (
+    "data.",  # whether the pairs are others, their fingerprint tells
+    "decoding.",
+    "evaluation.",
+    "training.device",  # which device and precision that gives is compared too
+    "training.precision",
+    "training.max_steps",
+    "training.max_epochs",
+    "training.log_every",
+    "training.validate_every",
+    "training.best_metric",
+    "training.patience",
+    "training.keep_last",
+    "training.keep_best",
+    "training.average_last",
+    "training.sample_sentences",
+    "training.tensorboard",
+)
+"""Keys that leave each step as it is; with all others the run goes on, but not as it would have."""
+TO_THE_END = ("cosine", "linear")
+"""Schedules that depend on max_steps."""
+INEXACT = " (from here on not the same run as one that never stopped)"
 log = logging.getLogger("mtformer")
 
 
 def compare(run: RunDir, old: Config, new: Config) -> None:
     """Tells every difference as old -> new; raises CheckpointError on one that the checkpoint does not allow."""
     for key, before, after in config_diff(old, new):
-        if key.startswith(FIXED):
+        if key.startswith(FIXED) and key not in NOT_FIXED:
             raise CheckpointError(
                 f"{run.path}: cannot resume with {key} {before!r} -> {after!r}: the saved weights depend on it; "
                 "set it back, or start anew with --overwrite"
             )
-        note = " (from here on not the same run as one that never stopped)" if key.startswith(EXACT) else ""
-        log.warning("resuming with %s %r -> %r%s", key, before, after, note)
+        is_harmless = key.startswith(HARMLESS)
+        if key == "training.max_steps" and new.training.schedule in TO_THE_END:
+            is_harmless = False
+        log.warning("resuming with %s %r -> %r%s", key, before, after, "" if is_harmless else INEXACT)
+
+
+def surroundings(prepared: Prepared, device: torch.device, precision: str, num_processes: int) -> dict[str, Any]:
+    """What the numbers of a run depend on besides its config, by its name in messages; each checkpoint keeps it."""
+    tokenizers = prepared.tokenizers
+    return {
+        "training data": prepared.train.fingerprint,
+        "dev data": prepared.dev.fingerprint if prepared.dev is not None else None,
+        "tokenizer": " ".join(dict.fromkeys((tokenizers.src.sha256, tokenizers.tgt.sha256))),
+        "processes": num_processes,
+        "device": _describe(device),
+        "precision": precision,
+        "mtformer": __version__,
+        "torch": str(torch.__version__),
+        "sentencepiece": version("sentencepiece"),
+    }
+
+
+def compare_surroundings(run: RunDir, old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Tells what `surroundings` gave otherwise when the checkpoint was saved; raises CheckpointError on a tokenizer."""
+    for name, after in new.items():
+        before = old.get(name)
+        if before == after:
+            continue
+        if name == "tokenizer":
+            raise CheckpointError(
+                f"{run.tokenizer}: not what the saved weights were trained with (SHA-256 {before} -> {after}); "
+                "put that tokenizer back, or start anew with --overwrite"
+            )
+        log.warning("resuming with %s %s -> %s%s", name, before, after, INEXACT)
+
+
+def _describe(device: torch.device) -> str:
+    """The kind of device, as far as sums come out the same on it."""
+    if device.type == "cuda":
+        return f"cuda, {torch.cuda.get_device_name(device)}"
+    return f"cpu, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"

@@ -2,27 +2,29 @@
 
 import contextlib
 import logging
-import os
-import shutil
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 
-from mtformer.config.loading import dump_config, load_config, resolve_paths
+from mtformer.config.loading import resolve_paths
 from mtformer.config.schema import Config
 from mtformer.data.batches import Batch
 from mtformer.decoding.translator import Translator
-from mtformer.errors import CheckpointError, ConfigError
+from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.evaluation.scores import score
+from mtformer.experiment.preflight import rehearse
 from mtformer.experiment.prepare import Prepared, prepare_experiment
-from mtformer.experiment.resuming import compare
-from mtformer.model.hardware import keep_freed_memory, pick_device, pick_precision
+from mtformer.experiment.resuming import compare_surroundings, surroundings
+from mtformer.experiment.starting import Resume, prepared_run
+from mtformer.model.hardware import be_deterministic, keep_freed_memory, pick_device, pick_precision
 from mtformer.model.transformer import Transformer, count_parameters
-from mtformer.rundir import RunDir, read_meta, write_text
+from mtformer.rundir import WEIGHTS, RunDir, read_meta, verify, write_text
 from mtformer.training.average import average_last
+from mtformer.training.checkpoint import newest_good
 from mtformer.training.loop import Position, Trainer
 from mtformer.training.metrics import Progress
+from mtformer.training.ranks import ALONE, Ranks, join_ranks, own_device
 from mtformer.training.step import TrainingStep
 from mtformer.training.validation import Decoded, DecodeDev
 
@@ -37,44 +39,7 @@ class Outcome(NamedTuple):
     """The run had reached its last step before this call."""
 
 
-@contextlib.contextmanager
-def prepared_run(run: RunDir, config: Config, resume: bool, overwrite: bool) -> Iterator[None]:
-    """Makes the run directory ready for what is prepared inside; if that fails, all is as it was before.
-
-    Raises:
-        CheckpointError: when the directory is taken and neither flag is given, or cannot be resumed with this config.
-    """
-    if resume:
-        if not run.config.is_file():
-            raise CheckpointError(f"{run.path}: nothing to resume here (no config.yaml); leave out --resume to start")
-        compare(run, load_config(run.config).config, config)
-        yield
-        write_text(run.config, dump_config(config))
-        return
-    replaced = None
-    if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
-        if not run.config.is_file():
-            raise CheckpointError(f"{run.path}: exists already and is no run; name another place with --run-dir")
-        if not overwrite:
-            raise CheckpointError(
-                f"{run.path}: exists already; --resume goes on with it, --overwrite starts it anew, "
-                "--run-dir names another place"
-            )
-        replaced = run.path.rename(run.path.with_name(f".{run.path.name}.{os.getpid()}.replaced"))
-    try:
-        run.path.mkdir(parents=True, exist_ok=True)
-        write_text(run.config, dump_config(config))
-        yield
-    except BaseException:
-        shutil.rmtree(run.path)
-        if replaced is not None:
-            replaced.rename(run.path)
-        raise
-    if replaced is not None:
-        shutil.rmtree(replaced)
-
-
-def train_experiment(config: Config, run: RunDir, progress: Progress, resume: bool, overwrite: bool) -> Outcome:
+def train_experiment(config: Config, run: RunDir, progress: Progress, resume: Resume, overwrite: bool) -> Outcome:
     """Trains the tokenizer if there is none, prepares the data, trains, and averages if the config says so.
 
     Raises:
@@ -84,38 +49,97 @@ def train_experiment(config: Config, run: RunDir, progress: Progress, resume: bo
     config = resolve_paths(config)
     if not config.data.train:
         raise ConfigError("data.train: no training data; name at least one source")
-    device = pick_device(config.training.device)
-    precision = pick_precision(_earlier_precision(run, config) if resume else config.training.precision, device)
+    device = own_device(pick_device(config.training.device))
     keep_freed_memory()
-    with prepared_run(run, config, resume, overwrite):
-        prepared = prepare_experiment(config, run.tokenizer)
-        write_text(run.data_report, prepared.train.report.to_json())
-        torch.manual_seed(config.training.seed)
-        sizes = prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size
-        model = Transformer(config.model, *sizes).to(device)
-        trainer = make_trainer(config, run, TrainingStep(model, config.training, precision), prepared, progress)
-        if resume:
-            trainer.resume()
-    parts = ", ".join(f"{name} {count:,}" for name, count in count_parameters(model).items())
-    log.info("device %s, precision %s; parameters: %s", device, precision, parts)
-    first_step = trainer.position.step
-    position = trainer.train()
-    was_finished = resume and position.step == first_step
-    if config.training.average_last and not (was_finished and run.averaged.is_dir()):
-        steps = average_last(run, min(config.training.average_last, len(run.regular_steps())))
-        log.info("averaged the checkpoints of steps %s", ", ".join(map(str, steps)))
+    if config.training.deterministic and device.type == "cuda":
+        be_deterministic()
+    with join_ranks(device) as ranks:
+        # The main process alone makes the run directory; the others find what it has made there.
+        starts = prepared_run(run, config, resume, overwrite) if ranks.is_main else contextlib.nullcontext(False)
+        with starts as goes_on:
+            trainer, goes_on = _prepare(config, run, progress, device, ranks, goes_on)
+        position, was_finished = _run(trainer, goes_on)
+        if ranks.is_main and config.training.average_last and not _is_averaged(run):
+            steps = average_last(run, min(config.training.average_last, len(run.regular_steps())))
+            log.info("averaged the checkpoints of steps %s", ", ".join(map(str, steps)))
     return Outcome(position, was_finished)
 
 
-def _earlier_precision(run: RunDir, config: Config) -> str:
-    """What `auto` was picked to be when the run began: picking measures, and could turn out otherwise."""
-    steps = run.steps()
-    if config.training.precision != "auto" or not steps:
-        return config.training.precision
-    return str(read_meta(run.checkpoint(steps[-1]))["precision"])
+def _prepare(
+    config: Config, run: RunDir, progress: Progress, device: torch.device, ranks: Ranks, goes_on: bool
+) -> tuple[Trainer, bool]:
+    """Everything up to the first step; also whether the run goes on, which the main process knows."""
+    checkpoint = newest_good(run) if goes_on else None
+    with ranks.main_first():
+        if not ranks.is_main and not run.tokenizer.is_dir():
+            raise CheckpointError(
+                f"{run.path}: process {ranks.rank} does not see what process 0 wrote there; "
+                "name a place with --run-dir that all machines share"
+            )
+        prepared = prepare_experiment(config, run.tokenizer)
+    goes_on, checkpoint = ranks.gather((goes_on, checkpoint))[0]
+    earlier = read_meta(checkpoint)["made_with"] if checkpoint is not None else None
+    precision = ranks.gather(_pick_precision(config, device, earlier))[0]
+    made_with = surroundings(prepared, device, precision, ranks.size)
+    if earlier is not None:
+        compare_surroundings(run, earlier, made_with)
+    if ranks.is_main:
+        write_text(run.data_report, prepared.train.report.to_json())
+    step = make_step(config, prepared, device, precision, ranks)
+    parts = ", ".join(f"{name} {count:,}" for name, count in count_parameters(step.model).items())
+    log.info("device %s, precision %s; parameters: %s", device, precision, parts)
+    trainer = make_trainer(config, run, step, prepared, progress, made_with)
+    if goes_on:
+        trainer.resume(checkpoint)
+    if not trainer.is_done():
+        rehearsal = rehearse(config, prepared, step, run)
+        log.info("pre-flight: %s", "; ".join(f"{what} {value}" for what, value in rehearsal.lines()))
+    return trainer, goes_on
 
 
-def make_trainer(config: Config, run: RunDir, step: TrainingStep, prepared: Prepared, progress: Progress) -> Trainer:
+def _run(trainer: Trainer, goes_on: bool) -> tuple[Position, bool]:
+    """Trains; the position at the end, and whether there was nothing to do."""
+    first_step = trainer.position.step
+    position = trainer.train()
+    return position, goes_on and position.step == first_step
+
+
+def make_step(
+    config: Config, prepared: Prepared, device: torch.device, precision: str, ranks: Ranks = ALONE
+) -> TrainingStep:
+    """A new model with its optimizer: the same weights on every process, and dropout of its own on each."""
+    torch.manual_seed(config.training.seed)
+    sizes = prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size
+    step = TrainingStep(Transformer(config.model, *sizes).to(device), config.training, precision, ranks)
+    if not ranks.is_main:
+        torch.manual_seed((config.training.seed << 20) + ranks.rank)
+    return step
+
+
+def _pick_precision(config: Config, device: torch.device, earlier: dict[str, Any] | None) -> str:
+    """The config's; `auto` stays what it was when the run began, for picking measures and could turn out otherwise."""
+    if config.training.precision == "auto" and earlier is not None:
+        with contextlib.suppress(DeviceError):  # this device may not have it
+            return pick_precision(earlier["precision"], device)
+    return pick_precision(config.training.precision, device)
+
+
+def _is_averaged(run: RunDir) -> bool:
+    """Whether the averaged weights are there, and of the end of the run."""
+    try:
+        return bool(verify(run.averaged, WEIGHTS)["step"] == run.regular_steps()[-1])
+    except CheckpointError:
+        return False
+
+
+def make_trainer(
+    config: Config,
+    run: RunDir,
+    step: TrainingStep,
+    prepared: Prepared,
+    progress: Progress,
+    made_with: dict[str, Any],
+) -> Trainer:
     """The training loop with its data, its dev set, and its way to decode dev."""
 
     def batches_from(epoch: int, pairs: int) -> Iterator[Batch]:
@@ -128,17 +152,24 @@ def make_trainer(config: Config, run: RunDir, step: TrainingStep, prepared: Prep
         return prepared.dev_batches(config)
 
     has_dev = prepared.dev is not None
-    decode = decode_dev(config, step.model, prepared) if has_dev else None
-    return Trainer(config, run, step, batches_from, dev_batches if has_dev else None, decode, progress)
+    decode = decode_dev(config, step, prepared) if has_dev else None
+    return Trainer(config, run, step, batches_from, dev_batches if has_dev else None, decode, progress, made_with)
 
 
-def decode_dev(config: Config, model: Transformer, prepared: Prepared) -> DecodeDev:
-    """A function that translates dev with the model as it stands, and scores it by BLEU and chrF."""
-    translator = Translator(model, prepared.tokenizers, config.decoding)
+def decode_dev(config: Config, step: TrainingStep, prepared: Prepared) -> DecodeDev:
+    """A function that translates dev with the model as it stands, and scores it by BLEU and chrF.
+
+    Several processes share the sentences, and all get the scores.
+    """
     sources, references = prepared.dev_text()
+    ranks, beam_size = step.ranks, config.decoding.validation_beam_size
 
-    def decode() -> Decoded:
-        hypotheses = [t.text for t in translator.translate(sources, beam_size=config.decoding.validation_beam_size)]
+    def decode(progress: Callable[[int], object]) -> Decoded:
+        translator = Translator(step.whole_model(), prepared.tokenizers, config.decoding)
+        own = translator.translate(sources[ranks.rank :: ranks.size], beam_size=beam_size, progress=progress)
+        hypotheses = [""] * len(sources)
+        for rank, texts in enumerate(ranks.gather([translation.text for translation in own])):
+            hypotheses[rank :: ranks.size] = texts
         scores = score(hypotheses, references, config.evaluation, ("bleu", "chrf"))
         samples = list(zip(sources, references, hypotheses, strict=True))[: config.training.sample_sentences]
         return Decoded({s.name: s.value for s in scores}, samples)

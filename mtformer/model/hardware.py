@@ -2,6 +2,7 @@
 
 import ctypes
 import logging
+import os
 import sys
 import time
 
@@ -50,6 +51,12 @@ def _cpu_product_seconds(dtype: torch.dtype) -> float:
         a @ b
         best = min(best, time.perf_counter() - start)
     return best
+
+
+def be_deterministic() -> None:
+    """From now on CUDA kernels give the same bits for the same numbers; to be called before the first of them runs."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for that
+    torch.use_deterministic_algorithms(True)
 
 
 def keep_freed_memory() -> None:

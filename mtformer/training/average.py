@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from mtformer.errors import CheckpointError
-from mtformer.rundir import WEIGHTS, RunDir
+from mtformer.rundir import WEIGHTS, RunDir, verify
 from mtformer.training.checkpoint import save_averaged
 from mtformer.weights import read_weights
 
@@ -13,14 +13,16 @@ def average_last(run: RunDir, count: int) -> list[int]:
     """Averages the newest `count` checkpoints of a run into its `averaged` one; returns their steps.
 
     Raises:
-        CheckpointError: when the run has fewer checkpoints than that.
+        CheckpointError: when the run has fewer checkpoints than that, or one of them is damaged.
     """
     steps = run.regular_steps()[-count:]
     if len(steps) < count:
         raise CheckpointError(f"{run.checkpoints}: {count} checkpoints to average asked for, {len(steps)} there")
     total: dict[str, Tensor] = {}
     for step in steps:
-        for name, weight in read_weights(run.checkpoint(step) / WEIGHTS).items():
+        folder = run.checkpoint(step)
+        verify(folder, WEIGHTS)
+        for name, weight in read_weights(folder / WEIGHTS).items():
             # float64, so that the order of the sum does not show.
             total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + weight.double()
     save_averaged(run, steps, {name: (weight / count).float() for name, weight in total.items()})

@@ -3,91 +3,171 @@
 A checkpoint is a folder that appears whole or not at all:
 
     model.safetensors   the weights, tied ones once
-    trainer.pt          optimizer, scaler, random state, position: loads with weights_only=True, so it can run no code
-    meta.json           step, dev metrics, precision of training, SHA-256 of the two files
+    trainer.pt          optimizer, scaler, random state, position, sums of the log window: loads with weights_only=True,
+                        so it can run no code
+    meta.json           step, dev metrics, what it was made with, SHA-256 of the two files and of meta.json itself
+
+Old ones are deleted when the new one is safely there. Resuming takes the newest one that is as it was saved; newer ones
+that are damaged are renamed, so that they are out of the way and not lost.
 """
 
-import json
-import shutil
+import logging
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from mtformer.config.schema import TrainingConfig
 from mtformer.errors import CheckpointError
-from mtformer.rundir import META, TRAINER_STATE, WEIGHTS, RunDir, atomic_folder, file_sha256, read_meta
-from mtformer.weights import save_weights
+from mtformer.rundir import (
+    TRAINER_STATE,
+    WEIGHTS,
+    DamagedError,
+    RunDir,
+    atomic_folder,
+    clear_leftovers,
+    delete_folder,
+    verify,
+    write_meta,
+)
+
+log = logging.getLogger("mtformer")
 
 
 def save_checkpoint(
     run: RunDir,
     step: int,
-    model: nn.Module,
+    weights: dict[str, Tensor],
     trainer_state: dict[str, Any],
     metrics: dict[str, float],
-    precision: str,
+    made_with: dict[str, Any],
     is_temporary: bool = False,
 ) -> Path:
     """Writes the checkpoint of a step; raises CheckpointError when the disk refuses, and leaves nothing half-written.
 
     A temporary one (of a run that was interrupted) only serves to resume: it goes when the next one is saved, so that
     the checkpoints of a run that was stopped and resumed are those of a run that never stopped.
+
+    Args:
+        run: the run directory.
+        step: the step after which it is saved; a checkpoint of that step is replaced.
+        weights: by name, tied ones once; they go into a file of their own.
+        trainer_state: plain data and tensors.
+        metrics: what dev gave.
+        made_with: data, versions, device: what is told when it differs on resuming.
+        is_temporary: see above.
     """
     target = run.checkpoint(step)
     try:
+        clear_leftovers(run.checkpoints)
         with atomic_folder(target) as folder:
-            save_weights(model, folder / WEIGHTS)
+            save_file(weights, folder / WEIGHTS)
             torch.save(trainer_state, folder / TRAINER_STATE)
-            _write_meta(folder, step, metrics, precision=precision, is_temporary=is_temporary)
+            write_meta(folder, step=step, metrics=metrics, made_with=made_with, is_temporary=is_temporary)
     except Exception as error:
         # safetensors and torch wrap a full disk in errors of their own, so each kind is caught here.
         raise CheckpointError(
-            f"{target}: could not be saved ({_first_line(error)}); {_last_good(run)}, "
-            "so free some space and go on with --resume"
+            f"{target}: could not be saved ({_first_line(error)}); {_last_good(run)}. Free some space, or mend what "
+            "else it may be, and go on with --resume"
         ) from error
     return target
 
 
 def save_averaged(run: RunDir, steps: list[int], weights: dict[str, Tensor]) -> None:
     """Writes averaged weights beside the checkpoints."""
-    with atomic_folder(run.averaged) as folder:
-        save_file(weights, folder / WEIGHTS)
-        _write_meta(folder, steps[-1], {}, steps=steps)
+    try:
+        with atomic_folder(run.averaged) as folder:
+            save_file(weights, folder / WEIGHTS)
+            write_meta(folder, step=steps[-1], metrics={}, steps=steps)
+    except Exception as error:
+        raise CheckpointError(
+            f"{run.averaged}: could not be saved ({_first_line(error)}); free some space, or mend what else it may be, "
+            "and average again with `mtformer average`"
+        ) from error
+
+
+def newest_good(run: RunDir) -> Path | None:
+    """The newest checkpoint whose files are as they were saved; None when there is none at all.
+
+    What killed processes left half-written is cleared away. Newer checkpoints that are damaged are renamed to
+    `damaged-...`, with a warning for each.
+
+    Raises:
+        CheckpointError: when there are checkpoints and all are damaged (then nothing is renamed), or one cannot be
+            read or renamed for another reason.
+    """
+    try:
+        for folder in (run.path, run.checkpoints):
+            clear_leftovers(folder)
+        return _newest_good(run)
+    except OSError as error:
+        raise CheckpointError(
+            f"{error.filename or run.checkpoints}: {error.strerror or error}; a run that goes on must be able to read "
+            f"and change what lies in {run.path}"
+        ) from error
+
+
+def _newest_good(run: RunDir) -> Path | None:
+    damaged: list[tuple[Path, str]] = []
+    for folder in reversed(run.checkpoint_folders()):
+        try:
+            verify(folder, WEIGHTS, TRAINER_STATE)
+        except DamagedError as error:
+            damaged.append((folder, error.what))
+            continue
+        for other, what in damaged:
+            aside = _set_aside(other)
+            log.warning("%s: %s; kept as %s, going on from %s", other, what, aside.name, folder.name)
+        return folder
+    if damaged:
+        newest, what = damaged[0]
+        raise CheckpointError(
+            f"{run.checkpoints}: no checkpoint of {len(damaged)} is whole ({newest.name}: {what}); put one back from a "
+            "copy, or start anew with --overwrite"
+        )
+    return None
+
+
+def _set_aside(folder: Path) -> Path:
+    """Renames a folder to the first free `damaged-NAME`, `damaged-NAME-2`, ..."""
+    number, aside = 1, folder.with_name(f"damaged-{folder.name}")
+    while aside.exists():
+        number += 1
+        aside = folder.with_name(f"damaged-{folder.name}-{number}")
+    return folder.rename(aside)
 
 
 def load_trainer_state(folder: Path) -> dict[str, Any]:
-    """The trainer's state of a checkpoint; raises CheckpointError when a file was cut or changed."""
-    meta = read_meta(folder)
-    for name, expected in meta["sha256"].items():
-        path = folder / name
-        if not path.is_file() or file_sha256(path) != expected:
-            raise CheckpointError(f"{path}: cut short or changed since it was saved; go back to an earlier checkpoint")
-    state: dict[str, Any] = torch.load(folder / TRAINER_STATE, map_location="cpu", weights_only=True)
+    """The trainer's state of a checkpoint that was verified; raises CheckpointError when it does not load."""
+    path = folder / TRAINER_STATE
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # of pickle, zipfile and torch
+        raise CheckpointError(
+            f"{path}: does not load ({_first_line(error)}); was it saved by another version of PyTorch?"
+        ) from error
     return state
 
 
 def prune(run: RunDir, config: TrainingConfig) -> None:
-    """Keeps the newest, and of those not temporary the last `keep_last` and the best `keep_best`; deletes the rest."""
+    """Keeps the newest, and of those not temporary the last `keep_last` and the best `keep_best`; deletes the rest.
+
+    One that cannot be deleted is told; it does not end a run whose checkpoint was saved.
+    """
     steps = run.steps()
     keep = {
-        steps[-1],
+        *steps[-1:],
         *run.regular_steps()[-config.keep_last :],
         *run.best_steps(config.best_metric)[: config.keep_best],
     }
     for step in steps:
         if step not in keep:
-            # meta.json goes first: without it the folder no longer counts as a checkpoint, should we be stopped here.
-            (run.checkpoint(step) / META).unlink()
-            shutil.rmtree(run.checkpoint(step))
-
-
-def _write_meta(folder: Path, step: int, metrics: dict[str, float], **more: Any) -> None:
-    hashes = {path.name: file_sha256(path) for path in sorted(folder.iterdir())}
-    meta = {"step": step, "metrics": metrics, "sha256": hashes, **more}
-    (folder / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
+            try:
+                delete_folder(run.checkpoint(step))
+            except OSError as error:
+                log.warning("%s: an old checkpoint that cannot be deleted (%s)", run.checkpoint(step), error.strerror)
 
 
 def _last_good(run: RunDir) -> str:

@@ -5,20 +5,22 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from mtformer.config.schema import Config
 from mtformer.data.batches import Batch
 from mtformer.errors import MtformerError
-from mtformer.rundir import LOWER_IS_BETTER, WEIGHTS, RunDir
+from mtformer.rundir import LOWER_IS_BETTER, WEIGHTS, RunDir, read_meta, sync
 from mtformer.training.checkpoint import load_trainer_state, prune, save_checkpoint
+from mtformer.training.history import cut_after
 from mtformer.training.metrics import MetricsFile, Progress, Window
 from mtformer.training.signals import StopSignal
 from mtformer.training.step import MAX_SKIPPED_IN_A_ROW, TrainingStep
 from mtformer.training.validation import DecodeDev, dev_loss
-from mtformer.weights import load_weights
 
 log = logging.getLogger("mtformer")
 
@@ -30,6 +32,10 @@ class InterruptedRunError(Exception):
         super().__init__(f"stopped at step {step}")
         self.step = step
         self.signal_number = signal_number
+
+
+class _AbandonedError(Exception):
+    """A validation is left in its middle, because the run is asked to stop."""
 
 
 @dataclass
@@ -57,6 +63,7 @@ class Trainer:
         dev_batches: a function that gives the dev batches anew, or None without dev data.
         decode_dev: translates and scores dev, or None.
         progress: where the figures are shown.
+        made_with: data, versions, device: kept in each checkpoint, to be compared on resuming.
     """
 
     def __init__(
@@ -68,6 +75,7 @@ class Trainer:
         dev_batches: Callable[[], Iterable[Batch]] | None,
         decode_dev: DecodeDev | None,
         progress: Progress,
+        made_with: dict[str, Any],
     ) -> None:
         self.config = config.training
         self.run = run
@@ -77,26 +85,53 @@ class Trainer:
         self.dev_batches = dev_batches
         self.decode_dev = decode_dev
         self.progress = progress
-        self.metrics = MetricsFile(run.metrics, self.config.tensorboard)
+        self.made_with = made_with
+        self.stop = StopSignal()
+        self.window = Window()
+        self.metrics = MetricsFile(run.metrics, self.config.tensorboard) if self.ranks.is_main else None
         self.position = Position()
+        self.saved_step = 0
+        """Step of the newest checkpoint."""
+        self.is_validated = False
+        """Whether it came with a validation: not when the run was stopped between two."""
         self.mark = time.perf_counter()
         """When `position.seconds` was last brought up to date."""
 
-    def resume(self) -> None:
-        """Takes up the newest checkpoint, or starts at step 0 when there is none yet."""
-        steps = self.run.steps()
-        if not steps:
+    def resume(self, checkpoint: Path | None) -> None:
+        """Takes up a checkpoint (see `newest_good`), or starts at step 0 when there is none yet.
+
+        Raises:
+            CheckpointError: when its weights do not fit the model, or its state does not load.
+        """
+        if checkpoint is None:
+            if self.ranks.is_main:
+                cut_after(self.run.metrics, 0, with_dev=False)
             return
-        folder = self.run.checkpoint(steps[-1])
-        state = load_trainer_state(folder)
-        load_weights(self.step.model, folder / WEIGHTS)
-        self.step.optimizer.load_state_dict(state["optimizer"])
-        self.step.scaler.load_state_dict(state["scaler"])
-        torch.set_rng_state(state["rng"])
-        if self.step.device.type == "cuda" and state["cuda_rng"] is not None:
-            torch.cuda.set_rng_state(state["cuda_rng"])
+        state, meta = load_trainer_state(checkpoint), read_meta(checkpoint)
+        self.step.load_weights(checkpoint / WEIGHTS)
+        # The moments are the checkpoint's; betas, eps and weight decay are the config's, which may have been changed.
+        pairs = zip(self.step.optimizer.state_dict()["param_groups"], state["optimizer"]["param_groups"], strict=True)
+        groups = [{**own, "lr": saved["lr"]} for own, saved in pairs]
+        self.step.load_optimizer_state({**state["optimizer"], "param_groups": groups})
+        if state["scaler"]:  # empty without fp16
+            self.step.scaler.load_state_dict(state["scaler"])
+        self.step.skipped_in_a_row.fill_(state["skipped_in_a_row"])
+        if meta["made_with"] == self.made_with:  # else memory may allow more
+            self.step.max_cells = state["max_cells"]
+        if self.ranks.rank < len(state["rng"]):  # a process that was not there before keeps its own, see `make_step`
+            set_random_state(state["rng"][self.ranks.rank], self.step.device)
         self.position = Position(**state["position"])
-        self.metrics.write("resume", self.position.step)
+        if state["best_metric"] != self.config.best_metric:
+            self.position.best, self.position.validations_since_best = None, 0
+        self.saved_step = self.position.step
+        self.is_validated = not meta["is_temporary"]
+        windows = state["windows"]
+        if len(windows) == self.ranks.size:
+            self.window = Window.from_state(windows[self.ranks.rank])
+        if self.metrics is not None:
+            cut_after(self.run.metrics, self.position.step, with_dev=not meta["is_temporary"])
+            prune(self.run, self.config)  # whoever was killed may not have come to it
+            self.metrics.write("resume", self.position.step)
         log.info("resumed at step %d of %d", self.position.step, self.config.max_steps)
 
     def train(self) -> Position:
@@ -106,30 +141,60 @@ class Trainer:
             InterruptedRunError: after SIGINT or SIGTERM, with a checkpoint saved.
             MtformerError: when the gradient stays non-finite, or a checkpoint cannot be saved.
         """
-        if self.is_done():
-            return self.position
-        batches = self.batches_from(self.position.epoch, self.position.pairs)
-        window, self.mark = Window(), time.perf_counter()
-        with StopSignal() as stop:
-            while not self.is_done():
-                waited = time.perf_counter()
-                micro_batches = list(itertools.islice(batches, self.config.accumulation_steps))
-                window.waiting += time.perf_counter() - waited
-                if not micro_batches:
-                    if self.position.step not in self.run.regular_steps():
-                        self._validate_and_save()
-                    break
-                self._one_step(micro_batches, window)
-                window = self._log(window)
-                if self.position.step % self.config.validate_every == 0 or self.is_done():
-                    pause = time.perf_counter()
-                    self._validate_and_save()
-                    window.paused += time.perf_counter() - pause
-                if stop.received is not None and not self.is_done():
-                    if self.position.step not in self.run.steps():
-                        self._save({}, is_temporary=True)
-                    raise InterruptedRunError(self.position.step, stop.received)
+        self.mark = time.perf_counter()
+        with self.stop:
+            if self._is_validation_due() and not self._is_saved():
+                self._validate()  # when the run was stopped, this was abandoned
+            if not self.is_done():
+                self._train_on(self.batches_from(self.position.epoch, self.position.pairs))
+            self._stop_if_asked()
         return self.position
+
+    def _train_on(self, batches: Iterator[Batch]) -> None:
+        while not self.is_done():
+            self._stop_if_asked()
+            waited = time.perf_counter()
+            micro_batches = list(itertools.islice(batches, self.config.accumulation_steps))
+            self.window.waiting += time.perf_counter() - waited
+            if not micro_batches:
+                if not self._is_saved():
+                    self._validate()
+                break
+            self._one_step(micro_batches, self.window)
+            self.window = self._log(self.window)
+            if self._is_validation_due():
+                self._validate()
+
+    def _is_validation_due(self) -> bool:
+        step = self.position.step
+        return step > 0 and (step % self.config.validate_every == 0 or self.is_done())
+
+    def _validate(self) -> None:
+        """Validates and saves; when the run is asked to stop meanwhile, that is left to the run that goes on."""
+        start = time.perf_counter()
+        try:
+            self._validate_and_save()
+        except _AbandonedError:
+            self._stop_if_asked()
+        self.window.paused += time.perf_counter() - start
+
+    def _is_saved(self) -> bool:
+        """Whether the newest checkpoint is of this step, validation included."""
+        return self.is_validated and self.saved_step == self.position.step
+
+    def _check_stop(self) -> None:
+        # Several processes leave a validation together or not at all, for they wait for each other in it.
+        if self.stop.received is not None and self.ranks.size == 1:
+            raise _AbandonedError
+
+    def _stop_if_asked(self) -> None:
+        """Saves and ends the run when any of its processes got a signal."""
+        if not self.ranks.any(self.stop.received is not None):
+            return
+        if self.saved_step != self.position.step:
+            self._save({}, is_temporary=True)
+        signals = [number for number in self.ranks.gather(self.stop.received) if number is not None]
+        raise InterruptedRunError(self.position.step, signals[0])
 
     def is_done(self) -> bool:
         """Whether the last step is taken, or patience is spent."""
@@ -158,26 +223,34 @@ class Trainer:
     def _log(self, window: Window) -> Window:
         step = self.position.step
         figures = window.figures(self.ranks) if step % self.config.log_every == 0 else None
-        self.progress.advance(step, self.position.epoch, figures)
+        if self.ranks.is_main:
+            self.progress.advance(step, self.position.epoch, figures)
         if figures is None:
             return window
-        self.metrics.write("train", step, epoch=self.position.epoch, **figures)
+        self._write("train", step, epoch=self.position.epoch, **figures)
         return Window()
 
     def _validate_and_save(self) -> None:
-        metrics = dev_loss(self.step, self.dev_batches()) if self.dev_batches is not None else {}
+        metrics = {}
+        if self.dev_batches is not None:
+            metrics = dev_loss(self.step, self._until_stopped(self.dev_batches()))
         if self.decode_dev is not None:
             self.step.model.eval()
-            decoded = self.decode_dev()
+            decoded = self.decode_dev(lambda count: self._check_stop())
             metrics.update(decoded.metrics)
             for src, reference, hypothesis in decoded.samples:
                 log.info("  source     %s\n  reference  %s\n  hypothesis %s", src, reference, hypothesis)
         if metrics:
             text = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
             log.info("step %d: dev %s", self.position.step, text)
-            self.metrics.write("dev", self.position.step, epoch=self.position.epoch, **metrics)
+            self._write("dev", self.position.step, epoch=self.position.epoch, **metrics)
             self._judge(metrics)
         self._save(metrics)
+
+    def _until_stopped(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        for batch in batches:
+            self._check_stop()
+            yield batch
 
     def _judge(self, metrics: dict[str, float]) -> None:
         """Counts validations without progress."""
@@ -195,17 +268,42 @@ class Trainer:
             log.info("step %d: no better %s in %d validations: stopping early", position.step, metric, count)
 
     def _save(self, metrics: dict[str, float], is_temporary: bool = False) -> None:
+        self._check_gradients()
         now = time.perf_counter()
         self.position.seconds += now - self.mark
         self.mark = now
+        rng = self.ranks.gather(random_state(self.step.device))
+        windows = self.ranks.gather(self.window.state())
         state: dict[str, Any] = {
             "position": asdict(self.position),
-            "optimizer": self.step.optimizer.state_dict(),
+            "best_metric": self.config.best_metric,
+            "optimizer": self.step.optimizer_state(),
             "scaler": self.step.scaler.state_dict(),
-            "rng": torch.get_rng_state(),
-            "cuda_rng": torch.cuda.get_rng_state() if self.step.device.type == "cuda" else None,
+            "skipped_in_a_row": int(self.step.skipped_in_a_row),
+            "max_cells": self.step.max_cells,
+            "windows": windows,
+            "rng": rng,
         }
-        save_checkpoint(
-            self.run, self.position.step, self.step.model, state, metrics, self.step.precision, is_temporary
-        )
-        prune(self.run, self.config)
+        weights = self.step.weights()
+        if self.ranks.is_main:
+            if self.run.metrics.is_file():
+                sync(self.run.metrics)  # a checkpoint without the lines before it would lose them
+            save_checkpoint(self.run, self.position.step, weights, state, metrics, self.made_with, is_temporary)
+            prune(self.run, self.config)
+        self.saved_step, self.is_validated = self.position.step, not is_temporary
+
+    def _write(self, kind: str, step: int, **values: Any) -> None:
+        if self.metrics is not None:
+            self.metrics.write(kind, step, **values)
+
+
+def random_state(device: torch.device) -> list[Tensor]:
+    """Of this process's generators: the host's, and the device's when it has one."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def set_random_state(state: list[Tensor], device: torch.device) -> None:
+    """Puts back what `random_state` gave, as far as it was of the same kind of device."""
+    torch.set_rng_state(state[0])
+    if device.type == "cuda" and len(state) > 1:
+        torch.cuda.set_rng_state(state[1], device)

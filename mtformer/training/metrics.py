@@ -10,23 +10,29 @@ from typing import Any, Protocol
 import torch
 
 from mtformer.data.batches import Batch
-from mtformer.errors import MtformerError
+from mtformer.errors import CheckpointError, MtformerError
 from mtformer.training.ranks import ALONE, Ranks
 from mtformer.training.step import StepResult
 
 
 class MetricsFile:
-    """One JSON object a line. After a resume steps may stand twice; the later line counts."""
+    """One JSON object a line; see `history` for what a resumed run takes back of it."""
 
     def __init__(self, path: Path, tensorboard: bool) -> None:
         self.path = path
         self.writer = _tensorboard_writer(path.parent / "tensorboard") if tensorboard else None
 
     def write(self, kind: str, step: int, **values: Any) -> None:
-        """Appends a record; `kind` is train, dev or resume."""
+        """Appends a record; `kind` is train, dev or resume. Raises CheckpointError when the disk refuses."""
         finite = {name: None if value != value else value for name, value in values.items()}  # JSON has no NaN
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"kind": kind, "step": step, **finite}, ensure_ascii=False) + "\n")
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"kind": kind, "step": step, **finite}, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path}: cannot be written ({error.strerror}); the checkpoints are kept. Free some space, or "
+                "mend what else it may be, and go on with --resume"
+            ) from error
         if self.writer is not None:
             for name, value in values.items():
                 if isinstance(value, int | float):

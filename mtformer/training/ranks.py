@@ -5,7 +5,9 @@ gradients and sharded weights go through PyTorch's own DistributedDataParallel a
 """
 
 import contextlib
+import inspect
 import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,15 +21,11 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from mtformer.errors import DeviceError
+from mtformer.errors import DeviceError, LostProcessError
 
 TIMEOUT = timedelta(hours=12)
 """How long a process waits for another: longer than any preparation of data or save. That one has died is noticed at
 once, by its closed connections."""
-
-
-class LostRankError(Exception):
-    """Another process of the training ended; it says why itself."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +83,9 @@ class Ranks:
 
 
 ALONE = Ranks()
+SYNC_BUFFERS = "broadcast_buffers"  # tables of positions are the same everywhere
+if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters:
+    SYNC_BUFFERS = "forward_sync_buffers"  # its name since PyTorch 2.13
 
 
 @contextlib.contextmanager
@@ -92,7 +93,7 @@ def join_ranks(device: torch.device) -> Iterator[Ranks]:
     """Inside, this process is one of those that `torchrun` started; without `torchrun` it is alone.
 
     Raises:
-        LostRankError: when another process ended.
+        LostProcessError: when another process ended.
     """
     if not dist.is_torchelastic_launched():
         yield ALONE
@@ -102,10 +103,13 @@ def join_ranks(device: torch.device) -> Iterator[Ranks]:
     try:
         dist.init_process_group(backend, timeout=TIMEOUT)
         yield Ranks(rank, size, local_rank)
-        dist.destroy_process_group()  # after an error it would wait for the others
+        # The threads of gloo need the interpreter to drop their last tensors, and destroying a group while one of them
+        # waits for that does not end (PyTorch 2.13).
+        time.sleep(0.2)
+        dist.destroy_process_group()  # not after an error: it would wait for the others
     except RuntimeError as error:
         if size > 1 and (isinstance(error, dist.DistError) or "gloo" in str(error)):
-            raise LostRankError(f"process {rank}: another process of this training ended") from error
+            raise LostProcessError(f"process {rank}: another process of this training ended") from error
         raise
 
 
@@ -146,7 +150,8 @@ def spread(objective: nn.Module, blocks: Sequence[nn.Module], ranks: Ranks, shar
             fully_shard(block, mesh=mesh)
         fully_shard(objective, mesh=mesh)
         return objective
-    return DistributedDataParallel(objective, broadcast_buffers=False, gradient_as_bucket_view=True)
+    options: dict[str, Any] = {SYNC_BUFFERS: False, "gradient_as_bucket_view": True}
+    return DistributedDataParallel(objective, **options)
 
 
 @contextlib.contextmanager

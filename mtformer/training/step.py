@@ -5,6 +5,7 @@ Nothing here waits for the device: what the host wants to know stays in tensors 
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from mtformer.model.transformer import Transformer
 from mtformer.training.objective import Objective
 from mtformer.training.optimizer import learning_rate, make_optimizer
 from mtformer.training.ranks import ALONE, Ranks, share_like, spread, synchronised, whole
+from mtformer.weights import load_weights
 
 MAX_SKIPPED_IN_A_ROW = 20
 
@@ -139,6 +141,14 @@ class TrainingStep:
                 own.copy_(whole(sharded))
         return copy
 
+    def weights(self) -> dict[str, Tensor]:
+        """All parameters by name, tied ones once, whole, on the host."""
+        return {name: whole(parameter.detach()).cpu().contiguous() for name, parameter in self.model.named_parameters()}
+
+    def load_weights(self, path: Path) -> None:
+        """Takes up a file's weights; raises CheckpointError when they do not fit the model."""
+        load_weights(self.model, path, place=share_like)
+
     def optimizer_state(self) -> dict[str, Any]:
         """What `optimizer.state_dict()` gives, with sharded moments put together."""
         state = self.optimizer.state_dict()
@@ -166,12 +176,14 @@ class TrainingStep:
 
         Args:
             scale: None: no gradients.
-            is_alone: this process's gradients do not meet those of others, so it may try again by itself.
+            is_alone: this process's gradients are not those of a step, and need not meet those of others.
         """
         num_splits = 0
         while True:
             pieces = [piece for batch in batches for piece in batch.split(self.max_cells)]
-            outcome = self._accumulate(pieces, scale, meets_with=None if is_alone else len(pieces) - 1)
+            # Sharded gradients that do not meet are kept where zero_grad does not reach them.
+            meets_with = len(pieces) - 1 if self.config.sharded or not is_alone else None
+            outcome = self._accumulate(pieces, scale, meets_with)
             if isinstance(outcome, Tensor):
                 loss, nll = outcome
                 return (loss, nll), num_splits

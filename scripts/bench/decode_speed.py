@@ -23,7 +23,6 @@ from torch import Tensor
 
 from mtformer.decoding.search import Limits, beam_search, greedy
 from mtformer.model.hardware import keep_freed_memory
-from mtformer.model.transformer import Transformer
 
 BEAMS = {"greedy": 1, "beam 5": 5}
 SYSTEMS = ("mtformer-fp32", "mtformer-bf16", "marian-fp32", "marian-bf16")
@@ -36,38 +35,42 @@ Decode = Callable[[Tensor, Tensor], object]  # src_BS, src_lengths_B
 # ---- the systems, each built in its worker --------------------------------------------------------------------------
 
 
-def mtformer_system(size: Size, precision: str, num_beams: int) -> Decode:
+def mtformer_system(
+    size: Size, precision: str, num_beams: int, num_tokens: int = NUM_TARGET_TOKENS, device: str = "cpu"
+) -> Decode:
     """mtformer's search on its own model."""
     keep_freed_memory()
-    model = Transformer(peers.model_config(size, dropout=0.0), VOCAB_SIZE, VOCAB_SIZE).eval()
+    model = peers.transformer(size, dropout=0.0).eval().to(device)
     if precision == "bf16":
         model = model.to(torch.bfloat16)
     # The ratios are out of the way, so that max_tokens alone decides; it does not count eos.
-    limits = Limits(max_length_ratio=1000, min_length_ratio=1000, max_tokens=NUM_TARGET_TOKENS - 1)
+    limits = Limits(max_length_ratio=1000, min_length_ratio=1000, max_tokens=num_tokens - 1)
 
     def decode(src_BS: Tensor, src_lengths_B: Tensor) -> None:
         if num_beams == 1:
             best = greedy(model, src_BS, src_lengths_B, limits)
         else:
             best = [found[0] for found in beam_search(model, src_BS, src_lengths_B, num_beams, 1.0, limits)]
-        if any(len(hypothesis.tokens) != NUM_TARGET_TOKENS - 1 for hypothesis in best):
-            raise RuntimeError(f"not {NUM_TARGET_TOKENS} target tokens for each sentence")
+        if any(len(hypothesis.tokens) != num_tokens - 1 for hypothesis in best):
+            raise RuntimeError(f"not {num_tokens} target tokens for each sentence")
 
     return decode
 
 
-def marian_system(size: Size, precision: str, num_beams: int) -> Decode:
+def marian_system(
+    size: Size, precision: str, num_beams: int, num_tokens: int = NUM_TARGET_TOKENS, device: str = "cpu"
+) -> Decode:
     """Hugging Face `generate` on Marian."""
     from transformers import GenerationConfig
 
-    model = peers.marian(size).eval()
+    model = peers.marian(size).eval().to(device)
     if precision == "bf16":
         model = model.to(torch.bfloat16)
     settings = GenerationConfig(
         num_beams=num_beams,
         do_sample=False,
-        min_new_tokens=NUM_TARGET_TOKENS - 1,
-        max_new_tokens=NUM_TARGET_TOKENS,
+        min_new_tokens=num_tokens - 1,
+        max_new_tokens=num_tokens,
         forced_eos_token_id=EOS,
         pad_token_id=PAD,
         eos_token_id=EOS,
@@ -76,8 +79,8 @@ def marian_system(size: Size, precision: str, num_beams: int) -> Decode:
 
     def decode(src_BS: Tensor, src_lengths_B: Tensor) -> Tensor:
         output: Tensor = model.generate(input_ids=src_BS, attention_mask=src_BS != PAD, generation_config=settings)
-        if output.size(1) != 1 + NUM_TARGET_TOKENS or not bool((output == EOS).sum(1).eq(1).all()):
-            raise RuntimeError(f"not {NUM_TARGET_TOKENS} target tokens for each sentence")
+        if output.size(1) != 1 + num_tokens or not bool((output == EOS).sum(1).eq(1).all()):
+            raise RuntimeError(f"not {num_tokens} target tokens for each sentence")
         return output
 
     return decode
@@ -138,7 +141,7 @@ def report(size_name: str, figures: dict[str, dict[str, Any]]) -> str:
             of_search["ratios"].append(vars(ratio))
             ratios.append(f"- {search}, {ratio} the faster Marian")
     table = peers.markdown_table(["system", "sentences/s, median", "lowest", "highest", "batch size"], rows)
-    return "\n".join([f"## {peers.describe(size_name)}", "", table, "", *ratios])
+    return "\n".join([f"## {peers.describe(size_name, SIZES[size_name])}", "", table, "", *ratios])
 
 
 def parse_options() -> argparse.Namespace:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import sentencepiece
 import torch
@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 import mtformer
 from mtformer.config.schema import ModelConfig
+from mtformer.model.transformer import Transformer
 
 if TYPE_CHECKING:
     from transformers import MarianMTModel
@@ -53,6 +54,7 @@ class Size:
     d_ff: int
     num_heads: int
     num_layers: int  # of the encoder, and of the decoder
+    vocab_size: int = VOCAB_SIZE  # joint and tied
 
 
 SIZES = {"tiny": Size(128, 256, 4, 4), "small": Size(256, 1024, 4, 3)}
@@ -71,9 +73,13 @@ def model_config(size: Size, dropout: float) -> ModelConfig:
     )
 
 
-def describe(size_name: str) -> str:
+def transformer(size: Size, dropout: float) -> Transformer:
+    """mtformer's model of the size."""
+    return Transformer(model_config(size, dropout), size.vocab_size, size.vocab_size)
+
+
+def describe(size_name: str, size: Size) -> str:
     """A size with its numbers."""
-    size = SIZES[size_name]
     layers = f"{size.num_layers}+{size.num_layers} layers"
     return f"{size_name} (d {size.d_model}, ff {size.d_ff}, {size.num_heads} heads, {layers})"
 
@@ -131,7 +137,7 @@ class TorchTransformer(nn.Module):
         for module in self.transformer.modules():
             if isinstance(module, nn.MultiheadAttention):
                 module.dropout = attention_dropout
-        self.embedding = nn.Embedding(VOCAB_SIZE, size.d_model, padding_idx=PAD)
+        self.embedding = nn.Embedding(size.vocab_size, size.d_model, padding_idx=PAD)
         nn.init.normal_(self.embedding.weight, std=size.d_model**-0.5)
         self.dropout = nn.Dropout(dropout)
         self.scale = math.sqrt(size.d_model)
@@ -148,7 +154,7 @@ class TorchTransformer(nn.Module):
         hidden_BTD = self.transformer(
             self._embed(src_BS),
             self._embed(tgt_BT),
-            tgt_mask=torch.ones(length, length, dtype=torch.bool).triu(1),
+            tgt_mask=torch.ones(length, length, dtype=torch.bool, device=tgt_BT.device).triu(1),
             src_key_padding_mask=src_pad_BS,
             memory_key_padding_mask=src_pad_BS,
             tgt_is_causal=True,
@@ -162,8 +168,8 @@ def marian(size: Size, dropout: float = 0.1, attention_dropout: float = 0.1) -> 
 
     return MarianMTModel(
         MarianConfig(
-            vocab_size=VOCAB_SIZE,
-            decoder_vocab_size=VOCAB_SIZE,
+            vocab_size=size.vocab_size,
+            decoder_vocab_size=size.vocab_size,
             max_position_embeddings=MAX_POSITIONS,
             d_model=size.d_model,
             encoder_layers=size.num_layers,
@@ -186,6 +192,16 @@ def marian(size: Size, dropout: float = 0.1, attention_dropout: float = 0.1) -> 
 
 
 # ---- workers --------------------------------------------------------------------------------------------------------
+
+
+class Asked(Protocol):
+    """A system that works only while it is asked."""
+
+    def ask(self, *arguments: Any) -> Any:
+        """What the system returns for these arguments."""
+
+    def close(self) -> None:
+        """Ends it."""
 
 
 class Worker:
@@ -253,7 +269,7 @@ def _allocator_settings(settings: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def take_turns(workers: Mapping[str, Worker], questions: Sequence[tuple[object, ...]]) -> dict[str, list[Any]]:
+def take_turns(workers: Mapping[str, Asked], questions: Sequence[tuple[object, ...]]) -> dict[str, list[Any]]:
     """Puts one question a round to each worker, one after the other in rotating order; the answers by system."""
     answers: dict[str, list[Any]] = {name: [] for name in workers}
     names = list(workers)

@@ -7,7 +7,7 @@ and target tokens are counted, padding is not. Peers train in a minimal loop wit
 clipping, in fp32 and in bf16 (`torch.autocast`). Systems named `+allocator` run with glibc told to keep freed memory,
 which mtformer does for itself. Every system first goes once through all batches, so that the kernels of each shape are
 there as after a first epoch; then they take turns in short slices. Needs the extra `bench`, and a machine with nothing
-else running.
+else running. JoeyNMT takes part when `--joeynmt` names an interpreter that has it, see joeynmt_peer.py.
 """
 
 import argparse
@@ -18,56 +18,66 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import peers
 import torch
 import torch.nn.functional as F
-from peers import PAD, SIZES, VOCAB_SIZE, Size, Worker
+from joeynmt_peer import JoeyNMT
+from peers import ALLOCATOR, PAD, SIZES, VOCAB_SIZE, Size, Worker
 from torch import Tensor, nn
 
 from mtformer.config.schema import TrainingConfig
 from mtformer.data.batches import Batch, make_batch, plan_epoch
 from mtformer.model.hardware import keep_freed_memory
-from mtformer.model.transformer import Transformer
 from mtformer.training.step import TrainingStep
 
-PEERS = ("torch-fp32", "torch-bf16", "marian-fp32", "marian-bf16")
+JOEYNMT = ("joeynmt-fp32", "joeynmt-fp32+allocator")
+PEERS = ("torch-fp32", "torch-bf16", "marian-fp32", "marian-bf16", "joeynmt-fp32")
 PEERS_WITH_ALLOCATOR = tuple(f"{name}+allocator" for name in PEERS)
 SYSTEMS = ("mtformer-fp32", "mtformer-bf16", *PEERS, *PEERS_WITH_ALLOCATOR)
 DROPOUT, LABEL_SMOOTHING, LEARNING_RATE, CLIP_NORM = 0.1, 0.1, 5e-4, 1.0
 
-Step = Callable[[Batch], object]
+Step = Callable[[Batch], Tensor]
+"""An optimizer step on a batch; gives its loss, on the device."""
 
 
 # ---- the systems, each built in its worker --------------------------------------------------------------------------
 
 
-def mtformer_system(size: Size, precision: str) -> Step:
+def mtformer_system(
+    size: Size, precision: str, dropout: float = DROPOUT, device: Literal["cpu", "cuda"] = "cpu", compile: bool = False
+) -> Step:
     """One optimizer step of mtformer's own training."""
     keep_freed_memory()
     config = TrainingConfig(
-        device="cpu",
+        device=device,
+        compile=compile,
         learning_rate=LEARNING_RATE,
         schedule="constant",
         warmup_steps=0,
         clip_norm=CLIP_NORM,
         label_smoothing=LABEL_SMOOTHING,
     )
-    training = TrainingStep(Transformer(peers.model_config(size, DROPOUT), VOCAB_SIZE, VOCAB_SIZE), config, precision)
-    return lambda batch: training.run([batch], step=1)
+    training = TrainingStep(peers.transformer(size, dropout).to(device), config, precision)
+    return lambda batch: training.run([batch], step=1).loss
 
 
-def torch_system(size: Size, precision: str, attention_dropout: float) -> Step:
+def torch_system(
+    size: Size, precision: str, attention_dropout: float, dropout: float = DROPOUT, device: str = "cpu"
+) -> Step:
     """One optimizer step of `torch.nn.Transformer`."""
-    model = peers.TorchTransformer(size, DROPOUT, attention_dropout)
+    model = peers.TorchTransformer(size, dropout, attention_dropout).to(device)
     return minimal_loop(model, model, precision)
 
 
-def marian_system(size: Size, precision: str, attention_dropout: float) -> Step:
+def marian_system(
+    size: Size, precision: str, attention_dropout: float, dropout: float = DROPOUT, device: str = "cpu"
+) -> Step:
     """One optimizer step of Hugging Face Marian."""
-    model = peers.marian(size, DROPOUT, attention_dropout)
+    model: nn.Module = peers.marian(size, dropout, attention_dropout)
+    model.to(device)
 
     def logits(src_BS: Tensor, tgt_BT: Tensor) -> Tensor:
         output = model(input_ids=src_BS, attention_mask=src_BS != PAD, decoder_input_ids=tgt_BT, use_cache=False)
@@ -78,12 +88,12 @@ def marian_system(size: Size, precision: str, attention_dropout: float) -> Step:
 
 
 def minimal_loop(model: nn.Module, logits: Callable[[Tensor, Tensor], Tensor], precision: str) -> Step:
-    """The training step of the peers."""
+    """The training step of the peers, on the device of the model and its batches; it returns the loss."""
     model.train()
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), fused=True)
 
-    def step(batch: Batch) -> None:
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
+    def step(batch: Batch) -> Tensor:
+        with torch.autocast(batch.src_BS.device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
             logits_BTV = logits(batch.src_BS, batch.tgt_in_BT)
             loss = F.cross_entropy(
                 logits_BTV.flatten(0, 1),
@@ -95,8 +105,24 @@ def minimal_loop(model: nn.Module, logits: Callable[[Tensor, Tensor], Tensor], p
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
         optimizer.step()
+        return loss.detach()
 
     return step
+
+
+def joeynmt_worker(system: str, size: Size, batches_file: str, options: argparse.Namespace) -> JoeyNMT:
+    """JoeyNMT's own training, in its own environment."""
+    settings = {
+        **vars(size),
+        "dropout": DROPOUT,
+        "attention_dropout": options.attention_dropout,
+        "label_smoothing": LABEL_SMOOTHING,
+        "learning_rate": LEARNING_RATE,
+        "clip_norm": CLIP_NORM,
+        "batches": batches_file,
+        "threads": options.threads,
+    }
+    return JoeyNMT(options.joeynmt, ALLOCATOR if system.endswith("+allocator") else {}, settings)
 
 
 def build(system: str, size: Size, attention_dropout: float, batches_file: str) -> Callable[[int, int], float]:
@@ -170,7 +196,7 @@ def model_flops(size: Size, batch: Batch) -> float:
     feed_forward = 2 * D * size.d_ff
     # The decoder's keys and values over the source are made from source tokens, all else of it from target tokens.
     on_src = L * (4 * D * D + feed_forward + 2 * D * D)
-    on_tgt = L * (6 * D * D + feed_forward) + D * VOCAB_SIZE
+    on_tgt = L * (6 * D * D + feed_forward) + D * size.vocab_size
     attention = 12 * D * L * (src_B * src_B + tgt_B * tgt_B + src_B * tgt_B).sum()
     return float(6 * (on_src * src_B.sum() + on_tgt * tgt_B.sum()) + attention)
 
@@ -181,8 +207,11 @@ def model_flops(size: Size, batch: Batch) -> float:
 def measure(size_name: str, batches: Sequence[Batch], batches_file: str, options: argparse.Namespace) -> dict[str, Any]:
     """All systems of one size in turns; figures and the printed section."""
     size = SIZES[size_name]
-    workers = {"matrix products": Worker(build_matrix_products, threads=options.threads)}
+    workers: dict[str, peers.Asked] = {"matrix products": Worker(build_matrix_products, threads=options.threads)}
     for system in options.systems:
+        if system in JOEYNMT:
+            workers[system] = joeynmt_worker(system, size, batches_file, options)
+            continue
         workers[system] = Worker(
             partial(build, system, size, options.attention_dropout, batches_file),
             threads=options.threads,
@@ -192,6 +221,7 @@ def measure(size_name: str, batches: Sequence[Batch], batches_file: str, options
     answers = peers.take_turns(workers, slices)
     for worker in workers.values():
         worker.close()
+    others = {worker.versions for worker in workers.values() if isinstance(worker, JoeyNMT)}
 
     limits = {
         name: statistics.median(answer[name] for answer in answers["matrix products"])
@@ -205,7 +235,12 @@ def measure(size_name: str, batches: Sequence[Batch], batches_file: str, options
         flops = [sum(model_flops(size, b) for b in part) / s for part, s in zip(in_slices, seconds, strict=True)]
         limit = limits["bf16"] if "bf16" in system else max(limits["fp32"], limits["fp32 through oneDNN"])
         shares[system] = statistics.median(flops) / limit
-    return {"limits_flops_per_second": limits, "tokens_per_second": rates, "share_of_limit": shares}
+    return {
+        "limits_flops_per_second": limits,
+        "tokens_per_second": rates,
+        "share_of_limit": shares,
+        "beside": sorted(others) or ["JoeyNMT: not measured, no --joeynmt"],
+    }
 
 
 def report(size_name: str, figures: dict[str, Any]) -> str:
@@ -216,7 +251,7 @@ def report(size_name: str, figures: dict[str, Any]) -> str:
         for system, r in rates.items()
     ]
     lines = [
-        f"## {peers.describe(size_name)}",
+        f"## {peers.describe(size_name, SIZES[size_name])}",
         "",
         peers.markdown_table(["system", "tokens/s, median", "lowest", "highest", "model FLOPs of limit"], rows),
         "",
@@ -228,18 +263,23 @@ def report(size_name: str, figures: dict[str, Any]) -> str:
             lines.append(f"- {ratio} the fastest peer, {kind}")
     limits = ", ".join(f"{name} {rate / 1e9:.0f}" for name, rate in figures["limits_flops_per_second"].items())
     lines.append(f"- limit (matrix products of 2048 x 2048, GFLOP/s): {limits}; fp32 shares are of the faster route")
+    lines += [f"- {line}" for line in figures["beside"]]
     return "\n".join(lines)
 
 
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     peers.add_options(parser, SYSTEMS, default_sizes=["tiny"], default_rounds=15)
+    parser.add_argument("--joeynmt", type=Path, metavar="PYTHON", help="an interpreter that has JoeyNMT")
     parser.add_argument("--steps", type=int, default=10, help="optimizer steps in a slice")
     parser.add_argument("--batches", type=int, default=30, help="batches of a shuffled epoch that are used in turn")
     parser.add_argument("--batch-tokens", type=int, default=4096)
     parser.add_argument("--attention-dropout", type=float, default=DROPOUT,
                         help="of the peers; 0 lets them use PyTorch's fused attention (mtformer: 0)")  # fmt: skip
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.joeynmt is None:
+        options.systems = [system for system in options.systems if system not in JOEYNMT]
+    return options
 
 
 def main() -> None:

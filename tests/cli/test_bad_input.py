@@ -99,13 +99,39 @@ def test_resume_refuses_another_model(run: Path, corpus: Path) -> None:
 
 
 def test_a_checkpoint_that_is_cut_short(run: Path, corpus: Path) -> None:
-    weights = RunDir(run).averaged / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-100])
-    assert str(weights) in error_of("translate", run)
+    for weights in (RunDir(run).averaged / "model.safetensors", RunDir(run).checkpoint(8) / "model.safetensors"):
+        data = bytearray(weights.read_bytes())
+        data[-100] ^= 1
+        weights.write_bytes(data)
+        for command in ("translate", "eval", "export"):
+            message = error_of(command, run, "--checkpoint", weights.parent, *_output(command, run.parent))
+            assert message.startswith(f"error: {weights}: cut short or changed since it was saved; use another")
+    assert "step-00000008" in error_of("average", run, "--last", 2)
     last = RunDir(run).checkpoint(12) / "trainer.pt"
     last.write_bytes(last.read_bytes()[:-100])
+    for step in (4, 8):
+        (RunDir(run).checkpoint(step) / "meta.json").write_text("")
     message = error_of("train", corpus / "small.yaml", "training.max_steps=16", "--run-dir", run, "--resume")
-    assert str(last) in message
+    assert "no checkpoint of 3 is whole (step-00000012: trainer.pt is cut short or changed" in message
+
+
+def _output(command: str, folder: Path) -> list[object]:
+    return ["--output", folder / "bundle"] if command == "export" else []
+
+
+def test_a_damaged_checkpoint_is_passed_over(run: Path, corpus: Path) -> None:
+    weights = RunDir(run).checkpoint(12) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    result = invoke("train", corpus / "small.yaml", "--run-dir", run, "--resume")
+    assert result.exit_code == 0, result.stderr
+    warnings = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
+    assert warnings == [
+        f"warning: {weights.parent}: model.safetensors is cut short or changed since it was saved; "
+        "kept as damaged-step-00000012, going on from step-00000008"
+    ]
+    assert "resumed at step 8 of 12" in result.stderr
+    assert RunDir(run).steps() == [4, 8, 12]
+    assert len(list((RunDir(run).checkpoints / "damaged-step-00000012").iterdir())) == 3
 
 
 def test_a_checkpoint_that_does_not_fit_the_config(run: Path) -> None:

@@ -61,7 +61,7 @@ def test_resume_goes_on_and_tells_what_changed(run: Path, corpus: Path) -> None:
     result = invoke("train", corpus / "small.yaml", "training.max_steps=16", "--run-dir", run, "--resume")
     assert result.exit_code == 0, result.stderr
     assert "training.max_steps 12 -> 16" in result.stderr
-    precisions = {read_meta(RunDir(run).checkpoint(step))["precision"] for step in RunDir(run).steps()}
+    precisions = {read_meta(RunDir(run).checkpoint(step))["made_with"]["precision"] for step in RunDir(run).steps()}
     assert len(precisions) == 1
     assert "resumed at step 12 of 16" in result.stderr
     assert RunDir(run).steps()[-1] == 16

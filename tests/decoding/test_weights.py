@@ -1,19 +1,18 @@
 """Which weights a choice means."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError
-from mtformer.rundir import META, WEIGHTS, RunDir
+from mtformer.rundir import META, WEIGHTS, RunDir, write_meta
 
 
 def add(folder: Path, **metrics: float) -> Path:
     folder.mkdir(parents=True)
-    (folder / WEIGHTS).touch()
-    (folder / META).write_text(json.dumps({"step": 0, "metrics": metrics}))
+    (folder / WEIGHTS).write_bytes(b"weights")
+    write_meta(folder, step=0, metrics=metrics)
     return folder / WEIGHTS
 
 
@@ -58,3 +57,42 @@ def test_what_is_not_there_is_told_with_what_is(tmp_path: Path) -> None:
     for choice in ("20", "averaged", "no/such/file"):
         with pytest.raises(CheckpointError, match=f"no checkpoint '{choice}'; there are: best, last, 10"):
             find_weights(run, choice, "bleu")
+
+
+@pytest.mark.parametrize("choice", [None, "averaged", "best", "last", "20", "folder", "file"])
+def test_a_flipped_bit_is_noticed_whatever_the_choice(tmp_path: Path, choice: str | None) -> None:
+    run = RunDir(tmp_path)
+    good = add(run.checkpoint(10), bleu=20.0)
+    damaged = add(run.averaged) if choice in (None, "averaged") else add(run.checkpoint(20), bleu=30.0)
+    damaged.write_bytes(b"weighus")
+    choice = {"folder": str(damaged.parent), "file": str(damaged)}.get(choice or "", choice)
+    with pytest.raises(CheckpointError) as error:
+        find_weights(run, choice, "bleu")
+    assert str(error.value) == (
+        f"{damaged}: cut short or changed since it was saved; use another checkpoint, or move {damaged.parent} away"
+    )
+    damaged.parent.rename(tmp_path / "away")
+    assert find_weights(run, None, "bleu") == good
+
+
+def test_a_damaged_meta_is_told_where_it_matters(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    good, damaged = add(run.checkpoint(10), bleu=20.0), add(run.checkpoint(20), bleu=30.0)
+    (damaged.parent / META).write_text("{")
+    assert find_weights(run, "best", "bleu") == find_weights(run, "last", "bleu") == good
+    for choice in ("20", str(damaged)):
+        with pytest.raises(CheckpointError, match=r"step-00000020/meta\.json: not readable .*; use another checkpoint"):
+            find_weights(run, choice, "bleu")
+    (damaged.parent / META).unlink()
+    with pytest.raises(CheckpointError, match=r"step-00000020/meta\.json: missing; use another checkpoint"):
+        find_weights(run, "20", "bleu")
+    good.parent.rename(tmp_path / "away")
+    with pytest.raises(CheckpointError, match=r"step-00000020/meta\.json: missing"):
+        find_weights(run, None, "bleu")
+
+
+def test_weights_alone_need_no_meta(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "folder" / WEIGHTS, tmp_path / "any.safetensors"):
+        path.write_bytes(b"weights")
+        assert find_weights(RunDir(tmp_path), str(path), "bleu") == path

@@ -1,49 +1,240 @@
-"""A start that fails leaves everything as it was."""
+"""A start that fails, or is killed at any moment, leaves a run directory that the next start can read."""
 
+import multiprocessing
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from mtformer.config.loading import dump_config
 from mtformer.config.schema import Config, DataConfig
 from mtformer.errors import CheckpointError, DataError
-from mtformer.experiment.train import prepared_run
-from mtformer.rundir import RunDir
+from mtformer.experiment import starting
+from mtformer.experiment.starting import prepared_run
+from mtformer.rundir import RunDir, atomic_folder
 
 CONFIG = Config(data=DataConfig(src_lang="en", tgt_lang="de"))
 
 
-def test_a_failed_first_start_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(DataError), prepared_run(RunDir(tmp_path / "run"), CONFIG, resume=False, overwrite=False):
-        raise DataError("no such file")
-    assert list(tmp_path.iterdir()) == []
+@pytest.fixture(autouse=True)
+def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "PASSING_SECONDS", 0.0)
 
 
-def test_a_failed_overwrite_brings_the_old_run_back(tmp_path: Path) -> None:
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """A run that has begun; `old` stands for its checkpoints."""
     run = RunDir(tmp_path / "run")
     with prepared_run(run, CONFIG, resume=False, overwrite=False):
+        run.tokenizer.mkdir()
         (run.path / "old").write_text("weights")
+    return run
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def test_a_failed_first_start_leaves_nothing(tmp_path: Path) -> None:
+    for resume in (False, "auto"):
+        with pytest.raises(DataError), prepared_run(RunDir(tmp_path / "run"), CONFIG, resume, overwrite=False):
+            raise DataError("no such file")
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_overwrite_brings_the_old_run_back(run: RunDir, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"), prepared_run(run, CONFIG, resume=False, overwrite=True):
         raise DataError("no such file" if not (run.path / "old").exists() else "the old run is still in the way")
     assert (run.path / "old").read_text() == "weights"
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert names(tmp_path) == ["run"]
 
 
-def test_a_good_overwrite_removes_the_old_run(tmp_path: Path) -> None:
+def test_a_good_overwrite_removes_the_old_run(run: RunDir, tmp_path: Path) -> None:
+    with prepared_run(run, CONFIG, resume=False, overwrite=True) as goes_on:
+        assert not goes_on
+    assert names(run.path) == ["config.yaml"]
+    assert names(tmp_path) == ["run"]
+
+
+def test_an_empty_folder_is_free_and_stays_when_the_start_fails(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
+    run.path.mkdir()
+    with pytest.raises(DataError), prepared_run(run, CONFIG, resume=False, overwrite=False):
+        raise DataError("no such file")
+    assert names(run.path) == []
     with prepared_run(run, CONFIG, resume=False, overwrite=False):
-        (run.path / "old").write_text("weights")
+        pass
+    with pytest.raises(CheckpointError, match="exists already"), prepared_run(run, CONFIG, False, overwrite=False):
+        pass
+
+
+def test_auto_starts_once_and_then_goes_on(tmp_path: Path) -> None:
+    run, answers = RunDir(tmp_path / "run"), []
+    for _ in range(3):
+        with prepared_run(run, CONFIG, resume="auto", overwrite=False) as goes_on:
+            answers.append(goes_on)
+    assert answers == [False, True, True]
+
+
+def test_a_link_to_another_disk_stays_a_link(run: RunDir, tmp_path: Path) -> None:
+    link = RunDir(tmp_path / "link")
+    link.path.symlink_to(run.path)
+    with pytest.raises(DataError), prepared_run(link, CONFIG, resume=False, overwrite=True):
+        raise DataError("no such file")
+    assert (run.path / "old").exists()
+    with prepared_run(link, CONFIG, resume=False, overwrite=True):
+        pass
+    assert link.path.is_symlink()
+    assert names(run.path) == ["config.yaml"]
+
+
+@pytest.mark.parametrize("resume", [True, False, "auto"])
+@pytest.mark.parametrize("overwrite", [True, False])
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (("thesis.tex",), "is no run"),
+        (("config.yaml", "train.en", "train.de"), "is no run"),  # the user's own, with --run-dir .
+        (("config.yaml", "tokenizer/joint.model", "model.safetensors"), "is a bundle"),
+    ],
+)
+def test_what_is_no_run_is_never_touched(
+    files: tuple[str, ...], message: str, resume: starting.Resume, overwrite: bool, tmp_path: Path
+) -> None:
+    for file in files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("years of work")
+    before = contents(tmp_path)
+    with pytest.raises(CheckpointError, match=message), prepared_run(RunDir(tmp_path), CONFIG, resume, overwrite):
+        pass
+    assert contents(tmp_path) == before
+
+
+# Kills. The process is forked, so that it has what the test has patched.
+
+
+def die(*_: object, **__: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed(target: Callable[..., None], *arguments: object) -> None:
+    process = multiprocessing.get_context("fork").Process(target=target, args=arguments)
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+
+
+def start_and_die_inside(run: RunDir, overwrite: bool) -> None:
+    with prepared_run(run, CONFIG, resume=False, overwrite=overwrite), atomic_folder(run.tokenizer):
+        die()
+
+
+def start_and_die_before_config(run: RunDir, overwrite: bool) -> None:
+    pytest.MonkeyPatch().setattr(os, "replace", die)
+    with prepared_run(run, CONFIG, resume=False, overwrite=overwrite):
+        pass
+
+
+def start_and_die_before_mkdir(run: RunDir, overwrite: bool) -> None:
+    pytest.MonkeyPatch().setattr(Path, "mkdir", die)
+    with prepared_run(run, CONFIG, resume=False, overwrite=overwrite):
+        pass
+
+
+def overwrite_and_die_deleting(run: RunDir) -> None:
+    def delete_half(path: Path, **_: object) -> None:
+        (path / "old").unlink()
+        die()
+
+    pytest.MonkeyPatch().setattr(shutil, "rmtree", delete_half)
     with prepared_run(run, CONFIG, resume=False, overwrite=True):
         pass
-    assert [path.name for path in run.path.iterdir()] == ["config.yaml"]
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_an_empty_folder_is_free(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    with prepared_run(RunDir(tmp_path / "run"), CONFIG, resume=False, overwrite=False):
+@pytest.mark.parametrize("start", [start_and_die_before_mkdir, start_and_die_before_config])
+@pytest.mark.parametrize("resume", [False, "auto"])
+def test_killed_before_the_run_began_it_starts(
+    start: Callable[..., None], resume: starting.Resume, tmp_path: Path
+) -> None:
+    run = RunDir(tmp_path / "run")
+    killed(start, run, False)
+    with prepared_run(run, CONFIG, resume, overwrite=False) as goes_on:
+        assert not goes_on
+        assert run.config.is_file()
+
+
+def test_killed_while_it_was_prepared_it_goes_on(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    killed(start_and_die_inside, run, False)
+    with prepared_run(run, CONFIG, resume="auto", overwrite=False) as goes_on:
+        assert goes_on
+    with prepared_run(run, CONFIG, resume=False, overwrite=True) as goes_on:
+        assert not goes_on
+
+
+@pytest.mark.parametrize("start", [start_and_die_before_mkdir, start_and_die_before_config])
+def test_an_overwrite_killed_before_the_new_run_began_is_undone(
+    start: Callable[..., None], run: RunDir, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    killed(start, run, True)
+    assert not run.config.exists()
+    with prepared_run(run, CONFIG, resume="auto", overwrite=False) as goes_on:
+        assert goes_on
+    assert (run.path / "old").read_text() == "weights"
+    assert names(tmp_path) == ["run"]
+    assert [message for message in caplog.messages if "put back" in message]
+
+
+def test_an_overwrite_killed_while_it_was_prepared_keeps_the_old_run_and_says_where(
+    run: RunDir, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    killed(start_and_die_inside, run, True)
+    with prepared_run(run, CONFIG, resume="auto", overwrite=False) as goes_on:
+        assert goes_on
+    assert not (run.path / "old").exists()
+    (left,) = (path for path in tmp_path.iterdir() if path.name != "run")
+    assert (left / "old").read_text() == "weights"
+    assert [message for message in caplog.messages if str(left) in message]
+
+
+def test_an_overwrite_killed_while_it_deletes_is_finished(run: RunDir, tmp_path: Path) -> None:
+    killed(overwrite_and_die_deleting, run)
+    assert len(names(tmp_path)) == 2
+    with prepared_run(run, CONFIG, resume="auto", overwrite=False) as goes_on:
+        assert goes_on
+    assert names(tmp_path) == ["run"]
+    assert not (run.path / "old").exists()
+
+
+def test_of_two_killed_overwrites_the_later_is_undone(run: RunDir, tmp_path: Path) -> None:
+    killed(start_and_die_inside, run, True)
+    run.checkpoints.mkdir()
+    killed(start_and_die_before_mkdir, run, True)
+    with prepared_run(run, CONFIG, resume="auto", overwrite=False):
         pass
-    with (
-        pytest.raises(CheckpointError, match="exists already"),
-        prepared_run(RunDir(tmp_path / "run"), CONFIG, resume=False, overwrite=False),
-    ):
+    assert run.checkpoints.exists()
+    assert len(names(tmp_path)) == 2
+
+
+def test_an_overwrite_that_is_at_work_is_left_alone(
+    run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed(start_and_die_before_mkdir, run, True)
+
+    def work_on(_: float) -> None:
+        run.path.mkdir()
+        run.config.write_text(dump_config(CONFIG))
+
+    monkeypatch.setattr(time, "sleep", work_on)
+    with prepared_run(run, CONFIG, resume="auto", overwrite=False):
         pass
+    assert names(run.path) == ["config.yaml"]
+    assert len(names(tmp_path)) == 2

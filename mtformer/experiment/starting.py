@@ -1,0 +1,124 @@
+"""The run directory when a run starts: free, taken, no run at all, or left half-made by a start that was killed.
+
+`--overwrite` renames the old run to `.NAME.TIME.replaced` beside it, makes the new one, and once that is prepared
+renames the old one to `.NAME.TIME.deleted` and deletes it. A process killed in between leaves a whole old run, or
+its remains, and the next start can tell which.
+"""
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from mtformer.config.loading import dump_config, load_config
+from mtformer.config.schema import Config
+from mtformer.errors import CheckpointError
+from mtformer.experiment.resuming import compare
+from mtformer.rundir import LEFTOVER, RunDir, write_text
+
+PASSING_SECONDS = 1.0
+"""A start that is at work has no place empty for as long as this."""
+Resume = bool | Literal["auto"]
+"""auto: go on where a run has begun, else start."""
+log = logging.getLogger("mtformer")
+
+
+@contextlib.contextmanager
+def prepared_run(run: RunDir, config: Config, resume: Resume, overwrite: bool) -> Iterator[bool]:
+    """Makes the run directory ready for what is prepared inside; if that fails, all is as it was before.
+
+    Yields:
+        whether a run goes on that has begun before.
+
+    Raises:
+        CheckpointError: when the directory is taken and neither flag is given, cannot be resumed with this config, or
+            holds something else than a run, which is never touched.
+    """
+    path = Path(os.path.realpath(run.path))  # a link to another disk stays, whatever is renamed behind it
+    _put_back(path)
+    is_free = _is_free(path)
+    if not is_free:
+        _check_is_run(run)
+    if resume and not (is_free and resume == "auto"):
+        if is_free:
+            raise CheckpointError(f"{run.path}: nothing to resume here (no config.yaml); leave out --resume to start")
+        compare(run, load_config(run.config).config, config)
+        yield True
+        write_text(run.config, dump_config(config))
+        return
+    if not is_free and not overwrite:
+        raise CheckpointError(
+            f"{run.path}: exists already; --resume goes on with it, --overwrite starts it anew, "
+            "--run-dir names another place"
+        )
+    with _made_anew(path):
+        write_text(run.config, dump_config(config))
+        yield False
+
+
+@contextlib.contextmanager
+def _made_anew(path: Path) -> Iterator[None]:
+    """The folder, empty, in the place of what was there: that comes back when it fails inside, else it goes."""
+    was_there, replaced = path.is_dir(), None
+    if not _is_free(path):
+        replaced = path.rename(path.with_name(f".{path.name}.{time.time_ns()}.replaced"))
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        if replaced is not None:
+            replaced.rename(path)
+        elif was_there:
+            path.mkdir(exist_ok=True)
+        raise
+    if replaced is not None:
+        shutil.rmtree(replaced.rename(replaced.with_suffix(".deleted")), ignore_errors=True)
+
+
+def _is_free(path: Path) -> bool:
+    """Whether nothing is there, or nothing but what a start leaves that is killed before it writes config.yaml."""
+    if not path.is_dir():
+        return not path.exists()
+    return not RunDir(path).config.exists() and _is_barely_begun(path)
+
+
+def _is_barely_begun(path: Path) -> bool:
+    """Whether nothing stands in a folder but what stands in that of a run before its tokenizer is made."""
+    run = RunDir(path)
+    files = (run.config.name, run.log.name)
+    return all(entry.name in files or LEFTOVER.fullmatch(entry.name) for entry in path.iterdir())
+
+
+def _check_is_run(run: RunDir) -> None:
+    """Refuses bundles, and folders that hold a config.yaml of the user's."""
+    if run.is_bundle:
+        raise CheckpointError(f"{run.path}: is a bundle, which cannot be trained; name another place with --run-dir")
+    is_begun = any(path.exists() for path in (run.tokenizer, run.data_report, run.checkpoints))
+    if not run.config.is_file() or not (is_begun or _is_barely_begun(run.path)):
+        raise CheckpointError(f"{run.path}: exists already and is no run; name another place with --run-dir")
+
+
+def _put_back(path: Path) -> None:
+    """Undoes, finishes or tells what a killed `--overwrite` has left beside the run directory."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.(replaced|deleted)")
+    entries = path.parent.iterdir() if path.parent.is_dir() else ()
+    found = [match for entry in entries if (match := pattern.fullmatch(entry.name))]
+    for match in sorted(found, key=lambda match: -int(match[1])):  # of several the one renamed last was the run
+        left = path.parent / match[0]
+        if match[2] == "deleted":
+            shutil.rmtree(left, ignore_errors=True)
+            continue
+        if _is_free(path):
+            time.sleep(PASSING_SECONDS)
+        if _is_free(path):
+            shutil.rmtree(path, ignore_errors=True)
+            left.rename(path)
+            log.warning("%s: put back as it was: --overwrite was killed before the new run began", path)
+        else:
+            log.warning("%s: the run that --overwrite replaced; it was killed, so this is kept; delete it freely", left)

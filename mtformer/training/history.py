@@ -1,0 +1,41 @@
+"""What a resumed run takes back from metrics.jsonl.
+
+A run that is killed may have written lines for steps after its last checkpoint. It takes these steps again, and would
+write the lines again. So resuming from the checkpoint of step S first cuts off all lines of later steps, a last line
+that the kill or a full disk cut in the middle, and, when the checkpoint is a temporary one (saved because the run was
+asked to stop), the dev line of S itself: the validation of that step comes anew. The sums of the log window in progress
+lie in the checkpoint, so the next line is the one that a run without a stop would have written. In the end the files of
+both runs differ in times and in `resume` lines only.
+
+The file is written anew whole, or not at all.
+"""
+
+import json
+import logging
+from pathlib import Path
+
+from mtformer.rundir import atomic_file
+
+log = logging.getLogger("mtformer")
+
+
+def cut_after(path: Path, step: int, with_dev: bool) -> None:
+    """Leaves only the lines up to this step in the file, if there is one; of this step the dev line only if asked."""
+    if not path.is_file():
+        return
+    lines = path.read_bytes().splitlines()
+    kept = [line for line in lines if _belongs(line, step, with_dev)]
+    text = b"".join(line + b"\n" for line in kept)
+    if text == path.read_bytes():
+        return
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(text)
+    log.info("%s: %d lines from after step %d cut off; these steps come again", path, len(lines) - len(kept), step)
+
+
+def _belongs(line: bytes, step: int, with_dev: bool) -> bool:
+    try:
+        record = json.loads(line)
+        return bool(record["step"] < step or (record["step"] == step and (with_dev or record["kind"] != "dev")))
+    except (ValueError, TypeError, KeyError):
+        return False

@@ -1,0 +1,182 @@
+"""A training process that is stopped at random moments, again and again, ends as the run that never stopped."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from mtformer.experiment.verify import compare_runs
+from mtformer.rundir import WEIGHTS, RunDir, read_meta
+
+SEED = 1
+NUM_STEPS = 300
+SETTINGS = (
+    "data.test=", "training.precision=fp32", "training.batch_tokens=512", "training.accumulation_steps=2",
+    f"training.max_steps={NUM_STEPS}", "training.validate_every=6", "training.log_every=4", "training.keep_last=2",
+    "training.average_last=2",
+)  # fmt: skip
+"""About 14 steps an epoch; a validation, a checkpoint and a deletion every few tenths of a second."""
+LAST_TARGET = NUM_STEPS - 60
+"""So far from the end that no run gets there before its last stop."""
+PATIENCE_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a process is stopped: something is seen, and then a short time goes by."""
+
+    kind: str
+    """start: the process runs; prepare: it writes its log; step: a step is logged; save: a checkpoint is written."""
+    delay: float
+    step: int = 0
+
+
+@dataclass
+class Story:
+    """What became of a run that was stopped at these moments."""
+
+    run: RunDir
+    command: list[str]
+    number: signal.Signals
+    moments: list[Moment]
+    exit_codes: list[int] = field(default_factory=list)
+    last_words: list[str] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    """The newest checkpoint after each stop."""
+    num_half_written: int = 0
+    """Stops that left a checkpoint half written, or half deleted."""
+
+
+def kill_moments(chance: random.Random) -> list[Moment]:
+    """10: one while tokenizer or data are prepared, 2 while the process starts or resumes, 7 while it trains."""
+    late = training_moments(chance, 7)
+    for _ in range(2):
+        late.insert(chance.randrange(len(late)), Moment("start", chance.uniform(0.2, 3.0)))
+    return [Moment("prepare", chance.uniform(0.0, 0.4)), *late]
+
+
+def training_moments(chance: random.Random, count: int) -> list[Moment]:
+    """Spread over the run; every second one falls into a checkpoint being written or an old one being deleted."""
+    steps = sorted(chance.sample(range(1, LAST_TARGET), count))
+    kinds = [("step", 0.1), ("save", 0.015)]
+    return [
+        Moment(kind, chance.uniform(0.0, longest), step)
+        for step, (kind, longest) in zip(steps, kinds * count, strict=False)
+    ]
+
+
+def last_step(run: RunDir) -> int:
+    """The step of the newest line of the metrics, whether or not the line is whole."""
+    if not run.metrics.is_file():
+        return 0
+    with run.metrics.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 2000))
+        return int([0, *re.findall(rb'"step": (\d+),', file.read())][-1])
+
+
+def sign_of(moment: Moment, run: RunDir) -> Callable[[], bool]:
+    """Whether what the moment waits for is there; by what is there now, before the process starts."""
+    log_size = run.log.stat().st_size if run.log.is_file() else 0
+    step = max(moment.step, last_step(run) + 1)
+    if moment.kind == "start":
+        return lambda: True
+    if moment.kind == "prepare":
+        return lambda: run.log.is_file() and run.log.stat().st_size > log_size
+    if moment.kind == "step":
+        return lambda: last_step(run) >= step
+    return lambda: last_step(run) >= step and any(run.checkpoints.glob(".step-*"))
+
+
+def stop_at(moment: Moment, story: Story, env: dict[str, str]) -> None:
+    is_there = sign_of(moment, story.run)
+    process = subprocess.Popen(
+        story.command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, encoding="utf-8", env=env
+    )
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not is_there():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise AssertionError(f"seed {SEED}: {moment} never came: {process.communicate()[1]}")
+        time.sleep(0.003)
+    time.sleep(moment.delay)
+    assert process.poll() is None, f"seed {SEED}: ended by itself before {moment}: {process.communicate()[1]}"
+    process.send_signal(story.number)
+    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    story.exit_codes.append(process.returncode)
+    story.last_words.append(errors.strip().splitlines()[-1] if errors.strip() else "")
+    story.num_half_written += any(story.run.checkpoints.glob(".step-*"))
+    story.steps.append(max(story.run.steps(), default=0))
+
+
+def tell(story: Story, cache: Path) -> Story:
+    """Starts the command again and again, stops it at each moment, and then lets it come to its end."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "MTFORMER_CACHE": str(cache)}
+    for moment in story.moments:
+        stop_at(moment, story, env)
+    done = subprocess.run(story.command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False, env=env)
+    assert done.returncode == 0, f"seed {SEED}: {done.stderr}"
+    assert f"done at step {NUM_STEPS} of {NUM_STEPS}" in done.stderr
+    return story
+
+
+@pytest.fixture(scope="module")
+def stories(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Story]:
+    """The run that never stopped, and the others; two at a time, since most of the time goes into starting."""
+    folder, chance = tmp_path_factory.mktemp("kill"), random.Random(SEED)
+    plans = {
+        "killed": (signal.SIGKILL, kill_moments(chance)),
+        "killed too": (signal.SIGKILL, kill_moments(chance)),
+        "terminated": (signal.SIGTERM, training_moments(chance, 5)),
+        "whole": (signal.SIGTERM, []),
+    }
+    told = {}
+    with ThreadPoolExecutor(2) as pool:
+        for name, (number, moments) in plans.items():
+            run = RunDir(folder / name)
+            command = [sys.executable, "-m", "mtformer", "train", str(corpus / "small.yaml"), *SETTINGS]
+            story = Story(run, [*command, "--run-dir", str(run.path), "--resume", "auto"], number, moments)
+            told[name] = pool.submit(tell, story, folder / f"{name} cache")
+    return {name: task.result() for name, task in told.items()}
+
+
+def assert_same(whole: RunDir, other: RunDir) -> None:
+    """Weights, optimizer, random state, position, metrics and the set of checkpoints, to the last bit."""
+    differences = {part.what: part.first_difference for part in compare_runs(whole, other) if part.first_difference}
+    assert differences == {}, f"seed {SEED}"
+    assert whole.regular_steps() == whole.steps() == other.steps() == other.regular_steps()
+    assert len(whole.steps()) == 3  # the last two and the best
+    for step in whole.steps():
+        assert read_meta(whole.checkpoint(step))["metrics"] == read_meta(other.checkpoint(step))["metrics"]
+    for folder in (whole.averaged, *map(whole.checkpoint, whole.steps())):
+        assert (folder / WEIGHTS).read_bytes() == (other.checkpoints / folder.name / WEIGHTS).read_bytes()
+    assert sorted(p.name for p in whole.path.iterdir()) == sorted(p.name for p in other.path.iterdir())
+    assert sorted(p.name for p in whole.checkpoints.iterdir()) == sorted(p.name for p in other.checkpoints.iterdir())
+
+
+def test_two_runs_killed_at_twenty_random_moments(stories: dict[str, Story]) -> None:
+    killed = [stories["killed"], stories["killed too"]]
+    assert [code for story in killed for code in story.exit_codes] == [-signal.SIGKILL] * 20
+    kinds = [moment.kind for story in killed for moment in story.moments]
+    assert {kind: kinds.count(kind) for kind in kinds} == {"prepare": 2, "start": 4, "step": 8, "save": 6}
+    assert any(story.num_half_written for story in killed), f"seed {SEED}: no save was hit"
+    for story in killed:
+        assert len(set(story.steps)) >= 6, f"seed {SEED}: hardly any step between the stops: {story.steps}"
+        assert_same(stories["whole"].run, story.run)
+
+
+def test_terminated_at_five_random_moments(stories: dict[str, Story]) -> None:
+    story = stories["terminated"]
+    assert story.exit_codes == [128 + signal.SIGTERM] * 5
+    for words, step in zip(story.last_words, story.steps, strict=True):
+        assert words.startswith(f"stopped at step {step}, saved; go on with: mtformer train")
+        assert words.endswith("--resume auto")
+    assert_same(stories["whole"].run, story.run)

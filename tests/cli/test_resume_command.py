@@ -1,0 +1,188 @@
+"""`--resume` and `--resume auto`: one command line that starts, goes on, and says when all is done."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from program import invoke
+
+from mtformer.cli.train_command import join_resume
+from mtformer.errors import ConfigError
+from mtformer.experiment import verify
+from mtformer.experiment.verify import Compared
+from mtformer.rundir import RunDir
+
+
+@pytest.mark.parametrize(
+    ("words", "joined"),
+    [
+        ("c.yaml", "c.yaml"),
+        ("c.yaml --resume", "c.yaml --resume=newest"),
+        ("--resume c.yaml", "--resume=newest c.yaml"),
+        ("--resume config", "--resume=newest config"),
+        ("c.yaml --resume auto a.b=1", "c.yaml --resume=auto a.b=1"),
+        ("--resume auto c.yaml", "--resume=auto c.yaml"),
+        ("c.yaml --resume=auto --run-dir auto", "c.yaml --resume=auto --run-dir auto"),
+        ("c.yaml --resume training.seed=3", "c.yaml --resume=newest training.seed=3"),
+        ("c.yaml --resume --run-dir x", "c.yaml --resume=newest --run-dir x"),
+        ("c.yaml --resume -- auto", "c.yaml --resume=newest -- auto"),
+        ("c.yaml -- --resume auto", "c.yaml -- --resume auto"),
+    ],
+)
+def test_only_the_word_auto_belongs_to_resume(
+    words: str, joined: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config").write_text("a config may have any name")
+    assert join_resume(words.split()) == joined.split()
+
+
+@pytest.mark.parametrize("words", ["--resume always", "--resume=always", "--resume=newest", "--resume=", "--resume 7"])
+def test_any_other_word_is_a_mistake(words: str, corpus: Path) -> None:
+    with pytest.raises(ConfigError, match="write --resume or --resume auto"):
+        join_resume(["c.yaml", *words.split()])
+    result = invoke("train", corpus / "small.yaml", *words.split())
+    assert result.exit_code == 2
+    assert result.stderr == f"error: {words}: write --resume or --resume auto\n"
+
+
+@pytest.mark.parametrize(
+    "words", ["--resume auto --overwrite", "--resume --verify-resume", "--dry-run --verify-resume"]
+)
+def test_what_excludes_each_other(words: str, corpus: Path) -> None:
+    result = invoke("train", corpus / "small.yaml", *words.split())
+    assert result.exit_code == 2
+    assert "exclude each other; give one of them" in result.stderr
+
+
+def test_the_help_says_how_a_run_stops_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    help_text = invoke("train", "--help").stdout
+    for part in ("--resume", "[auto]", "start when there is no run yet", "SIGTERM saves and exits with 143", "130"):
+        assert part in help_text
+
+
+def test_one_command_line_starts_goes_on_and_says_when_it_is_done(corpus: Path, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    settings = ["--run-dir", run.path, "data.test=", "training.average_last=0"]
+    first = invoke("train", "--resume", "auto", corpus / "small.yaml", *settings, "training.max_steps=4")
+    assert first.exit_code == 0, first.stderr
+    assert "done at step 4 of 4" in first.stderr
+    second = invoke("train", corpus / "small.yaml", "--resume", "auto", "training.max_steps=6", *settings)
+    assert second.exit_code == 0, second.stderr
+    assert "resumed at step 4 of 6" in second.stderr
+    assert "done at step 6 of 6" in second.stderr
+    third = invoke("train", corpus / "small.yaml", *settings, "training.max_steps=6", "--resume=auto")
+    assert third.exit_code == 0, third.stderr
+    assert "already at step 6 of 6" in third.stderr
+    assert run.steps() == [4, 6]
+
+
+def test_plain_resume_eats_neither_config_nor_override(run: Path, corpus: Path) -> None:
+    settings = ["--run-dir", run, "data.test="]
+    result = invoke("train", "--resume", corpus / "small.yaml", *settings)
+    assert "already at step 12 of 12" in result.stderr
+    result = invoke("train", corpus / "small.yaml", *settings, "--resume", "training.max_steps=13")
+    assert "done at step 13 of 13" in result.stderr
+
+
+def test_a_directory_that_is_no_run_is_not_touched(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    result = invoke("train", corpus / "small.yaml", "--resume", "auto", "--run-dir", tmp_path)
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1].startswith(f"error: {tmp_path}: exists already and is no run")
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_sigterm_while_the_tokenizer_is_trained_ends_at_once_and_the_same_command_starts(
+    corpus: Path, tmp_path: Path
+) -> None:
+    """Random words take SentencePiece seconds, in which Python sees no signal."""
+    letters = random.Random(1)
+    words = ["".join(letters.choices("abcdefghijklmnop", k=8)) for _ in range(40_000)]
+    lines = [" ".join(words[start : start + 10]) for start in range(0, len(words), 10)]
+    for side, text in (("en", lines), ("de", lines[::-1])):
+        (tmp_path / f"train.{side}").write_text("".join(f"{line}\n" for line in text))
+    run = RunDir(tmp_path / "run")
+    config = [str(corpus / "small.yaml"), f"data.train.0={{src: {tmp_path}/train.en, tgt: {tmp_path}/train.de}}"]
+    settings = [*config, "training.max_steps=2", "data.test=", "data.dev=[]", "--run-dir", str(run.path)]
+    command = [sys.executable, "-m", "mtformer", "train", *settings, "--resume", "auto"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    while not list(run.path.glob(".tokenizer*")):
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    start = time.monotonic()
+    _, errors = process.communicate(timeout=60)
+    assert time.monotonic() - start < 1
+    assert process.returncode == -signal.SIGTERM, errors
+    assert not run.tokenizer.exists()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "done at step 2 of 2" in done.stderr
+    assert not list(run.path.glob(".*"))
+
+
+# --verify-resume
+
+SAMPLED = ("tokenizer.model_type=bpe", "tokenizer.sampling_alpha=0.1", "training.accumulation_steps=2")
+"""BPE-dropout, and 9 steps an epoch, so that the stop falls into the second one."""
+
+
+def start_verifying(corpus: Path, folder: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "mtformer", "train", "--verify-resume", corpus / "small.yaml", *SAMPLED],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(folder)},
+    )
+
+
+def test_verify_resume_shows_that_all_is_equal(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "runs" / "small").mkdir(parents=True)
+    (tmp_path / "runs" / "small" / "config.yaml").write_text("the user's run")
+    process = start_verifying(corpus, tmp_path)
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    rows = [line.split() for line in output.splitlines()]
+    assert rows[0] == ["compared", "tensors", "numbers", "equal"]
+    assert [row[0] for row in rows[1:]] == ["weights", "optimizer", "random", "position", "metrics", "checkpoints"]
+    assert {row[-1] for row in rows[1:]} == {"yes"}
+    assert int(rows[1][1]) > 10
+    assert len(errors.splitlines()) == 3, errors
+    assert not list(tmp_path.glob("mtformer-*"))
+    assert [path.name for path in (tmp_path / "runs").rglob("*")] == ["small", "config.yaml"]
+    assert (tmp_path / "runs" / "small" / "config.yaml").read_text() == "the user's run"
+
+
+def test_verify_resume_gives_exit_code_1_and_the_name_of_the_first_difference(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [Compared("weights", 2, 9, None), Compared("metrics", 0, 3, "line 4.loss"), Compared("x", 0, 1, "y")]
+    monkeypatch.setattr(verify, "verify_resume", lambda config: parts)
+    result = invoke("train", "--verify-resume", corpus / "small.yaml")
+    assert result.exit_code == 1
+    assert [line.split() for line in result.stdout.splitlines()[1:]] == [
+        ["weights", "2", "9", "yes"], ["metrics", "0", "3", "no"], ["x", "0", "1", "no"],
+    ]  # fmt: skip
+    assert result.stderr.splitlines() == [
+        "error: the resumed run is not the run that never stopped; the first that differs: metrics: line 4.loss"
+    ]
+
+
+def test_sigterm_while_verifying_leaves_nothing_behind(corpus: Path, tmp_path: Path) -> None:
+    process = start_verifying(corpus, tmp_path)
+    while not list(tmp_path.glob("mtformer-*/whole")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)  # which waits for the leg too: it has the same stderr
+    assert process.returncode == 143
+    assert not list(tmp_path.glob("mtformer-*"))

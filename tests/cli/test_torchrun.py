@@ -1,0 +1,167 @@
+"""`torchrun -m mtformer train`: two processes on this machine train as one, and end as one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from mtformer.experiment.verify import compare_runs
+from mtformer.rundir import META, TRAINER_STATE, WEIGHTS, RunDir
+from mtformer.weights import read_weights
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+OPTIONS = ("training.precision=fp32", "training.eps=1e-3", "model.dropout=0", "training.clip_norm=0.1")
+"""In fp32 without dropout, and with an eps that keeps Adam from blowing up the rounding of gradients that are 0."""
+
+
+def start(corpus: Path, run: Path, *options: str, processes: int) -> "subprocess.Popen[str]":
+    """`mtformer train small.yaml`, alone or by torchrun."""
+    program = [sys.executable, "-m", "mtformer"]
+    if processes > 1:
+        launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+        program = [sys.executable, "-m", *launcher, "-m", "mtformer"]
+    return subprocess.Popen(
+        [*program, "train", str(corpus / "small.yaml"), *options, "--run-dir", str(run)],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def train(corpus: Path, run: Path, *options: str, processes: int) -> str:
+    """The same to its end; what it wrote to stderr."""
+    process = start(corpus, run, *options, processes=processes)
+    _, stderr = process.communicate(timeout=300)
+    assert process.returncode == 0, stderr
+    return stderr
+
+
+def train_rows(run: Path) -> list[dict[str, float]]:
+    rows = [json.loads(line) for line in RunDir(run).metrics.read_text().splitlines()]
+    return [row for row in rows if row["kind"] in ("train", "dev")]
+
+
+@pytest.fixture(scope="module")
+def of_two(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("two") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MTFORMER_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        stderr = train(corpus, run, *OPTIONS, processes=2)
+    assert stderr.count("device cpu") == 1, "only the main process logs"
+    return run
+
+
+@pytest.fixture(scope="module")
+def of_one(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("one") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MTFORMER_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        train(corpus, run, *OPTIONS, "training.accumulation_steps=2", processes=1)
+    return run
+
+
+def assert_close(one: Path, two: Path) -> None:
+    """The two runs are one run, but for the order in which sums are taken."""
+    assert [path.name for path in RunDir(one).checkpoint_folders()] == [
+        path.name for path in RunDir(two).checkpoint_folders()
+    ]
+    for folder in RunDir(one).checkpoint_folders():
+        theirs = RunDir(two).checkpoints / folder.name
+        for name, weight in read_weights(folder / WEIGHTS).items():
+            torch.testing.assert_close(read_weights(theirs / WEIGHTS)[name], weight, rtol=1e-3, atol=1e-5)
+        assert sorted(path.name for path in theirs.iterdir()) == sorted([META, TRAINER_STATE, WEIGHTS])
+    for mine, other in zip(train_rows(one), train_rows(two), strict=True):
+        for name in ("kind", "step", "epoch", "learning_rate", "skipped_steps", "padding"):
+            assert mine.get(name) == other.get(name), name
+        for name in {"loss", "nll", "perplexity", "bleu", "chrf", "grad_norm"} & mine.keys():
+            assert mine[name] == pytest.approx(other[name], rel=1e-3), name
+
+
+def test_two_processes_are_one_with_twice_the_accumulation(of_one: Path, of_two: Path) -> None:
+    assert_close(of_one, of_two)
+
+
+def test_sharded_weights_make_the_same_run_and_the_same_files(corpus: Path, of_one: Path, tmp_path: Path) -> None:
+    train(corpus, tmp_path / "run", *OPTIONS, "training.sharded=true", processes=2)
+    assert_close(of_one, tmp_path / "run")
+
+
+def test_a_run_of_two_killed_and_resumed_is_bitwise_the_run_that_never_stopped(corpus: Path, tmp_path: Path) -> None:
+    options = ("training.validate_every=3", "--resume", "auto")
+    train(corpus, tmp_path / "whole", *options, processes=2)
+    halves = tmp_path / "halves"
+    process = start(corpus, halves, *options, processes=2)
+    while not RunDir(halves).steps():
+        time.sleep(0.05)
+        assert process.poll() is None
+    for pid in children(process.pid):
+        os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    train(corpus, halves, *options, processes=2)
+    different = [part for part in compare_runs(RunDir(tmp_path / "whole"), RunDir(halves)) if part.first_difference]
+    assert different == []
+
+
+def test_going_on_with_another_number_of_processes_works_and_is_told(
+    corpus: Path, of_two: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    train(corpus, run, "training.max_steps=8", processes=2)
+    stderr = train(corpus, run, "training.max_steps=12", "--resume", processes=1)
+    assert "2 -> 1" in stderr
+    assert "not the same run" in stderr
+    assert "done at step 12 of 12" in stderr
+    stderr = train(corpus, run, "training.max_steps=16", "--resume", processes=2)
+    assert "1 -> 2" in stderr
+    assert RunDir(run).steps()[-1] == 16
+
+
+def test_sigterm_saves_once_and_all_end(corpus: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = start(corpus, run, "training.max_steps=100000", "training.keep_last=2", processes=2)
+    while not RunDir(run).steps():
+        time.sleep(0.05)
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=60)
+    assert stderr.count("saved; go on with") == 1, stderr
+    assert RunDir(run).steps()
+
+
+def test_a_mistake_is_told_once(corpus: Path, tmp_path: Path) -> None:
+    process = start(corpus, tmp_path / "run", "training.batch_tokes=3", processes=2)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert len([line for line in stderr.splitlines() if line.startswith("error:")]) == 1, stderr
+    process = start(corpus, tmp_path / "run", "data.train.0.src=nowhere.en", processes=2)
+    _, stderr = process.communicate(timeout=60)
+    assert len([line for line in stderr.splitlines() if line.startswith("error:")]) == 1, stderr
+    assert "nowhere.en" in stderr
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_when_one_process_dies_all_end(corpus: Path, tmp_path: Path, victim: int) -> None:
+    run = tmp_path / "run"
+    process = start(corpus, run, "training.max_steps=100000", "training.keep_last=2", processes=2)
+    while not RunDir(run).steps():
+        time.sleep(0.05)
+        assert process.poll() is None
+    os.kill(children(process.pid)[victim], signal.SIGKILL)
+    started = time.monotonic()
+    _, stderr = process.communicate(timeout=60)
+    assert time.monotonic() - started < 40
+    assert process.returncode != 0
+    assert len([line for line in stderr.splitlines() if line.startswith("error:")]) <= 1, stderr
+
+
+def children(pid: int) -> list[int]:
+    """Processes started by one, in the order of their starts."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -1,0 +1,137 @@
+"""Before the first step the largest batches are tried; that changes nothing, and says what the run will need."""
+
+import logging
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mtformer.config.schema import Config
+from mtformer.errors import DeviceError
+from mtformer.experiment.preflight import Rehearsal, rehearse
+from mtformer.experiment.prepare import Prepared, prepare_experiment
+from mtformer.model.transformer import Transformer, count_parameters
+from mtformer.rundir import RunDir
+from mtformer.training.step import TrainingStep
+
+WORDS = ["the", "old", "man", "saw", "a", "dog", "and", "two", "cats", "near", "his", "house", "by", "a", "river"]
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    folder = tmp_path_factory.mktemp("text")
+    random = np.random.default_rng(3)
+    for name, count in (("train", 300), ("dev", 20)):
+        lines = [" ".join(random.choice(WORDS, random.integers(1, 20))) for _ in range(count)]
+        (folder / f"{name}.a").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        (folder / f"{name}.b").write_text("".join(f"{line.upper()}\n" for line in lines), encoding="utf-8")
+    source = {name: [{"src": str(folder / f"{name}.a"), "tgt": str(folder / f"{name}.b")}] for name in ("train", "dev")}
+    return Config.model_validate(
+        {
+            "data": {"src_lang": "a", "tgt_lang": "b", "cache_dir": str(folder / "cache"), **source},
+            "tokenizer": {"vocab_size": 60, "model_type": "bpe"},
+            "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_encoder_layers": 1, "num_decoder_layers": 1},
+            "training": {"device": "cpu", "batch_tokens": 512, "max_steps": 40, "validate_every": 10, "keep_last": 2},
+        }
+    )
+
+
+@pytest.fixture
+def prepared(config: Config, tmp_path: Path) -> Prepared:
+    return prepare_experiment(config, tmp_path / "tokenizer")
+
+
+def make_step(config: Config, prepared: Prepared) -> TrainingStep:
+    torch.manual_seed(1)
+    size = prepared.tokenizers.src.vocab_size
+    return TrainingStep(Transformer(config.model, size, size), config.training, "fp32")
+
+
+def weights_after(step: TrainingStep, prepared: Prepared) -> torch.Tensor:
+    with prepared.batches.start() as batches:
+        for number in (1, 2, 3):
+            step.run([next(batches)], number)
+    return torch.cat([parameter.detach().flatten() for parameter in step.model.parameters()])
+
+
+def test_a_rehearsed_run_is_bitwise_the_run_without(config: Config, prepared: Prepared, tmp_path: Path) -> None:
+    plain = weights_after(make_step(config, prepared), prepared)
+    step = make_step(config, prepared)
+    rehearse(config, prepared, step, RunDir(tmp_path / "run"))
+    assert torch.equal(weights_after(step, prepared), plain)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_batches_tried_are_the_largest(prepared: Prepared) -> None:
+    with prepared.batches.start(max_epochs=1) as batches:
+        epoch = list(batches)
+    tried = prepared.trial_batches()
+    assert tried[0].num_cells == max(batch.num_cells for batch in epoch)
+    longest = max(max(batch.src_BS.size(1), batch.tgt_in_BT.size(1)) for batch in epoch)
+    assert longest in (max(batch.src_BS.size(1), batch.tgt_in_BT.size(1)) for batch in tried)
+    assert prepared.mean_cells() == pytest.approx(np.mean([batch.num_cells for batch in epoch]))
+
+
+def test_it_says_what_the_run_will_need(config: Config, prepared: Prepared, tmp_path: Path) -> None:
+    step = make_step(config, prepared)
+    found = rehearse(config, prepared, step, RunDir(tmp_path / "run"))
+    largest = prepared.trial_batches()[0].num_cells
+    assert found.training_seconds == pytest.approx(found.step_seconds * prepared.mean_cells() / largest * 40)
+    assert found.validation_seconds > 0
+    # 2 last, 1 best, 1 being written; the file of weights and moments that a checkpoint is, but for some headers.
+    assert found.disk_bytes == 4 * 12 * count_parameters(step.model)["total"]
+    text = dict(found.lines())
+    assert text.keys() >= {"largest batch", "memory at its peak", "one step on it", "time, about", "disk"}
+    assert text["time, about"] == "1 minutes of training, up to 1 minutes of validation"
+
+
+def test_without_dev_there_is_no_validation(config: Config, tmp_path: Path) -> None:
+    config = config.model_copy(update={"data": config.data.model_copy(update={"dev": []})})
+    prepared = prepare_experiment(config, tmp_path / "tokenizer")
+    found = rehearse(config, prepared, make_step(config, prepared), RunDir(tmp_path / "run"))
+    assert found.validation_seconds == 0
+    assert "validation" not in dict(found.lines())["time, about"]
+
+
+def test_what_does_not_fit_the_memory_is_cut_from_then_on(
+    config: Config, prepared: Prepared, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    step = make_step(config, prepared)
+
+    def forward(module: object, arguments: tuple[torch.Tensor, ...]) -> None:
+        if torch.is_grad_enabled() and arguments[0].numel() > 200:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    step.objective.register_forward_pre_hook(forward)
+    with caplog.at_level(logging.WARNING, logger="mtformer"):
+        rehearse(config, prepared, step, RunDir(tmp_path / "run"))
+    assert step.max_cells is not None
+    assert f"more than {step.max_cells} tokens, padding counted, will be cut in two" in caplog.text
+    with prepared.batches.start() as batches:
+        assert step.run([next(batches)], 1).num_splits == 0
+
+
+def test_too_small_a_disk_is_told_before_the_first_step(
+    config: Config,
+    prepared: Prepared,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    step, run = make_step(config, prepared), RunDir(tmp_path / "run")
+    one = 12 * count_parameters(step.model)["total"]
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(10 * one, 9 * one, one))
+    with pytest.raises(DeviceError, match=rf"^{tmp_path}: 0.00 GB free, and two checkpoints take"):
+        rehearse(config, prepared, step, run)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(10 * one, 7 * one, 3 * one))
+    assert isinstance(rehearse(config, prepared, step, run), Rehearsal)
+    assert "lower training.keep_last" in caplog.text
+    caplog.clear()
+    (run.checkpoint(3)).mkdir(parents=True)
+    (run.checkpoint(3) / "model.safetensors").write_bytes(bytes(one))  # what is there already is not needed again
+    rehearse(config, prepared, step, run)
+    assert "keep_last" not in caplog.text

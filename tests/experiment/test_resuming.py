@@ -1,0 +1,156 @@
+"""What differs between two halves of a run is told as old -> new, what cannot work is refused, all else is silent."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mtformer.config.schema import Config
+from mtformer.errors import CheckpointError
+from mtformer.experiment.resuming import FIXED, HARMLESS, INEXACT, NOT_FIXED, compare, compare_surroundings
+from mtformer.rundir import RunDir
+
+RUN = RunDir("runs/x")
+BASE: dict[str, Any] = {
+    "data": {"src_lang": "en", "tgt_lang": "de", "train": [{"src": "a.en", "tgt": "a.de"}]},
+    "model": {},
+    "tokenizer": {},
+    "training": {"schedule": "inverse_sqrt"},
+    "decoding": {},
+    "evaluation": {},
+}
+
+
+def config(**changes: object) -> Config:
+    """The base with other values at dotted keys, given as section__key."""
+    tree = {name: dict(section) for name, section in BASE.items()}
+    for key, value in changes.items():
+        section, name = key.split("__")
+        tree[section][name] = value
+    return Config.model_validate(tree)
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Callable[[Config, Config], list[str]]:
+    """The warnings of a comparison."""
+
+    def tell(old: Config, new: Config) -> list[str]:
+        caplog.clear()
+        compare(RUN, old, new)
+        return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+    return tell
+
+
+Told = Callable[[Config, Config], list[str]]
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"training__max_steps": 7}, "training.max_steps 100000 -> 7"),
+        ({"training__keep_last": 2}, "training.keep_last 5 -> 2"),
+        ({"training__device": "cpu"}, "training.device 'auto' -> 'cpu'"),
+        ({"training__patience": 3}, "training.patience None -> 3"),
+        ({"decoding__beam_size": 2}, "decoding.beam_size 5 -> 2"),
+        ({"data__cache_dir": "/x"}, "data.cache_dir None -> '/x'"),
+        ({"data__train": [{"src": "b.en", "tgt": "a.de"}]}, "data.train.0.src 'a.en' -> 'b.en'"),
+    ],
+)
+def test_what_leaves_each_step_as_it_is(change: dict[str, object], line: str, told: Told) -> None:
+    assert told(config(), config(**change)) == [f"resuming with {line}"]
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"training__seed": 2}, "training.seed 1 -> 2"),
+        ({"training__batch_tokens": 100}, "training.batch_tokens 4096 -> 100"),
+        ({"training__learning_rate": 1e-3}, "training.learning_rate 0.0007 -> 0.001"),
+        ({"training__eps": 1e-8}, "training.eps 1e-09 -> 1e-08"),
+        ({"training__label_smoothing": 0.2}, "training.label_smoothing 0.1 -> 0.2"),
+        ({"training__compile": True}, "training.compile False -> True"),
+        ({"model__dropout": 0.3}, "model.dropout 0.1 -> 0.3"),
+        ({"tokenizer__sampling_alpha": 0.1}, "tokenizer.sampling_alpha 0.0 -> 0.1"),
+    ],
+)
+def test_what_makes_it_another_run(change: dict[str, object], line: str, told: Told) -> None:
+    assert told(config(), config(**change)) == [f"resuming with {line}{INEXACT}"]
+
+
+def test_more_steps_are_another_run_when_the_learning_rate_depends_on_them(told: Told) -> None:
+    for schedule, note in (("cosine", INEXACT), ("linear", INEXACT), ("constant", ""), ("noam", "")):
+        old, new = (config(training__schedule=schedule, training__max_steps=steps) for steps in (10, 20))
+        assert told(old, new) == [f"resuming with training.max_steps 10 -> 20{note}"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model__d_model": 256},
+        {"model__activation": "gelu"},
+        {"tokenizer__vocab_size": 100},
+        {"training__optimizer": "adamw"},
+        {"data__tgt_lang": "fr"},
+    ],
+)
+def test_what_cannot_work_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(CheckpointError, match=r"runs/x: cannot resume with .* -> .*; set it back, or .* --overwrite"):
+        compare(RUN, config(), config(**change))
+
+
+def test_nothing_different_is_silent(told: Told) -> None:
+    assert told(config(), config()) == []
+
+
+def test_the_lists_name_keys_of_the_config() -> None:
+    keys = {
+        f"{name}.{key}": None
+        for name, section in Config.model_fields.items()
+        for key in section.annotation.model_fields  # type: ignore[union-attr]  # each section is a model
+    }
+    for name in (*FIXED, *NOT_FIXED, *HARMLESS):
+        assert any(key.startswith(name) if name.endswith(".") else key == name for key in keys), name
+    assert all(name.startswith(FIXED) for name in NOT_FIXED)
+
+
+HERE = {
+    "training data": "aa",
+    "dev data": None,
+    "tokenizer": "cc",
+    "processes": 1,
+    "device": "cpu, AVX2, 2 threads",
+    "precision": "fp32",
+    "mtformer": "1.0",
+    "torch": "2.13",
+    "sentencepiece": "0.2.1",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("training data", "ab", "training data aa -> ab"),
+        ("dev data", "bb", "dev data None -> bb"),
+        ("processes", 4, "processes 1 -> 4"),
+        ("device", "cuda, NVIDIA H200", "device cpu, AVX2, 2 threads -> cuda, NVIDIA H200"),
+        ("precision", "bf16", "precision fp32 -> bf16"),
+        ("mtformer", "1.1", "mtformer 1.0 -> 1.1"),
+        ("torch", "2.14", "torch 2.13 -> 2.14"),
+        ("sentencepiece", "0.2.2", "sentencepiece 0.2.1 -> 0.2.2"),
+    ],
+)
+def test_other_surroundings_are_told(name: str, value: object, line: str, caplog: pytest.LogCaptureFixture) -> None:
+    compare_surroundings(RUN, HERE, {**HERE, name: value})
+    assert caplog.messages == [f"resuming with {line}{INEXACT}"]
+
+
+def test_the_same_surroundings_are_silent(caplog: pytest.LogCaptureFixture) -> None:
+    compare_surroundings(RUN, HERE, dict(HERE))
+    assert caplog.messages == []
+
+
+def test_another_tokenizer_is_refused() -> None:
+    with pytest.raises(CheckpointError, match=r"runs/x/tokenizer: not what .* \(SHA-256 cc -> dd\); put that"):
+        compare_surroundings(RUN, HERE, {**HERE, "tokenizer": "dd"})

@@ -1,0 +1,192 @@
+"""Runs of a small corpus that are stopped, resumed, and find this or that changed."""
+
+import json
+import logging
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from mtformer.config.schema import Config
+from mtformer.data.demo import write_demo
+from mtformer.decoding.translator import Translator
+from mtformer.errors import CheckpointError
+from mtformer.experiment.resuming import INEXACT
+from mtformer.experiment.train import Outcome, train_experiment
+from mtformer.rundir import WEIGHTS, RunDir, read_meta
+from mtformer.training.loop import InterruptedRunError
+
+LINES = {"train": 300, "dev": 24, "test": 0}
+
+
+class Quiet:
+    """Progress that shows nothing."""
+
+    def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some lines of the demo corpus."""
+    folder, whole = tmp_path_factory.mktemp("corpus"), tmp_path_factory.mktemp("demo")
+    for name, path in write_demo(whole).items():
+        lines = path.read_text(encoding="utf-8").splitlines()[: LINES[name.split(".")[0]]]
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def folder(corpus: Path, tmp_path: Path) -> Path:
+    """A copy of the corpus that a test may change."""
+    return Path(shutil.copytree(corpus, tmp_path / "corpus"))
+
+
+def config(folder: Path, **training: object) -> Config:
+    sides = {name: [{"src": f"{folder}/{name}.en", "tgt": f"{folder}/{name}.de"}] for name in ("train", "dev")}
+    lengths = {"max_steps": 4, "validate_every": 4, "log_every": 2, "warmup_steps": 2}
+    return Config.model_validate(
+        {
+            "data": {"src_lang": "en", "tgt_lang": "de", **sides},
+            "tokenizer": {"vocab_size": 200},
+            "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_encoder_layers": 1, "num_decoder_layers": 1},
+            "training": {"device": "cpu", "precision": "fp32", "batch_tokens": 256, **lengths, **training},
+            "decoding": {"validation_beam_size": 1, "batch_tokens": 64},
+        }
+    )
+
+
+def train(config: Config, run: RunDir, resume: bool = False) -> Outcome:
+    return train_experiment(config, run, Quiet(), resume, overwrite=False)
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def test_a_checkpoint_knows_what_it_was_made_with(folder: Path, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    train(config(folder), run)
+    made_with = read_meta(run.checkpoint(4))["made_with"]
+    assert made_with["torch"] == str(torch.__version__)
+    assert made_with["processes"] == 1
+    assert made_with["device"].startswith("cpu, ")
+    assert all(len(made_with[name]) >= 32 for name in ("training data", "dev data", "tokenizer"))
+
+
+def test_only_what_differs_is_told(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = RunDir(tmp_path / "run")
+    train(config(folder), run)
+    caplog.clear()
+    train(config(folder), run, resume=True)
+    assert warnings(caplog) == []
+    moved = Path(shutil.move(folder, tmp_path / "moved"))
+    train(config(moved, max_steps=6), run, resume=True)
+    told = warnings(caplog)
+    assert f"resuming with data.train.0.src {str(folder / 'train.en')!r} -> {str(moved / 'train.en')!r}" in told
+    assert "resuming with training.max_steps 4 -> 6" in told
+    assert not any(line.endswith(INEXACT) for line in told)  # the same pairs at another place
+    caplog.clear()
+    for name in ("train.en", "dev.de"):
+        (moved / name).write_text((moved / name).read_text().replace("the", "a").replace("der", "ein"))
+    train(config(moved, max_steps=6), run, resume=True)
+    told = warnings(caplog)
+    assert [line.split(" ")[2] for line in told] == ["training", "dev"]
+    assert all(" -> " in line and line.endswith(INEXACT) for line in told)
+
+
+def test_another_tokenizer_is_refused_and_nothing_is_changed(folder: Path, tmp_path: Path) -> None:
+    run, other = RunDir(tmp_path / "run"), RunDir(tmp_path / "other")
+    train(config(folder), run)
+    shorter = config(folder).model_dump()
+    shorter["tokenizer"]["vocab_size"] = 180
+    train(Config.model_validate(shorter), other)
+    shutil.rmtree(run.tokenizer)
+    shutil.copytree(other.tokenizer, run.tokenizer)
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    with pytest.raises(CheckpointError, match="put that tokenizer back"):
+        train(config(folder, max_steps=6), run, resume=True)
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
+
+
+def test_decoding_dev_is_abandoned_at_its_next_batch_and_made_up_for(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, halves = RunDir(tmp_path / "whole"), RunDir(tmp_path / "halves")
+    train(config(folder), whole)
+    search, searched = Translator._search, []
+
+    def search_and_stop(self: Translator, *rest: object) -> object:
+        searched.append(rest)
+        if len(searched) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return search(self, *rest)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Translator, "_search", search_and_stop)
+        with pytest.raises(InterruptedRunError):
+            train(config(folder), halves)
+        assert len(searched) == 2
+        assert read_meta(halves.checkpoint(4))["is_temporary"]
+        searched.clear()
+        patch.setattr(Translator, "_search", lambda *all_: (searched.append(all_), search(*all_))[1])
+        train(config(folder), halves, resume=True)
+    assert len(searched) > 3
+    one, other = (read_meta(run.checkpoint(4)) for run in (whole, halves))
+    assert one["metrics"] == other["metrics"]
+    assert one["metrics"].keys() >= {"loss", "bleu"}
+    assert one["sha256"][WEIGHTS] == other["sha256"][WEIGHTS]
+    kinds = [[json.loads(line)["kind"] for line in run.metrics.read_text().splitlines()] for run in (whole, halves)]
+    assert kinds == [["train", "train", "dev"], ["train", "train", "resume", "dev"]]
+
+
+def test_an_average_of_an_earlier_end_is_made_anew(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the run is killed between its last checkpoint and averaging."""
+    run = RunDir(tmp_path / "run")
+    train(config(folder, average_last=1), run)
+    assert read_meta(run.averaged)["steps"] == [4]
+
+    def kill(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mtformer.experiment.train.average_last", kill)
+        with pytest.raises(KeyboardInterrupt):
+            train(config(folder, average_last=1, max_steps=8), run, resume=True)
+    outcome = train(config(folder, average_last=1, max_steps=8), run, resume=True)
+    assert outcome.was_finished
+    assert read_meta(run.averaged)["steps"] == [8]
+    made = run.averaged.stat().st_ino
+    train(config(folder, average_last=1, max_steps=8), run, resume=True)
+    assert run.averaged.stat().st_ino == made
+    (run.averaged / WEIGHTS).write_bytes(b"damaged")
+    train(config(folder, average_last=1, max_steps=8), run, resume=True)
+    assert (run.averaged / WEIGHTS).stat().st_size > 100
+
+
+def test_precision_auto_stays_what_it_was_where_the_device_has_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, seconds = RunDir(tmp_path / "run"), {torch.bfloat16: 1.0, torch.float32: 9.0}
+    monkeypatch.setattr("mtformer.model.hardware._cpu_product_seconds", lambda dtype: seconds[dtype])
+
+    def precision_after(max_steps: int) -> str:
+        train(config(folder, precision="auto", max_steps=max_steps), run, resume=max_steps > 4)
+        return str(read_meta(run.checkpoint(max_steps))["made_with"]["precision"])
+
+    assert precision_after(4) == "bf16"
+    seconds[torch.bfloat16] = 99.0
+    assert precision_after(8) == "bf16"
+    monkeypatch.setattr("mtformer.experiment.train.read_meta", lambda folder: _with_fp16(read_meta(folder)))
+    caplog.clear()
+    assert precision_after(12) == "fp32"
+    assert f"resuming with precision fp16 -> fp32{INEXACT}" in warnings(caplog)
+
+
+def _with_fp16(meta: dict[str, dict[str, object]]) -> dict[str, dict[str, object]]:
+    return {**meta, "made_with": {**meta["made_with"], "precision": "fp16"}}

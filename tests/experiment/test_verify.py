@@ -1,0 +1,181 @@
+"""`--verify-resume` passes where resuming is exact, and names the first difference where it is not."""
+
+import json
+import math
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from mtformer.config.loading import load_config
+from mtformer.config.schema import Config
+from mtformer.data.demo import write_demo
+from mtformer.errors import ConfigError, DataError, MtformerError
+from mtformer.experiment.verify import NUM_STEPS, STOP_AT, Compared, Leg, compare_runs, train_leg, verify_resume
+from mtformer.rundir import TRAINER_STATE, WEIGHTS, RunDir
+from mtformer.training import loop
+
+CONFIG = """
+data:
+  src_lang: en
+  tgt_lang: de
+  train: [{{src: {folder}/train.en, tgt: {folder}/train.de}}]
+  dev: [{{src: {folder}/dev.en, tgt: {folder}/dev.de}}]
+  test: {{there: {{src: nowhere.en, tgt: nowhere.de}}}}
+tokenizer: {{vocab_size: 300, model_type: bpe, sampling_alpha: 0.1}}
+model: {{d_model: 32, num_heads: 2, d_ff: 64, num_encoder_layers: 1, num_decoder_layers: 1, max_positions: 300}}
+training: {{device: cpu, batch_tokens: 1024, accumulation_steps: 2, average_last: 3, patience: 1, max_epochs: 1}}
+"""
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """BPE-dropout, accumulation, 9 steps an epoch, so that the stop falls into the second one."""
+    folder = tmp_path_factory.mktemp("corpus")
+    for name, path in write_demo(tmp_path_factory.mktemp("demo")).items():
+        lines = path.read_text().splitlines(keepends=True)[: 600 if name.startswith("train") else 20]
+        (folder / name).write_text("".join(lines))
+    (folder / "sampled.yaml").write_text(CONFIG.format(folder=folder))
+    return folder / "sampled.yaml"
+
+
+def forgetful_leg(config: Config, folder: Path, stop_at: int | None, keep: Path) -> None:
+    """Goes on without the random state; keeps what the legs leave."""
+    pytest.MonkeyPatch().setattr(loop, "set_random_state", lambda state, device: None)
+    train_leg(config, folder, stop_at)
+    shutil.copytree(folder, keep / f"{folder.name}-{stop_at}")
+    (keep / f"{folder.name}-{stop_at}.pid").write_text(str(os.getpid()))
+
+
+@pytest.fixture(scope="module")
+def forgotten(config: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Compared], Path]:
+    """What is said of a resumption that forgets the random state, and the run directories after each leg."""
+    keep = tmp_path_factory.mktemp("legs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MTFORMER_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        return verify_resume(load_config(config).config, partial(forgetful_leg, keep=keep)), keep
+
+
+def test_a_leg_that_resumes_wrongly_is_found_out(forgotten: tuple[list[Compared], Path]) -> None:
+    compared = {part.what: part.first_difference for part in forgotten[0]}
+    weights = load_file(RunDir(forgotten[1] / "whole-None").checkpoint(NUM_STEPS) / WEIGHTS)
+    assert compared["weights"] in weights
+    assert compared["optimizer state"] is not None
+    assert compared["random state"] == "0.0"
+    assert compared["metrics"] == f"line 4 (train, step {NUM_STEPS // 2 + 2}).loss"
+    assert compared["checkpoints"] is None
+
+
+def test_the_legs_are_three_processes_with_a_stop_and_validations_on_both_sides(
+    forgotten: tuple[list[Compared], Path],
+) -> None:
+    keep = forgotten[1]
+    assert len({(keep / f"{leg}.pid").read_text() for leg in ("whole-None", "halves-10", "halves-None")}) == 3
+    assert RunDir(keep / "halves-10").steps() == [7, STOP_AT]
+    rows = [json.loads(line) for line in RunDir(keep / "halves-None").metrics.read_text().splitlines()]
+    assert [row["step"] for row in rows if row["kind"] == "dev"] == [7, 14, 20]
+    assert all("bleu" in row for row in rows if row["kind"] == "dev")
+    assert [row["step"] for row in rows if row["kind"] == "resume"] == [STOP_AT]
+    epochs = {row["epoch"] for row in rows if row["kind"] == "train"}
+    assert len(epochs) > 1
+
+
+def flip_a_weight(run: RunDir) -> None:
+    path = run.checkpoint(NUM_STEPS) / WEIGHTS
+    weights = load_file(path)
+    weights["decoder_norm.bias"].view(torch.int32)[5] ^= 1
+    save_file(weights, path)
+
+
+def change_state(run: RunDir, change: Callable[[dict[str, Any]], None]) -> None:
+    path = run.checkpoint(NUM_STEPS) / TRAINER_STATE
+    state = torch.load(path, weights_only=True)
+    change(state)
+    torch.save(state, path)
+
+
+def change_metrics(run: RunDir, old: str, new: str) -> None:
+    text = run.metrics.read_text()
+    assert old in text
+    run.metrics.write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "name"),
+    [
+        (flip_a_weight, "weights", "decoder_norm.bias"),
+        (
+            lambda run: change_state(run, lambda s: s["optimizer"]["state"][2]["exp_avg_sq"].neg_()),
+            "optimizer state",
+            "optimizer.state.2.exp_avg_sq",
+        ),
+        (lambda run: change_state(run, lambda s: s["rng"][0][0].add_(1)), "random state", "0.0"),
+        (lambda run: change_state(run, lambda s: s["position"].update(pairs=1)), "position", "pairs"),
+        (lambda run: change_state(run, lambda s: s["windows"][0].update(more=1)), "position", "windows.0.more"),
+        (lambda run: change_metrics(run, '"step": 8', '"step": 9'), "metrics", "line 3 (train, step 8).kind"),
+        (lambda run: shutil.copytree(run.checkpoint(20), run.checkpoint(3)), "checkpoints", "steps.0"),
+    ],
+)
+def test_each_single_difference_is_named(
+    change: Callable[[RunDir], None], what: str, name: str, forgotten: tuple[list[Compared], Path], tmp_path: Path
+) -> None:
+    whole = RunDir(forgotten[1] / "whole-None")
+    other = RunDir(shutil.copytree(whole.path, tmp_path / "other"))
+    assert {part.first_difference for part in compare_runs(whole, other)} == {None}
+    change(other)
+    differences = {part.what: part.first_difference for part in compare_runs(whole, other) if part.first_difference}
+    assert differences == {what: name}
+
+
+def test_bits_are_compared_not_values(forgotten: tuple[list[Compared], Path], tmp_path: Path) -> None:
+    runs = [RunDir(shutil.copytree(forgotten[1] / "whole-None", tmp_path / name)) for name in ("one", "other")]
+    for zeros, is_same in (((0.0, 0.0), True), ((0.0, -0.0), False)):
+        for run, zero in zip(runs, zeros, strict=True):
+            change_state(run, lambda state, zero=zero: state["optimizer"]["state"][2].update(x=torch.tensor([zero])))  # type: ignore[misc]
+            change_state(run, lambda state: state["optimizer"]["state"][2].update(y=torch.tensor([math.nan])))
+        differences = [part.first_difference for part in compare_runs(*runs) if part.first_difference]
+        assert differences == ([] if is_same else ["optimizer.state.2.x"])
+
+
+def test_times_and_resume_lines_do_not_count(forgotten: tuple[list[Compared], Path], tmp_path: Path) -> None:
+    whole = RunDir(forgotten[1] / "whole-None")
+    other = RunDir(shutil.copytree(whole.path, tmp_path / "other"))
+    change_metrics(other, '"tokens_per_second": ', '"tokens_per_second": 1')
+    change_metrics(other, "{", '{"kind": "resume", "step": 1}\n{')
+    change_state(other, lambda state: state["position"].update(seconds=1e6))
+    assert {part.first_difference for part in compare_runs(whole, other)} == {None}
+
+
+def mistaken_leg(config: Config, folder: Path, stop_at: int | None) -> None:
+    raise DataError("train.en: no such file")
+
+
+def killed_leg(config: Config, folder: Path, stop_at: int | None) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("leg", "message"), [(mistaken_leg, "train.en: no such file"), (killed_leg, "killed by the system")]
+)
+def test_a_leg_that_cannot_train_says_why(
+    leg: Leg, message: str, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(MtformerError, match=message):
+        verify_resume(load_config(config).config, leg)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_torchrun_is_refused(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "7")
+    with pytest.raises(ConfigError, match="without torchrun"):
+        verify_resume(load_config(config).config)

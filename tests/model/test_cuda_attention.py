@@ -1,0 +1,122 @@
+"""Attention on CUDA: the fused kernels against the written form in float64, and which of them runs."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from mtformer.model import attention
+from mtformer.model.attention import MultiHeadAttention, attend, attend_fused
+from mtformer.model.masks import padding_keep, subsequent_keep
+
+DEVICE = torch.device("cuda")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no CUDA device here"),
+]
+B, H, K = 5, 4, 64
+TOLERANCE = {torch.float32: 5e-5, torch.bfloat16: 1e-2, torch.float16: 1.5e-3}
+"""Of the norm of the difference, relative to the norm."""
+LENGTHS = [(1, 1), (1, 70), (2, 3), (7, 8), (8, 9), (31, 33), (64, 63), (65, 64), (70, 1), (128, 130)]
+dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("torch."))
+
+
+@pytest.fixture
+def _as_in_training():
+    """Training keeps cuDNN's attention off."""
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    yield
+    torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+def heads(T: int, S: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values as a projection splits them: (B, T, H, K) in memory."""
+    generator = torch.Generator().manual_seed(1000 * T + S)
+    shapes = [(B, T, H, K), (B, S, H, K), (B, S, H, K)]
+    drawn = [torch.randn(shape, generator=generator).to(DEVICE, dtype) for shape in shapes]
+    q, k, v = (x.transpose(1, 2).requires_grad_() for x in drawn)
+    return q, k, v
+
+
+def keep_of(kind: str, T: int, S: int) -> Tensor | None:
+    """Sentences of 1 to S positions, each query its own, or none."""
+    lengths_B = torch.linspace(S, 1, B).long().to(DEVICE)
+    if kind == "padding":
+        return padding_keep(lengths_B, S)[:, None, None, :]
+    if kind == "per query":
+        return padding_keep(1 + (torch.arange(T, device=DEVICE) + lengths_B[:, None]) % S, S)[:, None]
+    return None
+
+
+def assert_near(actual: Tensor, expected: Tensor, tolerance: float) -> None:
+    assert actual.isfinite().all()
+    assert (actual.double() - expected).norm() <= tolerance * expected.norm()
+
+
+@dtypes
+@pytest.mark.parametrize("kind", ["none", "padding", "per query", "causal"])
+@pytest.mark.usefixtures("_as_in_training")
+def test_fused_is_written_out_forward_and_backward(kind: str, dtype: torch.dtype) -> None:
+    for T, S in LENGTHS:
+        S = T if kind == "causal" else S
+        fused = heads(T, S, dtype)
+        exact = [x.detach().double().requires_grad_() for x in fused]
+        keep = keep_of(kind, T, S)
+        out = attend_fused(*fused, keep, is_causal=kind == "causal")
+        expected = attend(*exact, subsequent_keep(T, device=DEVICE) if kind == "causal" else keep)[0]
+        assert_near(out, expected, TOLERANCE[dtype])
+        grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(0)).to(DEVICE, dtype)
+        out.backward(grad)
+        expected.backward(grad.double())
+        assert_near(*(torch.cat([x.grad.flatten() for x in side]) for side in (fused, exact)), 2 * TOLERANCE[dtype])
+
+
+@dtypes
+@pytest.mark.parametrize("kind", ["none", "padding", "per query", "causal"])
+def test_forward_is_right_with_all_kernels_allowed_as_in_translation(kind: str, dtype: torch.dtype) -> None:
+    for T, S in LENGTHS:
+        S = T if kind == "causal" else S
+        with torch.inference_mode():
+            q, k, v = (x.detach() for x in heads(T, S, dtype))
+            keep = keep_of(kind, T, S)
+            out = attend_fused(q, k, v, keep, is_causal=kind == "causal")
+            exact_keep = subsequent_keep(T, device=DEVICE) if kind == "causal" else keep
+            assert_near(out, attend(q.double(), k.double(), v.double(), exact_keep)[0], TOLERANCE[dtype])
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of autograd's nodes of each fused attention that runs."""
+    seen: list[str] = []
+
+    def recorded(*arguments: Tensor, **named: Tensor) -> Tensor:
+        out = attend_fused(*arguments, **named)
+        seen.append(out.grad_fn.name())
+        return out
+
+    monkeypatch.setattr(attention, "attend_fused", recorded)
+    return seen
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("T", [2, 30, 31, 64])
+@pytest.mark.usefixtures("_as_in_training")
+def test_causal_self_attention_runs_the_flash_kernel(T: int, dtype: torch.dtype, kernels: list[str]) -> None:
+    if torch.cuda.get_device_capability() < (8, 0):
+        pytest.skip("PyTorch's flash attention needs compute capability 8.0")
+    layer = MultiHeadAttention(H * K, H).to(DEVICE)
+    layer(torch.randn(B, T, H * K, device=DEVICE, dtype=dtype), is_causal=True)
+    assert kernels == ["ScaledDotProductFlashAttentionBackward0"]
+
+
+@dtypes
+@pytest.mark.parametrize("S", [29, 32])
+@pytest.mark.usefixtures("_as_in_training")
+def test_masked_attention_never_holds_the_weights(S: int, dtype: torch.dtype, kernels: list[str]) -> None:
+    layer = MultiHeadAttention(H * K, H).to(DEVICE)
+    x, memory = (torch.randn(B, length, H * K, device=DEVICE, dtype=dtype) for length in (17, S))
+    keep = keep_of("padding", S, S)
+    layer(memory, keep)
+    layer(x, keep, memory_BSD=memory)
+    assert len(kernels) == 2
+    assert all("Efficient" in name or "Flash" in name for name in kernels), kernels

@@ -1,0 +1,47 @@
+"""On CUDA, decoding step by step against the whole target at once."""
+
+from typing import Any
+
+import pytest
+import torch
+from tiny import V, sources, tiny_model, tokens
+
+from mtformer.model.transformer import Memory
+
+DEVICE = torch.device("cuda")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no CUDA device here"),
+]
+R, T = 3, 23
+LENGTHS = [7, 2, 31, 4]
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+"""Of the norm of the difference, relative to the norm."""
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("torch."))
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"positions": "rotary", "num_kv_heads": 2}, {"norm_position": "post", "positions": "learned"}],
+    ids=["default", "rotary, grouped heads", "post-norm, learned positions"],
+)
+@torch.inference_mode()
+def test_cached_decoding_is_uncached(changes: dict[str, Any], dtype: torch.dtype) -> None:
+    """Both against float64 too: two mistakes could agree."""
+    exact = tiny_model(**changes).eval()
+    model = tiny_model(**changes).eval().to(DEVICE, dtype)
+    src_BS, lengths_B = sources(LENGTHS)
+    tgt_NT = tokens(len(LENGTHS) * R, T, seed=1)
+
+    def for_rows(memory: Memory) -> Memory:
+        return Memory(*(x.repeat_interleave(R, dim=0) for x in memory))
+
+    expected_NTV = exact.project(exact.decode(tgt_NT, for_rows(exact.encode(src_BS, lengths_B))))
+    memory = model.encode(src_BS.to(DEVICE), lengths_B.to(DEVICE))
+    whole_NTV = model.project(model.decode(tgt_NT.to(DEVICE), for_rows(memory)))
+    cache = model.start(memory, R, T)
+    steps_NTV = torch.stack([model.step(tgt_NT[:, t].to(DEVICE), cache) for t in range(T)], dim=1)
+    assert steps_NTV.shape == (len(LENGTHS) * R, T, V)
+    for logits_NTV in (whole_NTV, steps_NTV):
+        difference = logits_NTV.double().cpu() - expected_NTV
+        assert difference.norm() <= TOLERANCE[dtype] * expected_NTV.norm()

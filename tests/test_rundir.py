@@ -1,0 +1,208 @@
+"""What killed writers leave is cleared away or put back, what live ones write stays; damage of meta.json is noticed."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mtformer import rundir
+from mtformer.errors import CheckpointError
+from mtformer.rundir import (
+    FOREIGN_SECONDS,
+    META,
+    DamagedError,
+    RunDir,
+    atomic_file,
+    atomic_folder,
+    clear_leftovers,
+    read_meta,
+    verify,
+    write_meta,
+    write_text,
+)
+
+HERE = platform.node()
+
+
+@pytest.fixture
+def live() -> Iterator[int]:
+    """The number of a process that lives."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process.pid
+
+
+@pytest.fixture
+def dead() -> int:
+    """The number of a process that lived."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        pass
+    return process.pid
+
+
+def leave(folder: Path, name: str, host: str, pid: int, kind: str, is_file: bool = False) -> Path:
+    """What a process leaves that is killed while it writes `name`."""
+    path = folder / f".{name}@{host}.{pid}.{kind}"
+    if not is_file:
+        path.mkdir()
+    (path if is_file else path / "half").write_text("half")
+    return path
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(
+    tmp_path: Path, live: int, dead: int, is_file: bool
+) -> None:
+    stays = {leave(tmp_path, "a", HERE, live, kind, is_file).name for kind in ("tmp", "old")}
+    for kind in ("tmp", "old"):
+        leave(tmp_path, "b", HERE, dead, kind, is_file)
+    (tmp_path / "b").mkdir()
+    for name in (".b.tmp", f".b.{dead}.tmp", f"b@{HERE}.{dead}.tmp", f".b@{HERE}.{dead}.bak"):  # not ours
+        (tmp_path / name).touch()
+        stays.add(name)
+    clear_leftovers(tmp_path)
+    assert set(names(tmp_path)) == {"b", *stays}
+
+
+def test_what_was_to_be_replaced_comes_back_when_its_place_is_empty(tmp_path: Path, dead: int, live: int) -> None:
+    leave(tmp_path, "a", HERE, dead, "old")
+    leave(tmp_path, "b", HERE, live, "old")
+    clear_leftovers(tmp_path)
+    assert names(tmp_path) == [f".b@{HERE}.{live}.old", "a"]
+    assert names(tmp_path / "a") == ["half"]
+
+
+def test_our_own_number_is_that_of_a_process_before_us(tmp_path: Path) -> None:
+    """In a container each program may have the same number."""
+    leave(tmp_path, "a", HERE, os.getpid(), "tmp")
+    clear_leftovers(tmp_path)
+    assert names(tmp_path) == []
+
+
+def test_on_another_machine_a_process_may_live_for_a_day(tmp_path: Path, dead: int) -> None:
+    young, old = (leave(tmp_path, name, "elsewhere", dead, "tmp") for name in ("young", "old"))
+    long_ago = time.time() - FOREIGN_SECONDS - 60
+    for path in (young, old, old / "half"):  # of the young one something inside is still written
+        os.utime(path, (long_ago, long_ago))
+    clear_leftovers(tmp_path)
+    assert names(tmp_path) == [young.name]
+
+
+def test_writing_clears_what_was_left_of_the_same_name_only(tmp_path: Path, dead: int) -> None:
+    for name in ("text", "folder", "other"):
+        leave(tmp_path, name, HERE, dead, "tmp")
+    write_text(tmp_path / "text", "new")
+    with atomic_folder(tmp_path / "folder") as folder:
+        (folder / "file").touch()
+    assert names(tmp_path) == [f".other@{HERE}.{dead}.tmp", "folder", "text"]
+
+
+def test_a_folder_takes_the_place_of_another_or_leaves_it(tmp_path: Path) -> None:
+    for content in ("one", "two"):
+        with atomic_folder(tmp_path / "x") as folder:
+            (folder / content).touch()
+        assert names(tmp_path / "x") == [content]
+    with pytest.raises(FileNotFoundError), atomic_folder(tmp_path / "x") as folder:
+        (folder / "three").rename(folder / "four")
+    assert names(tmp_path) == ["x"]
+    assert names(tmp_path / "x") == ["two"]
+
+
+def test_nothing_is_renamed_or_deleted_before_the_new_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    sync, rename, rmtree = rundir.sync, os.rename, shutil.rmtree
+
+    def tell(what: str, path: Path) -> None:
+        order.append(f"{what} {path.name.split('@')[0]}{path.suffix if '@' in path.name else ''}")
+
+    monkeypatch.setattr(rundir, "sync", lambda path: (tell("sync", path), sync(path)))
+    monkeypatch.setattr(os, "rename", lambda src, dst: (tell("rename", Path(src)), rename(src, dst)))
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **rest: (tell("delete", path), rmtree(path, **rest)))
+    (tmp_path / "x").mkdir()
+    with atomic_folder(tmp_path / "x") as folder:
+        (folder / "file").touch()
+    assert order == [
+        *("sync file", "sync .x.tmp"),
+        *("rename x", "rename .x.tmp", f"sync {tmp_path.name}"),
+        *("delete .x.old", "delete .x.tmp"),  # the latter is not there any more
+    ]
+
+
+def test_a_file_takes_the_place_of_another_or_leaves_it(tmp_path: Path) -> None:
+    write_text(tmp_path / "x", "one")
+    with pytest.raises(TypeError), atomic_file(tmp_path / "x") as temporary, temporary.open("w") as file:
+        file.writelines(["two", 3])  # type: ignore[list-item]  # on purpose
+    assert names(tmp_path) == ["x"]
+    assert (tmp_path / "x").read_text() == "one"
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    folder = RunDir(tmp_path).checkpoint(5)
+    folder.mkdir(parents=True)
+    (folder / "weights").write_bytes(b"1234")
+    write_meta(folder, step=5, metrics={"bleu": 12.34, "note": "\u00e9"})
+    return folder
+
+
+def test_meta_is_read_as_it_was_written(checkpoint: Path) -> None:
+    meta = verify(checkpoint, "weights")
+    assert meta["metrics"] == {"bleu": 12.34, "note": "\u00e9"}
+    assert meta.keys() == {"step", "metrics", "sha256"}
+
+
+def test_every_flipped_bit_of_meta_is_noticed(checkpoint: Path) -> None:
+    data = (checkpoint / META).read_bytes()
+    run = RunDir(checkpoint.parent.parent)
+    assert run.steps() == run.regular_steps() == run.best_steps("bleu") == [5]
+    for place in range(len(data)):
+        changed = bytearray(data)
+        changed[place] ^= 1 << (place % 8)
+        (checkpoint / META).write_bytes(changed)
+        if _is_same(changed, data):
+            continue
+        with pytest.raises(DamagedError) as error:
+            read_meta(checkpoint)
+        assert "\n" not in str(error.value)
+        assert run.steps() == run.regular_steps() == run.best_steps("bleu") == []
+
+
+def _is_same(one: bytes, other: bytes) -> bool:
+    """As when a space becomes an end of line."""
+    try:
+        return bool(json.loads(one) == json.loads(other))
+    except ValueError:
+        return False
+
+
+def test_names_that_are_not_a_checkpoints_are_none(checkpoint: Path) -> None:
+    run = RunDir(checkpoint.parent.parent)
+    for name in ("damaged-step-00000006", "step-7", "step-x", "averaged"):
+        (run.checkpoints / name).mkdir()
+    assert run.checkpoint_folders() == [checkpoint]
+
+
+def test_a_file_that_meta_does_not_know_is_not_as_it_was_saved(checkpoint: Path) -> None:
+    (checkpoint / "other").touch()
+    with pytest.raises(DamagedError, match=r"other: cut short or changed since it was saved; use another"):
+        verify(checkpoint, "other")
+
+
+def test_what_cannot_be_read_for_another_reason_is_not_damaged(checkpoint: Path) -> None:
+    (checkpoint / "weights").unlink()
+    (checkpoint / "weights").symlink_to("weights")
+    with pytest.raises(CheckpointError, match=r"weights: cannot be read \(Too many levels") as error:
+        verify(checkpoint, "weights")
+    assert not isinstance(error.value, DamagedError)

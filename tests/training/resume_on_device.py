@@ -1,0 +1,43 @@
+"""A program for test_cuda.py: a run that is stopped and resumed on a device, against one that is not.
+
+    python resume_on_device.py FOLDER DEVICE PRECISION
+
+Prints "the same", or ends with an error.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import toy_run
+from toy_training import VOCAB, toy_config
+
+from mtformer.config.schema import Config
+from mtformer.model.hardware import be_deterministic
+from mtformer.model.transformer import Transformer
+from mtformer.rundir import RunDir
+from mtformer.training.loop import InterruptedRunError
+from mtformer.training.step import TrainingStep
+
+
+def main(folder: Path, device: str, precision: str) -> None:
+    def step_there(config: Config) -> TrainingStep:
+        torch.manual_seed(config.training.seed)
+        return TrainingStep(Transformer(config.model, VOCAB, VOCAB).to(device), config.training, precision)
+
+    toy_run.toy_step = step_there
+    be_deterministic()
+    config = toy_config(max_steps=9, accumulation_steps=2, device=device)
+    toy_run.trainer(config, folder / "whole").train()
+    with pytest.raises(InterruptedRunError):
+        toy_run.trainer(config, folder / "halves", toy_run.Quiet(signal_at=3)).train()
+    with pytest.raises(InterruptedRunError):
+        toy_run.resumed(config, folder / "halves", toy_run.Quiet(signal_at=6)).train()
+    toy_run.resumed(config, folder / "halves").train()
+    toy_run.assert_same_run(RunDir(folder / "whole"), RunDir(folder / "halves"))
+    print("the same")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])

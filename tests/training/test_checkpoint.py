@@ -1,0 +1,305 @@
+"""Checkpoints are whole or not there, whenever their writer is killed; what the disk refuses loses nothing."""
+
+import errno
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from killing import killed_at_each_stage
+from toy_run import names
+from toy_training import toy_config
+
+from mtformer.errors import CheckpointError
+from mtformer.rundir import META, TRAINER_STATE, WEIGHTS, RunDir, delete_folder, read_meta, verify
+from mtformer.training import checkpoint
+from mtformer.training.average import average_last
+from mtformer.training.checkpoint import load_trainer_state, newest_good, prune, save_averaged, save_checkpoint
+from mtformer.training.history import cut_after
+from mtformer.weights import read_weights
+
+LOSSES = {1: 0.5, 2: 3.0, 3: 2.0, 4: 2.5}
+"""Step 1 is the best."""
+CONFIG = toy_config(keep_last=1, keep_best=1, best_metric="loss").training
+
+
+def save(run: RunDir, step: int, is_temporary: bool = False) -> None:
+    """A checkpoint whose weights and state are its step."""
+    weights = {"weight": torch.full((2, 2), float(step)), "bias": torch.full((2,), float(step))}
+    metrics = {} if is_temporary else {"loss": LOSSES[step]}
+    save_checkpoint(run, step, weights, {"step": step}, metrics, {"torch": "2"}, is_temporary)
+
+
+def assert_whole(folder: Path, step: int) -> None:
+    """The checkpoint verifies, and holds what was saved at its step."""
+    assert verify(folder, WEIGHTS, TRAINER_STATE)["step"] == step
+    assert load_trainer_state(folder) == {"step": step}
+    assert all((weight == step).all() for weight in read_weights(folder / WEIGHTS).values())
+
+
+@pytest.fixture
+def start_anew(tmp_path: Path) -> Callable[[Callable[[RunDir], None]], tuple[RunDir, Callable[[], None]]]:
+    """start_anew(fill) gives a run, and a function that makes it as `fill` left it, again and again."""
+
+    def make(fill: Callable[[RunDir], None]) -> tuple[RunDir, Callable[[], None]]:
+        template, run = RunDir(tmp_path / "template"), RunDir(tmp_path / "run")
+        fill(template)
+
+        def prepare() -> None:
+            shutil.rmtree(run.path, ignore_errors=True)
+            shutil.copytree(template.path, run.path)
+
+        return run, prepare
+
+    return make
+
+
+StartAnew = Callable[[Callable[[RunDir], None]], tuple[RunDir, Callable[[], None]]]
+
+
+# ---- killed ---------------------------------------------------------------------------------------------------------
+
+
+def test_killed_while_saving_and_pruning(start_anew: StartAnew) -> None:
+    def fill(run: RunDir) -> None:
+        for step in (1, 2, 3):
+            save(run, step)
+
+    def act() -> None:
+        save(run, 4)
+        prune(run, CONFIG)
+
+    run, prepare = start_anew(fill)
+    stages, newests = [], []
+    for stage in killed_at_each_stage(prepare, act):
+        newest = run.steps()[-1]
+        stages.append(stage)
+        newests.append(newest)
+        assert run.best_steps("loss")[0] == 1
+        for step in run.steps():
+            assert_whole(run.checkpoint(step), step)
+        assert newest_good(run) == run.checkpoint(newest)
+        assert set(names(run.checkpoints)) <= {run.checkpoint(step).name for step in LOSSES}  # all else is cleared away
+        if newest == 3:
+            save(run, 4)
+        prune(run, CONFIG)
+        assert run.steps() == [1, 4]
+        assert names(run.checkpoints) == [run.checkpoint(step).name for step in (1, 4)]
+    assert newests == sorted(newests)
+    assert set(newests) == {3, 4}
+    assert {"mkdir", "serialize_file", "fsync", "rename", "unlink", "rmdir"} <= set(stages)
+    assert len(stages) > 30
+
+
+def test_killed_while_a_temporary_one_is_replaced(start_anew: StartAnew) -> None:
+    def fill(run: RunDir) -> None:
+        save(run, 3)
+        save(run, 4, is_temporary=True)
+
+    run, prepare = start_anew(fill)
+    were_temporary = []
+    for _ in killed_at_each_stage(prepare, lambda: save(run, 4)):
+        assert newest_good(run) == run.checkpoint(4)
+        assert_whole(run.checkpoint(4), 4)
+        assert names(run.checkpoints) == [run.checkpoint(3).name, run.checkpoint(4).name]
+        were_temporary.append(read_meta(run.checkpoint(4))["is_temporary"])
+    assert were_temporary == sorted(were_temporary, reverse=True)
+    assert not were_temporary[-1]
+
+
+def test_killed_while_the_average_is_replaced(start_anew: StartAnew) -> None:
+    def fill(run: RunDir) -> None:
+        save_averaged(run, [1, 2], {"weight": torch.full((3,), 2.0)})
+
+    run, prepare = start_anew(fill)
+    seen = set()
+    for _ in killed_at_each_stage(prepare, lambda: save_averaged(run, [3, 4], {"weight": torch.full((3,), 4.0)})):
+        assert newest_good(run) is None
+        step = verify(run.averaged, WEIGHTS)["step"]
+        assert (read_weights(run.averaged / WEIGHTS)["weight"] == step).all()
+        assert names(run.checkpoints) == ["averaged"]
+        seen.add(step)
+    assert seen == {2, 4}
+
+
+def test_killed_while_it_clears_away_and_sets_aside(start_anew: StartAnew) -> None:
+    """A damaged step 4, a half-written step 3, and the temporary one that step 3 was to replace."""
+
+    def fill(run: RunDir) -> None:
+        for step in (1, 3, 4):
+            save(run, step)
+        weights = run.checkpoint(4) / WEIGHTS
+        weights.write_bytes(weights.read_bytes()[:-1])
+        gone = f"@{os.uname().nodename}.{_pid_of_nobody()}"
+        run.checkpoint(3).rename(run.checkpoints / f".{run.checkpoint(3).name}{gone}.old")
+        shutil.copytree(run.checkpoint(1), run.checkpoints / f".{run.checkpoint(3).name}{gone}.tmp")
+        (run.path / f".config.yaml{gone}.tmp").write_text("half")
+
+    run, prepare = start_anew(fill)
+    for _ in killed_at_each_stage(prepare, lambda: newest_good(run)):
+        assert newest_good(run) == run.checkpoint(3)
+        assert_whole(run.checkpoint(3), 3)
+        assert names(run.checkpoints) == ["damaged-step-00000004", "step-00000001", "step-00000003"]
+        assert names(run.checkpoints / "damaged-step-00000004") == sorted([META, WEIGHTS, TRAINER_STATE])
+        assert names(run.path) == ["checkpoints"]
+
+
+def test_killed_while_lines_are_cut_off(start_anew: StartAnew) -> None:
+    lines = [json.dumps({"kind": "train", "step": step}) + "\n" for step in range(1, 9)]
+
+    def fill(run: RunDir) -> None:
+        run.path.mkdir()
+        run.metrics.write_text("".join(lines) + "{")
+
+    run, prepare = start_anew(fill)
+    seen = set()
+    for _ in killed_at_each_stage(prepare, lambda: cut_after(run.metrics, 5, with_dev=True)):
+        seen.add(run.metrics.read_text())
+        newest_good(run)
+        assert names(run.path) == ["metrics.jsonl"]
+        cut_after(run.metrics, 5, with_dev=True)
+        assert run.metrics.read_text() == "".join(lines[:5])
+    assert seen == {"".join(lines) + "{", "".join(lines[:5])}
+
+
+def test_a_save_clears_what_a_killed_one_left_of_any_step(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    save(run, 1)
+    shutil.copytree(run.checkpoint(1), run.checkpoints / f".step-00000002@{os.uname().nodename}.{_pid_of_nobody()}.tmp")
+    save(run, 3)
+    assert names(run.checkpoints) == ["step-00000001", "step-00000003"]
+
+
+def _pid_of_nobody() -> int:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    return child
+
+
+# ---- refused --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", ["save_file", "write_meta"])
+def test_what_the_disk_refuses_is_told_and_nothing_is_lost(
+    tmp_path: Path, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDir(tmp_path)
+    save(run, 3)
+    save(run, 4, is_temporary=True)
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(checkpoint, stage, refuse)
+    with pytest.raises(CheckpointError) as error:
+        save(run, 4)
+    message = str(error.value)
+    assert message.startswith(f"{run.checkpoint(4)}: could not be saved ([Errno 28] No space left on device)")
+    assert "the last good checkpoint is step 4" in message
+    assert "--resume" in message
+    assert "\n" not in message
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
+
+
+def test_a_rename_that_is_refused_puts_the_old_one_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDir(tmp_path)
+    save(run, 4, is_temporary=True)
+    rename, calls = os.rename, []
+
+    def refuse_second(src: Path, dst: Path) -> None:
+        calls.append(dst)
+        if len(calls) == 2:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        rename(src, dst)
+
+    monkeypatch.setattr(os, "rename", refuse_second)
+    with pytest.raises(CheckpointError, match="could not be saved"):
+        save(run, 4)
+    assert_whole(run.checkpoint(4), 4)
+    assert names(run.checkpoints) == [run.checkpoint(4).name]
+
+
+@pytest.mark.parametrize("where", ["run", "checkpoints", "step-00000004"])
+def test_a_folder_that_may_not_be_changed_or_read(tmp_path: Path, where: str) -> None:
+    """In a process that is not root, to whom nothing is forbidden."""
+    run = RunDir(tmp_path / "run")
+    save(run, 3)
+    save(run, 4)
+    weights = run.checkpoint(4) / WEIGHTS
+    weights.write_bytes(weights.read_bytes()[:-1])
+    os.symlink("nowhere", run.path / f".x@{os.uname().nodename}.{_pid_of_nobody()}.tmp")
+    for path in (tmp_path, run.path, run.checkpoints, *run.checkpoints.iterdir()):
+        path.chmod(0o777)
+    closed = {"run": run.path, "checkpoints": run.checkpoints, "step-00000004": run.checkpoint(4)}[where]
+    closed.chmod(0o000 if where.startswith("step") else 0o555)
+    before = sorted(path.name for path in run.path.rglob("[!.]*"))
+    message = _as_nobody(tmp_path, lambda: newest_good(run))
+    closed.chmod(0o777)
+    assert message.startswith(f"CheckpointError: {run.path}")
+    assert "Permission denied" in message
+    assert "\n" not in message
+    assert sorted(path.name for path in run.path.rglob("[!.]*")) == before
+
+
+def _as_nobody(folder: Path, act: Callable[[], object]) -> str:
+    """What the act raises in a process that is not root."""
+    opened = [path for path in (folder, *folder.parents) if path.stat().st_uid == os.getuid() and path != Path("/")]
+    modes = {path: path.stat().st_mode for path in opened}
+    for path in opened:
+        path.chmod(modes[path] | 0o055)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.getuid() == 0:
+                os.setuid(65534)
+            act()
+        except BaseException as error:
+            os.write(writer, f"{type(error).__name__}: {error}".encode())
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    for path, mode in modes.items():
+        path.chmod(mode)
+    with os.fdopen(reader) as pipe:
+        return pipe.read()
+
+
+def test_an_old_one_that_cannot_be_deleted_is_told_and_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = RunDir(tmp_path)
+    for step in (1, 2, 3, 4):
+        save(run, step)
+
+    def refuse(path: Path) -> None:
+        if path == run.checkpoint(2):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(path))
+        delete_folder(path)
+
+    monkeypatch.setattr(checkpoint, "delete_folder", refuse)
+    prune(run, CONFIG)
+    assert run.steps() == [1, 2, 4]
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warnings == [f"{run.checkpoint(2)}: an old checkpoint that cannot be deleted (Device or resource busy)"]
+
+
+def test_a_damaged_one_is_not_averaged(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    for step in (1, 2, 3):
+        save(run, step)
+    file = run.checkpoint(2) / WEIGHTS
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"step-00000002/model\.safetensors: .*changed.*move .*2 away"):
+        average_last(run, 2)
+    assert not run.averaged.exists()
+    assert average_last(run, 1) == [3]

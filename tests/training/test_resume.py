@@ -1,0 +1,366 @@
+"""A run that is stopped or killed and resumed is the run that never stopped, bitwise, whatever is damaged meanwhile."""
+
+import json
+import logging
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from toy_run import Killed, Quiet, assert_same_run, finished, given, names, resumed, state, trainer
+from toy_training import toy_batch, toy_config
+
+from mtformer.data.batches import Batch
+from mtformer.errors import CheckpointError, MtformerError
+from mtformer.rundir import META, TRAINER_STATE, WEIGHTS, RunDir, read_meta
+from mtformer.training import loop
+from mtformer.training.checkpoint import newest_good
+from mtformer.training.loop import InterruptedRunError, Trainer
+from mtformer.training.validation import Decoded
+
+# ---- stopped and killed ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("stop_at", [1, 3, 4, 6, 9])
+def test_stopped_and_resumed_is_the_same(tmp_path: Path, stop_at: int, accumulation: int) -> None:
+    settings = {"max_steps": 9, "accumulation_steps": accumulation, "log_every": 4}
+    whole = finished(tmp_path / "whole", **settings)
+    config = toy_config(**settings)
+    with pytest.raises(InterruptedRunError) as stopped:
+        trainer(config, tmp_path / "halves", Quiet(signal_at=stop_at)).train()
+    assert (stopped.value.step, stopped.value.signal_number) == (stop_at, signal.SIGTERM)
+    assert RunDir(tmp_path / "halves").steps()[-1] == stop_at
+    resumed(config, tmp_path / "halves").train()
+    assert whole.steps() == [4, 8, 9]
+    assert_same_run(whole, RunDir(tmp_path / "halves"))
+
+
+@pytest.mark.parametrize("kill_at", [1, 3, 4, 5, 7, 8])
+def test_killed_and_resumed_is_the_same(tmp_path: Path, kill_at: int) -> None:
+    whole = finished(tmp_path / "whole")
+    with pytest.raises(Killed):
+        trainer(toy_config(), tmp_path / "halves", Quiet(kill_at=kill_at)).train()
+    resumed(toy_config(), tmp_path / "halves").train()
+    assert_same_run(whole, RunDir(tmp_path / "halves"))
+
+
+@pytest.mark.parametrize("stop_at", [3, 8])
+def test_killed_between_the_dev_line_and_the_checkpoint(
+    tmp_path: Path, stop_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the run goes on from a temporary checkpoint of the very step whose validation is made up for."""
+    whole, run = finished(tmp_path / "whole", max_steps=8), RunDir(tmp_path / "halves")
+    with pytest.raises(InterruptedRunError):
+        trainer(toy_config(), run.path, dev_batches=stops_within(run, stop_at)).train()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "save_checkpoint", kill)
+        with pytest.raises(Killed):
+            resumed(toy_config(), run.path).train()
+    assert json.loads(run.metrics.read_text().splitlines()[-1])["kind"] == "dev"
+    resumed(toy_config(), run.path).train()
+    assert_same_run(whole, run)
+
+
+def test_killed_before_the_old_ones_were_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the very end too, where no later save would delete them."""
+    whole, run = finished(tmp_path / "whole", keep_last=1, max_steps=8), RunDir(tmp_path / "halves")
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "prune", lambda run, config: kill() if run.steps()[-1] == 8 else None)
+        with pytest.raises(Killed):
+            trainer(toy_config(keep_last=1, max_steps=8), run.path).train()
+    assert run.steps() == [4, 8]
+    resumed(toy_config(keep_last=1, max_steps=8), run.path).train()
+    assert_same_run(whole, run)
+
+
+def kill(*_: object, **__: object) -> None:
+    raise Killed
+
+
+def stops_within(run: RunDir, step: int) -> Callable[[], Iterator[Batch]]:
+    """Dev batches that send SIGTERM in the validation of the first step from this one on."""
+
+    def dev_batches() -> Iterator[Batch]:
+        last = json.loads(run.metrics.read_text().splitlines()[-1])
+        if last["step"] >= step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        yield toy_batch(99)
+
+    return dev_batches
+
+
+@pytest.mark.parametrize(
+    "torn", [b'{"kind": "tr', b'{"kind": "dev", "step": 4}', b"\0\0\0", b'{"kind": "train"}\n[]\n']
+)
+def test_a_line_that_was_cut_is_taken_back(tmp_path: Path, torn: bytes) -> None:
+    whole, run = finished(tmp_path / "whole", max_steps=6), RunDir(tmp_path / "halves")
+    with pytest.raises(InterruptedRunError):
+        trainer(toy_config(max_steps=6), run.path, Quiet(signal_at=3)).train()
+    run.metrics.write_bytes(run.metrics.read_bytes() + torn)
+    resumed(toy_config(max_steps=6), run.path).train()
+    assert_same_run(whole, run)
+
+
+def test_a_line_that_lost_its_end_of_line_stays(tmp_path: Path) -> None:
+    whole, run = finished(tmp_path / "whole", max_steps=6), RunDir(tmp_path / "halves")
+    with pytest.raises(InterruptedRunError):
+        trainer(toy_config(max_steps=6), run.path, Quiet(signal_at=3)).train()
+    run.metrics.write_bytes(run.metrics.read_bytes()[:-1])
+    resumed(toy_config(max_steps=6), run.path).train()
+    assert_same_run(whole, run)
+
+
+def test_the_count_of_bad_gradients_goes_on(tmp_path: Path) -> None:
+    def with_bad_gradients(subject: Trainer) -> Trainer:
+        subject.step.model.decoder_norm.weight.register_hook(lambda grad: grad * float("nan"))
+        return subject
+
+    config = toy_config(max_steps=100, validate_every=50)
+    with pytest.raises(InterruptedRunError):
+        with_bad_gradients(trainer(config, tmp_path, Quiet(signal_at=15))).train()
+    with pytest.raises(MtformerError, match="step 20: the gradient was not finite 20 times in a row"):
+        with_bad_gradients(resumed(config, tmp_path)).train()
+
+
+def test_a_run_whose_gradients_stay_bad_saves_nothing_more(tmp_path: Path) -> None:
+    """On a GPU their count is asked for at log lines only, and a checkpoint may come before."""
+    subject = trainer(toy_config(max_steps=4), tmp_path)
+    subject.step.skipped_in_a_row.fill_(25)
+    with pytest.raises(MtformerError, match="not finite 25 times in a row"):
+        subject._save({})
+    assert subject.run.steps() == []
+
+
+def test_what_memory_allowed_is_remembered_on_the_same_machine_only(tmp_path: Path) -> None:
+    subject = trainer(toy_config(max_steps=4), tmp_path)
+    subject.step.max_cells = 30
+    subject.train()
+    assert resumed(toy_config(), tmp_path).step.max_cells == 30
+    elsewhere = trainer(toy_config(), tmp_path)
+    elsewhere.made_with = {**subject.made_with, "device": "larger"}
+    elsewhere.resume(newest_good(subject.run))
+    assert elsewhere.step.max_cells is None
+
+
+# ---- stopped while validating ---------------------------------------------------------------------------------------
+
+
+class Validation:
+    """Dev batches and a decoding that depends on the weights, which count what is done, and stop the run at a place."""
+
+    def __init__(self, stop_at: tuple[str, int] | None = None) -> None:
+        self.stop_at = stop_at
+        self.done: list[tuple[str, int]] = []
+        self.model: torch.nn.Module | None = None
+
+    def reach(self, *place: str | int) -> None:
+        self.done.append(place)  # type: ignore[arg-type]  # always a name and a number
+        if place == self.stop_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def dev_batches(self) -> Iterator[Batch]:
+        for number in range(4):
+            self.reach("dev", number)
+            yield toy_batch(99 + number)
+
+    def decode(self, progress: Callable[[int], object]) -> Decoded:
+        assert self.model is not None
+        for number in range(3):
+            self.reach("decode", number)
+            progress(1)
+        return Decoded({"bleu": sum(float(p.detach().abs().sum()) for p in self.model.parameters())}, [])
+
+
+def validated(make: Callable[..., Trainer], folder: Path, validation: Validation, **settings: object) -> Trainer:
+    subject = make(toy_config(**settings), folder, decode=validation.decode, dev_batches=validation.dev_batches)
+    validation.model = subject.step.model
+    return subject
+
+
+@pytest.mark.parametrize("place", [("dev", 0), ("dev", 2), ("decode", 0), ("decode", 1)])
+@pytest.mark.parametrize(
+    ("settings", "stops"),
+    [
+        ({"max_steps": 10, "patience": 2}, (4, 8)),
+        ({"max_steps": 4}, (4,)),  # the last step
+        ({"max_steps": 100, "max_epochs": 1, "validate_every": 50}, (5,)),  # the end of the data
+    ],
+)
+def test_a_validation_is_abandoned_and_made_up_for(
+    tmp_path: Path, settings: dict[str, object], stops: tuple[int, ...], place: tuple[str, int]
+) -> None:
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    validated(trainer, whole, Validation(), **settings).train()
+    make: Callable[..., Trainer] = trainer
+    for step in stops:
+        validation = Validation(place)
+        with pytest.raises(InterruptedRunError) as stopped:
+            validated(make, halves, validation, **settings).train()
+        assert stopped.value.step == step
+        assert validation.done[-1] in (place, (place[0], place[1] + 1))  # no more than what was begun
+        assert read_meta(RunDir(halves).checkpoint(step))["is_temporary"]
+        validated(resumed, halves, Validation(), **{**settings, "max_steps": step}).train()
+        make = resumed
+    validated(resumed, halves, Validation(), **settings).train()
+    assert_same_run(RunDir(whole), RunDir(halves))
+
+
+def test_a_validation_that_is_stopped_again_and_again(tmp_path: Path) -> None:
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    validated(trainer, whole, Validation(), max_steps=4).train()
+    for make in (trainer, resumed, resumed):
+        with pytest.raises(InterruptedRunError):
+            validated(make, halves, Validation(("decode", 1)), max_steps=4).train()
+    validated(resumed, halves, Validation(), max_steps=4).train()
+    assert_same_run(RunDir(whole), RunDir(halves))
+
+
+def test_a_signal_after_the_last_checkpoint_still_ends_with_the_signal(tmp_path: Path) -> None:
+    """What comes after the training, such as test scores, does not begin."""
+    validation = Validation()
+    subject = validated(trainer, tmp_path, validation, max_steps=4)
+    subject._judge = lambda metrics: os.kill(os.getpid(), signal.SIGTERM)  # type: ignore[method-assign]
+    with pytest.raises(InterruptedRunError):
+        subject.train()
+    assert RunDir(tmp_path).regular_steps() == [4]
+    again = validated(resumed, tmp_path, validation, max_steps=4)
+    validation.done.clear()
+    assert again.train().step == 4
+    assert validation.done == []
+
+
+# ---- damaged checkpoints --------------------------------------------------------------------------------------------
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) * 2 // 3] ^= 1
+    file.write_bytes(data)
+
+
+def change_a_metric(file: Path) -> None:
+    meta = json.loads((file.parent / META).read_text())
+    meta["metrics"]["loss"] = 0.0
+    (file.parent / META).write_text(json.dumps(meta))
+
+
+def become_a_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+DAMAGES = [
+    *((harm, name) for harm in (cut, flip, Path.unlink, become_a_folder) for name in (WEIGHTS, TRAINER_STATE, META)),
+    (change_a_metric, META),
+    (lambda file: shutil.rmtree(file.parent) or file.parent.mkdir(), META),
+    (lambda file: file.write_text("[]"), META),
+]
+
+
+@pytest.mark.parametrize(("harm", "name"), DAMAGES)
+def test_a_damaged_newest_is_set_aside_and_the_one_before_is_used(
+    tmp_path: Path, harm: Callable[[Path], object], name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole, run = finished(tmp_path / "whole", max_steps=9), finished(tmp_path / "halves", max_steps=9)
+    harm(run.checkpoint(9) / name)
+    content = {path.name: path.is_file() and path.read_bytes() for path in run.checkpoint(9).iterdir()}
+    assert run.steps()[:2] == run.regular_steps()[:2] == [4, 8]
+    assert run.best_steps("loss")
+    caplog.clear()
+    again = resumed(toy_config(max_steps=9), run.path)
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert warnings[0].startswith(f"{run.checkpoint(9)}: {name} is ")
+    assert "kept as damaged-step-00000009, going on from step-00000008" in warnings[0]
+    aside = run.checkpoints / "damaged-step-00000009"
+    assert {path.name: path.is_file() and path.read_bytes() for path in aside.iterdir()} == content
+    again.train()
+    shutil.rmtree(aside)
+    assert_same_run(whole, run)
+
+
+def test_one_that_is_damaged_again_is_set_aside_beside_the_first(tmp_path: Path) -> None:
+    run = finished(tmp_path, max_steps=9)
+    for _ in range(2):
+        cut(run.checkpoint(9) / WEIGHTS)
+        resumed(toy_config(max_steps=9), run.path).train()
+    assert [name for name in names(run.checkpoints) if "damaged" in name] == [
+        "damaged-step-00000009",
+        "damaged-step-00000009-2",
+    ]
+    assert run.steps() == [4, 8, 9]
+
+
+def test_when_none_is_whole_that_is_told_and_nothing_is_touched(tmp_path: Path) -> None:
+    run = finished(tmp_path, max_steps=8)
+    cut(run.checkpoint(4) / TRAINER_STATE)
+    (run.checkpoint(8) / META).unlink()
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    with pytest.raises(CheckpointError, match=r"no checkpoint of 2 is whole \(step-00000008: meta.json is missing\)"):
+        newest_good(run)
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
+
+
+def test_a_checkpoint_that_may_not_be_read_is_not_taken_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = finished(tmp_path, max_steps=8)
+    forbidden = run.checkpoint(8) / WEIGHTS
+
+    def read(path: Path) -> str:
+        if path == forbidden:
+            raise PermissionError(13, "Permission denied", str(path))
+        return "0"
+
+    monkeypatch.setattr("mtformer.rundir.file_sha256", read)
+    with pytest.raises(CheckpointError, match=f"{forbidden}: cannot be read .Permission denied.; mend that"):
+        newest_good(run)
+    assert names(run.checkpoints) == ["step-00000004", "step-00000008"]
+
+
+def test_a_state_of_another_kind_is_one_clear_error(tmp_path: Path) -> None:
+    run = finished(tmp_path, max_steps=4)
+    (run.checkpoint(4) / TRAINER_STATE).write_bytes(b"no zip file")
+    with pytest.raises(CheckpointError, match=r"trainer\.pt: does not load"):
+        trainer(toy_config(), run.path).resume(run.checkpoint(4))
+
+
+# ---- what was changed meanwhile -------------------------------------------------------------------------------------
+
+
+def test_the_settings_of_the_optimizer_are_those_of_the_config(tmp_path: Path) -> None:
+    run = finished(tmp_path, max_steps=4)
+    again = resumed(toy_config(max_steps=8, betas=[0.8, 0.9], eps=1e-7, weight_decay=0.1), run.path)
+    groups = again.step.optimizer.param_groups
+    assert {(group["betas"], group["eps"]) for group in groups} == {((0.8, 0.9), 1e-7)}
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
+    moments = {name: value for name, value in state(run.checkpoint(4)).items() if "exp_avg" in name}
+    own = [value for values in again.step.optimizer.state_dict()["state"].values() for value in values.values()]
+    assert moments
+    assert all(any(torch.equal(value, one) for one in own) for value in moments.values())
+
+
+def test_another_best_metric_starts_its_count_anew(tmp_path: Path) -> None:
+    config = toy_config(max_steps=4, validate_every=2, patience=5)
+    trainer(config, tmp_path, decode=given([30.0, 20.0])).train()
+    same = resumed(toy_config(max_steps=8), tmp_path)
+    assert (same.position.best, same.position.validations_since_best) == (30.0, 1)
+    other = resumed(toy_config(max_steps=8, best_metric="loss"), tmp_path)
+    assert (other.position.best, other.position.validations_since_best) == (None, 0)
+
+
+def test_a_scaler_that_was_not_there_starts_anew(tmp_path: Path) -> None:
+    run = finished(tmp_path, max_steps=4)
+    again = trainer(toy_config(), run.path)
+    again.step.scaler = torch.amp.GradScaler("cpu", enabled=True)
+    again.resume(newest_good(run))
+    assert again.step.scaler.get_scale() == 65536.0

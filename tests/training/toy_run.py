@@ -1,0 +1,130 @@
+"""Runs of the toy model: stopped, killed, resumed, and compared to the last bit."""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from toy_training import toy_batch, toy_batches, toy_config, toy_step
+
+from mtformer.config.schema import Config
+from mtformer.data.batches import Batch
+from mtformer.rundir import TRAINER_STATE, WEIGHTS, RunDir, read_meta
+from mtformer.training.checkpoint import newest_good
+from mtformer.training.loop import Trainer
+from mtformer.training.validation import Decoded, DecodeDev
+
+TIMES = {"tokens_per_second", "waiting_for_data", "seconds_per_step"}
+MADE_WITH = {"training data": "toy"}
+
+
+class Killed(BaseException):
+    """Ends a run at once, as SIGKILL does; nothing catches it."""
+
+
+class Quiet:
+    """Progress that may send a signal at a step, or kill."""
+
+    def __init__(
+        self, signal_at: int | None = None, number: signal.Signals = signal.SIGTERM, kill_at: int | None = None
+    ) -> None:
+        self.signal_at, self.number, self.kill_at = signal_at, number, kill_at
+        self.figures: list[dict[str, float]] = []
+
+    def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
+        if figures is not None:
+            self.figures.append(figures)
+        if step == self.signal_at:
+            os.kill(os.getpid(), self.number)
+        if step == self.kill_at:
+            raise Killed
+
+
+def trainer(
+    config: Config,
+    folder: Path,
+    progress: Quiet | None = None,
+    decode: DecodeDev | None = None,
+    dev_batches: Callable[[], Iterable[Batch]] | None = None,
+) -> Trainer:
+    folder.mkdir(exist_ok=True)
+    return Trainer(
+        config,
+        RunDir(folder),
+        toy_step(config),
+        partial(toy_batches, max_epochs=config.training.max_epochs),
+        dev_batches or (lambda: [toy_batch(99)]),
+        decode,
+        progress or Quiet(),
+        MADE_WITH,
+    )
+
+
+def resumed(config: Config, folder: Path, *rest: Any, **named: Any) -> Trainer:
+    """A trainer that has taken up the newest good checkpoint of a folder."""
+    again = trainer(config, folder, *rest, **named)
+    checkpoint = newest_good(again.run)
+    if checkpoint is not None:
+        torch.manual_seed(12345)  # whatever happens before a resume must not matter
+    again.resume(checkpoint)
+    return again
+
+
+def finished(folder: Path, *rest: Any, **settings: Any) -> RunDir:
+    """A run that never stopped."""
+    trainer(toy_config(**settings), folder, *rest).train()
+    return RunDir(folder)
+
+
+def given(values: Iterable[float]) -> DecodeDev:
+    """A decoding that gives these values of BLEU."""
+    rest = iter(values)
+    return lambda progress: Decoded({"bleu": next(rest)}, [("a", "b", "c")])
+
+
+def assert_same_run(one: RunDir, other: RunDir) -> None:
+    """The same checkpoints to the last bit, and the same lines of metrics; times and `resume` lines aside."""
+    assert names(one.checkpoints) == names(other.checkpoints)
+    assert lines(one) == lines(other)
+    for step in one.steps():
+        assert_same_checkpoint(one.checkpoint(step), other.checkpoint(step))
+
+
+def assert_same_checkpoint(one: Path, other: Path) -> None:
+    metas, states = [read_meta(folder) for folder in (one, other)], [state(folder) for folder in (one, other)]
+    for meta in metas:
+        del meta["sha256"][TRAINER_STATE]  # it holds the seconds spent
+    assert metas[0] == metas[1]
+    assert (one / WEIGHTS).read_bytes() == (other / WEIGHTS).read_bytes()
+    assert states[0].keys() == states[1].keys()
+    for name, value in states[0].items():
+        same = torch.equal(value, states[1][name]) if isinstance(value, torch.Tensor) else value == states[1][name]
+        assert same, (name, value, states[1][name])
+
+
+def state(folder: Path) -> dict[str, Any]:
+    """The trainer's state by dotted names, without the seconds spent."""
+    return flat(torch.load(folder / TRAINER_STATE, weights_only=True), "", {"position.seconds"})
+
+
+def flat(tree: Any, name: str, without: set[str]) -> dict[str, Any]:
+    """The leaves of dicts and lists by dotted names; what is no tensor becomes text."""
+    if isinstance(tree, dict | list | tuple):
+        items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+        leaves = [flat(value, f"{name}.{key}".lstrip("."), without) for key, value in items]
+        return {key: value for leaf in leaves for key, value in leaf.items()}
+    return {} if name in without else {name: tree if isinstance(tree, torch.Tensor) else repr(tree)}
+
+
+def lines(run: RunDir) -> list[dict[str, Any]]:
+    """metrics.jsonl without times and `resume` lines."""
+    rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in rows if row["kind"] != "resume"]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
