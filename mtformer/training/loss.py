@@ -50,12 +50,18 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_weight = weight.new_zeros(V, D, dtype=wide) if wants_grad else None
         loss, nll = (hidden_ND.new_zeros((), dtype=wide) for _ in range(2))
         chunk = max(1, min(N, CHUNK_LOGITS.get(hidden_ND.device.type, CHUNK_LOGITS["cuda"]) // V))
+        # float16 cannot hold small probabilities; bfloat16 can, and softmax adds up in float32 within.
+        p_dtype = torch.float32 if hidden_ND.dtype == torch.float16 else hidden_ND.dtype
+        # All chunks use the same memory: fresh pages cost as much as the softmax.
+        logits_room, p_room = hidden_ND.new_empty(chunk, V), hidden_ND.new_empty(chunk, V, dtype=p_dtype)
+        row_C = torch.arange(chunk, device=hidden_ND.device)
         for i in range(0, N, chunk):
             h_CD, y_C1, real_C1 = hidden_ND[i : i + chunk], target_N[i : i + chunk, None], real_N1[i : i + chunk]
-            logits_CV = h_CD @ weight_VD.t()
-            # float16 cannot hold small probabilities; bfloat16 can, and softmax adds up in float32 within.
-            p_CV = logits_CV.softmax(dim=1, dtype=torch.float32 if h_CD.dtype == torch.float16 else None)
-            nll_C1 = p_CV.gather(1, y_C1).to(wide).clamp_min(torch.finfo(torch.float32).tiny).log().neg()
+            C = h_CD.size(0)
+            logits_CV = torch.mm(h_CD, weight_VD.t(), out=logits_room[:C])
+            p_CV = torch.softmax(logits_CV, dim=1, dtype=p_dtype, out=p_room[:C])
+            p_C1 = p_CV.gather(1, y_C1)
+            nll_C1 = p_C1.to(wide).clamp_min(torch.finfo(torch.float32).tiny).log().neg()
             lse_C1 = logits_CV.gather(1, y_C1).to(wide) + nll_C1
             mean_logit_C1 = (h_CD.to(wide) @ sum_of_rows_D).unsqueeze(1) / (V - 1)
             smoothed_C1 = (1 - smoothing) * nll_C1 + smoothing * (lse_C1 - mean_logit_C1)
@@ -63,7 +69,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
             loss += smoothed_C1.where(real_C1, 0).sum()
             if grad_hidden is None or grad_weight is None:
                 continue
-            p_CV = p_CV.scatter_add_(1, y_C1, p_CV.new_full((), smoothing - 1).expand_as(y_C1)).to(h_CD.dtype)
+            p_CV[row_C[:C], y_C1[:, 0]] = p_C1[:, 0] + (smoothing - 1)  # `scatter_` would copy all of p twice
+            p_CV = p_CV.to(h_CD.dtype)
             torch.mm(p_CV, weight_VD, out=grad_hidden[i : i + chunk])
             # A pad token's row would have to vanish from p (C x V); it vanishes from h (C x D) instead.
             grad_weight += p_CV.t() @ (h_CD * real_C1)
