@@ -218,11 +218,12 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path, replaces: bool = True) -> Iterator[Path]:
     """Yields a temporary folder beside `path`; on success its files are synced and it takes the place of `path`.
 
-    What it replaces is deleted afterwards. No system renames over a full folder, so for an instant neither stands
-    there; should the process be killed in it, `clear_leftovers` puts the old one back.
+    What it replaces is deleted afterwards; with `replaces` off, what is there stays and the new one goes. No system
+    renames over a full folder, so for an instant neither stands there; should the process be killed in it,
+    `clear_leftovers` puts the old one back.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_leftovers(path.parent, path.name)
@@ -234,6 +235,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             sync(file)
         sync(temporary)
         if path.exists():
+            if not replaces:
+                return
             os.rename(path, old)
         os.rename(temporary, path)
         sync(path.parent)

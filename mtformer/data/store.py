@@ -12,8 +12,6 @@ import hashlib
 import json
 import logging
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, compress, islice
 from pathlib import Path
@@ -27,6 +25,7 @@ from mtformer.config.schema import DataConfig, Source
 from mtformer.data.filters import DataReport, Filter, Pair
 from mtformer.data.sources import describe, read_pairs, source_fingerprint
 from mtformer.errors import DataError
+from mtformer.rundir import atomic_folder
 from mtformer.text.tokenizer import UNK, TokenizerPair
 
 FORMAT_VERSION = 1
@@ -167,26 +166,20 @@ def cache_folder(data: DataConfig) -> Path:
 
 
 def _make(folder: Path, where: str, write: Callable[[Path], DataReport]) -> None:
-    """Writes the folder under another name and renames it when it is whole."""
-    temporary = None
+    """Writes the folder whole or not at all."""
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
-        report = write(temporary / PAIRS)
-        if not report.read:
-            raise DataError(f"{where}: the corpus is empty: not one line was read")
-        (temporary / REPORT).write_text(report.to_json(), encoding="utf-8")
-        temporary.chmod(0o755)
-        os.rename(temporary, folder)
+        # What another process that was quicker has made is the same, and may be open already.
+        with atomic_folder(folder, replaces=False) as temporary:
+            report = write(temporary / PAIRS)
+            if not report.read:
+                raise DataError(f"{where}: the corpus is empty: not one line was read")
+            (temporary / REPORT).write_text(report.to_json(), encoding="utf-8")
     except OSError as error:
-        if not folder.is_dir():  # else another process was quicker, and made the same
+        if not folder.is_dir():  # else another process came in between
             raise DataError(
                 f"{folder.parent}: the tokenised corpus cannot be written: {error.strerror or error}; "
                 "make room, or name another folder by data.cache_dir"
             ) from error
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _write_pairs(

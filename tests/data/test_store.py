@@ -3,6 +3,8 @@
 import errno
 import multiprocessing
 import os
+import platform
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -208,6 +210,22 @@ def test_processes_that_make_the_same_at_once(corpus: Corpus, pairs: Pairs, toke
     assert [process.exitcode for process in processes] == [0, 0, 0]
     assert len(folders(data)) == 1
     check_content(made(data, tokenizers), pairs, tokenizers)
+
+
+def test_what_a_killed_process_left_is_cleared_away(
+    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path
+) -> None:
+    data = corpus(pairs)
+    name = made(data, tokenizers).fingerprint
+    shutil.rmtree(cache_folder(data) / name)
+    process = multiprocessing.get_context("spawn").Process(target=print)
+    process.start()
+    process.join()
+    left = cache_folder(data) / f".{name}@{platform.node()}.{process.pid}.tmp"
+    left.mkdir()
+    (left / "pairs.arrow").write_bytes(b"half")
+    made(data, tokenizers)
+    assert folders(data) == [name]
 
 
 def test_an_open_store_outlives_its_cache(corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair) -> None:
