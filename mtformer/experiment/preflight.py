@@ -181,8 +181,8 @@ def _stopwatch() -> Iterator[Callable[[], float]]:
 
 
 def _duration(seconds: float) -> str:
-    hours = seconds / 3600
-    return f"{hours:.1f} hours" if hours >= 1 else f"{max(1, round(seconds / 60))} minutes"
+    hours, minutes = seconds / 3600, max(1, round(seconds / 60))
+    return f"{hours:.1f} hours" if hours >= 1 else f"{minutes} minute{'s' if minutes > 1 else ''}"
 
 
 def _peak_bytes(device: torch.device) -> int:

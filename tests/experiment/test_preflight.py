@@ -85,7 +85,7 @@ def test_it_says_what_the_run_will_need(config: Config, prepared: Prepared, tmp_
     assert found.disk_bytes == 4 * 12 * count_parameters(step.model)["total"]
     text = dict(found.lines())
     assert text.keys() >= {"largest batch", "memory at its peak", "one step on it", "time, about", "disk"}
-    assert text["time, about"] == "1 minutes of training, up to 1 minutes of validation"
+    assert text["time, about"] == "1 minute of training, up to 1 minute of validation"
 
 
 def test_without_dev_there_is_no_validation(config: Config, tmp_path: Path) -> None:
