@@ -31,7 +31,7 @@ class _CpuDropout(torch.autograd.Function):
         return x * ctx.multiplier
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]  # as above
         return grad * ctx.multiplier, None
 
 

@@ -166,7 +166,7 @@ class TrainingStep:
 
     def _move(self, is_skipped: Tensor) -> None:
         """An optimizer step, or none; the fused kernels read that on the device, as they do for a gradient scaler."""
-        self.optimizer.found_inf = is_skipped.float()  # type: ignore[attr-defined]
+        self.optimizer.found_inf = is_skipped.float()  # type: ignore[attr-defined]  # as GradScaler does
         self.optimizer.step()
 
     def _sums(
