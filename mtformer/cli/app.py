@@ -14,9 +14,11 @@ from typer.core import TyperGroup
 from mtformer import __version__
 from mtformer.cli import config_commands, data_commands, tokenizer_commands
 from mtformer.cli.average_command import average
+from mtformer.cli.decoding_options import with_decoding_options
 from mtformer.cli.eval_command import evaluate
 from mtformer.cli.export_command import export
 from mtformer.cli.output import error_lines, flush_or_discard_stdout, set_up_logging, use_utf8
+from mtformer.cli.score_command import score
 from mtformer.cli.train_command import TrainCommand, train
 from mtformer.cli.translate_command import translate
 from mtformer.errors import LostProcessError, MtformerError
@@ -85,8 +87,9 @@ def _program(
 
 # The commands, in the order of the help.
 app.command("train", cls=TrainCommand)(train)
-app.command("translate")(translate)
-app.command("eval")(evaluate)
+app.command("translate")(with_decoding_options(translate))
+app.command("score")(score)
+app.command("eval")(with_decoding_options(evaluate))
 app.command("average")(average)
 app.command("export")(export)
 app.add_typer(tokenizer_commands.app, name="tokenizer")

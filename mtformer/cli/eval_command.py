@@ -1,7 +1,7 @@
 """`mtformer eval`, also at the end of a training."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,24 +10,29 @@ if TYPE_CHECKING:
     from mtformer.evaluation.evaluate import EvalSet, Evaluation
 
 PRECISION_HELP = "fp32, bf16, fp16 (CUDA), or auto: what the device multiplies fastest."
+ENSEMBLE_HELP = " Several are an ensemble."
 CHECKPOINT_HELP = "averaged, best, last, a step, or a path; default: the first there is of averaged, best, last."
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Run directory or bundle.", show_default=False)],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run directory or bundle; several are an ensemble.", show_default=False)
+    ],
     src: Annotated[Path | None, typer.Option("--src", help="File of sources, with --ref.", show_default=False)] = None,
     ref: Annotated[Path | None, typer.Option("--ref", help="File of references.", show_default=False)] = None,
     testset: Annotated[
         str | None, typer.Option("--testset", help="A test set of sacreBLEU, such as wmt14/full.", show_default=False)
     ] = None,
-    beam_size: Annotated[int | None, typer.Option(min=1, help="1: greedy.", show_default=False)] = None,
-    length_penalty: Annotated[float | None, typer.Option(min=0.0, help="alpha.", show_default=False)] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     precision: Annotated[str, typer.Option(help=PRECISION_HELP)] = "fp32",
-    checkpoint: Annotated[str | None, typer.Option(help=CHECKPOINT_HELP, show_default=False)] = None,
+    checkpoint: Annotated[
+        list[str] | None, typer.Option(help=CHECKPOINT_HELP + ENSEMBLE_HELP, show_default=False)
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", help="Folder of the results; default: RUN/eval.", show_default=False)
     ] = None,
+    *,
+    settings: dict[str, Any],
 ) -> None:
     """Score a model: BLEU, chrF2++ and TER on the config's test sets, two files, or a set of sacreBLEU."""
     from mtformer.errors import ConfigError
@@ -38,9 +43,9 @@ def evaluate(
         raise ConfigError("--testset and --src exclude each other; give one of them")
     from mtformer.decoding.translator import Translator, override
 
-    translator = Translator.load(run, checkpoint, device, precision)
-    translator.decoding = override(translator.decoding, beam_size=beam_size, length_penalty=length_penalty)
-    evaluate_sets(run, _sets(run, src, ref, testset), translator, output)
+    translator = Translator.load(runs, checkpoint or None, device, precision)
+    translator.decoding = override(translator.decoding, **settings)
+    evaluate_sets(runs[0], _sets(runs[0], src, ref, testset), translator, output)
 
 
 def evaluate_sets(run: Path, sets: "list[EvalSet]", translator: "Translator", output: Path | None = None) -> None:

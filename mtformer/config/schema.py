@@ -289,16 +289,68 @@ class DecodingConfig(Section):
 
     beam_size: Positive = 5
     """1: greedy."""
+    n_best: Positive = 1
+    """Translations given for each source: the best of the beam, or so many samples."""
     length_penalty: Annotated[float, Field(ge=0.0)] = 1.0
     """alpha in score = log-probability / length^alpha."""
+    coverage_penalty: Annotated[float, Field(ge=0.0)] = 0.0
+    """beta: what has ended is ranked by score + beta x the sum, over source tokens, of log(min(1, its attention))."""
+    early_stopping: bool = True
+    """true: a sentence is done when `beam_size` hypotheses have ended; false: when none still growing can win."""
     max_length_ratio: Annotated[float, Field(gt=0.0)] = 2.0
     """A translation has at most this many times the source's tokens, plus 10."""
     min_length_ratio: Annotated[float, Field(ge=0.0)] = 0.0
     """A translation has at least this many times the source's tokens."""
+    max_length: Positive | None = None
+    """A translation has at most so many tokens, whatever its source."""
+    min_length: Count = 0
+    """A translation has at least so many tokens, whatever its source."""
+    no_repeat_ngram_size: Count = 0
+    """No sequence of so many tokens comes twice in a translation; 0: it may."""
+    repetition_penalty: Annotated[float, Field(ge=1.0)] = 1.0
+    """Log-probabilities of tokens that were there already are multiplied by this while searching; 1: no penalty."""
+    beam_groups: Positive = 1
+    """Diverse beam search: groups that the beam is cut into, each kept from the tokens that those before it took."""
+    diversity_penalty: Annotated[float, Field(ge=0.0)] = 0.0
+    """With `beam_groups`: what a token loses for each beam of an earlier group that takes it at this step."""
+    sampling: bool = False
+    """Draw translations at random instead of searching for the best."""
+    temperature: Annotated[float, Field(gt=0.0)] = 1.0
+    """With `sampling`: below 1 probable tokens gain, above 1 they lose."""
+    top_k: Count = 0
+    """With `sampling`: draw from the k most probable tokens only; 0: from all."""
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """With `sampling`: draw from the fewest tokens that have this probability together (nucleus)."""
+    seed: Count = 1
+    """Of the samples: one seed, one result, whatever the batches."""
+    mbr_samples: Count = 0
+    """Draw so many samples and give the one most like the others (minimum Bayes risk); 0: no."""
+    mbr_metric: Literal["chrf", "bleu"] = "chrf"
+    """With `mbr_samples`: what "like" is measured by."""
+    replace_unknowns: bool = False
+    """Put the source word with the most attention where the model wrote an unknown piece."""
     batch_tokens: Positive = 8192
     """A batch of n sentences has n x beam_size x (longest source, in tokens) up to this."""
     validation_beam_size: Positive = 1
     """Beam size when dev is decoded in training."""
+
+    def for_validation(self) -> "DecodingConfig":
+        """The section as validation in training uses it: `validation_beam_size`, one translation, nothing drawn."""
+        plain = {"n_best", "early_stopping", "beam_groups", "diversity_penalty", "sampling", "temperature", "top_k"}
+        kept = self.model_dump(exclude=plain | {"top_p", "seed", "mbr_samples", "mbr_metric", "coverage_penalty"})
+        return DecodingConfig.model_validate({**kept, "beam_size": self.validation_beam_size})
+
+    @property
+    def draws(self) -> bool:
+        """Is it sampling, for MBR too?"""
+        return self.sampling or self.mbr_samples > 0
+
+    @property
+    def num_rows(self) -> int:
+        """Hypotheses of one sentence that are computed together."""
+        if self.draws:
+            return self.mbr_samples or self.n_best
+        return self.beam_size
 
     @model_validator(mode="after")
     def _fits(self) -> "DecodingConfig":
@@ -306,6 +358,20 @@ class DecodingConfig(Section):
             raise ValueError(
                 f"min_length_ratio {self.min_length_ratio} is above max_length_ratio {self.max_length_ratio}"
             )
+        if self.max_length is not None and self.min_length > self.max_length:
+            raise ValueError(f"min_length {self.min_length} is above max_length {self.max_length}")
+        if self.n_best > self.num_rows:
+            what = "mbr_samples" if self.mbr_samples else "beam_size"
+            raise ValueError(f"n_best {self.n_best} is above {what} {self.num_rows}; give {what} at least that")
+        if self.beam_size % self.beam_groups:
+            raise ValueError(f"beam_groups {self.beam_groups} does not divide beam_size {self.beam_size}")
+        if (self.beam_groups > 1) != (self.diversity_penalty > 0):
+            raise ValueError("beam_groups above 1 and a diversity_penalty above 0 go together; give both or neither")
+        if self.beam_groups > 1 and self.draws:
+            raise ValueError("beam_groups is for beam search; leave it out when sampling")
+        for name, neutral in (("temperature", 1.0), ("top_k", 0), ("top_p", 1.0)):
+            if getattr(self, name) != neutral and not self.draws:
+                raise ValueError(f"{name} is for sampling; set sampling: true too")
         return self
 
 

@@ -110,16 +110,15 @@ def evaluate(
 
 def _report(evaluation: Evaluation, translator: Translator) -> dict[str, Any]:
     """All that one needs to know how the scores came about."""
-    weights = translator.weights
     return {
         "name": evaluation.name,
         "num_sentences": evaluation.num_sentences,
         "seconds": round(evaluation.seconds, 2),
         "scores": [asdict(one) for one in evaluation.scores],
         "decoding": translator.decoding.model_dump(exclude={"validation_beam_size"}),
-        "checkpoint": {"file": str(weights), "sha256": file_sha256(weights)} if weights else None,
-        "device": translator.model.output.device.type,
-        "dtype": str(translator.model.output.dtype).removeprefix("torch."),
+        "checkpoints": [{"file": str(path), "sha256": file_sha256(path)} for path in translator.weights],
+        "device": translator.engine.device,
+        "dtype": translator.engine.dtype,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": {
             "mtformer": __version__,

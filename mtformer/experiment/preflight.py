@@ -120,15 +120,15 @@ def rehearse(config: Config, prepared: Prepared, step: TrainingStep, run: RunDir
 def _rehearse_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:
     """Scores the largest dev batch and translates the longest dev sentences; seconds of a validation at the most."""
     sources, _ = prepared.dev_text()
-    decoding = config.decoding
+    decoding = config.decoding.for_validation()
     lengths = [len(ids) + 1 for ids in prepared.tokenizers.src.encode(sources)]
-    plan = plan_batches(lengths, decoding.batch_tokens, decoding.validation_beam_size)
-    translator = Translator(step.whole_model(), prepared.tokenizers, decoding)
+    plan = plan_batches(lengths, decoding.batch_tokens, decoding.beam_size)
+    translator = Translator([step.whole_model()], prepared.tokenizers, decoding)
     batches = list(prepared.dev_batches(config))
     with _stopwatch() as loss_seconds:
         dev_loss(step, batches[:1])
     with _stopwatch() as decoding_seconds:
-        translator.translate([sources[number] for number in plan[0]], beam_size=decoding.validation_beam_size)
+        translator.translate([sources[number] for number in plan[0]])
     return (loss_seconds() * len(batches) + decoding_seconds() * len(plan)) / step.ranks.size
 
 

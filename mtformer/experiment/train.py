@@ -162,11 +162,11 @@ def decode_dev(config: Config, step: TrainingStep, prepared: Prepared) -> Decode
     Several processes share the sentences, and all get the scores.
     """
     sources, references = prepared.dev_text()
-    ranks, beam_size = step.ranks, config.decoding.validation_beam_size
+    ranks, decoding = step.ranks, config.decoding.for_validation()
 
     def decode(progress: Callable[[int], object]) -> Decoded:
-        translator = Translator(step.whole_model(), prepared.tokenizers, config.decoding)
-        own = translator.translate(sources[ranks.rank :: ranks.size], beam_size=beam_size, progress=progress)
+        translator = Translator([step.whole_model()], prepared.tokenizers, decoding)
+        own = translator.translate(sources[ranks.rank :: ranks.size], progress=progress)
         hypotheses = [""] * len(sources)
         for rank, texts in enumerate(ranks.gather([translation.text for translation in own])):
             hypotheses[rank :: ranks.size] = texts

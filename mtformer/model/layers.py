@@ -56,6 +56,10 @@ class SubLayer(nn.Module):
             return x + self.dropout(function(self.norm(x)))
         return self.norm(x + self.dropout(function(x)))
 
+    def argument(self, x: Tensor) -> Tensor:
+        """What the function gets to see."""
+        return self.norm(x) if self.is_pre_norm else x
+
 
 def _attention(config: ModelConfig) -> MultiHeadAttention:
     return MultiHeadAttention(config.d_model, config.num_heads, config.num_kv_heads, config.attention_dropout)
@@ -93,6 +97,14 @@ class DecoderLayer(nn.Module):
         x_BTD = self.around_self_attention(x_BTD, lambda x: self.self_attention(x, is_causal=True, rotary=rotary))
         x_BTD = self.around_cross_attention(x_BTD, lambda x: self.cross_attention(x, keep_B11S, memory_BSD=memory_BSD))
         return self.around_feed_forward(x_BTD, self.feed_forward)
+
+    def source_attention(
+        self, x_BTD: Tensor, memory_BSD: Tensor, keep_B11S: Tensor, rotary: RotaryPositions | None
+    ) -> Tensor:
+        """Where each target position looks in the source: weights (B, T, S), the mean over the heads."""
+        x_BTD = self.around_self_attention(x_BTD, lambda x: self.self_attention(x, is_causal=True, rotary=rotary))
+        query_BTD = self.around_cross_attention.argument(x_BTD)
+        return self.cross_attention.weights(query_BTD, keep_B11S, memory_BSD).mean(dim=1)
 
     def step(
         self,

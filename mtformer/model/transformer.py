@@ -75,6 +75,20 @@ class Transformer(nn.Module):
             x_BTD = layer(x_BTD, memory.memory_BSD, memory.keep_B11S, self.rotary)
         return self.decoder_norm(x_BTD)
 
+    def source_attention(self, tgt_in_BT: Tensor, memory: Memory) -> Tensor:
+        """Weights (B, T, S) by which position t, that predicts target token t, looks at the source.
+
+        Those of the last decoder layer but one (of the only one, if so), the mean over its heads: there they come
+        nearest to word alignments (Garg et al. 2019, section 4.1).
+        """
+        x_BTD = self._embed(tgt_in_BT, self.tgt_embedding, self.tgt_positions, 0)
+        chosen = max(0, len(self.decoder) - 2)
+        for layer in self.decoder[:chosen]:
+            x_BTD = layer(x_BTD, memory.memory_BSD, memory.keep_B11S, self.rotary)
+        last = self.decoder[chosen]
+        assert isinstance(last, DecoderLayer)
+        return last.source_attention(x_BTD, memory.memory_BSD, memory.keep_B11S, self.rotary)
+
     def project(self, hidden: Tensor) -> Tensor:
         """(..., D) -> logits (..., V)."""
         return F.linear(hidden, self.output.to(hidden.dtype))

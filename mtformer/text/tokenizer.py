@@ -96,6 +96,10 @@ class Tokenizer:
         pieces: list[str] = self._processor.EncodeAsPieces(line)
         return pieces
 
+    def id_pieces(self, ids: Sequence[int]) -> list[str]:
+        """The piece of each id, as text."""
+        return [self._processor.IdToPiece(number) for number in ids]
+
     def decode_pieces(self, pieces: Sequence[str]) -> str:
         """The text of one line of pieces."""
         line: str = self._processor.DecodePieces(list(pieces))

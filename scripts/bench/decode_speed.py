@@ -21,7 +21,9 @@ import torch
 from peers import EOS, PAD, SIZES, VOCAB_SIZE, Size, Worker
 from torch import Tensor
 
-from mtformer.decoding.search import Limits, beam_search, greedy
+from mtformer.decoding.beam import beam_search
+from mtformer.decoding.limits import Limits
+from mtformer.decoding.stepwise import greedy
 from mtformer.model.hardware import keep_freed_memory
 
 BEAMS = {"greedy": 1, "beam 5": 5}

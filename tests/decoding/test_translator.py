@@ -9,7 +9,7 @@ import pytest
 import torch
 from toy import random_lines
 
-from mtformer.decoding import translator as module
+from mtformer.decoding import engine as module
 from mtformer.decoding.translator import Translation, Translator, override
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.rundir import RunDir
@@ -27,7 +27,7 @@ def texts(translator: Translator, lines: list[str], **settings: int) -> list[str
 
 def scores_without_cache(translator: Translator, lines: list[str], translations: list[Translation]) -> list[float]:
     """Log-probability a token by the whole decoder at once, for each line alone."""
-    model, found = translator.model, []
+    model, found = translator.models[0], []
     for line, translation in zip(lines, translations, strict=True):
         src_BS = torch.tensor([[*translator.tokenizers.src.encode([line])[0], EOS]])
         tgt_BT = torch.tensor([[BOS, *translation.tokens, EOS]])
@@ -51,7 +51,7 @@ def test_scores_are_the_models_own_without_cache(translator: Translator, beam_si
 def test_bf16_is_the_same_up_to_rounding(run: RunDir, translator: Translator, beam_size: int) -> None:
     lines = random_lines(40, seed=1)
     narrow = Translator.load(run.path, device="cpu", precision="bf16")
-    assert narrow.model.output.dtype == torch.bfloat16
+    assert narrow.engine.dtype == "bfloat16"
     translations = narrow.translate(lines, beam_size=beam_size)
     exact = scores_without_cache(translator, lines, translations)
     assert sum(t.score for t in translations) == pytest.approx(sum(exact), rel=0.03)
@@ -74,17 +74,6 @@ def test_blank_lines_stay_blank_in_their_place(translator: Translator) -> None:
     assert [t.text for t in found if not t.tokens] == [""] * 4
     assert (found[0].score, found[0].tokens) == (0.0, [])
     assert translator.translate([]) == []
-
-
-def test_a_line_longer_than_the_model_is_cut_and_told(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
-    lines = ["der hund", " ".join(["katze"] * 10_000), " ".join(["park"] * 200)]
-    with caplog.at_level(logging.WARNING, "mtformer"):
-        found = translator.translate(lines)
-    assert len(found) == 3
-    assert all(len(translation.tokens) <= 63 for translation in found)
-    assert [record.getMessage() for record in caplog.records] == [
-        "2 of 3 lines cut to 63 tokens (model.max_positions, less eos)"
-    ]
 
 
 def test_strange_characters_do_no_harm(translator: Translator) -> None:
@@ -130,9 +119,9 @@ def test_a_setting_out_of_range_is_one_clear_line(translator: Translator) -> Non
 
 def test_a_model_in_training_is_put_back(translator: Translator) -> None:
     expected = texts(translator, ["der hund läuft"])
-    translator.model.train()
+    translator.models[0].train()
     assert texts(translator, ["der hund läuft"]) == expected
-    assert translator.model.training
+    assert translator.models[0].training
 
 
 def test_progress_counts_every_line(translator: Translator) -> None:
@@ -148,10 +137,10 @@ def test_too_little_memory_halves_the_batch(
     lines, whole, room = random_lines(20, seed=5), module.beam_search, 6
     expected = texts(translator, lines)
 
-    def short_of_memory(model: object, src_BS: torch.Tensor, *more: object) -> object:
+    def short_of_memory(model: object, src_BS: torch.Tensor, *more: object, **named: object) -> object:
         if src_BS.size(0) > room:
             raise torch.OutOfMemoryError
-        return whole(model, src_BS, *more)  # type: ignore[arg-type]
+        return whole(model, src_BS, *more, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(module, "beam_search", short_of_memory)
     with caplog.at_level(logging.WARNING, "mtformer"):

@@ -6,7 +6,8 @@ import random
 import torch
 from torch import Tensor
 
-from mtformer.decoding.search import Hypothesis, Limits
+from mtformer.decoding.limits import Limits
+from mtformer.decoding.protocol import Hypothesis
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
 WORDS = [
@@ -61,13 +62,17 @@ class ToyModel:
             self.known[source, prefix] = (2.0 * torch.randn(self.vocab, generator=generator)).to(self.dtype)
         return self.known[source, prefix]
 
-    def log_probability(self, source: tuple[int, ...], tokens: list[int]) -> float:
+    def token_log_probabilities(self, source: tuple[int, ...], tokens: list[int]) -> list[float]:
         """Of the tokens and the eos after them, one at a time."""
         sequence = [*tokens, EOS]
-        return sum(
+        return [
             self.logits(source, (BOS, *sequence[:i])).double().log_softmax(0)[token].item()
             for i, token in enumerate(sequence)
-        )
+        ]
+
+    def log_probability(self, source: tuple[int, ...], tokens: list[int]) -> float:
+        """The sum of them."""
+        return sum(self.token_log_probabilities(source, tokens))
 
     def exhaustive(self, source: tuple[int, ...], alpha: float, fewest: int, most: int) -> list[Hypothesis]:
         """Every translation of so many tokens, best first."""
@@ -75,8 +80,8 @@ class ToyModel:
         found = []
         for length in range(fewest, most + 1):
             for tokens in itertools.product(words, repeat=length):
-                log_probability = self.log_probability(source, list(tokens))
-                found.append(Hypothesis(list(tokens), log_probability / (length + 1) ** alpha, log_probability))
+                each = self.token_log_probabilities(source, list(tokens))
+                found.append(Hypothesis(list(tokens), sum(each) / (length + 1) ** alpha, sum(each), each))
         return sorted(found, key=lambda hypothesis: hypothesis.score, reverse=True)
 
 

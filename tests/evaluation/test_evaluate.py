@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import sacrebleu
-import torch
 
 from mtformer.config.schema import DataConfig, DecodingConfig, EvaluationConfig, TextFiles
 from mtformer.decoding.translator import Translation
@@ -25,10 +24,11 @@ class Parrot:
     """Says what it was taught, as `Translator` would."""
 
     decoding = DecodingConfig(beam_size=7)
-    model = SimpleNamespace(output=torch.zeros(1))
+    engine = SimpleNamespace(device="cpu", dtype="float32")
 
     def __init__(self, answers: list[str], weights: Path | None = None) -> None:
-        self.answers, self.weights = dict(zip(SOURCES, answers, strict=True)), weights
+        self.answers = dict(zip(SOURCES, answers, strict=True))
+        self.weights = [weights] if weights else []
 
     def translate(self, lines: list[str], progress: Callable[[int], Any] | None = None) -> list[Translation]:
         return [Translation(self.answers[line], 0.0, []) for line in lines]
@@ -51,7 +51,9 @@ def test_hypotheses_and_scores_are_kept(tmp_path: Path) -> None:
     assert report["num_sentences"] == 3
     assert report["decoding"]["beam_size"] == 7
     # printf weights | sha256sum
-    assert report["checkpoint"]["sha256"] == "9a129038d9a00aed0cf6a7ea059ca50a813449061ab87848cf1a13eafdf33b2c"
+    assert [one["sha256"] for one in report["checkpoints"]] == [
+        "9a129038d9a00aed0cf6a7ea059ca50a813449061ab87848cf1a13eafdf33b2c"
+    ]
     assert report["versions"]["sacrebleu"] == sacrebleu.__version__
     assert report["date"].endswith("+00:00")
 

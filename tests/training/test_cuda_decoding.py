@@ -7,7 +7,10 @@ import torch
 from torch import Tensor
 from toy_training import toy_batch, toy_config, toy_step
 
-from mtformer.decoding.search import Hypothesis, Limits, beam_search, greedy
+from mtformer.decoding.beam import beam_search
+from mtformer.decoding.limits import Limits
+from mtformer.decoding.protocol import Hypothesis
+from mtformer.decoding.stepwise import greedy
 from mtformer.model.transformer import Transformer
 
 DEVICE = torch.device("cuda")

@@ -1,0 +1,67 @@
+"""`mtformer score`."""
+
+import json
+import logging
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mtformer.cli.eval_command import CHECKPOINT_HELP, ENSEMBLE_HELP, PRECISION_HELP
+
+if TYPE_CHECKING:
+    from mtformer.decoding.translation import Scored
+
+log = logging.getLogger("mtformer")
+
+
+def score(
+    run: Annotated[Path, typer.Argument(help="Run directory or bundle.", show_default=False)],
+    src: Annotated[Path, typer.Argument(help="File of sources.", show_default=False)],
+    tgt: Annotated[Path, typer.Argument(help="File of their translations.", show_default=False)],
+    tokens: Annotated[bool, typer.Option("--tokens", help="Each piece and its log-probability, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="An object a line, with the pieces.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    precision: Annotated[str, typer.Option(help=PRECISION_HELP)] = "fp32",
+    checkpoint: Annotated[
+        list[str] | None, typer.Option(help=CHECKPOINT_HELP + ENSEMBLE_HELP, show_default=False)
+    ] = None,
+) -> None:
+    """Log-probability, in nats, of given translations: a line for each to stdout, the perplexity to stderr."""
+    from tqdm import tqdm
+
+    from mtformer.cli.line_files import parallel_lines
+    from mtformer.decoding.translator import Translator
+
+    translator = Translator.load(run, checkpoint or None, device, precision)
+    total, num_tokens, num_lines, num_long = 0.0, 0, 0, 0
+    with parallel_lines([src, tgt]) as lines, tqdm(desc="score", unit="line", disable=None, leave=False) as bar:
+        for sources, targets in lines.blocks():
+            for one in translator.score(sources, targets, progress=bar.update):
+                sys.stdout.write(_line(one, tokens, as_json) + "\n")
+                num_lines += 1
+                num_long += one is None
+                if one is not None:
+                    total += one.log_probability
+                    num_tokens += len(one.pieces)
+            sys.stdout.flush()
+    if num_long:
+        log.warning("%d of %d lines have more tokens than the model has positions for: nan", num_long, num_lines)
+    if num_tokens:
+        perplexity = math.exp(-total / num_tokens)
+        log.info("%d lines, %d tokens, log-probability %.4f, perplexity %.4f", num_lines, num_tokens, total, perplexity)
+
+
+def _line(one: "Scored | None", tokens: bool, as_json: bool) -> str:
+    if one is None:
+        return json.dumps({"log_probability": None}) if as_json else "nan"
+    if as_json:
+        scores = [round(value, 6) for value in one.token_log_probabilities]
+        return json.dumps(
+            {"log_probability": one.log_probability, "pieces": one.pieces, "token_log_probabilities": scores},
+            ensure_ascii=False,
+        )
+    pieces = "".join(f" {p}:{v:.4f}" for p, v in zip(one.pieces, one.token_log_probabilities, strict=True))
+    return f"{one.log_probability:.6f}" + (f"\t{pieces[1:]}" if tokens else "")

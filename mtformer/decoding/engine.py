@@ -1,0 +1,174 @@
+"""Search as the settings ask for it: source ids in, hypotheses out.
+
+B sentences, S source length, T target length.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from mtformer.config.schema import DecodingConfig
+from mtformer.decoding.beam import Chooser, Diverse, beam_search, likeliest
+from mtformer.decoding.ensemble import Ensemble
+from mtformer.decoding.limits import Limits
+from mtformer.decoding.protocol import Decodable, Hypothesis
+from mtformer.decoding.required import Phrase, RequiredPhrases
+from mtformer.decoding.rules import ForbiddenPhrases, NoRepeatedNgrams, Prefixes, RepetitionPenalty, Rule
+from mtformer.decoding.scorer import attention_of_targets, pad, score_targets
+from mtformer.decoding.stepwise import Sampling, greedy, sample
+from mtformer.errors import DeviceError
+from mtformer.model.transformer import Transformer
+
+log = logging.getLogger("mtformer")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One sentence to translate.
+
+    Args:
+        source: ids, eos last.
+        key: the place of its line in the user's input, for samples.
+        prefix: ids that the translation begins with.
+        required: ids of phrases that it must hold.
+    """
+
+    source: Sequence[int]
+    key: int = 0
+    prefix: Sequence[int] = ()
+    required: Sequence[Phrase] = ()
+
+
+class Engine(Protocol):
+    """What finds hypotheses."""
+
+    device: str
+    """Where it computes: cpu or cuda."""
+    dtype: str
+    """In what it computes, such as float32."""
+    max_positions: int
+    """Longest source and longest target, eos counted."""
+
+    def search(
+        self, requests: Sequence[Request], settings: DecodingConfig, forbidden: Tensor | None
+    ) -> list[list[Hypothesis]]:
+        """Of each sentence as many hypotheses as `settings` asks to compute, in no promised order."""
+
+    def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+        """See `mtformer.decoding.scorer.score_targets`."""
+
+    def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
+        """See `mtformer.decoding.scorer.attention_of_targets`."""
+
+
+class OwnEngine:
+    """Our own search over one model, or over the mean of several.
+
+    Args:
+        models: in evaluation mode, on one device, with one vocabulary.
+    """
+
+    def __init__(self, models: Sequence[Transformer]) -> None:
+        self.models = models
+        self.model: Decodable[Any, Any] = models[0] if len(models) == 1 else Ensemble(models)
+        self.max_positions = min(model.config.max_positions for model in models)
+        self.device = models[0].output.device.type
+        self.dtype = str(models[0].output.dtype).removeprefix("torch.")
+
+    def search(
+        self, requests: Sequence[Request], settings: DecodingConfig, forbidden: Tensor | None
+    ) -> list[list[Hypothesis]]:
+        """As in `Engine`; when the GPU's memory does not suffice, half of the sentences at a time."""
+        try:
+            return self._search(requests, settings, forbidden)
+        except torch.OutOfMemoryError:
+            if len(requests) == 1:
+                message = "out of memory on one sentence; use a smaller beam_size or max_length_ratio, or device cpu"
+                raise DeviceError(message) from None
+        torch.cuda.empty_cache()
+        half = len(requests) // 2
+        log.warning("out of memory with %d sentences; going on with %d", len(requests), half)
+        return [h for part in (requests[:half], requests[half:]) for h in self.search(part, settings, forbidden)]
+
+    def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+        """As in `Engine`."""
+        return score_targets(self.models, sources, targets)
+
+    def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
+        """As in `Engine`."""
+        return attention_of_targets(self.models, sources, targets)
+
+    def _search(
+        self, requests: Sequence[Request], settings: DecodingConfig, forbidden: Tensor | None
+    ) -> list[list[Hypothesis]]:
+        device = self.models[0].output.device
+        src = pad([request.source for request in requests], device)
+        limits = Limits(
+            settings.max_length_ratio,
+            settings.min_length_ratio,
+            settings.max_length,
+            settings.min_length,
+            reserved=[len(request.prefix) + sum(map(len, request.required)) for request in requests],
+            room=self.max_positions - 1,
+        )
+        most = limits.bounds(src[1])[1].tolist()
+        rules = _rules(requests, settings, forbidden, device)
+        alpha = settings.length_penalty
+        if settings.draws:
+            sampling = Sampling(
+                num_samples=settings.num_rows,
+                keys=[request.key for request in requests],
+                seed=settings.seed,
+                temperature=settings.temperature,
+                top_k=settings.top_k,
+                top_p=settings.top_p,
+            )
+            return _marked(sample(self.model, *src, limits, sampling, alpha, rules), most)
+        choose: Chooser = likeliest
+        if settings.beam_groups > 1:
+            choose = Diverse(settings.beam_groups, settings.diversity_penalty)
+        if any(request.required for request in requests):
+            required = RequiredPhrases([request.required for request in requests])
+            rules, choose = [*rules, required.rule], required.choose
+        elif settings.beam_size == 1:
+            return _marked([[one] for one in greedy(self.model, *src, limits, alpha, rules)], most)
+        n_bests = beam_search(
+            self.model,
+            *src,
+            settings.beam_size,
+            alpha,
+            limits,
+            rules=rules,
+            choose=choose,
+            num_groups=settings.beam_groups,
+            early_stopping=settings.early_stopping,
+        )
+        return _marked(n_bests, most)
+
+
+def _marked(n_bests: list[list[Hypothesis]], most: list[int]) -> list[list[Hypothesis]]:
+    """The same, with a mark on those that are as long as they may be."""
+    return [
+        [replace(one, at_limit=True) if len(one.tokens) >= longest else one for one in n_best]
+        for n_best, longest in zip(n_bests, most, strict=True)
+    ]
+
+
+def _rules(
+    requests: Sequence[Request], settings: DecodingConfig, forbidden: Tensor | None, device: torch.device
+) -> list[Rule]:
+    """The prefix comes last: nothing keeps it out."""
+    rules: list[Rule] = []
+    if settings.repetition_penalty != 1.0:
+        rules.append(RepetitionPenalty(settings.repetition_penalty))
+    if settings.no_repeat_ngram_size:
+        rules.append(NoRepeatedNgrams(settings.no_repeat_ngram_size))
+    if forbidden is not None:
+        rules.append(ForbiddenPhrases(forbidden.to(device)))
+    if any(request.prefix for request in requests):
+        rules.append(Prefixes([request.prefix for request in requests], device))
+    return rules

@@ -1,0 +1,73 @@
+"""What models say of given translations: the log-probability of each token, and where it looks in the source.
+
+B sentences, S source length, T target length (eos counted), V vocabulary.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mtformer.decoding.ensemble import mean_log_probs
+from mtformer.model.masks import padding_keep
+from mtformer.model.transformer import Transformer
+from mtformer.text.tokenizer import BOS, EOS, PAD
+
+POSITIONS_AT_ONCE = 2048
+"""Target positions whose V probabilities are held together."""
+
+
+def pad(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Rows of ids -> (B, longest), filled with pad on the right, and their lengths (B,); int64."""
+    lengths = [len(row) for row in rows]
+    longest = max(lengths)
+    filled = [[*row, *[PAD] * (longest - len(row))] for row in rows]
+    return torch.tensor(filled, device=device), torch.tensor(lengths, device=device)
+
+
+@torch.inference_mode()
+def score_targets(
+    models: Sequence[Transformer], sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+) -> list[list[float]]:
+    """log p(token | source, tokens before it) for each token of each target, and for the eos after them.
+
+    Args:
+        models: in evaluation mode; of several the mean of their probabilities counts.
+        sources: ids with eos.
+        targets: ids without bos and eos.
+    """
+    device = models[0].output.device
+    src_BS, src_lengths_B = pad(sources, device)
+    tgt_BT, lengths_B = pad([[BOS, *target, EOS] for target in targets], device)
+    is_real_BT = padding_keep(lengths_B - 1, tgt_BT.size(1) - 1)
+    hidden_ND = [model(src_BS, src_lengths_B, tgt_BT[:, :-1])[is_real_BT] for model in models]
+    next_N = tgt_BT[:, 1:][is_real_BT]
+    found = []
+    for start in range(0, len(next_N), POSITIONS_AT_ONCE):
+        here = slice(start, start + POSITIONS_AT_ONCE)
+        logits = [model.project(hidden[here]) for model, hidden in zip(models, hidden_ND, strict=True)]
+        found += mean_log_probs(logits).gather(1, next_N[here].unsqueeze(1)).squeeze(1).tolist()
+    rest = iter(found)
+    return [[next(rest) for _ in range(len(target) + 1)] for target in targets]
+
+
+@torch.inference_mode()
+def attention_of_targets(
+    models: Sequence[Transformer], sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+) -> list[Tensor]:
+    """By which weights each target token, and the eos after them, look at the source: (T, S) each, float32 on the CPU.
+
+    Arguments as in `score_targets`; of several models the mean. See `Transformer.source_attention`.
+    """
+    device = models[0].output.device
+    src_BS, src_lengths_B = pad(sources, device)
+    tgt_in_BT, _ = pad([[BOS, *target] for target in targets], device)
+    weights = [model.source_attention(tgt_in_BT, model.encode(src_BS, src_lengths_B)).float() for model in models]
+    mean_BTS = torch.stack(weights).mean(dim=0).cpu()
+    pairs = zip(mean_BTS, sources, targets, strict=True)
+    return [weights_TS[: len(target) + 1, : len(source)].clone() for weights_TS, source, target in pairs]
+
+
+def coverage(attention_TS: Tensor) -> float:
+    """Sum over source tokens of log(min(1, what attention they got)) (Wu et al. 2016, equation 14); at most 0."""
+    return attention_TS.sum(dim=0).clamp(min=1e-20, max=1.0).log().sum().item()
