@@ -21,6 +21,8 @@ FLOORS = [
     {"__main__"},
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+FRONT_DOOR = "mtformer.decoding.translator"
+"""What the package hands to Python users, imported when they ask for it."""
 ENDS = ("print", "input", "exit", "quit", "SystemExit")
 EXITS = {("sys", "exit"), ("os", "_exit"), ("sys", "stdout"), ("sys", "stderr")}
 
@@ -74,7 +76,7 @@ def forbidden_imports(room: str, tree: ast.Module) -> list[str]:
 def test_a_module_knows_only_what_lies_below(path: Path) -> None:
     room = path.relative_to(PACKAGE).parts[0].removesuffix(".py").replace("__init__", "")
     tree = parse(path)
-    assert forbidden_imports(room, tree) == []
+    assert [name for name in forbidden_imports(room, tree) if room or name != FRONT_DOOR] == []
     if room not in ("cli", "__main__"):
         assert prints_or_exits(tree) == []
         assert not any(name.split(".")[0] == "typer" for name in imports(tree))

@@ -1,6 +1,6 @@
 """Scaled dot-product attention and its many heads ("Attention Is All You Need", section 3.2).
 
-B batch, T query length, S key length, D model width, H heads, G key/value heads, K width of a head.
+B batch, T query length, S key length, D model width, H heads, G key/value heads, K width of a head, R beams.
 """
 
 import torch
@@ -103,26 +103,33 @@ class MultiHeadAttention(nn.Module):
             q_BHTK, k_BGSK = rotary(q_BHTK), rotary(k_BGSK)
         return self._merge(self._attend(q_BHTK, k_BGSK, v_BGSK, keep, is_causal))
 
-    def step(self, x_N1D: Tensor, cache: LayerCache, position: int, rotary: RotaryPositions | None = None) -> Tensor:
-        """Self-attention of one new position; its key and value join the cache. N rows."""
-        q_NH1K, k_NG1K, v_NG1K = self._project(x_N1D, None)
+    def step(
+        self,
+        x_BRD: Tensor,
+        cache: LayerCache,
+        keep: Tensor | None,
+        position: int,
+        rotary: RotaryPositions | None = None,
+    ) -> Tensor:
+        """Self-attention of one new position of R beams a sentence; its keys and values join the cache.
+
+        The beams stand where a sequence's T queries would. `keep`: see `DecoderCache.history_keep`.
+        """
+        q_BHRK, k_BGRK, v_BGRK = self._project(x_BRD, None)
         if rotary is not None:
-            q_NH1K, k_NG1K = rotary(q_NH1K, position), rotary(k_NG1K, position)
-        k_NGSK, v_NGSK = cache.append(k_NG1K, v_NG1K, position)
-        return self._merge(self._attend(q_NH1K, k_NGSK, v_NGSK, None, False))
+            q_BHRK, k_BGRK = rotary.at(q_BHRK, position), rotary.at(k_BGRK, position)
+        k_BGSK, v_BGSK = cache.append(k_BGRK, v_BGRK, position * x_BRD.size(1))
+        return self._merge(self._attend(q_BHRK, k_BGSK, v_BGSK, keep, False))
 
     def project_memory(self, memory_BSD: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values (B, G, S, K) of a memory, once for all steps of decoding."""
         k_BSX, v_BSX = self.in_projection(memory_BSD, self.H * self.K).chunk(2, dim=-1)
         return self._split(k_BSX).contiguous(), self._split(v_BSX).contiguous()
 
-    def cross_step(self, x_N1D: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, keep: Tensor) -> Tensor:
-        """Cross-attention of N = B x R rows (row b*R + r) onto keys and values kept once a sentence.
-
-        The R rows of a sentence stand where a sequence's T queries would.
-        """
-        q_BHRK = self._split(self.in_projection(x_N1D, 0, self.H * self.K).view(k_BGSK.size(0), -1, self.H * self.K))
-        return self._merge(self._attend(q_BHRK, k_BGSK, v_BGSK, keep, False)).view_as(x_N1D)
+    def cross_step(self, x_BRD: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, keep: Tensor) -> Tensor:
+        """Cross-attention of R beams a sentence onto keys and values that `project_memory` made."""
+        q_BHRK = self._split(self.in_projection(x_BRD, 0, self.H * self.K))
+        return self._merge(self._attend(q_BHRK, k_BGSK, v_BGSK, keep, False))
 
     def weights(self, x_BTD: Tensor, keep: Tensor | None = None, memory_BSD: Tensor | None = None) -> Tensor:
         """The attention weights (B, H, T, S), without rotary positions or dropout."""

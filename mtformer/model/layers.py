@@ -2,7 +2,7 @@
 
 Pre-norm (Xiong et al. 2020): x + dropout(f(norm(x))). Post-norm (the paper): norm(x + dropout(f(x))).
 
-B batch, T target length, S source length, D model width, N rows of a decoding step.
+B batch, T target length, S source length, D model width, R beams of a decoding step.
 """
 
 from collections.abc import Callable
@@ -108,14 +108,17 @@ class DecoderLayer(nn.Module):
 
     def step(
         self,
-        x_N1D: Tensor,
+        x_BRD: Tensor,
         cache: LayerCache,
         cross: tuple[Tensor, Tensor],
+        history_keep: Tensor | None,
         keep_B11S: Tensor,
         position: int,
         rotary: RotaryPositions | None,
     ) -> Tensor:
-        """One new position of each row."""
-        x_N1D = self.around_self_attention(x_N1D, lambda x: self.self_attention.step(x, cache, position, rotary))
-        x_N1D = self.around_cross_attention(x_N1D, lambda x: self.cross_attention.cross_step(x, *cross, keep_B11S))
-        return self.around_feed_forward(x_N1D, self.feed_forward)
+        """One new position of R beams a sentence."""
+        x_BRD = self.around_self_attention(
+            x_BRD, lambda x: self.self_attention.step(x, cache, history_keep, position, rotary)
+        )
+        x_BRD = self.around_cross_attention(x_BRD, lambda x: self.cross_attention.cross_step(x, *cross, keep_B11S))
+        return self.around_feed_forward(x_BRD, self.feed_forward)

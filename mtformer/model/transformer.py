@@ -95,24 +95,25 @@ class Transformer(nn.Module):
 
     def start(self, memory: Memory, num_beams: int, max_length: int) -> DecoderCache:
         """An empty cache for `max_length` steps of B x num_beams rows."""
-        N = memory.memory_BSD.size(0) * num_beams
+        B = memory.memory_BSD.size(0)
         caches, cross = [], []
         for layer in self.decoder:
             assert isinstance(layer, DecoderLayer)
             attention = layer.self_attention
-            caches.append(LayerCache(N, attention.G, attention.K, max_length, memory.memory_BSD))
+            caches.append(LayerCache(B, attention.G, attention.K, max_length * num_beams, memory.memory_BSD))
             cross.append(layer.cross_attention.project_memory(memory.memory_BSD))
-        return DecoderCache(caches, cross, memory.keep_B11S, num_beams)
+        return DecoderCache(caches, cross, memory.keep_B11S, num_beams, max_length)
 
     def step(self, token_N: Tensor, cache: DecoderCache) -> Tensor:
         """Logits (N, V) of the token after token_N; the cache grows by one step."""
         position = cache.length
         x_N1D = self._embed(token_N.unsqueeze(1), self.tgt_embedding, self.tgt_positions, position)
+        x_BRD, history_keep = x_N1D.view(-1, cache.R, x_N1D.size(2)), cache.history_keep()
         for layer, layer_cache, cross in zip(self.decoder, cache.layers, cache.cross, strict=True):
             assert isinstance(layer, DecoderLayer)
-            x_N1D = layer.step(x_N1D, layer_cache, cross, cache.keep_B11S, position, self.rotary)
+            x_BRD = layer.step(x_BRD, layer_cache, cross, history_keep, cache.keep_B11S, position, self.rotary)
         cache.length += 1
-        return self.project(self.decoder_norm(x_N1D).squeeze(1))
+        return self.project(self.decoder_norm(x_BRD).flatten(0, 1))
 
     def _embed(self, ids: Tensor, weight: Tensor, positions: nn.Module | None, offset: int) -> Tensor:
         # Scaled by sqrt(D): section 3.4. The lookup is in the weights' own dtype, so that its gradient adds up there.

@@ -126,10 +126,10 @@ def test_cross_attention_is_kept_once_a_sentence() -> None:
     for k, v in cache.cross:
         assert k.shape == v.shape == (B, 2, 7, 4)
     for layer in cache.layers:
-        assert layer.k.shape == layer.v.shape == (B * R, 2, T, 4)
+        assert layer.k.shape == layer.v.shape == (B, 2, T * R, 4)
     cache.keep(torch.tensor([2]))
     assert cache.cross[0][0].shape == (1, 2, 7, 4)
-    assert cache.layers[0].k.shape == (R, 2, T, 4)
+    assert cache.layers[0].k.shape == (1, 2, T * R, 4)
 
 
 @torch.no_grad()
