@@ -69,10 +69,10 @@ class RotaryPositions(nn.Module):
 
     def at(self, x_BHRK: Tensor, position: int) -> Tensor:
         """Turns all rows as those of one position."""
+        assert position < self.cos.size(0), "beyond max_positions"
         return self._turn(x_BHRK, slice(position, position + 1))
 
     def _turn(self, x_BHTK: Tensor, here: slice) -> Tensor:
-        assert here.stop <= self.cos.size(0), "beyond max_positions"
         cos, sin = self.cos[here].to(x_BHTK.dtype), self.sin[here].to(x_BHTK.dtype)
         a, b = x_BHTK.chunk(2, dim=-1)
         return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
