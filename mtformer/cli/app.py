@@ -17,6 +17,7 @@ from mtformer.cli.average_command import average
 from mtformer.cli.decoding_options import with_decoding_options
 from mtformer.cli.eval_command import evaluate
 from mtformer.cli.export_command import export
+from mtformer.cli.import_command import import_model
 from mtformer.cli.output import error_lines, flush_or_discard_stdout, set_up_logging, use_utf8
 from mtformer.cli.score_command import score
 from mtformer.cli.train_command import TrainCommand, train
@@ -92,6 +93,7 @@ app.command("score")(score)
 app.command("eval")(with_decoding_options(evaluate))
 app.command("average")(average)
 app.command("export")(export)
+app.command("import")(import_model)
 app.add_typer(tokenizer_commands.app, name="tokenizer")
 app.add_typer(data_commands.app, name="data")
 app.add_typer(config_commands.app, name="config")
@@ -100,6 +102,9 @@ app.add_typer(config_commands.app, name="config")
 def main() -> None:
     """Runs the command line and exits: 0 done, 1 a bug, 2 a mistake to mend, 130 interrupted."""
     use_utf8()
+    # Threads that wait for each other give up the core; by default OpenMP's spin, and a busy neighbour, even one, makes
+    # each step wait for whole time slices. Read when torch is imported, which commands do late.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app(prog_name="mtformer")
     except Exception as error:

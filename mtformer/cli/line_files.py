@@ -12,7 +12,9 @@ from typing import IO, Any
 
 log = logging.getLogger("mtformer")
 LINES_AT_ONCE = 2000
-"""Lines that are read, sorted by length and translated together; memory is bounded by them."""
+"""Lines that are read, sorted by length and translated together; with the bytes below they bound the memory."""
+BYTES_AT_ONCE = 1 << 20
+STATE_KEYS = ("lines", "input_sha256", "bytes", "settings")
 
 
 class ParallelLines:
@@ -22,18 +24,20 @@ class ParallelLines:
 
     Args:
         files: open for reading bytes, with the names that errors call them by.
+        total: how many lines they have, when that is known.
     """
 
-    def __init__(self, files: Sequence[tuple[str, IO[bytes]]]) -> None:
+    def __init__(self, files: Sequence[tuple[str, IO[bytes]]], total: int | None = None) -> None:
         self.files = files
+        self.total = total
         self.num_lines = 0
-        self._digest = hashlib.sha256()
+        self._digests = [hashlib.sha256() for _ in files]
         self._num_bad = 0
 
     @property
-    def sha256(self) -> str:
-        """Of all lines read so far."""
-        return self._digest.hexdigest()
+    def sha256(self) -> list[str]:
+        """Of all lines read so far of each file."""
+        return [digest.hexdigest() for digest in self._digests]
 
     def skip(self, num_lines: int) -> None:
         """Reads so many lines for their checksum only, or as many as there are."""
@@ -41,7 +45,7 @@ class ParallelLines:
             num_lines -= len(block[0])
 
     def blocks(self) -> Iterator[list[list[str]]]:
-        """Lists of lines, one list a file, of up to LINES_AT_ONCE lines each.
+        """Lists of lines, one list a file, of up to LINES_AT_ONCE lines or about BYTES_AT_ONCE bytes of the first file.
 
         Raises:
             DataError: when one file has more lines than another.
@@ -51,26 +55,29 @@ class ParallelLines:
         if self._num_bad:
             log.warning("%d lines were not UTF-8; what was not became U+FFFD", self._num_bad)
 
-    def _block(self, num_lines: int) -> list[list[bytes]]:
+    def _block(self, most: int) -> list[list[bytes]]:
         """Empty at the end."""
-        block = [list(itertools.islice(file, num_lines)) for _, file in self.files]
-        counts = [len(lines) for lines in block]
-        if len(set(counts)) > 1:
-            self._refuse(counts)
-        for line in itertools.chain(*block):
-            self._digest.update(line)
-        self.num_lines += counts[0]
-        return block if counts[0] else []
+        lines, num_bytes = list[bytes](), 0
+        while len(lines) < most and num_bytes < BYTES_AT_ONCE and (line := self.files[0][1].readline()):
+            lines.append(line)
+            num_bytes += len(line)
+        is_end = len(lines) < most and num_bytes < BYTES_AT_ONCE
+        # At its end no other file may have one more.
+        others = [list(itertools.islice(file, len(lines) + is_end)) for _, file in self.files[1:]]
+        block = [lines, *others]
+        if any(len(other) != len(lines) for other in others):
+            self._refuse(block)
+        for digest, some in zip(self._digests, block, strict=True):
+            digest.update(b"".join(some))
+        self.num_lines += len(lines)
+        return block if lines else []
 
-    def _refuse(self, counts: list[int]) -> None:
-        from mtformer.errors import DataError
-
+    def _refuse(self, block: list[list[bytes]]) -> None:
         totals = [
-            (name, self.num_lines + count + sum(1 for _ in file))
-            for (name, file), count in zip(self.files, counts, strict=True)
+            (name, self.num_lines + len(lines) + sum(1 for _ in file))
+            for (name, file), lines in zip(self.files, block, strict=True)
         ]
-        told = ", ".join(f"{name} has {total}" for name, total in totals)
-        raise DataError(f"files of unequal length: {told} lines; give files whose lines belong together")
+        _refuse_unequal(totals)
 
     def _text(self, line: bytes) -> str:
         text = line.rstrip(b"\n").decode("utf-8", "replace")
@@ -80,19 +87,43 @@ class ParallelLines:
 
 @contextmanager
 def parallel_lines(paths: Sequence[Path | None]) -> Iterator[ParallelLines]:
-    """Opens the files; None is stdin. Raises DataError when one is not there."""
+    """Opens the files; None is stdin.
+
+    Raises:
+        DataError: when one is not there, or has more lines than another; of pipes that is known at their end only.
+    """
     import sys
 
     from mtformer.errors import DataError
 
+    for path in paths:
+        if path is not None and (path.is_dir() or not path.exists()):
+            raise DataError(f"{path}: no such file")
+    totals = [(str(path), _count_lines(path)) for path in paths if path is not None and path.is_file()]
+    if len({total for _, total in totals}) > 1:
+        _refuse_unequal(totals)
     with ExitStack() as stack:
-        files = []
-        for path in paths:
-            if path is not None and (path.is_dir() or not path.exists()):
-                raise DataError(f"{path}: no such file")
-            name = "the input" if path is None else str(path)
-            files.append((name, sys.stdin.buffer if path is None else stack.enter_context(path.open("rb"))))
-        yield ParallelLines(files)
+        files = [
+            ("the input", sys.stdin.buffer) if path is None else (str(path), stack.enter_context(path.open("rb")))
+            for path in paths
+        ]
+        yield ParallelLines(files, totals[0][1] if totals else None)
+
+
+def _count_lines(path: Path) -> int:
+    """As iterating counts them: a last line need not end."""
+    count, last = 0, b"\n"
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            count, last = count + block.count(b"\n"), block
+    return count + (not last.endswith(b"\n"))
+
+
+def _refuse_unequal(totals: Sequence[tuple[str, int]]) -> None:
+    from mtformer.errors import DataError
+
+    told = ", ".join(f"{name} has {total}" for name, total in totals)
+    raise DataError(f"files of unequal length: {told} lines; give files whose lines belong together")
 
 
 class ResumableOutput:
@@ -103,24 +134,36 @@ class ResumableOutput:
 
     Args:
         path: the file's place.
-        settings: all that the output hangs on beside the input; a partial file made with others is refused.
     """
 
-    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
-        self.path = path
-        self.settings = settings
-        self.partial = path.with_name(path.name + ".partial")
-        self.state = path.with_name(path.name + ".partial.json")
+    def __init__(self, path: Path) -> None:
+        self.path = Path(os.path.realpath(path))  # a link stays a link
+        self.settings: dict[str, Any] = {}
+        self.partial = self.path.with_name(self.path.name + ".partial")
+        self.state = self.path.with_name(self.path.name + ".partial.json")
 
-    def open(self, lines: ParallelLines, continues: bool) -> IO[bytes]:
+    def is_whole(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.path.exists() and not self.partial.exists()
+
+    def open(self, lines: ParallelLines, settings: dict[str, Any], continues: bool) -> IO[bytes]:
         """The partial file, at the place to write to; with `continues` the input is read up to where it stopped.
+
+        Args:
+            lines: the input.
+            settings: all that the output hangs on beside it.
+            continues: whether to go on with what another process left.
 
         Raises:
             DataError: when the partial file was made from another input or with other settings.
         """
+        self.settings = json.loads(json.dumps(settings))  # as they come back from a file
         self.path.parent.mkdir(parents=True, exist_ok=True)
         done = self._done() if continues else None
         if done is None:
+            if continues:
+                log.info("%s: nothing to go on with; beginning anew", self.partial)
+            self.state.unlink(missing_ok=True)  # of another output, before there is a file that it might be taken for
             return self.partial.open("wb")
         self._check(done, lines)
         log.info("going on after line %d", done["lines"])
@@ -135,8 +178,8 @@ class ResumableOutput:
 
         out.flush()
         os.fsync(out.fileno())
-        state = {"lines": lines.num_lines, "input_sha256": lines.sha256, "bytes": out.tell(), "settings": self.settings}
-        write_text(self.state, json.dumps(state) + "\n")
+        values = (lines.num_lines, lines.sha256, out.tell(), self.settings)
+        write_text(self.state, json.dumps(dict(zip(STATE_KEYS, values, strict=True))) + "\n")
 
     def finish(self) -> None:
         """Puts the file, closed by now, in its place."""
@@ -150,9 +193,10 @@ class ResumableOutput:
         """What the partial file holds; None when there is none to go on with."""
         try:
             done: dict[str, Any] = json.loads(self.state.read_text(encoding="utf-8"))
-            return done if self.partial.stat().st_size >= done["bytes"] else None
-        except (OSError, ValueError, KeyError, TypeError):
+            is_there = self.partial.stat().st_size >= done["bytes"] and done.keys() >= set(STATE_KEYS)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
+        return done if is_there else None
 
     def _check(self, done: dict[str, Any], lines: ParallelLines) -> None:
         from mtformer.errors import DataError

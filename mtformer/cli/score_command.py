@@ -35,18 +35,19 @@ def score(
     from mtformer.cli.line_files import parallel_lines
     from mtformer.decoding.translator import Translator
 
-    translator = Translator.load(run, checkpoint or None, device, precision)
-    total, num_tokens, num_lines, num_long = 0.0, 0, 0, 0
-    with parallel_lines([src, tgt]) as lines, tqdm(desc="score", unit="line", disable=None, leave=False) as bar:
-        for sources, targets in lines.blocks():
-            for one in translator.score(sources, targets, progress=bar.update):
-                sys.stdout.write(_line(one, tokens, as_json) + "\n")
-                num_lines += 1
-                num_long += one is None
-                if one is not None:
-                    total += one.log_probability
-                    num_tokens += len(one.pieces)
-            sys.stdout.flush()
+    total, num_tokens, num_long = 0.0, 0, 0
+    with parallel_lines([src, tgt]) as lines:
+        translator = Translator.load(run, checkpoint or None, device, precision)
+        with tqdm(desc="score", unit="line", total=lines.total, disable=None, leave=False) as bar:
+            for sources, targets in lines.blocks():
+                for one in translator.score(sources, targets, progress=bar.update):
+                    sys.stdout.write(_line(one, tokens, as_json) + "\n")
+                    num_long += one is None
+                    if one is not None:
+                        total += one.log_probability
+                        num_tokens += len(one.pieces)
+                sys.stdout.flush()
+        num_lines = lines.num_lines
     if num_long:
         log.warning("%d of %d lines have more tokens than the model has positions for: nan", num_long, num_lines)
     if num_tokens:

@@ -1,8 +1,11 @@
 """`mtformer translate`: a filter, one line out for one line in."""
 
 import json
+import logging
 import sys
+from collections import Counter
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
@@ -11,9 +14,22 @@ import typer
 from mtformer.cli.eval_command import CHECKPOINT_HELP, ENSEMBLE_HELP, PRECISION_HELP
 
 if TYPE_CHECKING:
-    from mtformer.cli.line_files import ParallelLines
-    from mtformer.decoding.translation import Translation
+    from mtformer.cli.line_files import ParallelLines, ResumableOutput
+    from mtformer.decoding.translation import Attention, Translation
     from mtformer.decoding.translator import Translator
+
+log = logging.getLogger("mtformer")
+BACKEND_HELP = (
+    "Who searches. ctranslate2: that library, on a folder that `mtformer export --format ctranslate2` wrote, in its "
+    "own precision unless one is given."
+)
+
+
+class Backend(str, Enum):
+    """What translates."""
+
+    MTFORMER = "mtformer"
+    CTRANSLATE2 = "ctranslate2"
 
 
 def translate(
@@ -49,7 +65,8 @@ def translate(
         bool, typer.Option("--alignment", help="Source word - target word, as in 0-0 1-2, after ' ||| '.")
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    precision: Annotated[str, typer.Option(help=PRECISION_HELP)] = "fp32",
+    precision: Annotated[str | None, typer.Option(help=PRECISION_HELP, show_default="fp32")] = None,
+    backend: Annotated[Backend, typer.Option(help=BACKEND_HELP)] = Backend.MTFORMER,
     checkpoint: Annotated[
         list[str] | None, typer.Option(help=CHECKPOINT_HELP + ENSEMBLE_HELP, show_default=False)
     ] = None,
@@ -60,36 +77,75 @@ def translate(
 
     With --n-best the lines are as Moses writes them: number ||| text ||| score.
     """
-    from mtformer.decoding.translator import Translator, override
+    from mtformer.cli.line_files import ResumableOutput, parallel_lines
     from mtformer.errors import ConfigError
 
-    if continues and target is None:
-        raise ConfigError("--continue goes on with a file; name it with --output")
     if attention and not as_json:
         raise ConfigError("--attention needs --json")
-    translator = Translator.load(run, checkpoint or None, device, precision)
-    translator.decoding = override(translator.decoding, **settings)
-    arguments = {"forbidden": _phrases(forbidden), "attention": attention or alignment}
-    write = _writer(translator.decoding.n_best, as_json, attention, alignment)
-    if source is None and target is None and prefixes is None and required is None and sys.stdin.isatty():
-        _converse(translator, write, arguments)
+    if target is not None and target.is_dir():
+        raise ConfigError(f"--output {target} is a folder; name a file")
+    if continues and (target is None or _is_special(target)):
+        raise ConfigError("--continue goes on with a file; name it with --output")
+    output = ResumableOutput(target) if target is not None and not _is_special(target) else None
+    if continues and output is not None and output.is_whole():
+        typer.echo(f"{target}: is whole already", err=True)
         return
-    from mtformer.cli.line_files import parallel_lines
+    beside = {name: path for name, path in (("prefixes", prefixes), ("required", required)) if path is not None}
+    arguments = {"forbidden": _phrases(forbidden), "attention": attention or alignment}
+    # Files that are not there are told before a model is loaded.
+    with parallel_lines([source, *beside.values()]) as lines:
+        from mtformer.decoding.translator import override
 
-    with parallel_lines([source, *(path for path in (prefixes, required) if path is not None)]) as lines:
-        given = [name for name, path in (("prefixes", prefixes), ("required", required)) if path is not None]
-        work = _Work(translator, write, arguments, given, lines, source)
-        if target is None:
-            work.run(sys.stdout.buffer, lambda: sys.stdout.buffer.flush())
+        translator = _load(backend, run, checkpoint or None, device, precision)
+        translator.decoding = override(translator.decoding, **settings)
+        write = _writer(translator.decoding.n_best, as_json, attention, alignment)
+        work = _Work(translator, write, arguments, list(beside), lines)
+        if source is None and target is None and not beside and sys.stdin.isatty():
+            work.converse()
+        elif output is not None:
+            layout = {"json": as_json, "attention": attention, "alignment": alignment, "files": list(beside)}
+            made_with = {**_made_by(translator), **layout, "forbidden": arguments["forbidden"]}
+            work.run_to_file(output, made_with, continues)
+        elif target is not None:
+            with target.open("wb") as out:
+                work.run(out, out.flush)
         else:
-            made_with = {
-                "weights": [str(path) for path in translator.weights],
-                **translator.decoding.model_dump(mode="json"),
-                "precision": translator.engine.dtype,
-                **{"forbidden": arguments["forbidden"], "json": as_json, "attention": attention},
-                **{"alignment": alignment, "files": given},
-            }
-            work.run_to_file(target, made_with, continues)
+            work.run(sys.stdout.buffer, sys.stdout.buffer.flush)
+    if not as_json:
+        work.tell_doubts()
+
+
+def _load(
+    backend: Backend, runs: list[Path], checkpoint: list[str] | None, device: str, precision: str | None
+) -> "Translator":
+    """Of either backend, which is not imported before it is needed."""
+    if backend is Backend.MTFORMER:
+        from mtformer.decoding.translator import Translator
+
+        return Translator.load(runs, checkpoint, device, precision or "fp32")
+    from mtformer.decoding.ctranslate2_engine import load_exported
+    from mtformer.errors import ConfigError
+
+    if len(runs) > 1 or checkpoint is not None:
+        raise ConfigError("--backend ctranslate2 takes one exported folder; --checkpoint is for `mtformer export`")
+    return load_exported(runs[0], device, precision)
+
+
+def _is_special(path: Path) -> bool:
+    """A pipe or a device, such as /dev/null: to be written to, not replaced."""
+    return path.exists() and not path.is_file()
+
+
+def _made_by(translator: "Translator") -> dict[str, Any]:
+    """All that a translation hangs on beside its input; not so how many sentences are computed together."""
+    from mtformer.rundir import file_sha256
+
+    return {
+        "weights": [f"{path.parent.name}/{path.name} {file_sha256(path)[:12]}" for path in translator.weights],
+        "device": translator.engine.device,
+        "precision": translator.engine.dtype,
+        **translator.decoding.model_dump(mode="json", exclude={"batch_tokens", "validation_beam_size"}),
+    }
 
 
 Write = Callable[[int, "Translation"], str]
@@ -111,36 +167,37 @@ class _Work:
         arguments: dict[str, Any],
         given: list[str],
         lines: "ParallelLines",
-        source: Path | None,
     ) -> None:
         self.translator, self.write, self.arguments, self.given = translator, write, arguments, given
-        self.lines, self.source = lines, source
+        self.lines = lines
+        self.num_lines = 0
+        self.doubts = Counter[str]()
 
-    def run_to_file(self, target: Path, made_with: dict[str, Any], continues: bool) -> None:
+    def run_to_file(self, output: "ResumableOutput", made_with: dict[str, Any], continues: bool) -> None:
         """Writes a file that appears when it is whole, and can be gone on with before."""
-        from mtformer.cli.line_files import ResumableOutput
-
-        output = ResumableOutput(target, made_with)
-        if continues and target.exists() and not output.partial.exists():
-            typer.echo(f"{target}: is whole already", err=True)
-            return
-        with output.open(self.lines, continues) as out:
-            self.run(out, lambda: output.save(out, self.lines))
+        with output.open(self.lines, made_with, continues) as out:
+            try:
+                self.run(out, lambda: output.save(out, self.lines))
+            except KeyboardInterrupt:
+                log.info("%s holds what is done; the same command with --continue goes on with it", output.partial)
+                raise
         output.finish()
+
+    def converse(self) -> None:
+        """A line typed, a translation shown, until the end of input."""
+        typer.echo("type a sentence and press Enter; Ctrl-D ends", err=True)
+        for number, line in enumerate(sys.stdin):
+            translation = self.translator.translate([line.rstrip("\n")], first_line=number, **self.arguments)[0]
+            typer.echo(self.write(number, translation), nl=False)
 
     def run(self, out: IO[bytes], save: Callable[[], object]) -> None:
         """Translates what is left of the input; `save` is called after each block."""
         from tqdm import tqdm
 
+        first_line = self.lines.num_lines
         with tqdm(
-            desc="translate",
-            unit="line",
-            total=self._num_lines(),
-            initial=self.lines.num_lines,
-            disable=None,
-            leave=False,
+            desc="translate", unit="line", total=self.lines.total, initial=first_line, disable=None, leave=False
         ) as bar:
-            first_line = self.lines.num_lines
             for block in self.lines.blocks():
                 beside: dict[str, Any] = dict(zip(self.given, block[1:], strict=True))
                 if "required" in beside:
@@ -150,23 +207,19 @@ class _Work:
                 )
                 for number, translation in enumerate(translations, start=first_line):
                     out.write(self.write(number, translation).encode("utf-8"))
+                    self.doubts.update({flag.split(":")[0] for flag in translation.flags})
                 first_line += len(translations)
+                self.num_lines += len(translations)
                 save()
 
-    def _num_lines(self) -> int | None:
-        """For the bar, where there is one."""
-        if self.source is None or not sys.stderr.isatty():
-            return None
-        with self.source.open("rb") as file:
-            return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+    def tell_doubts(self) -> None:
+        """What went wrong must not go by in silence where the output does not tell it."""
+        from mtformer.decoding.flags import FORBIDDEN, LENGTH_LIMIT, MISSING, REPETITION
 
-
-def _converse(translator: "Translator", write: Write, arguments: dict[str, Any]) -> None:
-    """A line typed, a translation shown, until the end of input."""
-    typer.echo("type a sentence and press Enter; Ctrl-D ends", err=True)
-    for number, line in enumerate(sys.stdin):
-        translation = translator.translate([line.rstrip("\n")], first_line=number, **arguments)[0]
-        typer.echo(write(number, translation), nl=False)
+        told = [f"{self.doubts[flag]} {flag}" for flag in (MISSING, FORBIDDEN, LENGTH_LIMIT, REPETITION)]
+        told = [one for one in told if not one.startswith("0 ")]
+        if told:
+            log.warning("flags of %d lines: %s; --json tells which", self.num_lines, ", ".join(told))
 
 
 def _phrases(path: Path | None) -> list[str]:
@@ -206,14 +259,20 @@ def describe(one: "Translation", attention: bool = False, alignment: bool = Fals
         "score": one.score,
         "log_probability": one.log_probability,
         "length": one.length,
+        "pieces": one.pieces,
         "token_log_probabilities": [round(value, 6) for value in one.token_log_probabilities],
         "flags": list(one.flags),
     }
     if alignment:
         found["alignment"] = one.attention.alignment if one.attention else []
-    if attention and one.attention is not None:
-        found["src_pieces"], found["tgt_pieces"] = one.attention.src_pieces, one.attention.tgt_pieces
-        found["attention"] = [[round(weight, 5) for weight in row] for row in one.attention.weights]
+    if attention:
+        found["attention"] = _described(one.attention) if one.attention else None
     if one.alternatives:
         found["alternatives"] = [describe(other, attention, alignment) for other in one.alternatives]
     return found
+
+
+def _described(attention: "Attention") -> dict[str, Any]:
+    weights = [[round(weight, 5) for weight in row] for row in attention.weights]
+    found = {"src_pieces": attention.src_pieces, "tgt_pieces": attention.tgt_pieces, "weights": weights}
+    return found | ({"src_starts": attention.src_starts} if any(attention.src_starts) else {})

@@ -187,7 +187,7 @@ class ModelConfig(Section):
     """pre: before each sub-layer, and once at the end; post: after it, as in the paper."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     """Kind of normalisation."""
-    activation: Literal["relu", "gelu", "swiglu", "geglu"] = "relu"
+    activation: Literal["relu", "gelu", "silu", "swiglu", "geglu"] = "relu"
     """Of the feed-forward layers; swiglu and geglu have a third matrix, the gate."""
     positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
     """How the model knows the order of tokens."""
@@ -195,6 +195,8 @@ class ModelConfig(Section):
     """Longest sequence in tokens, eos included."""
     tie_embeddings: Literal["all", "output", "none"] = "all"
     """all: source, target and output share one matrix (joint vocabulary); output: target and output; none."""
+    output_bias: bool = False
+    """Add a learned number to each piece's logit (Marian's models have it)."""
 
     @model_validator(mode="after")
     def _shapes_fit(self) -> "ModelConfig":
@@ -214,6 +216,9 @@ class TrainingConfig(Section):
 
     seed: Count = 1
     """Of the initial weights, dropout, subword sampling and the order of the data."""
+    init_from: str | None = None
+    """A run or bundle whose weights (averaged if there, else best, else last) and tokenizer this run begins with,
+    instead of new ones. Its model must have the same shape: let the config extend that run's config.yaml."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: CUDA when there is one."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
@@ -402,6 +407,8 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _sections_fit(self) -> "Config":
+        if self.training.init_from is not None and (self.tokenizer.src_model or self.tokenizer.tgt_model):
+            raise ValueError("training.init_from brings its tokenizer; leave tokenizer.src_model and tgt_model out")
         if self.model.tie_embeddings == "all" and not self.tokenizer.joint:
             raise ValueError("model.tie_embeddings 'all' needs tokenizer.joint: true; use 'output' or 'none'")
         if self.data.filters.max_tokens >= self.model.max_positions:

@@ -25,7 +25,7 @@ def resolve_paths(config: Config) -> Config:
 
     A data set that is no existing folder is a name on the hub and stays as it is.
     """
-    data, tokenizer = config.data, config.tokenizer
+    data, tokenizer, training = config.data, config.tokenizer, config.training
     absolute_data = {
         "train": [_absolute_source(source) for source in data.train],
         "dev": [_absolute_source(source) for source in data.dev],
@@ -40,6 +40,7 @@ def resolve_paths(config: Config) -> Config:
         update={
             "data": data.model_copy(update=absolute_data),
             "tokenizer": tokenizer.model_copy(update=absolute_tokenizer),
+            "training": training.model_copy(update={"init_from": training.init_from and _absolute(training.init_from)}),
         }
     )
 

@@ -1,24 +1,29 @@
 """Word alignments out of attention.
 
-S source pieces (eos not counted), T target pieces, words are what whitespace separates.
+S source pieces (eos not counted), T target pieces, W source words, X target words; words are what whitespace separates.
 """
 
 from collections.abc import Sequence
 
 from torch import Tensor
 
+from mtformer.decoding.long_lines import UNSPACED
 from mtformer.decoding.phrases import SPACE
 
 
 def word_numbers(pieces: Sequence[str]) -> list[int]:
-    """The word, counted from 0, that each piece belongs to; a piece that is only a space belongs to the next word."""
+    """The word, counted from 0, in which each piece begins; one that is only a space belongs to the word after it."""
     numbers, word, has_begun = [], 0, False
     for piece in pieces:
-        if piece.startswith(SPACE) and has_begun:
-            word, has_begun = word + 1, False
-        numbers.append(word)
-        has_begun = has_begun or piece.strip(SPACE) != ""
-    return numbers
+        first = None
+        for character in piece:
+            if character != SPACE:
+                first, has_begun = word if first is None else first, True
+            elif has_begun:
+                word, has_begun = word + 1, False
+        numbers.append(word if first is None else first)
+    last = word if has_begun else max(0, word - 1)  # a space at the end begins no word
+    return [min(number, last) for number in numbers]
 
 
 def align(attention_TS: Tensor, src_pieces: Sequence[str], tgt_pieces: Sequence[str]) -> list[tuple[int, int]]:
@@ -28,34 +33,52 @@ def align(attention_TS: Tensor, src_pieces: Sequence[str], tgt_pieces: Sequence[
         attention_TS: weights; rows and columns beyond the pieces (eos) are left out.
         src_pieces, tgt_pieces: the pieces as text.
     """
-    src_words, tgt_words = word_numbers(src_pieces), word_numbers(tgt_pieces)
-    if not src_words or not tgt_words:
+    if not src_pieces or not tgt_pieces:
         return []
-    weights_TW = attention_TS.new_zeros(len(tgt_words), src_words[-1] + 1)
-    weights_TW.index_add_(
-        1, attention_TS.new_tensor(src_words).long(), attention_TS[: len(tgt_words), : len(src_words)]
-    )
-    weights_XW = attention_TS.new_zeros(tgt_words[-1] + 1, src_words[-1] + 1)
-    weights_XW.index_add_(0, attention_TS.new_tensor(tgt_words).long(), weights_TW)
-    return [(src_word, tgt_word) for tgt_word, src_word in enumerate(weights_XW.argmax(dim=1).tolist())]
+    tgt_words = word_numbers(tgt_pieces)
+    weights_TW = _over_words(attention_TS[: len(tgt_pieces)], word_numbers(src_pieces))
+    weights_XW = _over_words(weights_TW.T, tgt_words).T
+    best_X = weights_XW.argmax(dim=1).tolist()
+    return [(best_X[tgt_word], tgt_word) for tgt_word in dict.fromkeys(tgt_words)]
 
 
-def best_source_words(attention_TS: Tensor, src_pieces: Sequence[str]) -> list[str]:
-    """For each row the source word with the most attention.
+def best_source_words(attention_TS: Tensor, src_pieces: Sequence[str], is_unknown: Sequence[bool]) -> list[str]:
+    """For each row what a copy of the source word with the most attention writes.
+
+    Of a word with unknown pieces it is the best of those alone, since the model can write the rest; and where the
+    script has no spaces, it is the best piece.
 
     Args:
         attention_TS: weights; columns beyond the pieces (eos) are left out.
         src_pieces: the source's pieces as text.
+        is_unknown: which of them are not in the vocabulary.
     """
     numbers = word_numbers(src_pieces)
-    words = [""] * (numbers[-1] + 1)
-    for number, piece in zip(numbers, src_pieces, strict=True):
-        words[number] += piece.strip(SPACE)
-    weights_TW = attention_TS.new_zeros(len(attention_TS), len(words))
-    weights_TW.index_add_(1, attention_TS.new_tensor(numbers).long(), attention_TS[:, : len(numbers)])
-    return [words[number] for number in weights_TW.argmax(dim=1).tolist()]
+    best_T = _over_words(attention_TS, numbers).argmax(dim=1).tolist()
+    return [
+        _copy([i for i, n in enumerate(numbers) if n == word], weights_S, src_pieces, is_unknown)
+        for word, weights_S in zip(best_T, attention_TS.tolist(), strict=True)
+    ]
 
 
 def pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
     """`0-0 1-2`: source word and target word, counted from 0."""
     return " ".join(f"{src}-{tgt}" for src, tgt in pairs)
+
+
+def _over_words(weights_TS: Tensor, words: Sequence[int]) -> Tensor:
+    """(T, W): the sums over the columns of each word."""
+    sums_TW = weights_TS.new_zeros(len(weights_TS), words[-1] + 1)
+    return sums_TW.index_add_(1, weights_TS.new_tensor(words).long(), weights_TS[:, : len(words)])
+
+
+def _copy(
+    places: Sequence[int], weights_S: Sequence[float], src_pieces: Sequence[str], is_unknown: Sequence[bool]
+) -> str:
+    """The text of a word's pieces, or of the one that is meant."""
+    texts = {i: src_pieces[i].replace(SPACE, " ").strip() for i in places}
+    word = "".join(texts.values())
+    unknown = [i for i in places if is_unknown[i]]
+    if unknown or UNSPACED.search(word):
+        return texts[max(unknown or filter(texts.get, places), key=lambda i: weights_S[i])]
+    return word

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from mtformer.decoding.limits import Limits
-from mtformer.decoding.protocol import CacheT, Decodable, Hypothesis, MemoryT, to_hypotheses
+from mtformer.decoding.protocol import Cache, CacheT, Decodable, Hypothesis, MemoryT, to_hypotheses
 from mtformer.decoding.rules import LengthBounds, Rule, Step, apply
-from mtformer.decoding.topk import top_candidates
+from mtformer.decoding.topk import Exact, top_candidates
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
 
@@ -33,7 +33,7 @@ Chooser = Callable[[Step, Tensor, int], Candidates]
 
 def likeliest(step: Step, score_UR: Tensor, K: int) -> Candidates:
     """The K continuations with the highest scores, best first."""
-    return Candidates(*top_candidates(step.log_prob_URV, score_UR, K))
+    return Candidates(*top_candidates(step.log_prob_URV, score_UR, K, step.exact))
 
 
 class Diverse:
@@ -79,7 +79,8 @@ def beam_search(
     A hypothesis ends when its eos is among the best R candidates of a step; beams that have not ended take its place,
     so R stay alive. A sentence is done when R hypotheses have ended (as in CTranslate2 and fairseq). To go on until no
     living beam can win (`early_stopping` off) makes search last nearly to the length limit: with alpha > 0 a longer
-    hypothesis may always still improve. What has ended when the sentence is done competes by score.
+    hypothesis may always still improve. What has ended when the sentence is done competes by score; a repetition
+    penalty counts in that, but in no score that is given back. Groups may find the same translation.
 
     Args:
         model: in evaluation mode.
@@ -97,10 +98,12 @@ def beam_search(
     B, R, max_steps = src_BS.size(0), beam_size // num_groups, bounds.longest_max + 1
     cache = model.start(model.encode(src_BS, src_lengths_B), beam_size, max_steps)
     beams = _Beams(B, num_groups, R, max_steps, length_penalty, src_BS.device)
-    found: list[list[Hypothesis]] = [[] for _ in range(B)]
+    found: list[list[tuple[float, Hypothesis]]] = [[] for _ in range(B)]
     for position in range(max_steps):
-        own_URV = log_probs(model.step(beams.last_N, cache), R)
-        step = apply(rules, bounds, Step(own_URV, own_URV, beams.tokens_URT[..., :position], beams.sentence_U))
+        logits_NV = model.step(beams.last_N, cache)
+        own_URV = log_probs(logits_NV, R)
+        exact = None if rules else correction(cache, logits_NV, R)
+        step = apply(rules, bounds, Step(own_URV, own_URV, beams.tokens_URT[..., :position], beams.sentence_U, exact))
         candidates = choose(step, beams.score_UR, 2 * R)
         own_UK = own_URV.flatten(1).gather(1, candidates.beam_UK * own_URV.size(2) + candidates.token_UK)
         beams.end(candidates, own_UK, position)
@@ -116,12 +119,26 @@ def beam_search(
         if beam_size > 1:
             cache.reorder(_rows(parent_UR, R))
     beams.collect(found)
-    return [sorted(n_best, key=lambda hypothesis: -hypothesis.score) for n_best in found]
+    by_rank = [sorted(ended, key=lambda one: -one[0]) for ended in found]
+    return [[hypothesis for _, hypothesis in ended] for ended in by_rank]
 
 
 def log_probs(logits_NV: Tensor, R: int) -> Tensor:
     """(U, R, V) in float32 whatever the model computes in, over the whole vocabulary: rules do not rescale scores."""
     return torch.log_softmax(logits_NV, dim=-1, dtype=torch.float32).view(-1, R, logits_NV.size(-1))
+
+
+def correction(cache: Cache, logits_NV: Tensor, R: int) -> Exact | None:
+    """What `top_candidates` adds to log-probabilities whose logits are rounded; None when they are not."""
+    if cache.exact_logits is None:
+        return None
+    exact_logits = cache.exact_logits
+
+    def correct(beam_UX: Tensor, token_UX: Tensor) -> Tensor:
+        row_UX = beam_UX + torch.arange(0, len(beam_UX) * R, R, device=beam_UX.device).unsqueeze(1)
+        return exact_logits(row_UX, token_UX) - logits_NV[row_UX, token_UX].float()
+
+    return correct
 
 
 def may_leave(done_B: Tensor, position: int) -> Tensor | None:
@@ -218,17 +235,17 @@ class _Beams:
             setattr(self, name, getattr(self, name)[units])
         return units
 
-    def collect(self, found: list[list[Hypothesis]]) -> None:
-        """Adds what has ended of each sentence that is done, in all its groups, to its place in `found`."""
+    def collect(self, found: list[list[tuple[float, Hypothesis]]]) -> None:
+        """Adds what has ended of each sentence that is done, in all its groups and with its rank, to its place."""
         done_U = self.done_U.view(-1, self.G).all(dim=1).repeat_interleave(self.G).nonzero().squeeze(1)
-        has_ended = (self.ended_rank_UR[done_U] != -math.inf).flatten().tolist()
+        ranks = self.ended_rank_UR[done_U].flatten().tolist()
         parts = (self.ended_tokens_URT[done_U], self.ended_own_URT[done_U], self.ended_length_UR[done_U])
         tokens_NT, own_NT, length_N = (part.flatten(0, 1) for part in parts)
         hypotheses = to_hypotheses(tokens_NT, own_NT, length_N, self.alpha)
         sentences = self.sentence_U[done_U].repeat_interleave(self.R).tolist()
-        for sentence, is_there, hypothesis in zip(sentences, has_ended, hypotheses, strict=True):
-            if is_there:
-                found[sentence].append(hypothesis)
+        for sentence, rank, hypothesis in zip(sentences, ranks, hypotheses, strict=True):
+            if rank != -math.inf:
+                found[sentence].append((rank, hypothesis))
 
 
 def _pick(x_UQT: Tensor, index_UR: Tensor) -> Tensor:

@@ -4,7 +4,8 @@ B sentences, S source length, T target length.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -49,14 +50,14 @@ class Engine(Protocol):
     device: str
     """Where it computes: cpu or cuda."""
     dtype: str
-    """In what it computes, such as float32."""
+    """In what it multiplies."""
     max_positions: int
     """Longest source and longest target, eos counted."""
 
     def search(
         self, requests: Sequence[Request], settings: DecodingConfig, forbidden: Tensor | None
     ) -> list[list[Hypothesis]]:
-        """Of each sentence as many hypotheses as `settings` asks to compute, in no promised order."""
+        """Of each sentence as many hypotheses as `settings` asks to compute, or fewer; the best first, samples as drawn."""
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """See `mtformer.decoding.scorer.score_targets`."""
@@ -65,19 +66,48 @@ class Engine(Protocol):
         """See `mtformer.decoding.scorer.attention_of_targets`."""
 
 
+MOST_WORKERS = 4
+"""Threads that search at a time; what they do between products they do one after the other."""
+
+
+def search_batches(
+    engine: Engine,
+    batches: Sequence[Sequence[Request]],
+    settings: DecodingConfig,
+    forbidden: Tensor | None,
+) -> Iterator[list[list[Hypothesis]]]:
+    """`engine.search` of each batch, in order; on a CPU several at a time, each with its share of the threads.
+
+    A step of search is many small operations, which gain little from threads within them.
+    """
+    num_threads = torch.get_num_threads()
+    num_workers = min(MOST_WORKERS, num_threads, len(batches)) if isinstance(engine, OwnEngine) else 1
+    if num_workers <= 1 or engine.device != "cpu":
+        yield from (engine.search(batch, settings, forbidden) for batch in batches)
+        return
+    share = num_threads // num_workers
+    with ThreadPoolExecutor(num_workers, initializer=torch.set_num_threads, initargs=(share,)) as pool:
+        try:
+            yield from pool.map(lambda batch: engine.search(batch, settings, forbidden), batches)
+        finally:
+            pool.shutdown(cancel_futures=True)
+            torch.set_num_threads(num_threads)
+
+
 class OwnEngine:
     """Our own search over one model, or over the mean of several.
 
     Args:
         models: in evaluation mode, on one device, with one vocabulary.
+        precision: what reports call it; None: the dtype of the weights.
     """
 
-    def __init__(self, models: Sequence[Transformer]) -> None:
+    def __init__(self, models: Sequence[Transformer], precision: str | None = None) -> None:
         self.models = models
         self.model: Decodable[Any, Any] = models[0] if len(models) == 1 else Ensemble(models)
         self.max_positions = min(model.config.max_positions for model in models)
         self.device = models[0].output.device.type
-        self.dtype = str(models[0].output.dtype).removeprefix("torch.")
+        self.dtype = precision or str(models[0].output.dtype).removeprefix("torch.")
 
     def search(
         self, requests: Sequence[Request], settings: DecodingConfig, forbidden: Tensor | None
@@ -107,14 +137,8 @@ class OwnEngine:
     ) -> list[list[Hypothesis]]:
         device = self.models[0].output.device
         src = pad([request.source for request in requests], device)
-        limits = Limits(
-            settings.max_length_ratio,
-            settings.min_length_ratio,
-            settings.max_length,
-            settings.min_length,
-            reserved=[len(request.prefix) + sum(map(len, request.required)) for request in requests],
-            room=self.max_positions - 1,
-        )
+        reserved = [len(request.prefix) + sum(map(len, request.required)) for request in requests]
+        limits = Limits.of(settings, reserved, self.max_positions - 1)
         most = limits.bounds(src[1])[1].tolist()
         rules = _rules(requests, settings, forbidden, device)
         alpha = settings.length_penalty
@@ -132,8 +156,7 @@ class OwnEngine:
         if settings.beam_groups > 1:
             choose = Diverse(settings.beam_groups, settings.diversity_penalty)
         if any(request.required for request in requests):
-            required = RequiredPhrases([request.required for request in requests])
-            rules, choose = [*rules, required.rule], required.choose
+            choose = RequiredPhrases([request.required for request in requests]).choose
         elif settings.beam_size == 1:
             return _marked([[one] for one in greedy(self.model, *src, limits, alpha, rules)], most)
         n_bests = beam_search(

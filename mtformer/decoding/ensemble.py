@@ -10,11 +10,13 @@ from typing import Generic
 import torch
 from torch import Tensor
 
-from mtformer.decoding.protocol import CacheT, Decodable, MemoryT
+from mtformer.decoding.protocol import CacheT, Decodable, ExactLogits, MemoryT
 
 
 class EnsembleCache(Generic[CacheT]):
     """One cache a member."""
+
+    exact_logits: ExactLogits | None = None
 
     def __init__(self, caches: list[CacheT]) -> None:
         self.caches = caches

@@ -2,7 +2,11 @@
 
 from collections.abc import Sequence
 
+from mtformer.decoding.long_lines import UNSPACED
+
 REPETITION, LENGTH_LIMIT, COPY, LOW_CONFIDENCE = "repetition", "length limit", "copy of the source", "low confidence"
+MISSING, FORBIDDEN = "missing", "forbidden"
+"""What is wrong with a phrase, in flags of the form `missing: phrase`."""
 LONGEST_LOOP = 8
 """Tokens of the longest sequence whose repetition is looked for."""
 LEAST_CONFIDENCE = -1.2
@@ -15,7 +19,7 @@ def flags(
     """Which of the four hold.
 
     Args:
-        source, text: the line and its translation.
+        source, text: the line and its translation, both as the tokenizer writes them.
         src_tokens, tokens: the same in ids, without eos.
         log_probability: of the translation, eos included.
         at_limit: whether its end came from the upper limit of its length.
@@ -25,7 +29,7 @@ def flags(
         found.append(REPETITION)
     if at_limit:
         found.append(LENGTH_LIMIT)
-    if len(text.split()) > 2 and text.split() == source.split():
+    if text.split() == source.split() and _is_sentence(text):
         found.append(COPY)
     if log_probability / (len(tokens) + 1) < LEAST_CONFIDENCE:
         found.append(LOW_CONFIDENCE)
@@ -43,3 +47,8 @@ def is_looping(tokens: Sequence[int]) -> bool:
             if run >= max(3 * period, 8 - period):
                 return True
     return False
+
+
+def _is_sentence(text: str) -> bool:
+    """Whether it is longer than a name, which may well be the same in both languages."""
+    return len(text.split()) > 2 or len(UNSPACED.findall(text)) > 8

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mtformer.config.schema import DecodingConfig
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -22,6 +24,12 @@ class Limits:
     min_tokens: int = 0
     reserved: Sequence[int] | None = None
     room: int | None = None
+
+    @classmethod
+    def of(cls, settings: DecodingConfig, reserved: Sequence[int], room: int) -> "Limits":
+        """Those of the `decoding` section."""
+        ratios = settings.max_length_ratio, settings.min_length_ratio
+        return cls(*ratios, settings.max_length, settings.min_length, reserved, room)
 
     def bounds(self, src_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         """Fewest and most tokens (B,) of each sentence's translation; the given lengths count eos."""

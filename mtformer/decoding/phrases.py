@@ -15,12 +15,15 @@ import numpy.typing as npt
 FOUND = -1
 SPACE = "▁"
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
+UNKNOWN_PIECE, UNKNOWN_TEXT = "<unk>", " ⁇ "
 
 
 def piece_bytes(piece: str, is_control: bool = False) -> bytes:
     """What a SentencePiece piece adds to the text, in UTF-8."""
     if is_control:
         return b""
+    if piece == UNKNOWN_PIECE:
+        return UNKNOWN_TEXT.encode()
     byte = BYTE_PIECE.fullmatch(piece)
     return bytes([int(byte[1], 16)]) if byte else piece.replace(SPACE, " ").encode()
 

@@ -3,6 +3,7 @@
 B sentences, S source length, N rows (B x beams of a sentence, row b*R + r), V vocabulary.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -12,6 +13,9 @@ from torch import Tensor
 class Cache(Protocol):
     """What a model remembers between two steps."""
 
+    exact_logits: "ExactLogits | None"
+    """Where the logits of the last step are rounded: what gives some of them exactly."""
+
     def reorder(self, rows_N: Tensor, /) -> None:
         """Row i goes on from the history of rows_N[i], a row of the same sentence."""
 
@@ -19,6 +23,8 @@ class Cache(Protocol):
         """Only these sentences stay in the batch, in this order, each with all its rows."""
 
 
+ExactLogits = Callable[[Tensor, Tensor], Tensor]
+"""(rows (...,), tokens (...,)) -> logits (...,) in float32."""
 MemoryT = TypeVar("MemoryT")
 CacheT = TypeVar("CacheT", bound=Cache)
 
@@ -42,8 +48,8 @@ class Hypothesis:
 
     `token_log_probabilities` are the model's own, one a token and one for eos, whatever rules steered the search;
     `log_probability` is their sum. `at_limit`: it is as long as it may be. `score` is
-    log_probability / length^alpha, where the length counts eos: the
-    normalisation of CTranslate2 (Wu et al. 2016, equation 14, without its constant 5).
+    log_probability / length^alpha, where the length counts eos: the normalisation of CTranslate2 (Wu et al. 2016,
+    equation 14, without its constant 5).
     """
 
     tokens: list[int]

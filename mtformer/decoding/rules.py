@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mtformer.decoding.topk import Exact
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
 
@@ -21,12 +22,14 @@ class Step:
 
     `log_prob_URV` is what rules change in place: -inf for what must not come. `own_URV` is what the model said; without
     rules it may be the same tensor. `sentence_U` are the numbers of the units' sentences in the batch as it came.
+    `exact`: see `top_candidates`; not with rules, which would be undone by it.
     """
 
     log_prob_URV: Tensor
     own_URV: Tensor
     history_URt: Tensor
     sentence_U: Tensor
+    exact: Exact | None = None
 
 
 Rule = Callable[[Step], None]

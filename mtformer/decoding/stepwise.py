@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mtformer.decoding.beam import log_probs, may_leave
+from mtformer.decoding.beam import correction, log_probs, may_leave
 from mtformer.decoding.limits import Limits
 from mtformer.decoding.protocol import CacheT, Decodable, Hypothesis, MemoryT, to_hypotheses
 from mtformer.decoding.rules import LengthBounds, Rule, Step, apply
 from mtformer.decoding.topk import top_candidates
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
-Choose = Callable[[Tensor, Tensor, int], Tensor]
-"""(log_prob_M1V, numbers of the rows in the batch as it came, position) -> token_M."""
+Choose = Callable[[Step, Tensor, int], Tensor]
+"""(step, numbers of the rows in the batch as it came, position) -> token_M."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,9 @@ def greedy(
         rules: what else may not come, or costs more.
     """
 
-    def most_probable(log_prob_M1V: Tensor, _: Tensor, __: int) -> Tensor:
-        return top_candidates(log_prob_M1V, log_prob_M1V.new_zeros(log_prob_M1V.size(0), 1), 1)[2].squeeze(1)
+    def most_probable(step: Step, _: Tensor, __: int) -> Tensor:
+        zero_M1 = step.log_prob_URV.new_zeros(step.log_prob_URV.shape[:2])
+        return top_candidates(step.log_prob_URV, zero_M1, 1, step.exact)[2].squeeze(1)
 
     return _grow(model, src_BS, src_lengths_B, limits, length_penalty, rules, 1, most_probable)
 
@@ -76,12 +77,18 @@ def sample(
     Scores are the model's own, whatever the temperature. Arguments as in `greedy`.
     """
     C, max_steps = sampling.num_samples, int(limits.bounds(src_lengths_B)[1].max()) + 1
-    numbers = [np.random.default_rng((sampling.seed, key)).random((max_steps, C)).T for key in sampling.keys]
-    uniform_NT = torch.from_numpy(np.concatenate(numbers)).to(src_BS.device)
+    # A generator each, so that neither the longest of the batch nor the number of samples moves what one draws.
+    numbers = [
+        np.random.default_rng((sampling.seed, key, number)).random(max_steps)
+        for key in sampling.keys
+        for number in range(C)
+    ]
+    uniform_NT = torch.from_numpy(np.stack(numbers)).to(src_BS.device)
 
-    def draw(log_prob_M1V: Tensor, row_M: Tensor, position: int) -> Tensor:
+    def draw(step: Step, row_M: Tensor, position: int) -> Tensor:
         uniform_M = uniform_NT[row_M, position]
-        return draw_tokens(log_prob_M1V.squeeze(1), uniform_M, sampling.temperature, sampling.top_k, sampling.top_p)
+        log_prob_MV = step.log_prob_URV.squeeze(1)
+        return draw_tokens(log_prob_MV, uniform_M, sampling.temperature, sampling.top_k, sampling.top_p)
 
     hypotheses = _grow(model, src_BS, src_lengths_B, limits, length_penalty, rules, C, draw)
     return [hypotheses[i : i + C] for i in range(0, len(hypotheses), C)]
@@ -102,12 +109,13 @@ def draw_tokens(log_prob_MV: Tensor, uniform_M: Tensor, temperature: float, top_
     token_MX = None
     if num_kept < V or top_p < 1.0:
         log_prob_MV, token_MX = log_prob_MV.topk(num_kept)  # sorted, which the nucleus needs
-    prob_MX = (log_prob_MV.double() / temperature).softmax(dim=1)
+    log_prob_MX = log_prob_MV.double()
+    # The best one at 0, so that no temperature, however low, sends all of them to -inf.
+    prob_MX = ((log_prob_MX - log_prob_MX.amax(dim=1, keepdim=True)) / temperature).softmax(dim=1)
     if top_p < 1.0:
         prob_MX = prob_MX.masked_fill(prob_MX.cumsum(dim=1) - prob_MX >= top_p, 0.0)
     sum_MX = prob_MX.cumsum(dim=1)
-    # Rounding must not lift the number to the sum itself, where the tokens that cannot come stand.
-    place_M1 = (uniform_M.unsqueeze(1) * sum_MX[:, -1:]).nextafter(sum_MX.new_zeros(()))
+    place_M1 = uniform_M.unsqueeze(1) * sum_MX[:, -1:]
     index_M = torch.searchsorted(sum_MX, place_M1, right=True).clamp(max=sum_MX.size(1) - 1)
     return index_M.squeeze(1) if token_MX is None else token_MX.gather(1, index_M).squeeze(1)
 
@@ -133,10 +141,11 @@ def _grow(
     token_M = torch.full((B * C,), BOS, device=device)
     done_M = torch.zeros(B * C, dtype=torch.bool, device=device)
     for position in range(max_steps):
-        own_M1V = log_probs(model.step(token_M, cache), 1)
-        step = Step(own_M1V, own_M1V, tokens_NT[row_M, :position].unsqueeze(1), row_M // C)
-        log_prob_M1V = apply(rules, bounds, step).log_prob_URV
-        token_M = choose(log_prob_M1V, row_M, position).masked_fill(done_M, PAD)
+        logits_MV = model.step(token_M, cache)
+        own_M1V = log_probs(logits_MV, 1)
+        exact = None if rules else correction(cache, logits_MV, 1)
+        step = Step(own_M1V, own_M1V, tokens_NT[row_M, :position].unsqueeze(1), row_M // C, exact)
+        token_M = choose(apply(rules, bounds, step), row_M, position).masked_fill(done_M, PAD)
         own_M = own_M1V.squeeze(1).gather(1, token_M.unsqueeze(1)).squeeze(1)
         tokens_NT[row_M, position] = token_M
         own_NT[row_M, position] = own_M.masked_fill(done_M, 0.0)

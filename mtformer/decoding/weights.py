@@ -46,6 +46,8 @@ def _find(run: RunDir, checkpoint: str | None, best_metric: str) -> Path:
 def _default(run: RunDir, best_metric: str) -> Path:
     if run.is_bundle:
         return run.bundle_weights
+    if (run.path / "model.bin").is_file():
+        raise CheckpointError(f"{run.path}: exported for CTranslate2; use --backend ctranslate2")
     if run.averaged.is_dir():
         return run.averaged / WEIGHTS
     steps = run.best_steps(best_metric)[:1] or run.steps()[-1:]

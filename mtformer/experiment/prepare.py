@@ -16,6 +16,7 @@ from mtformer.data.sources import read_pairs
 from mtformer.data.store import Ints, Store, prepare
 from mtformer.errors import ConfigError
 from mtformer.evaluation.evaluate import source_set
+from mtformer.experiment.initial import initial_tokenizers
 from mtformer.rundir import atomic_folder
 from mtformer.text.tokenizer import JOINT, SRC, TGT, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
@@ -89,6 +90,10 @@ def prepare_experiment(config: Config, tokenizer_folder: Path) -> Prepared:
 def make_tokenizers(config: Config, folder: Path) -> TokenizerPair:
     """Puts the tokenizers of an experiment into a folder: those the config names, or newly trained ones."""
     section = config.tokenizer
+    if config.training.init_from is not None:
+        tokenizers = initial_tokenizers(config)
+        tokenizers.save(folder)
+        return tokenizers
     with atomic_folder(folder) as temporary:
         if section.joint:
             _make_one(config, section.src_model, (0, 1), temporary / JOINT)

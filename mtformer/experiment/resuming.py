@@ -13,7 +13,7 @@ from mtformer.errors import CheckpointError
 from mtformer.experiment.prepare import Prepared
 from mtformer.rundir import RunDir
 
-FIXED = ("model.", "tokenizer.", "data.src_lang", "data.tgt_lang", "training.optimizer")
+FIXED = ("model.", "tokenizer.", "data.src_lang", "data.tgt_lang", "training.optimizer", "training.init_from")
 """Keys that the saved weights and optimizer state depend on."""
 NOT_FIXED = ("model.dropout", "model.attention_dropout", "model.activation_dropout", "tokenizer.sampling_alpha")
 """Of these only how training goes on."""

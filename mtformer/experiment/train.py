@@ -13,6 +13,7 @@ from mtformer.data.batches import Batch
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.evaluation.scores import score
+from mtformer.experiment.initial import take_initial_weights
 from mtformer.experiment.preflight import rehearse
 from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.experiment.resuming import compare_surroundings, surroundings
@@ -88,6 +89,8 @@ def _prepare(
     step = make_step(config, prepared, device, precision, ranks)
     parts = ", ".join(f"{name} {count:,}" for name, count in count_parameters(step.model).items())
     log.info("device %s, precision %s; parameters: %s", device, precision, parts)
+    if checkpoint is None and config.training.init_from is not None:
+        take_initial_weights(config, prepared.tokenizers, step)
     trainer = make_trainer(config, run, step, prepared, progress, made_with)
     if goes_on:
         trainer.resume(checkpoint)

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 from mtformer.config.loading import dump_config, load_config
+from mtformer.config.schema import Config
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError
 from mtformer.rundir import RunDir, atomic_folder
@@ -15,15 +16,32 @@ def export_bundle(run: RunDir, target: Path, checkpoint: str | None) -> None:
     Raises:
         CheckpointError: when the target exists or the checkpoint does not.
     """
-    if target.exists():
-        raise CheckpointError(f"{target}: exists already; name another folder with --output")
+    check_is_free(target)
     config = load_config(run.config).config
     weights = find_weights(run, checkpoint, config.training.best_metric)
-    data = config.data.model_copy(update={"train": [], "dev": [], "test": {}, "cache_dir": None})
-    tokenizer = config.tokenizer.model_copy(update={"src_model": None, "tgt_model": None})
     with atomic_folder(target) as folder:
         inside = RunDir(folder)
         shutil.copyfile(weights, inside.bundle_weights)
-        shutil.copytree(run.tokenizer, inside.tokenizer)
-        text = dump_config(config.model_copy(update={"data": data, "tokenizer": tokenizer}))
-        inside.config.write_text(text, encoding="utf-8")
+        write_companions(run, config, inside)
+
+
+def check_is_free(target: Path) -> None:
+    """Raises CheckpointError when there is something already where an export is to stand."""
+    if target.exists():
+        raise CheckpointError(f"{target}: exists already; name another folder with --output")
+
+
+def write_companions(run: RunDir, config: Config, inside: RunDir) -> None:
+    """Writes what weights need to be of use: the tokenizer, and the config without the names of other files.
+
+    Args:
+        run: where the tokenizer is from.
+        config: the run's.
+        inside: the folder of the export.
+    """
+    data = config.data.model_copy(update={"train": [], "dev": [], "test": {}, "cache_dir": None})
+    tokenizer = config.tokenizer.model_copy(update={"src_model": None, "tgt_model": None})
+    training = config.training.model_copy(update={"init_from": None})
+    shutil.copytree(run.tokenizer, inside.tokenizer)
+    text = dump_config(config.model_copy(update={"data": data, "tokenizer": tokenizer, "training": training}))
+    inside.config.write_text(text, encoding="utf-8")

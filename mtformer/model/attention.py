@@ -36,9 +36,11 @@ def _softmax(scores_BHTS: Tensor) -> Tensor:
     """Softmax over the keys.
 
     A CPU's kernel is slow over rows shorter than one of its vectors (64 bytes): there the keys come first instead. The
-    attention of 290 sentences of 14 tokens takes 0.7 ms so, forward and backward, and else 2.3 (bf16).
+    attention of 290 sentences of 14 tokens takes 0.7 ms so, forward and backward, and else 2.3 (bf16). A single query
+    gains nothing, and its weights would lie in a way that makes the product with v ten times slower.
     """
-    if scores_BHTS.device.type == "cpu" and scores_BHTS.size(-1) * scores_BHTS.element_size() < 64:
+    is_short = scores_BHTS.size(-1) * scores_BHTS.element_size() < 64 and scores_BHTS.size(-2) > 1
+    if scores_BHTS.device.type == "cpu" and is_short:
         return scores_BHTS.movedim(-1, 0).contiguous().softmax(dim=0).movedim(0, -1)
     return scores_BHTS.softmax(dim=-1)
 
@@ -124,11 +126,12 @@ class MultiHeadAttention(nn.Module):
     def project_memory(self, memory_BSD: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values (B, G, S, K) of a memory, once for all steps of decoding."""
         k_BSX, v_BSX = self.in_projection(memory_BSD, self.H * self.K).chunk(2, dim=-1)
-        return self._split(k_BSX).contiguous(), self._split(v_BSX).contiguous()
+        k_BGSK, v_BGSK = (self._split(x.to(memory_BSD.dtype)).contiguous() for x in (k_BSX, v_BSX))
+        return k_BGSK, v_BGSK
 
     def cross_step(self, x_BRD: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, keep: Tensor) -> Tensor:
         """Cross-attention of R beams a sentence onto keys and values that `project_memory` made."""
-        q_BHRK = self._split(self.in_projection(x_BRD, 0, self.H * self.K))
+        q_BHRK = self._split(self.in_projection(x_BRD, 0, self.H * self.K).to(x_BRD.dtype))
         return self._merge(self._attend(q_BHRK, k_BGSK, v_BGSK, keep, False))
 
     def weights(self, x_BTD: Tensor, keep: Tensor | None = None, memory_BSD: Tensor | None = None) -> Tensor:
@@ -143,6 +146,8 @@ class MultiHeadAttention(nn.Module):
         else:
             q = self.in_projection(x_BTD, 0, widths[0])
             k, v = self.in_projection(memory_BSD, widths[0]).chunk(2, dim=-1)
+        # Packed weights may have made them narrower than the residual stream (`packed.py`).
+        q, k, v = q.to(x_BTD.dtype), k.to(x_BTD.dtype), v.to(x_BTD.dtype)
         return self._split(q), self._split(k), self._split(v)
 
     def _attend(self, q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, keep: Tensor | None, is_causal: bool) -> Tensor:

@@ -4,6 +4,8 @@ B sentences, R beams a sentence, N = B x R rows (row b*R + r), T steps of room, 
 K width of a head, S source length.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -44,6 +46,8 @@ class DecoderCache:
         self.keep_B11S = keep_B11S
         self.R = R
         self.length = 0
+        self.exact_logits: Callable[[Tensor, Tensor], Tensor] | None = None
+        """(rows, tokens) -> their logits after the last step in float32, where those that it gave are rounded."""
         # A step that was not reordered yet is each beam's own.
         self.is_own_BRTR = torch.eye(R, dtype=torch.bool, device=keep_B11S.device).unsqueeze(1)
         self.is_own_BRTR = self.is_own_BRTR.repeat(keep_B11S.size(0), 1, T, 1)

@@ -28,9 +28,14 @@ def pick_device(name: str) -> torch.device:
 
 
 def pick_precision(name: str, device: torch.device) -> str:
-    """`auto` -> `bf16` where the hardware multiplies it faster, else `fp32`; raises DeviceError on what cannot be."""
-    if name not in ("auto", *DTYPES):
-        raise DeviceError(f"precision '{name}': no such precision; use auto, {', '.join(DTYPES)}")
+    """`auto` -> `bf16` where the hardware multiplies it faster, else `fp32`; raises DeviceError on what cannot be.
+
+    `int8` is for decoding on a CPU only.
+    """
+    if name not in ("auto", *DTYPES, "int8"):
+        raise DeviceError(f"precision '{name}': no such precision; use auto, {', '.join(DTYPES)} or int8")
+    if name == "int8" and device.type != "cpu":
+        raise DeviceError("precision 'int8' is for CPUs; on a GPU use auto, bf16 or fp16")
     if name == "fp16" and device.type == "cpu":
         raise DeviceError("precision 'fp16' needs a CUDA device; on a CPU use auto, bf16 or fp32")
     if name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):

@@ -18,7 +18,13 @@ from mtformer.model.linear import Linear
 from mtformer.model.norms import make_norm
 from mtformer.model.positions import RotaryPositions
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swiglu": F.silu, "geglu": F.gelu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "swiglu": F.silu,
+    "geglu": F.gelu,
+}
 
 
 class FeedForward(nn.Module):

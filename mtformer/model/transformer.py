@@ -3,6 +3,8 @@
 B batch, S source length, T target length, D model width, V vocabulary, N rows of a decoding step (B x beams).
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -43,9 +45,12 @@ class Transformer(nn.Module):
         self.config = config
         self.compute_dtype: torch.dtype | None = None
         """Dtype of the activations; None: that of the weights."""
+        self.packed_output: Callable[[Tensor], Tensor] | None = None
+        """The output projection when the weights are packed (`mtformer.model.packed`)."""
         self.tgt_embedding = _embedding(tgt_vocab, D)
         self.src_embedding = self.tgt_embedding if config.tie_embeddings == "all" else _embedding(src_vocab, D)
         self.output = _embedding(tgt_vocab, D) if config.tie_embeddings == "none" else self.tgt_embedding
+        self.output_bias = nn.Parameter(torch.zeros(tgt_vocab)) if config.output_bias else None
         self.src_positions, self.tgt_positions = _added_positions(config), _added_positions(config)
         rotary = config.positions == "rotary"
         self.rotary = RotaryPositions(config.max_positions, D // config.num_heads) if rotary else None
@@ -91,7 +96,10 @@ class Transformer(nn.Module):
 
     def project(self, hidden: Tensor) -> Tensor:
         """(..., D) -> logits (..., V)."""
-        return F.linear(hidden, self.output.to(hidden.dtype))
+        if self.packed_output is not None:
+            return self.packed_output(hidden)
+        bias = self.output_bias.to(hidden.dtype) if self.output_bias is not None else None
+        return F.linear(hidden, self.output.to(hidden.dtype), bias)
 
     def start(self, memory: Memory, num_beams: int, max_length: int) -> DecoderCache:
         """An empty cache for `max_length` steps of B x num_beams rows."""
@@ -113,7 +121,16 @@ class Transformer(nn.Module):
             assert isinstance(layer, DecoderLayer)
             x_BRD = layer.step(x_BRD, layer_cache, cross, history_keep, cache.keep_B11S, position, self.rotary)
         cache.length += 1
-        return self.project(self.decoder_norm(x_BRD).flatten(0, 1))
+        hidden_ND = self.decoder_norm(x_BRD).flatten(0, 1)
+        logits_NV = self.project(hidden_ND)
+        if logits_NV.dtype != hidden_ND.dtype:
+            cache.exact_logits = partial(self._exact_logits, hidden_ND)
+        return logits_NV
+
+    def _exact_logits(self, hidden_ND: Tensor, row: Tensor, token: Tensor) -> Tensor:
+        """Logits (...,) of some rows and tokens (...,), without rounding them as a narrow `project` does."""
+        logits = (hidden_ND[row] * F.embedding(token, self.output)).sum(dim=-1)
+        return logits if self.output_bias is None else logits + self.output_bias[token]
 
     def _embed(self, ids: Tensor, weight: Tensor, positions: nn.Module | None, offset: int) -> Tensor:
         # Scaled by sqrt(D): section 3.4. The lookup is in the weights' own dtype, so that its gradient adds up there.
@@ -142,7 +159,7 @@ def count_parameters(model: Transformer) -> dict[str, int]:
     parts: dict[str, int] = {"embeddings": 0, "positions": 0, "encoder": 0, "decoder": 0}
     for name, parameter in model.named_parameters():
         first = name.split(".")[0]
-        is_embedding = first in ("src_embedding", "tgt_embedding", "output")
+        is_embedding = first in ("src_embedding", "tgt_embedding", "output", "output_bias")
         part = "embeddings" if is_embedding else "positions" if "positions" in first else first.split("_")[0]
         parts[part] += parameter.numel()
     return {**parts, "total": sum(parts.values())}

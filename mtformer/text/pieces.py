@@ -36,9 +36,9 @@ class Pieces:
 def read_pieces(model: bytes) -> Pieces:
     """Reads the bytes of a `.model` file that SentencePiece has already loaded."""
     pieces = Pieces()
-    for number, value in _fields(model):
+    for number, value in message_fields(model):
         if number == 1:
-            entry = dict(_fields(value))
+            entry = dict(message_fields(value))
             text, piece = entry[1].decode("utf-8"), len(pieces.scores)
             pieces.scores.append(struct.unpack("<f", entry[2])[0] if 2 in entry else 0.0)
             kind = _varint(entry[3], 0)[0] if 3 in entry else NORMAL
@@ -49,12 +49,12 @@ def read_pieces(model: bytes) -> Pieces:
             elif kind == BYTE:
                 pieces.bytes[int(text[3:-1], 16)] = piece  # written <0x41>
         elif number == 2:
-            settings = dict(_fields(value))
+            settings = dict(message_fields(value))
             pieces.kind = _varint(settings[3], 0)[0] if 3 in settings else UNIGRAM
     return pieces
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+def message_fields(message: bytes) -> Iterator[tuple[int, bytes]]:
     """Number and raw value of each field of a protocol buffer message."""
     position = 0
     while position < len(message):

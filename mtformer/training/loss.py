@@ -2,7 +2,8 @@
 
 With p = softmax(W h) and the smoothed target q that gives 1 - e to the reference y plus e / (V - 1) to every class
 but pad (Szegedy et al. 2016, section 7; pad is no word, so it gets nothing), the loss of a token is
-- sum_v q_v log p_v, and its gradient by the logits is p - q.
+- sum_v q_v log p_v, and its gradient by the logits is p - q. With a bias, p = softmax(W h + b); a class whose bias is
+-inf can never come: like pad it gets nothing of q, V counts it no more, and it has no gradient.
 
 Both are computed chunk by chunk in the forward pass, so memory does not grow with tokens x V, and each chunk's
 logits stay in the cache of a CPU between the three products that use them. The uniform part of q is a constant
@@ -11,7 +12,7 @@ over classes: its share of the loss and of both gradients needs only the sum of 
 N tokens, D width, V vocabulary, C tokens of a chunk.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,32 +23,63 @@ CHUNK_LOGITS = {"cpu": 4_000_000, "cuda": 64_000_000}
 
 
 def linear_cross_entropy(
-    hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor, label_smoothing: float
+    hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor, label_smoothing: float, bias_V: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Sums over tokens that are not pad.
+    """Sums over tokens that are not pad, and whose bias is not -inf.
 
     Returns:
         The smoothed loss (differentiable) and the plain negative log-likelihood (not), in nats, float32 (float64
         for float64 input).
     """
-    loss, nll = _LinearCrossEntropy.apply(hidden_ND, weight_VD, target_N, label_smoothing)
+    loss, nll = _LinearCrossEntropy.apply(hidden_ND, weight_VD, target_N, label_smoothing, bias_V)
     return loss, nll
+
+
+class _Spread(NamedTuple):
+    """The classes that smoothing gives something to."""
+
+    num_classes: float | Tensor
+    sum_of_rows_D: Tensor
+    sum_of_biases: float | Tensor
+    is_in_V: Tensor | None
+    """1 or 0; None: all but pad."""
+
+    def take(self, grad_weight_VD: Tensor, row_D: Tensor, grad_bias_V: Tensor | None, number: Tensor) -> None:
+        """Subtracts from the gradients of these classes what each has from smoothing."""
+        if self.is_in_V is None:
+            grad_weight_VD -= row_D
+            grad_weight_VD[PAD] += row_D
+        else:
+            grad_weight_VD.addr_(self.is_in_V, row_D, alpha=-1)
+        if grad_bias_V is not None and self.is_in_V is not None:
+            grad_bias_V -= number * self.is_in_V
+
+
+def _spread(weight: Tensor, bias: Tensor | None, wide: torch.dtype) -> _Spread:
+    if bias is None:
+        return _Spread(weight.size(0) - 1, weight.to(wide).sum(dim=0) - weight[PAD].to(wide), 0.0, None)
+    is_in_V = ~bias.isneginf()
+    is_in_V[PAD] = False
+    sum_of_biases = bias.to(wide).where(is_in_V, 0.0).sum()
+    is_in_V = is_in_V.to(wide)
+    return _Spread(is_in_V.sum(), is_in_V @ weight.to(wide), sum_of_biases, is_in_V)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden_ND: Tensor, weight: Tensor, target_N: Tensor, smoothing: float
+        ctx: Any, hidden_ND: Tensor, weight: Tensor, target_N: Tensor, smoothing: float, bias: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         N, (V, D) = hidden_ND.size(0), weight.shape
         wide = torch.promote_types(hidden_ND.dtype, torch.float32)
         weight_VD = weight.to(hidden_ND.dtype)
         real_N1 = (target_N != PAD).unsqueeze(1)
-        uniform = smoothing / (V - 1)
-        sum_of_rows_D = weight.to(wide).sum(dim=0) - weight[PAD].to(wide)
-        wants_grad = any(ctx.needs_input_grad[:2])
+        spread = _spread(weight, bias, wide)
+        uniform = smoothing / spread.num_classes
+        wants_grad = any(ctx.needs_input_grad)
         grad_hidden = torch.empty_like(hidden_ND) if wants_grad else None
         grad_weight = weight.new_zeros(V, D, dtype=wide) if wants_grad else None
+        grad_bias = None if bias is None else bias.new_zeros(V, dtype=wide)
         loss, nll = (hidden_ND.new_zeros((), dtype=wide) for _ in range(2))
         chunk = max(1, min(N, CHUNK_LOGITS.get(hidden_ND.device.type, CHUNK_LOGITS["cuda"]) // V))
         # float16 cannot hold small probabilities; bfloat16 can, and softmax adds up in float32 within.
@@ -59,11 +91,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
             h_CD, y_C1, real_C1 = hidden_ND[i : i + chunk], target_N[i : i + chunk, None], real_N1[i : i + chunk]
             C = h_CD.size(0)
             logits_CV = torch.mm(h_CD, weight_VD.t(), out=logits_room[:C])
+            if bias is not None:
+                logits_CV += bias.to(logits_CV.dtype)
             p_CV = torch.softmax(logits_CV, dim=1, dtype=p_dtype, out=p_room[:C])
             p_C1 = p_CV.gather(1, y_C1)
             nll_C1 = p_C1.to(wide).clamp_min(torch.finfo(torch.float32).tiny).log().neg()
             lse_C1 = logits_CV.gather(1, y_C1).to(wide) + nll_C1
-            mean_logit_C1 = (h_CD.to(wide) @ sum_of_rows_D).unsqueeze(1) / (V - 1)
+            sum_of_logits_C = h_CD.to(wide) @ spread.sum_of_rows_D + spread.sum_of_biases
+            mean_logit_C1 = sum_of_logits_C.unsqueeze(1) / spread.num_classes
             smoothed_C1 = (1 - smoothing) * nll_C1 + smoothing * (lse_C1 - mean_logit_C1)
             nll += nll_C1.where(real_C1, 0).sum()
             loss += smoothed_C1.where(real_C1, 0).sum()
@@ -74,16 +109,19 @@ class _LinearCrossEntropy(torch.autograd.Function):
             torch.mm(p_CV, weight_VD, out=grad_hidden[i : i + chunk])
             # A pad token's row would have to vanish from p (C x V); it vanishes from h (C x D) instead.
             grad_weight += p_CV.t() @ (h_CD * real_C1)
+            if grad_bias is not None:
+                grad_bias += p_CV.t() @ real_C1[:, 0].to(p_CV.dtype)
         if grad_hidden is not None and grad_weight is not None:
-            grad_hidden = (grad_hidden - (uniform * sum_of_rows_D).to(grad_hidden.dtype)) * real_N1
+            grad_hidden = (grad_hidden - (uniform * spread.sum_of_rows_D).to(grad_hidden.dtype)) * real_N1
             rest_D = uniform * (hidden_ND * real_N1).sum(dim=0, dtype=wide)
-            grad_weight -= rest_D
-            grad_weight[PAD] += rest_D
-            ctx.save_for_backward(grad_hidden, grad_weight.to(weight.dtype))
+            spread.take(grad_weight, rest_D, grad_bias, uniform * real_N1.sum())
+            ctx.save_for_backward(grad_hidden, grad_weight.to(weight.dtype), grad_bias)
         ctx.mark_non_differentiable(nll)
         return loss, nll
 
     @staticmethod
-    def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        grad_hidden, grad_weight = ctx.saved_tensors
-        return grad_hidden * grad_loss.to(grad_hidden.dtype), grad_weight * grad_loss, None, None
+    def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, Tensor | None]:
+        grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
+        if grad_bias is not None:
+            grad_bias = (grad_bias * grad_loss).to(grad_weight.dtype)
+        return grad_hidden * grad_loss.to(grad_hidden.dtype), grad_weight * grad_loss, None, None, grad_bias

@@ -32,5 +32,9 @@ class Objective(nn.Module):
         """Sums over the target tokens: smoothed loss, and plain negative log-likelihood without gradient; in nats."""
         hidden_BTD = self.states(src_BS, src_lengths_B, tgt_in_BT)
         return linear_cross_entropy(
-            hidden_BTD.flatten(0, 1), self.model.output, tgt_out_BT.flatten(), self.label_smoothing
+            hidden_BTD.flatten(0, 1),
+            self.model.output,
+            tgt_out_BT.flatten(),
+            self.label_smoothing,
+            self.model.output_bias,
         )

@@ -32,7 +32,7 @@ def test_translate_gives_one_line_for_each(trained: tuple[Path, Result]) -> None
     assert len(lines) == len(HARD_LINES) + 1
     assert lines[1] == lines[3] == ""
     assert lines[0] == lines[6]
-    assert "1 of 7 lines cut" in result.stderr
+    assert " length limit" in result.stderr
 
 
 def test_translate_takes_bytes_that_are_no_utf8_and_a_last_line_without_end(trained: tuple[Path, Result]) -> None:

@@ -1,29 +1,17 @@
 """Search against exhaustive search and against itself."""
 
 import math
-import random
 
 import pytest
 import torch
-from toy import ToyModel, batch, up_to
+from toy import ToyModel, assert_same, batch, naive_beam_search, sentences, up_to
 
 from mtformer.decoding.beam import beam_search
 from mtformer.decoding.limits import Limits
-from mtformer.decoding.protocol import Hypothesis
 from mtformer.decoding.stepwise import greedy
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
 TEN = [4, 5, 6, 5, 4, 6, 6, 4, 5, 5]
-
-
-def sentences(count: int, seed: int = 0) -> list[list[int]]:
-    rng = random.Random(seed)
-    return [[rng.choice((4, 5, 6)) for _ in range(rng.randint(1, 9))] for _ in range(count)]
-
-
-def assert_same(ours: list[Hypothesis], theirs: list[Hypothesis]) -> None:
-    assert [h.tokens for h in ours] == [h.tokens for h in theirs]
-    assert [h.score for h in ours] == pytest.approx([h.score for h in theirs], rel=1e-5)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
@@ -35,6 +23,49 @@ def test_a_beam_that_holds_everything_is_exhaustive_search(alpha: float, fewest:
         found = beam_search(model, *batch(TEN), 128, alpha, up_to(4, fewest))[0]
         assert len(everything) == (121 if fewest == 0 else 117)
         assert_same(found, everything)
+
+
+@pytest.mark.parametrize("early_stopping", [True, False])
+@pytest.mark.parametrize("beam_size", [1, 2, 3, 7])
+@pytest.mark.parametrize("alpha", [0.0, 0.8])
+def test_narrow_beams_search_as_the_plain_program_does(alpha: float, beam_size: int, early_stopping: bool) -> None:
+    model, many = ToyModel(seed=8), sentences(15, seed=8)
+    limits = Limits(max_length_ratio=0.8, min_length_ratio=0.2)
+    together = beam_search(model, *batch(*many), beam_size, alpha, limits, early_stopping=early_stopping)
+    for source, n_best in zip(many, together, strict=True):
+        how = {"early_stopping": early_stopping}
+        assert_same(n_best, naive_beam_search(model, (*source, EOS), beam_size, alpha, limits, **how))
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
+def test_going_on_until_none_can_win_finds_what_is_at_least_as_good(alpha: float) -> None:
+    src, better = batch(*sentences(60, seed=4)), 0
+    early = beam_search(ToyModel(seed=6), *src, 3, alpha, Limits())
+    late = beam_search(ToyModel(seed=6), *src, 3, alpha, Limits(), early_stopping=False)
+    for first, second in zip(early, late, strict=True):
+        assert all(b.score >= a.score - 1e-6 for a, b in zip(first, second, strict=True))
+        better += second[0].score > first[0].score
+    assert better > 20 if alpha > 1 else better < 20, "longer ones win where length counts for them"
+
+
+def test_going_on_until_none_can_win_ends_when_none_can() -> None:
+    """Without a length penalty whatever is worse than what has ended stays so: no need to go on to the limit."""
+    many = sentences(40, seed=5)
+    working, expected = ToyModel(seed=7), ToyModel(seed=7)
+    found = beam_search(working, *batch(*many), 3, 0.0, up_to(60), early_stopping=False)
+    longest = sum(3 * (max(len(h.tokens) for h in n_best) + 1) for n_best in found)
+    assert working.num_rows < 4 * longest < 3 * len(many) * 61 / 2
+    for source, n_best in zip(many, found, strict=True):
+        assert_same(n_best, beam_search(expected, *batch(source), 3, 0.0, up_to(60), early_stopping=False)[0])
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
+def test_without_early_stopping_a_narrower_beam_finds_the_best_of_all(alpha: float) -> None:
+    for seed in range(40):
+        model = ToyModel(seed, vocab=6)
+        best = model.exhaustive((*TEN, EOS), alpha, 0, 4)[0]  # of 121, of which up to 81 have the same length
+        found = beam_search(model, *batch(TEN), 12, alpha, up_to(4), early_stopping=False)[0]
+        assert_same(found[:1], [best])
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])

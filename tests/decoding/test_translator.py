@@ -51,7 +51,7 @@ def test_scores_are_the_models_own_without_cache(translator: Translator, beam_si
 def test_bf16_is_the_same_up_to_rounding(run: RunDir, translator: Translator, beam_size: int) -> None:
     lines = random_lines(40, seed=1)
     narrow = Translator.load(run.path, device="cpu", precision="bf16")
-    assert narrow.engine.dtype == "bfloat16"
+    assert narrow.engine.dtype == "bf16"
     translations = narrow.translate(lines, beam_size=beam_size)
     exact = scores_without_cache(translator, lines, translations)
     assert sum(t.score for t in translations) == pytest.approx(sum(exact), rel=0.03)

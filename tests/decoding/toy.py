@@ -1,13 +1,21 @@
-"""Random lines, and a toy model: the next token's distribution hangs on the source and the whole prefix."""
+"""Random lines, a toy model (the next token's distribution hangs on the source and the whole prefix), and searches over
+it that are too plain to be wrong."""
 
 import itertools
+import math
 import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
+from mtformer.config.schema import ModelConfig
 from mtformer.decoding.limits import Limits
-from mtformer.decoding.protocol import Hypothesis
+from mtformer.decoding.protocol import ExactLogits, Hypothesis
+from mtformer.model.transformer import Transformer
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
 WORDS = [
@@ -15,10 +23,14 @@ WORDS = [
     *("und", "im", "auf", "neben", "rot", "blau", "gross"),
 ]
 VOCAB = 7  # pad, unk, bos, eos and three words
+Steer = Callable[[tuple[int, ...], list[float]], list[float]]
+"""(tokens so far, log-probability of each token) -> what search takes them for; -inf: it must not come."""
 
 
 class ToyCache:
     """Rows remember their prefix as text; `keep` and `reorder` are the plainest that meet the contract."""
+
+    exact_logits: ExactLogits | None = None
 
     def __init__(self, sources: list[tuple[int, ...]], num_beams: int, max_length: int) -> None:
         self.num_beams = num_beams
@@ -85,6 +97,62 @@ class ToyModel:
         return sorted(found, key=lambda hypothesis: hypothesis.score, reverse=True)
 
 
+def naive_beam_search(
+    model: ToyModel,
+    source: tuple[int, ...],
+    beam_size: int,
+    alpha: float,
+    limits: Limits,
+    *,
+    steer: Steer = lambda tokens, own: own,
+    num_groups: int = 1,
+    penalty: float = 0.0,
+    early_stopping: bool = True,
+) -> list[Hypothesis]:
+    """What `beam_search` promises for one sentence, over lists of Python's own numbers."""
+    fewest, most = (int(bound) for bound in limits.bounds(torch.tensor([len(source)])))
+    R = beam_size // num_groups
+    living: list[list[tuple[float, tuple[int, ...]]]] = [[(0.0, ())] for _ in range(num_groups)]
+    ended: list[list[tuple[float, tuple[int, ...]]]] = [[] for _ in range(num_groups)]
+    is_done = [False] * num_groups
+    for position in range(most + 1):
+        taken: Counter[int] = Counter()
+        for group in range(num_groups):
+            candidates = []
+            for score, tokens in living[group]:
+                own = model.logits(source, (BOS, *tokens)).double().log_softmax(0).tolist()
+                for token, log_prob in enumerate(_within(steer(tokens, own), own, position, fewest, most)):
+                    if log_prob > -math.inf:
+                        candidates.append((score + log_prob, tokens, token))
+            candidates.sort(key=lambda one: penalty * taken[one[2]] - one[0])
+            taken.update(token for _, _, token in candidates[:R])
+            if not is_done[group]:
+                ended[group] += [(score, tokens) for score, tokens, token in candidates[:R] if token == EOS]
+            living[group] = [(score, (*tokens, token)) for score, tokens, token in candidates if token != EOS][:R]
+            worst = sorted((s / (len(t) + 1) ** alpha for s, t in ended[group]), reverse=True)[R - 1 : R]
+            can_win = any(s / (most + 1) ** alpha > worst[0] for s, _ in living[group]) if worst else True
+            is_done[group] |= bool(worst) and (early_stopping or not can_win)
+    ranked = []
+    for of_group in ended:
+        ranked += sorted(((s / (len(t) + 1) ** alpha, t) for s, t in of_group), key=lambda one: -one[0])[:R]
+    found = []
+    for _, tokens in sorted(ranked, key=lambda one: -one[0]):
+        each = model.token_log_probabilities(source, list(tokens))
+        found.append(Hypothesis(list(tokens), sum(each) / (len(tokens) + 1) ** alpha, sum(each), each))
+    return found
+
+
+def _within(steered: Sequence[float], own: Sequence[float], position: int, fewest: int, most: int) -> list[float]:
+    """Lengths kept, pad and bos left out; eos where nothing else may come."""
+    allowed = [
+        -math.inf if token in (PAD, BOS) or (position >= most) or (token == EOS and position < fewest) else log_prob
+        for token, log_prob in enumerate(steered)
+    ]
+    if max(allowed) == -math.inf:
+        allowed[EOS] = own[EOS]
+    return allowed
+
+
 def batch(*sources: list[int]) -> tuple[Tensor, Tensor]:
     """Word ids -> (src_BS, src_lengths_B), eos added."""
     rows = [[*source, EOS] for source in sources]
@@ -95,6 +163,42 @@ def batch(*sources: list[int]) -> tuple[Tensor, Tensor]:
 def up_to(most: int, fewest: int = 0) -> Limits:
     """Limits of `fewest` to `most` tokens for a source of 10 words."""
     return Limits(max_length_ratio=1.0, min_length_ratio=fewest / 10, max_tokens=most)
+
+
+def tiny_transformer(seed: int, vocab: int = 40, **changes: Any) -> Transformer:
+    """A real model of random weights, in evaluation mode; `changes` are of its config."""
+    config = {
+        "d_model": 16,
+        "num_heads": 2,
+        "d_ff": 32,
+        "num_encoder_layers": 2,
+        "num_decoder_layers": 2,
+        "max_positions": 64,
+    }
+    torch.manual_seed(seed)
+    model = Transformer(ModelConfig.model_validate({**config, **changes}), vocab, vocab).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2.0)  # Sharper distributions than fresh weights give.
+    return model
+
+
+def random_ids(count: int, seed: int, vocab: int = 40) -> list[list[int]]:
+    """Sentences of one to twelve ids, special ones left out."""
+    rng = random.Random(seed)
+    return [rng.choices(range(4, vocab), k=rng.randint(1, 12)) for _ in range(count)]
+
+
+def sentences(count: int, seed: int = 0) -> list[list[int]]:
+    """Sources of one to nine words of the toy's vocabulary."""
+    rng = random.Random(seed)
+    return [[rng.choice((4, 5, 6)) for _ in range(rng.randint(1, 9))] for _ in range(count)]
+
+
+def assert_same(ours: Sequence[Hypothesis], theirs: Sequence[Hypothesis]) -> None:
+    """The same tokens in the same order, with the same scores up to rounding."""
+    assert [h.tokens for h in ours] == [h.tokens for h in theirs]
+    assert [h.score for h in ours] == pytest.approx([h.score for h in theirs], rel=1e-5)
 
 
 def random_lines(count: int, seed: int) -> list[str]:

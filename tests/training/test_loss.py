@@ -21,18 +21,20 @@ def example(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]
     return hidden, weight, target
 
 
-def naive(hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float) -> Tensor:
-    """- sum_v q_v log p_v; q gives smoothing / (V - 1) to each class but pad, and what remains to the target."""
-    total = hidden.new_zeros(())
+def naive(hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float, bias: Tensor | None = None) -> Tensor:
+    """- sum_v q_v log p_v; q gives an equal part of smoothing to each class that can come, the rest to the target."""
+    total, bias = hidden.new_zeros(()), weight.new_zeros(V) if bias is None else bias
+    can_come = bias != -math.inf
     for h, y in zip(hidden, target.tolist(), strict=True):
         if y == PAD:
             continue
-        log_p = torch.log_softmax(weight @ h, dim=0)
-        q = torch.full_like(log_p, smoothing / (V - 1))
+        log_p = torch.log_softmax(weight[can_come] @ h + bias[can_come], dim=0)
+        q = torch.zeros(V, dtype=log_p.dtype)
+        q[can_come] = smoothing / int(can_come[PAD + 1 :].sum())
         q[PAD] = 0.0
         q[y] += 1 - smoothing
         assert math.isclose(q.sum().item(), 1.0, rel_tol=1e-6)
-        total = total - (q * log_p).sum()
+        total = total - (q[can_come] * log_p).sum()
     return total
 
 
@@ -51,6 +53,31 @@ def test_equals_the_naive_formula(smoothing: float, chunk_tokens: int, monkeypat
         torch.testing.assert_close(grad, expected_grad, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("closed", [[], [2], [PAD, 2, 7]])
+def test_with_a_bias_equals_the_naive_formula(
+    smoothing: float, closed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where some classes can never come."""
+    monkeypatch.setitem(loss_module.CHUNK_LOGITS, "cpu", 7 * V)
+    hidden, weight, target = example()
+    bias = torch.randn(V, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    bias[closed] = -math.inf
+    bias.requires_grad_()
+    for piece in closed[-2:]:
+        target[target == piece] = 5
+    everything = (hidden, weight, bias)
+    expected = naive(hidden, weight, target, smoothing, bias)
+    expected_grads = torch.autograd.grad(expected * 0.3, everything)
+    loss, nll = linear_cross_entropy(hidden, weight, target, smoothing, bias)
+    grads = torch.autograd.grad(loss * 0.3, everything)
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(nll, naive(hidden, weight, target, 0.0, bias), rtol=1e-12, atol=1e-12)
+    for grad, expected_grad in zip(grads, expected_grads, strict=True):
+        torch.testing.assert_close(grad, expected_grad, rtol=1e-10, atol=1e-12)
+    assert not grads[2][closed].any()
+
+
 def test_equals_torch_without_smoothing() -> None:
     hidden, weight, target = example()
     loss, _ = linear_cross_entropy(hidden, weight, target, 0.0)
@@ -66,18 +93,22 @@ def test_pad_tokens_give_no_loss_and_no_gradient() -> None:
     assert all(not grad.any() for grad in grads)
 
 
+@pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 4e-3)])
-def test_narrow_states_keep_loss_and_weight_gradient_wide(dtype: torch.dtype, tolerance: float) -> None:
+def test_narrow_states_keep_loss_and_weight_gradient_wide(dtype: torch.dtype, tolerance: float, has_bias: bool) -> None:
     hidden, weight, target = example(torch.float32)
     narrow = hidden.detach().to(dtype).requires_grad_()
-    loss, _ = linear_cross_entropy(narrow, weight, target, 0.1)
-    grad_hidden, grad_weight = torch.autograd.grad(loss, (narrow, weight))
-    expected = naive(hidden, weight, target, 0.1)
-    expected_hidden, expected_weight = torch.autograd.grad(expected, (hidden, weight))
-    assert (loss.dtype, grad_hidden.dtype, grad_weight.dtype) == (torch.float32, dtype, torch.float32)
+    biases = (torch.linspace(-1.0, 1.0, V).requires_grad_(),) if has_bias else ()
+    loss, _ = linear_cross_entropy(narrow, weight, target, 0.1, *biases)
+    grad_hidden, *grads = torch.autograd.grad(loss, (narrow, weight, *biases))
+    expected = naive(hidden, weight, target, 0.1, *biases)
+    expected_hidden, *expected_grads = torch.autograd.grad(expected, (hidden, weight, *biases))
+    assert (loss.dtype, grad_hidden.dtype) == (torch.float32, dtype)
+    assert all(grad.dtype == torch.float32 for grad in grads)
     torch.testing.assert_close(loss, expected, rtol=tolerance, atol=0)
     assert (grad_hidden.float() - expected_hidden).norm() < tolerance * expected_hidden.norm()
-    assert (grad_weight - expected_weight).norm() < tolerance * expected_weight.norm()
+    for grad, expected_grad in zip(grads, expected_grads, strict=True):
+        assert (grad - expected_grad).norm() < tolerance * expected_grad.norm()
 
 
 def test_a_hopeless_token_has_a_finite_loss() -> None:

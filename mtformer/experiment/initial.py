@@ -1,0 +1,71 @@
+"""`training.init_from`: a run that begins with the tokenizer and the weights of another one."""
+
+import logging
+from typing import Any
+
+from mtformer.config.loading import load_config
+from mtformer.config.schema import Config, ModelConfig
+from mtformer.decoding.weights import find_weights
+from mtformer.errors import CheckpointError, ConfigError
+from mtformer.rundir import RunDir
+from mtformer.text.tokenizer import TokenizerPair
+from mtformer.training.step import TrainingStep
+
+FREE = ("dropout", "attention_dropout", "activation_dropout")
+"""Settings of the model that its weights do not depend on."""
+log = logging.getLogger("mtformer")
+
+
+def initial_tokenizers(config: Config) -> TokenizerPair:
+    """Those of the run that `training.init_from` names.
+
+    Raises:
+        ConfigError: when there is no such run, or its model is not of the shape that the config has.
+    """
+    base, its = _open(config)
+    for key, there, here in _differences(its.model, config.model):
+        raise ConfigError(
+            f"training.init_from: model.{key} is {there!r} in {base.path} and {here!r} here; use the same"
+        )
+    tokenizers = TokenizerPair.load(base.tokenizer)
+    if tokenizers.joint != config.tokenizer.joint:
+        raise ConfigError(
+            f"training.init_from: {base.path} needs tokenizer.joint: {str(tokenizers.joint).lower()}; set it so"
+        )
+    return tokenizers
+
+
+def take_initial_weights(config: Config, tokenizers: TokenizerPair, step: TrainingStep) -> None:
+    """Puts the weights of the run that `training.init_from` names into the model of a run at its beginning.
+
+    Raises:
+        ConfigError: when there is no such run, or its tokenizer is not the one that this run has.
+        CheckpointError: when its weights are missing, damaged, or of another shape.
+    """
+    base, its = _open(config)
+    theirs = TokenizerPair.load(base.tokenizer)
+    if (theirs.src.sha256, theirs.tgt.sha256) != (tokenizers.src.sha256, tokenizers.tgt.sha256):
+        raise ConfigError(
+            f"training.init_from: the tokenizer of {base.path} is not the one that this run has; start it anew with "
+            "--overwrite"
+        )
+    path = find_weights(base, None, its.training.best_metric)
+    step.load_weights(path)
+    log.info("beginning with the weights of %s", path)
+
+
+def _open(config: Config) -> tuple[RunDir, Config]:
+    """The run, and its config."""
+    assert config.training.init_from is not None
+    try:
+        base = RunDir.open(config.training.init_from)
+    except CheckpointError as error:
+        raise ConfigError(f"training.init_from: {error}") from error
+    return base, load_config(base.config).config
+
+
+def _differences(theirs: ModelConfig, own: ModelConfig) -> list[tuple[str, Any, Any]]:
+    """(key, their value, own value) of what weights depend on."""
+    free = (*FREE, "max_positions") if own.positions != "learned" else FREE  # computed ones are as many as one likes
+    there, here = theirs.model_dump(), own.model_dump()
+    return [(key, there[key], here[key]) for key in there if there[key] != here[key] and key not in free]

@@ -1,0 +1,286 @@
+"""The way in: a Hugging Face Marian folder, as published for OPUS-MT, made into a bundle with the same numbers."""
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from mtformer.config.loading import dump_config
+from mtformer.config.schema import Config
+from mtformer.errors import CheckpointError
+from mtformer.export.huggingface import tensor_names
+from mtformer.export.marian_tokenizer import SpecialRows, source_side, target_side
+from mtformer.model.positions import sinusoid
+from mtformer.model.transformer import Transformer
+from mtformer.rundir import RunDir, atomic_folder
+from mtformer.text.tokenizer import BOS, PAD, SRC, TGT
+from mtformer.weights import read_weights
+
+FOLDER = (
+    "a Marian folder has config.json, vocab.json, source.spm, target.spm, and model.safetensors or pytorch_model.bin"
+)
+DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(("encoder_layers", "decoder_layers"), 12),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 16),
+    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 4096),
+    "d_model": 1024,
+    "max_position_embeddings": 1024,
+    "activation_function": "gelu",
+    "dropout": 0.1,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
+    "eos_token_id": 0,
+    "pad_token_id": 58100,
+    "decoder_start_token_id": 58100,
+    "scale_embedding": False,
+}
+"""What holds where config.json says nothing."""
+ONLY = {
+    "model_type": "marian",
+    "scale_embedding": True,
+    "share_encoder_decoder_embeddings": True,
+    "tie_word_embeddings": True,
+    "normalize_before": False,
+    "normalize_embedding": False,
+    "add_final_layer_norm": False,
+    "static_position_embeddings": True,
+}
+"""Settings of which one value can be imported; but for the first two it is what holds where they are left out."""
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
+"""Ours by the names of theirs."""
+EMBEDDINGS = (
+    "model.shared.weight",
+    "model.encoder.embed_tokens.weight",
+    "model.decoder.embed_tokens.weight",
+    "lm_head.weight",
+)
+"""Names of the one matrix; which of them a file has depends on the version that wrote it."""
+POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+BIAS = "final_logits_bias"
+UNDETERMINED = "und"
+"""ISO 639's code of a language that nobody told."""
+log = logging.getLogger("mtformer")
+
+
+def import_marian(source: Path, target: Path) -> None:
+    """Makes a bundle of a Marian folder: it translates the same, and other runs can begin with it.
+
+    Source and target get vocabularies of their own, so the source's embeddings are not tied any more. The decoder
+    starts with bos, whose embedding is that of Marian's start, its pad; Marian cannot write that, so its bias is -inf.
+
+    Args:
+        source: the folder to read.
+        target: the folder to write.
+
+    Raises:
+        CheckpointError: when the target exists; when a file is missing or damaged, or says something that our model
+            cannot represent.
+    """
+    if target.exists():
+        raise CheckpointError(f"{target}: exists already; name another folder")
+    settings = _read_settings(source / "config.json")
+    vocabulary = _read_vocabulary(source / "vocab.json")
+    special = _special_rows(source, settings, vocabulary)
+    sides = {
+        SRC: source_side(*_read_spm(source / "source.spm"), vocabulary, special),
+        TGT: target_side(*_read_spm(source / "target.spm"), vocabulary, special),
+    }
+    search = _read_json(source / "generation_config.json") if (source / "generation_config.json").exists() else settings
+    config = _config(source, settings, search, len(sides[TGT].rows))
+    weights = _weights(source, config, len(vocabulary), sides[SRC].rows, sides[TGT].rows)
+    if special.start in (special.pad, special.unk, special.eos):
+        weights["output_bias"][BOS] = -torch.inf
+    if search.get("renormalize_logits") and [special.pad] in (search.get("bad_words_ids") or ()):
+        weights["output_bias"][PAD] = -torch.inf
+    with atomic_folder(target) as folder:
+        inside = RunDir(folder)
+        inside.tokenizer.mkdir()
+        for name, side in sides.items():
+            (inside.tokenizer / name).write_bytes(side.model)
+        save_file(weights, inside.bundle_weights)
+        inside.config.write_text(dump_config(config), encoding="utf-8")
+
+
+def _read_spm(path: Path) -> tuple[Path, bytes]:
+    return path, _read(path)
+
+
+def _read(path: Path) -> bytes:
+    """The bytes of a file of the folder; raises CheckpointError when it cannot be read."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: no such file; {FOLDER}") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(_read(path))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: not JSON ({error}); copy it again") from error
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path}: not a JSON object; copy it again")
+    return values
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    """config.json with its defaults; raises CheckpointError on the first setting that we do not have."""
+    settings = {**DEFAULTS, **_read_json(path)}
+    for key, value in ONLY.items():
+        if settings.get(key, None if key == "model_type" else value) != value:
+            raise CheckpointError(f"{path}: {key} {settings.get(key)!r} cannot be imported, only {value!r}")
+    for what in ("attention_heads", "ffn_dim"):
+        pair = settings[f"encoder_{what}"], settings[f"decoder_{what}"]
+        if pair[0] != pair[1]:
+            raise CheckpointError(
+                f"{path}: {what} {pair[0]} of the encoder and {pair[1]} of the decoder: must be equal"
+            )
+    if settings["activation_function"] not in ACTIVATIONS:
+        raise CheckpointError(
+            f"{path}: activation_function {settings['activation_function']!r} cannot be imported, "
+            f"only {', '.join(ACTIVATIONS)}"
+        )
+    return settings
+
+
+def _read_vocabulary(path: Path) -> dict[str, int]:
+    """Row of the embeddings by piece."""
+    vocabulary = _read_json(path)
+    if sorted(map(str, vocabulary.values())) != sorted(map(str, range(len(vocabulary)))):
+        raise CheckpointError(f"{path}: its ids are not the numbers from 0 to {len(vocabulary) - 1}, each once")
+    return {text: int(row) for text, row in vocabulary.items()}
+
+
+def _special_rows(source: Path, settings: Mapping[str, Any], vocabulary: Mapping[str, int]) -> SpecialRows:
+    for key, text in (("pad_token_id", "<pad>"), ("eos_token_id", "</s>")):
+        if text not in vocabulary or vocabulary[text] != settings[key]:
+            raise CheckpointError(
+                f"{source}: {key} is {settings[key]} in config.json, but '{text}' {vocabulary.get(text)} in vocab.json"
+            )
+    start = settings["decoder_start_token_id"]
+    if start not in vocabulary.values():
+        raise CheckpointError(f"{source}: decoder_start_token_id {start} of config.json is no id of vocab.json")
+    if "<unk>" not in vocabulary:
+        raise CheckpointError(f"{source}: vocab.json has no '<unk>'")
+    return SpecialRows(vocabulary["<pad>"], vocabulary["<unk>"], start, vocabulary["</s>"])
+
+
+def _config(source: Path, settings: Mapping[str, Any], search: Mapping[str, Any], vocab_size: int) -> Config:
+    """The experiment that the folder could be of; search is as in Hugging Face."""
+    languages = source / "tokenizer_config.json"
+    names = _read_json(languages) if languages.exists() else {}
+    decoding: dict[str, Any] = {
+        "beam_size": search.get("num_beams") or 1,
+        "length_penalty": search.get("length_penalty", 1.0),
+        "early_stopping": search.get("early_stopping", False) != "never",
+    }
+    if search.get("early_stopping", False) is False:
+        log.warning("%s: early_stopping false has no counterpart here; search ends as with true", source)
+    if search.get("max_length"):  # with the decoder's start and eos; nothing else limits it there
+        decoding["max_length"] = max(1, search["max_length"] - 2)
+        decoding["max_length_ratio"] = float(decoding["max_length"])
+    tree = {
+        "data": {
+            "src_lang": names.get("source_lang") or UNDETERMINED,
+            "tgt_lang": names.get("target_lang") or UNDETERMINED,
+            "filters": {"max_tokens": settings["max_position_embeddings"] - 1},
+        },
+        "tokenizer": {"joint": False, "vocab_size": vocab_size},
+        "model": {
+            "d_model": settings["d_model"],
+            "num_heads": settings["encoder_attention_heads"],
+            "d_ff": settings["encoder_ffn_dim"],
+            "num_encoder_layers": settings["encoder_layers"],
+            "num_decoder_layers": settings["decoder_layers"],
+            **{key: settings[key] for key in ("dropout", "attention_dropout", "activation_dropout")},
+            "norm_position": "post",
+            "activation": ACTIVATIONS[settings["activation_function"]],
+            "max_positions": settings["max_position_embeddings"],
+            "tie_embeddings": "output",
+            "output_bias": True,
+        },
+        "decoding": decoding,
+    }
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise CheckpointError(f"{source}: config.json cannot be imported: {where} {first['msg']}") from error
+
+
+def _weights(
+    source: Path, config: Config, num_rows: int, src_rows: list[int], tgt_rows: list[int]
+) -> dict[str, Tensor]:
+    """All weights by our names, float32."""
+    path, theirs = _read_tensors(source)
+    shared = _embeddings(path, theirs, num_rows)
+    _check_positions(path, theirs, config.model.max_positions, config.model.d_model)
+    bias_V = theirs.pop(BIAS, shared.new_zeros(num_rows)).flatten()
+    if len(bias_V) != num_rows:
+        raise CheckpointError(f"{path}: {BIAS} has {len(bias_V)} numbers for the {num_rows} pieces of vocab.json")
+    weights = {"src_embedding": shared[src_rows], "tgt_embedding": shared[tgt_rows], "output_bias": bias_V[tgt_rows]}
+    for name, parts in tensor_names(config.model):
+        for part in parts:
+            if part not in theirs:
+                raise CheckpointError(f"{path}: has no {part}, which config.json asks for")
+        weights[name] = torch.cat([theirs.pop(part) for part in parts])
+    for name in theirs:
+        raise CheckpointError(f"{path}: has {name}, which no Marian model that can be imported has")
+    with torch.device("meta"):
+        model = Transformer(config.model, len(src_rows), len(tgt_rows))
+    for name, parameter in model.named_parameters():
+        if parameter.shape != weights[name].shape:
+            shapes = f"{list(weights[name].shape)} in the file and {list(parameter.shape)} by config.json"
+            raise CheckpointError(f"{path}: {name} is {shapes}")
+    return weights
+
+
+def _read_tensors(source: Path) -> tuple[Path, dict[str, Tensor]]:
+    """The file of weights, and what is in it; nothing in it can run code."""
+    path = source / "model.safetensors"
+    if path.exists():
+        tensors: Any = read_weights(path)
+    else:
+        path = source / "pytorch_model.bin"
+        if not path.exists():
+            raise CheckpointError(f"{source}: neither model.safetensors nor pytorch_model.bin; {FOLDER}")
+        try:
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:  # of pickle, zipfile and torch
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise CheckpointError(f"{path}: not weights that load without running code ({reason})") from error
+    if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+        raise CheckpointError(f"{path}: not a dictionary of tensors")
+    return path, {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def _embeddings(path: Path, theirs: dict[str, Tensor], num_rows: int) -> Tensor:
+    """The one matrix (V, D), under whatever names it stands."""
+    found = {name: theirs.pop(name) for name in EMBEDDINGS if name in theirs}
+    if not found:
+        raise CheckpointError(f"{path}: has no {EMBEDDINGS[0]}")
+    first, *others = found.items()
+    for name, tensor in others:
+        if not torch.equal(tensor, first[1]):
+            raise CheckpointError(f"{path}: {name} is not {first[0]}; only one matrix for both can be imported")
+    if len(first[1]) != num_rows:
+        raise CheckpointError(f"{path}: {first[0]} has {len(first[1])} rows for the {num_rows} pieces of vocab.json")
+    return first[1]
+
+
+def _check_positions(path: Path, theirs: dict[str, Tensor], num_positions: int, D: int) -> None:
+    """Those in the file, if there are any, are the sinusoids that we compute."""
+    table = sinusoid(num_positions, D)
+    for name in POSITIONS:
+        found = theirs.pop(name, table)
+        if found.shape != table.shape or not torch.allclose(found, table, rtol=0.0, atol=1e-3):
+            raise CheckpointError(f"{path}: {name} is no table of sinusoids; other positions cannot be imported")

@@ -1,0 +1,195 @@
+"""The tokenizer files of a Marian model as SentencePiece models with our ids.
+
+Marian has two SentencePiece models, which only cut text into pieces, and one vocabulary, `vocab.json`, that gives the
+pieces of both their ids. Ours is the SentencePiece model itself, so two are built that cut as those do:
+
+- the source's has the pieces of source.spm. Each finds its embedding by its text; one that vocab.json lacks means unk.
+  What source.spm does not know is looked up in vocab.json too, so whatever of its pieces consist of nothing but
+  characters that source.spm never saw are added. (A run of several such characters that is no piece of vocab.json as a
+  whole is one unk for Marian; here those of them that vocab.json has stand for themselves.)
+- the target's has the pieces of vocab.json. Those that target.spm lacks are never cut from text, but may be written.
+
+A language code, `>>de<<` at a line's beginning, is a piece of the source, together with the space that SentencePiece
+puts there.
+"""
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import sentencepiece
+
+from mtformer.errors import CheckpointError
+from mtformer.export.huggingface import LANGUAGE_CODE
+from mtformer.text.pieces import BYTE, NORMAL, SPACE, UNIGRAM, USER_DEFINED, Pieces, message_fields, read_pieces
+from mtformer.text.tokenizer import Tokenizer
+
+UNKNOWN, CONTROL, UNUSED = 2, 3, 5
+"""Types of pieces in a SentencePiece model, beside those of `mtformer.text.pieces`."""
+PIECES, TRAINER = 1, 2
+COPIED = {3: "normalizer_spec", 5: "denormalizer_spec"}
+"""Fields of a SentencePiece model."""
+
+
+class Piece(NamedTuple):
+    """One entry of a SentencePiece model."""
+
+    text: str
+    score: float
+    kind: int
+
+
+@dataclass(frozen=True)
+class SpecialRows:
+    """Rows of Marian's embeddings, that are ids of vocab.json too."""
+
+    pad: int
+    unk: int
+    start: int
+    """What the decoder is given first."""
+    eos: int
+
+    def in_our_order(self) -> list[int]:
+        return [self.pad, self.unk, self.start, self.eos]
+
+
+@dataclass(frozen=True)
+class Side:
+    """The bytes of a SentencePiece model, and the row of Marian's embeddings for each of its ids."""
+
+    model: bytes
+    rows: list[int]
+
+
+def source_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: SpecialRows) -> Side:
+    """The source's model.
+
+    Args:
+        path: of source.spm, for messages.
+        spm: the bytes of that file.
+        vocabulary: rows of the embeddings by piece, as in vocab.json.
+        special: some of these rows.
+
+    Raises:
+        CheckpointError: when it is no SentencePiece model, or of another kind than unigram.
+    """
+    known = _known(path, spm)
+    entries = [Piece(text, known.scores[number], kind) for text, number, kind in _pieces(known)]
+    taken = {entry.text for entry in entries}
+    words = {text: row for text, row in vocabulary.items() if row not in special.in_our_order()}
+    foreign = _foreign(words, known) if not known.bytes else []
+    lowest = min((entry.score for entry in entries if entry.kind == NORMAL), default=0.0)
+    entries += [Piece(text, lowest, NORMAL) for text in foreign]
+    codes = {SPACE + text: text for text in words if LANGUAGE_CODE.fullmatch(text)}
+    entries += [Piece(text, 0.0, USER_DEFINED) for text in codes if text not in taken]
+    rows = [vocabulary.get(codes.get(entry.text, entry.text), special.unk) for entry in entries]
+    return Side(_build(path, spm, entries, vocabulary, special), special.in_our_order() + rows)
+
+
+def target_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: SpecialRows) -> Side:
+    """The target's model, from target.spm; arguments as in `source_side`.
+
+    Unknown pieces are written as nothing, as `MarianTokenizer` does when it leaves special tokens out.
+    """
+    known = _known(path, spm)
+    kinds = {text: (known.scores[number], kind) for text, number, kind in _pieces(known)}
+    if known.bytes and not all(text in vocabulary for text, (_, kind) in kinds.items() if kind == BYTE):
+        raise CheckpointError(f"{path}: falls back to bytes, but vocab.json does not have all of them")
+    controls = _controls(spm, vocabulary)
+    rows = [row for row in sorted(vocabulary.values()) if row not in special.in_our_order()]
+    text_of = {row: text for text, row in vocabulary.items()}
+    entries = []
+    for row in rows:
+        score, kind = kinds.get(text_of[row], (0.0, CONTROL if text_of[row] in controls else UNUSED))
+        entries.append(Piece(text_of[row], score, kind))
+    return Side(_build(path, spm, entries, vocabulary, special, unk_surface=""), special.in_our_order() + rows)
+
+
+def _known(path: Path, spm: bytes) -> Pieces:
+    """The pieces of a SentencePiece model."""
+    try:
+        is_loaded = bool(spm) and sentencepiece.SentencePieceProcessor().LoadFromSerializedProto(spm)
+    except RuntimeError:
+        is_loaded = False
+    if not is_loaded:
+        raise CheckpointError(f"{path}: not a SentencePiece model, or a damaged one; copy it again")
+    known = read_pieces(spm)
+    if known.kind != UNIGRAM:
+        raise CheckpointError(f"{path}: not a unigram model; SentencePiece models of other kinds cannot be imported")
+    return known
+
+
+def _pieces(known: Pieces) -> Iterator[tuple[str, int, int]]:
+    """(text, id, type) of all but special pieces, by id."""
+    found = [(number, text, NORMAL) for text, number in known.normal.items()]
+    found += [(number, text, USER_DEFINED) for text, number in known.user.items()]
+    found += [(number, f"<0x{byte:02X}>", BYTE) for byte, number in known.bytes.items()]
+    yield from ((text, number, kind) for number, text, kind in sorted(found))
+
+
+def _foreign(vocabulary: Mapping[str, int], known: Pieces) -> list[str]:
+    """Pieces of characters that the SentencePiece model never saw."""
+    alphabet = {character for text in (*known.normal, *known.user) for character in text}
+    return [text for text in vocabulary if text and alphabet.isdisjoint(text) and not LANGUAGE_CODE.fullmatch(text)]
+
+
+def _controls(spm: bytes, vocabulary: Mapping[str, int]) -> set[str]:
+    processor = sentencepiece.SentencePieceProcessor(model_proto=spm)
+    return {text for text in vocabulary if processor.IsControl(processor.PieceToId(text))}
+
+
+def _build(
+    path: Path,
+    spm: bytes,
+    entries: Sequence[Piece],
+    vocabulary: Mapping[str, int],
+    special: SpecialRows,
+    unk_surface: str | None = None,
+) -> bytes:
+    """A model with our special pieces and these; all else is as in `spm`."""
+    text_of = {row: text for text, row in vocabulary.items()}
+    pad, unk, start, eos = (text_of[row] for row in special.in_our_order())
+    bos = start if special.start not in (special.pad, special.unk, special.eos) else "<s>"
+    taken = {*vocabulary, *(entry.text for entry in entries)} - {start}
+    while bos in taken:
+        bos = f"<{bos}>"
+    specials = [Piece(pad, 0.0, CONTROL), Piece(unk, 0.0, UNKNOWN), Piece(bos, 0.0, CONTROL), Piece(eos, 0.0, CONTROL)]
+    message = b"".join(_piece_message(piece) for piece in (*specials, *entries))
+    settings: dict[int, int | str] = {4: len(specials) + len(entries), 40: 1, 41: 2, 42: 3, 43: 0}
+    settings |= {45: unk, 46: bos, 47: eos, 48: pad}
+    if unk_surface is not None:
+        settings[44] = unk_surface
+    for number, value in message_fields(spm):
+        if number == TRAINER:
+            # Of a field that comes twice the last one counts.
+            value += b"".join(_field(key, setting) for key, setting in settings.items())
+        if number == TRAINER or number in COPIED:
+            message += _field(number, value)
+    Tokenizer(message, f"what was made of {path}")
+    return message
+
+
+def _piece_message(piece: Piece) -> bytes:
+    return _field(PIECES, _field(1, piece.text) + _field(2, piece.score) + _field(3, piece.kind))
+
+
+def _field(number: int, value: int | float | str | bytes) -> bytes:
+    """A field of a protocol buffer message."""
+    if isinstance(value, int):
+        return _varint(number << 3) + _varint(value)
+    if isinstance(value, float):
+        return _varint(number << 3 | 5) + struct.pack("<f", value)
+    data = value.encode() if isinstance(value, str) else value
+    return _varint(number << 3 | 2) + _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    """Seven bits a byte, the lowest first; all bytes but the last have the eighth."""
+    data = bytearray()
+    while value > 127:
+        data.append(value & 127 | 128)
+        value >>= 7
+    data.append(value)
+    return bytes(data)

@@ -1,0 +1,337 @@
+"""`mtformer translate`: what comes out, in which form, and how it goes on after it was stopped."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from program import invoke
+from typer.testing import Result
+
+from mtformer.cli import line_files
+from mtformer.decoding.translator import Translator
+
+PROGRAM = "import mtformer.cli.line_files as f; f.LINES_AT_ONCE = 40; from mtformer.cli.app import main; main()"
+"""The program with small blocks, as a process of its own."""
+
+
+@pytest.fixture
+def run(trained: tuple[Path, Result]) -> Path:
+    """The finished run, which no test here changes."""
+    return trained[0]
+
+
+@pytest.fixture
+def lines(corpus: Path) -> list[str]:
+    return (corpus / "test.en").read_text(encoding="utf-8").splitlines()
+
+
+@pytest.fixture
+def translator(run: Path) -> Translator:
+    return Translator.load(run, device="cpu")
+
+
+def translate(run: Path, *options: object, stdin: str | bytes = "") -> Result:
+    result = invoke("translate", run, *options, stdin=stdin.encode() if isinstance(stdin, str) else stdin)
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+def refusal(*arguments: object) -> str:
+    """The one line with which a call is refused."""
+    result = invoke("translate", *arguments, stdin=b"a\n")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1, result.stderr
+    return result.stderr
+
+
+def text_of(lines: list[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+def test_plain_text_is_what_the_class_gives(run: Path, lines: list[str], translator: Translator) -> None:
+    expected = [one.text for one in translator.translate(lines, beam_size=3)]
+    assert translate(run, "--beam-size", 3, stdin=text_of(lines)).stdout == text_of(expected)
+
+
+def test_blocks_change_nothing(run: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ("--sampling", "--seed", 3, "--json")
+    whole = translate(run, *options, stdin=text_of(lines)).stdout
+    monkeypatch.setattr(line_files, "LINES_AT_ONCE", 3)
+    monkeypatch.setattr(line_files, "BYTES_AT_ONCE", 100)
+    parts = translate(run, *options, stdin=text_of(lines)).stdout
+    assert [json.loads(line)["text"] for line in parts.splitlines()] == [
+        json.loads(line)["text"] for line in whole.splitlines()
+    ]
+
+
+def test_json_has_the_promised_fields(run: Path, lines: list[str], translator: Translator) -> None:
+    given = [lines[0], "", lines[1]]
+    shown = translate(run, "--json", "--attention", "--alignment", "--n-best", 2, stdin=text_of(given)).stdout
+    objects = [json.loads(line) for line in shown.splitlines()]
+    for found, one in zip(objects, translator.translate(given, n_best=2, attention=True), strict=True):
+        assert found["text"] == one.text
+        assert found["score"] == pytest.approx(one.score)
+        assert found["log_probability"] == pytest.approx(one.log_probability)
+        assert found["length"] == one.length == len(one.tokens)
+        assert found["pieces"] == one.pieces
+        assert found["token_log_probabilities"] == pytest.approx(one.token_log_probabilities, abs=1e-5)
+        assert found["flags"] == list(one.flags)
+        assert len(found.get("alternatives", [])) == len(one.alternatives)
+    assert objects[1] == {
+        "text": "", "score": 0.0, "log_probability": 0.0, "length": 0, "pieces": [], "token_log_probabilities": [],
+        "flags": [], "alignment": [], "attention": None,
+    }  # fmt: skip
+    for found in (objects[0], *objects[0]["alternatives"]):
+        attention = found["attention"]
+        assert attention.keys() == {"src_pieces", "tgt_pieces", "weights"}
+        assert "".join(attention["src_pieces"]).replace("▁", " ").strip() == lines[0]
+        assert attention["tgt_pieces"] == found["pieces"][:-1]
+        assert [len(row) for row in attention["weights"]] == [len(attention["src_pieces"])] * found["length"]
+        words = found["text"].split()
+        assert [tgt for _, tgt in found["alignment"]] == list(range(len(words)))
+        assert all(0 <= src < len(lines[0].split()) for src, _ in found["alignment"])
+    plain = json.loads(translate(run, "--json", stdin=text_of(given[:1])).stdout)
+    assert plain.keys() == {
+        "text", "score", "log_probability", "length", "pieces", "token_log_probabilities", "flags"
+    }  # fmt: skip
+
+
+def test_json_of_a_line_that_was_split(run: Path, lines: list[str]) -> None:
+    long = " ".join(lines * 3)
+    found = json.loads(translate(run, "--json", "--attention", "--alignment", stdin=long + "\n").stdout)
+    attention = found["attention"]
+    ends = [start + len(row) for start, row in zip(attention["src_starts"], attention["weights"], strict=True)]
+    assert max(ends) == len(attention["src_pieces"])
+    assert len(set(attention["src_starts"])) > 1
+    assert max(src for src, _ in found["alignment"]) > len(long.split()) // 2
+    assert found["text"].count("\n") == 0
+
+
+def test_n_best_lines_are_as_moses_writes_them(run: Path, lines: list[str], translator: Translator) -> None:
+    shown = translate(run, "--n-best", 2, stdin=text_of([lines[0], "", lines[1]])).stdout.splitlines()
+    expected = translator.translate([lines[0], "", lines[1]], n_best=2)
+    rows = [re.fullmatch(r"(\d+) \|\|\| (.*) \|\|\| (-?\d+\.\d{6})", line) for line in shown]
+    found = [(int(row[1]), row[2], float(row[3])) for row in rows if row]
+    assert found == [
+        (number, each.text, pytest.approx(each.score, abs=1e-5))
+        for number, one in enumerate(expected) for each in (one, *one.alternatives)
+    ]  # fmt: skip
+    assert [number for number, _, _ in found] == [0, 0, 1, 2, 2]
+    aligned = translate(run, "--n-best", 2, "--alignment", stdin=lines[0] + "\n").stdout.splitlines()
+    assert all(re.fullmatch(r"0 \|\|\| .* \|\|\| -\d+\.\d{6} \|\|\| (\d+-\d+( \d+-\d+)*)?", line) for line in aligned)
+
+
+def test_alignment_follows_the_text(run: Path, lines: list[str], translator: Translator) -> None:
+    shown = translate(run, "--alignment", stdin=text_of([lines[0], ""])).stdout.split("\n")
+    one = translator.translate(lines[:1], attention=True)[0]
+    assert one.attention is not None
+    assert shown[0] == f"{one.text} ||| " + " ".join(f"{src}-{tgt}" for src, tgt in one.attention.alignment)
+    assert shown[1] == " ||| "
+
+
+def test_prefixes_required_and_forbidden_come_from_files(run: Path, lines: list[str], tmp_path: Path) -> None:
+    (tmp_path / "prefixes").write_text("Die Frau\n\nEin\n", encoding="utf-8")
+    (tmp_path / "required").write_text("\nHund\tKatze\n\t\n", encoding="utf-8")
+    (tmp_path / "forbidden").write_text("\nMann\n  Der \n\n", encoding="utf-8")
+    files = [
+        "--prefixes",
+        tmp_path / "prefixes",
+        "--require",
+        tmp_path / "required",
+        "--forbid",
+        tmp_path / "forbidden",
+    ]
+    result = translate(run, *files, "--beam-size", 4, stdin=text_of(lines[:3]))
+    found = result.stdout.splitlines()
+    assert found[0].startswith("Die Frau")
+    assert found[2].startswith("Ein")
+    assert "Hund" in found[1]
+    assert "Katze" in found[1]
+    assert "Mann" not in result.stdout
+    assert "Der" not in result.stdout
+
+
+def test_what_could_not_be_met_is_told(run: Path, lines: list[str], tmp_path: Path) -> None:
+    (tmp_path / "required").write_text("☃\n", encoding="utf-8")
+    result = translate(run, "--require", tmp_path / "required", stdin=lines[0] + "\n")
+    assert "warning: flags of 1 lines: 1 missing" in result.stderr
+    shown = translate(run, "--require", tmp_path / "required", "--json", stdin=lines[0] + "\n")
+    assert "missing: ☃" in json.loads(shown.stdout)["flags"]
+    assert "warning" not in shown.stderr
+
+
+def test_files_of_unequal_length_are_one_line(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "src").write_text("a\nb\nc\n")
+    (tmp_path / "prefixes").write_text("a\nb\n")
+    told = refusal(run, "--input", tmp_path / "src", "--prefixes", tmp_path / "prefixes")
+    assert told.startswith("error: files of unequal length: ")
+    assert f"{tmp_path}/src has 3, {tmp_path}/prefixes has 2 lines" in told
+    told = refusal(run, "--prefixes", tmp_path / "prefixes")
+    assert f"the input has 1, {tmp_path}/prefixes has 2 lines" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--attention"], "--attention needs --json"),
+        (["--continue"], "--continue goes on with a file; name it with --output"),
+        (["--continue", "--output", "/dev/null"], "--continue goes on with a file"),
+        (["--output", "/"], "--output / is a folder; name a file"),
+        (["--input", "nowhere"], "nowhere: no such file"),
+        (["--forbid", "nowhere"], "nowhere: no such file"),
+        (["--beam-size", "0"], "decoding.beam_size: Input should be greater than or equal to 1, not 0"),
+        (["--n-best", "9"], "n_best 9 is above beam_size 2"),
+        (["--top-k", "5"], "top_k is for sampling"),
+        (["--beam-groups", "2"], "go together"),
+    ],
+)
+def test_options_that_make_no_sense_are_one_line(run: Path, options: list[str], told: str) -> None:
+    assert told in refusal(run, *options)
+
+
+def test_a_word_that_is_no_choice_is_told_with_the_choices(run: Path) -> None:
+    result = invoke("translate", run, "--mbr-metric", "ter")
+    assert result.exit_code == 2
+    assert "chrf" in result.stderr
+
+
+def test_special_files_are_written_to_and_not_replaced(run: Path, lines: list[str], tmp_path: Path) -> None:
+    pipe, received = tmp_path / "pipe", list[bytes]()
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()))
+    reader.start()
+    translate(run, "--output", pipe, stdin=text_of(lines))
+    reader.join(timeout=30)
+    assert received == [translate(run, stdin=text_of(lines)).stdout.encode()]
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_a_pipe_as_input(run: Path, lines: list[str], tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_text(text_of(lines)))
+    writer.start()
+    found = translate(run, "--input", pipe).stdout
+    writer.join(timeout=30)
+    assert found == translate(run, stdin=text_of(lines)).stdout
+
+
+def test_an_error_leaves_no_file(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "prefixes").write_text("a\n" * 3)
+    refusal(run, "--prefixes", tmp_path / "prefixes", "--output", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_interrupted_by_the_user_it_says_how_to_go_on(
+    run: Path, lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_files, "LINES_AT_ONCE", 5)
+    whole, stop_after = Translator.translate, 2
+
+    def interrupted(self: Translator, *arguments: Any, **named: Any) -> Any:
+        if named["first_line"] >= 5 * stop_after:
+            raise KeyboardInterrupt
+        return whole(self, *arguments, **named)
+
+    monkeypatch.setattr(Translator, "translate", interrupted)
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.write_text(text_of(lines))
+    result = invoke("translate", run, "--input", source, "--output", target)
+    assert result.exit_code == 130
+    assert "out.partial holds what is done; the same command with --continue goes on with it" in result.stderr
+    assert not target.exists()
+    stop_after = 100
+    result = invoke("translate", run, "--input", source, "--output", target, "--continue", "--batch-tokens", 100)
+    assert "going on after line 10" in result.stderr
+    assert target.read_text() == translate(run, stdin=text_of(lines)).stdout
+    result = invoke("translate", run, "--input", source, "--output", target, "--continue")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"{target}: is whole already\n")
+
+
+def lines_done(target: Path) -> int:
+    try:
+        state: dict[str, int] = json.loads((target.parent / f"{target.name}.partial.json").read_text())
+    except (OSError, ValueError):
+        return 0
+    return state["lines"]
+
+
+def test_a_killed_translation_goes_on_to_the_same_bytes(run: Path, lines: list[str], tmp_path: Path) -> None:
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.write_text(text_of([f"{line} {number}" for number, line in enumerate(lines * 20)]), encoding="utf-8")
+    options = ["translate", str(run), "--input", str(source), "--sampling", "--json", "--batch-tokens", "400"]
+    whole = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *options, "--output", str(tmp_path / "whole")],
+        capture_output=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert whole.stdout == b""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *options, "--output", str(target)], stderr=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 60
+    while lines_done(target) < 80 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL, errors.decode()
+    assert not target.exists()
+    done = lines_done(target)
+    assert 80 <= done < 400
+    for changed, told in (
+        (["--seed", "2"], "made with seed 1, not 2"),
+        (["--precision", "bf16"], "made with precision"),
+    ):
+        assert told in refusal(*options[1:], "--output", target, "--continue", *changed)
+    (tmp_path / "other").write_text("something else\n" * 400)
+    other = [str(tmp_path / "other") if option == str(source) else option for option in options[1:]]
+    assert "made from another input" in refusal(*other, "--output", target, "--continue")
+    last = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *options, "--output", str(target), "--continue"],
+        capture_output=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert f"going on after line {done}\n" in last.stderr.decode()
+    assert target.read_bytes() == (tmp_path / "whole").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "other", "out", "whole"]
+
+
+def test_stdout_comes_block_by_block(run: Path, lines: list[str]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "translate", str(run)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(text_of((lines * 2)[:40]).encode())
+    process.stdin.flush()
+    # The input is still open: what has been translated must be here all the same.
+    first = [process.stdout.readline() for _ in range(40)]
+    assert all(line.endswith(b"\n") for line in first)
+    out, _ = process.communicate(lines[0].encode() + b"\n", timeout=60)
+    assert out == first[0]
+
+
+def test_progress_is_shown_on_stderr_at_a_terminal(run: Path, lines: list[str], tmp_path: Path) -> None:
+    (tmp_path / "in").write_text(text_of(lines))
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))  # a bar needs a width
+    command = [sys.executable, "-m", "mtformer", "translate", str(run), "--input", str(tmp_path / "in")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, stdin=subprocess.DEVNULL)
+    out, _ = process.communicate(timeout=60)
+    os.close(theirs)
+    shown = os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert out.count(b"\n") == len(lines)
+    assert "translate:" in shown
+    assert f"/{len(lines)}" in shown

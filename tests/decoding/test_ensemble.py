@@ -1,0 +1,99 @@
+"""Several models are the mean of their probabilities, whatever their sizes."""
+
+import numpy as np
+import pytest
+import torch
+from toy import ToyModel, assert_same, batch, random_ids, sentences, tiny_transformer
+
+from mtformer.decoding.beam import beam_search
+from mtformer.decoding.ensemble import Ensemble, mean_log_probs
+from mtformer.decoding.limits import Limits
+from mtformer.decoding.scorer import score_targets
+from mtformer.decoding.stepwise import Sampling, greedy, sample
+from mtformer.text.tokenizer import EOS
+
+LIMITS = Limits(max_length_ratio=1.0)
+
+
+class Mean(ToyModel):
+    """The mean of toys, taken in numpy for each prefix by itself."""
+
+    def __init__(self, *members: ToyModel) -> None:
+        super().__init__()
+        self.members = members
+
+    def logits(self, source: tuple[int, ...], prefix: tuple[int, ...]) -> torch.Tensor:
+        each = [member.logits(source, prefix).double().numpy() for member in self.members]
+        probs = np.mean([np.exp(one) / np.exp(one).sum() for one in each], axis=0)
+        return torch.from_numpy(np.log(probs)).float()
+
+
+def test_the_mean_is_of_probabilities() -> None:
+    logits = [torch.randn(5, 9, generator=torch.Generator().manual_seed(seed)) * 3 for seed in range(3)]
+    logits[0][0, 0] = -torch.inf
+    found = mean_log_probs([logits[0], logits[1].bfloat16(), logits[2]])
+    logits[1] = logits[1].bfloat16().float()
+    each = [np.exp(one.double().numpy()) for one in logits]
+    probs = np.mean([one / one.sum(axis=1, keepdims=True) for one in each], axis=0)
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found.numpy(), np.log(probs), rtol=1e-5, atol=1e-6)
+    assert torch.equal(mean_log_probs(logits[:1]), logits[0].log_softmax(-1))
+
+
+def test_a_model_with_itself_is_the_model() -> None:
+    model = tiny_transformer(seed=1)
+    src = batch(*random_ids(30, seed=1))
+    both = Ensemble([model, model, model])
+    for ours, alone in zip(
+        [
+            *beam_search(both, *src, 4, 0.6, LIMITS),
+            greedy(both, *src, LIMITS),
+            *sample(both, *src, LIMITS, Sampling(3, range(30))),
+        ],
+        [
+            *beam_search(model, *src, 4, 0.6, LIMITS),
+            greedy(model, *src, LIMITS),
+            *sample(model, *src, LIMITS, Sampling(3, range(30))),
+        ],
+        strict=True,
+    ):
+        assert_same(ours, alone)
+        for one, other in zip(ours, alone, strict=True):
+            assert one.token_log_probabilities == pytest.approx(other.token_log_probabilities, abs=2e-6)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_two_models_search_as_their_mean_does(beam_size: int) -> None:
+    members, many = [ToyModel(seed=1), ToyModel(seed=2)], sentences(40)
+    ensemble, mean, src = Ensemble(members), Mean(*members), batch(*many)
+    together = beam_search(ensemble, *src, beam_size, 0.6, LIMITS)
+    for ours, expected in zip(together, beam_search(mean, *src, beam_size, 0.6, LIMITS), strict=True):
+        assert_same(ours, expected)
+    assert_same(greedy(ensemble, *src, LIMITS), greedy(mean, *src, LIMITS))
+    alone = beam_search(members[0], *src, beam_size, 0.6, LIMITS)
+    assert sum(a[0].tokens == b[0].tokens for a, b in zip(together, alone, strict=True)) < 30
+
+
+def test_members_of_any_size_go_together_and_sentences_do_not_see_each_other() -> None:
+    models = [
+        tiny_transformer(seed=1),
+        tiny_transformer(seed=2, d_model=24, num_heads=3, num_decoder_layers=1, norm_position="post"),
+        tiny_transformer(seed=3, d_ff=48, num_encoder_layers=1, positions="rotary", max_positions=40),
+    ]
+    ensemble, many = Ensemble(models), random_ids(25, seed=2)
+    together = beam_search(ensemble, *batch(*many), 3, 1.0, LIMITS)
+    for source, n_best in zip(many[:8], together, strict=False):
+        assert_same(n_best, beam_search(ensemble, *batch(source), 3, 1.0, LIMITS)[0])
+    scored = score_targets(models, [[*source, EOS] for source in many], [n_best[0].tokens for n_best in together])
+    for n_best, expected in zip(together, scored, strict=True):
+        assert n_best[0].token_log_probabilities == pytest.approx(expected, abs=1e-4)
+
+
+def test_what_a_cache_is_told_all_members_hear() -> None:
+    ensemble = Ensemble([ToyModel(seed=1), ToyModel(seed=2)])
+    cache = ensemble.start(ensemble.encode(*batch([4], [5], [6])), 2, 5)
+    ensemble.step(torch.tensor([4, 5, 4, 5, 4, 5]), cache)
+    cache.reorder(torch.tensor([1, 1, 3, 2, 4, 4]))
+    cache.keep(torch.tensor([2, 0]))
+    for member in cache.caches:
+        assert member.rows == [((6, EOS), (4,)), ((6, EOS), (4,)), ((4, EOS), (5,)), ((4, EOS), (5,))]

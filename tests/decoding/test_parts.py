@@ -1,0 +1,199 @@
+"""Long lines, prefixes, required and forbidden phrases, as text."""
+
+import itertools
+import random
+
+import pytest
+from toy import WORDS, random_lines
+
+from mtformer.decoding.long_lines import join_lines, split_line
+from mtformer.decoding.translator import Translator
+from mtformer.errors import ConfigError, DataError
+from mtformer.rundir import RunDir
+
+
+@pytest.fixture(scope="module")
+def translator(run: RunDir) -> Translator:
+    return Translator.load(run.path, device="cpu", precision="fp32")
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    return [f"{line} {line}." for line in random_lines(count, seed)]
+
+
+def parts_of(translator: Translator, line: str) -> list[str]:
+    def num_tokens(texts: object) -> list[int]:
+        return [len(ids) for ids in translator.tokenizers.src.encode(texts)]  # type: ignore[arg-type]
+
+    return split_line(line, num_tokens, translator.wanted_tokens, translator.most_tokens)
+
+
+def test_a_long_line_is_its_sentences_translated_and_joined(translator: Translator) -> None:
+    line = " ".join(sentences(12, seed=1))
+    alone = [translator.translate([part.strip()], n_best=2, attention=True)[0] for part in parts_of(translator, line)]
+    assert 8 <= len(alone) <= 12, "but for very short ones each sentence is translated by itself"
+    for whole in (translator.translate([line], n_best=2, attention=True)[0],
+                  translator.translate(["der hund", line, "", "die katze"], n_best=2, attention=True)[1]):  # fmt: skip
+        pairs = [(whole, alone), (whole.alternatives[0], [one.alternatives[0] for one in alone])]
+        assert len(whole.alternatives) == 1
+        for joined, parts in pairs:
+            assert joined.text == join_lines(part.text for part in parts)
+            assert joined.tokens == [token for part in parts for token in part.tokens]
+            log_probs = [value for part in parts for value in part.token_log_probabilities]
+            assert joined.token_log_probabilities == pytest.approx(log_probs, abs=1e-4)
+            assert joined.log_probability == pytest.approx(sum(log_probs), abs=1e-3)
+            assert joined.score == pytest.approx(sum(log_probs) / len(log_probs), abs=1e-4)
+            assert len(joined.pieces) == len(log_probs)
+        assert whole.attention is not None
+        assert whole.attention.src_pieces == [p for one in alone if one.attention for p in one.attention.src_pieces]
+        rows = [row for one in alone if one.attention for row in one.attention.weights]
+        for row, expected in zip(whole.attention.weights, rows, strict=True):
+            assert row == pytest.approx(expected, abs=1e-4)
+        counts = [len(part.split()) for part in parts_of(translator, line)]
+        offsets = list(itertools.accumulate(counts, initial=0))
+        words_before = list(itertools.accumulate((len(one.text.split()) for one in alone), initial=0))
+        expected_pairs = [
+            (src + offsets[i], tgt + words_before[i])
+            for i, one in enumerate(alone) if one.attention for src, tgt in one.attention.alignment
+        ]  # fmt: skip
+        assert whole.attention.alignment == expected_pairs
+
+
+def test_each_part_ends_with_a_sentence_and_no_text_is_lost(translator: Translator) -> None:
+    line = " ".join(sentences(30, seed=2))
+    parts = parts_of(translator, line)
+    assert "".join(parts) == line
+    assert all(part.rstrip().endswith(".") for part in parts)
+    assert max(len(ids) for ids in translator.tokenizers.src.encode(parts)) <= translator.wanted_tokens == 50
+
+
+def test_a_sentence_that_training_never_saw_but_the_model_can_take_stays_whole(translator: Translator) -> None:
+    line = " ".join(WORDS * 3)
+    line = line[:300]
+    num_tokens = len(translator.tokenizers.src.encode([line])[0])
+    assert 50 < num_tokens <= 63
+    assert parts_of(translator, line) == [line]
+    assert len(parts_of(translator, f"{line} {line}")) == 3
+
+
+def test_a_document_of_ten_thousand_words(translator: Translator) -> None:
+    rng = random.Random(5)
+    document = " ".join(
+        rng.choice(WORDS) + rng.choice(["", "", "", ","]) + rng.choice([""] * 40 + [". "]) for _ in range(10_000)
+    )
+    counts: list[int] = []
+    settings = {"beam_size": 1, "max_length_ratio": 0.1, "batch_tokens": 30_000}
+    whole, short = translator.translate([document, "der hund"], attention=True, progress=counts.append, **settings)
+    assert sum(counts) == 2
+    assert len(whole.tokens) > 2_000
+    assert whole.attention is not None
+    assert sum(map(len, whole.attention.weights)) < 60 * len(whole.tokens), "no zeros for the rest of the document"
+    assert max(src for src, _ in whole.attention.alignment) > 9_000
+    assert short.text == translator.translate(["der hund"], **settings)[0].text
+
+
+def test_a_giant_word_and_scripts_without_spaces(translator: Translator) -> None:
+    giant, chinese = "läuft" * 100, "我来了。" * 60
+    found = translator.translate([giant, chinese, f"   {giant}"], beam_size=1, attention=True)
+    assert all(one.tokens for one in found)
+    for one, line in zip(found, (giant, chinese, giant), strict=True):
+        assert one.attention is not None
+        assert "".join(one.attention.src_pieces).replace("▁", "") == line
+        assert {src for src, _ in one.attention.alignment} == {0}
+
+
+def test_prefixes_begin_the_translations(translator: Translator) -> None:
+    lines = [*random_lines(5, seed=3), "", " ".join(sentences(12, seed=1))]
+    prefixes = ["die frau", "", "  Ein\u3000rot", "☃ b☃ das", "der", "die", "im park"]
+    for settings in ({"beam_size": 1}, {"beam_size": 4, "n_best": 2}, {"sampling": True, "n_best": 2}):
+        found = translator.translate(lines, prefixes=prefixes, **settings)  # type: ignore[arg-type]
+        for one, prefix in zip(found[:5], ["die frau", "", "Ein rot", "☃ b☃ das", "der"], strict=True):
+            assert all(each.text.startswith(prefix) for each in (one, *one.alternatives))
+            assert not any(flag.startswith("missing") for flag in one.flags)
+        assert (found[5].text, found[5].flags) == ("", ("missing: die",))
+        assert found[6].text.startswith("im park")
+        assert found[6].text.count("im park") < 3, "only its beginning"
+    free = translator.translate(lines)
+    assert translator.translate(lines, prefixes=[""] * 7) == free
+    assert not any(one.text.startswith(p.strip()) for one, p in zip(free[:1], prefixes, strict=False))
+
+
+def test_prefixes_that_cannot_be_are_told_in_one_line(translator: Translator) -> None:
+    with pytest.raises(DataError, match="1 prefixes for 2 lines; give one a line"):
+        translator.translate(["der hund", "die katze"], prefixes=["a"])
+    with pytest.raises(DataError, match=r"the prefix of line 12 has \d+ tokens; the model has positions for 63"):
+        translator.translate(["der hund", "die katze"], prefixes=["", "hund " * 70], first_line=10)
+
+
+def test_required_phrases_are_in_the_text_or_a_flag_tells(translator: Translator) -> None:
+    lines = random_lines(6, seed=4)
+    required = [["katze"], ["die frau", "park"], [], ["buch", "buch"], ["☃"], ["rot"]]
+    found = translator.translate(lines, required=required, beam_size=6, n_best=2)
+    for number in (0, 1, 3, 5):
+        assert all(phrase in found[number].text for phrase in required[number])
+        assert not any(flag.startswith("missing") for flag in found[number].flags)
+    assert "missing: ☃" in found[4].flags
+    assert "⁇" not in found[4].text
+    free = translator.translate(lines, beam_size=6, n_best=2)
+    assert found[2] == free[2]
+    assert not all(all(phrase in one.text for phrase in of_one) for one, of_one in zip(free, required, strict=True))
+
+
+def test_required_phrases_of_a_long_line_and_of_a_blank_one_are_checked(translator: Translator) -> None:
+    line = " ".join(sentences(12, seed=1))
+    found = translator.translate([line, ""], required=[["katzeläuftrot"], ["hund"]])
+    assert "missing: katzeläuftrot" in found[0].flags
+    assert found[1].flags == ("missing: hund",)
+
+
+def test_required_phrases_that_cannot_be_are_told_in_one_line(translator: Translator) -> None:
+    with pytest.raises(DataError, match="1 lists of required phrases for 2 lines"):
+        translator.translate(["a", "b"], required=[["a"]])
+    with pytest.raises(DataError, match="a required phrase of line 2 is blank; leave it out"):
+        translator.translate(["der", "die"], required=[["a"], ["b", " \n "]])
+    with pytest.raises(DataError, match=r"phrases of line 8 have \d+ tokens; the model has positions for 63"):
+        translator.translate(["der"], required=[["hund " * 35, "katze " * 35]], first_line=7)
+    for settings in (
+        {"sampling": True},
+        {"mbr_samples": 4},
+        {"beam_size": 4, "beam_groups": 2, "diversity_penalty": 1.0},
+    ):
+        with pytest.raises(ConfigError, match="required phrases need plain beam search"):
+            translator.translate(["der"], required=[["hund"]], **settings)  # type: ignore[arg-type]
+
+
+def test_forbidden_phrases_are_in_no_translation(translator: Translator) -> None:
+    lines = random_lines(8, seed=6)
+    for settings in ({"beam_size": 1}, {"beam_size": 4, "n_best": 3}, {"sampling": True}):
+        free = translator.translate(lines, **settings)  # type: ignore[arg-type]
+        words = sorted({word for one in free for word in one.text.split()})[:6]
+        letters = sorted({one.text[1:4] for one in free if " " not in one.text[1:4]})[:3]
+        found = translator.translate(lines, forbidden=[*words, *letters], **settings)  # type: ignore[arg-type]
+        for one in found:
+            for each in (one, *one.alternatives):
+                assert not any(phrase in each.text for phrase in (*words, *letters))
+                assert not any(flag.startswith("forbidden") for flag in each.flags)
+        assert [one.text for one in found] != [one.text for one in free]
+
+
+def test_a_prefix_goes_before_what_is_forbidden_and_a_flag_tells(translator: Translator) -> None:
+    found = translator.translate(["der hund"], prefixes=["die katze"], forbidden=["katze"])[0]
+    assert found.text.startswith("die katze")
+    assert "forbidden: katze" in found.flags
+    assert found.text.count("katze") == 1
+    with pytest.raises(DataError, match="a forbidden phrase is blank"):
+        translator.translate(["der hund"], forbidden=["a", "\u200b"])
+
+
+def test_one_string_is_no_list(translator: Translator) -> None:
+    for given in ({"lines": "der hund"}, {"prefixes": "a"}, {"required": "b"}, {"required": ["c"]}, {"forbidden": "d"}):
+        with pytest.raises(DataError, match="a list is wanted, not one string"):
+            translator.translate(**{"lines": ["x"], **given})  # type: ignore[arg-type]
+
+
+def test_halves_of_characters_and_line_breaks_do_no_harm(translator: Translator) -> None:
+    odd = "die \ud800frau\nund"
+    found = translator.translate(["der"], prefixes=[odd], forbidden=["x\ud800\n"])[0]
+    assert found.text.startswith("die ?frau und")
+    assert translator.translate(["der"], required=[[odd]])[0].flags != ()
+    assert translator.score([odd], [odd])[0] == translator.score(["die ?frau und"], ["die ?frau und"])[0]

@@ -1,0 +1,220 @@
+"""What rules let through, and that they change nothing else."""
+
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+from toy import Steer, ToyModel, assert_same, batch, naive_beam_search, sentences, up_to
+
+from mtformer.decoding.beam import beam_search
+from mtformer.decoding.limits import Limits
+from mtformer.decoding.phrases import automaton, over_vocabulary
+from mtformer.decoding.protocol import Hypothesis
+from mtformer.decoding.rules import ForbiddenPhrases, NoRepeatedNgrams, Prefixes, RepetitionPenalty, Rule, Step
+from mtformer.decoding.stepwise import Sampling, greedy, sample
+from mtformer.text.tokenizer import EOS, UNK
+
+CPU = torch.device("cpu")
+TEN = [4, 5, 6, 5, 4, 6, 6, 4, 5, 5]
+PIECES = [b"", b"?", b"", b"", b"a", b"ab", b"b"]
+"""What the toy's tokens stand for: some texts can be cut in several ways."""
+
+
+def text(tokens: Sequence[int]) -> bytes:
+    return b"".join(PIECES[token] for token in tokens)
+
+
+def repeats(tokens: Sequence[int], n: int) -> bool:
+    ngrams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
+    return len(set(ngrams)) < len(ngrams)
+
+
+def forbid(*phrases: bytes) -> ForbiddenPhrases:
+    return ForbiddenPhrases(torch.from_numpy(over_vocabulary(automaton(phrases), PIECES)))
+
+
+def plain_ngrams(n: int) -> Steer:
+    return lambda tokens, own: [-math.inf if repeats([*tokens, t], n) else p for t, p in enumerate(own)]
+
+
+def plain_penalty(theta: float) -> Steer:
+    return lambda tokens, own: [theta * p if t in tokens else p for t, p in enumerate(own)]
+
+
+def plain_forbidden(*phrases: bytes) -> Steer:
+    def steer(tokens: tuple[int, ...], own: list[float]) -> list[float]:
+        return [
+            -math.inf if any(phrase in text([*tokens, token]) for phrase in phrases) else p
+            for token, p in enumerate(own)
+        ]
+
+    return steer
+
+
+def plain_prefix(prefix: Sequence[int]) -> Steer:
+    def steer(tokens: tuple[int, ...], own: list[float]) -> list[float]:
+        if len(tokens) >= len(prefix):
+            return own
+        return [p if token == prefix[len(tokens)] else -math.inf for token, p in enumerate(own)]
+
+    return steer
+
+
+def everything(rules: Sequence[Rule], model: ToyModel, limits: Limits, source: list[int] = TEN) -> list[Hypothesis]:
+    """By a beam that loses nothing."""
+    return beam_search(model, *batch(source), 400, 0.6, limits, rules=rules)[0]
+
+
+def everywhere(rules: Sequence[Rule], many: list[list[int]], limits: Limits) -> list[list[Hypothesis]]:
+    """By beams, greedily and by chance."""
+    model, src = ToyModel(seed=1), batch(*many)
+    found = [beam_search(model, *src, beam_size, 0.6, limits, rules=rules) for beam_size in (1, 4)]
+    found.append([[one] for one in greedy(model, *src, limits, 0.6, rules)])
+    found.append(sample(model, *src, limits, Sampling(3, range(len(many))), 0.6, rules))
+    for n_bests in found:
+        for source, n_best in zip(many, n_bests, strict=True):
+            assert n_best
+            for one in n_best:  # Whatever the rules did, what is told are the model's own numbers.
+                expected = model.token_log_probabilities((*source, EOS), one.tokens)
+                assert one.token_log_probabilities == pytest.approx(expected, rel=1e-5, abs=1e-6)
+                assert one.log_probability == pytest.approx(sum(expected), rel=1e-5)
+                assert one.score == pytest.approx(sum(expected) / (len(one.tokens) + 1) ** 0.6, rel=1e-5)
+    return [[one for n_best in of_one for one in n_best] for of_one in zip(*found, strict=True)]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_no_ngram_comes_twice_and_nothing_else_is_kept_out(n: int) -> None:
+    model = ToyModel(seed=n, vocab=6)
+    expected = [h for h in model.exhaustive((*TEN, EOS), 0.6, 0, 5) if not repeats(h.tokens, n)]
+    assert 10 < len(expected) < 364
+    assert_same(everything([NoRepeatedNgrams(n)], model, up_to(5)), expected)
+    free = everywhere([], sentences(20), Limits(max_tokens=12))
+    assert any(repeats(h.tokens, n) for n_best in free for h in n_best), "nothing to keep out, so nothing was tested"
+    for n_best in everywhere([NoRepeatedNgrams(n)], sentences(20), Limits(max_tokens=12)):
+        assert not any(repeats(h.tokens, n) for h in n_best)
+
+
+def test_the_repetition_penalty_is_the_formula() -> None:
+    generator = torch.Generator().manual_seed(0)
+    own_URV = torch.randn(3, 2, 9, generator=generator).log_softmax(-1)
+    history_URt = torch.randint(9, (3, 2, 5), generator=generator)  # with repetitions
+    step = Step(own_URV.clone(), own_URV, history_URt, torch.arange(3))
+    RepetitionPenalty(1.7)(step)
+    for unit in range(3):
+        for beam in range(2):
+            for token in range(9):
+                factor = 1.7 if token in history_URt[unit, beam].tolist() else 1.0
+                expected = factor * own_URV[unit, beam, token].item()
+                assert step.log_prob_URV[unit, beam, token].item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 3, 6])
+@pytest.mark.parametrize(
+    ("rule", "steer"),
+    [
+        (NoRepeatedNgrams(1), plain_ngrams(1)),
+        (NoRepeatedNgrams(2), plain_ngrams(2)),
+        (RepetitionPenalty(1.5), plain_penalty(1.5)),
+        (forbid(b"aba", b"bb"), plain_forbidden(b"aba", b"bb")),
+        (Prefixes([[6, 4, 1]] * 12, CPU), plain_prefix([6, 4, 1])),
+    ],
+    ids=["unigrams", "bigrams", "penalty", "forbidden", "prefix"],
+)
+def test_narrow_beams_search_as_the_plain_program_does(rule: Rule, steer: Steer, beam_size: int) -> None:
+    model, many, limits = ToyModel(seed=4), sentences(12, seed=5), Limits(max_length_ratio=0.7, min_length_ratio=0.3)
+    together = beam_search(model, *batch(*many), beam_size, 0.7, limits, rules=[rule])
+    for source, n_best in zip(many, together, strict=True):
+        assert_same(n_best, naive_beam_search(model, (*source, EOS), beam_size, 0.7, limits, steer=steer))
+    if beam_size == 1:
+        assert_same([n_best[0] for n_best in together], greedy(model, *batch(*many), limits, 0.7, [rule]))
+
+
+@pytest.mark.parametrize("prefix", [[4], [6, 6], [1, 5, 4]])
+def test_among_translations_with_a_prefix_the_beam_is_exhaustive_search(prefix: list[int]) -> None:
+    model = ToyModel(seed=2)
+    expected = [h for h in model.exhaustive((*TEN, EOS), 0.6, 0, 4) if h.tokens[: len(prefix)] == prefix]
+    assert_same(everything([Prefixes([prefix], CPU)], model, up_to(4)), expected)
+
+
+def test_each_sentence_has_its_own_prefix_or_none() -> None:
+    many, rng = sentences(30, seed=6), random.Random(1)
+    prefixes = [[rng.choice((UNK, 4, 5, 6)) for _ in range(rng.choice((0, 0, 1, 3, 6)))] for _ in many]
+    limits = Limits(reserved=[len(prefix) for prefix in prefixes])
+    found = everywhere([Prefixes(prefixes, CPU)], many, limits)
+    plain = everywhere([], many, limits)
+    for prefix, n_best, without in zip(prefixes, found, plain, strict=True):
+        assert all(h.tokens[: len(prefix)] == prefix for h in n_best)
+        assert (n_best == without) == (prefix == [])
+
+
+def test_a_prefix_comes_whatever_other_rules_say() -> None:
+    prefix = [4, 4, 4, 6, 4, 6]
+    unmindful = [RepetitionPenalty(3.0), NoRepeatedNgrams(2), forbid(b"aaa", b"ba")]
+    rules: list[Rule] = [*unmindful, Prefixes([prefix] * 20, CPU)]
+    limits = Limits(max_tokens=3, reserved=[len(prefix)] * 20)
+    for n_best in everywhere(rules, sentences(20), limits):
+        assert all(h.tokens == prefix for h in n_best), "the limit makes room for the prefix and for no more"
+    for n_best in everywhere(rules, sentences(20), Limits()):
+        assert all(h.tokens[:6] == prefix for h in n_best)
+        assert not any(b"aaa" in text(h.tokens[6:]) or repeats(h.tokens[6:], 2) for h in n_best)
+        assert max(len(h.tokens) for h in n_best) > 6
+
+
+@pytest.mark.parametrize(
+    "phrases", [[b"ab"], [b"aba"], [b"a"], [b"abab", b"bb"], [b"?a", b"b?b", b"aa"], [b"ba", b"ba", b"xyz"]]
+)
+def test_forbidden_phrases_never_come_however_they_are_cut_and_all_else_may(phrases: list[bytes]) -> None:
+    model = ToyModel(seed=3)
+    whole = model.exhaustive((*TEN, EOS), 0.6, 0, 4)
+    expected = [h for h in whole if not any(phrase in text(h.tokens) for phrase in phrases)]
+    assert 0 < len(expected) < len(whole) == 341
+    assert_same(everything([forbid(*phrases)], model, up_to(4)), expected)
+    for n_best in everywhere([forbid(*phrases)], sentences(15), Limits()):
+        assert not any(phrase in text(h.tokens) for h in n_best for phrase in phrases)
+
+
+def test_rules_go_together() -> None:
+    prefix = [5, 1]
+    rules: list[Rule] = [NoRepeatedNgrams(1), forbid(b"ba"), Prefixes([prefix], CPU)]
+    model = ToyModel(seed=6)
+    expected = [
+        h
+        for h in model.exhaustive((*TEN, EOS), 0.6, 3, 4)
+        if h.tokens[:2] == prefix and not repeats(h.tokens, 1) and b"ba" not in text(h.tokens)
+    ]
+    assert 1 < len(expected) < 10
+    assert_same(everything(rules, model, up_to(4, fewest=3)), expected)
+
+
+def test_bounds_of_lengths_by_hand() -> None:
+    lengths_B = torch.tensor([1, 2, 11, 41])  # eos counted: 0, 1, 10 and 40 tokens
+
+    def bounds(limits: Limits) -> list[list[int]]:
+        return [bound_B.tolist() for bound_B in limits.bounds(lengths_B)]
+
+    assert bounds(Limits()) == [[0, 0, 0, 0], [10, 12, 30, 90]]
+    assert bounds(Limits(1.5, 0.25)) == [[0, 0, 2, 10], [10, 12, 25, 70]]
+    assert bounds(Limits(max_tokens=20, min_tokens=3)) == [[3, 3, 3, 3], [10, 12, 20, 20]]
+    assert bounds(Limits(max_tokens=20, reserved=[0, 15, 25, 60])) == [[0, 0, 0, 0], [10, 15, 25, 60]]
+    assert bounds(Limits(room=50, reserved=[0, 70, 0, 0])) == [[0, 0, 0, 0], [10, 50, 30, 50]]
+    assert bounds(Limits(min_tokens=40, max_tokens=8)) == [[8, 8, 8, 8], [8, 8, 8, 8]], "the upper one counts"
+
+
+def test_lengths_are_kept_whatever_rules_there_are() -> None:
+    limits = Limits(max_length_ratio=0.1, min_tokens=7, max_tokens=11)
+    lengths = set()
+    every: list[Rule] = [RepetitionPenalty(1.3), NoRepeatedNgrams(3), forbid(b"abb")]
+    for rules in ([], every):
+        for n_best in everywhere(rules, sentences(20, seed=9), limits):
+            lengths |= {len(h.tokens) for h in n_best}
+    assert lengths == {7, 8, 9, 10, 11}
+
+
+def test_a_row_that_has_nowhere_to_go_ends() -> None:
+    limits = Limits(min_tokens=8)  # and there are but four words
+    for n_best in everywhere([NoRepeatedNgrams(1)], sentences(20), limits):
+        assert all(sorted(h.tokens) == [UNK, 4, 5, 6] for h in n_best)
+    for n_best in everywhere([forbid(b"a", b"b", b"?")], sentences(5), limits):
+        assert all(h.tokens == [] for h in n_best)

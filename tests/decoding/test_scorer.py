@@ -1,0 +1,121 @@
+"""What the scorer says of a translation is what search said of it; attention is numpy's."""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from toy import batch, random_ids, tiny_transformer
+
+from mtformer.decoding import scorer
+from mtformer.decoding.beam import beam_search
+from mtformer.decoding.ensemble import Ensemble
+from mtformer.decoding.limits import Limits
+from mtformer.decoding.scorer import attention_of_targets, coverage, pad, score_targets
+from mtformer.decoding.stepwise import greedy
+from mtformer.model.layers import DecoderLayer
+from mtformer.model.transformer import Transformer
+from mtformer.text.tokenizer import BOS, EOS
+
+LIMITS = Limits(max_length_ratio=1.0)
+Array = npt.NDArray[np.float64]
+
+
+def with_eos(many: list[list[int]]) -> list[list[int]]:
+    return [[*source, EOS] for source in many]
+
+
+@pytest.mark.parametrize("num_models", [1, 2])
+def test_scores_are_those_that_search_reports(num_models: int) -> None:
+    models = [tiny_transformer(seed, d_model=16 + 8 * seed) for seed in range(num_models)]
+    model = models[0] if num_models == 1 else Ensemble(models)
+    many = random_ids(30, seed=1)
+    n_bests = [*beam_search(model, *batch(*many), 4, 0.6, LIMITS)]
+    n_bests += [[one] for one in greedy(model, *batch(*many), LIMITS)]
+    sources = [source for source, n_best in zip(many + many, n_bests, strict=True) for _ in n_best]
+    hypotheses = [one for n_best in n_bests for one in n_best]
+    assert len({len(one.tokens) for one in hypotheses}) > 8, "translations should differ in length"
+    scored = score_targets(models, with_eos(sources), [one.tokens for one in hypotheses])
+    for one, log_probs in zip(hypotheses, scored, strict=True):
+        assert log_probs == pytest.approx(one.token_log_probabilities, abs=1e-4)
+        assert sum(log_probs) == pytest.approx(one.log_probability, abs=1e-4)
+
+
+def test_a_batch_of_many_is_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = [tiny_transformer(1), tiny_transformer(2, norm_position="post")]
+    sources, targets = with_eos(random_ids(40, seed=2)), [[], *random_ids(39, seed=3)]
+    together = score_targets(models, sources, targets)
+    assert [len(log_probs) for log_probs in together] == [len(target) + 1 for target in targets]
+    for i in range(40):
+        assert score_targets(models, sources[i : i + 1], targets[i : i + 1])[0] == pytest.approx(together[i], abs=1e-4)
+    monkeypatch.setattr(scorer, "POSITIONS_AT_ONCE", 7)
+    for few, all_at_once in zip(score_targets(models, sources, targets), together, strict=True):
+        assert few == pytest.approx(all_at_once, abs=1e-6)
+
+
+def test_probabilities_of_what_may_come_next_add_up_to_one() -> None:
+    model, source, before = tiny_transformer(3), [5, 9, EOS], [7, 8]
+    each = score_targets([model], [source] * 40, [[*before, token] for token in range(40)])
+    assert sum(math.exp(log_probs[2]) for log_probs in each) == pytest.approx(1.0, abs=1e-5)
+    assert all(log_probs[:2] == pytest.approx(each[0][:2], abs=1e-5) for log_probs in each)
+
+
+def array(x: torch.Tensor) -> Array:
+    return x.double().numpy()
+
+
+def plain_attention(model: Transformer, source: list[int], target: list[int]) -> Array:
+    """The weights of the layer before the last, with the formula in numpy: softmax(q k^T / sqrt(K)) of each head."""
+    memory = model.encode(*pad([source], torch.device("cpu")))
+    x_BTD = torch.tensor([[BOS, *target]])
+    hidden = model._embed(x_BTD, model.tgt_embedding, model.tgt_positions, 0)
+    for layer in model.decoder[:-2]:
+        hidden = layer(hidden, memory.memory_BSD, memory.keep_B11S, model.rotary)
+    layer = model.decoder[-2]
+    assert isinstance(layer, DecoderLayer)
+    hidden = layer.around_self_attention(hidden, lambda x: layer.self_attention(x, is_causal=True))
+    if model.config.norm_position == "pre":
+        hidden = layer.around_cross_attention.norm(hidden)
+    cross, D = layer.cross_attention, model.config.d_model
+    weight, bias = array(cross.in_projection.weight), array(cross.in_projection.bias)
+    q_TD = array(hidden[0]) @ weight[:D].T + bias[:D]
+    k_SD = array(memory.memory_BSD[0]) @ weight[D : 2 * D].T + bias[D : 2 * D]
+    heads = []
+    for h in range(cross.H):
+        here = slice(h * cross.K, (h + 1) * cross.K)
+        scores_TS = q_TD[:, here] @ k_SD[:, here].T / math.sqrt(cross.K)
+        heads.append(np.exp(scores_TS) / np.exp(scores_TS).sum(axis=1, keepdims=True))
+    return np.mean(heads, axis=0)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+@pytest.mark.parametrize("num_decoder_layers", [2, 3])
+def test_attention_is_numpys(norm_position: str, num_decoder_layers: int) -> None:
+    model = tiny_transformer(4, norm_position=norm_position, num_decoder_layers=num_decoder_layers).double()
+    sources, targets = with_eos(random_ids(20, seed=4)), [[], *random_ids(19, seed=5)]
+    sharpest = 0.0
+    for source, target, weights_TS in zip(
+        sources, targets, attention_of_targets([model], sources, targets), strict=True
+    ):
+        assert weights_TS.shape == (len(target) + 1, len(source)), "padding has no place"
+        np.testing.assert_allclose(weights_TS.sum(dim=1), 1.0, atol=1e-5)  # so none of the weight is on padding
+        np.testing.assert_allclose(weights_TS, plain_attention(model, source, target), atol=1e-6)
+        sharpest = max(sharpest, float(weights_TS.max() * weights_TS.size(1)))
+    assert sharpest > 1.5, "all weights are alike, so nothing was tested"
+
+
+def test_attention_of_several_models_is_their_mean() -> None:
+    models = [tiny_transformer(5), tiny_transformer(6, d_model=24)]
+    sources, targets = with_eos(random_ids(10, seed=6)), random_ids(10, seed=7)
+    first, second = (attention_of_targets([model], sources, targets) for model in models)
+    for mean, a, b in zip(attention_of_targets(models, sources, targets), first, second, strict=True):
+        torch.testing.assert_close(mean, (a + b) / 2)
+
+
+def test_coverage_is_the_formula() -> None:
+    weights_TS = torch.tensor([[0.5, 0.25, 0.25], [0.9, 0.1, 0.0]])
+    assert coverage(weights_TS) == pytest.approx(math.log(0.35) + math.log(0.25))
+    assert coverage(torch.eye(3)) == 0.0
+    assert coverage(torch.tensor([[1.0, 0.0]])) == pytest.approx(math.log(1e-20)), "never minus infinity"

@@ -1,0 +1,305 @@
+"""Each way of searching, from text to text: batches, ensembles, n-best lists, scores, unknown pieces."""
+
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from toy import random_lines
+
+from mtformer.config.schema import DecodingConfig
+from mtformer.decoding.engine import Request
+from mtformer.decoding.mbr import expected_utilities
+from mtformer.decoding.protocol import Hypothesis
+from mtformer.decoding.scorer import coverage
+from mtformer.decoding.translator import Translation, Translator
+from mtformer.errors import CheckpointError, ConfigError, DataError
+from mtformer.rundir import RunDir
+from mtformer.text.tokenizer import EOS, UNK
+
+MODES: dict[str, dict[str, Any]] = {
+    "beam": {"beam_size": 4, "n_best": 3},
+    "greedy": {"beam_size": 1},
+    "sampling": {"sampling": True, "n_best": 3, "temperature": 0.8},
+    "mbr": {"mbr_samples": 6, "n_best": 2},
+    "diverse": {"beam_size": 4, "beam_groups": 2, "diversity_penalty": 0.5, "n_best": 4},
+    "coverage": {"beam_size": 4, "coverage_penalty": 0.3},
+    "rules": {"beam_size": 3, "no_repeat_ngram_size": 2, "repetition_penalty": 1.2, "min_length": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def translator(run: RunDir) -> Translator:
+    return Translator.load(run.path, device="cpu", precision="fp32")
+
+
+@pytest.fixture(scope="module")
+def other(run: RunDir, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """The same tokenizer with other weights."""
+    copy = RunDir(shutil.copytree(run.path, tmp_path_factory.mktemp("other") / "run"))
+    generator = torch.Generator().manual_seed(9)
+    weights = load_file(copy.bundle_weights)
+    noise = {name: torch.randn(x.shape, generator=generator) for name, x in weights.items()}
+    save_file({name: x + 0.1 * x.std() * noise[name] for name, x in weights.items() if x.dim()}, copy.bundle_weights)
+    return copy
+
+
+def all_of(one: Translation) -> list[Translation]:
+    return [one, *one.alternatives]
+
+
+def assert_same(found: Sequence[Translation], expected: Sequence[Translation]) -> None:
+    for one, alone in zip(found, expected, strict=True):
+        assert [each.text for each in all_of(one)] == [each.text for each in all_of(alone)]
+        assert [each.tokens for each in all_of(one)] == [each.tokens for each in all_of(alone)]
+        for each, exact in zip(all_of(one), all_of(alone), strict=True):
+            assert each.score == pytest.approx(exact.score, abs=1e-4)
+            # A single one may be off by more, as the weights here are far larger than trained ones.
+            assert each.token_log_probabilities == pytest.approx(exact.token_log_probabilities, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("mode", "with_prefixes"),
+    [*((mode, False) for mode in MODES), *((mode, True) for mode in ("beam", "greedy", "sampling", "mbr"))],
+)
+def test_a_batch_of_any_size_and_order_is_each_line_alone(
+    translator: Translator, mode: str, with_prefixes: bool
+) -> None:
+    lines = random_lines(12, seed=11)
+    prefixes = [["", "die frau", "rot", ""][i % 4] if with_prefixes else "" for i in range(12)]
+    alone = [
+        translator.translate([line], prefixes=[prefix], first_line=number, **MODES[mode])[0]
+        for number, (line, prefix) in enumerate(zip(lines, prefixes, strict=True))
+    ]
+    assert len({one.text for one in alone}) > 8
+    assert len({one.length for one in alone}) > 4, "sentences should end at different steps"
+    assert_same(translator.translate(lines, prefixes=prefixes, batch_tokens=100_000, **MODES[mode]), alone)
+    if mode in ("sampling", "mbr"):  # whose draws hang on the place of a line
+        first = translator.translate(lines[:5], prefixes=prefixes[:5], **MODES[mode])
+        assert_same(
+            [*first, *translator.translate(lines[5:], prefixes=prefixes[5:], first_line=5, **MODES[mode])], alone
+        )
+        return
+    order = list(range(12))
+    random.Random(1).shuffle(order)
+    shuffled = translator.translate(
+        [lines[i] for i in order], prefixes=[prefixes[i] for i in order], batch_tokens=150, **MODES[mode]
+    )
+    assert_same(shuffled, [alone[i] for i in order])
+
+
+@pytest.mark.parametrize("mode", ["beam", "greedy", "sampling", "coverage", "rules"])
+def test_score_gives_what_translate_reports(translator: Translator, mode: str) -> None:
+    lines = random_lines(40, seed=12)
+    found = translator.translate(lines, **MODES[mode])
+    sources = [[*ids, EOS] for ids in translator.tokenizers.src.encode(lines)]
+    for one, each in zip(found, translator.engine.score(sources, [one.tokens for one in found]), strict=True):
+        assert one.token_log_probabilities == pytest.approx(each, abs=1e-4)
+        assert one.log_probability == pytest.approx(sum(each), abs=1e-3)
+    # Text that the tokenizer cuts as the model wrote it.
+    ids = translator.tokenizers.tgt.encode([one.text for one in found])
+    same = [i for i, one in enumerate(found) if ids[i] == one.tokens]
+    assert len(same) > 3
+    scored = translator.score([lines[i] for i in same], [found[i].text for i in same])
+    for i, score in zip(same, scored, strict=True):
+        assert score is not None
+        assert score.pieces == found[i].pieces
+        assert score.token_log_probabilities == pytest.approx(found[i].token_log_probabilities, abs=1e-4)
+        assert score.log_probability == pytest.approx(found[i].log_probability, abs=1e-3)
+
+
+def test_score_of_odd_lines(translator: Translator) -> None:
+    counts: list[int] = []
+    targets = ["die katze", "", "hund " * 70, "a\nb"]
+    found = translator.score(["der hund", "der hund", "ein", "hund " * 70], targets, progress=counts.append)
+    assert found[0] is not None
+    assert found[1] is not None
+    assert found[1].pieces == ["</s>"]
+    assert found[2:] == [None, None]
+    assert sum(counts) == 4
+    alone = translator.score(["der hund"], ["die katze"])[0]
+    assert alone is not None
+    assert alone.log_probability == pytest.approx(found[0].log_probability, abs=1e-3)
+    with pytest.raises(DataError, match="2 sources and 1 targets"):
+        translator.score(["a", "b"], ["c"])
+    assert translator.score([], []) == []
+
+
+def test_n_best_lists_are_ordered_distinct_and_begin_with_the_best(translator: Translator) -> None:
+    lines = random_lines(10, seed=13)
+    best = translator.translate(lines, beam_size=5)
+    for one, first in zip(translator.translate(lines, beam_size=5, n_best=5), best, strict=True):
+        each = all_of(one)
+        assert (one.text, one.score, first.alternatives) == (first.text, first.score, ())
+        assert [t.score for t in each] == sorted((t.score for t in each), reverse=True)
+        assert len({tuple(t.tokens) for t in each}) == len(each) == 5
+    with pytest.raises(ConfigError, match="n_best 6 is above beam_size 5"):
+        translator.translate(lines, beam_size=5, n_best=6)
+
+
+def test_mbr_gives_the_sample_that_the_others_agree_with(translator: Translator) -> None:
+    lines = random_lines(6, seed=14)
+    samples = translator.translate(lines, sampling=True, n_best=12, seed=4)
+    found = translator.translate(lines, mbr_samples=12, n_best=3, seed=4)
+    for one, drawn in zip(found, samples, strict=True):
+        texts = [each.text for each in all_of(drawn)]
+        utilities = dict(zip(texts, expected_utilities(texts, "chrf"), strict=True))
+        ranked = sorted(utilities.values(), reverse=True)
+        assert [utilities[each.text] for each in all_of(one)] == ranked[:3]
+    assert [one.text for one in found] != [one.text for one in samples]
+    assert [one.text for one in translator.translate(lines, mbr_samples=12, seed=5)] != [one.text for one in found]
+
+
+def test_coverage_ranks_what_has_ended(translator: Translator) -> None:
+    lines = random_lines(20, seed=15)
+    beams = translator.translate(lines, beam_size=4, n_best=4)
+    found = translator.translate(lines, beam_size=4, n_best=4, coverage_penalty=0.5)
+    sources = [[*ids, EOS] for ids in translator.tokenizers.src.encode(lines)]
+    for source, one, beam in zip(sources, found, beams, strict=True):
+        each = all_of(beam)
+        weights = translator.engine.attention([source] * 4, [t.tokens for t in each])
+        scores = {tuple(t.tokens): t.score + 0.5 * coverage(w) for t, w in zip(each, weights, strict=True)}
+        expected = sorted(scores, key=lambda tokens: -scores[tokens])
+        assert [tuple(t.tokens) for t in all_of(one)] == expected
+        assert one.score == pytest.approx(scores[expected[0]], abs=1e-4)
+    assert [one.text for one in found] != [one.text for one in beams]
+
+
+def test_a_model_with_itself_is_the_model(run: RunDir, translator: Translator) -> None:
+    lines = random_lines(10, seed=16)
+    for mode in ("beam", "greedy", "sampling"):
+        twice = Translator.load([run.path, run.path], device="cpu")
+        assert_same(twice.translate(lines, **MODES[mode]), translator.translate(lines, **MODES[mode]))
+
+
+def test_runs_together_and_checkpoints_together_are_the_mean(
+    run: RunDir, other: RunDir, translator: Translator
+) -> None:
+    lines = random_lines(10, seed=17)
+    runs = Translator.load([run.path, str(other.path)], device="cpu")
+    paths = [str(run.bundle_weights), str(other.bundle_weights)]
+    checkpoints = Translator.load(run.path, checkpoint=paths, device="cpu")
+    assert [str(path) for path in checkpoints.weights] == paths == [str(path) for path in runs.weights]
+    assert runs.translate(lines, attention=True) == checkpoints.translate(lines, attention=True)
+    second = Translator.load(other.path, device="cpu")
+    for one, a, b in zip(*(each.score(lines, lines[::-1]) for each in (runs, translator, second)), strict=True):
+        assert one
+        assert a
+        assert b
+        pairs = torch.tensor([a.token_log_probabilities, b.token_log_probabilities])
+        assert one.token_log_probabilities == pytest.approx(pairs.exp().mean(dim=0).log().tolist(), abs=1e-4)
+    assert [t.text for t in runs.translate(lines)] != [t.text for t in translator.translate(lines)]
+
+
+def test_runs_with_other_tokenizers_do_not_go_together(run: RunDir, tmp_path: Path) -> None:
+    copy = RunDir(shutil.copytree(run.path, tmp_path / "copy"))
+    model = copy.tokenizer / "joint.model"
+    model.write_bytes(model.read_bytes().replace(b"katze", b"gatze"))
+    with pytest.raises(CheckpointError, match="its tokenizer is not that of") as caught:
+        Translator.load([run.path, copy.path], device="cpu")
+    assert "\n" not in str(caught.value)
+    assert str(copy.path) in str(caught.value)
+
+
+class FixedEngine:
+    """Gives what it was told to give; row t of its attention looks at source piece t + 1 only."""
+
+    device, dtype, max_positions = "cpu", "float32", 64
+
+    def __init__(self, hypotheses: list[Hypothesis]) -> None:
+        self.hypotheses = hypotheses
+        self.num_attended = 0
+
+    def search(self, requests: Sequence[Request], settings: DecodingConfig, _: object) -> list[list[Hypothesis]]:
+        return [list(self.hypotheses) for _ in requests]
+
+    def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+        raise NotImplementedError
+
+    def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+        self.num_attended += len(sources)
+        return [
+            torch.eye(len(t) + 2, max(len(s), len(t) + 2))[1:, : len(s)] for s, t in zip(sources, targets, strict=True)
+        ]
+
+
+def fixed(translator: Translator, *texts: list[str]) -> tuple[Translator, FixedEngine]:
+    """A translator that finds these lists of pieces, the best last."""
+    vocabulary = translator.tokenizers.tgt.vocabulary()
+    rows = [[vocabulary.index(piece) for piece in pieces] for pieces in texts]
+    scores = [-float(len(texts) - i) for i in range(len(texts))]
+    engine = FixedEngine([
+        Hypothesis(row, score, score, [score / (len(row) + 1)] * (len(row) + 1))
+        for row, score in zip(rows, scores, strict=True)
+    ])  # fmt: skip
+    return Translator(engine, translator.tokenizers, DecodingConfig(beam_size=max(1, len(texts)))), engine
+
+
+def test_unknowns_are_replaced_by_what_they_look_at(translator: Translator) -> None:
+    ours, engine = fixed(translator, ["▁die", "▁frau"], ["▁die", "▁", "<unk>", "▁rot"])
+    source = "▁der", "▁katze", "▁", "☃", "▁rot"
+    assert translator.tokenizers.src.pieces("der katze ☃ rot") == list(source)
+    plain = ours.translate(["der katze ☃ rot"], n_best=2, attention=True)[0]
+    assert plain.text.split() == ["die", "⁇", "rot"]
+    assert plain.pieces == ["▁die", "▁", "▁⁇▁", "▁rot", "</s>"]
+    engine.num_attended = 0
+    replaced = ours.translate(["der katze ☃ rot"], replace_unknowns=True, n_best=2)[0]
+    assert engine.num_attended == 1, "only where there is an unknown"
+    assert replaced.text == "die ☃ rot"
+    assert replaced.pieces == ["▁die", "▁", "☃", "▁rot", "</s>"]
+    assert replaced.attention is None
+    assert replaced.tokens == plain.tokens
+    assert UNK in plain.tokens
+    assert replaced.alternatives[0].text == "die frau"
+    whole = ours.translate(["der katze mann rot"], replace_unknowns=True)[0]
+    assert whole.text == "die rot rot"
+
+
+def test_words_are_counted_with_unknowns(translator: Translator) -> None:
+    ours, _ = fixed(translator, ["▁die", "<unk>", "▁rot"])
+    one = ours.translate(["der katze mann rot"], attention=True)[0]
+    assert one.text == "die ⁇  rot"
+    assert one.attention is not None
+    assert one.attention.alignment == [(1, 0), (2, 1), (3, 2)]
+
+
+def test_attention_is_worked_out_for_what_is_shown(translator: Translator) -> None:
+    ours, engine = fixed(translator, *[["▁die"]] * 4)
+    assert ours.translate(["der hund"])[0].attention is None
+    assert engine.num_attended == 0
+    shown = ours.translate(["der hund"], attention=True, n_best=2)[0]
+    assert engine.num_attended == 2
+    assert shown.attention is not None
+    assert shown.attention.src_pieces == ["▁der", "▁hund"]
+    assert shown.attention.weights == [[0.0, 1.0]]
+    assert shown.attention.src_starts == [0]
+
+
+def test_attention_is_a_distribution_over_the_source(translator: Translator) -> None:
+    for one in translator.translate(random_lines(5, seed=18), attention=True):
+        assert one.attention is not None
+        assert len(one.attention.weights) == one.length == len(one.attention.tgt_pieces)
+        for row in one.attention.weights:
+            assert len(row) == len(one.attention.src_pieces)
+            assert 0.0 < sum(row) < 1.0, "what eos has is left out"
+
+
+def test_the_package_hands_out_the_class_and_stays_light() -> None:
+    code = (
+        "import sys, mtformer\n"
+        "assert 'torch' not in sys.modules\n"
+        "from mtformer import Translator\n"
+        "assert mtformer.Translator is Translator and Translator.__module__ == 'mtformer.decoding.translator'\n"
+        "heavy = {'datasets', 'sacrebleu', 'ctranslate2', 'transformers', 'pyarrow'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "try: mtformer.Nothing\n"
+        "except AttributeError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("module 'mtformer' has no attribute 'Nothing'\n", "")

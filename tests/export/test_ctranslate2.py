@@ -1,0 +1,418 @@
+"""A run that leaves for CTranslate2 keeps its numbers and its translations."""
+
+import copy
+import itertools
+import random
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import ctranslate2
+import pytest
+import torch
+from small import Make, random_lines, train_tokenizer, write_bundle
+from typer.testing import CliRunner, Result
+
+from mtformer.cli.app import app
+from mtformer.config.schema import DecodingConfig, ModelConfig
+from mtformer.decoding.ctranslate2_engine import CTranslate2Engine, load_exported
+from mtformer.decoding.engine import Request
+from mtformer.decoding.translation import Translation
+from mtformer.decoding.translator import Translator
+from mtformer.errors import CheckpointError, ConfigError, DeviceError
+from mtformer.export import ctranslate2 as module
+from mtformer.export.ctranslate2 import export_ctranslate2, to_spec
+from mtformer.model.transformer import Transformer
+from mtformer.rundir import RunDir
+from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
+
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "norm_position": ("pre", "post"),
+    "norm": ("layernorm", "rmsnorm"),
+    "activation": get_args(ModelConfig.model_fields["activation"].annotation),
+    "positions": ("sinusoidal", "learned", "rotary"),
+    "num_kv_heads": (None, 1, 2, 4),
+    "tie_embeddings": ("all", "output", "none"),
+    "output_bias": (False, True),
+}
+TAUGHT: list[dict[str, Any]] = [
+    {},
+    {"norm_position": "post", "activation": "silu", "output_bias": True},
+    {"norm": "rmsnorm", "activation": "swiglu", "positions": "rotary", "num_kv_heads": 2, "tie_embeddings": "output"},
+    {"norm_position": "post", "norm": "rmsnorm", "activation": "geglu", "positions": "learned", "num_kv_heads": 1,
+     "tie_embeddings": "none"},
+]  # fmt: skip
+LINES = random_lines(40, seed=1)
+EXPORTED = ["config.json", "config.yaml", "model.bin", "shared_vocabulary.json", "tokenizer"]
+
+
+def both(model: Transformer, tokenizers: TokenizerPair, folder: Path) -> tuple[Translator, Translator]:
+    """Translators over the model itself, and over its export in float32."""
+    folder.mkdir()
+    spec = to_spec(model, tokenizers)
+    spec.validate()
+    spec.optimize()
+    spec.save(str(folder))
+    library = ctranslate2.Translator(str(folder), compute_type="float32", inter_threads=2, intra_threads=1)
+    engine = CTranslate2Engine(library, tokenizers, model.config.max_positions)
+    return Translator([model], tokenizers, DecodingConfig()), Translator(engine, tokenizers, DecodingConfig())
+
+
+def leaning(model: Transformer, token: int, by: float) -> Transformer:
+    """A copy that finds one token more or less probable."""
+    other = copy.deepcopy(model)
+    assert other.output_bias is not None
+    other.output_bias.data[token] += by
+    return other
+
+
+def invoke(*arguments: object, stdin: str = "") -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
+
+
+def n_best_scores(translations: list[Translation]) -> list[float]:
+    return [each.score for one in translations for each in (one, *one.alternatives)]
+
+
+# ---- the same numbers ------------------------------------------------------------------------------------------------
+
+
+def test_every_option_of_the_model_is_known_here() -> None:
+    """A new option must be exported, or refused by its name: put it here when it is."""
+    sizes = {"d_model", "num_heads", "d_ff", "num_encoder_layers", "num_decoder_layers", "max_positions"}
+    for_training = {"dropout", "attention_dropout", "activation_dropout"}
+    assert set(ModelConfig.model_fields) == sizes | for_training | set(OPTIONS)
+
+
+@pytest.mark.parametrize("positions", OPTIONS["positions"])
+def test_scores_are_the_same_whatever_the_options(sharp: Make, tmp_path: Path, positions: str) -> None:
+    combinations = list(itertools.product(*({**OPTIONS, "positions": (positions,)}).values()))
+    chosen = random.Random(0).sample(combinations, 24)
+    for place, values in enumerate(({**OPTIONS, "positions": (positions,)}).values()):
+        assert {some[place] for some in chosen} == set(values), "an option was not tried"
+    for number, values in enumerate(chosen):
+        options = dict(zip(OPTIONS, values, strict=True))
+        own, other = both(*sharp(**options), tmp_path / str(number))
+        expected = own.score(LINES[:8], LINES[8:16])
+        for ours, theirs in zip(expected, other.score(LINES[:8], LINES[8:16]), strict=True):
+            assert ours is not None
+            assert theirs is not None
+            assert theirs.pieces == ours.pieces
+            assert theirs.token_log_probabilities == pytest.approx(ours.token_log_probabilities, abs=1e-4), options
+
+
+def test_sizes_that_are_no_multiples_of_anything(sharp: Make, tmp_path: Path) -> None:
+    odd: dict[str, Any] = {"d_model": 33, "num_heads": 3, "d_ff": 41, "num_decoder_layers": 1, "positions": "learned"}
+    for number, options in enumerate((odd, {"num_heads": 1}, {"d_ff": 1})):
+        own, other = both(*sharp(**options), tmp_path / str(number))
+        expected = [one.token_log_probabilities for one in own.score(LINES, LINES[::-1]) if one]
+        assert [one.token_log_probabilities for one in other.score(LINES, LINES[::-1]) if one] == [
+            pytest.approx(each, abs=1e-4) for each in expected
+        ]
+
+
+def test_texts_may_fill_all_positions(sharp: Make, tmp_path: Path) -> None:
+    own, other = both(*sharp(max_positions=1200, positions="rotary"), tmp_path / "it")
+    tokens = own.tokenizers.src.encode([" ".join(LINES * 9)])[0]
+    sources, targets = [[*tokens[:1199], EOS]], [tokens[-1199:]]
+    assert len(targets[0]) == 1199
+    assert other.engine.score(sources, targets)[0] == pytest.approx(own.engine.score(sources, targets)[0], abs=1e-4)
+    settings = DecodingConfig(beam_size=1, max_length=20)
+    whole, cut = Request(sources[0]), Request([*tokens[:1023], EOS])
+    expected = own.engine.search([whole], settings, None)[0][0].tokens
+    assert other.engine.search([whole], settings, None)[0][0].tokens == expected
+    assert own.engine.search([cut], settings, None)[0][0].tokens != expected, "a cut source would not show"
+    (ours,), (theirs,) = [one.engine.attention(sources, targets) for one in (own, other)]
+    assert torch.allclose(theirs, ours, atol=1e-5)
+
+
+# ---- the same search -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", TAUGHT, ids=lambda options: "-".join(map(str, options.values())) or "default")
+def test_translations_are_the_same(taught: Make, tmp_path: Path, options: dict[str, Any]) -> None:
+    own, other = both(*taught(**options), tmp_path / "it")
+    own.models[0].eval()
+    assert len({one.text for one in own.translate(LINES)}) > 10, "translations should differ, or nothing would show"
+    for settings in (
+        {},
+        {"beam_size": 1},
+        {"length_penalty": 0.0},
+        {"n_best": 5},
+        {"max_length": 4},
+    ):
+        ours, theirs = own.translate(LINES, **settings), other.translate(LINES, **settings)
+        assert [one.tokens for one in theirs] == [one.tokens for one in ours], settings
+        assert n_best_scores(theirs) == pytest.approx(n_best_scores(ours), abs=1e-4), settings
+        assert [one.flags for one in theirs] == [one.flags for one in ours], settings
+        for one, another in zip(theirs, ours, strict=True):
+            assert one.token_log_probabilities == pytest.approx(another.token_log_probabilities, abs=1e-4)
+    # The logarithm of what little attention eos may get is less exact.
+    ours, theirs = [one.translate(LINES, n_best=3, coverage_penalty=0.3) for one in (own, other)]
+    assert [one.tokens for one in theirs] == [one.tokens for one in ours]
+    assert n_best_scores(theirs) == pytest.approx(n_best_scores(ours), rel=2e-3, abs=1e-2)
+    requests = [Request([*ids, EOS]) for ids in own.tokenizers.src.encode(LINES)]
+    found = other.engine.search(requests, DecodingConfig(coverage_penalty=0.3, max_length=3), None)
+    assert {len(of_one) for of_one in found} == {5}, "as many as the beam holds, at the limit too"
+
+
+def test_each_sentence_has_its_own_limit(taught: Make, tmp_path: Path) -> None:
+    model, tokenizers = taught(**TAUGHT[1])
+    own, other = both(leaning(model, EOS, -8.0), tokenizers, tmp_path / "it")
+    settings: dict[str, Any] = {"max_length_ratio": 0.5, "n_best": 5, "batch_tokens": 100_000}
+    ours, theirs = own.translate(LINES, **settings), other.translate(LINES, **settings)
+    assert sum("length limit" in one.flags for one in ours) > 20, "the limit was hardly met, so it was not tested"
+    assert len({len(one.tokens) for one in ours}) > 4
+    assert [one.tokens for one in theirs] == [one.tokens for one in ours]
+    assert n_best_scores(theirs) == pytest.approx(n_best_scores(ours), abs=1e-4)
+    assert [one.flags for one in theirs] == [one.flags for one in ours]
+
+
+def test_pad_and_bos_never_come(sharp: Make, tmp_path: Path) -> None:
+    model, tokenizers = sharp(output_bias=True)
+    fond = leaning(leaning(model, PAD, 6.0), BOS, 6.0)
+    for translations in (one.translate(LINES, n_best=5) for one in both(fond, tokenizers, tmp_path / "it")):
+        tokens = [token for one in translations for each in (one, *one.alternatives) for token in each.tokens]
+        assert len(tokens) > 100
+        assert not {PAD, BOS} & set(tokens)
+
+
+def test_what_it_steers_in_its_own_way_still_holds(taught: Make, tmp_path: Path) -> None:
+    own, other = both(*taught(), tmp_path / "it")
+    longer = other.translate(LINES, min_length=7, max_length=9)
+    assert {len(one.tokens) for one in longer} <= {7, 8, 9}
+    unlike = other.translate(LINES, no_repeat_ngram_size=1)
+    assert all(len(set(one.tokens)) == len(one.tokens) for one in unlike)
+    assert any(len(set(one.tokens)) < len(one.tokens) for one in other.translate(LINES))
+    penalised = other.translate(LINES, repetition_penalty=5.0)
+    assert sum(len(set(one.tokens)) < len(one.tokens) for one in penalised) == 0
+    for found in (longer, unlike, penalised):
+        sources = [[*ids, EOS] for ids in own.tokenizers.src.encode(LINES)]
+        for one, each in zip(found, own.engine.score(sources, [one.tokens for one in found]), strict=True):
+            assert one.token_log_probabilities == pytest.approx(each, abs=1e-4)
+            assert one.score == pytest.approx(sum(each) / len(each), abs=1e-4)
+
+
+@pytest.mark.parametrize("beam_size", [1, 5])
+def test_prefixes_are_kept(taught: Make, tmp_path: Path, beam_size: int) -> None:
+    own, other = both(*taught(), tmp_path / "it")
+    prefixes = [("", "die katze", "ein rot und blau")[i % 3] for i in range(len(LINES))]
+    ours = own.translate(LINES, prefixes=prefixes, beam_size=beam_size)
+    theirs = other.translate(LINES, prefixes=prefixes, beam_size=beam_size)
+    assert all(one.text.startswith(prefix) for one, prefix in zip(theirs, prefixes, strict=True))
+    is_same = [one.tokens == another.tokens for one, another in zip(theirs, ours, strict=True)]
+    assert all(is_same) if beam_size == 1 else sum(is_same) > 30
+    for one, another, same in zip(theirs, ours, is_same, strict=True):
+        assert not same or one.score == pytest.approx(another.score, abs=1e-4)
+
+
+def test_a_prefix_changes_no_other_sentence(taught: Make, tmp_path: Path) -> None:
+    model, tokenizers = taught(**TAUGHT[1])
+    _, other = both(leaning(model, EOS, 2.0), tokenizers, tmp_path / "it")
+    settings: dict[str, Any] = {"n_best": 5, "length_penalty": 0.0, "batch_tokens": 100_000}
+    prefixes = [("", "die katze")[i % 2] for i in range(len(LINES))]
+    mixed, plain = other.translate(LINES, prefixes=prefixes, **settings), other.translate(LINES, **settings)
+    assert any(each.tokens == [] for one in plain[::2] for each in one.alternatives), "what a prefix could keep out"
+    for one, another in zip(mixed[::2], plain[::2], strict=True):
+        assert [each.tokens for each in one.alternatives] == [each.tokens for each in another.alternatives]
+
+
+def test_a_prefix_may_fill_the_translation(taught: Make, tmp_path: Path) -> None:
+    own, other = both(*taught(), tmp_path / "it")
+    prefix = "ein rot und blau"
+    tokens = own.tokenizers.tgt.encode([prefix])[0]
+    for beam_size in (1, 5):
+        (full,) = other.translate([LINES[0]], prefixes=[prefix], max_length=1, beam_size=beam_size)
+        assert full.tokens == tokens
+    for one in other.translate(LINES, prefixes=[prefix] * len(LINES), max_length=len(tokens) + 1, n_best=5):
+        assert all(each.tokens[: len(tokens)] == tokens and PAD not in each.tokens for each in one.alternatives)
+
+
+def test_attention_is_the_same(taught: Make, tmp_path: Path) -> None:
+    own, other = both(*taught(), tmp_path / "it")
+    sources = [[*ids, EOS] for ids in own.tokenizers.src.encode(LINES)]
+    targets = [[], *own.tokenizers.tgt.encode(LINES[:0:-1])]
+    for ours, theirs in zip(
+        own.engine.attention(sources, targets), other.engine.attention(sources, targets), strict=True
+    ):
+        assert theirs.shape == ours.shape
+        assert torch.allclose(theirs, ours, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"sampling": True}, "sampling"),
+        ({"mbr_samples": 4}, "sampling"),
+        ({"beam_size": 4, "beam_groups": 2, "diversity_penalty": 1.0}, "beam_groups"),
+        ({"early_stopping": False}, "early_stopping false"),
+        ({"required": [["hund"]]}, "must hold"),
+        ({"forbidden": ["hund"]}, "no translation holds"),
+    ],
+)
+def test_what_it_cannot_do_is_told(taught: Make, tmp_path: Path, settings: dict[str, Any], what: str) -> None:
+    _, other = both(*taught(), tmp_path / "it")
+    with pytest.raises(ConfigError, match=f"{what}.*CTranslate2 does not have that") as caught:
+        other.translate(["der hund"], **settings)
+    assert "\n" not in str(caught.value)
+    assert other.translate(["der hund"], early_stopping=False, beam_size=1)
+
+
+# ---- the export ------------------------------------------------------------------------------------------------------
+
+
+def test_quantising_leaves_the_weights_alone(taught: Make, bundle: RunDir, tmp_path: Path) -> None:
+    model, tokenizers = taught()
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    spec = to_spec(model, tokenizers)
+    spec.validate()
+    spec.optimize("int8")
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[name]), name
+    weights = bundle.bundle_weights.read_bytes()
+    export_ctranslate2(bundle, tmp_path / "int8", None, "int8")
+    assert bundle.bundle_weights.read_bytes() == weights
+
+
+def test_quantised_exports_are_small_and_near(bundle: RunDir, tmp_path: Path) -> None:
+    own = Translator.load(bundle.path, device="cpu")
+    expected = [one.log_probability for one in own.score(LINES, LINES) if one]
+    sizes = {}
+    for kind in (None, *ctranslate2.specs.model_spec.ACCEPTED_MODEL_TYPES):
+        target = tmp_path / str(kind)
+        export_ctranslate2(bundle, target, None, kind)
+        assert sorted(path.name for path in target.iterdir()) == EXPORTED
+        sizes[kind] = (target / "model.bin").stat().st_size
+        other = load_exported(target, "cpu")
+        assert [one.log_probability for one in other.score(LINES, LINES) if one] == pytest.approx(
+            expected, rel=0.1, abs=0.3
+        )
+    assert sizes["float32"] == sizes[None]
+    assert sizes["float16"] == sizes["bfloat16"] < 0.6 * sizes[None]
+    assert sizes["int8"] < 0.5 * sizes[None]
+    assert load_exported(tmp_path / "int8", "cpu").engine.dtype.startswith("int8")
+    assert load_exported(tmp_path / "int8", "cpu", "fp32").engine.dtype == "float32"
+
+
+def test_a_quantisation_that_is_not_there_is_told(bundle: RunDir, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"quantization 'int4'.*use one of int8, "):
+        export_ctranslate2(bundle, tmp_path / "it", None, "int4")
+    assert not (tmp_path / "it").exists()
+
+
+def test_an_export_is_whole_or_not_there(bundle: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "exports").mkdir()
+    target = tmp_path / "exports" / "it"
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "write_companions", fail)
+        with pytest.raises(OSError, match="No space"):
+            export_ctranslate2(bundle, target, None, None)
+    assert list(target.parent.iterdir()) == []
+    export_ctranslate2(bundle, target, None, None)
+    assert "secret" in bundle.config.read_text()
+    assert "secret" not in (target / "config.yaml").read_text()
+    with pytest.raises(CheckpointError, match="exists already"):
+        export_ctranslate2(bundle, target, None, None)
+
+
+def test_special_pieces_of_two_names_are_told(sharp: Make, joint: TokenizerPair, tmp_path: Path) -> None:
+    other = train_tokenizer(tmp_path, "tgt", 75, eos_piece="<end>")
+    model, _ = sharp(tie_embeddings="none")
+    with pytest.raises(ConfigError, match="special piece '</s>' of the source is '<end>' in the target"):
+        to_spec(model, TokenizerPair(joint.src, other))
+
+
+def test_special_pieces_of_another_name_go_along(sharp: Make, tmp_path: Path) -> None:
+    names = {"unk_piece": "[unk]", "bos_piece": "[bos]", "eos_piece": "[eos]", "pad_piece": "[pad]"}
+    tokenizer = train_tokenizer(tmp_path, "joint", 90, **names)
+    model, _ = sharp()
+    own, other = both(model, TokenizerPair(tokenizer, tokenizer), tmp_path / "it")
+    ours, theirs = own.score(["der 東 hund"], ["die 京 katze"])[0], other.score(["der 東 hund"], ["die 京 katze"])[0]
+    assert ours is not None
+    assert theirs is not None
+    assert theirs.token_log_probabilities == pytest.approx(ours.token_log_probabilities, abs=1e-4)
+    assert other.translate(["der hund"], beam_size=1)[0].tokens == own.translate(["der hund"], beam_size=1)[0].tokens
+
+
+def test_a_missing_library_is_told(bundle: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    for call in (
+        lambda: export_ctranslate2(bundle, tmp_path / "it", None, None),
+        lambda: load_exported(bundle.path),
+    ):
+        with pytest.raises(ConfigError, match=r"CTranslate2 is not installed; pip install 'mtformer\[ctranslate2\]'"):
+            call()
+
+
+def test_a_folder_that_cannot_be_loaded_is_told(
+    bundle: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(CheckpointError, match="no CTranslate2 model here; `mtformer export"):
+        load_exported(bundle.path)
+    target = tmp_path / "it"
+    export_ctranslate2(bundle, target, None, None)
+    with pytest.raises(DeviceError, match="precision 'fp8': no such precision; use auto, fp32, bf16, fp16, int8"):
+        load_exported(target, "cpu", "fp8")
+    with pytest.raises(DeviceError, match="device 'tpu'"):
+        load_exported(target, "tpu")
+    monkeypatch.setattr(ctranslate2, "get_cuda_device_count", lambda: 0)
+    with pytest.raises(DeviceError, match="CTranslate2 sees no CUDA device here"):
+        load_exported(target, "cuda")
+    monkeypatch.setattr(ctranslate2, "get_supported_compute_types", lambda device: {"float32", "int8"})
+    with pytest.raises(DeviceError, match="'bf16': CTranslate2 does not have it on this cpu; use auto, fp32, int8"):
+        load_exported(target, "cpu", "bf16")
+    model = (target / "model.bin").read_bytes()
+    (target / "model.bin").write_bytes(model[: len(model) // 2])
+    with pytest.raises(CheckpointError, match=f"{target}: not to be loaded") as caught:
+        load_exported(target, "cpu")
+    assert "\n" not in str(caught.value)
+
+
+# ---- the command line ------------------------------------------------------------------------------------------------
+
+
+def test_out_and_back_by_the_command_line(bundle: RunDir, tmp_path: Path) -> None:
+    target, text = tmp_path / "it", "".join(f"{line}\n" for line in ["", *LINES])
+    result = invoke("export", bundle.path, "--format", "ctranslate2", "--output", target)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == f"{target}\n"
+    expected = invoke("translate", bundle.path, "--n-best", 2, stdin=text)
+    found = invoke("translate", target, "--backend", "ctranslate2", "--n-best", 2, stdin=text)
+    assert found.exit_code == 0, found.stderr
+    texts = [[line.split(" ||| ")[:2] for line in one.stdout.splitlines()] for one in (found, expected)]
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == 2 * len(LINES) + 1
+    result = invoke("export", bundle.path, "--format", "ctranslate2", "--quantization", "int8")
+    assert result.exit_code == 0, result.stderr
+    assert load_exported(bundle.path / "ctranslate2", "cpu").engine.dtype.startswith("int8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("export", "RUN", "--quantization", "int8"), "--quantization is for --format ctranslate2"),
+        (("export", "RUN", "--format", "huggingface", "--quantization", "int8"), "--quantization is for --format"),
+        (("translate", "RUN", "RUN", "--backend", "ctranslate2"), "takes one exported folder"),
+        (("translate", "RUN", "--backend", "ctranslate2", "--checkpoint", "last"), "--checkpoint is for"),
+        (("translate", "RUN", "--backend", "ctranslate2"), "no CTranslate2 model here"),
+    ],
+)
+def test_mistakes_are_one_line(bundle: RunDir, arguments: tuple[str, ...], message: str) -> None:
+    result = invoke(*(bundle.path if argument == "RUN" else argument for argument in arguments))
+    assert result.exit_code == 2
+    assert result.stderr.count("error: ") == 1
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_another_bundle_may_be_exported_too(taught: Make, tmp_path: Path) -> None:
+    run = write_bundle(tmp_path / "run", *taught(**TAUGHT[3]))
+    export_ctranslate2(run, tmp_path / "it", None, None)
+    names = sorted(path.name for path in (tmp_path / "it").iterdir())
+    assert [name for name in names if "vocabulary" in name] == ["source_vocabulary.json", "target_vocabulary.json"]
+    own, other = Translator.load(run.path, device="cpu"), load_exported(tmp_path / "it", "cpu", "fp32")
+    assert [one.text for one in other.translate(LINES)] == [one.text for one in own.translate(LINES)]

@@ -1,0 +1,186 @@
+"""A run that leaves for Hugging Face keeps its numbers, its translations and its ids."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from learning import teach
+from peer import load_peer
+from small import Make, config_of, random_lines, write_bundle
+from torch import Tensor
+from typer.testing import CliRunner
+
+from mtformer.cli.app import app
+from mtformer.config.loading import dump_config, load_config
+from mtformer.decoding.scorer import pad
+from mtformer.decoding.translator import Translator
+from mtformer.errors import CheckpointError, ConfigError
+from mtformer.export import huggingface
+from mtformer.export.huggingface import export_huggingface
+from mtformer.model.transformer import Transformer
+from mtformer.rundir import RunDir
+from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
+
+CAN_GO: list[dict[str, Any]] = [
+    {"norm_position": "pre"},
+    {"norm_position": "pre", "activation": "gelu", "output_bias": True, "num_kv_heads": 4},
+    {"norm_position": "post"},
+    {"norm_position": "post", "activation": "silu", "output_bias": True},
+    {"norm_position": "post", "tie_embeddings": "output"},
+    {"norm_position": "post", "tie_embeddings": "none", "activation": "gelu"},
+]
+LINES = [
+    *random_lines(30, seed=2),
+    "Öl und ein  Hund ",
+    "liest </s> das <unk> buch",
+    "<pad>",
+    "♞ frau ♞♞",
+    "Zwei sind ﬁne, １２: \u200bim\u00a0park…",
+]
+
+
+def set_decoding(run: RunDir, **values: object) -> None:
+    config = load_config(run.config).config
+    decoding = config.decoding.model_copy(update=values)
+    run.config.write_text(dump_config(config.model_copy(update={"decoding": decoding})), encoding="utf-8")
+
+
+@pytest.mark.parametrize("options", CAN_GO, ids=str)
+def test_logits_are_the_same(options: dict[str, Any], sharp: Make, tmp_path: Path) -> None:
+    """With padding in the source. In float64 only the order of sums is left to differ."""
+    model, tokenizers = sharp(**options)
+    export_huggingface(write_bundle(tmp_path / "run", model, tokenizers), tmp_path / "out", None)
+    peer = load_peer(tmp_path / "out")
+    src_BS, src_lengths_B = pad([[*ids, EOS] for ids in tokenizers.src.encode(LINES)], torch.device("cpu"))
+    tgt_BT, _ = pad([[BOS, *ids] for ids in tokenizers.tgt.encode(LINES[::-1])], torch.device("cpu"))
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-11)):
+        model.to(dtype)
+        with torch.no_grad():
+            ours_BTV = model.project(model(src_BS, src_lengths_B, tgt_BT))
+        peer.model.to(dtype)
+        difference = (ours_BTV - peer.logits(src_BS, tgt_BT)).abs().max()
+        assert difference <= tolerance * ours_BTV.abs().max()
+    model.float()
+
+
+@pytest.mark.parametrize(
+    "options", [{"norm_position": "pre"}, {"norm_position": "post", "activation": "silu"}], ids=str
+)
+def test_translations_are_the_same(options: dict[str, Any], joint: TokenizerPair, tmp_path: Path) -> None:
+    """With nothing but what stands in the folder. What the limit cuts off ends there in another way than here."""
+    torch.manual_seed(1)
+    config = config_of(**options, output_bias=True, num_decoder_layers=2, dropout=0.0)
+    model = Transformer(config.model, joint.src.vocab_size, joint.tgt.vocab_size)
+    lines, longest = random_lines(200, seed=5), 40
+    sources = [[*ids, EOS] for ids in joint.src.encode(lines)]
+    targets = [[BOS, *ids, EOS] for ids in joint.tgt.encode(lines)]
+
+    def logits(src_BS: Tensor, tgt_BT: Tensor) -> Tensor:
+        return model.project(model(src_BS, (src_BS != PAD).sum(dim=1), tgt_BT))
+
+    teach(model.parameters(), logits, sources, targets, PAD)
+    run = write_bundle(tmp_path / "run", model, joint)
+    for beam_size in (1, 4):
+        set_decoding(run, beam_size=beam_size, max_length=longest, max_length_ratio=99.0)
+        export_huggingface(run, tmp_path / f"out{beam_size}", None)
+        ours = Translator.load(run.path).translate(LINES[:30])
+        theirs = load_peer(tmp_path / f"out{beam_size}").translate(LINES[:30])
+        whole = [number for number, one in enumerate(ours) if len(one.tokens) < longest]
+        assert len({ours[number].text for number in whole}) > 20
+        assert [ours[number].text for number in whole] == [theirs[number][0] for number in whole]
+        if beam_size > 1:
+            scores = [theirs[number][1] for number in whole]
+            assert [ours[number].score for number in whole] == pytest.approx(scores, abs=1e-4)
+
+
+@pytest.mark.parametrize("tie", ["all", "output"])
+def test_lines_have_the_same_ids(tie: str, sharp: Make, tmp_path: Path) -> None:
+    """Of the source and of the target, also where text looks like a special piece or has letters never seen."""
+    model, tokenizers = sharp(norm_position="post", tie_embeddings=tie)
+    export_huggingface(write_bundle(tmp_path / "run", model, tokenizers), tmp_path / "out", None)
+    tokenizer = load_peer(tmp_path / "out").tokenizer
+    assert tokenizer(LINES)["input_ids"] == [[*ids, EOS] for ids in tokenizers.src.encode(LINES)]
+    targets = tokenizers.tgt.encode(LINES)
+    assert tokenizer(text_target=LINES)["input_ids"] == [[*ids, EOS] for ids in targets]
+    known = random_lines(30, seed=4)
+    again = tokenizer.batch_decode(tokenizer(text_target=known)["input_ids"], skip_special_tokens=True)
+    assert again == tokenizers.tgt.decode(tokenizers.tgt.encode(known))
+
+
+def test_settings_of_the_search(sharp: Make, tmp_path: Path) -> None:
+    run = write_bundle(tmp_path / "run", *sharp())
+    set_decoding(run, beam_size=7, length_penalty=0.6, early_stopping=False, max_length=33)
+    export_huggingface(run, tmp_path / "out", None)
+    settings = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    names = ("num_beams", "length_penalty", "early_stopping", "max_length")
+    assert [settings[name] for name in names] == [7, 0.6, "never", 35]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"norm": "rmsnorm"}, "model.norm 'rmsnorm' cannot be exported to Hugging Face"),
+        ({"activation": "swiglu"}, "model.activation 'swiglu' cannot be exported"),
+        ({"activation": "geglu"}, "model.activation 'geglu' cannot be exported"),
+        ({"positions": "rotary"}, "model.positions 'rotary' cannot be exported"),
+        ({"positions": "learned"}, "model.positions 'learned' cannot be exported"),
+        ({"num_kv_heads": 2}, "model.num_kv_heads 2 cannot be exported"),
+        ({"tie_embeddings": "output"}, "model.tie_embeddings 'output' cannot be exported .* Pegasus"),
+    ],
+)
+def test_what_cannot_go_is_named(options: dict[str, Any], line: str, sharp: Make, tmp_path: Path) -> None:
+    run = write_bundle(tmp_path / "run", *sharp(**options))
+    with pytest.raises(ConfigError, match=rf"^{line}[^\n]*$"):
+        export_huggingface(run, tmp_path / "out", None)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_language_code_that_the_tokenizer_would_cut_off_is_told(
+    sharp: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizers = sharp()
+    monkeypatch.setattr(huggingface.TokenizerPair, "load", lambda folder: _with_code(tokenizers))
+    with pytest.raises(ConfigError, match=r"tokenizer.user_symbols '>>de<<' cannot be exported to Hugging Face"):
+        export_huggingface(write_bundle(tmp_path / "run", model, tokenizers), tmp_path / "out", None)
+
+
+def _with_code(tokenizers: TokenizerPair) -> TokenizerPair:
+    class WithCode:
+        def vocabulary(self) -> list[str]:
+            return [*tokenizers.src.vocabulary()[:-1], ">>de<<"]
+
+    return TokenizerPair(WithCode(), WithCode())  # type: ignore[arg-type]  # no more of a tokenizer is asked for
+
+
+def test_it_is_written_whole_or_not_at_all(sharp: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_bundle(tmp_path / "run", *sharp())
+
+    def fail(path: Path, values: dict[str, Any]) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(huggingface, "_write_json", fail)
+        with pytest.raises(OSError, match="disk full"):
+            export_huggingface(run, tmp_path / "out", None)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    (tmp_path / "out").mkdir()
+    with pytest.raises(CheckpointError, match="exists already"):
+        export_huggingface(run, tmp_path / "out", None)
+
+
+def test_from_the_command_line(sharp: Make, tmp_path: Path) -> None:
+    bundle = write_bundle(tmp_path / "run", *sharp())
+    result = CliRunner().invoke(app, ["export", str(bundle.path), "--format", "huggingface"])
+    assert (result.exit_code, result.stdout) == (0, f"{bundle.path / 'huggingface'}\n"), result.stderr
+    assert sorted(path.name for path in (bundle.path / "huggingface").iterdir()) == [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "source.spm",
+        "target.spm",
+        "tokenizer_config.json",
+        "vocab.json",
+    ]
+    assert "/somewhere" not in (bundle.path / "huggingface" / "config.json").read_text()

@@ -1,0 +1,443 @@
+"""A Marian folder from Hugging Face becomes a bundle that cuts text, counts and translates as that does."""
+
+import json
+import os
+import pickle
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import sentencepiece
+import torch
+from learning import teach
+from peer import Peer, load_peer
+from safetensors.torch import load_file, save_file
+from small import config_of, random_lines, write_bundle
+from torch import Tensor
+from transformers import MarianConfig, MarianMTModel, MarianTokenizer
+from typer.testing import CliRunner
+
+from mtformer.cli.app import app
+from mtformer.config.loading import load_config
+from mtformer.data.demo import write_demo
+from mtformer.decoding.translator import Translator
+from mtformer.errors import CheckpointError
+from mtformer.experiment.train import train_experiment
+from mtformer.export.huggingface import export_huggingface
+from mtformer.export.marian import import_marian
+from mtformer.model.transformer import Transformer
+from mtformer.rundir import WEIGHTS, RunDir
+from mtformer.text.tokenizer import BOS, CONTROL_IDS, EOS, PAD, UNK, TokenizerPair
+from mtformer.weights import read_weights
+
+LONGEST = 30
+VOCAB_SIZE = 220
+SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {}),
+    ({"num_beams": 1}, {"beam_size": 1}),
+    ({"num_beams": 5, "length_penalty": 0.5}, {"beam_size": 5, "length_penalty": 0.5}),
+]
+CODES = [">>de<<", ">>cmn_Hans<<"]
+
+
+class Marian(NamedTuple):
+    """A folder as OPUS-MT's are, what transformers makes of it, and lines to translate."""
+
+    folder: Path
+    peer: Peer
+    vocabulary: dict[str, int]
+    lines: dict[str, list[str]]
+
+
+@pytest.fixture(scope="module")
+def marian(tmp_path_factory: pytest.TempPathFactory) -> Marian:
+    """Taught for a second. Its SentencePiece models are of different text; vocab.json lacks some of their pieces."""
+    corpus, folder = tmp_path_factory.mktemp("demo"), tmp_path_factory.mktemp("marian")
+    lines = {name: path.read_text(encoding="utf-8").splitlines()[:1200] for name, path in write_demo(corpus).items()}
+    pieces: set[str] = set()
+    for name, text in (("source", lines["train.en"]), ("target", lines["train.de"])):
+        prefix = str(folder / name)
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(text), model_prefix=prefix, vocab_size=VOCAB_SIZE, minloglevel=2
+        )
+        spm = sentencepiece.SentencePieceProcessor(model_file=f"{prefix}.model")
+        (folder / f"{name}.model").rename(folder / f"{name}.spm")
+        pieces |= {spm.IdToPiece(number) for number in range(3, VOCAB_SIZE)}
+    kept = [piece for number, piece in enumerate(sorted(pieces)) if number % 40 != 3]
+    vocabulary = {piece: row for row, piece in enumerate(["</s>", "<unk>", *kept, *CODES, "<pad>"])}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"source_lang": "en", "target_lang": "de"}))
+    _write_model(folder, lines, len(vocabulary))
+    return Marian(folder, load_peer(folder), vocabulary, lines)
+
+
+def _write_model(folder: Path, lines: dict[str, list[str]], vocab_size: int) -> None:
+    pad = vocab_size - 1
+    torch.manual_seed(0)
+    ids = {"vocab_size": vocab_size, "pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": 0}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    sizes = {"d_model": 32, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "encoder_layers": 2, "decoder_layers": 1}
+    others = {"activation_function": "swish", "scale_embedding": True, "max_position_embeddings": 64, "dropout": 0.0}
+    model = MarianMTModel(MarianConfig(**ids, **heads, **sizes, **others))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias") or "norm" in name:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+            elif "embed_positions" not in name:
+                torch.nn.init.xavier_uniform_(parameter)
+        model.model.shared.weight.normal_(std=32**-0.5)
+        model.final_logits_bias.normal_(std=0.5)
+    tokenizer = MarianTokenizer.from_pretrained(folder)
+
+    def logits(src_BS: Tensor, tgt_BT: Tensor) -> Tensor:
+        return model(input_ids=src_BS, attention_mask=(src_BS != pad).long(), decoder_input_ids=tgt_BT).logits
+
+    sources = tokenizer(short_lines(lines["train.en"], 300, seed=1))["input_ids"]
+    teach(model.parameters(), logits, sources, [[pad, *row] for row in sources], pad)
+    search = {"num_beams": 4, "max_length": LONGEST + 2, "bad_words_ids": [[pad]], "early_stopping": True}
+    model.generation_config.update(**search, forced_eos_token_id=0)
+    model.save_pretrained(folder)
+
+
+def short_lines(lines: list[str], count: int, seed: int) -> list[str]:
+    """One to five of a few words of the corpus."""
+    words = sorted({word for line in lines for word in line.split() if word.islower()})[::25]
+    rng = random.Random(seed)
+    return [" ".join(rng.choice(words) for _ in range(rng.randint(1, 5))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def imported(marian: Marian, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """Tests must not change it."""
+    run = RunDir(tmp_path_factory.mktemp("imported") / "run")
+    import_marian(marian.folder, run.path)
+    return run
+
+
+def their_pieces(marian: Marian, lines: list[str]) -> list[list[str]]:
+    """What Marian's encoder gets to see, eos left out."""
+    piece_of = {row: piece for piece, row in marian.vocabulary.items()}
+    return [[piece_of[row] for row in ids[:-1]] for ids in marian.peer.tokenizer(lines)["input_ids"]]
+
+
+def our_pieces(marian: Marian, run: RunDir, lines: list[str]) -> list[list[str]]:
+    """The same of ours: a piece that vocab.json does not have means unk."""
+    tokenizer = TokenizerPair.load(run.tokenizer).src
+    pieces = [piece.removeprefix("▁") if "<<" in piece else piece for piece in tokenizer.vocabulary()]
+    known = [piece if piece in marian.vocabulary else "<unk>" for piece in pieces]
+    return [[known[number] for number in ids] for ids in tokenizer.encode(lines)]
+
+
+def test_source_lines_are_cut_the_same(marian: Marian, imported: RunDir) -> None:
+    """With letters that only the target knows or nobody, language codes, and what SentencePiece normalises."""
+    lines = marian.lines["test.en"]
+    odd = ["  a  b ", "The cat ä the Ü.", "♞ x ♞♞ y", "１２ ﬁne “q” … \u200bx\u00a0y", "a > b << c >> d", ">>xx<"]
+    coded = [f"{code} {line}" for code in CODES for line in lines[:20]]
+    theirs = their_pieces(marian, [*lines, *odd, *coded])
+    assert our_pieces(marian, imported, [*lines, *odd, *coded]) == theirs
+    assert sum(line.count("<unk>") for line in theirs) > 20
+    assert "ä" in theirs[len(lines) + 1]
+    assert [line[0] for line in theirs[-40::20]] == CODES
+
+
+def test_two_unknown_letters_in_a_row_are_the_one_difference(marian: Marian, imported: RunDir) -> None:
+    """For Marian they are one piece, which vocab.json does not have; here each is looked up."""
+    assert their_pieces(marian, ["a äü s"]) == [["▁a", "▁", "<unk>", "▁s"]]
+    assert our_pieces(marian, imported, ["a äü s"]) == [["▁a", "▁", "ä", "ü", "▁s"]]
+
+
+def test_target_lines_are_cut_by_target_spm(marian: Marian, imported: RunDir) -> None:
+    """As long as vocab.json has all the pieces; else into others, so that there are none that cannot be learned."""
+
+    def is_known(piece: str) -> bool:
+        return piece in marian.vocabulary and not spm.IsUnknown(spm.PieceToId(piece))
+
+    tokenizer = TokenizerPair.load(imported.tokenizer).tgt
+    spm = sentencepiece.SentencePieceProcessor(model_file=str(marian.folder / "target.spm"))
+    lines = [*marian.lines["test.de"], *marian.lines["test.en"]]
+    cut = [tokenizer.id_pieces(ids) for ids in tokenizer.encode(lines)]
+    theirs = [spm.EncodeAsPieces(line) for line in lines]
+    same = [number for number, pieces in enumerate(theirs) if all(map(is_known, pieces))]
+    assert len(same) > 50
+    assert [cut[number] for number in same] == [theirs[number] for number in same]
+    written = {piece for pieces in cut for piece in pieces} - {"<unk>"}
+    assert all(map(is_known, written))
+
+
+def test_translations_and_scores_are_the_same(marian: Marian, imported: RunDir) -> None:
+    """What the limit cuts off ends there in another way."""
+    lines = short_lines(marian.lines["train.en"], 40, seed=2)
+    for theirs_say, ours_say in SETTINGS:
+        ours = Translator.load(imported.path).translate(lines, **ours_say)
+        theirs = marian.peer.translate(lines, **theirs_say)
+        whole = [number for number, one in enumerate(ours) if len(one.tokens) < LONGEST]
+        assert len({ours[number].text for number in whole}) > 20
+        assert [ours[number].text.strip() for number in whole] == [theirs[number][0] for number in whole]
+        if theirs_say.get("num_beams") != 1:
+            scores = [theirs[number][1] for number in whole]
+            assert [ours[number].score for number in whole] == pytest.approx(scores, abs=1e-4)
+
+
+def test_ids_are_written_the_same(marian: Marian, imported: RunDir) -> None:
+    """Pieces of both languages in any order, unknown ones among them; but for spaces at the ends."""
+    tokenizer, rng = TokenizerPair.load(imported.tokenizer).tgt, random.Random(7)
+    pieces = tokenizer.vocabulary()
+    lines = [[rng.choice([UNK, *range(EOS + 1, len(pieces))]) for _ in range(12)] for _ in range(200)]
+    theirs = [[marian.vocabulary[pieces[number]] for number in line] for line in lines]
+    texts = marian.peer.tokenizer.batch_decode(theirs, skip_special_tokens=True)
+    assert [text.strip() for text in tokenizer.decode(lines)] == texts
+
+
+@pytest.mark.parametrize(("theirs", "ours", "is_told"), [(True, True, 0), ("never", False, 0), ("absent", True, 1)])
+def test_search_is_as_the_folder_says(
+    theirs: object, ours: bool, is_told: int, marian: Marian, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    import_marian(copy_of(marian, tmp_path / "x", "generation_config.json", early_stopping=theirs), tmp_path / "run")
+    decoding = load_config(tmp_path / "run" / "config.yaml").config.decoding
+    found = (decoding.beam_size, decoding.length_penalty, decoding.early_stopping, decoding.max_length)
+    assert found == (4, 1.0, ours, LONGEST)
+    assert sum("early_stopping false has no counterpart" in line for line in caplog.messages) == is_told
+
+
+def test_ids_and_rows_are_ours(marian: Marian, imported: RunDir) -> None:
+    """Each piece has Marian's embedding, what vocab.json lacks that of unk; bos that of pad, and it cannot come."""
+    theirs, tokenizers = marian.peer.model.state_dict(), TokenizerPair.load(imported.tokenizer)
+    shared, bias = theirs["model.shared.weight"], theirs["final_logits_bias"][0]
+    weights, vocabulary = read_weights(imported.bundle_weights), marian.vocabulary
+    special = [vocabulary["<pad>"], vocabulary["<unk>"], vocabulary["<pad>"], vocabulary["</s>"]]
+    for tokenizer, name in ((tokenizers.src, "src_embedding"), (tokenizers.tgt, "tgt_embedding")):
+        pieces = [piece.removeprefix("▁") if "<<" in piece else piece for piece in tokenizer.vocabulary()[4:]]
+        rows = [*special, *(vocabulary.get(piece, vocabulary["<unk>"]) for piece in pieces)]
+        assert torch.equal(weights[name], shared[rows])
+    assert set(CONTROL_IDS) == {PAD, BOS, EOS}
+    assert weights["output_bias"][BOS] == -torch.inf
+    rest = torch.arange(len(rows)) != BOS
+    assert torch.equal(weights["output_bias"][rest], bias[rows][rest])
+
+
+def copy_of(marian: Marian, folder: Path, name: str = "", **values: Any) -> Path:
+    """A copy of the folder, in which one JSON file says something else."""
+    shutil.copytree(marian.folder, folder)
+    if name:
+        path = folder / name
+        tree = {**json.loads(path.read_text()), **values}
+        path.write_text(json.dumps({key: value for key, value in tree.items() if value != "absent"}))
+    return folder
+
+
+def test_where_the_search_of_the_folder_leaves_pad_out_of_the_sum_so_does_ours(marian: Marian, tmp_path: Path) -> None:
+    """`renormalize_logits`, as in the folders that were last published."""
+    folder = copy_of(marian, tmp_path / "copy", "generation_config.json", renormalize_logits=True)
+    tensors = load_file(folder / WEIGHTS)
+    tensors["final_logits_bias"][0, -1] = 12.0
+    save_file(tensors, folder / WEIGHTS, {"format": "pt"})
+    import_marian(folder, tmp_path / "run")
+    lines, peer = short_lines(marian.lines["train.en"], 20, seed=3), load_peer(folder)
+    ours, theirs = Translator.load(tmp_path / "run").translate(lines), peer.translate(lines)
+    assert [one.score for one in ours] == pytest.approx([score for _, score in theirs], abs=1e-4)
+    others = peer.translate(lines, renormalize_logits=False)
+    assert max(score - other for (_, score), (_, other) in zip(theirs, others, strict=True)) > 0.1
+
+
+def test_a_pickle_of_weights_in_half_precision_is_read_too(marian: Marian, tmp_path: Path) -> None:
+    folder = copy_of(marian, tmp_path / "copy")
+    tensors = {name: tensor.half() for name, tensor in load_file(folder / WEIGHTS).items()}
+    (folder / WEIGHTS).unlink()
+    torch.save(tensors, folder / "pytorch_model.bin")
+    import_marian(folder, tmp_path / "run")
+    weights = read_weights(RunDir(tmp_path / "run").bundle_weights)
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+    assert torch.equal(weights["tgt_embedding"][EOS], tensors["model.shared.weight"][0].float())
+
+
+def test_it_goes_back_to_hugging_face(marian: Marian, imported: RunDir, tmp_path: Path) -> None:
+    export_huggingface(imported, tmp_path / "back", None)
+    lines = [*short_lines(marian.lines["train.en"], 20, seed=4), f"{CODES[0]} the cat ä"]
+    again, first = (peer.translate(lines) for peer in (load_peer(tmp_path / "back"), marian.peer))
+    assert [text for text, _ in again] == [text for text, _ in first]
+    assert [score for _, score in again] == pytest.approx([score for _, score in first], abs=1e-4)
+
+
+def test_our_own_folder_comes_back(joint: TokenizerPair, tmp_path: Path) -> None:
+    """Its decoder starts with a piece of its own."""
+    torch.manual_seed(2)
+    config = config_of(norm_position="post")
+    model = Transformer(config.model, joint.src.vocab_size, joint.tgt.vocab_size)
+    run = write_bundle(tmp_path / "run", model, joint)
+    export_huggingface(run, tmp_path / "out", None)
+    import_marian(tmp_path / "out", tmp_path / "again")
+    first, again = Translator.load(run.path), Translator.load(tmp_path / "again")
+    lines = random_lines(10, seed=6)
+    assert [one.tokens for one in again.translate(lines, **OPEN)] == [
+        one.tokens for one in first.translate(lines, **OPEN)
+    ]
+    weights = read_weights(RunDir(tmp_path / "again").bundle_weights)
+    assert torch.equal(weights["tgt_embedding"], model.tgt_embedding)
+    assert not weights["output_bias"].any()
+
+
+OPEN = {"max_length": 12, "max_length_ratio": 99.0}
+
+
+class Quiet:
+    """Progress that shows nothing."""
+
+    def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
+        pass
+
+
+def test_it_can_be_trained_further(marian: Marian, imported: RunDir, tmp_path: Path) -> None:
+    """Its loss falls from where it stood; what can never come stays so."""
+    for side in ("en", "de"):
+        lines = short_lines(marian.lines["train.en"], 300, seed=1)
+        (tmp_path / f"train.{side}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    (tmp_path / "more.yaml").write_text(
+        f"""
+extends: {imported.config}
+data: {{train: [{{src: {tmp_path}/train.en, tgt: {tmp_path}/train.de}}], filters: {{drop_identical: false}}}}
+training:
+  {{init_from: {imported.path}, device: cpu, precision: fp32, batch_tokens: 512, max_steps: 2, learning_rate: 1.0e-3,
+    warmup_steps: 0, log_every: 1}}
+"""
+    )
+    run = RunDir(tmp_path / "more")
+    train_experiment(load_config(tmp_path / "more.yaml").config, run, Quiet(), resume=False, overwrite=False)
+    before, after = read_weights(imported.bundle_weights), read_weights(run.checkpoint(2) / WEIGHTS)
+    assert before.keys() == after.keys()
+    assert all(not torch.equal(before[name], after[name]) for name in before)
+    assert all(tensor.isfinite().all() for name, tensor in after.items() if name != "output_bias")
+    assert (after["output_bias"] == -torch.inf).nonzero().flatten().tolist() == [BOS]
+    losses = [json.loads(line)["loss"] for line in run.metrics.read_text().splitlines()]
+    assert losses[1] < losses[0]
+    assert len(Translator.load(run.path).translate(["the cat"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "line"),
+    [
+        (
+            "config.json",
+            {"model_type": "pegasus"},
+            r"config.json: model_type 'pegasus' cannot be imported, only 'marian'",
+        ),
+        ("config.json", {"model_type": "absent"}, r"config.json: model_type None cannot be imported, only 'marian'"),
+        ("config.json", {"normalize_before": True}, r"config.json: normalize_before True cannot be imported"),
+        ("config.json", {"scale_embedding": False}, r"config.json: scale_embedding False cannot be imported"),
+        ("config.json", {"scale_embedding": "absent"}, r"config.json: scale_embedding False cannot be imported"),
+        ("config.json", {"share_encoder_decoder_embeddings": False}, r"share_encoder_decoder_embeddings False cannot"),
+        ("config.json", {"decoder_ffn_dim": 64}, r"config.json: ffn_dim 48 of the encoder and 64 of the decoder"),
+        ("config.json", {"activation_function": "gelu_new"}, r"activation_function 'gelu_new' cannot be imported"),
+        ("config.json", {"encoder_layers": 3}, r"model.safetensors: has no model.encoder.layers.2.self_attn.q_proj"),
+        (
+            "config.json",
+            {"encoder_layers": 1},
+            r"model.safetensors: has model.encoder.layers.1.* which no Marian model",
+        ),
+        ("config.json", {"d_model": 64}, r"is \[.*\] in the file and \[.*\] by config.json"),
+        ("config.json", {"encoder_attention_heads": 5, "decoder_attention_heads": 5}, r"num_heads 5 does not divide"),
+        ("config.json", {"pad_token_id": 7}, r"pad_token_id is 7 in config.json, but '<pad>' \d+ in vocab.json"),
+        ("config.json", {"decoder_start_token_id": 9999}, r"decoder_start_token_id 9999 of config.json is no id"),
+        ("vocab.json", {"<pad>": 9999}, r"vocab.json: its ids are not the numbers from 0 to \d+, each once"),
+    ],
+)
+def test_what_cannot_be_imported_is_told(
+    name: str, values: dict[str, Any], line: str, marian: Marian, tmp_path: Path
+) -> None:
+    folder = copy_of(marian, tmp_path / "copy", name, **values)
+    with pytest.raises(CheckpointError, match=rf"^[^\n]*{line}[^\n]*$"):
+        import_marian(folder, tmp_path / "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+
+
+def _drop(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).unlink()
+
+
+def _write(name: str, data: bytes) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes(data)
+
+
+def _pickle(value: object) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        (folder / WEIGHTS).unlink()
+        torch.save(value, folder / "pytorch_model.bin")
+
+    return change
+
+
+def _tensor(name: str, tensor: torch.Tensor) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        save_file({**load_file(folder / WEIGHTS), name: tensor}, folder / WEIGHTS)
+
+    return change
+
+
+def _bpe(folder: Path) -> None:
+    lines = ["a cat and a dog", "the dog"] * 9
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_prefix=str(folder / "x"), vocab_size=18, model_type="bpe", minloglevel=2
+    )
+    (folder / "x.model").rename(folder / "target.spm")
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (_drop("config.json"), r"config.json: no such file; a Marian folder has"),
+        (_drop("vocab.json"), r"vocab.json: no such file; a Marian folder has"),
+        (_drop("source.spm"), r"source.spm: no such file; a Marian folder has"),
+        (_drop(WEIGHTS), r"neither model.safetensors nor pytorch_model.bin; a Marian folder has"),
+        (_write("config.json", b"{"), r"config.json: not JSON"),
+        (_write("vocab.json", b"[]"), r"vocab.json: not a JSON object"),
+        (_write("source.spm", b""), r"source.spm: not a SentencePiece model"),
+        (_write("target.spm", b"what"), r"target.spm: not a SentencePiece model"),
+        (_write(WEIGHTS, b"what"), r"model.safetensors: cut short or damaged"),
+        (_bpe, r"target.spm: not a unigram model"),
+        (_pickle([torch.zeros(2)]), r"pytorch_model.bin: not a dictionary of tensors"),
+        (_pickle({"a": 1}), r"pytorch_model.bin: not a dictionary of tensors"),
+        (
+            _tensor("lm_head.weight", torch.zeros(3, 32)),
+            r"model.safetensors: lm_head.weight is not model.shared.weight",
+        ),
+        (_tensor("model.shared.weight", torch.zeros(3, 32)), r"model.shared.weight has 3 rows for the \d+ pieces"),
+        (_tensor("final_logits_bias", torch.zeros(1, 3)), r"final_logits_bias has 3 numbers for the \d+ pieces"),
+        (_tensor("model.encoder.embed_positions.weight", torch.zeros(64, 32)), r"is no table of sinusoids"),
+        (_tensor("model.encoder.layernorm_embedding.weight", torch.zeros(32)), r"which no Marian model that can be"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_damaged_folders_are_told_in_one_line(
+    change: Callable[[Path], object], line: str, marian: Marian, tmp_path: Path
+) -> None:
+    change(copy_of(marian, tmp_path / "copy"))
+    with pytest.raises(CheckpointError, match=rf"^[^\n]*{line}[^\n]*$"):
+        import_marian(tmp_path / "copy", tmp_path / "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+
+
+def test_a_pickle_cannot_run_code(marian: Marian, tmp_path: Path) -> None:
+    folder, trace = copy_of(marian, tmp_path / "copy"), tmp_path / "it-ran"
+    (folder / WEIGHTS).unlink()
+
+    class RunsCode:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.mkdir, (str(trace),)
+
+    for write in (torch.save, lambda value, path: path.write_bytes(pickle.dumps(value, protocol=2))):
+        write(RunsCode(), folder / "pytorch_model.bin")
+        with pytest.raises(CheckpointError, match=r"^[^\n]*not weights that load without running code[^\n]*$"):
+            import_marian(folder, tmp_path / "run")
+    assert not trace.exists()
+
+
+def test_from_the_command_line(marian: Marian, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["import", str(marian.folder), str(tmp_path / "run")])
+    assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'run'}\n"), result.stderr
+    data = load_config(tmp_path / "run" / "config.yaml").config.data
+    assert (data.src_lang, data.tgt_lang) == ("en", "de")
+    result = CliRunner().invoke(app, ["import", str(marian.folder), str(tmp_path / "run")])
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "exists already; name another folder" in result.stderr
