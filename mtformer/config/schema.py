@@ -374,9 +374,11 @@ class DecodingConfig(Section):
             raise ValueError("beam_groups above 1 and a diversity_penalty above 0 go together; give both or neither")
         if self.beam_groups > 1 and self.draws:
             raise ValueError("beam_groups is for beam search; leave it out when sampling")
-        for name, neutral in (("temperature", 1.0), ("top_k", 0), ("top_p", 1.0)):
+        for name, neutral in (("temperature", 1.0), ("top_k", 0), ("top_p", 1.0), ("seed", 1)):
             if getattr(self, name) != neutral and not self.draws:
                 raise ValueError(f"{name} is for sampling; set sampling: true too")
+        if self.mbr_metric != "chrf" and not self.mbr_samples:
+            raise ValueError(f"mbr_metric {self.mbr_metric} goes with mbr_samples; set that too")
         return self
 
 

@@ -57,7 +57,7 @@ class Engine(Protocol):
     def search(
         self, requests: Sequence[Request], settings: DecodingConfig, forbidden: Tensor | None
     ) -> list[list[Hypothesis]]:
-        """Of each sentence as many hypotheses as `settings` asks to compute, or fewer; the best first, samples as drawn."""
+        """Of each sentence as many hypotheses as `settings` asks to compute, or fewer; best first, samples as drawn."""
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """See `mtformer.decoding.scorer.score_targets`."""

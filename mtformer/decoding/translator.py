@@ -244,14 +244,16 @@ class Translator:
     def _best(
         self, parts: Sequence[Part], found: Sequence[list[Hypothesis]], decoding: DecodingConfig
     ) -> list[list[Hypothesis]]:
-        """The n best of each part, best first: by expected utility with MBR, as drawn when sampling, else by score."""
+        """The n best of each part, best first: by expected utility with MBR, as drawn when sampling, else as found."""
         if decoding.coverage_penalty:
             found = self._with_coverage(parts, found, decoding.coverage_penalty)
+            if not decoding.draws:
+                found = [sorted(of_part, key=lambda one: -one.score) for of_part in found]
         if decoding.mbr_samples:
             return [self._most_agreed(of_part, decoding) for of_part in found]
         if decoding.sampling:
             return list(found)
-        return [sorted(of_part, key=lambda one: -one.score)[: decoding.n_best] for of_part in found]
+        return [of_part[: decoding.n_best] for of_part in found]
 
     def _with_coverage(
         self, parts: Sequence[Part], found: Sequence[list[Hypothesis]], beta: float

@@ -27,9 +27,7 @@ def search(
     rules: Sequence[Rule] = (),
 ) -> list[list[Hypothesis]]:
     required = RequiredPhrases(phrases)
-    return beam_search(
-        model, *batch(*many), beam_size, 0.6, limits, rules=rules, choose=required.choose
-    )
+    return beam_search(model, *batch(*many), beam_size, 0.6, limits, rules=rules, choose=required.choose)
 
 
 def holds(hypothesis: Hypothesis, phrases: Sequence[Phrase]) -> bool:

@@ -81,6 +81,8 @@ def test_translations_are_the_same(options: dict[str, Any], joint: TokenizerPair
         return model.project(model(src_BS, (src_BS != PAD).sum(dim=1), tgt_BT))
 
     teach(model.parameters(), logits, sources, targets, PAD)
+    with torch.no_grad():
+        model.output_bias[[PAD, BOS]] += 20.0  # what must not come shall be tempting
     run = write_bundle(tmp_path / "run", model, joint)
     for beam_size in (1, 4):
         set_decoding(run, beam_size=beam_size, max_length=longest, max_length_ratio=99.0)
@@ -114,8 +116,18 @@ def test_settings_of_the_search(sharp: Make, tmp_path: Path) -> None:
     set_decoding(run, beam_size=7, length_penalty=0.6, early_stopping=False, max_length=33)
     export_huggingface(run, tmp_path / "out", None)
     settings = json.loads((tmp_path / "out" / "generation_config.json").read_text())
-    names = ("num_beams", "length_penalty", "early_stopping", "max_length")
-    assert [settings[name] for name in names] == [7, 0.6, "never", 35]
+    assert settings == {
+        "num_beams": 7,
+        "length_penalty": 0.6,
+        "early_stopping": "never",
+        "max_length": 35,
+        "bad_words_ids": [[PAD], [BOS]],
+        "pad_token_id": PAD,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "decoder_start_token_id": BOS,
+        "forced_eos_token_id": EOS,
+    }
 
 
 @pytest.mark.parametrize(
