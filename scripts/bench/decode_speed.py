@@ -1,40 +1,57 @@
-"""Decoding speed, side by side: mtformer and Hugging Face `generate`, in sentences per second.
+"""Decoding speed, side by side: mtformer, Hugging Face `generate` and CTranslate2, in sentences per second.
 
     python scripts/bench/decode_speed.py --json decode_speed.json
 
-Models of the same sizes with random weights translate the same token ids, sorted by length, into exactly 16 target
-tokens each, greedily and with beam 5; each system uses its best batch size of a quick scan. They take turns, each turn
-being the whole text. Needs the extra `bench`, and a machine with nothing else on.
+One model with random weights, exported for each of them, translates the same token ids, sorted by length, into exactly
+16 target tokens each, greedily and with beam 5. Each system uses the best batch size, and the best way to share the
+threads, of a quick scan. They take turns, each turn being the whole text. Needs the extras `bench` and `ctranslate2`,
+and a machine with nothing else on.
 """
 
 import argparse
 import json
 import statistics
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import peers
 import torch
 from peers import EOS, PAD, SIZES, VOCAB_SIZE, Size, Worker
+from safetensors.torch import save_file
 from torch import Tensor
 
+from mtformer.config.loading import dump_config
+from mtformer.config.schema import Config, DecodingConfig
+from mtformer.decoding import engine as engines
 from mtformer.decoding.beam import beam_search
 from mtformer.decoding.limits import Limits
 from mtformer.decoding.stepwise import greedy
+from mtformer.decoding.translator import Translator
+from mtformer.export.ctranslate2 import export_ctranslate2
+from mtformer.export.huggingface import export_huggingface
 from mtformer.model.hardware import keep_freed_memory
+from mtformer.rundir import RunDir
 
 BEAMS = {"greedy": 1, "beam 5": 5}
-SYSTEMS = ("mtformer-fp32", "mtformer-bf16", "marian-fp32", "marian-bf16")
+SYSTEMS = (
+    *("mtformer-fp32", "mtformer-bf16", "mtformer-int8"),
+    *("huggingface-fp32", "huggingface-bf16"),
+    *("ctranslate2-fp32", "ctranslate2-int8"),
+)
 NUM_TARGET_TOKENS = 16
-BATCH_SIZES = (16, 32, 64, 128, 256)
+BATCH_SIZES = (32, 64, 128, 256)
 
 Decode = Callable[[Tensor, Tensor], object]  # src_BS, src_lengths_B
+Translate = Callable[[Sequence[Sequence[int]], int, int], object]
+"""(sources without eos, sentences a batch, workers that share the threads)"""
 
 
-# ---- the systems, each built in its worker --------------------------------------------------------------------------
+# ---- on one batch of ids --------------------------------------------------------------------------------------------
 
 
 def mtformer_system(
@@ -63,11 +80,14 @@ def marian_system(
     size: Size, precision: str, num_beams: int, num_tokens: int = NUM_TARGET_TOKENS, device: str = "cpu"
 ) -> Decode:
     """Hugging Face `generate` on Marian."""
+    model = peers.marian(size).eval().to(device)
+    return generate_with(model.to(torch.bfloat16) if precision == "bf16" else model, num_beams, num_tokens)
+
+
+def generate_with(model: Any, num_beams: int, num_tokens: int) -> Decode:
+    """Hugging Face `generate` on any model."""
     from transformers import GenerationConfig
 
-    model = peers.marian(size).eval().to(device)
-    if precision == "bf16":
-        model = model.to(torch.bfloat16)
     settings = GenerationConfig(
         num_beams=num_beams,
         do_sample=False,
@@ -88,36 +108,137 @@ def marian_system(
     return decode
 
 
-def build(system: str, size: Size, num_beams: int, sources: Sequence[Sequence[int]]) -> Callable[[], tuple[float, int]]:
-    """In the worker: what translates all sources and returns the seconds, and the batch size it found to be best."""
-    family, precision = system.split("-")
-    decode = (mtformer_system if family == "mtformer" else marian_system)(size, precision, num_beams)
-    by_length = sorted(sources, key=len)
+# ---- on all of a text, from one bundle ------------------------------------------------------------------------------
 
-    def seconds(batch_size: int) -> float:
-        begin = time.perf_counter()
+
+def make_bundle(size: Size, tokenizer: Any, folder: Path) -> RunDir:
+    """A bundle with random weights, and what the other systems load."""
+    model_config = peers.model_config(size, dropout=0.0)
+    config = Config.model_validate(
+        {
+            "data": {"src_lang": "en", "tgt_lang": "de"},
+            "tokenizer": {"vocab_size": VOCAB_SIZE},
+            "model": model_config.model_dump(),
+        }
+    )
+    run = RunDir(folder / "mtformer")
+    run.tokenizer.mkdir(parents=True)
+    (run.tokenizer / "joint.model").write_bytes(tokenizer.serialized_model_proto())
+    run.config.write_text(dump_config(config), encoding="utf-8")
+    torch.manual_seed(1)
+    model = peers.transformer(size, dropout=0.0)
+    save_file({name: parameter.detach() for name, parameter in model.named_parameters()}, run.bundle_weights)
+    for kind in (None, "int8"):
+        export_ctranslate2(run, folder / f"ctranslate2-{kind or 'fp32'}", None, kind)
+    export_huggingface(run, folder / "huggingface", None)
+    return run
+
+
+def batches_of(sources: Sequence[Sequence[int]], batch_size: int) -> Iterator[Sequence[Sequence[int]]]:
+    """The sources, sorted by length, so many at a time."""
+    by_length = sorted(sources, key=len)
+    yield from (by_length[first : first + batch_size] for first in range(0, len(by_length), batch_size))
+
+
+def mtformer_on(folder: Path, precision: str, num_beams: int) -> Translate:
+    """Our engine, as `mtformer translate` uses it."""
+    translator = Translator.load(folder / "mtformer", device="cpu", precision=precision)
+    fixed = NUM_TARGET_TOKENS - 1
+    settings = DecodingConfig(
+        beam_size=num_beams, min_length=fixed, max_length=fixed, max_length_ratio=1000, validation_beam_size=1
+    )
+
+    def translate(sources: Sequence[Sequence[int]], batch_size: int, workers: int) -> None:
+        engines.MOST_WORKERS = workers
+        batches = [[engines.Request([*ids, EOS]) for ids in batch] for batch in batches_of(sources, batch_size)]
+        for n_bests in engines.search_batches(translator.engine, batches, settings, None):
+            if any(len(n_best[0].tokens) != fixed for n_best in n_bests):
+                raise RuntimeError(f"not {NUM_TARGET_TOKENS} target tokens for each sentence")
+
+    return translate
+
+
+def huggingface_on(folder: Path, precision: str, num_beams: int) -> Translate:
+    """`generate` on the exported folder."""
+    from transformers import AutoModelForSeq2SeqLM
+
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder / "huggingface").eval()
+    decode = generate_with(
+        model.to(torch.bfloat16) if precision == "bf16" else model.float(), num_beams, NUM_TARGET_TOKENS
+    )
+
+    def translate(sources: Sequence[Sequence[int]], batch_size: int, workers: int) -> None:
         with torch.inference_mode():
-            for first in range(0, len(by_length), batch_size):
-                batch = by_length[first : first + batch_size]
+            for batch in batches_of(sources, batch_size):
                 lengths_B = torch.tensor([len(ids) + 1 for ids in batch])
                 width = int(lengths_B.max())
                 decode(torch.tensor([[*ids, EOS] + [PAD] * (width - len(ids) - 1) for ids in batch]), lengths_B)
+
+    return translate
+
+
+def ctranslate2_on(folder: Path, precision: str, num_beams: int) -> Translate:
+    """The library, on the pieces that it takes."""
+    import ctranslate2
+
+    pieces = Translator.load(folder / "mtformer", device="cpu").tokenizers.src.vocabulary()
+    threads, models = torch.get_num_threads(), {}
+
+    def translate(sources: Sequence[Sequence[int]], batch_size: int, workers: int) -> None:
+        if workers not in models:
+            models.clear()
+            models[workers] = ctranslate2.Translator(
+                str(folder / f"ctranslate2-{precision}"),
+                compute_type={"fp32": "float32", "int8": "int8_float32"}[precision],
+                inter_threads=workers,
+                intra_threads=threads // workers,
+            )
+        found = models[workers].translate_batch(
+            [[pieces[token] for token in ids] for ids in sorted(sources, key=len)],
+            beam_size=num_beams,
+            max_batch_size=batch_size,
+            min_decoding_length=NUM_TARGET_TOKENS - 1,
+            max_decoding_length=NUM_TARGET_TOKENS - 1,
+        )
+        if any(len(one.hypotheses[0]) != NUM_TARGET_TOKENS - 1 for one in found):
+            raise RuntimeError(f"not {NUM_TARGET_TOKENS} target tokens for each sentence")
+
+    return translate
+
+
+ON = {"mtformer": mtformer_on, "huggingface": huggingface_on, "ctranslate2": ctranslate2_on}
+
+
+def build(
+    system: str, folder: Path, num_beams: int, sources: Sequence[Sequence[int]]
+) -> Callable[[], tuple[float, str]]:
+    """In the worker: what translates all sources and returns the seconds, and the setting it found to be best."""
+    family, precision = system.split("-")
+    threads = torch.get_num_threads()  # asked before CTranslate2 sets OpenMP's for itself
+    translate = ON[family](folder, precision, num_beams)
+    shares = [1] if family == "huggingface" else sorted({1, threads})
+
+    def seconds(setting: tuple[int, int]) -> float:
+        workers, batch_size = setting
+        begin = time.perf_counter()
+        translate(sources, batch_size, workers)
         return time.perf_counter() - begin
 
-    seconds(BATCH_SIZES[-1])  # warm-up
-    batch_size = min(BATCH_SIZES, key=seconds)
-    return lambda: (seconds(batch_size), batch_size)
+    settings = list(product(shares, BATCH_SIZES))
+    seconds(settings[-1])  # warm-up
+    best = min(settings, key=seconds)
+    return lambda: (seconds(best), f"{best[1]}, {best[0]} x {threads // best[0]} threads")
 
 
 # ---- measuring ------------------------------------------------------------------------------------------------------
 
 
-def measure(size: Size, sources: Sequence[Sequence[int]], options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Sentences per second by search and system, round by round, and the batch sizes."""
+def measure(folder: Path, sources: Sequence[Sequence[int]], options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Sentences per second by search and system, round by round, and the settings."""
     figures: dict[str, dict[str, Any]] = {}
     for search, num_beams in BEAMS.items():
         workers = {
-            system: Worker(partial(build, system, size, num_beams, sources), threads=options.threads)
+            system: Worker(partial(build, system, folder, num_beams, sources), threads=options.threads)
             for system in options.systems
         }
         answers = peers.take_turns(workers, [()] * options.rounds)
@@ -125,7 +246,7 @@ def measure(size: Size, sources: Sequence[Sequence[int]], options: argparse.Name
             worker.close()
         figures[search] = {
             "sentences_per_second": {name: [len(sources) / s for s, _ in parts] for name, parts in answers.items()},
-            "batch_size": {name: parts[0][1] for name, parts in answers.items()},
+            "setting": {name: parts[0][1] for name, parts in answers.items()},
         }
     return figures
 
@@ -137,12 +258,14 @@ def report(size_name: str, figures: dict[str, dict[str, Any]]) -> str:
         rates = of_search["sentences_per_second"]
         for system, r in rates.items():
             numbers = [f"{value:,.0f}" for value in (statistics.median(r), min(r), max(r))]
-            rows.append([f"{search}, {system}", *numbers, str(of_search["batch_size"][system])])
+            rows.append([f"{search}, {system}", *numbers, of_search["setting"][system]])
         of_search["ratios"] = []
-        for ratio in peers.ratios_to_fastest(rates, [name for name in rates if name.startswith("marian")]):
-            of_search["ratios"].append(vars(ratio))
-            ratios.append(f"- {search}, {ratio} the faster Marian")
-    table = peers.markdown_table(["system", "sentences/s, median", "lowest", "highest", "batch size"], rows)
+        for peer in [name for name in rates if not name.startswith("mtformer")]:
+            for ratio in peers.ratios_to_fastest(rates, [peer]):
+                of_search["ratios"].append({**vars(ratio), "peer": peer})
+                ratios.append(f"- {search}, {ratio} {peer}")
+    header = ["system", "sentences/s, median", "lowest", "highest", "sentences a batch, workers"]
+    table = peers.markdown_table(header, rows)
     return "\n".join([f"## {peers.describe(size_name, SIZES[size_name])}", "", table, "", *ratios])
 
 
@@ -157,8 +280,7 @@ def parse_options() -> argparse.Namespace:
 
 def main() -> None:
     options = parse_options()
-    if any(system.startswith("marian") for system in options.systems):
-        peers.require_transformers()
+    peers.require_transformers()
     tokenizer = peers.train_tokenizer([options.src, options.tgt])
     sources = tokenizer.encode(peers.read_lines(options.text)[: options.sentences])
     header = {
@@ -170,7 +292,9 @@ def main() -> None:
     print("\n".join(f"- {name}: {value}" for name, value in header.items()) + "\n", flush=True)
     sizes = {}
     for size_name in options.sizes:
-        sizes[size_name] = measure(SIZES[size_name], sources, options)
+        with tempfile.TemporaryDirectory() as folder:
+            make_bundle(SIZES[size_name], tokenizer, Path(folder))
+            sizes[size_name] = measure(Path(folder), sources, options)
         print(report(size_name, sizes[size_name]) + "\n", flush=True)
     if options.json:
         options.json.write_text(json.dumps({**header, "sizes": sizes}, indent=2) + "\n")

@@ -82,13 +82,13 @@ def test_translations_are_the_same(options: dict[str, Any], joint: TokenizerPair
 
     teach(model.parameters(), logits, sources, targets, PAD)
     with torch.no_grad():
-        model.output_bias[[PAD, BOS]] += 20.0  # what must not come shall be tempting
-    run = write_bundle(tmp_path / "run", model, joint)
+        model.output_bias[[PAD, BOS]] += 8.0  # what must not come shall be tempting
+    run, short = write_bundle(tmp_path / "run", model, joint), [line for line in lines if len(line.split()) < 5][:30]
     for beam_size in (1, 4):
         set_decoding(run, beam_size=beam_size, max_length=longest, max_length_ratio=99.0)
         export_huggingface(run, tmp_path / f"out{beam_size}", None)
-        ours = Translator.load(run.path).translate(LINES[:30])
-        theirs = load_peer(tmp_path / f"out{beam_size}").translate(LINES[:30])
+        ours = Translator.load(run.path).translate(short)
+        theirs = load_peer(tmp_path / f"out{beam_size}").translate(short)
         whole = [number for number, one in enumerate(ours) if len(one.tokens) < longest]
         assert len({ours[number].text for number in whole}) > 20
         assert [ours[number].text for number in whole] == [theirs[number][0] for number in whole]
