@@ -17,8 +17,8 @@ OPTIONS: dict[str, tuple[Any, str]] = {
         "beta: what has ended is ranked by score + beta x the sum, over source tokens, of log(min(1, its attention)).",
     ),
     "early_stopping": (
-        bool,
-        "true: a sentence is done when `beam_size` hypotheses have ended; false: when none still growing can win.",
+        Literal["ended", "estimate", "certain"],
+        "Done when `beam_size` hypotheses have ended; estimate: and none alive is better; certain: nor could be.",
     ),
     "max_length_ratio": (float, "A translation has at most this many times the source's tokens, plus 10."),
     "min_length_ratio": (float, "A translation has at least this many times the source's tokens."),

@@ -289,6 +289,9 @@ class TrainingConfig(Section):
 DEV_METRICS = ("loss", "perplexity", "bleu", "chrf")
 
 
+Stopping = Literal["ended", "estimate", "certain"]
+
+
 class DecodingConfig(Section):
     """Search, for `translate`, `eval` and validation."""
 
@@ -300,8 +303,8 @@ class DecodingConfig(Section):
     """alpha in score = log-probability / length^alpha."""
     coverage_penalty: Annotated[float, Field(ge=0.0)] = 0.0
     """beta: what has ended is ranked by score + beta x the sum, over source tokens, of log(min(1, its attention))."""
-    early_stopping: bool = True
-    """true: a sentence is done when `beam_size` hypotheses have ended; false: when none still growing can win."""
+    early_stopping: Stopping = "ended"
+    """Done when `beam_size` hypotheses have ended; estimate: and none alive is better; certain: nor could be."""
     max_length_ratio: Annotated[float, Field(gt=0.0)] = 2.0
     """A translation has at most this many times the source's tokens, plus 10."""
     min_length_ratio: Annotated[float, Field(ge=0.0)] = 0.0

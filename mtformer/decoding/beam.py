@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mtformer.config.schema import Stopping
 from mtformer.decoding.limits import Limits
 from mtformer.decoding.protocol import Cache, CacheT, Decodable, Hypothesis, MemoryT, to_hypotheses
 from mtformer.decoding.rules import LengthBounds, Rule, Step, apply
@@ -72,15 +73,17 @@ def beam_search(
     rules: Sequence[Rule] = (),
     choose: Chooser = likeliest,
     num_groups: int = 1,
-    early_stopping: bool = True,
+    early_stopping: Stopping = "ended",
 ) -> list[list[Hypothesis]]:
     """The best translations of each sentence that a beam of `beam_size` finds, best first, at most `beam_size`.
 
     A hypothesis ends when its eos is among the best R candidates of a step; beams that have not ended take its place,
-    so R stay alive. A sentence is done when R hypotheses have ended (as in CTranslate2 and fairseq). To go on until no
-    living beam can win (`early_stopping` off) makes search last nearly to the length limit: with alpha > 0 a longer
-    hypothesis may always still improve. What has ended when the sentence is done competes by score; a repetition
-    penalty counts in that, but in no score that is given back. Groups may find the same translation.
+    so R stay alive. A sentence is done when R hypotheses have ended (as in CTranslate2 and fairseq). To go on until it
+    is certain that no living beam can win makes search last nearly to the length limit: with alpha > 0 a longer
+    hypothesis may always still improve. The estimate (as in Hugging Face) takes each beam for as long as it is.
+
+    What has ended when the sentence is done competes by score; a repetition penalty counts in that, but in no score
+    that is given back. Groups may find the same translation.
 
     Args:
         model: in evaluation mode.
@@ -92,7 +95,7 @@ def beam_search(
         rules: what else may not come, or costs more.
         choose: which continuations are taken.
         num_groups: each group of beams is a search of its own, `beam_size` / `num_groups` wide.
-        early_stopping: see above.
+        early_stopping: `ended`, `certain` or `estimate`, see above.
     """
     bounds = LengthBounds(*limits.bounds(src_lengths_B))
     B, R, max_steps = src_BS.size(0), beam_size // num_groups, bounds.longest_max + 1
@@ -217,11 +220,12 @@ class _Beams:
         self.last_N = token_UR.flatten()
         return parent_UR
 
-    def settle(self, max_B: Tensor, position: int, early_stopping: bool) -> None:
+    def settle(self, max_B: Tensor, position: int, early_stopping: Stopping) -> None:
         """Which units are done: their length is used up, or enough has ended."""
         enough_U = self.num_ended_U >= self.R
-        if not early_stopping:
-            attainable_U = self.score_UR.amax(dim=1) / (max_B[self.sentence_U] + 1) ** self.alpha
+        if early_stopping != "ended":
+            length = max_B[self.sentence_U] + 1 if early_stopping == "certain" else position + 1
+            attainable_U = self.score_UR.amax(dim=1) / length**self.alpha
             enough_U = enough_U & (attainable_U <= self.ended_rank_UR.amin(dim=1))
         self.done_U = self.done_U | enough_U | (position >= max_B[self.sentence_U])
 

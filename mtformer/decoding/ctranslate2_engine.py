@@ -271,7 +271,7 @@ def _refuse_what_it_cannot(requests: Sequence[Request], settings: DecodingConfig
     cannot = {
         "sampling (one seed, one result, whatever the batches)": settings.draws,
         "beam_groups": settings.beam_groups > 1,
-        "early_stopping false": not settings.early_stopping and settings.beam_size > 1,
+        "early_stopping other than ended": settings.early_stopping != "ended" and settings.beam_size > 1,
         "phrases that a translation must hold": any(request.required for request in requests),
         "phrases that no translation holds": forbidden is not None,
     }

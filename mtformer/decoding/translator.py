@@ -290,7 +290,7 @@ class Translator:
                 pieces = [UNKNOWN if piece == self._vocabulary[UNK] else piece for piece in pieces]
             found.append(
                 Translation(
-                    text=one_line(text),
+                    text=one_line(text).strip(),
                     score=one.score,
                     tokens=one.tokens,
                     log_probability=one.log_probability,

@@ -24,6 +24,8 @@ from mtformer.rundir import RunDir, atomic_folder
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK, TokenizerPair
 from mtformer.weights import load_weights
 
+STOPPING: dict[str, bool | str] = {"ended": True, "estimate": False, "certain": "never"}
+"""`early_stopping` there, by what it is here."""
 CLASSES = {"post": ("marian", "MarianMTModel"), "pre": ("pegasus", "PegasusForConditionalGeneration")}
 """Model type and class by the position of the norms."""
 LANGUAGE_CODE = re.compile(r">>((?!<<).)+<<")
@@ -192,7 +194,7 @@ def _generation_config(config: Config) -> dict[str, Any]:
     return {
         "num_beams": decoding.beam_size,
         "length_penalty": decoding.length_penalty,
-        "early_stopping": True if decoding.early_stopping else "never",
+        "early_stopping": STOPPING[decoding.early_stopping],
         "max_length": min(decoding.max_length or longest, longest) + 2,
         "bad_words_ids": [[PAD], [BOS]],
         **ids,

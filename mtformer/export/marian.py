@@ -1,7 +1,6 @@
 """The way in: a Hugging Face Marian folder, as published for OPUS-MT, made into a bundle with the same numbers."""
 
 import json
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -65,7 +64,6 @@ POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positi
 BIAS = "final_logits_bias"
 UNDETERMINED = "und"
 """ISO 639's code of a language that nobody told."""
-log = logging.getLogger("mtformer")
 
 
 def import_marian(source: Path, target: Path) -> None:
@@ -180,10 +178,8 @@ def _config(source: Path, settings: Mapping[str, Any], search: Mapping[str, Any]
     decoding: dict[str, Any] = {
         "beam_size": search.get("num_beams") or 1,
         "length_penalty": search.get("length_penalty", 1.0),
-        "early_stopping": search.get("early_stopping", False) != "never",
+        "early_stopping": {True: "ended", "never": "certain"}.get(search.get("early_stopping"), "estimate"),
     }
-    if search.get("early_stopping", False) is False:
-        log.warning("%s: early_stopping false has no counterpart here; search ends as with true", source)
     if search.get("max_length"):  # with the decoder's start and eos; nothing else limits it there
         decoding["max_length"] = max(1, search["max_length"] - 2)
         decoding["max_length_ratio"] = float(decoding["max_length"])

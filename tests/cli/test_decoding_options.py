@@ -24,5 +24,5 @@ def test_each_is_in_the_help(command: str, monkeypatch: pytest.MonkeyPatch) -> N
     shown = invoke(command, "--help").stdout
     for key in OPTIONS:
         assert f"--{key.replace('_', '-')} " in shown
-    assert "--no-early-stopping" in shown
+    assert "--no-sampling" in shown
     assert "validation" not in shown

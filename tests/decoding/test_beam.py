@@ -6,6 +6,7 @@ import pytest
 import torch
 from toy import ToyModel, assert_same, batch, naive_beam_search, sentences, up_to
 
+from mtformer.config.schema import Stopping
 from mtformer.decoding.beam import beam_search
 from mtformer.decoding.limits import Limits
 from mtformer.decoding.stepwise import greedy
@@ -25,10 +26,10 @@ def test_a_beam_that_holds_everything_is_exhaustive_search(alpha: float, fewest:
         assert_same(found, everything)
 
 
-@pytest.mark.parametrize("early_stopping", [True, False])
+@pytest.mark.parametrize("early_stopping", ["ended", "estimate", "certain"])
 @pytest.mark.parametrize("beam_size", [1, 2, 3, 7])
 @pytest.mark.parametrize("alpha", [0.0, 0.8])
-def test_narrow_beams_search_as_the_plain_program_does(alpha: float, beam_size: int, early_stopping: bool) -> None:
+def test_narrow_beams_search_as_the_plain_program_does(alpha: float, beam_size: int, early_stopping: Stopping) -> None:
     model, many = ToyModel(seed=8), sentences(15, seed=8)
     limits = Limits(max_length_ratio=0.8, min_length_ratio=0.2)
     together = beam_search(model, *batch(*many), beam_size, alpha, limits, early_stopping=early_stopping)
@@ -41,7 +42,7 @@ def test_narrow_beams_search_as_the_plain_program_does(alpha: float, beam_size: 
 def test_going_on_until_none_can_win_finds_what_is_at_least_as_good(alpha: float) -> None:
     src, better = batch(*sentences(60, seed=4)), 0
     early = beam_search(ToyModel(seed=6), *src, 3, alpha, Limits())
-    late = beam_search(ToyModel(seed=6), *src, 3, alpha, Limits(), early_stopping=False)
+    late = beam_search(ToyModel(seed=6), *src, 3, alpha, Limits(), early_stopping="certain")
     for first, second in zip(early, late, strict=True):
         assert all(b.score >= a.score - 1e-6 for a, b in zip(first, second, strict=True))
         better += second[0].score > first[0].score
@@ -52,11 +53,11 @@ def test_going_on_until_none_can_win_ends_when_none_can() -> None:
     """Without a length penalty whatever is worse than what has ended stays so: no need to go on to the limit."""
     many = sentences(40, seed=5)
     working, expected = ToyModel(seed=7), ToyModel(seed=7)
-    found = beam_search(working, *batch(*many), 3, 0.0, up_to(60), early_stopping=False)
+    found = beam_search(working, *batch(*many), 3, 0.0, up_to(60), early_stopping="certain")
     longest = sum(3 * (max(len(h.tokens) for h in n_best) + 1) for n_best in found)
     assert working.num_rows < 4 * longest < 3 * len(many) * 61 / 2
     for source, n_best in zip(many, found, strict=True):
-        assert_same(n_best, beam_search(expected, *batch(source), 3, 0.0, up_to(60), early_stopping=False)[0])
+        assert_same(n_best, beam_search(expected, *batch(source), 3, 0.0, up_to(60), early_stopping="certain")[0])
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
@@ -64,7 +65,7 @@ def test_without_early_stopping_a_narrower_beam_finds_the_best_of_all(alpha: flo
     for seed in range(40):
         model = ToyModel(seed, vocab=6)
         best = model.exhaustive((*TEN, EOS), alpha, 0, 4)[0]  # of 121, of which up to 81 have the same length
-        found = beam_search(model, *batch(TEN), 12, alpha, up_to(4), early_stopping=False)[0]
+        found = beam_search(model, *batch(TEN), 12, alpha, up_to(4), early_stopping="certain")[0]
         assert_same(found[:1], [best])
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from toy import ToyModel, assert_same, batch, naive_beam_search, sentences
 
+from mtformer.config.schema import Stopping
 from mtformer.decoding.beam import Diverse, beam_search
 from mtformer.decoding.limits import Limits
 from mtformer.decoding.protocol import Hypothesis
@@ -14,7 +15,12 @@ LIMITS = Limits(max_length_ratio=0.8)
 
 
 def diverse(
-    model: ToyModel, many: list[list[int]], beam_size: int, num_groups: int, penalty: float, early_stopping: bool = True
+    model: ToyModel,
+    many: list[list[int]],
+    beam_size: int,
+    num_groups: int,
+    penalty: float,
+    early_stopping: Stopping = "ended",
 ) -> list[list[Hypothesis]]:
     chooser = Diverse(num_groups, penalty)
     return beam_search(
@@ -38,11 +44,11 @@ def test_one_group_is_plain_beam_search() -> None:
     assert diverse(model, many, 4, 1, 3.0) == beam_search(model, *batch(*many), 4, 0.6, LIMITS)
 
 
-@pytest.mark.parametrize("early_stopping", [True, False])
+@pytest.mark.parametrize("early_stopping", ["ended", "estimate", "certain"])
 @pytest.mark.parametrize(("beam_size", "num_groups"), [(2, 2), (4, 2), (6, 3), (12, 2)])
 @pytest.mark.parametrize("penalty", [0.0, 0.5, 4.0])
 def test_groups_search_as_the_plain_program_does(
-    beam_size: int, num_groups: int, penalty: float, early_stopping: bool
+    beam_size: int, num_groups: int, penalty: float, early_stopping: Stopping
 ) -> None:
     model, many = ToyModel(seed=2), sentences(12, seed=3)
     together = diverse(model, many, beam_size, num_groups, penalty, early_stopping)

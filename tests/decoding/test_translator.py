@@ -97,7 +97,7 @@ def test_strange_characters_do_no_harm(translator: Translator) -> None:
 
 def test_the_output_never_holds_a_line_break(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(translator.tokenizers.tgt, "decode", lambda ids: ["a\nb\r\nc\u2028d\x00"] * len(ids))
-    assert texts(translator, ["der hund"]) == ["a b c d "]
+    assert texts(translator, ["der hund"]) == ["a b c d"]
 
 
 def test_settings_are_the_runs_unless_given(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,7 @@ def naive_beam_search(
     steer: Steer = lambda tokens, own: own,
     num_groups: int = 1,
     penalty: float = 0.0,
-    early_stopping: bool = True,
+    early_stopping: str = "ended",
 ) -> list[Hypothesis]:
     """What `beam_search` promises for one sentence, over lists of Python's own numbers."""
     fewest, most = (int(bound) for bound in limits.bounds(torch.tensor([len(source)])))
@@ -130,8 +130,9 @@ def naive_beam_search(
                 ended[group] += [(score, tokens) for score, tokens, token in candidates[:R] if token == EOS]
             living[group] = [(score, (*tokens, token)) for score, tokens, token in candidates if token != EOS][:R]
             worst = sorted((s / (len(t) + 1) ** alpha for s, t in ended[group]), reverse=True)[R - 1 : R]
-            can_win = any(s / (most + 1) ** alpha > worst[0] for s, _ in living[group]) if worst else True
-            is_done[group] |= bool(worst) and (early_stopping or not can_win)
+            length = most + 1 if early_stopping == "certain" else position + 1
+            can_win = any(s / length**alpha > worst[0] for s, _ in living[group]) if worst else True
+            is_done[group] |= bool(worst) and (early_stopping == "ended" or not can_win)
     ranked = []
     for of_group in ended:
         ranked += sorted(((s / (len(t) + 1) ** alpha, t) for s, t in of_group), key=lambda one: -one[0])[:R]

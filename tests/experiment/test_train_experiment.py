@@ -117,7 +117,7 @@ def test_decoding_dev_is_abandoned_at_its_next_batch_and_made_up_for(
 ) -> None:
     whole, halves = RunDir(tmp_path / "whole"), RunDir(tmp_path / "halves")
     train(config(folder), whole)
-    search, searched = Translator._search, []
+    search, searched = Translator._translations, []
 
     def search_and_stop(self: Translator, *rest: object) -> object:
         searched.append(rest)
@@ -126,13 +126,13 @@ def test_decoding_dev_is_abandoned_at_its_next_batch_and_made_up_for(
         return search(self, *rest)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(Translator, "_search", search_and_stop)
+        patch.setattr(Translator, "_translations", search_and_stop)
         with pytest.raises(InterruptedRunError):
             train(config(folder), halves)
         assert len(searched) == 2
         assert read_meta(halves.checkpoint(4))["is_temporary"]
         searched.clear()
-        patch.setattr(Translator, "_search", lambda *all_: (searched.append(all_), search(*all_))[1])
+        patch.setattr(Translator, "_translations", lambda *all_: (searched.append(all_), search(*all_))[1])
         train(config(folder), halves, resume=True)
     assert len(searched) > 3
     one, other = (read_meta(run.checkpoint(4)) for run in (whole, halves))

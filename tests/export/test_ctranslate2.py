@@ -245,7 +245,7 @@ def test_attention_is_the_same(taught: Make, tmp_path: Path) -> None:
         ({"sampling": True}, "sampling"),
         ({"mbr_samples": 4}, "sampling"),
         ({"beam_size": 4, "beam_groups": 2, "diversity_penalty": 1.0}, "beam_groups"),
-        ({"early_stopping": False}, "early_stopping false"),
+        ({"early_stopping": "certain"}, "early_stopping other than ended"),
         ({"required": [["hund"]]}, "must hold"),
         ({"forbidden": ["hund"]}, "no translation holds"),
     ],
@@ -255,7 +255,7 @@ def test_what_it_cannot_do_is_told(taught: Make, tmp_path: Path, settings: dict[
     with pytest.raises(ConfigError, match=f"{what}.*CTranslate2 does not have that") as caught:
         other.translate(["der hund"], **settings)
     assert "\n" not in str(caught.value)
-    assert other.translate(["der hund"], early_stopping=False, beam_size=1)
+    assert other.translate(["der hund"], early_stopping="estimate", beam_size=1)
 
 
 # ---- the export ------------------------------------------------------------------------------------------------------

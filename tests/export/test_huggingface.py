@@ -113,7 +113,7 @@ def test_lines_have_the_same_ids(tie: str, sharp: Make, tmp_path: Path) -> None:
 
 def test_settings_of_the_search(sharp: Make, tmp_path: Path) -> None:
     run = write_bundle(tmp_path / "run", *sharp())
-    set_decoding(run, beam_size=7, length_penalty=0.6, early_stopping=False, max_length=33)
+    set_decoding(run, beam_size=7, length_penalty=0.6, early_stopping="certain", max_length=33)
     export_huggingface(run, tmp_path / "out", None)
     settings = json.loads((tmp_path / "out" / "generation_config.json").read_text())
     assert settings == {
