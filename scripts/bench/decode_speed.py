@@ -218,16 +218,16 @@ def build(
     translate = ON[family](folder, precision, num_beams)
     shares = [1] if family == "huggingface" else sorted({1, threads})
 
-    def seconds(setting: tuple[int, int]) -> float:
+    def seconds(text: Sequence[Sequence[int]], setting: tuple[int, int]) -> float:
         workers, batch_size = setting
         begin = time.perf_counter()
-        translate(sources, batch_size, workers)
+        translate(text, batch_size, workers)
         return time.perf_counter() - begin
 
     settings = list(product(shares, BATCH_SIZES))
-    seconds(settings[-1])  # warm-up
-    best = min(settings, key=seconds)
-    return lambda: (seconds(best), f"{best[1]}, {best[0]} x {threads // best[0]} threads")
+    seconds(sources[::4], settings[-1])  # warm-up
+    best = min(settings, key=partial(seconds, sources[::2]))
+    return lambda: (seconds(sources, best), f"{best[1]}, {best[0]} x {threads // best[0]} threads")
 
 
 # ---- measuring ------------------------------------------------------------------------------------------------------

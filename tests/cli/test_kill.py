@@ -65,9 +65,12 @@ def kill_moments(chance: random.Random) -> list[Moment]:
 
 
 def training_moments(chance: random.Random, count: int) -> list[Moment]:
-    """Spread over the run; every second one falls into a checkpoint being written or an old one being deleted."""
+    """Spread over the run; every second one falls into a checkpoint being written or an old one being deleted.
+
+    Every second one of these comes at once: on an idle machine a save takes no longer than a delay.
+    """
     steps = sorted(chance.sample(range(1, LAST_TARGET), count))
-    kinds = [("step", 0.1), ("save", 0.015)]
+    kinds = [("step", 0.1), ("save", 0.0), ("step", 0.1), ("save", 0.015)]
     return [
         Moment(kind, chance.uniform(0.0, longest), step)
         for step, (kind, longest) in zip(steps, kinds * count, strict=False)

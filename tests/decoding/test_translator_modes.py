@@ -230,10 +230,10 @@ class FixedEngine:
 
 
 def fixed(translator: Translator, *texts: list[str]) -> tuple[Translator, FixedEngine]:
-    """A translator that finds these lists of pieces, the best last."""
+    """A translator that finds these lists of pieces, the best first."""
     vocabulary = translator.tokenizers.tgt.vocabulary()
     rows = [[vocabulary.index(piece) for piece in pieces] for pieces in texts]
-    scores = [-float(len(texts) - i) for i in range(len(texts))]
+    scores = [-float(i + 1) for i in range(len(texts))]
     engine = FixedEngine([
         Hypothesis(row, score, score, [score / (len(row) + 1)] * (len(row) + 1))
         for row, score in zip(rows, scores, strict=True)
@@ -242,7 +242,7 @@ def fixed(translator: Translator, *texts: list[str]) -> tuple[Translator, FixedE
 
 
 def test_unknowns_are_replaced_by_what_they_look_at(translator: Translator) -> None:
-    ours, engine = fixed(translator, ["▁die", "▁frau"], ["▁die", "▁", "<unk>", "▁rot"])
+    ours, engine = fixed(translator, ["▁die", "▁", "<unk>", "▁rot"], ["▁die", "▁frau"])
     source = "▁der", "▁katze", "▁", "☃", "▁rot"
     assert translator.tokenizers.src.pieces("der katze ☃ rot") == list(source)
     plain = ours.translate(["der katze ☃ rot"], n_best=2, attention=True)[0]
