@@ -126,12 +126,11 @@ class MultiHeadAttention(nn.Module):
     def project_memory(self, memory_BSD: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values (B, G, S, K) of a memory, once for all steps of decoding."""
         k_BSX, v_BSX = self.in_projection(memory_BSD, self.H * self.K).chunk(2, dim=-1)
-        k_BGSK, v_BGSK = (self._split(x.to(memory_BSD.dtype)).contiguous() for x in (k_BSX, v_BSX))
-        return k_BGSK, v_BGSK
+        return self._split(k_BSX).contiguous(), self._split(v_BSX).contiguous()
 
     def cross_step(self, x_BRD: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, keep: Tensor) -> Tensor:
         """Cross-attention of R beams a sentence onto keys and values that `project_memory` made."""
-        q_BHRK = self._split(self.in_projection(x_BRD, 0, self.H * self.K).to(x_BRD.dtype))
+        q_BHRK = self._split(self.in_projection(x_BRD, 0, self.H * self.K))
         return self._merge(self._attend(q_BHRK, k_BGSK, v_BGSK, keep, False))
 
     def weights(self, x_BTD: Tensor, keep: Tensor | None = None, memory_BSD: Tensor | None = None) -> Tensor:
@@ -146,8 +145,6 @@ class MultiHeadAttention(nn.Module):
         else:
             q = self.in_projection(x_BTD, 0, widths[0])
             k, v = self.in_projection(memory_BSD, widths[0]).chunk(2, dim=-1)
-        # Packed weights may have made them narrower than the residual stream (`packed.py`).
-        q, k, v = q.to(x_BTD.dtype), k.to(x_BTD.dtype), v.to(x_BTD.dtype)
         return self._split(q), self._split(k), self._split(v)
 
     def _attend(self, q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, keep: Tensor | None, is_causal: bool) -> Tensor:

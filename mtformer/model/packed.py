@@ -1,7 +1,7 @@
 """Weights made ready for decoding on a CPU: laid out once as the kernels want them, in fp32, bf16 or int8.
 
-The products run in that precision; embeddings, norms, attention and the residual stream stay in float32, which costs
-little and keeps nearly all translations as they are in float32 (LOG.md has figures).
+The products run in that precision, and with bf16 the attention between them; embeddings, norms and the residual stream
+stay in float32, which costs little and keeps nearly all translations as they are in float32 (LOG.md has figures).
 """
 
 import warnings

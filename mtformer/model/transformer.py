@@ -108,8 +108,9 @@ class Transformer(nn.Module):
         for layer in self.decoder:
             assert isinstance(layer, DecoderLayer)
             attention = layer.self_attention
-            caches.append(LayerCache(B, attention.G, attention.K, max_length * num_beams, memory.memory_BSD))
             cross.append(layer.cross_attention.project_memory(memory.memory_BSD))
+            # In the dtype of projections, which may be narrower than the memory's (`packed.py`).
+            caches.append(LayerCache(B, attention.G, attention.K, max_length * num_beams, cross[-1][0]))
         return DecoderCache(caches, cross, memory.keep_B11S, num_beams, max_length)
 
     def step(self, token_N: Tensor, cache: DecoderCache) -> Tensor:

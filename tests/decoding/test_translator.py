@@ -54,7 +54,7 @@ def test_bf16_is_the_same_up_to_rounding(run: RunDir, translator: Translator, be
     assert narrow.engine.dtype == "bf16"
     translations = narrow.translate(lines, beam_size=beam_size)
     exact = scores_without_cache(translator, lines, translations)
-    assert sum(t.score for t in translations) == pytest.approx(sum(exact), rel=0.03)
+    assert sum(t.score for t in translations) == pytest.approx(sum(exact), rel=0.05)
 
 
 def test_order_and_company_do_not_matter(translator: Translator) -> None:
