@@ -102,9 +102,6 @@ app.add_typer(config_commands.app, name="config")
 def main() -> None:
     """Runs the command line and exits: 0 done, 1 a bug, 2 a mistake to mend, 130 interrupted."""
     use_utf8()
-    # Threads that wait for each other give up the core; by default OpenMP's spin, and a busy neighbour, even one, makes
-    # each step wait for whole time slices. Read when torch is imported, which commands do late.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app(prog_name="mtformer")
     except Exception as error:
