@@ -2,6 +2,8 @@
 
 import itertools
 import random
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from toy import WORDS, random_lines
@@ -22,8 +24,8 @@ def sentences(count: int, seed: int) -> list[str]:
 
 
 def parts_of(translator: Translator, line: str) -> list[str]:
-    def num_tokens(texts: object) -> list[int]:
-        return [len(ids) for ids in translator.tokenizers.src.encode(texts)]  # type: ignore[arg-type]
+    def num_tokens(texts: Sequence[str]) -> list[int]:
+        return [len(ids) for ids in translator.tokenizers.src.encode(texts)]
 
     return split_line(line, num_tokens, translator.wanted_tokens, translator.most_tokens)
 
@@ -105,8 +107,9 @@ def test_a_giant_word_and_scripts_without_spaces(translator: Translator) -> None
 def test_prefixes_begin_the_translations(translator: Translator) -> None:
     lines = [*random_lines(5, seed=3), "", " ".join(sentences(12, seed=1))]
     prefixes = ["die frau", "", "  Ein\u3000rot", "☃ b☃ das", "der", "die", "im park"]
+    settings: dict[str, Any]
     for settings in ({"beam_size": 1}, {"beam_size": 4, "n_best": 2}, {"sampling": True, "n_best": 2}):
-        found = translator.translate(lines, prefixes=prefixes, **settings)  # type: ignore[arg-type]
+        found = translator.translate(lines, prefixes=prefixes, **settings)
         for one, prefix in zip(found[:5], ["die frau", "", "Ein rot", "☃ b☃ das", "der"], strict=True):
             assert all(each.text.startswith(prefix) for each in (one, *one.alternatives))
             assert not any(flag.startswith("missing") for flag in one.flags)
@@ -153,22 +156,24 @@ def test_required_phrases_that_cannot_be_are_told_in_one_line(translator: Transl
         translator.translate(["der", "die"], required=[["a"], ["b", " \n "]])
     with pytest.raises(DataError, match=r"phrases of line 8 have \d+ tokens; the model has positions for 63"):
         translator.translate(["der"], required=[["hund " * 35, "katze " * 35]], first_line=7)
+    settings: dict[str, Any]
     for settings in (
         {"sampling": True},
         {"mbr_samples": 4},
         {"beam_size": 4, "beam_groups": 2, "diversity_penalty": 1.0},
     ):
         with pytest.raises(ConfigError, match="required phrases need plain beam search"):
-            translator.translate(["der"], required=[["hund"]], **settings)  # type: ignore[arg-type]
+            translator.translate(["der"], required=[["hund"]], **settings)
 
 
 def test_forbidden_phrases_are_in_no_translation(translator: Translator) -> None:
     lines = random_lines(8, seed=6)
+    settings: dict[str, Any]
     for settings in ({"beam_size": 1}, {"beam_size": 4, "n_best": 3}, {"sampling": True}):
-        free = translator.translate(lines, **settings)  # type: ignore[arg-type]
+        free = translator.translate(lines, **settings)
         words = sorted({word for one in free for word in one.text.split()})[:6]
         letters = sorted({one.text[1:4] for one in free if " " not in one.text[1:4]})[:3]
-        found = translator.translate(lines, forbidden=[*words, *letters], **settings)  # type: ignore[arg-type]
+        found = translator.translate(lines, forbidden=[*words, *letters], **settings)
         for one in found:
             for each in (one, *one.alternatives):
                 assert not any(phrase in each.text for phrase in (*words, *letters))
@@ -188,7 +193,7 @@ def test_a_prefix_goes_before_what_is_forbidden_and_a_flag_tells(translator: Tra
 def test_one_string_is_no_list(translator: Translator) -> None:
     for given in ({"lines": "der hund"}, {"prefixes": "a"}, {"required": "b"}, {"required": ["c"]}, {"forbidden": "d"}):
         with pytest.raises(DataError, match="a list is wanted, not one string"):
-            translator.translate(**{"lines": ["x"], **given})  # type: ignore[arg-type]
+            translator.translate(**{"lines": ["x"], **given})
 
 
 def test_halves_of_characters_and_line_breaks_do_no_harm(translator: Translator) -> None:
