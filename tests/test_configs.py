@@ -35,6 +35,8 @@ def test_there_are_configs() -> None:
 def test_two_steps(config: Path, sources: list[str], tmp_path: Path) -> None:
     overrides = [
         *sources,
+        "data.src_lang=en",
+        "data.tgt_lang=de",
         "tokenizer.vocab_size=500",
         # The widths are the config's own; one layer of each kind keeps the big ones quick.
         "model.num_encoder_layers=1",

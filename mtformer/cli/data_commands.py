@@ -5,12 +5,19 @@ from typing import Annotated
 
 import typer
 
+from mtformer.cli.data_check_command import check
+from mtformer.cli.data_clean_command import clean
+
 app = typer.Typer(help="Corpora.", no_args_is_help=True)
 
 
 @app.callback()
 def _group() -> None:
     """Corpora."""
+
+
+app.command("check")(check)
+app.command("clean")(clean)
 
 
 @app.command()

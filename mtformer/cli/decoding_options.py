@@ -48,6 +48,8 @@ OPTIONS: dict[str, tuple[Any, str]] = {
     "batch_tokens": (int, "A batch of n sentences has n x beam_size x (longest source, in tokens) up to this."),
 }
 
+ALIASES = {"sampling": ["--sample"]}
+
 
 def with_decoding_options(command: Callable[..., None]) -> Callable[..., None]:
     """A command with those options; it gets the ones that were given in `settings`, a dict by key."""
@@ -76,5 +78,5 @@ def _option(key: str) -> Any:
     """The annotation of an option; which values are allowed is the schema's business."""
     kind, help_text = OPTIONS[key]
     name = key.replace("_", "-")
-    names = f"--{name}/--no-{name}" if kind is bool else f"--{name}"
-    return Annotated[kind | None, typer.Option(names, help=help_text, show_default=False, rich_help_panel=PANEL)]
+    names = [f"--{name}/--no-{name}" if kind is bool else f"--{name}", *ALIASES.get(key, ())]
+    return Annotated[kind | None, typer.Option(*names, help=help_text, show_default=False, rich_help_panel=PANEL)]

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 PRECISION_HELP = "fp32, bf16, fp16 (CUDA), or auto: what the device multiplies fastest."
 ENSEMBLE_HELP = " Several are an ensemble."
+TO_HELP = "Target language, of a model that has several; default: the config's data.tgt_lang."
 CHECKPOINT_HELP = "averaged, best, last, a step, or a path; default: the first there is of averaged, best, last."
 
 
@@ -23,6 +24,7 @@ def evaluate(
     testset: Annotated[
         str | None, typer.Option("--testset", help="A test set of sacreBLEU, such as wmt14/full.", show_default=False)
     ] = None,
+    to: Annotated[str | None, typer.Option("--to", help=TO_HELP, show_default=False)] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     precision: Annotated[str, typer.Option(help=PRECISION_HELP)] = "fp32",
     checkpoint: Annotated[
@@ -43,9 +45,9 @@ def evaluate(
         raise ConfigError("--testset and --src exclude each other; give one of them")
     from mtformer.decoding.translator import Translator, override
 
-    translator = Translator.load(runs, checkpoint or None, device, precision)
+    translator = Translator.load(runs, checkpoint or None, device, precision).into(to)
     translator.decoding = override(translator.decoding, **settings)
-    evaluate_sets(runs[0], _sets(runs[0], src, ref, testset), translator, output)
+    evaluate_sets(runs[0], _sets(runs[0], src, ref, testset, to), translator, output)
 
 
 def evaluate_sets(run: Path, sets: "list[EvalSet]", translator: "Translator", output: Path | None = None) -> None:
@@ -69,14 +71,13 @@ def evaluate_sets(run: Path, sets: "list[EvalSet]", translator: "Translator", ou
 def config_sets(run: Path) -> "list[EvalSet]":
     """The test sets that a run's config names."""
     from mtformer.config.loading import load_config
-    from mtformer.evaluation.evaluate import source_set
+    from mtformer.evaluation.evaluate import config_sets as sets_of
     from mtformer.rundir import RunDir
 
-    data = load_config(RunDir.open(run).config).config.data
-    return [source_set(name, source, data) for name, source in data.test.items()]
+    return sets_of(load_config(RunDir.open(run).config).config.data)
 
 
-def _sets(run: Path, src: Path | None, ref: Path | None, testset: str | None) -> "list[EvalSet]":
+def _sets(run: Path, src: Path | None, ref: Path | None, testset: str | None, to: str | None) -> "list[EvalSet]":
     from mtformer.config.loading import load_config
     from mtformer.config.schema import TextFiles
     from mtformer.errors import ConfigError
@@ -85,9 +86,9 @@ def _sets(run: Path, src: Path | None, ref: Path | None, testset: str | None) ->
 
     data = load_config(RunDir.open(run).config).config.data
     if testset is not None:
-        return [sacrebleu_set(testset, f"{data.src_lang}-{data.tgt_lang}")]
+        return [sacrebleu_set(testset, f"{data.src_lang}-{to or data.tgt_lang}")]
     if src is not None and ref is not None:
-        return [source_set(src.name.split(".")[0], TextFiles(src=str(src), tgt=str(ref)), data)]
+        return [source_set(src.name.split(".")[0], TextFiles(src=str(src), tgt=str(ref), tgt_lang=to), data)]
     if not data.test:
         raise ConfigError(f"{run}: its config names no test set; give --src and --ref, or --testset")
     return config_sets(run)

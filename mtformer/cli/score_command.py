@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.eval_command import CHECKPOINT_HELP, ENSEMBLE_HELP, PRECISION_HELP
+from mtformer.cli.eval_command import CHECKPOINT_HELP, ENSEMBLE_HELP, PRECISION_HELP, TO_HELP
 
 if TYPE_CHECKING:
     from mtformer.decoding.translation import Scored
@@ -23,6 +23,7 @@ def score(
     tgt: Annotated[Path, typer.Argument(help="File of their translations.", show_default=False)],
     tokens: Annotated[bool, typer.Option("--tokens", help="Each piece and its log-probability, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="An object a line, with the pieces.")] = False,
+    to: Annotated[str | None, typer.Option("--to", help=TO_HELP, show_default=False)] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     precision: Annotated[str, typer.Option(help=PRECISION_HELP)] = "fp32",
     checkpoint: Annotated[
@@ -37,7 +38,7 @@ def score(
 
     total, num_tokens, num_long = 0.0, 0, 0
     with parallel_lines([src, tgt]) as lines:
-        translator = Translator.load(run, checkpoint or None, device, precision)
+        translator = Translator.load(run, checkpoint or None, device, precision).into(to)
         with tqdm(desc="score", unit="line", total=lines.total, disable=None, leave=False) as bar:
             for sources, targets in lines.blocks():
                 for one in translator.score(sources, targets, progress=bar.update):

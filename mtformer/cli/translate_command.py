@@ -5,13 +5,14 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mtformer.cli.eval_command import CHECKPOINT_HELP, ENSEMBLE_HELP, PRECISION_HELP
+from mtformer.cli.eval_command import CHECKPOINT_HELP, ENSEMBLE_HELP, PRECISION_HELP, TO_HELP
 
 if TYPE_CHECKING:
     from mtformer.cli.line_files import ParallelLines, ResumableOutput
@@ -43,6 +44,7 @@ def translate(
         Path | None, typer.Option("--output", help="File to write; default: stdout.", show_default=False)
     ] = None,
     continues: Annotated[bool, typer.Option("--continue", help="Go on with an --output that was interrupted.")] = False,
+    to: Annotated[str | None, typer.Option("--to", help=TO_HELP, show_default=False)] = None,
     prefixes: Annotated[
         Path | None,
         typer.Option("--prefixes", help="File: what translation n begins with, on line n.", show_default=False),
@@ -97,6 +99,7 @@ def translate(
         from mtformer.decoding.translator import override
 
         translator = _load(backend, run, checkpoint or None, device, precision)
+        translator = translator.into(to)
         translator.decoding = override(translator.decoding, **settings)
         write = _writer(translator.decoding.n_best, as_json, attention, alignment)
         work = _Work(translator, write, arguments, list(beside), lines)
@@ -139,9 +142,11 @@ def _is_special(path: Path) -> bool:
 def _made_by(translator: "Translator") -> dict[str, Any]:
     """All that a translation hangs on beside its input; not so how many sentences are computed together."""
     from mtformer.rundir import file_sha256
+    from mtformer.text.tags import Target
 
     return {
         "weights": [f"{path.parent.name}/{path.name} {file_sha256(path)[:12]}" for path in translator.weights],
+        **({"to": asked} if (asked := asdict(translator.engine.asked)) != asdict(Target()) else {}),
         "device": translator.engine.device,
         "precision": translator.engine.dtype,
         **translator.decoding.model_dump(mode="json", exclude={"batch_tokens", "validation_beam_size"}),

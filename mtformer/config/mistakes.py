@@ -56,7 +56,7 @@ def _describe(details: ErrorDetails, origins: Origins) -> str:
         meant = nearest(str(value), alternatives(annotation))
         what = f"must be {limits(annotation)}, not {_shown(value)}{_meant(meant)}"
     elif kind == "string_pattern_mismatch":
-        what = "a test set's name holds only letters, digits, '_' and '-'"
+        what = "a set's name holds only letters, digits, '_' and '-'"
     elif kind == "too_long":
         what = f"must be a list of {details['ctx']['max_length']}, not {_shown(value)}"
     else:

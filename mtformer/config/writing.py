@@ -28,6 +28,10 @@ def resolve_paths(config: Config) -> Config:
     data, tokenizer, training = config.data, config.tokenizer, config.training
     absolute_data = {
         "train": [_absolute_source(source) for source in data.train],
+        "corpora": {
+            name: corpus.model_copy(update={"sources": [_absolute_source(source) for source in corpus.sources]})
+            for name, corpus in data.corpora.items()
+        },
         "dev": [_absolute_source(source) for source in data.dev],
         "test": {name: _absolute_source(source) for name, source in data.test.items()},
         "cache_dir": data.cache_dir and _absolute(data.cache_dir),

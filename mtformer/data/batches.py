@@ -1,28 +1,25 @@
-"""Batches by a token budget: a function of (seed, epoch, number of the batch) and of nothing else.
+"""Batches by a token budget: a function of (seed, epoch, number of the window) and of nothing else.
 
 B pairs, S source length and T target length in tokens, eos or bos counted.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, islice
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mtformer.data.mixture import START, Corpus, Mixture, Place, Window
 from mtformer.data.prefetch import Ahead
-from mtformer.data.store import Ints, Ragged, Store
-from mtformer.errors import DataError
-from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
+from mtformer.data.ragged import Ints, Ragged
+from mtformer.data.store import Pairs
+from mtformer.data.streaming import StreamCorpus, StreamMixture
+from mtformer.text.tokenizer import BOS, EOS, PAD, UNK
 
-WINDOW_PAIRS = 250_000
-"""About so many pairs are sorted by length together; more would hardly lower the padding."""
-GROWTH_SAMPLE = 2000
-"""Pairs from which is learned how much longer sampled segmentations are."""
 log = logging.getLogger("mtformer")
 
 
@@ -41,11 +38,10 @@ class Batch:
     num_pairs: int
     num_src_tokens: int
     num_tgt_tokens: int
-    epoch: int = 0
-    index: int = 0
-    """Number of the batch in its epoch, from 0."""
-    end: tuple[int, int] = (0, 0)
-    """Where the run stands after it, and after the batches of other processes beside it: (epoch, pairs of it)."""
+    pairs_of: Mapping[str, int] = field(default_factory=dict)
+    """Pairs by corpus; empty when there is only one."""
+    end: Place = START
+    """Where the run stands after it, and after the batches of other processes beside it."""
 
     @property
     def num_cells(self) -> int:
@@ -71,7 +67,7 @@ class Batch:
     def without_targets(self) -> "Batch":
         """The same shapes with nothing to predict: no loss and no gradient comes of it, and it counts for nothing."""
         nothing = torch.full_like(self.tgt_out_BT, PAD)
-        return replace(self, tgt_out_BT=nothing, num_pairs=0, num_src_tokens=0, num_tgt_tokens=0)
+        return replace(self, tgt_out_BT=nothing, num_pairs=0, num_src_tokens=0, num_tgt_tokens=0, pairs_of={})
 
     def _rows(self, rows: slice) -> "Batch":
         tgt_out_BT, lengths_B = self.tgt_out_BT[rows], self.src_lengths_B[rows]
@@ -101,48 +97,43 @@ class Batch:
 
 def pad(sentences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Right-pads ids as they are (nothing is added): ids_BS and lengths_B, both int64."""
-    ids_N, lengths_B = _flatten(sentences)
-    return _fill(ids_N, lengths_B), torch.from_numpy(lengths_B.astype(np.int64))
+    side = Ragged.of(sentences)
+    return _fill(side), torch.from_numpy(side.lengths_B.astype(np.int64))
 
 
-def make_batch(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Batch:
-    """A batch of (source ids, target ids), both without bos and eos."""
-    src, tgt = _flatten([pair[0] for pair in pairs]), _flatten([pair[1] for pair in pairs])
-    return _batch(Ragged(*src), Ragged(*tgt))
+def make_batch(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], start: int = BOS) -> Batch:
+    """A batch of (source ids, target ids), both without bos and eos; targets start with `start` in the decoder."""
+    return _batch(Ragged.of([pair[0] for pair in pairs]), Ragged.of([pair[1] for pair in pairs]), start)
 
 
-def plan_epoch(
-    src_lengths: NDArray[np.int32], tgt_lengths: NDArray[np.int32], batch_tokens: int, seed: int, epoch: int
+def plan_window(
+    src_lengths: NDArray[np.int32],
+    tgt_lengths: NDArray[np.int32],
+    batch_tokens: int,
+    random: np.random.Generator,
 ) -> list[Ints]:
-    """Which pairs make which batch: each pair once, in an order that depends on (seed, epoch) alone.
+    """Which pairs make which batch: each pair once, in a random order.
 
-    The pairs are shuffled and cut into windows; a window is sorted by its pairs' longer side and, among equals, by the
-    difference of the sides, up and down in turn, so that neighbours are alike in both lengths. Batches are cut from
-    it, of which the first has a random size, lest the same pairs come together in every epoch. Then the batches of all
-    windows are shuffled.
+    The pairs are shuffled, then sorted by their longer side and, among equals, by the difference of the sides, up and
+    down in turn, so that neighbours are alike in both lengths. Batches are cut from that, of which the first has a
+    random size, lest the same pairs come together in every epoch. Then the batches are shuffled.
 
     Args:
         src_lengths: tokens of each source, eos not counted.
         tgt_lengths: tokens of each target, eos not counted.
         batch_tokens: a batch of n pairs has n x (longest side, eos counted) up to this; a pair that is above it alone
             is a batch of its own.
-        seed: of the run.
-        epoch: from 0.
+        random: where the order comes from.
 
     Returns:
         the indices of the pairs of each batch.
     """
-    random = np.random.Generator(np.random.PCG64([seed, epoch]))
-    order = random.permutation(len(src_lengths))
-    upwards = random.integers(2)
-    batches: list[Ints] = []
-    for window in np.array_split(order, max(1, round(len(order) / WINDOW_PAIRS))):
-        src, tgt = src_lengths[window], tgt_lengths[window]
-        longest = np.maximum(src, tgt)
-        difference = np.where(longest % 2 == upwards, src - tgt, tgt - src)
-        window = window[np.lexsort((difference, longest))]
-        first_tokens = 1 + int(random.integers(batch_tokens))
-        batches += _cut(window, src_lengths, tgt_lengths, batch_tokens, first_tokens)
+    order, upwards = random.permutation(len(src_lengths)), random.integers(2)
+    src, tgt = src_lengths[order], tgt_lengths[order]
+    longest = np.maximum(src, tgt)
+    difference = np.where(longest % 2 == upwards, src - tgt, tgt - src)
+    order = order[np.lexsort((difference, longest))]
+    batches = _cut(order, src_lengths, tgt_lengths, batch_tokens, 1 + int(random.integers(batch_tokens)))
     return [batches[number] for number in random.permutation(len(batches))]
 
 
@@ -173,196 +164,197 @@ def _cut(
     return batches
 
 
-def ordered_batches(store: Store, batch_tokens: int, max_tokens: int | None = None) -> Iterator[Batch]:
+def ordered_batches(corpus: Corpus, batch_tokens: int, max_tokens: int | None = None) -> Iterator[Batch]:
     """Batches of dev or test, the largest first, so that a lack of memory shows at once.
 
     Args:
-        store: the corpus.
-        batch_tokens: as in `plan_epoch`.
+        corpus: what fits the memory.
+        batch_tokens: as in `plan_window`.
         max_tokens: longest side, eos not counted, that the model takes; what is longer is cut, and told in the log.
     """
-    src_lengths, tgt_lengths = store.src_lengths, store.tgt_lengths
+    pairs = corpus.read(np.arange(corpus.store.num_blocks))
+    src, tgt = pairs.src.prefixed(corpus.tags), pairs.tgt
     if max_tokens is not None:
-        num_long = int((np.maximum(src_lengths, tgt_lengths) > max_tokens).sum())
+        num_long = int((np.maximum(src.lengths_B, tgt.lengths_B) > max_tokens).sum())
         if num_long:
-            log.warning("%d of %d pairs cut to %d tokens a side", num_long, len(store), max_tokens)
-        src_lengths, tgt_lengths = np.minimum(src_lengths, max_tokens), np.minimum(tgt_lengths, max_tokens)
-    plan = plan_in_order(src_lengths, tgt_lengths, batch_tokens)
-    for index, indices in enumerate(plan):
-        src, tgt = store.gather(indices)
-        if max_tokens is not None:
-            src, tgt = _shortened(src, max_tokens), _shortened(tgt, max_tokens)
-        yield replace(_batch(src, tgt), index=index)
+            log.warning("%d of %d pairs cut to %d tokens a side", num_long, len(pairs), max_tokens)
+        src, tgt = src.shortened(max_tokens), tgt.shortened(max_tokens)
+    for indices in plan_in_order(src.lengths_B, tgt.lengths_B, batch_tokens):
+        yield _batch(src.take(indices), tgt.take(indices), corpus.start)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is known of an epoch from its first window."""
+
+    largest: Batch
+    """The one with the most cells."""
+    longest: Batch
+    """As many of the longest pair as fit a batch: what attention holds grows with the square of the length."""
+    mean_cells: float
+    num_batches: float
+    """In the epoch, about."""
 
 
 class TrainingBatches:
-    """Training batches: each is a function of what is given here and of its (epoch, index), and of nothing else.
+    """Training batches: a function of what is given here and of the place to start from, and of nothing else.
 
     Args:
-        store: the corpus; with sampling it must keep its text.
-        batch_tokens: as in `plan_epoch`.
-        seed: of the run.
-        tokenizers: those of the store.
-        sampling_alpha: 0 takes the ids that are stored; else each line is segmented anew in each epoch, see
-            `Tokenizer.sample`. The budget holds for what is sampled.
-        max_tokens: longest side, eos not counted, that sampling may make; default: the longest side stored.
-
-    Raises:
-        DataError: when the store is empty.
+        mixture: which pairs come when.
+        batch_tokens: as in `plan_window`.
+        changes: makes the pairs of a window other ones in each epoch, or leaves them as they are.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        batch_tokens: int,
-        seed: int,
-        tokenizers: TokenizerPair,
-        sampling_alpha: float = 0.0,
-        max_tokens: int | None = None,
-    ) -> None:
-        if not len(store):
-            raise DataError("the training corpus is empty: there is nothing to make batches of")
-        self.store = store
+    def __init__(self, mixture: Mixture | StreamMixture, batch_tokens: int, changes: "Change | None" = None) -> None:
+        self.mixture = mixture
         self.batch_tokens = batch_tokens
-        self.seed = seed
-        self.tokenizers = (tokenizers.src, tokenizers.tgt)
-        self.sampling_alpha = sampling_alpha
-        self._lengths = (store.src_lengths, store.tgt_lengths)
-        self.max_tokens = max_tokens or int(max(side.max() for side in self._lengths))
-        if sampling_alpha:
-            growths = self._growths()
-            grown = (np.ceil(side * growth) for side, growth in zip(self._lengths, growths, strict=True))
-            src_lengths, tgt_lengths = (side.astype(np.int32) for side in grown)
-            self._lengths = (src_lengths, tgt_lengths)
-
-    def plan(self, epoch: int) -> list[Ints]:
-        """The indices of the pairs of each batch of an epoch."""
-        return plan_epoch(*self._lengths, self.batch_tokens, self.seed, epoch)
-
-    def make(self, indices: Ints, epoch: int, index: int) -> Batch:
-        """The batch of these pairs, which is number `index` of its epoch."""
-        plain = self.store.gather(indices)
-        src, tgt = self._sampled(indices, plain, [self.seed, epoch, index]) if self.sampling_alpha else plain
-        return replace(_batch(src, tgt), epoch=epoch, index=index)
+        self.changes = changes
 
     def start(
         self,
-        epoch: int = 0,
-        pairs: int = 0,
+        place: Place = START,
+        step: int = 0,
         *,
+        batches_per_step: int = 1,
         max_epochs: int | None = None,
         rank: int = 0,
         num_ranks: int = 1,
         pin: bool = False,
         ahead: int = 8,
     ) -> Ahead[Batch]:
-        """Batches epoch after epoch, made ahead by a thread; with `close()`, and usable in `with`.
+        """Batches epoch after epoch, made ahead by threads; with `close()`, and usable in `with`.
 
         Several processes take turns on the same list: of each `num_ranks` batches in a row, process `rank` gets the
         one of its number, all in all as many as each other. Those that have none left at the very end get one without
         targets.
 
         Args:
-            epoch: the epoch to start in.
-            pairs: pairs of that epoch to pass over. When they end inside a batch (batch_tokens was changed), that
-                batch comes whole.
+            place: where to start; when it is inside a batch (batch_tokens was changed), that batch comes whole.
+            step: of the run, there; with `batches_per_step`, of all processes, it tells the weights' schedule the time.
             max_epochs: the end; None: never.
             rank, num_ranks: this process, and how many there are.
             pin: put them into page-locked memory, from which CUDA copies without waiting.
             ahead: batches that wait ready at most.
         """
-        places = self._places(epoch, pairs, max_epochs)
-        return Ahead(self._share(places, rank, num_ranks, pin), ahead)
+        windows = Ahead(self._windows(place, step, batches_per_step, max_epochs), 1)
+        return Ahead(self._share(windows, rank, num_ranks, pin), ahead)
 
-    def _places(self, epoch: int, pairs: int, max_epochs: int | None) -> "Iterator[_Place]":
-        """Every batch of the run, not made yet."""
+    def sizes(self) -> Sizes:
+        """Of the first epoch."""
+        mixture = self.mixture
+        window = self._read(next(mixture.windows(0, 0, mixture.begin(START))), 0)
+        longest = 1 + np.maximum(window.src.lengths_B, window.tgt.lengths_B)
+        cells = np.array([len(indices) * longest[indices].max() for indices in window.plan])
+        src, tgt = np.max([corpus.longest() for corpus in mixture.corpora], axis=0).tolist()
+        num_rows = max(1, self.batch_tokens // (1 + max(src, tgt)))
+        return Sizes(
+            largest=window.batch(window.plan[int(cells.argmax())]),
+            longest=make_batch([([UNK] * src, [UNK] * tgt)] * num_rows),
+            mean_cells=float(cells.mean()),
+            num_batches=len(cells) * mixture.pairs_per_epoch(0) / len(window.src),
+        )
+
+    def _windows(self, place: Place, step: int, batches_per_step: int, max_epochs: int | None) -> "Iterator[_Window]":
+        """Every window of the run, read and planned; of the first one only what is left of it."""
+        mixture, num_batches = self.mixture, 0
+        epoch, passed, since_step, taken = place.epoch, place.pairs, place.since_step, mixture.begin(place)
         while max_epochs is None or epoch < max_epochs:
-            plan = self.plan(epoch)
-            ends = np.cumsum([len(indices) for indices in plan])
-            for index in range(int(np.searchsorted(ends, pairs, side="right")), len(plan)):
-                yield _Place(plan[index], epoch, index, int(ends[index]))
-            epoch, pairs = epoch + 1, 0
+            pairs, shares, after = 0, mixture.shares(since_step), taken
+            for blocks in mixture.windows(epoch, since_step, taken):
+                after, end = blocks.taken_after, pairs + blocks.num_pairs
+                if end > passed:
+                    window = self._read(blocks, epoch)
+                    window.go_on(Place(epoch, pairs, since_step, taken), passed)
+                    num_batches += len(window.plan)
+                    yield window
+                pairs = end
+                if pairs >= passed and mixture.shares(step + num_batches // batches_per_step) != shares:
+                    break
+            epoch, passed, since_step, taken = epoch + 1, 0, step + num_batches // batches_per_step, after
 
-    def _share(self, places: "Iterator[_Place]", rank: int, num_ranks: int, pin: bool) -> Iterator[Batch]:
-        while group := list(islice(places, num_ranks)):
-            mine, last = group[min(rank, len(group) - 1)], group[-1]
-            batch = replace(self.make(mine.indices, mine.epoch, mine.number), end=(last.epoch, last.end_pairs))
-            if rank >= len(group):
-                batch = batch.without_targets()
-            yield batch.pin_memory() if pin else batch
+    def _share(self, windows: "Ahead[_Window]", rank: int, num_ranks: int, pin: bool) -> Iterator[Batch]:
+        with windows:
+            places = ((window, number) for window in windows for number in range(len(window.plan)))
+            while group := list(islice(places, num_ranks)):
+                (mine, number), (last, last_number) = group[min(rank, len(group) - 1)], group[-1]
+                batch = replace(mine.batch(mine.plan[number]), end=last.ends[last_number])
+                if rank >= len(group):
+                    batch = batch.without_targets()
+                yield batch.pin_memory() if pin else batch
 
-    def _growths(self) -> list[float]:
-        """How many times longer sampled segmentations are, source and target, for 95 in 100 lines."""
-        indices = np.unique(np.linspace(0, len(self.store) - 1, GROWTH_SAMPLE).astype(np.int64))
-        growths = []
-        sides = zip(self.store.text(indices), self.store.gather(indices), self.tokenizers, strict=True)
-        for number, (lines, plain, tokenizer) in enumerate(sides):
-            sampled = _flatten(tokenizer.sample(lines, self.sampling_alpha, seed=number))[1]
-            has_tokens = plain.lengths_B > 0
-            ratios = sampled[has_tokens] / plain.lengths_B[has_tokens]
-            growths.append(max(1.0, float(np.quantile(ratios, 0.95))) if len(ratios) else 1.0)
-        return growths
-
-    def _sampled(self, indices: Ints, plain: tuple[Ragged, Ragged], place: list[int]) -> tuple[Ragged, Ragged]:
-        """The pairs sampled; a line that became too long for the budget or the model keeps its stored segmentation."""
-        limit = min(self.max_tokens, self.batch_tokens // len(indices) - 1)
-        seeds = np.random.SeedSequence(place).generate_state(2, np.uint64)
-        sampled = []
-        for lines, stored, tokenizer, seed in zip(self.store.text(indices), plain, self.tokenizers, seeds, strict=True):
-            rows = tokenizer.sample(lines, self.sampling_alpha, int(seed))
-            if max(map(len, rows)) > limit:
-                stored_rows = np.split(stored.ids_N, np.cumsum(stored.lengths_B)[:-1])
-                rows = [
-                    row if len(row) <= limit else kept.tolist() for row, kept in zip(rows, stored_rows, strict=True)
-                ]
-            sampled.append(Ragged(*_flatten(rows)))
-        return sampled[0], sampled[1]
-
-
-class _Place(NamedTuple):
-    indices: Ints
-    epoch: int
-    number: int
-    end_pairs: int
-    """Pairs of the epoch behind us after this batch."""
+    def _read(self, blocks: Window, epoch: int) -> "_Window":
+        """The pairs of a window, and its batches."""
+        corpora: Sequence[Corpus | StreamCorpus] = self.mixture.corpora
+        parts, numbers = [], []
+        for number, (corpus, some) in enumerate(zip(corpora, blocks.blocks, strict=True)):
+            if not len(some):
+                continue
+            pairs = corpus.read(some)
+            if self.changes is not None:
+                pairs = self.changes(pairs, (self.mixture.seed, epoch, blocks.number, number))
+            parts.append(Pairs(pairs.src.prefixed(corpus.tags), pairs.tgt))
+            numbers.append(np.full(len(pairs), number))
+        both = Pairs.joined(parts) if parts else Pairs(Ragged.of([]), Ragged.of([]))
+        random = np.random.Generator(np.random.PCG64([self.mixture.seed, epoch, blocks.number]))
+        plan = plan_window(both.src.lengths_B, both.tgt.lengths_B, self.batch_tokens, random)
+        corpus_B = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
+        return _Window(both.src, both.tgt, corpora, corpus_B, plan)
 
 
-def _batch(src: Ragged, tgt: Ragged) -> Batch:
+Change = Callable[[Pairs, tuple[int, ...]], Pairs]
+"""(pairs with their text, a seed) -> the pairs as an epoch sees them, without text."""
+
+
+class _Window:
+    """What is in memory: pairs, and which of them make which batch."""
+
+    def __init__(
+        self, src: Ragged, tgt: Ragged, corpora: Sequence[Corpus | StreamCorpus], corpus_B: Ints, plan: list[Ints]
+    ) -> None:
+        self.src, self.tgt, self.corpora, self.corpus_B, self.plan = src, tgt, corpora, corpus_B, plan
+        self.ends: list[Place] = []
+
+    def go_on(self, begin: Place, passed: int) -> None:
+        """Leaves out the batches that lie behind `passed` pairs of the epoch; the window begins at `begin`."""
+        ends = (begin.pairs + np.cumsum([len(indices) for indices in self.plan])).tolist()
+        first = int(np.searchsorted(ends, passed, side="right"))
+        self.plan = self.plan[first:]
+        self.ends = [begin._replace(pairs=end) for end in ends[first:]]
+
+    def batch(self, indices: Ints) -> Batch:
+        """Of these pairs."""
+        corpus_B = self.corpus_B[indices]
+        starts = np.array([corpus.start for corpus in self.corpora])
+        batch = _batch(self.src.take(indices), self.tgt.take(indices), starts[corpus_B])
+        if len(self.corpora) == 1:
+            return batch
+        counts = np.bincount(corpus_B, minlength=len(self.corpora)).tolist()
+        return replace(batch, pairs_of={corpus.name: n for corpus, n in zip(self.corpora, counts, strict=True)})
+
+
+def _batch(src: Ragged, tgt: Ragged, start: int | Ints) -> Batch:
     src_lengths_B = src.lengths_B.astype(np.int64) + 1
-    tgt_in_BT = _fill(tgt.ids_N, tgt.lengths_B, first=BOS)
     return Batch(
-        src_BS=_fill(src.ids_N, src.lengths_B, last=EOS),
-        tgt_in_BT=tgt_in_BT,
-        tgt_out_BT=_fill(tgt.ids_N, tgt.lengths_B, last=EOS),
+        src_BS=_fill(src, last=EOS),
+        tgt_in_BT=_fill(tgt, first=start),
+        tgt_out_BT=_fill(tgt, last=EOS),
         src_lengths_B=torch.from_numpy(src_lengths_B),
-        num_pairs=len(src_lengths_B),
+        num_pairs=len(src),
         num_src_tokens=int(src_lengths_B.sum()),
-        num_tgt_tokens=int(tgt.lengths_B.sum()) + len(tgt.lengths_B),
+        num_tgt_tokens=int(tgt.lengths_B.sum()) + len(tgt),
     )
 
 
-def _fill(ids_N: NDArray[Any], lengths_B: NDArray[Any], first: int | None = None, last: int | None = None) -> Tensor:
+def _fill(side: Ragged, first: int | Ints | None = None, last: int | None = None) -> Tensor:
     """Rows of ids, with `first` before or `last` behind each, and pad behind that."""
     extra, shift = int(first is not None) + int(last is not None), int(first is not None)
+    lengths_B = side.lengths_B
     longest = int(lengths_B.max(initial=0))
     ids_BS = np.full((len(lengths_B), longest + extra), PAD, dtype=np.int64)
     column = np.arange(longest)
-    ids_BS[:, shift : shift + longest][column < lengths_B[:, None]] = ids_N
+    ids_BS[:, shift : shift + longest][column < lengths_B[:, None]] = side.ids_N
     if first is not None:
         ids_BS[:, 0] = first
     if last is not None:
         ids_BS[np.arange(len(lengths_B)), lengths_B + shift] = last
     return torch.from_numpy(ids_BS)
-
-
-def _flatten(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    lengths_B = np.fromiter(map(len, rows), dtype=np.int32, count=len(rows))
-    return np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(lengths_B.sum())), lengths_B
-
-
-def _shortened(side: Ragged, max_tokens: int) -> Ragged:
-    if side.lengths_B.max(initial=0) <= max_tokens:
-        return side
-    starts_B = np.cumsum(side.lengths_B) - side.lengths_B
-    place_N = np.arange(len(side.ids_N)) - np.repeat(starts_B, side.lengths_B)
-    return Ragged(side.ids_N[place_N < max_tokens], np.minimum(side.lengths_B, max_tokens))

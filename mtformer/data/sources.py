@@ -9,9 +9,11 @@ import gzip
 import hashlib
 import json
 import lzma
+import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from itertools import zip_longest
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +38,34 @@ def read_pairs(source: Source, data: DataConfig) -> Iterator[Pair]:
         DataError: a file is missing, damaged, or not UTF-8; files of unequal length; a column or field is not there;
             the hub cannot be reached.
     """
+    return _read(source, data, 0, is_streamed=False)
+
+
+def stream_pairs(source: Source, data: DataConfig, start: int = 0) -> Generator[Pair, None, int]:
+    """The pairs of a source from number `start` on, counted from 0; those before are passed over without a look.
+
+    Of a Hugging Face data set nothing is kept on the disk. When it is at its end, the generator returns how many pairs
+    the source has.
+
+    Raises:
+        DataError: as `read_pairs`.
+    """
+    return _read(source, data, start, is_streamed=True)
+
+
+def _read(source: Source, data: DataConfig, start: int, is_streamed: bool) -> Generator[Pair, None, int]:
     if isinstance(source, TextFiles):
-        return _read_text_files(source)
+        return _read_text_files(source, start)
     if isinstance(source, TsvFile):
-        return _read_tsv(source)
+        return _read_tsv(source, start)
     if isinstance(source, JsonlFile):
-        return _read_jsonl(source, data)
-    return _read_hub(source, data)
+        return _read_jsonl(source, data, start)
+    return _read_hub(source, data, start, is_streamed)
+
+
+def languages(source: Source, data: DataConfig) -> tuple[str, str]:
+    """Codes of its source and target language."""
+    return source.src_lang or data.src_lang, source.tgt_lang or data.tgt_lang
 
 
 def describe(source: Source) -> str:
@@ -67,23 +90,37 @@ def source_fingerprint(source: Source, data: DataConfig) -> str:
     elif isinstance(source, TsvFile):
         what = [_sha256(source.tsv), source.src_column, source.tgt_column]
     elif isinstance(source, JsonlFile):
-        what = [_sha256(source.jsonl), source.src_field, source.tgt_field, data.src_lang, data.tgt_lang]
+        what = [_sha256(source.jsonl), source.src_field, source.tgt_field, *languages(source, data)]
     else:
         # `datasets` names its Arrow files by a hash of what they were made from.
         rows = _load_hub(source)
         made_from = [str(Path(file["filename"]).parent) for file in rows.cache_files]
-        fields = [source.src_field, source.tgt_field, data.src_lang, data.tgt_lang]
+        fields = [source.src_field, source.tgt_field, *languages(source, data)]
         what = [*made_from, source.dataset, source.name, source.split, source.revision, len(rows), *fields]
     return hashlib.sha256(json.dumps([type(source).__name__, *what]).encode()).hexdigest()
 
 
+def stream_fingerprint(source: Source, data: DataConfig) -> str:
+    """As `source_fingerprint`, without reading: of files their paths, sizes and times, of data sets their names.
+
+    Raises:
+        DataError: when a file is missing.
+    """
+    what: list[Any] = [source.model_dump(), *languages(source, data)]
+    for path in (getattr(source, key) for key in ("src", "tgt", "tsv", "jsonl") if hasattr(source, key)):
+        with told(path):
+            status = os.stat(path)
+        what += [status.st_size, status.st_mtime_ns]
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()
+
+
 def _sha256(path: str) -> str:
-    with _told(path):
+    with told(path):
         return file_sha256(path)
 
 
 @contextlib.contextmanager
-def _told(path: str) -> Iterator[None]:
+def told(path: str) -> Iterator[None]:
     """Turns what goes wrong in reading a file into one line."""
     try:
         yield
@@ -99,52 +136,67 @@ def _told(path: str) -> Iterator[None]:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _lines(path: str) -> Iterator[str]:
-    """Lines of a UTF-8 file, without their ends."""
-    with _told(path), open_bytes(path) as file:
-        for number, raw in enumerate(file, start=1):
-            if number == 1:
-                raw = raw.removeprefix(b"\xef\xbb\xbf")
-            try:
-                line = raw.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise DataError(
-                    f"{path}:{number}: not UTF-8 (byte {raw[error.start]:#04x} at column {error.start + 1}); "
-                    "convert the file with iconv, or mend the line"
-                ) from error
-            yield line.removesuffix("\n").removesuffix("\r")
+class _Lines:
+    """Lines of a UTF-8 file, without their ends, from number `start` on, counted from 0."""
+
+    def __init__(self, path: str, start: int = 0) -> None:
+        self.path, self.start = path, start
+        self.number = 0
+        """Lines passed so far; at the end, those of the file."""
+
+    def __iter__(self) -> Iterator[str]:
+        with told(self.path), open_bytes(self.path) as file:
+            self.number = sum(1 for _ in islice(file, self.start))
+            for raw in file:
+                self.number += 1
+                if self.number == 1:
+                    raw = raw.removeprefix(b"\xef\xbb\xbf")
+                try:
+                    line = raw.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise DataError(
+                        f"{self.path}:{self.number}: not UTF-8 (byte {raw[error.start]:#04x} at column "
+                        f"{error.start + 1}); convert the file with iconv, or mend the line"
+                    ) from error
+                yield line.removesuffix("\n").removesuffix("\r")
 
 
-def _read_text_files(source: TextFiles) -> Iterator[Pair]:
-    src_lines, tgt_lines = _lines(source.src), _lines(source.tgt)
-    for number, (src, tgt) in enumerate(zip_longest(src_lines, tgt_lines)):
-        if src is None or tgt is None:
-            rest = 1 + sum(1 for _ in (tgt_lines if src is None else src_lines))
-            num_src, num_tgt = (number, number + rest) if src is None else (number + rest, number)
-            raise DataError(
-                f"{source.src} has {num_src:,} lines but {source.tgt} has {num_tgt:,}; parallel files need as many "
-                "lines, which end at \\n alone"
-            )
-        yield src, tgt
+def _read_text_files(source: TextFiles, start: int) -> Generator[Pair, None, int]:
+    src, tgt = _Lines(source.src, start), _Lines(source.tgt, start)
+    src_lines, tgt_lines = iter(src), iter(tgt)
+    for src_line, tgt_line in zip_longest(src_lines, tgt_lines):
+        if src_line is None or tgt_line is None:
+            deque(src_lines if tgt_line is None else tgt_lines, maxlen=0)
+            break
+        yield src_line, tgt_line
+    if src.number != tgt.number:
+        raise DataError(
+            f"{source.src} has {src.number:,} lines but {source.tgt} has {tgt.number:,}; parallel files need as many "
+            "lines, which end at \\n alone"
+        )
+    return src.number
 
 
-def _read_tsv(source: TsvFile) -> Iterator[Pair]:
-    src, tgt = source.src_column, source.tgt_column
-    for number, line in enumerate(_lines(source.tsv), start=1):
+def _read_tsv(source: TsvFile, start: int) -> Generator[Pair, None, int]:
+    src, tgt, lines = source.src_column, source.tgt_column, _Lines(source.tsv, start)
+    for line in lines:
         columns = line.split("\t")
         if len(columns) < max(src, tgt):
             asked = "src_column" if src > len(columns) else "tgt_column"
             raise DataError(
-                f"{source.tsv}:{number}: {asked} asks for column {getattr(source, asked)}, but the line has "
+                f"{source.tsv}:{lines.number}: {asked} asks for column {getattr(source, asked)}, but the line has "
                 f"{len(columns)} (split at tabs, counted from 1)"
             )
         yield columns[src - 1], columns[tgt - 1]
+    return lines.number
 
 
-def _read_jsonl(source: JsonlFile, data: DataConfig) -> Iterator[Pair]:
+def _read_jsonl(source: JsonlFile, data: DataConfig, start: int) -> Generator[Pair, None, int]:
+    lines = _Lines(source.jsonl, start)
+
     def rows() -> Iterator[tuple[str, Any]]:
-        for number, line in enumerate(_lines(source.jsonl), start=1):
-            where = f"{source.jsonl}:{number}"
+        for line in lines:
+            where = f"{source.jsonl}:{lines.number}"
             try:
                 row = json.loads(line)
             except ValueError as error:
@@ -153,21 +205,26 @@ def _read_jsonl(source: JsonlFile, data: DataConfig) -> Iterator[Pair]:
                 raise DataError(f"{where}: not a JSON object but {line[:40]!r}; each line must be one JSON object")
             yield where, row
 
-    return _pick_fields(rows(), source, data)
+    yield from _pick_fields(rows(), source, data)
+    return lines.number
 
 
-def _read_hub(source: HubDataset, data: DataConfig) -> Iterator[Pair]:
-    rows = _load_hub(source)
+def _read_hub(source: HubDataset, data: DataConfig, start: int, is_streamed: bool) -> Generator[Pair, None, int]:
+    where, number = describe(source), 0
 
     def numbered() -> Iterator[tuple[str, Any]]:
-        number = 0
-        for block in rows.iter(batch_size=ROWS_AT_ONCE):
-            columns = list(block)
-            for values in zip(*block.values(), strict=True):
-                number += 1
-                yield f"{describe(source)}, row {number}", dict(zip(columns, values, strict=True))
+        nonlocal number
+        with _told_of_hub(where):
+            # As Arrow tables, of which rows are passed over without a look.
+            for table in _load_hub(source, is_streamed).with_format("arrow").iter(batch_size=ROWS_AT_ONCE):
+                num_before = min(table.num_rows, max(0, start - number))
+                number += num_before
+                for row in table.slice(num_before).to_pylist():
+                    number += 1
+                    yield f"{where}, row {number}", row
 
-    return _pick_fields(numbered(), source, data)
+    yield from _pick_fields(numbered(), source, data)
+    return number
 
 
 def _pick_fields(rows: Iterable[tuple[str, Any]], source: JsonlFile | HubDataset, data: DataConfig) -> Iterator[Pair]:
@@ -175,8 +232,9 @@ def _pick_fields(rows: Iterable[tuple[str, Any]], source: JsonlFile | HubDataset
     src = tgt = None
     for where, row in rows:
         if src is None or tgt is None:
-            src = _getter(source.src_field, "src_field", data.src_lang, row)
-            tgt = _getter(source.tgt_field, "tgt_field", data.tgt_lang, row)
+            src_lang, tgt_lang = languages(source, data)
+            src = _getter(source.src_field, "src_field", src_lang, row)
+            tgt = _getter(source.tgt_field, "tgt_field", tgt_lang, row)
         yield src(row, where), tgt(row, where)
 
 
@@ -210,15 +268,29 @@ def _getter(path: str | None, option: str, language: str, first_row: Any) -> Cal
     return get
 
 
-def _load_hub(source: HubDataset) -> Any:
-    """The split as a `datasets.Dataset`."""
+def _load_hub(source: HubDataset, is_streamed: bool = False) -> Any:
+    """The split as a `datasets.Dataset`, or as an `IterableDataset`."""
     import datasets  # takes a second to import
 
-    where = describe(source)
     was_shown = not datasets.utils.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:
-        return datasets.load_dataset(source.dataset, source.name, split=source.split, revision=source.revision)
+        with _told_of_hub(describe(source)):
+            return datasets.load_dataset(
+                source.dataset, source.name, split=source.split, revision=source.revision, streaming=is_streamed
+            )
+    finally:
+        if was_shown:
+            datasets.enable_progress_bars()
+
+
+@contextlib.contextmanager
+def _told_of_hub(where: str) -> Iterator[None]:
+    """Turns what goes wrong in loading or reading a data set into one line."""
+    import datasets
+
+    try:
+        yield
     except ConnectionError as error:
         raise DataError(
             f"{where}: the Hugging Face hub cannot be reached; check the connection, or {OFFLINE}"
@@ -230,6 +302,3 @@ def _load_hub(source: HubDataset) -> Any:
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         reason = " ".join(f"{error} {error.__cause__ or ''}".split())
         raise DataError(f"{where}: cannot be loaded: {reason:.300}") from error
-    finally:
-        if was_shown:
-            datasets.enable_progress_bars()

@@ -1,228 +1,227 @@
-"""Tokenised corpora in memory-mapped Arrow files, made once and found again by what they were made from.
+"""Tokenised corpora on disk: blocks of pairs that are read one by one, in any order, and nothing else of them.
 
-    CACHE/FINGERPRINT/pairs.arrow   src and tgt (lists of ids without bos or eos), and src_text and tgt_text if asked
-    CACHE/FINGERPRINT/report.json   what was read and left out
+    CACHE/FINGERPRINT/part-00000.arrow   blocks (record batches) of `BLOCK_PAIRS` pairs, the last one of fewer
+    CACHE/FINGERPRINT/store.json         pairs and bytes of each part, the longest pair, what was read and left out
 
-The fingerprint is a hash of the content of the files (not of their names or times: a copied corpus is found, a changed
-one is not), the tokenizers, the filters, and the version of this format. A folder is renamed to its name when it is
-whole, and the first one stays: processes that make the same corpus at once do not harm each other.
+A block has the columns src and tgt (lists of ids without bos or eos) and, if asked for, src_text and tgt_text, and a
+checksum. Files are read and not mapped, so that what was read long ago holds no memory. `preparing.py` writes them.
 """
 
-import hashlib
+from __future__ import annotations
+
 import json
-import logging
-import os
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, compress, islice
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from mtformer.config.schema import DataConfig, Source
-from mtformer.data.filters import DataReport, Filter, Pair
-from mtformer.data.sources import describe, read_pairs, source_fingerprint
+from mtformer.data.ragged import Ints, Ragged, text_of
+from mtformer.data.report import DataReport
 from mtformer.errors import DataError
-from mtformer.rundir import atomic_folder
-from mtformer.text.tokenizer import UNK, TokenizerPair
 
-FORMAT_VERSION = 1
-CHUNK_PAIRS = 20_000
-PAIRS, REPORT = "pairs.arrow", "report.json"
-log = logging.getLogger("mtformer")
-
-Ints = NDArray[np.int64]
+BLOCK_PAIRS = 256
+"""Read together. An epoch's order is one of blocks, and then of the pairs of many blocks (see `order.py`)."""
+OPEN_FILES = 64
+STORE = "store.json"
+CHECKSUM = "crc32"
 
 
-class Ragged(NamedTuple):
-    """Lists of ids, one behind the other."""
+@dataclass(frozen=True)
+class Part:
+    """What is known of one file of a store."""
 
-    ids_N: NDArray[np.int32]
-    lengths_B: NDArray[np.int32]
+    name: str
+    pairs: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Contents:
+    """store.json."""
+
+    parts: list[Part]
+    longest: tuple[int, int]
+    """Tokens of the longest source and of the longest target, eos not counted."""
+    has_text: bool
+    report: DataReport
+
+    def to_json(self) -> str:
+        """As a JSON text."""
+        return json.dumps({**asdict(self), "report": self.report.to_dict()}, indent=1, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Contents:
+        """What `to_json` wrote."""
+        values = json.loads(text)
+        report = DataReport.from_dict(values["report"])
+        parts = [Part(**part) for part in values["parts"]]
+        return cls(parts, tuple(values["longest"]), values["has_text"], report)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Tokenised pairs; text, as rows of UTF-8 bytes, where the store keeps it."""
+
+    src: Ragged
+    tgt: Ragged
+    src_text: Ragged | None = None
+    tgt_text: Ragged | None = None
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def blocks(self) -> Iterator[Pairs]:
+        """Cut into blocks."""
+        columns = [column.cut(BLOCK_PAIRS) for column in self.columns()]
+        return (Pairs(*block) for block in zip(*columns, strict=True))
+
+    def columns(self) -> list[Ragged]:
+        """Those there are."""
+        return [column for column in (self.src, self.tgt, self.src_text, self.tgt_text) if column is not None]
+
+    def take(self, indices: Ints) -> Pairs:
+        """These pairs, in this order."""
+        return Pairs(*(column.take(indices) for column in self.columns()))
+
+    @classmethod
+    def joined(cls, parts: Iterable[Pairs]) -> Pairs:
+        """All pairs of all parts, in order; at least one part."""
+        columns = zip(*(part.columns() for part in parts), strict=True)
+        return cls(*(Ragged.joined(column) for column in columns))
+
+    def swapped(self) -> Pairs:
+        """Targets as sources, and sources as targets."""
+        return Pairs(self.tgt, self.src, self.tgt_text, self.src_text)
+
+    def text(self) -> tuple[list[str], list[str]]:
+        """Source and target lines as they were read."""
+        assert self.src_text is not None, "prepared without keep_text"
+        assert self.tgt_text is not None
+        return text_of(self.src_text), text_of(self.tgt_text)
 
 
 class Store:
-    """A tokenised corpus. Only what is gathered is read from disk."""
-
-    def __init__(self, folder: Path) -> None:
-        import datasets  # takes a second to import
-
-        self.folder = folder
-        self.fingerprint = folder.name
-        self.report = DataReport.from_json((folder / REPORT).read_text(encoding="utf-8"))
-        table = datasets.Dataset.from_file(str(folder / PAIRS)).data
-        self.has_text = "src_text" in table.column_names
-        self._src, self._tgt = (_Column(table.column(side), np.int32) for side in ("src", "tgt"))
-        if self.has_text:
-            self._texts = [_Column(table.column(side), np.uint8) for side in ("src_text", "tgt_text")]
-
-    def __len__(self) -> int:
-        return len(self._src.lengths)
-
-    @property
-    def src_lengths(self) -> NDArray[np.int32]:
-        """Source tokens of each pair, eos not counted."""
-        return self._src.lengths
-
-    @property
-    def tgt_lengths(self) -> NDArray[np.int32]:
-        """Target tokens of each pair, bos and eos not counted."""
-        return self._tgt.lengths
-
-    def gather(self, indices: Ints) -> tuple[Ragged, Ragged]:
-        """Source and target ids of these pairs, in this order."""
-        return self._src.gather(indices), self._tgt.gather(indices)
-
-    def text(self, indices: Sequence[int] | Ints) -> tuple[list[str], list[str]]:
-        """Source and target lines of these pairs, as they were read; only when the store keeps text."""
-        assert self.has_text, "prepared without keep_text"
-        src, tgt = (
-            [column.row(index).tobytes().decode("utf-8") for index in map(int, indices)] for column in self._texts
-        )
-        return src, tgt
-
-
-class _Column:
-    """All values of a column of lists or strings as one flat numpy view of the memory-mapped file."""
-
-    def __init__(self, column: Any, dtype: type) -> None:
-        # The last buffer of a list array is that of its values, of a string array that of its bytes.
-        buffers = [(chunk.buffers()[1], chunk.buffers()[-1], len(chunk)) for chunk in column.chunks if len(chunk)]
-        values = [value for _, value, _ in buffers if value is not None and value.size]
-        base = min((value.address for value in values), default=0)
-        end = max((value.address + value.size for value in values), default=0)
-        itemsize = np.dtype(dtype).itemsize
-        # The record batches lie in one mapping of one file, so one view reaches from the first to the last.
-        whole = pa.foreign_buffer(base, end - base, base=column) if values else b""
-        self.flat: NDArray[Any] = np.frombuffer(whole, dtype)
-        starts, lengths = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int32)]
-        for offsets_buffer, value, rows in buffers:
-            offsets = np.frombuffer(offsets_buffer, np.int32, count=rows + 1)
-            first = (value.address - base) // itemsize if value is not None and value.size else 0
-            starts.append(offsets[:-1] + np.int64(first))
-            lengths.append(np.diff(offsets))
-        self.starts, self.lengths = np.concatenate(starts), np.concatenate(lengths)
-
-    def row(self, index: int) -> NDArray[Any]:
-        start = self.starts[index]
-        return self.flat[start : start + self.lengths[index]]
-
-    def gather(self, indices: Ints) -> Ragged:
-        lengths = self.lengths[indices]
-        ends = np.cumsum(lengths, dtype=np.int64)
-        positions = np.arange(ends[-1] if len(ends) else 0) + np.repeat(self.starts[indices] - ends + lengths, lengths)
-        return Ragged(self.flat[positions], lengths)
-
-
-def prepare(
-    sources: Sequence[Source],
-    data: DataConfig,
-    tokenizers: TokenizerPair,
-    *,
-    is_training: bool,
-    keep_text: bool = True,
-) -> Store:
-    """Reads, filters and tokenises a corpus, or finds it in the cache.
-
-    Args:
-        sources: read one after the other.
-        data: languages, filters, cache and workers.
-        tokenizers: whose ids are stored.
-        is_training: leave out what data.filters says; dev and test keep everything.
-        keep_text: also store the lines themselves, for `Store.text`.
+    """A tokenised corpus.
 
     Raises:
-        DataError: when a source is missing, damaged or empty, more than filters.max_filtered_share is left out, or
-            the cache cannot be written.
+        DataError: when its files are not as they were written.
     """
-    settings = {
-        "version": FORMAT_VERSION,
-        "sources": [source_fingerprint(source, data) for source in sources],
-        "tokenizers": [tokenizers.src.sha256, tokenizers.tgt.sha256],
-        "filters": data.filters.model_dump(exclude={"max_filtered_share"}) if is_training else None,
-        "keep_text": keep_text,
-    }
-    fingerprint = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
-    folder = cache_folder(data) / fingerprint
-    where = ", ".join(describe(source) for source in sources)
-    if folder.is_dir():
-        log.info("%s: tokenised before, found in %s", where, folder)
-    else:
-        log.info("%s: tokenising into %s", where, folder)
-        pairs = chain.from_iterable(read_pairs(source, data) for source in sources)
-        filter_ = Filter(data.filters if is_training else None)
-        _make(folder, where, lambda file: _write_pairs(file, pairs, tokenizers, filter_, data.num_workers, keep_text))
-    store = Store(folder)
-    if is_training:
-        store.report.check(data.filters, where)
-    return store
 
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.fingerprint = folder.name
+        with self._told(folder / STORE):
+            contents = Contents.from_json((folder / STORE).read_text(encoding="utf-8"))
+            for part in contents.parts:
+                if (folder / part.name).stat().st_size != part.bytes:
+                    raise ValueError(f"{part.name} has changed its size")
+        self.report, self.has_text, self.longest = contents.report, contents.has_text, contents.longest
+        self._parts = contents.parts
+        self._pairs_of_part = np.array([part.pairs for part in contents.parts], dtype=np.int64)
+        blocks_of_part = -(-self._pairs_of_part // BLOCK_PAIRS)
+        self._end_of_part = np.cumsum(blocks_of_part)
+        self._readers: OrderedDict[int, Any] = OrderedDict()
+        self.num_blocks = int(blocks_of_part.sum())
 
-def cache_folder(data: DataConfig) -> Path:
-    """data.cache_dir, else the environment's MTFORMER_CACHE, else ~/.cache/mtformer."""
-    return Path(data.cache_dir or os.environ.get("MTFORMER_CACHE") or "~/.cache/mtformer").expanduser()
+    def __len__(self) -> int:
+        return int(self._pairs_of_part.sum())
 
+    def block_sizes(self, blocks: Ints) -> Ints:
+        """Pairs of each of these blocks."""
+        part = np.searchsorted(self._end_of_part, blocks, side="right")
+        is_last = blocks == self._end_of_part[part] - 1
+        return np.where(is_last, (self._pairs_of_part[part] - 1) % BLOCK_PAIRS + 1, BLOCK_PAIRS)
 
-def _make(folder: Path, where: str, write: Callable[[Path], DataReport]) -> None:
-    """Writes the folder whole or not at all."""
-    try:
-        # What another process that was quicker has made is the same, and may be open already.
-        with atomic_folder(folder, replaces=False) as temporary:
-            report = write(temporary / PAIRS)
-            if not report.read:
-                raise DataError(f"{where}: the corpus is empty: not one line was read")
-            (temporary / REPORT).write_text(report.to_json(), encoding="utf-8")
-    except OSError as error:
-        if not folder.is_dir():  # else another process came in between
+    def read(self, blocks: Iterable[int]) -> Pairs:
+        """The pairs of these blocks, one block after the other; at least one."""
+        return Pairs.joined(self._read(block) for block in blocks)
+
+    def read_all(self) -> Pairs:
+        """For a corpus that fits the memory."""
+        return self.read(range(self.num_blocks))
+
+    def _read(self, block: int) -> Pairs:
+        part = int(np.searchsorted(self._end_of_part, block, side="right"))
+        start = int(self._end_of_part[part - 1]) if part else 0
+        path = self.folder / self._parts[part].name
+        with self._told(path):
+            batch, metadata = self._reader(part).get_batch_with_custom_metadata(block - start)
+            pairs = from_arrow(batch)
+            if metadata is None or int(metadata[CHECKSUM]) != checksum(pairs):
+                raise ValueError(f"its block {block - start} has another checksum")
+        return pairs
+
+    def _reader(self, part: int) -> Any:
+        if part in self._readers:
+            self._readers.move_to_end(part)
+        else:
+            self._readers[part] = pa.ipc.open_file(pa.OSFile(str(self.folder / self._parts[part].name)))
+            if len(self._readers) > OPEN_FILES:
+                self._readers.popitem(last=False)
+        return self._readers[part]
+
+    @contextmanager
+    def _told(self, path: Path) -> Iterator[None]:
+        """Turns what can be wrong with a file of the store into one line."""
+        try:
+            yield
+        except (ValueError, KeyError, TypeError, pa.ArrowException, OSError) as error:
             raise DataError(
-                f"{folder.parent}: the tokenised corpus cannot be written: {error.strerror or error}; "
-                "make room, or name another folder by data.cache_dir"
+                f"{path}: not as it was written ({' '.join(str(error).split()):.200}); delete the folder "
+                f"{self.folder}, and it is made anew"
             ) from error
 
 
-def _write_pairs(
-    file: Path,
-    pairs: Iterator[Pair],
-    tokenizers: TokenizerPair,
-    filter_: Filter,
-    num_workers: int | None,
-    keep_text: bool,
-) -> DataReport:
-    """Filters, tokenises and writes chunk by chunk; threads of SentencePiece do the work, so nothing has to start."""
-    num_threads = num_workers or os.cpu_count() or 1
-    ids_type, text_type = pa.list_(pa.int32()), pa.string()
-    texts = [("src_text", text_type), ("tgt_text", text_type)] if keep_text else []
-    schema = pa.schema([("src", ids_type), ("tgt", ids_type), *texts])
-    report, next_note = filter_.report, 1_000_000
-    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-        while chunk := list(islice(pairs, CHUNK_PAIRS)):
-            kept = filter_.by_text(chunk)
-            src, tgt = ([pair[side] for pair in kept] for side in (0, 1))
-            src_ids, tgt_ids = tokenizers.src.encode(src, num_threads), tokenizers.tgt.encode(tgt, num_threads)
-            keep = filter_.by_length(_lengths(src_ids), _lengths(tgt_ids)).tolist()
-            columns = [_list_array(list(compress(src_ids, keep)), "src", report)]
-            columns.append(_list_array(list(compress(tgt_ids, keep)), "tgt", report))
-            if keep_text:
-                columns += [pa.array(list(compress(side, keep)), type=text_type) for side in (src, tgt)]
-            report.kept += sum(keep)
-            writer.write_batch(pa.record_batch(columns, schema=schema))
-            if report.read >= next_note:
-                log.info("%s pairs tokenised", f"{report.read:,}")
-                next_note += 1_000_000
-    return report
+def to_arrow(pairs: Pairs) -> Any:
+    """One record batch."""
+    names = ["src", "tgt", "src_text", "tgt_text"]
+    columns = []
+    for side in pairs.columns():
+        offsets = np.zeros(len(side) + 1, dtype=np.int32)
+        np.cumsum(side.lengths_B, out=offsets[1:])
+        if side.ids_N.dtype == np.uint8:
+            buffers = [pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(side.ids_N))]
+            columns.append(pa.StringArray.from_buffers(len(side), *buffers))
+        else:
+            columns.append(pa.ListArray.from_arrays(pa.array(offsets), pa.array(side.ids_N)))
+    return pa.record_batch(columns, names=names[: len(columns)])
 
 
-def _lengths(rows: Sequence[Sequence[int]]) -> NDArray[np.int32]:
-    return np.fromiter(map(len, rows), dtype=np.int32, count=len(rows))
+def from_arrow(batch: Any) -> Pairs:
+    """What `to_arrow` made, without copying."""
+    sides = []
+    for column in batch.columns:
+        offsets = np.frombuffer(column.buffers()[1], np.int32, count=len(column) + 1)
+        if pa.types.is_string(column.type):
+            values = np.frombuffer(column.buffers()[2] or b"", np.uint8)
+        else:
+            values = column.values.to_numpy(zero_copy_only=True)
+        sides.append(Ragged(values[offsets[0] : offsets[-1]], np.diff(offsets)))
+    return Pairs(*sides)
 
 
-def _list_array(rows: Sequence[Sequence[int]], side: str, report: DataReport) -> Any:
-    """The rows as one Arrow array; counts their tokens."""
-    offsets = np.zeros(len(rows) + 1, dtype=np.int32)
-    np.cumsum(_lengths(rows), out=offsets[1:])
-    ids_N = np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(offsets[-1]))
-    report.tokens[side] += len(ids_N)
-    report.unknown[side] += int((ids_N == UNK).sum())
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids_N))
+def checksum(pairs: Pairs) -> int:
+    """CRC-32 of all columns."""
+    crc = 0
+    for column in pairs.columns():
+        for array in (column.lengths_B, column.ids_N):
+            crc = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, crc)
+    return crc
+
+
+def write_part(path: Path, blocks: Iterable[Pairs]) -> None:
+    """Writes the blocks, at least one, as one file."""
+    writer = None
+    with pa.OSFile(str(path), "wb") as sink:
+        for pairs in blocks:
+            batch = to_arrow(pairs)
+            writer = writer or pa.ipc.new_file(sink, batch.schema)
+            writer.write_batch(batch, custom_metadata={CHECKSUM: str(checksum(pairs))})
+        assert writer is not None, "a part without a block"
+        writer.close()

@@ -74,6 +74,7 @@ def beam_search(
     choose: Chooser = likeliest,
     num_groups: int = 1,
     early_stopping: Stopping = "ended",
+    start: int = BOS,
 ) -> list[list[Hypothesis]]:
     """The best translations of each sentence that a beam of `beam_size` finds, best first, at most `beam_size`.
 
@@ -96,11 +97,12 @@ def beam_search(
         choose: which continuations are taken.
         num_groups: each group of beams is a search of its own, `beam_size` / `num_groups` wide.
         early_stopping: `ended`, `certain` or `estimate`, see above.
+        start: what the decoder starts with.
     """
     bounds = LengthBounds(*limits.bounds(src_lengths_B))
     B, R, max_steps = src_BS.size(0), beam_size // num_groups, bounds.longest_max + 1
     cache = model.start(model.encode(src_BS, src_lengths_B), beam_size, max_steps)
-    beams = _Beams(B, num_groups, R, max_steps, length_penalty, src_BS.device)
+    beams = _Beams(B, num_groups, R, max_steps, length_penalty, src_BS.device, start)
     found: list[list[tuple[float, Hypothesis]]] = [[] for _ in range(B)]
     for position in range(max_steps):
         logits_NV = model.step(beams.last_N, cache)
@@ -164,13 +166,13 @@ def _rows(parent_UR: Tensor, R: int) -> Tensor:
 class _Beams:
     """The living beams of the units in the batch, and the best R of each that have ended."""
 
-    def __init__(self, B: int, G: int, R: int, T: int, alpha: float, device: torch.device) -> None:
+    def __init__(self, B: int, G: int, R: int, T: int, alpha: float, device: torch.device, start: int) -> None:
         U = B * G
         self.G, self.R, self.alpha = G, R, alpha
         self.sentence_U = torch.arange(B, device=device).repeat_interleave(G)
         self.score_UR = torch.full((U, R), -math.inf, device=device)
         self.score_UR[:, 0] = 0.0  # All beams begin alike: only the first one counts.
-        self.last_N = torch.full((U * R,), BOS, device=device)
+        self.last_N = torch.full((U * R,), start, device=device)
         self.tokens_URT = torch.full((U, R, T), PAD, device=device)
         self.own_URT = torch.zeros(U, R, T, device=device)
         self.ended_rank_UR = torch.full((U, R), -math.inf, device=device)

@@ -3,6 +3,7 @@
 B sentences, S source length, T target length.
 """
 
+import copy
 import importlib
 from collections import defaultdict
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from mtformer.decoding.protocol import Hypothesis
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.rundir import RunDir
+from mtformer.text.tags import Target
 from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
 
 COMPUTE_TYPES = {
@@ -80,7 +82,7 @@ def load_exported(path: str | Path, device: str = "auto", precision: str | None 
         raise CheckpointError(f"{path}: not to be loaded ({str(error).splitlines()[0]}); export it anew") from error
     engine = CTranslate2Engine(model, tokenizers, config.model.max_positions)
     trained_tokens = config.data.filters.max_tokens
-    return Translator(engine, tokenizers, config.decoding, trained_tokens, [run.path / "model.bin"])
+    return Translator(engine, tokenizers, config.decoding, trained_tokens, [run.path / "model.bin"], config.data)
 
 
 def _pick_device(library: ModuleType, name: str) -> str:
@@ -134,6 +136,15 @@ class CTranslate2Engine:
         self.dtype: str = translator.compute_type
         self.src_pieces, self.tgt_pieces = tokenizers.src.vocabulary(), tokenizers.tgt.vocabulary()
         self.tgt_ids = {piece: number for number, piece in enumerate(self.tgt_pieces)}
+        self.asked = Target()
+
+    def asking(self, asked: Target) -> "CTranslate2Engine":
+        """As in `Engine`; raises ConfigError when the language stands in the place of bos."""
+        if asked.start != BOS:
+            raise ConfigError("data.language_tags 'target': CTranslate2 does not have that; use the backend mtformer")
+        other = copy.copy(self)
+        other.asked = asked
+        return other
 
     def search(
         self, requests: Sequence[Request], settings: DecodingConfig, forbidden: Tensor | None
@@ -145,7 +156,7 @@ class CTranslate2Engine:
         """
         _refuse_what_it_cannot(requests, settings, forbidden)
         limits = Limits.of(settings, [len(request.prefix) for request in requests], self.max_positions - 1)
-        lengths_B = torch.tensor([len(request.source) for request in requests])
+        lengths_B = torch.tensor([len(self.asked.tags) + len(request.source) for request in requests])
         fewest, most = [bound_B.tolist() for bound_B in limits.bounds(lengths_B)]
         steers = settings.coverage_penalty > 0 or settings.repetition_penalty > 1 or settings.no_repeat_ngram_size > 0
         chosen = []
@@ -186,9 +197,9 @@ class CTranslate2Engine:
         found = []
         for result, source, target in zip(results, sources, targets, strict=True):
             # What comes after the given target does not matter. The library leaves eos out: it got the rest (to 1e-7).
-            weights_TS = torch.tensor(result.attention[0])[: len(target) + 1, : len(source) - 1]
+            weights_TS = torch.tensor(result.attention[0])[: len(target) + 1, : len(self.asked.tags) + len(source) - 1]
             rest_T1 = (1.0 - weights_TS.sum(dim=1, keepdim=True)).clamp(min=0.0)
-            found.append(torch.cat([weights_TS, rest_T1], dim=1))
+            found.append(torch.cat([weights_TS, rest_T1], dim=1)[:, len(self.asked.tags) :])
         return found
 
     def _search_within(
@@ -257,7 +268,7 @@ class CTranslate2Engine:
 
     def _sources(self, sources: Sequence[Sequence[int]]) -> list[list[str]]:
         """As pieces, without eos, which the exported model adds."""
-        return [[self.src_pieces[token] for token in source[:-1]] for source in sources]
+        return [[self.src_pieces[token] for token in (*self.asked.tags, *source[:-1])] for source in sources]
 
     def _target(self, tokens: Sequence[int]) -> list[str]:
         return [self.tgt_pieces[token] for token in tokens]

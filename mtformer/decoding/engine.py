@@ -3,6 +3,7 @@
 B sentences, S source length, T target length.
 """
 
+import copy
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from mtformer.decoding.scorer import attention_of_targets, pad, score_targets
 from mtformer.decoding.stepwise import Sampling, greedy, sample
 from mtformer.errors import DeviceError
 from mtformer.model.transformer import Transformer
+from mtformer.text.tags import Target
 
 log = logging.getLogger("mtformer")
 
@@ -53,6 +55,11 @@ class Engine(Protocol):
     """In what it multiplies."""
     max_positions: int
     """Longest source and longest target, eos counted."""
+    asked: Target
+    """The language that it translates into."""
+
+    def asking(self, asked: Target) -> "Engine":
+        """The same for another language."""
 
     def search(
         self, requests: Sequence[Request], settings: DecodingConfig, forbidden: Tensor | None
@@ -63,7 +70,7 @@ class Engine(Protocol):
         """See `mtformer.decoding.scorer.score_targets`."""
 
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
-        """See `mtformer.decoding.scorer.attention_of_targets`."""
+        """See `mtformer.decoding.scorer.attention_of_targets`; without the columns of tags."""
 
 
 MOST_WORKERS = 4
@@ -108,6 +115,13 @@ class OwnEngine:
         self.max_positions = min(model.config.max_positions for model in models)
         self.device = models[0].output.device.type
         self.dtype = precision or str(models[0].output.dtype).removeprefix("torch.")
+        self.asked = Target()
+
+    def asking(self, asked: Target) -> "OwnEngine":
+        """As in `Engine`."""
+        other = copy.copy(self)
+        other.asked = asked
+        return other
 
     def search(
         self, requests: Sequence[Request], settings: DecodingConfig, forbidden: Tensor | None
@@ -126,17 +140,21 @@ class OwnEngine:
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """As in `Engine`."""
-        return score_targets(self.models, sources, targets)
+        return score_targets(self.models, self._tagged(sources), targets, self.asked.start)
 
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
         """As in `Engine`."""
-        return attention_of_targets(self.models, sources, targets)
+        found = attention_of_targets(self.models, self._tagged(sources), targets, self.asked.start)
+        return [weights_TS[:, len(self.asked.tags) :] for weights_TS in found]
+
+    def _tagged(self, sources: Sequence[Sequence[int]]) -> list[list[int]]:
+        return [[*self.asked.tags, *ids] for ids in sources]
 
     def _search(
         self, requests: Sequence[Request], settings: DecodingConfig, forbidden: Tensor | None
     ) -> list[list[Hypothesis]]:
         device = self.models[0].output.device
-        src = pad([request.source for request in requests], device)
+        src, start = pad(self._tagged([request.source for request in requests]), device), self.asked.start
         reserved = [len(request.prefix) + sum(map(len, request.required)) for request in requests]
         limits = Limits.of(settings, reserved, self.max_positions - 1)
         most = limits.bounds(src[1])[1].tolist()
@@ -151,14 +169,14 @@ class OwnEngine:
                 top_k=settings.top_k,
                 top_p=settings.top_p,
             )
-            return _marked(sample(self.model, *src, limits, sampling, alpha, rules), most)
+            return _marked(sample(self.model, *src, limits, sampling, alpha, rules, start), most)
         choose: Chooser = likeliest
         if settings.beam_groups > 1:
             choose = Diverse(settings.beam_groups, settings.diversity_penalty)
         if any(request.required for request in requests):
             choose = RequiredPhrases([request.required for request in requests]).choose
         elif settings.beam_size == 1:
-            return _marked([[one] for one in greedy(self.model, *src, limits, alpha, rules)], most)
+            return _marked([[one] for one in greedy(self.model, *src, limits, alpha, rules, start)], most)
         n_bests = beam_search(
             self.model,
             *src,
@@ -169,6 +187,7 @@ class OwnEngine:
             choose=choose,
             num_groups=settings.beam_groups,
             early_stopping=settings.early_stopping,
+            start=start,
         )
         return _marked(n_bests, most)
 

@@ -27,7 +27,7 @@ def pad(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Te
 
 @torch.inference_mode()
 def score_targets(
-    models: Sequence[Transformer], sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+    models: Sequence[Transformer], sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], start: int = BOS
 ) -> list[list[float]]:
     """log p(token | source, tokens before it) for each token of each target, and for the eos after them.
 
@@ -35,16 +35,17 @@ def score_targets(
         models: in evaluation mode; of several the mean of their probabilities counts.
         sources: ids with eos.
         targets: ids without bos and eos.
+        start: what the decoder starts with.
     """
     device = models[0].output.device
     src_BS, src_lengths_B = pad(sources, device)
-    tgt_BT, lengths_B = pad([[BOS, *target, EOS] for target in targets], device)
+    tgt_BT, lengths_B = pad([[start, *target, EOS] for target in targets], device)
     is_real_BT = padding_keep(lengths_B - 1, tgt_BT.size(1) - 1)
     hidden_ND = [model(src_BS, src_lengths_B, tgt_BT[:, :-1])[is_real_BT] for model in models]
     next_N = tgt_BT[:, 1:][is_real_BT]
     found = []
-    for start in range(0, len(next_N), POSITIONS_AT_ONCE):
-        here = slice(start, start + POSITIONS_AT_ONCE)
+    for first in range(0, len(next_N), POSITIONS_AT_ONCE):
+        here = slice(first, first + POSITIONS_AT_ONCE)
         logits = [model.project(hidden[here]) for model, hidden in zip(models, hidden_ND, strict=True)]
         found += mean_log_probs(logits).gather(1, next_N[here].unsqueeze(1)).squeeze(1).tolist()
     rest = iter(found)
@@ -53,7 +54,7 @@ def score_targets(
 
 @torch.inference_mode()
 def attention_of_targets(
-    models: Sequence[Transformer], sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
+    models: Sequence[Transformer], sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], start: int = BOS
 ) -> list[Tensor]:
     """By which weights each target token, and the eos after them, look at the source: (T, S) each, float32 on the CPU.
 
@@ -61,7 +62,7 @@ def attention_of_targets(
     """
     device = models[0].output.device
     src_BS, src_lengths_B = pad(sources, device)
-    tgt_in_BT, _ = pad([[BOS, *target] for target in targets], device)
+    tgt_in_BT, _ = pad([[start, *target] for target in targets], device)
     weights = [model.source_attention(tgt_in_BT, model.encode(src_BS, src_lengths_B)).float() for model in models]
     mean_BTS = torch.stack(weights).mean(dim=0).cpu()
     pairs = zip(mean_BTS, sources, targets, strict=True)

@@ -44,6 +44,7 @@ def greedy(
     limits: Limits,
     length_penalty: float = 1.0,
     rules: Sequence[Rule] = (),
+    start: int = BOS,
 ) -> list[Hypothesis]:
     """The most probable token at each step, for each sentence of the batch.
 
@@ -54,13 +55,14 @@ def greedy(
         limits: shortest and longest translation.
         length_penalty: alpha of `Hypothesis.score`; it does not change the translation.
         rules: what else may not come, or costs more.
+        start: what the decoder starts with.
     """
 
     def most_probable(step: Step, _: Tensor, __: int) -> Tensor:
         zero_M1 = step.log_prob_URV.new_zeros(step.log_prob_URV.shape[:2])
         return top_candidates(step.log_prob_URV, zero_M1, 1, step.exact)[2].squeeze(1)
 
-    return _grow(model, src_BS, src_lengths_B, limits, length_penalty, rules, 1, most_probable)
+    return _grow(model, src_BS, src_lengths_B, limits, length_penalty, rules, 1, most_probable, start)
 
 
 def sample(
@@ -71,6 +73,7 @@ def sample(
     sampling: Sampling,
     length_penalty: float = 1.0,
     rules: Sequence[Rule] = (),
+    start: int = BOS,
 ) -> list[list[Hypothesis]]:
     """`num_samples` translations of each sentence, drawn from the model's distribution, in the order of drawing.
 
@@ -90,7 +93,7 @@ def sample(
         log_prob_MV = step.log_prob_URV.squeeze(1)
         return draw_tokens(log_prob_MV, uniform_M, sampling.temperature, sampling.top_k, sampling.top_p)
 
-    hypotheses = _grow(model, src_BS, src_lengths_B, limits, length_penalty, rules, C, draw)
+    hypotheses = _grow(model, src_BS, src_lengths_B, limits, length_penalty, rules, C, draw, start)
     return [hypotheses[i : i + C] for i in range(0, len(hypotheses), C)]
 
 
@@ -130,6 +133,7 @@ def _grow(
     rules: Sequence[Rule],
     C: int,
     choose: Choose,
+    start: int,
 ) -> list[Hypothesis]:
     """C translations of each sentence, those of one sentence together."""
     bounds = LengthBounds(*limits.bounds(src_lengths_B))
@@ -138,7 +142,7 @@ def _grow(
     tokens_NT = torch.full((B * C, max_steps), PAD, device=device)
     own_NT = torch.zeros(B * C, max_steps, device=device)
     row_M = torch.arange(B * C, device=device)
-    token_M = torch.full((B * C,), BOS, device=device)
+    token_M = torch.full((B * C,), start, device=device)
     done_M = torch.zeros(B * C, dtype=torch.bool, device=device)
     for position in range(max_steps):
         logits_MV = model.step(token_M, cache)

@@ -1,6 +1,7 @@
 """Text in, text out: as many lines as came in, in their order."""
 
 import contextlib
+import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from mtformer.config.loading import load_config
-from mtformer.config.schema import DecodingConfig
+from mtformer.config.schema import DataConfig, DecodingConfig
 from mtformer.decoding.alignment import best_source_words
 from mtformer.decoding.batching import plan_batches
 from mtformer.decoding.engine import Engine, OwnEngine, search_batches
@@ -39,6 +40,7 @@ from mtformer.model.hardware import keep_freed_memory, pick_device, pick_precisi
 from mtformer.model.packed import for_decoding
 from mtformer.model.transformer import Transformer
 from mtformer.rundir import RunDir
+from mtformer.text.tags import target
 from mtformer.text.tokenizer import CONTROL_IDS, EOS, UNK, TokenizerPair
 from mtformer.weights import load_weights
 
@@ -57,6 +59,7 @@ class Translator:
         decoding: what holds when `translate` is not told otherwise.
         trained_tokens: longest source that training saw; None: as long as the models can take.
         weights: the files that the weights are from, for reports.
+        data: what the models were trained on, which tells their languages; None: they have one direction.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Translator:
         decoding: DecodingConfig,
         trained_tokens: int | None = None,
         weights: Sequence[Path] = (),
+        data: DataConfig | None = None,
     ) -> None:
         self.engine: Engine = OwnEngine(models) if isinstance(models, Sequence) else models
         self.models = self.engine.models if isinstance(self.engine, OwnEngine) else ()
@@ -74,6 +78,9 @@ class Translator:
         self.most_tokens = self.engine.max_positions - 1
         self.wanted_tokens = min(trained_tokens or self.most_tokens, self.most_tokens)
         self.weights = weights
+        self.data = data
+        if data is not None:
+            self.engine = self.engine.asking(target(data, tokenizers))
 
     @classmethod
     def load(
@@ -113,7 +120,23 @@ class Translator:
                 load_weights(model, weights[-1])
                 models.append(for_decoding(model, where, precision))
         trained_tokens = min(config.data.filters.max_tokens for config in configs)
-        return cls(OwnEngine(models, precision), tokenizers, configs[0].decoding, trained_tokens, weights)
+        return cls(
+            OwnEngine(models, precision), tokenizers, configs[0].decoding, trained_tokens, weights, configs[0].data
+        )
+
+    def into(self, language: str | None) -> "Translator":
+        """The same for another of its target languages; None: as it is.
+
+        Raises:
+            ConfigError: when it was not trained on that language.
+        """
+        if language is None:
+            return self
+        if self.data is None:
+            raise ConfigError(f"to '{language}': this model has one direction")
+        other = copy.copy(self)
+        other.engine = self.engine.asking(target(self.data, self.tokenizers, language))
+        return other
 
     def translate(
         self,
@@ -154,7 +177,8 @@ class Translator:
         begins = check_prefixes(prefixes, len(lines), tgt, self.most_tokens, first_line)
         phrases = encode_required(required, len(lines), tgt, self.most_tokens, first_line)
         must_not = forbidden_phrases(forbidden, tgt)
-        parts = make_parts(lines, begins, phrases, self.tokenizers, self.wanted_tokens, self.most_tokens, first_line)
+        wanted, most = (tokens - len(self.engine.asked.tags) for tokens in (self.wanted_tokens, self.most_tokens))
+        parts = make_parts(lines, begins, phrases, self.tokenizers, wanted, most, first_line)
         with _evaluating(self.models):
             found = self._search_all(parts, len(lines), decoding, must_not, attention, progress)
         n_bests: list[list[list[Translation]]] = [[] for _ in lines]
@@ -163,8 +187,8 @@ class Translator:
         translations = [_join(of_line, decoding.length_penalty) for of_line in n_bests]
         if prefixes is None and required is None and not forbidden:
             return translations
-        wanted = zip(translations, as_written(begins, tgt), required or [()] * len(lines), strict=True)
-        return [_check(one, prefix, as_written(of_line, tgt), must_not) for one, prefix, of_line in wanted]
+        expected = zip(translations, as_written(begins, tgt), required or [()] * len(lines), strict=True)
+        return [_check(one, prefix, as_written(of_line, tgt), must_not) for one, prefix, of_line in expected]
 
     def score(
         self,
@@ -189,7 +213,7 @@ class Translator:
         src = [[*ids, EOS] for ids in self.tokenizers.src.encode(check_lines(sources))]
         tgt = self.tokenizers.tgt.encode(check_lines(targets))
         found: list[Scored | None] = [None] * len(src)
-        lengths = [max(len(s), len(t) + 1) for s, t in zip(src, tgt, strict=True)]
+        lengths = [max(len(self.engine.asked.tags) + len(s), len(t) + 1) for s, t in zip(src, tgt, strict=True)]
         fits = [i for i, length in enumerate(lengths) if length <= self.engine.max_positions]
         report = progress or (lambda count: None)
         report(len(src) - len(fits))

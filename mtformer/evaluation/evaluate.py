@@ -13,7 +13,7 @@ from typing import Any
 
 from mtformer import __version__
 from mtformer.config.schema import DataConfig, EvaluationConfig, Source
-from mtformer.data.sources import read_pairs
+from mtformer.data.sources import languages, read_pairs
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
 from mtformer.evaluation.scores import METRICS, MetricName, Score, looks_tokenised, score
@@ -31,6 +31,8 @@ class EvalSet:
     name: str
     sources: list[str]
     references: list[list[str]]
+    tgt_lang: str | None = None
+    """None: the one that the translator is set to."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,19 @@ def source_set(name: str, source: Source, data: DataConfig) -> EvalSet:
     pairs = list(read_pairs(source, data))
     if not pairs:
         raise DataError(f"test set '{name}': it has no lines")
-    return EvalSet(name, [src for src, _ in pairs], [[tgt for _, tgt in pairs]])
+    return EvalSet(name, [src for src, _ in pairs], [[tgt for _, tgt in pairs]], languages(source, data)[1])
+
+
+def config_sets(data: DataConfig) -> list[EvalSet]:
+    """The test sets that a config names; in both directions if it says so."""
+    sets = []
+    for name, source in data.test.items():
+        one = source_set(name, source, data)
+        sets.append(one)
+        if data.both_directions:
+            src, tgt = languages(source, data)
+            sets.append(EvalSet(f"{name}.{tgt}-{src}", one.references[0], [one.sources], src))
+    return sets
 
 
 def sacrebleu_set(testset: str, language_pair: str) -> EvalSet:
@@ -99,7 +113,8 @@ def evaluate(
     if any(looks_tokenised(references) for references in test.references):
         log.warning("%s: the references look tokenised; scores against them cannot be compared with others", test.name)
     start = time.perf_counter()
-    hypotheses = [translation.text for translation in translator.translate(test.sources, progress=progress)]
+    found = translator.into(test.tgt_lang).translate(test.sources, progress=progress)
+    hypotheses = [translation.text for translation in found]
     seconds = time.perf_counter() - start
     scores = score(hypotheses, test.references[0], config, metrics, test.references[1:])
     evaluation = Evaluation(test.name, len(hypotheses), seconds, scores, folder)

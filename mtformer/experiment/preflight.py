@@ -15,6 +15,8 @@ import torch
 
 from mtformer.config.loading import resolve_paths
 from mtformer.config.schema import Config
+from mtformer.data.mixture import Corpus
+from mtformer.data.streaming import StreamCorpus
 from mtformer.decoding.batching import plan_batches
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DeviceError
@@ -70,7 +72,7 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
         MtformerError: on the mistake that a training would have met.
     """
     config = resolve_paths(config)
-    if not config.data.train:
+    if not config.data.sources:
         raise ConfigError("data.train: no training data; name at least one source")
     device = pick_device(config.training.device)
     precision = pick_precision(config.training.precision, device)
@@ -91,10 +93,11 @@ def rehearse(config: Config, prepared: Prepared, step: TrainingStep, run: RunDir
         DeviceError: when a single pair does not fit the memory, or two checkpoints do not fit the disk.
     """
     disk_bytes, free_bytes = _disk(config, step, run)
-    batches = prepared.trial_batches()
-    for batch in batches:
+    sizes = prepared.batches.sizes()
+    largest = sizes.largest
+    for batch in (largest, sizes.longest):
         step.rehearse(batch)  # memory is taken and kernels are set up; the next time tells how long a step takes
-    seconds = step.rehearse(batches[0])
+    seconds = step.rehearse(largest)
     limits = [cells for cells in step.ranks.gather(step.max_cells) if cells is not None]
     if limits:
         step.max_cells = min(limits)
@@ -103,9 +106,8 @@ def rehearse(config: Config, prepared: Prepared, step: TrainingStep, run: RunDir
             "cut in two; a lower training.batch_tokens with more accumulation_steps does the same at less cost",
             step.max_cells,
         )
-    validation_seconds = _rehearse_dev(config, prepared, step) if prepared.dev is not None else 0.0
-    training, largest = config.training, batches[0]
-    mean_cells = prepared.mean_cells()
+    validation_seconds = _rehearse_dev(config, prepared, step) if prepared.dev else 0.0
+    training, mean_cells = config.training, sizes.mean_cells
     return Rehearsal(
         shape=f"{largest.num_pairs:,} pairs, {largest.src_BS.size(1)} x {largest.tgt_in_BT.size(1)} tokens",
         step_seconds=seconds * training.accumulation_steps,
@@ -119,17 +121,19 @@ def rehearse(config: Config, prepared: Prepared, step: TrainingStep, run: RunDir
 
 def _rehearse_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:
     """Scores the largest dev batch and translates the longest dev sentences; seconds of a validation at the most."""
-    sources, _ = prepared.dev_text()
+    largest = max(prepared.dev, key=lambda one: len(one.sources))
+    sources, num_sentences = largest.sources, sum(len(one.sources) for one in prepared.dev)
     decoding = config.decoding.for_validation()
     lengths = [len(ids) + 1 for ids in prepared.tokenizers.src.encode(sources)]
     plan = plan_batches(lengths, decoding.batch_tokens, decoding.beam_size)
-    translator = Translator([step.whole_model()], prepared.tokenizers, decoding)
+    translator = Translator([step.whole_model()], prepared.tokenizers, decoding, data=config.data)
     batches = list(prepared.dev_batches(config))
     with _stopwatch() as loss_seconds:
         dev_loss(step, batches[:1])
     with _stopwatch() as decoding_seconds:
-        translator.translate([sources[number] for number in plan[0]])
-    return (loss_seconds() * len(batches) + decoding_seconds() * len(plan)) / step.ranks.size
+        translator.into(largest.tgt_lang).translate([sources[number] for number in plan[0]])
+    decoding_all = decoding_seconds() * len(plan) * num_sentences / len(sources)
+    return (loss_seconds() * len(batches) + decoding_all) / step.ranks.size
 
 
 def _disk(config: Config, step: TrainingStep, run: RunDir) -> tuple[int, int]:
@@ -160,16 +164,23 @@ def _disk(config: Config, step: TrainingStep, run: RunDir) -> tuple[int, int]:
 
 def _data_rows(config: Config, prepared: Prepared) -> list[tuple[str, str]]:
     sizes = sorted({prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size})
-    num_batches = len(prepared.batches.plan(0))
-    steps = num_batches / config.training.accumulation_steps
+    steps = prepared.batches.sizes().num_batches / config.training.accumulation_steps
+    epoch = "buffer" if config.data.streaming else "epoch"
     return [
         ("vocabulary", " and ".join(f"{size:,}" for size in sizes) + (" (joint)" if prepared.tokenizers.joint else "")),
-        ("training pairs", f"{len(prepared.train):,}"),
-        ("dev pairs", f"{len(prepared.dev) if prepared.dev is not None else 0:,}"),
+        *((f"pairs, {corpus.name}", _size(corpus)) for corpus in prepared.corpora),
+        ("dev pairs", f"{sum(len(one.sources) for one in prepared.dev):,}"),
         ("test sets", ", ".join(config.data.test) or "none"),
-        ("steps per epoch", f"{steps:,.1f}"),
-        ("steps in all", f"{config.training.max_steps:,} ({config.training.max_steps / steps:,.1f} epochs)"),
+        (f"steps per {epoch}", f"{steps:,.1f}"),
+        ("steps in all", f"{config.training.max_steps:,} ({config.training.max_steps / steps:,.1f} {epoch}s)"),
     ]
+
+
+def _size(corpus: Corpus | StreamCorpus) -> str:
+    if isinstance(corpus, Corpus):
+        return f"{len(corpus.store):,}"
+    report = corpus.store.report
+    return f"streamed; {report.kept:,} of the first {report.read:,} kept"
 
 
 @contextlib.contextmanager

@@ -3,24 +3,29 @@
 import itertools
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from mtformer.config.schema import Config
 from mtformer.data.batches import Batch, TrainingBatches, ordered_batches
-from mtformer.data.sources import read_pairs
-from mtformer.data.store import Ints, Store, prepare
+from mtformer.data.changes import Changes
+from mtformer.data.mixture import WINDOW_PAIRS, Corpus, Mixture
+from mtformer.data.report import DataReport
+from mtformer.data.sources import read_pairs, stream_pairs
+from mtformer.data.streaming import StreamCorpus, StreamMixture
 from mtformer.errors import ConfigError
 from mtformer.evaluation.evaluate import source_set
+from mtformer.experiment.corpora import DevSet, dev_sets, needs_text, reports, training_corpora, training_streams
 from mtformer.experiment.initial import initial_tokenizers
 from mtformer.rundir import atomic_folder
+from mtformer.text.tags import all_tags
 from mtformer.text.tokenizer import JOINT, SRC, TGT, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
 
+CHANGED_WINDOW_PAIRS = 1 << 14
+"""Text is changed and tokenised a window at a time, and the first batch waits for that."""
 log = logging.getLogger("mtformer")
 
 
@@ -29,38 +34,20 @@ class Prepared:
     """All that training needs of text and data."""
 
     tokenizers: TokenizerPair
-    train: Store
-    dev: Store | None
+    corpora: Sequence[Corpus | StreamCorpus]
+    dev: list[DevSet]
     batches: TrainingBatches
 
     def dev_batches(self, config: Config) -> Iterator[Batch]:
-        """Dev once, by length."""
-        assert self.dev is not None
-        return ordered_batches(self.dev, config.training.batch_tokens, config.model.max_positions - 1)
+        """Each dev set once, by length."""
+        for one in self.dev:
+            yield from ordered_batches(one.corpus, config.training.batch_tokens, config.model.max_positions - 1)
 
-    def dev_text(self) -> tuple[list[str], list[str]]:
-        """Sources and references of dev; none without dev."""
-        return self.dev.text(range(len(self.dev))) if self.dev is not None else ([], [])
-
-    def trial_batches(self) -> list[Batch]:
-        """Two batches of the first epoch: the one with the most cells, and the one with the longest pair.
-
-        What attention holds grows with the square of the length.
-        """
-        plan = self.batches.plan(0)
-        cells, longest = self._sizes(plan)
-        numbers = dict.fromkeys((int(cells.argmax()), int(longest.argmax())))
-        return [self.batches.make(plan[number], 0, number) for number in numbers]
-
-    def mean_cells(self) -> float:
-        """Cells of a batch, padding counted, on average."""
-        return float(self._sizes(self.batches.plan(0))[0].mean())
-
-    def _sizes(self, plan: list[Ints]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Cells and longest side of each batch."""
-        longest_side = np.maximum(self.train.src_lengths, self.train.tgt_lengths)
-        longest = np.array([longest_side[indices].max() + 1 for indices in plan], dtype=np.int64)
-        return longest * np.array([len(indices) for indices in plan]), longest
+    def report(self) -> dict[str, Any]:
+        """What was read for training (of streams: until now) and left out; by corpus too where there are several."""
+        by_name = reports(self.corpora)
+        total = sum(by_name.values(), DataReport()).to_dict()
+        return total if len(by_name) == 1 else {**total, "corpora": {n: one.to_dict() for n, one in by_name.items()}}
 
 
 def prepare_experiment(config: Config, tokenizer_folder: Path) -> Prepared:
@@ -76,15 +63,29 @@ def prepare_experiment(config: Config, tokenizer_folder: Path) -> Prepared:
     tokenizers = TokenizerPair.load(tokenizer_folder) if exists else make_tokenizers(config, tokenizer_folder)
     if tokenizers.joint != config.tokenizer.joint:
         raise ConfigError(f"tokenizer.joint is {config.tokenizer.joint}, but {tokenizer_folder} holds the other kind")
-    training, alpha = config.training, config.tokenizer.sampling_alpha
-    store = prepare(config.data.train, config.data, tokenizers, is_training=True, keep_text=alpha > 0)
-    dev = prepare(config.data.dev, config.data, tokenizers, is_training=False) if config.data.dev else None
-    for name, one in (("train", store), ("dev", dev)):
-        for line in one.report.lines() if one is not None else ():
+    corpora, mixture = _mixture(config, tokenizers)
+    dev = dev_sets(config, tokenizers)
+    for name, report in {**reports(corpora), **reports([one.corpus for one in dev])}.items():
+        for line in report.lines():
             log.info("%s: %s", name, line)
-    longest = config.data.filters.max_tokens
-    batches = TrainingBatches(store, training.batch_tokens, training.seed, tokenizers, alpha, longest)
-    return Prepared(tokenizers, store, dev, batches)
+    changes = None
+    if needs_text(config):
+        changes = Changes(
+            tokenizers, config.tokenizer.sampling_alpha, config.data.noise, config.data.filters.max_tokens
+        )
+    return Prepared(tokenizers, corpora, dev, TrainingBatches(mixture, config.training.batch_tokens, changes))
+
+
+def _mixture(
+    config: Config, tokenizers: TokenizerPair
+) -> tuple[Sequence[Corpus | StreamCorpus], Mixture | StreamMixture]:
+    data, seed = config.data, config.training.seed
+    if data.streaming:
+        streams = training_streams(config, tokenizers)
+        return streams, StreamMixture(streams, seed, data.stream_buffer)
+    corpora = training_corpora(config, tokenizers)
+    window_pairs = CHANGED_WINDOW_PAIRS if needs_text(config) else WINDOW_PAIRS
+    return corpora, Mixture(corpora, seed, data.temperature, window_pairs)
 
 
 def make_tokenizers(config: Config, folder: Path) -> TokenizerPair:
@@ -109,9 +110,27 @@ def _make_one(config: Config, existing: str | None, sides: tuple[int, ...], path
         shutil.copyfile(existing, path)
         return
     log.info("training a %s tokenizer of %d pieces", config.tokenizer.model_type, config.tokenizer.vocab_size)
-    train_tokenizer(_text(config, sides), config.tokenizer, path)
+    symbols = [*config.tokenizer.user_symbols, *all_tags(config.data)]
+    section = config.tokenizer.model_copy(update={"user_symbols": list(dict.fromkeys(symbols))})
+    train_tokenizer(_text(config, sides), section, path)
 
 
 def _text(config: Config, sides: tuple[int, ...]) -> Iterator[str]:
-    for pair in itertools.chain.from_iterable(read_pairs(source, config.data) for source in config.data.train):
+    if config.data.streaming:
+        yield from itertools.islice(_first_text(config, sides), config.tokenizer.train_sentences)
+        return
+    for pair in itertools.chain.from_iterable(read_pairs(source, config.data) for source in config.data.sources):
         yield from (pair[side] for side in sides)
+
+
+def _first_text(config: Config, sides: tuple[int, ...]) -> Iterator[str]:
+    """A pair of each source in turn, so that each language has its part in the first lines."""
+    log.info(
+        "data.streaming: the tokenizer sees the first %s lines of all sources together, and not a sample of all lines",
+        f"{config.tokenizer.train_sentences:,}",
+    )
+    streams = [stream_pairs(source, config.data) for source in config.data.sources]
+    for pairs in itertools.zip_longest(*streams):
+        for pair in pairs:
+            if pair is not None:
+                yield from (pair[side] for side in sides)

@@ -13,12 +13,26 @@ from mtformer.errors import CheckpointError
 from mtformer.experiment.prepare import Prepared
 from mtformer.rundir import RunDir
 
-FIXED = ("model.", "tokenizer.", "data.src_lang", "data.tgt_lang", "training.optimizer", "training.init_from")
+FIXED = (
+    "model.",
+    "tokenizer.",
+    "data.src_lang",
+    "data.tgt_lang",
+    "data.language_tags",
+    "training.optimizer",
+    "training.init_from",
+)
 """Keys that the saved weights and optimizer state depend on."""
 NOT_FIXED = ("model.dropout", "model.attention_dropout", "model.activation_dropout", "tokenizer.sampling_alpha")
 """Of these only how training goes on."""
 HARMLESS = (
-    "data.",  # whether the pairs are others, their fingerprint tells
+    "data.train",  # whether the pairs are others, their fingerprint tells
+    "data.dev",
+    "data.test",
+    "data.filters",
+    "data.check",
+    "data.cache_dir",
+    "data.num_workers",
     "decoding.",
     "evaluation.",
     "training.device",  # which device and precision that gives is compared too
@@ -60,8 +74,8 @@ def surroundings(prepared: Prepared, device: torch.device, precision: str, num_p
     """What the numbers of a run depend on besides its config, by its name in messages; each checkpoint keeps it."""
     tokenizers = prepared.tokenizers
     return {
-        "training data": prepared.train.fingerprint,
-        "dev data": prepared.dev.fingerprint if prepared.dev is not None else None,
+        "training data": " ".join(corpus.store.fingerprint for corpus in prepared.corpora),
+        "dev data": " ".join(one.corpus.store.fingerprint for one in prepared.dev) or None,
         "tokenizer": " ".join(dict.fromkeys((tokenizers.src.sha256, tokenizers.tgt.sha256))),
         "processes": num_processes,
         "device": _describe(device),

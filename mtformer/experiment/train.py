@@ -1,6 +1,7 @@
 """From a config to a trained, averaged and scored run."""
 
 import contextlib
+import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -10,9 +11,11 @@ import torch
 from mtformer.config.loading import resolve_paths
 from mtformer.config.schema import Config
 from mtformer.data.batches import Batch
+from mtformer.data.mixture import Place
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.evaluation.scores import score
+from mtformer.experiment.corpora import DevSet
 from mtformer.experiment.initial import take_initial_weights
 from mtformer.experiment.preflight import rehearse
 from mtformer.experiment.prepare import Prepared, prepare_experiment
@@ -48,7 +51,7 @@ def train_experiment(config: Config, run: RunDir, progress: Progress, resume: Re
         InterruptedRunError: after a signal, with a checkpoint saved.
     """
     config = resolve_paths(config)
-    if not config.data.train:
+    if not config.data.sources:
         raise ConfigError("data.train: no training data; name at least one source")
     device = own_device(pick_device(config.training.device))
     keep_freed_memory()
@@ -85,7 +88,7 @@ def _prepare(
     if earlier is not None:
         compare_surroundings(run, earlier, made_with)
     if ranks.is_main:
-        write_text(run.data_report, prepared.train.report.to_json())
+        write_text(run.data_report, json.dumps(prepared.report(), indent=2, ensure_ascii=False) + "\n")
     step = make_step(config, prepared, device, precision, ranks)
     parts = ", ".join(f"{name} {count:,}" for name, count in count_parameters(step.model).items())
     log.info("device %s, precision %s; parameters: %s", device, precision, parts)
@@ -145,36 +148,53 @@ def make_trainer(
 ) -> Trainer:
     """The training loop with its data, its dev set, and its way to decode dev."""
 
-    def batches_from(epoch: int, pairs: int) -> Iterator[Batch]:
-        ranks, on_cuda = step.ranks, step.device.type == "cuda"
+    def batches_from(place: Place, number: int) -> Iterator[Batch]:
+        ranks = step.ranks
         return prepared.batches.start(
-            epoch, pairs, max_epochs=config.training.max_epochs, rank=ranks.rank, num_ranks=ranks.size, pin=on_cuda
+            place,
+            number,
+            batches_per_step=config.training.accumulation_steps * ranks.size,
+            max_epochs=config.training.max_epochs,
+            rank=ranks.rank,
+            num_ranks=ranks.size,
+            pin=step.device.type == "cuda",
         )
 
     def dev_batches() -> Iterable[Batch]:
         return prepared.dev_batches(config)
 
-    has_dev = prepared.dev is not None
-    decode = decode_dev(config, step, prepared) if has_dev else None
-    return Trainer(config, run, step, batches_from, dev_batches if has_dev else None, decode, progress, made_with)
+    decode = decode_dev(config, step, prepared) if prepared.dev else None
+    return Trainer(config, run, step, batches_from, dev_batches if prepared.dev else None, decode, progress, made_with)
 
 
 def decode_dev(config: Config, step: TrainingStep, prepared: Prepared) -> DecodeDev:
     """A function that translates dev with the model as it stands, and scores it by BLEU and chrF.
 
-    Several processes share the sentences, and all get the scores.
+    Several processes share the sentences, and all get the scores. Of several directions there is a score for each, and
+    their mean.
     """
-    sources, references = prepared.dev_text()
     ranks, decoding = step.ranks, config.decoding.for_validation()
 
-    def decode(progress: Callable[[int], object]) -> Decoded:
-        translator = Translator([step.whole_model()], prepared.tokenizers, decoding)
-        own = translator.translate(sources[ranks.rank :: ranks.size], progress=progress)
-        hypotheses = [""] * len(sources)
+    def translate(translator: Translator, one: DevSet, progress: Callable[[int], object]) -> list[str]:
+        own = translator.into(one.tgt_lang).translate(one.sources[ranks.rank :: ranks.size], progress=progress)
+        hypotheses = [""] * len(one.sources)
         for rank, texts in enumerate(ranks.gather([translation.text for translation in own])):
             hypotheses[rank :: ranks.size] = texts
-        scores = score(hypotheses, references, config.evaluation, ("bleu", "chrf"))
-        samples = list(zip(sources, references, hypotheses, strict=True))[: config.training.sample_sentences]
-        return Decoded({s.name: s.value for s in scores}, samples)
+        return hypotheses
+
+    def decode(progress: Callable[[int], object]) -> Decoded:
+        translator = Translator([step.whole_model()], prepared.tokenizers, decoding, data=config.data)
+        found: dict[str, list[float]] = {"bleu": [], "chrf": []}
+        metrics: dict[str, float] = {}
+        samples: list[tuple[str, str, str]] = []
+        for one in prepared.dev:
+            hypotheses = translate(translator, one, progress)
+            for result in score(hypotheses, one.references, config.evaluation, ("bleu", "chrf")):
+                found[result.name].append(result.value)
+                metrics[f"{result.name} {one.corpus.name.removeprefix('dev.')}"] = result.value
+            rows = zip(one.sources, one.references, hypotheses, strict=True)
+            samples += list(rows)[: config.training.sample_sentences]
+        means = {name: sum(values) / len(values) for name, values in found.items()}
+        return Decoded(means if len(prepared.dev) == 1 else {**means, **metrics}, samples)
 
     return decode

@@ -2,11 +2,12 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from mtformer.config.loading import dump_config, load_config
 from mtformer.config.schema import Config
 from mtformer.decoding.weights import find_weights
-from mtformer.errors import CheckpointError
+from mtformer.errors import CheckpointError, ConfigError
 from mtformer.rundir import RunDir, atomic_folder
 
 
@@ -31,6 +32,12 @@ def check_is_free(target: Path) -> None:
         raise CheckpointError(f"{target}: exists already; name another folder with --output")
 
 
+def check_language_tags(config: Config, library: str) -> None:
+    """Raises ConfigError for a model whose decoder starts with the language: other tools have one start for all."""
+    if config.data.language_tags == "target":
+        raise ConfigError(f"data.language_tags 'target': {library} cannot represent it; train with 'source' for that")
+
+
 def write_companions(run: RunDir, config: Config, inside: RunDir) -> None:
     """Writes what weights need to be of use: the tokenizer, and the config without the names of other files.
 
@@ -39,7 +46,9 @@ def write_companions(run: RunDir, config: Config, inside: RunDir) -> None:
         config: the run's.
         inside: the folder of the export.
     """
-    data = config.data.model_copy(update={"train": [], "dev": [], "test": {}, "cache_dir": None})
+    named: dict[str, Any] = {"train": [], "corpora": {}, "dev": [], "test": {}, "cache_dir": None}
+    languages = config.data.target_languages[1:]
+    data = config.data.model_copy(update={**named, "tgt_langs": languages, "both_directions": False})
     tokenizer = config.tokenizer.model_copy(update={"src_model": None, "tgt_model": None})
     training = config.training.model_copy(update={"init_from": None})
     shutil.copytree(run.tokenizer, inside.tokenizer)

@@ -14,7 +14,7 @@ from mtformer.config.schema import ModelConfig
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import ConfigError
-from mtformer.export.bundle import check_is_free, write_companions
+from mtformer.export.bundle import check_is_free, check_language_tags, write_companions
 from mtformer.model.attention import MultiHeadAttention
 from mtformer.model.layers import DecoderLayer, EncoderLayer, FeedForward
 from mtformer.model.linear import Linear
@@ -50,6 +50,7 @@ def export_ctranslate2(run: RunDir, target: Path, checkpoint: str | None, quanti
         raise ConfigError(f"quantization '{quantization}': no such one in CTranslate2; use one of {', '.join(kinds)}")
     check_is_free(target)
     config = load_config(run.config).config
+    check_language_tags(config, "CTranslate2")
     weights = find_weights(run, checkpoint, config.training.best_metric)
     tokenizers = TokenizerPair.load(run.tokenizer)
     model = Transformer(config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)

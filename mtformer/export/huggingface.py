@@ -17,7 +17,7 @@ from mtformer.config.loading import load_config
 from mtformer.config.schema import Config, ModelConfig
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import ConfigError
-from mtformer.export.bundle import check_is_free
+from mtformer.export.bundle import check_is_free, check_language_tags
 from mtformer.model.positions import sinusoid
 from mtformer.model.transformer import Transformer
 from mtformer.rundir import RunDir, atomic_folder
@@ -53,6 +53,7 @@ def export_huggingface(run: RunDir, target: Path, checkpoint: str | None) -> Non
     """
     check_is_free(target)
     config = load_config(run.config).config
+    check_language_tags(config, "transformers")
     weights = find_weights(run, checkpoint, config.training.best_metric)
     tokenizers = TokenizerPair.load(run.tokenizer)
     _check_model(config.model)

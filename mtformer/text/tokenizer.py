@@ -100,6 +100,11 @@ class Tokenizer:
         """The piece of each id, as text."""
         return [self._processor.IdToPiece(number) for number in ids]
 
+    def piece_id(self, piece: str) -> int:
+        """The id of a piece; that of unk when it is none."""
+        number: int = self._processor.PieceToId(piece)
+        return number
+
     def decode_pieces(self, pieces: Sequence[str]) -> str:
         """The text of one line of pieces."""
         line: str = self._processor.DecodePieces(list(pieces))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mtformer.config.schema import Config
 from mtformer.data.batches import Batch
+from mtformer.data.mixture import START, Place
 from mtformer.errors import MtformerError
 from mtformer.rundir import LOWER_IS_BETTER, WEIGHTS, RunDir, read_meta, sync
 from mtformer.training.checkpoint import load_trainer_state, prune, save_checkpoint
@@ -43,9 +44,8 @@ class Position:
     """How far a run is; all of it goes into the checkpoint."""
 
     step: int = 0
-    epoch: int = 0
-    pairs: int = 0
-    """Pairs of this epoch already trained on."""
+    place: Place = START
+    """In the data."""
     seconds: float = 0.0
     """Spent in training, validation included."""
     best: float | None = None
@@ -59,7 +59,7 @@ class Trainer:
         config: the experiment.
         run: where checkpoints and metrics go.
         step: the model with its optimizer.
-        batches_from: (epoch, pairs of it to pass over) -> the batches from there on, each with its `end`.
+        batches_from: (place in the data, step) -> the batches from there on, each with its `end`.
         dev_batches: a function that gives the dev batches anew, or None without dev data.
         decode_dev: translates and scores dev, or None.
         progress: where the figures are shown.
@@ -71,7 +71,7 @@ class Trainer:
         config: Config,
         run: RunDir,
         step: TrainingStep,
-        batches_from: Callable[[int, int], Iterator[Batch]],
+        batches_from: Callable[[Place, int], Iterator[Batch]],
         dev_batches: Callable[[], Iterable[Batch]] | None,
         decode_dev: DecodeDev | None,
         progress: Progress,
@@ -120,7 +120,7 @@ class Trainer:
             self.step.max_cells = state["max_cells"]
         if self.ranks.rank < len(state["rng"]):  # a process that was not there before keeps its own, see `make_step`
             set_random_state(state["rng"][self.ranks.rank], self.step.device)
-        self.position = Position(**state["position"])
+        self.position = Position(**{**state["position"], "place": Place(**state["position"]["place"])})
         if state["best_metric"] != self.config.best_metric:
             self.position.best, self.position.validations_since_best = None, 0
         self.saved_step = self.position.step
@@ -146,7 +146,7 @@ class Trainer:
             if self._is_validation_due() and not self._is_saved():
                 self._validate()  # when the run was stopped, this was abandoned
             if not self.is_done():
-                self._train_on(self.batches_from(self.position.epoch, self.position.pairs))
+                self._train_on(self.batches_from(self.position.place, self.position.step))
             self._stop_if_asked()
         return self.position
 
@@ -205,7 +205,7 @@ class Trainer:
     def _one_step(self, micro_batches: list[Batch], window: Window) -> None:
         result = self.step.run(micro_batches, self.position.step + 1)
         self.position.step += 1
-        self.position.epoch, self.position.pairs = micro_batches[-1].end
+        self.position.place = micro_batches[-1].end
         window.add(micro_batches, result)
         # Whether a step was skipped is known to the device alone; asking a GPU costs time, and log lines ask anyway.
         if self.step.device.type == "cpu" or self.position.step % self.config.log_every == 0:
@@ -224,10 +224,10 @@ class Trainer:
         step = self.position.step
         figures = window.figures(self.ranks) if step % self.config.log_every == 0 else None
         if self.ranks.is_main:
-            self.progress.advance(step, self.position.epoch, figures)
+            self.progress.advance(step, self.position.place.epoch, figures)
         if figures is None:
             return window
-        self._write("train", step, epoch=self.position.epoch, **figures)
+        self._write("train", step, epoch=self.position.place.epoch, **figures)
         return Window()
 
     def _validate_and_save(self) -> None:
@@ -243,7 +243,7 @@ class Trainer:
         if metrics:
             text = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
             log.info("step %d: dev %s", self.position.step, text)
-            self._write("dev", self.position.step, epoch=self.position.epoch, **metrics)
+            self._write("dev", self.position.step, epoch=self.position.place.epoch, **metrics)
             self._judge(metrics)
         self._save(metrics)
 
@@ -275,7 +275,7 @@ class Trainer:
         rng = self.ranks.gather(random_state(self.step.device))
         windows = self.ranks.gather(self.window.state())
         state: dict[str, Any] = {
-            "position": asdict(self.position),
+            "position": {**asdict(self.position), "place": self.position.place._asdict()},
             "best_metric": self.config.best_metric,
             "optimizer": self.step.optimizer_state(),
             "scaler": self.step.scaler.state_dict(),

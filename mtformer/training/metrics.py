@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -54,6 +55,8 @@ class Window:
         self.grad_norm = torch.zeros(())
         self.tokens = self.cells = self.steps = self.splits = 0
         self.learning_rate = 0.0
+        self.pairs_of: Counter[str] = Counter()
+        """Pairs by corpus, where there are several."""
 
     def add(self, batches: Sequence[Batch], result: StepResult) -> None:
         """Counts a step."""
@@ -63,6 +66,8 @@ class Window:
         self.grad_norm = result.grad_norm
         self.tokens += sum(batch.num_src_tokens + batch.num_tgt_tokens for batch in batches)
         self.cells += sum(batch.src_BS.numel() + batch.tgt_in_BT.numel() for batch in batches)
+        for batch in batches:
+            self.pairs_of.update(batch.pairs_of)
         tgt_tokens = sum(batch.num_tgt_tokens for batch in batches)
         # Counts are filled in on the device: copied to it, they would make the host wait.
         counts = [torch.full_like(result.loss, tgt_tokens), torch.ones_like(result.loss)]
@@ -78,6 +83,7 @@ class Window:
         loss, nll, tgt_tokens, steps, tokens, cells, splits = ranks.sum(
             [*self.sums.tolist(), self.tokens, self.cells, self.splits]
         )
+        pairs_of = sum(ranks.gather(self.pairs_of), Counter[str]())
         return {
             "loss": loss / tgt_tokens if tgt_tokens else math.nan,
             "nll": nll / tgt_tokens if tgt_tokens else math.nan,
@@ -89,12 +95,14 @@ class Window:
             "skipped_steps": self.steps - steps / ranks.size,
             "split_batches": splits,
             "seconds_per_step": seconds / self.steps,
+            **{f"pairs {name}": count for name, count in sorted(pairs_of.items())},
         }
 
-    def state(self) -> dict[str, float | list[float]]:
+    def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of it, so that a run that stops inside a window writes the same line: no times."""
         counts = {name: getattr(self, name) for name in ("tokens", "cells", "steps", "splits", "learning_rate")}
-        return {**counts, "sums": self.sums.tolist(), "grad_norm": float(self.grad_norm)}
+        sums = {"sums": self.sums.tolist(), "grad_norm": float(self.grad_norm)}
+        return {**counts, **sums, "pairs_of": dict(self.pairs_of)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Window":
@@ -102,6 +110,7 @@ class Window:
         window = cls()
         for name, value in state.items():
             setattr(window, name, torch.tensor(value, dtype=torch.float64) if name in TENSORS else value)
+        window.pairs_of = Counter(window.pairs_of)
         return window
 
 

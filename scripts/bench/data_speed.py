@@ -15,8 +15,11 @@ from pathlib import Path
 
 from mtformer.config.schema import DataConfig, TextFiles, TokenizerConfig
 from mtformer.data.batches import TrainingBatches
+from mtformer.data.changes import Changes
+from mtformer.data.mixture import Corpus, Mixture, Place
+from mtformer.data.preparing import prepare
 from mtformer.data.sources import read_pairs
-from mtformer.data.store import prepare
+from mtformer.experiment.prepare import CHANGED_WINDOW_PAIRS
 from mtformer.text.tokenizer import JOINT, TokenizerPair
 from mtformer.text.train import train_tokenizer
 
@@ -56,19 +59,19 @@ def make_batches(options: argparse.Namespace, folder: Path) -> TrainingBatches:
     prepared = time.perf_counter()
     print("\n".join(store.report.lines()))
     print(f"tokenizer trained in {trained - begin:.1f} s, corpus tokenised in {prepared - trained:.1f} s")
-    return TrainingBatches(
-        store, options.batch_tokens, 1, tokenizers, options.sampling_alpha, max_tokens=data.filters.max_tokens
-    )
+    mixture, changes = Mixture([Corpus("train", store)], 1), None
+    if options.sampling_alpha:
+        mixture = Mixture(mixture.corpora, 1, window_pairs=CHANGED_WINDOW_PAIRS)
+        changes = Changes(tokenizers, options.sampling_alpha, data.noise, data.filters.max_tokens)
+    return TrainingBatches(mixture, options.batch_tokens, changes)
 
 
 def measure(batches: TrainingBatches, epoch: int) -> None:
     """Goes through one epoch and prints its figures."""
     tokens = cells = num_batches = 0
     begin = time.perf_counter()
-    with batches.start(epoch) as stream:
+    with batches.start(Place(epoch), max_epochs=epoch + 1) as stream:
         for batch in stream:
-            if batch.epoch != epoch:
-                break
             tokens += batch.num_src_tokens + batch.num_tgt_tokens
             cells += batch.src_BS.numel() + batch.tgt_in_BT.numel()
             num_batches += 1

@@ -16,7 +16,7 @@ import numpy as np
 import peers
 
 from mtformer.config.schema import TokenizerConfig
-from mtformer.data.batches import plan_epoch
+from mtformer.data.batches import plan_window
 from mtformer.text.tokenizer import Tokenizer
 from mtformer.text.train import train_tokenizer
 
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("tgt", type=Path)
     options = parser.parse_args()
     src_N, tgt_N = lengths(options.src, options.tgt)
-    plan = plan_epoch(src_N, tgt_N, BATCH_TOKENS, seed=1, epoch=0)
+    plan = plan_window(src_N, tgt_N, BATCH_TOKENS, np.random.default_rng(1))
     longest_N = np.maximum(src_N, tgt_N)
     plan.sort(key=lambda indices: int(longest_N[indices].max()))
     chosen = np.linspace(0, len(plan) - 1, 2 * NUM_BATCHES + 1).astype(int)[1::2]

@@ -29,7 +29,7 @@ from peers import ALLOCATOR, PAD, SIZES, VOCAB_SIZE, Size, Worker
 from torch import Tensor, nn
 
 from mtformer.config.schema import TrainingConfig
-from mtformer.data.batches import Batch, make_batch, plan_epoch
+from mtformer.data.batches import Batch, make_batch, plan_window
 from mtformer.model.hardware import keep_freed_memory
 from mtformer.training.step import TrainingStep
 
@@ -179,7 +179,7 @@ def cut_batches(src: Path, tgt: Path, batch_tokens: int, num_batches: int) -> li
     if len(src_ids) != len(tgt_ids):
         raise SystemExit(f"{src} has {len(src_ids)} lines, {tgt} {len(tgt_ids)}")
     src_lengths, tgt_lengths = (np.array([len(ids) for ids in side], dtype=np.int32) for side in (src_ids, tgt_ids))
-    plan = plan_epoch(src_lengths, tgt_lengths, batch_tokens, seed=1, epoch=0)[:num_batches]
+    plan = plan_window(src_lengths, tgt_lengths, batch_tokens, np.random.default_rng(1))[:num_batches]
     return [make_batch([(src_ids[i], tgt_ids[i]) for i in pairs]) for pairs in plan]
 
 

@@ -61,10 +61,10 @@ def test_one_mistake_of_each_kind(write: Write, text: str, message: str) -> None
         ("{file: a}", f"train.0: {FORMS}; not " + '{"file": "a"}'),
         ("a.en", f"train.0: {FORMS}; not 'a.en'"),
         ("{src: a}", "train.0.tgt: is missing"),
-        ("{src: a, tgt: b, split: train}", "train.0.split: unknown key; allowed: src, tgt"),
+        ("{src: a, tgt: b, split: train}", "train.0.split: unknown key; allowed: src_lang, tgt_lang, src, tgt"),
         (
             "{tsv: a, src_colum: 1}",
-            "train.0.src_colum: unknown key; did you mean 'src_column'? allowed: tsv, src_column",
+            "train.0.src_colum: unknown key; did you mean 'src_column'? allowed: src_lang, tgt_lang, tsv, src_column",
         ),
         ("{tsv: a, src_column: 0}", "train.0.src_column: must be at least 1, not 0"),
     ],
@@ -84,7 +84,7 @@ def test_a_source_that_is_no_item_of_a_list(write: Write) -> None:
 
 def test_names_of_test_sets_are_safe_as_folders(write: Write) -> None:
     path = write("a.yaml", "data:\n  src_lang: en\n  tgt_lang: de\n  test:\n    ../x: {tsv: a}\n")
-    assert mistakes(path) == ["a.yaml:5: data.test.../x: a test set's name holds only letters, digits, '_' and '-'"]
+    assert mistakes(path) == ["a.yaml:5: data.test.../x: a set's name holds only letters, digits, '_' and '-'"]
 
 
 def test_all_mistakes_at_once_each_with_its_own_place(write: Write) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from mtformer.config.fields import SOURCES, fields, section_keys
 from mtformer.config.loading import config_diff, dump_config, json_schema, load_config, resolve_paths, value_lines
-from mtformer.config.schema import Config, Section
+from mtformer.config.schema import Config, CorpusConfig, Section, WeightChange
 from mtformer.config.yaml_text import read_yaml
 
 Write = Callable[[str, str], str]
@@ -57,7 +57,10 @@ def test_paths_hold_in_another_folder(write: Write, tmp_path: Path, monkeypatch:
     path = write("a.yaml", FULL)
     (tmp_path / "here").mkdir()
     resolved = resolve_paths(load_config(path).config)
-    assert resolved.data.train[0].model_dump() == {"src": f"{tmp_path}/a: b.no", "tgt": f"{tmp_path}/new\nline"}
+    assert resolved.data.train[0].model_dump(exclude_none=True) == {
+        "src": f"{tmp_path}/a: b.no",
+        "tgt": f"{tmp_path}/new\nline",
+    }
     assert resolved.data.train[1].model_dump()["tsv"] == "/home/me/x.tsv"
     assert resolved.data.train[2].model_dump()["jsonl"] == f"{tmp_path}/1e-4"
     assert [source.model_dump()["dataset"] for source in resolved.data.dev] == [f"{tmp_path}/here", "some/hub"]
@@ -165,12 +168,12 @@ def test_schema_refuses(value: dict[str, Any]) -> None:
 
 
 def test_every_key_is_described() -> None:
-    sections: set[type[Section]] = {Config, *SOURCES.values()}
+    sections: set[type[Section]] = {Config, CorpusConfig, WeightChange, *SOURCES.values()}
     for path in section_keys():
         parent: type[Section] = Config
         for key in path[:-1]:
             parent = fields(parent)[str(key)]
         sections.add(parent)
-    assert len(sections) == 1 + 4 + 7
+    assert len(sections) == 1 + 2 + 4 + 9
     missing = [(s.__name__, key) for s in sections for key, field in s.model_fields.items() if not field.description]
     assert missing == []

@@ -1,4 +1,4 @@
-"""Batches: each pair once, within the budget, a function of (seed, epoch, index), and little padding."""
+"""Batches: each pair once, within the budget, a function of the place they start from, and little padding."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from mtformer.config.schema import DataConfig, TokenizerConfig
-from mtformer.data import batches as batches_module
-from mtformer.data.batches import Batch, Ints, TrainingBatches, make_batch, ordered_batches, pad, plan_epoch
-from mtformer.data.store import Store, prepare
-from mtformer.errors import DataError
+from mtformer.config.schema import DataConfig, NoiseConfig, TokenizerConfig
+from mtformer.data.batches import Batch, TrainingBatches, make_batch, ordered_batches, pad, plan_window
+from mtformer.data.changes import Changes
+from mtformer.data.mixture import Corpus as Mixed
+from mtformer.data.mixture import Mixture, Place
+from mtformer.data.preparing import prepare
+from mtformer.data.ragged import Ints
+from mtformer.data.store import Store
 from mtformer.text.tokenizer import BOS, EOS, PAD, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
 
@@ -89,24 +92,30 @@ def test_pad_adds_nothing_but_padding() -> None:
     assert pad([[], []])[0].shape == (2, 0)
 
 
-# ---- the plan of an epoch -------------------------------------------------------------------------------------------
+def test_each_row_starts_as_its_corpus_says() -> None:
+    assert make_batch([([5], [8]), ([6], [9, 9])], start=7).tgt_in_BT.tolist() == [[7, 8, PAD], [7, 9, 9]]
 
 
-@pytest.mark.parametrize("window", [250_000, 300])
-def test_each_pair_once_and_within_the_budget(monkeypatch: pytest.MonkeyPatch, window: int) -> None:
-    monkeypatch.setattr(batches_module, "WINDOW_PAIRS", window)
+# ---- the plan of a window -------------------------------------------------------------------------------------------
+
+
+def plan(src: np.ndarray, tgt: np.ndarray, seed: int = 1, budget: int = BUDGET) -> list[Ints]:
+    return plan_window(src, tgt, budget, np.random.default_rng(seed))
+
+
+def test_each_pair_once_and_within_the_budget() -> None:
     src, tgt = random_lengths(2000)
-    for epoch in range(3):
-        plan = plan_epoch(src, tgt, BUDGET, seed=4, epoch=epoch)
-        assert sorted(np.concatenate(plan).tolist()) == list(range(2000))
-        for indices in plan:
+    for seed in range(3):
+        found = plan(src, tgt, seed)
+        assert sorted(np.concatenate(found).tolist()) == list(range(2000))
+        for indices in found:
             assert len(indices) * (max(src[indices].max(), tgt[indices].max()) + 1) <= BUDGET
 
 
 def test_batches_are_as_full_as_can_be() -> None:
     lengths = np.full(100, 9, dtype=np.int32)
     for budget in (300, 309):
-        sizes = [len(indices) for indices in plan_epoch(lengths, lengths, budget, 1, 0)]
+        sizes = [len(indices) for indices in plan(lengths, lengths, budget=budget)]
         assert sum(sizes) == 100
         # Only the first one cut, of a random size, and the last one are smaller.
         assert [size for size in sizes if size == 30] == [30] * (len(sizes) - 2)
@@ -115,15 +124,14 @@ def test_batches_are_as_full_as_can_be() -> None:
 
 def test_a_pair_above_the_budget_is_a_batch_of_its_own() -> None:
     src = np.array([3, 900, 3, 700, 3], dtype=np.int32)
-    plan = as_lists(plan_epoch(src, np.full(5, 3, dtype=np.int32), BUDGET, 1, 0))
-    assert sorted(map(sorted, plan)) == [[0, 2, 4], [1], [3]]
+    assert sorted(map(sorted, as_lists(plan(src, np.full(5, 3, dtype=np.int32))))) == [[0, 2, 4], [1], [3]]
 
 
-def test_order_and_company_depend_on_seed_and_epoch_alone() -> None:
-    src, tgt = random_lengths(2000)
-    plans = {(seed, epoch): as_lists(plan_epoch(src, tgt, BUDGET, seed, epoch)) for seed in (1, 2) for epoch in (0, 1)}
-    assert as_lists(plan_epoch(src, tgt, BUDGET, 1, 1)) == plans[1, 1]
-    together = [{frozenset(indices) for indices in plan} for plan in plans.values()]
+def test_order_and_company_depend_on_the_seed_alone() -> None:
+    src, tgt = random_lengths(6000)
+    plans = [as_lists(plan(src, tgt, seed)) for seed in range(4)]
+    assert as_lists(plan(src, tgt, 2)) == plans[2]
+    together = [{frozenset(indices) for indices in one} for one in plans]
     for number, one in enumerate(together):
         for other in together[:number]:
             assert len(one & other) < 0.1 * len(one)
@@ -131,14 +139,14 @@ def test_order_and_company_depend_on_seed_and_epoch_alone() -> None:
 
 def test_batches_of_like_length_do_not_follow_each_other() -> None:
     src, tgt = random_lengths(5000)
-    means = [src[indices].mean() for indices in plan_epoch(src, tgt, BUDGET, 1, 0)]
+    means = [src[indices].mean() for indices in plan(src, tgt)]
     assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.3
 
 
 def test_one_pair_and_none() -> None:
     one = np.array([3], dtype=np.int32)
-    assert as_lists(plan_epoch(one, one, BUDGET, 1, 0)) == [[0]]
-    assert plan_epoch(one[:0], one[:0], BUDGET, 1, 0) == []
+    assert as_lists(plan(one, one)) == [[0]]
+    assert plan(one[:0], one[:0]) == []
 
 
 # ---- training batches -----------------------------------------------------------------------------------------------
@@ -148,36 +156,50 @@ def first(batches: Iterator[Batch], number: int) -> list[Batch]:
     return list(islice(batches, number))
 
 
+WINDOW_PAIRS = 600
+"""So that the corpus makes two windows."""
+
+
+def batches_of(
+    store: Store, tokenizers: TokenizerPair, alpha: float = 0.0, budget: int = BUDGET, max_tokens: int = 200
+) -> TrainingBatches:
+    changes = Changes(tokenizers, alpha, NoiseConfig(), max_tokens) if alpha else None
+    return TrainingBatches(Mixture([Mixed("train", store)], 3, window_pairs=WINDOW_PAIRS), budget, changes)
+
+
 @pytest.fixture(params=[0.0, ALPHA])
 def training(request: pytest.FixtureRequest, store: Store, tokenizers: TokenizerPair) -> TrainingBatches:
-    return TrainingBatches(store, BUDGET, seed=3, tokenizers=tokenizers, sampling_alpha=request.param)
+    return batches_of(store, tokenizers, request.param)
+
+
+def epoch_of(training: TrainingBatches, epoch: int) -> list[Batch]:
+    with training.start(Place(epoch), max_epochs=epoch + 1) as batches:
+        return list(batches)
 
 
 def test_every_epoch_holds_the_corpus(training: TrainingBatches, pairs: Pairs, tokenizers: TokenizerPair) -> None:
-    for epoch in (0, 1):
-        num_batches = len(training.plan(epoch))
-        with training.start(epoch) as batches:
-            made = first(batches, num_batches + 1)
-        assert [(batch.epoch, batch.index) for batch in made] == [
-            *((epoch, index) for index in range(num_batches)),
-            (epoch + 1, 0),
-        ]
-        assert sorted(pair for batch in made[:-1] for pair in lines_of(batch, tokenizers)) == sorted(pairs)
+    with training.start(max_epochs=3) as batches:
+        made = list(batches)
+    orders = []
+    for epoch in range(3):
+        some = [batch for batch in made if batch.end.epoch == epoch]
+        lines = [pair for batch in some for pair in lines_of(batch, tokenizers)]
+        assert sorted(lines) == sorted(pairs)
+        assert [batch.end.pairs for batch in some] == np.cumsum([batch.num_pairs for batch in some]).tolist()
+        orders.append(lines)
+    assert orders[0] != orders[1] != orders[2]
 
 
 def test_the_budget_holds(training: TrainingBatches) -> None:
-    with training.start() as batches:
-        for batch in first(batches, len(training.plan(0))):
-            assert cells(batch) <= BUDGET
+    assert all(cells(batch) <= BUDGET for batch in epoch_of(training, 0))
 
 
 def test_going_on_is_as_if_never_stopped(training: TrainingBatches) -> None:
-    num_batches = len(training.plan(0))
     with training.start() as batches:
-        whole = first(batches, num_batches + 5)
-    for stop in (0, 1, 7, num_batches - 1, num_batches, num_batches + 2):
-        epoch, pairs = whole[stop - 1].end if stop else (0, 0)
-        with training.start(epoch, pairs) as rest:
+        whole = first(batches, 3 * len(epoch_of(training, 0)))
+    for stop in (0, 1, 7, *range(20, len(whole) - 3, 9)):
+        place = whole[stop - 1].end if stop else Place()
+        with training.start(place, stop) as rest:
             for expected, found in zip(whole[stop : stop + 3], rest, strict=False):
                 assert_same(expected, found)
 
@@ -196,19 +218,16 @@ def test_several_processes_share_one_list(training: TrainingBatches, num_ranks: 
         assert_same(expected, replace(found, end=expected.end))
     for row in range(len(shares[0])):
         last = whole[min((row + 1) * num_ranks, len(whole)) - 1]
-        assert {share[row].end for share in shares} == {last.end}
+        assert all(share[row].end == last.end for share in shares)
     for blank in together[len(whole) :]:
         assert (blank.num_pairs, blank.num_tgt_tokens, int(blank.tgt_out_BT.max())) == (0, 0, PAD)
     # And any of them goes on from the end of a group.
-    epoch, pairs = shares[0][2].end
-    with training.start(epoch, pairs, max_epochs=2, rank=1, num_ranks=num_ranks) as rest:
+    with training.start(shares[0][2].end, 3, max_epochs=2, rank=1, num_ranks=num_ranks) as rest:
         assert_same(next(rest), shares[1][3])
 
 
-def test_max_epochs_is_the_end(training: TrainingBatches) -> None:
-    with training.start(1, max_epochs=2) as batches:
-        assert len(list(batches)) == len(training.plan(1))
-    with training.start(*(1, len(training.store)), max_epochs=2) as batches:
+def test_max_epochs_is_the_end(training: TrainingBatches, store: Store) -> None:
+    with training.start(Place(1, len(store)), max_epochs=2) as batches:
         assert list(batches) == []
 
 
@@ -230,97 +249,95 @@ def test_a_split_batch_has_the_same_pairs(training: TrainingBatches, tokenizers:
 
 
 def test_the_end_of_an_epoch_goes_on_with_the_next(training: TrainingBatches, store: Store) -> None:
-    with training.start(0, pairs=len(store)) as batches:
-        assert (next(batches).epoch, next(batches).index) == (1, 1)
+    with training.start(Place(0, len(store))) as batches:
+        assert_same(next(batches), epoch_of(training, 1)[0])
 
 
-def test_no_pair_is_lost_when_the_budget_changes_on_the_way(
-    store: Store, tokenizers: TokenizerPair, training: TrainingBatches
-) -> None:
-    other = TrainingBatches(store, BUDGET // 2, 3, tokenizers)
-    sizes = np.cumsum([len(indices) for indices in other.plan(0)])
-    with other.start(0, pairs=500) as batches:
-        begun = next(batches).index
-    assert (sizes[begun - 1] if begun else 0) <= 500 < sizes[begun]
+def test_no_pair_is_lost_when_the_budget_changes_on_the_way(store: Store, tokenizers: TokenizerPair) -> None:
+    other = batches_of(store, tokenizers, budget=BUDGET // 2)
+    ends = [batch.end.pairs for batch in epoch_of(other, 0)]
+    with other.start(Place(0, 500)) as batches:
+        begun = next(batches)
+    assert begun.end.pairs == min(end for end in ends if end > 500)
+    assert begun.end.pairs - begun.num_pairs <= 500
 
 
-def test_make_is_what_start_gives(training: TrainingBatches) -> None:
-    plan = training.plan(2)
-    with training.start(2, sum(map(len, plan[:4]))) as batches:
-        made = next(batches)
-    alone = training.make(plan[4], 2, 4)
-    assert torch.equal(alone.src_BS, made.src_BS)
-    assert torch.equal(alone.tgt_out_BT, made.tgt_out_BT)
-
-
-def test_an_empty_store_is_refused(corpus: Corpus, tokenizers: TokenizerPair, store: Store) -> None:
-    store._src.lengths = store._src.lengths[:0]
-    with pytest.raises(DataError, match="training corpus is empty"):
-        TrainingBatches(store, BUDGET, 1, tokenizers)
+def test_what_is_tried_first_is_as_large_as_any(training: TrainingBatches, store: Store) -> None:
+    sizes, whole = training.sizes(), epoch_of(training, 0)
+    half = [batch for batch in whole if batch.end.pairs <= 700]
+    assert sizes.largest.num_cells == max(map(cells, half))
+    assert sizes.longest.src_BS.size(1) == store.longest[0] + 1
+    assert sizes.longest.tgt_in_BT.size(1) == store.longest[1] + 1
+    assert sizes.longest.num_cells <= BUDGET
+    if training.changes is None:
+        squares = max(batch.num_pairs * max(batch.src_BS.size(1), batch.tgt_in_BT.size(1)) ** 2 for batch in whole)
+        assert sizes.longest.num_pairs * (max(store.longest) + 1) ** 2 >= 0.9 * squares
+    assert sizes.num_batches == pytest.approx(len(whole), rel=0.1)
+    assert sizes.mean_cells == pytest.approx(np.mean([cells(batch) for batch in whole]), rel=0.1)
 
 
 # ---- sampling -------------------------------------------------------------------------------------------------------
 
 
 def test_sampled_segmentations_differ_from_epoch_to_epoch(store: Store, tokenizers: TokenizerPair) -> None:
-    training = TrainingBatches(store, BUDGET, 3, tokenizers, sampling_alpha=ALPHA)
-    plain = TrainingBatches(store, BUDGET, 3, tokenizers)
-    indices = np.arange(20)
-    zero, one = training.make(indices, 0, 5), training.make(indices, 1, 5)
-    assert lines_of(zero, tokenizers) == lines_of(one, tokenizers) == lines_of(plain.make(indices, 0, 5), tokenizers)
-    assert zero.src_BS.tolist() != one.src_BS.tolist()
-    assert zero.num_src_tokens > plain.make(indices, 0, 5).num_src_tokens
+    training = batches_of(store, tokenizers, ALPHA)
+    zero, one, plain = epoch_of(training, 0), epoch_of(training, 1), epoch_of(batches_of(store, tokenizers), 0)
+
+    def rows(batches: list[Batch]) -> dict[tuple[str, str], list[int]]:
+        found = {}
+        for batch in batches:
+            for line, row in zip(lines_of(batch, tokenizers), batch.src_BS.tolist(), strict=True):
+                found[line] = [piece for piece in row if piece != PAD]
+        return found
+
+    of_zero, of_one, of_plain = rows(zero), rows(one), rows(plain)
+    assert of_zero.keys() == of_one.keys() == of_plain.keys()
+    changed = [line for line in of_zero if of_zero[line] != of_one[line]]
+    assert len(changed) > 0.7 * len(of_zero)
+    assert sum(map(len, of_zero.values())) > sum(map(len, of_plain.values()))
 
 
 def test_a_sampled_line_is_never_longer_than_is_allowed(store: Store, tokenizers: TokenizerPair) -> None:
-    training = TrainingBatches(store, 10**6, 3, tokenizers, sampling_alpha=ALPHA)
-    longest = max(store.src_lengths.max(), store.tgt_lengths.max())
-    everything = np.arange(len(store))
-    batch = training.make(everything, 0, 0)
-    assert max(batch.src_BS.shape[1], batch.tgt_in_BT.shape[1]) <= longest + 1
-    wider = TrainingBatches(store, 10**6, 3, tokenizers, sampling_alpha=ALPHA, max_tokens=longest + 5)
-    assert wider.make(everything, 0, 0).src_BS.shape[1] in range(longest + 2, longest + 7)
+    longest = max(store.longest)
+    for limit in (longest, longest + 5):
+        widths = [
+            max(batch.src_BS.shape[1], batch.tgt_in_BT.shape[1])
+            for batch in epoch_of(batches_of(store, tokenizers, ALPHA, max_tokens=limit), 0)
+        ]
+        assert limit - 3 <= max(widths) <= limit + 1
 
 
-def test_most_lines_are_sampled_in_spite_of_the_limits(store: Store, tokenizers: TokenizerPair) -> None:
-    training = TrainingBatches(store, BUDGET, 3, tokenizers, sampling_alpha=ALPHA, max_tokens=200)
-    lines = store.text(range(len(store)))[0]
-    plain = tokenizers.src.encode(lines)
-    free = tokenizers.src.sample(lines, ALPHA, seed=1)
-    share_changed = np.mean([one != other for one, other in zip(plain, free, strict=True)])
-    known = set(map(tuple, plain))
-    rows = [
-        tuple(row[:length])
-        for index, indices in enumerate(training.plan(0))
-        for batch in [training.make(indices, 0, index)]
-        for row, length in zip(batch.src_BS.tolist(), (batch.src_lengths_B - 1).tolist(), strict=True)
-    ]
-    assert np.mean([row not in known for row in rows]) > share_changed - 0.1
+def test_sampling_pads_no_more_than_without(store: Store, tokenizers: TokenizerPair) -> None:
+    plain, sampled = (epoch_of(batches_of(store, tokenizers, alpha), 0) for alpha in (0.0, ALPHA))
+    assert padding(sampled) < padding(plain) + 0.05
 
 
 # ---- dev ------------------------------------------------------------------------------------------------------------
 
 
 def test_dev_once_largest_first(store: Store, pairs: Pairs, tokenizers: TokenizerPair) -> None:
-    made = list(ordered_batches(store, BUDGET))
+    made = list(ordered_batches(Mixed("dev", store), BUDGET))
     assert sorted(pair for batch in made for pair in lines_of(batch, tokenizers)) == sorted(pairs)
     longest = [max(batch.src_BS.shape[1], batch.tgt_in_BT.shape[1]) for batch in made]
     assert longest == sorted(longest, reverse=True)
     assert all(cells(batch) <= BUDGET for batch in made)
-    assert [batch.index for batch in made] == list(range(len(made)))
     assert padding(made) < 0.1
 
 
 def test_dev_lines_too_long_for_the_model_are_cut_and_told(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    plain, cut = list(ordered_batches(store, 10**9)), list(ordered_batches(store, 10**9, max_tokens=9))
-    num_long = int((np.maximum(store.src_lengths, store.tgt_lengths) > 9).sum())
+    plain, cut = (
+        list(ordered_batches(Mixed("dev", store), 10**9)),
+        list(ordered_batches(Mixed("dev", store), 10**9, max_tokens=9)),
+    )
+    everything = store.read_all()
+    num_long = int((np.maximum(everything.src.lengths_B, everything.tgt.lengths_B) > 9).sum())
     assert f"{num_long} of {len(store)} pairs cut to 9 tokens a side" in caplog.text
     assert cut[0].src_BS.shape[1] == cut[0].tgt_in_BT.shape[1] == 10
     assert (cut[0].src_BS == EOS).sum(1).eq(1).all()
     starts = {tuple(row[:9]) for row in plain[0].src_BS.tolist() if row[9] != PAD}
     assert {tuple(row[:9]) for row in cut[0].src_BS.tolist() if row[9] == EOS} == starts
     caplog.clear()
-    list(ordered_batches(store, BUDGET, max_tokens=500))
+    list(ordered_batches(Mixed("dev", store), BUDGET, max_tokens=500))
     assert caplog.text == ""
 
 
@@ -346,27 +363,26 @@ def multi30k(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Tra
     train_tokenizer(lines, TokenizerConfig(model_type="bpe"), folder / "joint.model")
     joint = Tokenizer.load(folder / "joint.model")
     tokenizers = TokenizerPair(joint, joint)
-    return TrainingBatches(prepare(data.train, data, tokenizers, is_training=True), 4096, 1, tokenizers)
+    store = prepare(data.train, data, tokenizers, is_training=True)
+    return TrainingBatches(Mixture([Mixed("train", store)], 1), 4096)
 
 
 def test_real_padding_stays_below_five_percent(multi30k: TrainingBatches) -> None:
     for epoch in range(2):
-        with multi30k.start(epoch) as batches:
-            made = first(batches, len(multi30k.plan(epoch)))
+        made = epoch_of(multi30k, epoch)
         assert padding(made) < 0.05
         assert all(cells(batch) <= 4096 for batch in made)
 
 
 def test_the_loader_is_far_quicker_than_any_training_on_a_cpu(multi30k: TrainingBatches) -> None:
-    num_batches = len(multi30k.plan(0))
     begin = time.perf_counter()
-    with multi30k.start() as batches:
-        tokens = sum(batch.num_src_tokens + batch.num_tgt_tokens for batch in first(batches, 2 * num_batches))
+    with multi30k.start(max_epochs=2) as batches:
+        tokens = sum(batch.num_src_tokens + batch.num_tgt_tokens for batch in batches)
     assert tokens / (time.perf_counter() - begin) > 1_000_000
 
 
 def test_the_real_report(multi30k: TrainingBatches) -> None:
-    report = multi30k.store.report
-    assert report.read == 29_000
-    assert report.kept == len(multi30k.store) > 28_900
-    assert report.unknown_rate("tgt") < 0.01
+    store = multi30k.mixture.corpora[0].store
+    assert store.report.read == 29_000
+    assert store.report.kept == len(store) > 28_000
+    assert store.report.unknown_rate("tgt") < 0.01

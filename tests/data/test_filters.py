@@ -1,6 +1,6 @@
-"""What is left out, counted under the reason that holds."""
+"""What is left out, under the reason that holds; pairs of any language that are as they should be stay."""
 
-import json
+import time
 from random import Random
 
 import numpy as np
@@ -8,124 +8,292 @@ import pytest
 from numpy.typing import NDArray
 
 from mtformer.config.schema import FilterConfig
-from mtformer.data.filters import DataReport, Filter, SeenPairs
-from mtformer.errors import DataError
+from mtformer.data.filters import (
+    DIFFERENCE,
+    EMPTY,
+    IDENTICAL,
+    KEPT,
+    LANGUAGE,
+    LETTERS,
+    MARKUP,
+    NUMBERS,
+    PAIRS_AT_ONCE,
+    PUNCTUATION,
+    RATIO,
+    REASONS,
+    REPETITION,
+    SCRIPT,
+    TOO_LONG,
+    Filter,
+    code,
+    duplicate_key,
+    is_blank,
+)
+
+OFF = FilterConfig(
+    max_length_ratio=None,
+    max_length_difference=None,
+    drop_identical=False,
+    min_script_share=0,
+    min_letter_share=0,
+    max_repeats=None,
+    max_markup_share=1,
+    drop_different_numbers=False,
+    drop_other_languages=False,
+)
+
+
+def reasons(pairs: list[tuple[str, str]], src_lang: str = "en", tgt_lang: str = "de", **settings: object) -> list[str]:
+    """The reason of each pair, "" of those that stay, when only these settings look."""
+    config = FilterConfig.model_validate({**OFF.model_dump(), **settings})
+    return [
+        "" if number == KEPT else REASONS[number - 1] for number in Filter(config, src_lang, tgt_lang).by_text(pairs)
+    ]
 
 
 def lengths(*values: int) -> NDArray[np.int32]:
     return np.array(values, dtype=np.int32)
 
 
-def test_reasons_that_show_in_the_text() -> None:
+GOOD = {
+    "en-de": [
+        ("A dog runs.", "Ein Hund rennt."),
+        ("Yes.", "Ja."),
+        ("No!!!", "Nein!!!"),
+        ("Well...", "Tja ..."),
+        ("Hotel Sacher, Vienna", "Hotel Sacher Wien"),
+        ("Louis XIV was born in 1638.", "Ludwig der 14. wurde 1638 geboren."),
+        ("It costs $1,000.50 at www.example.org", "Es kostet 1.000,50 $ bei www.example.org"),
+        ("no no no no no", "nein nein nein nein nein"),
+        ("a < b and b > c", "a < b und b > c"),
+        ("Straße", "street"),
+    ],
+    "ja-en": [
+        ("京都の庭園", "Gardens of Kyoto"),
+        ("Microsoft Windows Vistaの概要", "Overview of Microsoft Windows Vista"),
+        ("平成18年3月、彼は25歳だった。", "In March 2006 he was twenty-five years old."),
+        ("はい。", "Yes, that is so."),
+        ("OK", "All right."),
+        ("1992年", "Year 1992"),
+        (
+            "藤原 道長（ふじわら の みちなが）は、平安時代の公卿。",
+            "FUJIWARA no Michinaga was a court noble in the Heian period.",
+        ),
+        ("これは何ですか。", "What is this?"),
+        ("ええええっ！", "Whaaaat?!"),
+    ],
+    "zh-en": [
+        ("我们昨天看到的房子很大。", "The house that we saw yesterday was large."),
+        ("他出生于一九四五年。", "He was born in 1945."),
+        ("哦……", "Oh..."),
+        ("价格为2亿3500万元。", "The price is 235 million yuan."),
+    ],
+    "ar-en": [
+        ("البيت الذي رأيناه أمس كان كبيرا.", "The house that we saw yesterday was large."),
+        ("وصل ٢٥ ضيفا في عام ٢٠١٣.", "25 guests arrived in 2013."),
+        ("ما هذا؟", "What is this?"),
+        ("هاتف iPhone XS", "An iPhone XS phone"),
+    ],
+    "hi-en": [("यह घर बहुत बड़ा है।", "This house is very large."), ("वह १९४५ में पैदा हुआ था।", "He was born in 1945.")],
+    "th-en": [("บ้านที่เราเห็นเมื่อวานใหญ่มาก", "The house we saw yesterday was very large."), ("ในปี 2556", "In 2013")],
+    "ko-en": [("우리가 어제 본 집은 아주 컸다.", "The house that we saw yesterday was very large.")],
+    "ru-uk": [("Дом, который мы видели вчера", "Будинок, який ми бачили вчора"), ("iPhone XS", "Айфон XS")],
+    "sr_Latn-sr_Cyrl": [("Kuća koju smo videli juče", "Кућа коју смо видели јуче")],
+    "tlh-mul": [("tlhIngan Hol Dajatlh'a'", "Вы говорите по-клингонски?"), ("漢字", "كلمة")],
+}
+
+
+@pytest.mark.parametrize("languages", GOOD)
+def test_the_defaults_keep_good_pairs_of_any_language_in_both_directions(languages: str) -> None:
+    src_lang, tgt_lang = languages.split("-")
+    pairs = GOOD[languages]
+    assert Filter(FilterConfig(), src_lang, tgt_lang).by_text(pairs).tolist() == [KEPT] * len(pairs)
+    turned = [(tgt, src) for src, tgt in pairs]
+    assert Filter(FilterConfig(), tgt_lang, src_lang).by_text(turned).tolist() == [KEPT] * len(pairs)
+
+
+def test_empty() -> None:
+    pairs = [("a", "b"), ("", "b"), ("a", " \u3000\t"), ("", ""), ("\u2028", "x"), ("a", ".")]
+    assert reasons(pairs) == ["", EMPTY, EMPTY, EMPTY, EMPTY, ""]
+    assert [is_blank(line) for line in ("", " \u3000\t", "\u2028", ".")] == [True, True, True, False]
+
+
+def test_identical_but_for_case_punctuation_and_white_space() -> None:
     pairs = [
-        ("a", "b"),
-        ("", "b"),
-        ("a", " \u3000\t"),
         ("same ", " same"),
-        ("a", "b"),
-        ("a", "c"),
-        ("", ""),
+        ("Same, line", "same line."),
+        ("「京都」", "京都"),
+        ("!", "!"),
+        ("210km/h。", "210 km/h"),
+        ("!", "?"),
+        ("1.5", "15"),
+        ("कि", "का"),
+        ("one", "two"),
     ]
-    filter_ = Filter(FilterConfig())
-    assert filter_.by_text(pairs) == [("a", "b"), ("a", "c")]
-    assert filter_.by_text([("a", "c"), ("d", "e")]) == [("d", "e")]
-    assert filter_.report.left_out == {"empty": 3, "identical": 1, "duplicate": 2}
-    assert filter_.report.read == 9
+    assert reasons(pairs, drop_identical=True) == [IDENTICAL] * 5 + [""] * 4
 
 
-def test_duplicates_are_of_the_pair_and_not_of_the_joined_text() -> None:
-    pairs = [("a b", "c"), ("a", "b c"), ("b c", "a"), ("a b", "c ")]
-    assert Filter(FilterConfig()).by_text(pairs) == pairs
+def test_repetition_of_a_character_or_a_word() -> None:
+    pairs = [
+        ("a!!!!", "b"),
+        ("a", "b....."),
+        ("aaaa", "b"),
+        ("10000000", "b"),
+        ("a        b", "b"),
+        ("a", "no no no no"),
+        ("a", "well: no no no no no !"),
+        ("a", "no  no no no no"),
+        ("a", "no yes no yes no yes no yes no"),
+        ("ち", "あああああ"),
+    ]
+    expected = ["", REPETITION, "", "", "", "", REPETITION, REPETITION, "", REPETITION]
+    assert reasons(pairs, max_repeats=4) == expected
+    wherever = [("b c " * shift + "a " * 8, "c") for shift in range(20)]
+    assert reasons(wherever, max_repeats=7) == [REPETITION] * 20
+    assert reasons(wherever, max_repeats=8) == [""] * 20
 
 
-def test_filters_that_are_off_keep_what_they_would_leave_out() -> None:
-    pairs = [("a", "a"), ("a", "b"), ("a", "b")]
-    filter_ = Filter(FilterConfig(drop_identical=False, drop_duplicates=False, max_length_ratio=None))
-    assert filter_.by_text(pairs) == pairs
-    assert filter_.by_length(lengths(1, 100), lengths(200, 1)).all()
-    assert filter_.report.left_out == {}
+def test_urls_and_markup() -> None:
+    pairs = [
+        ("https://example.org/a?b=c", "siehe dort"),
+        ("see", "www.example.org"),
+        ("someone@example.org", "jemand"),
+        ("<div class='a'><br/></div> x", "x"),
+        ("&nbsp;&amp;&#160; x", "x"),
+        ("<!-- nothing to see --> x", "x"),
+        ("see https://example.org for all of the details of it", "siehe dort"),
+        ("<Bus>", "a < b"),
+        ("R&D", "F&E; mehr"),
+        ("@home // & <", "x"),
+    ]
+    assert reasons(pairs, max_markup_share=0.5) == [MARKUP] * 6 + [""] * 4
+
+
+def test_a_long_line_of_nearly_markup_takes_no_time() -> None:
+    start = time.process_time()
+    lines = [
+        "x" * 100_000 + " @",
+        "<!-- " * 20_000,
+        "<a " * 30_000,
+        "&" * 100_000,
+        "a.b-" * 25_000 + "@",
+        "www." * 25_000,
+    ]
+    assert reasons([(line, "x") for line in lines], max_markup_share=0.5)[:5] == [""] * 5
+    assert time.process_time() - start < 5
+
+
+def test_share_of_letters() -> None:
+    pairs = [
+        ("12 34 56 %", "x"),
+        ("a 1 2 3 4", "x"),
+        ("a 1 2 3 4 5", "x"),
+        ("漢 1 2 3 4 5 6 7 8 9 1", "x"),
+        ("e\u0301 1 2 3 4", "x"),
+        ("हिं १ २ ३ ४ ५", "x"),
+    ]
+    assert reasons(pairs, min_letter_share=0.2) == [LETTERS, "", LETTERS, "", "", ""]
+
+
+@pytest.mark.parametrize(("languages", "pairs", "expected"), [
+    ("ja-en", [("これは庭園です。", "これは庭園です。")], [SCRIPT]),
+    ("ja-en", [("庭園は美しい。", "The Taiho Ritsuryo (大宝律令)"), ("ROUND1", "ROUND 1 (Bowling)")], ["", ""]),
+    ("ja-en", [("This is a garden.", "This is a garden.")], [SCRIPT]),
+    ("ru-en", [("Это вовсе не дом", "Это вовсе не дом"), ("It is no house", "x")], [SCRIPT, SCRIPT]),
+    ("ru-en", [("новый iPhone XS Max", "x"), ("Это", "Это")], ["", ""]),
+    ("zh-ja", [("これはかなだけです", "漢字漢字漢字"), ("漢字漢字漢字", "これは庭園です")], [SCRIPT, ""]),
+    ("tlh-en", [("Это не дом вовсе", "a house")], [""]),
+])  # fmt: skip
+def test_scripts(languages: str, pairs: list[tuple[str, str]], expected: list[str]) -> None:
+    assert reasons(pairs, *languages.split("-"), min_script_share=0.3) == expected
+
+
+def test_difference_in_length() -> None:
+    short, long = "twelve chars", "this line has a lot more characters than one would ever need to translate twelve"
+    assert reasons([(short, long), (long, short), (short, long[:60])], max_length_difference=3.0) == [
+        DIFFERENCE
+    ] * 2 + [""]
+    # As many more characters of a long line are no wonder.
+    assert reasons([(long * 5, long * 4), (short, long + short)], max_length_difference=3.0) == ["", DIFFERENCE]
+    assert reasons([("庭" * 30, "x" * 105), ("庭" * 30, "x" * 30)], "ja", "en", max_length_difference=1.0) == [
+        "",
+        DIFFERENCE,
+    ]
+
+
+def test_numbers() -> None:
+    pairs = [("Hotels (19)", "Hotels (6)"), ("35 dogs", "Hunde"), ("3 dogs", "drei Hunde"), ("2.5", "2,5"), ("a", "b")]
+    assert reasons(pairs, drop_different_numbers=True) == [NUMBERS, NUMBERS, "", "", ""]
+    assert reasons([("35匹の犬", "dogs"), ("35匹の犬", "43 dogs")], "ja", "en", drop_different_numbers=True) == [
+        "",
+        NUMBERS,
+    ]
+
+
+def test_punctuation() -> None:
+    pairs = [
+        ("What? (really)", "Was? (Wirklich)"),
+        ("“What”, she said; well…", "„Was“, sagte sie; nun..."),
+        ("What?", "Was!"),
+        ("a | b | c", "a, b, c"),
+    ]
+    assert reasons(pairs, max_different_punctuation=1) == ["", "", PUNCTUATION, PUNCTUATION]
+    pairs = [("何（本当）？「庭園」【注】", '[What] (really)? "Garden"'), ("ما هذا؟", "What is this?")]
+    assert reasons(pairs, max_different_punctuation=0) == ["", ""]
+
+
+def test_other_languages() -> None:
+    pairs = [("La casa que vimos ayer", "Das Haus von gestern"), ("The house", "La casa que vimos ayer"), ("a", "b")]
+    assert reasons(pairs, drop_other_languages=True) == [LANGUAGE, LANGUAGE, ""]
+
+
+def test_what_is_off_keeps_what_it_would_leave_out() -> None:
+    pairs = [("a", "a"), ("!" * 50, "x"), ("www.example.org", "x"), ("12", "43"), ("Это не дом вовсе", "x" * 900)]
+    pairs += [("La casa que vimos ayer", "x"), ("a?", "b!"), ("no " * 50, "x")]
+    assert reasons(pairs) == [""] * len(pairs)
+    assert all(reasons([pair], **FilterConfig(max_different_punctuation=0).model_dump()) != [""] for pair in pairs)
+
+
+def test_each_pair_is_judged_alone() -> None:
+    random = Random(1)
+    lines = ["", "a dog", "ein Hund", "12", "!!!!!!!!!", "Это не дом вовсе", "www.a.org", "La casa que vimos", "é" * 90]
+    pairs = [(random.choice(lines), random.choice(lines)) for _ in range(PAIRS_AT_ONCE + 200)]
+    filter_ = Filter(FilterConfig(), "en", "de")
+    together = filter_.by_text(pairs).tolist()
+    alone = {pair: filter_.by_text([pair]).tolist()[0] for pair in set(pairs)}
+    assert together == [alone[pair] for pair in pairs]
+    assert len(set(together)) > 5
+
+
+def test_the_first_reason_counts() -> None:
+    assert reasons([("12", "12"), ("", "")], **FilterConfig().model_dump()) == [IDENTICAL, EMPTY]
+    assert [code(reason) for reason in REASONS] == list(range(1, 1 + len(REASONS)))
 
 
 def test_lengths_at_the_limits() -> None:
     src = lengths(20, 21, 5, 0, 10, 11, 12, 12)
     tgt = lengths(20, 5, 21, 4, 1, 1, 3, 2)
-    keep = Filter(filter_ := FilterConfig(max_tokens=20, max_length_ratio=4.0)).by_length(src, tgt)
+    codes = Filter(FilterConfig(max_tokens=20, max_length_ratio=4.0), "en", "de").by_length(src, tgt)
     # 10 to 1 is too short to be judged, 12 to 3 is just within the ratio.
-    assert keep.tolist() == [True, False, False, False, True, False, True, False]
-    counted = Filter(filter_)
-    counted.by_length(src, tgt)
-    assert counted.report.left_out == {"empty": 1, "too long": 2, "length ratio": 2}
+    expected = [KEPT, code(TOO_LONG), code(TOO_LONG), code(EMPTY), KEPT, code(RATIO), KEPT, code(RATIO)]
+    assert codes.tolist() == expected
 
 
-def test_dev_keeps_everything_and_counts_blank_sides() -> None:
-    filter_ = Filter(None)
-    pairs = [("", "b"), ("a", "a"), ("a", "a")]
-    assert filter_.by_text(pairs) == pairs
-    assert filter_.by_length(lengths(0, 5000, 1), lengths(1, 1, 1)).all()
-    assert filter_.report.blank == {"src": 1, "tgt": 0}
-    assert filter_.report.left_out == {}
+def test_dev_keeps_everything() -> None:
+    filter_ = Filter(None, "en", "de")
+    assert not filter_.by_text([("", "b"), ("a", "a"), ("a", "a")]).any()
+    assert not filter_.by_length(lengths(0, 5000, 1), lengths(1, 1, 1)).any()
 
 
-def test_lines_with_unusual_characters_are_counted_by_side() -> None:
-    filter_ = Filter(None)
-    filter_.by_text([("a\rb\rc", "x"), ("a\u2028", "\u2029x"), ("plain", "\x00")] + [("a", "b")] * 10)
-    filter_.by_text([("d\r", "\ufffd")])
-    assert filter_.report.unusual["src"] == {
-        "carriage return": 2,
-        "line or paragraph separator (U+2028, U+2029)": 1,
-    }
-    assert filter_.report.unusual["tgt"] == {
-        "NUL": 1,
-        "line or paragraph separator (U+2028, U+2029)": 1,
-        "replacement character (U+FFFD)": 1,
-    }
+def test_no_pairs() -> None:
+    assert Filter(FilterConfig(), "en", "de").by_text([]).tolist() == []
 
 
-def test_seen_pairs_are_a_set() -> None:
-    random = Random(3)
-    seen, expected = SeenPairs(), set()
-    for _ in range(60):
-        chunk = [(str(random.randint(0, 900)), "x") for _ in range(random.randint(0, 40))]
-        is_new = []
-        for pair in chunk:
-            is_new.append(pair not in expected)
-            expected.add(pair)
-        assert seen.add(chunk).tolist() == is_new
-
-
-def report() -> DataReport:
-    return DataReport(
-        read=100,
-        kept=60,
-        left_out={"empty": 30, "too long": 10},
-        tokens={"src": 600, "tgt": 500},
-        unknown={"src": 6, "tgt": 0},
-        unusual={"src": {"NUL": 2}, "tgt": {}},
-    )
-
-
-def test_a_report_comes_back_from_json() -> None:
-    assert DataReport.from_json(report().to_json()) == report()
-    assert json.loads(report().to_json())["unknown_rate"] == {"src": 0.01, "tgt": 0.0}
-
-
-def test_a_report_for_a_person_fits_a_screen_and_has_every_figure() -> None:
-    lines = report().lines()
-    assert len(lines) < 24
-    assert max(map(len, lines)) <= 100
-    text = "\n".join(lines)
-    for figure in ("100", "60", "30  empty", "10  too long", "10.0 a line, 1 % unknown", "2  source lines with NUL"):
-        assert figure in text
-
-
-def test_too_much_left_out_is_an_error_with_reasons() -> None:
-    report().check(FilterConfig(max_filtered_share=0.4), "x.en")
-    with pytest.raises(
-        DataError, match=r"x.en: 40 of 100 pairs are left out \(empty 30, too long 10\), more than .*0.3"
-    ):
-        report().check(FilterConfig(max_filtered_share=0.3), "x.en")
-
-
-def test_nothing_left_is_an_error_whatever_the_limit() -> None:
-    with pytest.raises(DataError, match="nothing is left to train on"):
-        DataReport(read=5, left_out={"empty": 5}).check(FilterConfig(max_filtered_share=1.0), "x.en")
+def test_duplicates_are_of_the_pair_and_not_of_the_joined_text() -> None:
+    pairs = [("a b", "c"), ("a", "b c"), ("b c", "a"), ("a b", "c "), ("A b", "c"), ("a b ", "c")]
+    assert len({duplicate_key(pair, FilterConfig()) for pair in pairs}) == len(pairs)
+    near = FilterConfig(normalise_duplicates=True)
+    same = [("a b", "c"), ("A, b!", "C."), ("ab", " c ")]
+    assert len({duplicate_key(pair, near) for pair in same}) == 1
+    other = [("a b", "c"), ("a", "b c"), ("c", "a b"), ("a b 1", "c"), ("a b", "ç"), ("!", "c"), ("?", "c")]
+    assert len({duplicate_key(pair, near) for pair in other}) == len(other)

@@ -30,6 +30,9 @@ class Parrot:
         self.answers = dict(zip(SOURCES, answers, strict=True))
         self.weights = [weights] if weights else []
 
+    def into(self, language: str | None) -> "Parrot":
+        return self
+
     def translate(self, lines: list[str], progress: Callable[[int], Any] | None = None) -> list[Translation]:
         return [Translation(self.answers[line], 0.0, []) for line in lines]
 

@@ -27,7 +27,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
     for name, count in (("train", 300), ("dev", 20)):
         lines = [" ".join(random.choice(WORDS, random.integers(1, 20))) for _ in range(count)]
         (folder / f"{name}.a").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        (folder / f"{name}.b").write_text("".join(f"{line.upper()}\n" for line in lines), encoding="utf-8")
+        (folder / f"{name}.b").write_text("".join(f"{line[::-1]}\n" for line in lines), encoding="utf-8")
     source = {name: [{"src": str(folder / f"{name}.a"), "tgt": str(folder / f"{name}.b")}] for name in ("train", "dev")}
     return Config.model_validate(
         {
@@ -68,18 +68,19 @@ def test_a_rehearsed_run_is_bitwise_the_run_without(config: Config, prepared: Pr
 def test_the_batches_tried_are_the_largest(prepared: Prepared) -> None:
     with prepared.batches.start(max_epochs=1) as batches:
         epoch = list(batches)
-    tried = prepared.trial_batches()
-    assert tried[0].num_cells == max(batch.num_cells for batch in epoch)
+    sizes = prepared.batches.sizes()
+    assert sizes.largest.num_cells == max(batch.num_cells for batch in epoch)
     longest = max(max(batch.src_BS.size(1), batch.tgt_in_BT.size(1)) for batch in epoch)
-    assert longest in (max(batch.src_BS.size(1), batch.tgt_in_BT.size(1)) for batch in tried)
-    assert prepared.mean_cells() == pytest.approx(np.mean([batch.num_cells for batch in epoch]))
+    assert longest == max(sizes.longest.src_BS.size(1), sizes.longest.tgt_in_BT.size(1))
+    assert sizes.mean_cells == pytest.approx(np.mean([batch.num_cells for batch in epoch]))
 
 
 def test_it_says_what_the_run_will_need(config: Config, prepared: Prepared, tmp_path: Path) -> None:
     step = make_step(config, prepared)
     found = rehearse(config, prepared, step, RunDir(tmp_path / "run"))
-    largest = prepared.trial_batches()[0].num_cells
-    assert found.training_seconds == pytest.approx(found.step_seconds * prepared.mean_cells() / largest * 40)
+    sizes = prepared.batches.sizes()
+    mean_share = sizes.mean_cells / sizes.largest.num_cells
+    assert found.training_seconds == pytest.approx(found.step_seconds * mean_share * 40)
     assert found.validation_seconds > 0
     # 2 last, 1 best, 1 being written; the file of weights and moments that a checkpoint is, but for some headers.
     assert found.disk_bytes == 4 * 12 * count_parameters(step.model)["total"]

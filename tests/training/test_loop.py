@@ -38,7 +38,7 @@ def test_max_epochs_ends_the_run_and_no_batch_is_lost(tmp_path: Path) -> None:
     config = toy_config(max_steps=100, max_epochs=2, accumulation_steps=4)
     position = trainer(config, tmp_path).train()
     assert position.step == 3  # 10 micro-batches in steps of 4, 4 and 2
-    assert (position.epoch, position.pairs) == (1, 30)
+    assert position.place[:2] == (1, 30)
 
 
 def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import torch
 
 from mtformer.config.schema import Config, DataConfig, ModelConfig, TrainingConfig
 from mtformer.data.batches import Batch, make_batch
+from mtformer.data.mixture import Place
 from mtformer.model.transformer import Transformer
 from mtformer.training.ranks import ALONE, Ranks
 from mtformer.training.step import TrainingStep
@@ -25,21 +26,22 @@ def toy_config(**training: object) -> Config:
     )
 
 
-def toy_batch(seed: int, num_pairs: int = 6, epoch: int = 0) -> Batch:
+def toy_batch(seed: int, num_pairs: int = 6) -> Batch:
     generator = torch.Generator().manual_seed(seed)
     rows = [torch.randint(4, VOCAB, (length,), generator=generator).tolist() for length in range(2, 2 + num_pairs)]
-    return replace(make_batch([(row, row[::-1]) for row in rows]), epoch=epoch)
+    return make_batch([(row, row[::-1]) for row in rows])
 
 
-def toy_batches(epoch: int, pairs: int, max_epochs: int | None = None) -> Iterator[Batch]:
-    """Five batches an epoch; the first `pairs` pairs of the first epoch are passed over."""
+def toy_batches(place: Place, step: int, max_epochs: int | None = None) -> Iterator[Batch]:
+    """Five batches an epoch, from that place on."""
+    epoch, pairs = place.epoch, place.pairs
     while max_epochs is None or epoch < max_epochs:
         end = 0
         for number in range(BATCHES_IN_EPOCH):
-            batch = toy_batch(1000 * epoch + number, epoch=epoch)
+            batch = toy_batch(1000 * epoch + number)
             end += batch.num_pairs
             if end > pairs:
-                yield replace(batch, end=(epoch, end))
+                yield replace(batch, end=Place(epoch, end))
         epoch, pairs = epoch + 1, 0
 
 

@@ -1,0 +1,240 @@
+"""`mtformer data clean`."""
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mtformer.cli.eval_command import PRECISION_HELP
+
+if TYPE_CHECKING:
+    from mtformer.config.schema import Config
+    from mtformer.data.clean import Rows, Scoring
+    from mtformer.data.report import DataReport, Pair
+    from mtformer.decoding.translator import Translator
+    from mtformer.text.tokenizer import TokenizerPair
+
+CONFIG_SUFFIXES = (".yaml", ".yml")
+log = logging.getLogger("mtformer")
+
+
+def clean(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CONFIG_OR_FILES... OUT [SECTION.KEY=VALUE]...",
+            help="A config or run directory, two parallel files, or one TSV or JSONL file; then the new folder.",
+            show_default=False,
+        ),
+    ],
+    src_lang: Annotated[
+        str | None, typer.Option("--src-lang", help="With files: code of the source language.", show_default=False)
+    ] = None,
+    tgt_lang: Annotated[
+        str | None, typer.Option("--tgt-lang", help="With files: code of the target language.", show_default=False)
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            "--tokenizer",
+            metavar="FOLDER",
+            help="Tokenizers for the limits in tokens; default: the config's models, or the run's.",
+            show_default=False,
+        ),
+    ] = None,
+    gz: Annotated[bool, typer.Option("--gz", help="Write texts as .gz.")] = False,
+    score_with: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--score-with",
+            metavar="RUN",
+            help="Score what is kept by this model; given twice, the second translates back: both must agree.",
+            show_default=False,
+        ),
+    ] = None,
+    keep_share: Annotated[
+        float | None,
+        typer.Option("--keep-share", help="Keep only this share of the scored pairs, the best.", show_default=False),
+    ] = None,
+    min_score: Annotated[
+        float | None, typer.Option("--min-score", help="Keep only pairs of at least this score.", show_default=False)
+    ] = None,
+    device: Annotated[str, typer.Option(help="Of scoring: auto, cpu or cuda.")] = "auto",
+    precision: Annotated[str, typer.Option(help="Of scoring. " + PRECISION_HELP)] = "fp32",
+) -> None:
+    """Write the training pairs that the filters keep, those they remove with the reason, and a report.
+
+    Scores are log-probabilities per token; of two models exp(-(|H1 - H2| + (H1 + H2) / 2)), H being minus that.
+    """
+    from tqdm import tqdm
+
+    from mtformer.data import clean as cleaning
+    from mtformer.errors import ConfigError
+
+    if len([word for word in words if not _is_override(word)]) < 2:
+        raise ConfigError("name what is to be cleaned, and then the folder to write")
+    config, run, folder = _asked(words, src_lang, tgt_lang)
+    languages, pairs = _corpus(config)
+    tokenizers = _tokenizers(config, run, tokenizer)
+    scoring = _scoring(score_with or [], languages, keep_share, min_score, device, precision)
+    if tokenizers is None:
+        log.info("no tokenizer, so max_tokens and max_length_ratio are not applied; name one with --tokenizer")
+    with tqdm(desc="clean", unit="pair", unit_scale=True, disable=None, leave=False) as bar:
+        report = cleaning.clean(
+            pairs,
+            languages,
+            config.data.filters,
+            folder,
+            tokenizers=tokenizers,
+            scoring=scoring,
+            packed=gz,
+            progress=bar.update,
+        )
+    _tell(report, folder, config.data.filters.max_filtered_share, tokenizers is not None)
+
+
+def _is_override(word: str) -> bool:
+    """section.key=value, and no path."""
+    name = word.partition("=")[0]
+    return name != word and "." in name and name.replace(".", "").replace("_", "").isalnum()
+
+
+def _asked(words: Sequence[str], src_lang: str | None, tgt_lang: str | None) -> "tuple[Config, Path | None, Path]":
+    """The config, or one made up for the files; the run when it is one; and the folder to write."""
+    from mtformer.config.loading import load_config
+    from mtformer.errors import ConfigError
+    from mtformer.rundir import RunDir
+
+    overrides = [word for word in words if _is_override(word)]
+    *what, folder = [word for word in words if not _is_override(word)]
+    first = Path(what[0])
+    if not first.is_dir() and first.suffix not in CONFIG_SUFFIXES:
+        if src_lang is None or tgt_lang is None:
+            raise ConfigError(f"{first}: no config (.yaml), so say by --src-lang and --tgt-lang what it is")
+        values: dict[str, Any] = {"src_lang": src_lang, "tgt_lang": tgt_lang, "train": [_source(what)]}
+        made_up = [f"data.{key}={json.dumps(value)}" for key, value in values.items()]
+        return load_config(os.devnull, [*made_up, *overrides]).config, None, Path(folder)
+    if src_lang is not None or tgt_lang is not None:
+        raise ConfigError("--src-lang and --tgt-lang are for files; a config names its languages itself")
+    if len(what) > 1:
+        raise ConfigError(f"{what[1]}: give one config, and then the folder to write")
+    run = first if first.is_dir() else None
+    path = RunDir.open(first).config if run is not None else first
+    return load_config(path, overrides).config, run, Path(folder)
+
+
+def _source(files: Sequence[str]) -> dict[str, str]:
+    from mtformer.errors import ConfigError
+
+    if len(files) > 2:
+        raise ConfigError("give a config, two parallel files, or one TSV or JSONL file, and then the folder to write")
+    if len(files) == 2:
+        return {"src": files[0], "tgt": files[1]}
+    return {"jsonl" if ".jsonl" in Path(files[0]).suffixes else "tsv": files[0]}
+
+
+def _corpus(config: "Config") -> "tuple[tuple[str, str], Iterator[Pair]]":
+    """The languages and the pairs of data.train."""
+    from mtformer.data.sources import describe, languages, read_pairs
+    from mtformer.errors import ConfigError
+
+    data = config.data
+    if not data.train:
+        raise ConfigError("data.train: no training data; name at least one source")
+    first = languages(data.train[0], data)
+    for source in data.train:
+        if languages(source, data) != first:
+            raise ConfigError(
+                f"{describe(source)}: is {'-'.join(languages(source, data))} and not {'-'.join(first)} as the first of "
+                "data.train; clean one direction at a time, by its files"
+            )
+    if data.corpora:
+        log.info("only data.train is cleaned; clean the files of data.corpora (%s) too", ", ".join(data.corpora))
+    return first, chain.from_iterable(read_pairs(source, data) for source in data.train)
+
+
+def _tokenizers(config: "Config", run: Path | None, folder: Path | None) -> "TokenizerPair | None":
+    from mtformer.rundir import RunDir
+    from mtformer.text.tokenizer import Tokenizer, TokenizerPair
+
+    if folder is not None or run is not None:
+        return TokenizerPair.load(folder if folder is not None else RunDir(run or "").tokenizer)
+    section = config.tokenizer
+    if section.src_model is None or not (section.joint or section.tgt_model):
+        return None
+    src = Tokenizer.load(section.src_model)
+    return TokenizerPair(src, src if section.tgt_model is None else Tokenizer.load(section.tgt_model))
+
+
+def _scoring(
+    runs: Sequence[Path],
+    languages: tuple[str, str],
+    keep_share: float | None,
+    min_score: float | None,
+    device: str,
+    precision: str,
+) -> "Scoring | None":
+    """Loads the models; None when none is named."""
+    from mtformer.errors import ConfigError
+
+    if not runs:
+        if keep_share is not None or min_score is not None:
+            raise ConfigError("--keep-share and --min-score go by scores; name a model with --score-with")
+        return None
+    if len(runs) > 2:
+        raise ConfigError("--score-with: give one run, or two, the second of which translates back")
+    if keep_share is not None and not 0 < keep_share <= 1:
+        raise ConfigError(f"--keep-share {keep_share:g}: is a share, above 0 and at most 1")
+    from mtformer.data.clean import Scoring
+
+    directions = (languages, (languages[1], languages[0]))
+    translators = [_load(run, one, device, precision) for run, one in zip(runs, directions, strict=False)]
+    return Scoring(lambda pairs: _rows(translators, pairs), keep_share, min_score)
+
+
+def _load(run: Path, languages: tuple[str, str], device: str, precision: str) -> "Translator":
+    from mtformer.decoding.translator import Translator
+    from mtformer.errors import ConfigError
+
+    translator = Translator.load(run, None, device, precision)
+    data = translator.data
+    assert data is not None
+    has_one = len(data.target_languages) == 1
+    if has_one and (data.src_lang, data.tgt_lang) != languages:
+        raise ConfigError(f"{run}: translates {data.src_lang}-{data.tgt_lang}, not {'-'.join(languages)}")
+    return translator.into(languages[1])
+
+
+def _rows(translators: "Sequence[Translator]", pairs: "Sequence[Pair]") -> "Rows":
+    """Of each pair the score and, when that is of two models, the log-probability per token of each."""
+    import numpy as np
+
+    from mtformer.data.clean import dual_scores
+
+    sides = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    turned = (sides, (sides[1], sides[0]))
+    found = []
+    for translator, (sources, targets) in zip(translators, turned, strict=False):
+        scored = translator.score(sources, targets)
+        found.append([one.log_probability / len(one.pieces) if one is not None else np.nan for one in scored])
+    columns = np.array(found)
+    if len(columns) == 2:
+        columns = np.stack([dual_scores(columns[0], columns[1]), *columns])
+    rows: Rows = columns.T
+    return rows
+
+
+def _tell(report: "DataReport", folder: Path, max_filtered_share: float, has_tokens: bool) -> None:
+    for line in report.lines():
+        if has_tokens or " tokens " not in line:
+            log.info("%s", line)
+    if not report.kept:
+        log.warning("%s: not one pair is kept; see removed.tsv there, and data.filters", folder)
+    elif report.left_out_share > max_filtered_share:
+        log.warning("more than data.filters.max_filtered_share %g is removed; see removed.tsv", max_filtered_share)
+    log.info("written: %s", folder)

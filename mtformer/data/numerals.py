@@ -1,0 +1,97 @@
+"""Whether two lines tell of the same numbers, however their languages write them."""
+
+import re
+
+DIGITS = re.compile(r"\d{1,18}")
+GROUPED = re.compile(r"(?<=\d)[.,'’\u00a0\u202f](?=\d{3}(?!\d))")
+"""What stands between thousands: 1,000 and 1.000 and 1'000."""
+SHORT_DATE = re.compile(r"(?<!\d)\d{1,2}[年月]")
+"""Years of an era, and months, which others name: 平成18年3月."""
+FULL_YEAR = re.compile(r"\d{3,4}年")
+ROMAN = re.compile(r"\b[IVXLC]{2,}\b|\b[VX]\b")
+ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
+SPELT_OUT = 12
+"""Up to here numbers are often written in letters; so are round ones: 20, 100, 3000, whose zeros do not count."""
+CALENDARS = frozenset((543, 621, 622))
+"""Years that Buddhist and Iranian calendars are ahead of, or behind, the Christian one."""
+CHARACTER_LANGUAGES = frozenset(("ja", "ko", "lzh", "wuu", "yue", "zh"))
+"""Languages that often write numbers in characters, 二十五, or count years by eras."""
+
+
+def numbers_differ(src: str, tgt: str, in_digits: bool) -> bool:
+    """Has a line a number where the other has another one, or more numbers without a counterpart than with one?
+
+    A number counts as another when they differ in zeros at the ends (2.5 million and 2,500,000), on the 12-hour clock,
+    as a short year, by calendar, or as a Roman numeral. Round numbers do not count, for they may be written in letters;
+    small ones only where both lines have as many that are left.
+
+    Args:
+        src, tgt: the lines.
+        in_digits: whether both languages write all others in digits. If not, small numbers never count, nor do numbers
+            that one line has and the other has not.
+    """
+    src_numbers, tgt_numbers = _numbers(src), _numbers(tgt)
+    if src_numbers == tgt_numbers:
+        return False
+    src_cores, tgt_cores = set(map(_core, src_numbers)), set(map(_core, tgt_numbers))
+    if src_cores == tgt_cores or _all_digits(src_numbers) == _all_digits(tgt_numbers):
+        return False
+    src_left = _unexplained([n for n in src_numbers if _core(n) not in tgt_cores], tgt_numbers, tgt)
+    tgt_left = _unexplained([n for n in tgt_numbers if _core(n) not in src_cores], src_numbers, src)
+    src_small, tgt_small = (sum(n <= SPELT_OUT for n in left) for left in (src_left, tgt_left))
+    if in_digits and src_small and src_small == tgt_small:
+        return True
+    src_large, tgt_large = (sum(_core(n) > SPELT_OUT for n in left) for left in (src_left, tgt_left))
+    if src_large and tgt_large:
+        return True
+    shared = sum(core > SPELT_OUT for core in src_cores & tgt_cores)
+    return in_digits and src_large + tgt_large > shared
+
+
+def _numbers(line: str) -> list[int]:
+    if "年" in line or "月" in line:
+        line = SHORT_DATE.sub("", line)
+    found = DIGITS.findall(GROUPED.sub("", line))
+    return [number for number in map(int, found) if number]
+
+
+def _core(number: int) -> int:
+    """Without zeros at its end."""
+    while number % 10 == 0:
+        number //= 10
+    return number
+
+
+def _all_digits(numbers: list[int]) -> list[str]:
+    """All digits but zeros, in any order: 3.5 is 35, and 2013-7-3 is 3.7.2013, however they are cut."""
+    return sorted("".join(map(str, numbers)).replace("0", ""))
+
+
+def _unexplained(numbers: list[int], others: list[int], other: str) -> list[int]:
+    """Those that no number of the other line is another way to write."""
+    if not numbers:
+        return numbers
+    if "年" in other and not FULL_YEAR.search(other):  # a year of an era
+        numbers = [number for number in numbers if not 100 <= number <= 2700]
+    written = {_roman(numeral) for numeral in ROMAN.findall(other)}
+    for number in others:
+        if number <= 24:  # 3 p.m. is 15:00
+            written |= {number - 12, number + 12} if number > 12 else {number + 12}
+        elif _is_year(number):  # 1968 is '68, the 1920s are the twenties
+            written |= {
+                number % 100,
+                *(number + years for years in CALENDARS),
+                *(number - years for years in CALENDARS),
+            }
+    short = {number for number in others if number < 100}
+    return [n for n in numbers if n not in written and not (_is_year(n) and n % 100 in short)]
+
+
+def _is_year(number: int) -> bool:
+    return 1000 <= number <= 2700
+
+
+def _roman(numeral: str) -> int:
+    values = [ROMAN_VALUES[letter] for letter in numeral]
+    pairs = zip(values, [*values[1:], 0], strict=True)
+    return sum(-value if value < after else value for value, after in pairs)

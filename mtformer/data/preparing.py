@@ -1,0 +1,376 @@
+"""Corpora are tokenised once: part after part, in parallel, going on where it was interrupted.
+
+The fingerprint of a corpus is a hash of the content of its files (not of their names or times: a copied corpus is
+found, a changed one is not), the tokenizers, the filters, and the version of the format. While it is made it stands
+in `FINGERPRINT.building`, where each finished part stays whatever happens, and a lock keeps others from making it too.
+"""
+
+import gc
+import hashlib
+import json
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from itertools import chain, islice
+from multiprocessing.connection import wait
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from mtformer.config.schema import DataConfig, FilterConfig, Source
+from mtformer.data import report as reports
+from mtformer.data.duplicates import hash_keys, repeated
+from mtformer.data.filters import DUPLICATE, REASONS, Filter, duplicate_key
+from mtformer.data.ragged import Ragged
+from mtformer.data.report import DataReport
+from mtformer.data.sources import describe, languages, read_pairs, source_fingerprint
+from mtformer.data.store import BLOCK_PAIRS, STORE, Contents, Pairs, Part, Store, write_part
+from mtformer.data.tokenising import count_tokens, tokenise
+from mtformer.errors import DataError
+from mtformer.rundir import atomic_file, sync, write_text
+from mtformer.text.tokenizer import TokenizerPair
+
+FORMAT_VERSION = 2
+PART_PAIRS = 200 * BLOCK_PAIRS
+PARTS_ALONE = 4
+"""So many parts are made before processes are started, which takes seconds."""
+log = logging.getLogger("mtformer")
+
+
+def prepare(
+    sources: Sequence[Source],
+    data: DataConfig,
+    tokenizers: TokenizerPair,
+    *,
+    is_training: bool,
+    keep_text: bool = True,
+) -> Store:
+    """Reads, filters and tokenises a corpus, or finds it in the cache.
+
+    Args:
+        sources: of the same two languages, read one after the other.
+        data: languages, filters, cache and workers.
+        tokenizers: whose ids are stored.
+        is_training: leave out what data.filters says; dev and test keep everything.
+        keep_text: also store the lines themselves.
+
+    Raises:
+        DataError: when a source is missing, damaged or empty, more than filters.max_filtered_share is left out, or
+            the cache cannot be written.
+    """
+    filters = data.filters if is_training else None
+    work = _Work(tokenizers, filters, languages(sources[0], data), keep_text)
+    work.filter()  # what it needs and is not there is told before anything is done
+    settings = {
+        "version": [FORMAT_VERSION, PART_PAIRS],
+        "sources": [source_fingerprint(source, data) for source in sources],
+        "tokenizers": [tokenizers.src.sha256, tokenizers.tgt.sha256],
+        "filters": filters.model_dump(exclude={"max_filtered_share"}) if filters is not None else None,
+        "languages": work.languages,
+        "keep_text": keep_text,
+    }
+    fingerprint = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
+    folder = cache_folder(data) / fingerprint
+    where = ", ".join(describe(source) for source in sources)
+    if not folder.is_dir():
+        with _told(folder), _alone(folder, where):
+            if not folder.is_dir():  # else another process has made it meanwhile
+                pairs = chain.from_iterable(read_pairs(source, data) for source in sources)
+                _make(folder, where, pairs, work, data.num_workers or os.cpu_count() or 1)
+    else:
+        log.info("%s: tokenised before, found in %s", where, folder)
+    store = Store(folder)
+    if filters is not None:
+        store.report.check(filters, where)
+    return store
+
+
+def cache_folder(data: DataConfig) -> Path:
+    """data.cache_dir, else the environment's MTFORMER_CACHE, else ~/.cache/mtformer."""
+    return Path(data.cache_dir or os.environ.get("MTFORMER_CACHE") or "~/.cache/mtformer").expanduser()
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"{folder.parent}: the tokenised corpus cannot be written: {error.strerror or error}; make room, lower "
+            "data.num_workers, or name another folder by data.cache_dir, as it may be; what is done is kept there"
+        ) from error
+
+
+@contextmanager
+def _alone(folder: Path, where: str) -> Iterator[None]:
+    """While another process makes the same corpus this one waits. The system frees the lock of one that is killed."""
+    path = folder.parent / ".locks" / folder.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        log.info("%s: another process is tokenising it; waiting for that", where)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+# ---- one part -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is done with each part."""
+
+    tokenizers: TokenizerPair
+    filters: FilterConfig | None
+    languages: tuple[str, str]
+    keep_text: bool
+
+    def filter(self) -> Filter:
+        """Made once in each process: some take seconds."""
+        return _filter(self.filters, self.languages)
+
+
+_filter = cache(lambda config, languages: Filter(config, *languages))
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What is known of a part that is done; its JSON is written last."""
+
+    pairs: int
+    longest: tuple[int, int]
+    report: DataReport
+    is_final: bool = False
+    """Duplicates are out of it."""
+
+    @classmethod
+    def of(cls, pairs: Pairs, report: DataReport) -> "_Made":
+        """Counts the tokens."""
+        longest = (int(pairs.src.lengths_B.max(initial=0)), int(pairs.tgt.lengths_B.max(initial=0)))
+        return cls(len(pairs), longest, count_tokens(report, pairs))
+
+    @classmethod
+    def read(cls, path: Path) -> "_Made":
+        """What `write` wrote."""
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return cls(
+            values["pairs"], tuple(values["longest"]), DataReport.from_dict(values["report"]), values["is_final"]
+        )
+
+    def write(self, path: Path) -> None:
+        """As JSON."""
+        write_text(path, json.dumps({**asdict(self), "report": self.report.to_dict()}))
+
+
+class _Paths:
+    """The files of a part while a corpus is made."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        name = f"part-{number:05d}"
+        self.arrow, self.made, self.keys = (folder / f"{name}{suffix}" for suffix in (".arrow", ".json", ".keys.npy"))
+
+
+def _make_part(work: _Work, folder: Path, number: int, lines: Sequence[reports.Pair], num_threads: int) -> None:
+    """Filters and tokenises some pairs and writes them, with a key of each by which duplicates are found."""
+    was_on = gc.isenabled()
+    gc.disable()  # a million small lists, none of them in a circle: to look for one costs a tenth of the time
+    try:
+        _make_part_of(work, _Paths(folder, number), lines, num_threads)
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _make_part_of(work: _Work, paths: _Paths, lines: Sequence[reports.Pair], num_threads: int) -> None:
+    pairs, kept, report = tokenise(
+        lines, work.filter(), work.tokenizers, keep_text=work.keep_text, num_threads=num_threads
+    )
+    if work.filters is not None and work.filters.drop_duplicates:
+        with atomic_file(paths.keys) as file, open(file, "wb") as opened:
+            np.save(opened, hash_keys(duplicate_key(pair, work.filters) for pair in kept))
+    _write_arrow(paths, pairs)
+    _Made.of(pairs, report).write(paths.made)
+
+
+def _write_arrow(paths: _Paths, pairs: Pairs) -> None:
+    if len(pairs):
+        with atomic_file(paths.arrow) as file:
+            write_part(file, pairs.blocks())
+    else:
+        paths.arrow.unlink(missing_ok=True)
+
+
+# ---- all parts ------------------------------------------------------------------------------------------------------
+
+
+def _make(folder: Path, where: str, pairs: Iterator[reports.Pair], work: _Work, num_workers: int) -> None:
+    building = folder.with_name(f"{folder.name}.building")
+    if (building / STORE).is_file():  # it was interrupted just before its end
+        _clear(building, folder)
+        return
+    goes_on = building.is_dir()
+    building.mkdir(parents=True, exist_ok=True)
+    log.info("%s: tokenising into %s%s", where, folder, ", going on where it was interrupted" if goes_on else "")
+    try:
+        num_parts = _make_parts(building, pairs, work, num_workers)
+        if not num_parts:
+            raise DataError(f"{where}: the corpus is empty: not one line was read")
+    except DataError:
+        shutil.rmtree(building, ignore_errors=True)  # the corpus is not as it should be: mended it is another one
+        raise
+    if work.filters is not None and work.filters.drop_duplicates:
+        _leave_out_duplicates(building, num_parts)
+    _finish(building, num_parts, work.keep_text)
+    _clear(building, folder)
+
+
+def _make_parts(building: Path, pairs: Iterator[reports.Pair], work: _Work, num_workers: int) -> int:
+    """Makes those that are not there yet, and returns how many there are."""
+    num_parts = num_new = 0
+    with _Pool(num_workers, work, building) as pool:
+        while chunk := list(islice(pairs, PART_PAIRS)):
+            if not _Paths(building, num_parts).made.is_file():
+                if num_new < PARTS_ALONE or num_workers == 1:
+                    _make_part(work, building, num_parts, chunk, num_workers)
+                else:
+                    pool.submit(num_parts, chunk)
+                num_new += 1
+            num_parts += 1
+            if num_parts % 20 == 0:
+                log.info("%s pairs tokenised", f"{num_parts * PART_PAIRS:,}")
+        pool.finish()
+    return num_parts
+
+
+def _leave_out_duplicates(building: Path, num_parts: int) -> None:
+    all_paths = [_Paths(building, number) for number in range(num_parts)]
+    num_keys = sum(_Made.read(paths.made).pairs for paths in all_paths)
+    for paths, is_repeated in zip(
+        all_paths, repeated((np.load(paths.keys) for paths in all_paths), num_keys), strict=True
+    ):
+        made, chosen = _Made.read(paths.made), np.flatnonzero(~is_repeated)
+        if made.is_final or len(chosen) == len(is_repeated):
+            continue
+        pairs = _read_arrow(paths)
+        if len(pairs) == len(is_repeated):  # else it was interrupted between writing this and writing that it is final
+            pairs = pairs.take(chosen)
+            _write_arrow(paths, pairs)
+        made.report.leave_out(DUPLICATE, len(is_repeated) - len(chosen))
+        replace(_Made.of(pairs, made.report), is_final=True).write(paths.made)
+
+
+def _read_arrow(paths: _Paths) -> Pairs:
+    import pyarrow as pa
+
+    from mtformer.data.store import from_arrow
+
+    if not paths.arrow.is_file():
+        return Pairs(Ragged.of([]), Ragged.of([]))
+    with pa.OSFile(str(paths.arrow)) as file:
+        reader = pa.ipc.open_file(file)
+        return Pairs.joined(from_arrow(reader.get_batch(number)) for number in range(reader.num_record_batches))
+
+
+def _finish(building: Path, num_parts: int, keep_text: bool) -> None:
+    """Writes store.json, with which a store is whole."""
+    parts, longest, report = [], (0, 0), DataReport()
+    all_paths = [_Paths(building, number) for number in range(num_parts)]
+    for paths in all_paths:
+        made = _Made.read(paths.made)
+        report += made.report
+        longest = (max(longest[0], made.longest[0]), max(longest[1], made.longest[1]))
+        if made.pairs:
+            parts.append(Part(paths.arrow.name, made.pairs, paths.arrow.stat().st_size))
+    report.left_out = {reason: report.left_out[reason] for reason in REASONS if reason in report.left_out}
+    write_text(building / STORE, Contents(parts, longest, keep_text, report).to_json())
+
+
+def _clear(building: Path, folder: Path) -> None:
+    """Takes away what was only needed on the way, and gives the folder its name."""
+    for path in building.iterdir():
+        if path.name != STORE and path.suffix != ".arrow":
+            path.unlink()
+    sync(building)
+    os.rename(building, folder)
+    sync(folder.parent)
+
+
+# ---- processes ------------------------------------------------------------------------------------------------------
+
+
+class _Pool:
+    """Processes that make parts, started when the first one is asked for; a few parts wait for them at most."""
+
+    def __init__(self, num_workers: int, work: _Work, building: Path) -> None:
+        self.num_workers, self.work, self.building = num_workers, work, building
+        self.executor: ProcessPoolExecutor | None = None
+        self.pending: deque[Future[None]] = deque()
+
+    def submit(self, number: int, chunk: Sequence[reports.Pair]) -> None:
+        """Has a part made."""
+        if self.executor is None:
+            # Not forked: this process may hold threads.
+            context = multiprocessing.get_context("spawn")
+            self.executor = ProcessPoolExecutor(self.num_workers, context, _begin, (self.work, self.building))
+        with _killed_told():
+            self.pending.append(self.executor.submit(_make_part_here, number, chunk))
+        self.finish(left=2 * self.num_workers)
+
+    def finish(self, left: int = 0) -> None:
+        """Waits until only so many parts are pending; raises what went wrong with one."""
+        while len(self.pending) > left:
+            with _killed_told():
+                self.pending.popleft().result()
+
+    def __enter__(self) -> "_Pool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.executor is not None:
+            self.executor.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _killed_told() -> Iterator[None]:
+    try:
+        yield
+    except BrokenProcessPool as error:
+        raise OSError(None, "a process that tokenises was killed (out of memory?)") from error
+
+
+_here: tuple[_Work, Path]
+
+
+def _begin(work: _Work, building: Path) -> None:
+    """In a new process: Ctrl-C is for the one that started it, and it ends when that one is gone."""
+    global _here
+    _here = (work, building)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end_with_parent() -> None:
+        wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+def _make_part_here(number: int, chunk: Sequence[reports.Pair]) -> None:
+    _make_part(*_here, number, chunk, num_threads=1)

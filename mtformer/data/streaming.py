@@ -1,0 +1,239 @@
+"""Training data that is read while it is trained on: nothing of it lies on the disk, and little in memory.
+
+Each corpus is an endless stream of records: its sources one after the other, and again from the beginning. An epoch is
+one buffer of records, of each stream as many as its weight says; they are filtered, tokenised and shuffled together.
+Duplicates are found among the records of a buffer, no further. How many records of each stream were taken tells where
+a run stands, and it goes on by passing over so many.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from mtformer.config.schema import DataConfig, Source
+from mtformer.data.duplicates import hash_keys
+from mtformer.data.filters import DUPLICATE, Filter, duplicate_key
+from mtformer.data.mixture import START, Place, Window
+from mtformer.data.order import permuted
+from mtformer.data.ragged import Ints
+from mtformer.data.report import DataReport, Pair
+from mtformer.data.sources import describe, languages, stream_fingerprint, stream_pairs
+from mtformer.data.store import Pairs
+from mtformer.data.tokenising import count_tokens, tokenise
+from mtformer.errors import DataError
+from mtformer.text.tokenizer import BOS, TokenizerPair
+
+PAIRS_AT_ONCE = 1 << 14
+"""Read as text, filtered and tokenised together."""
+NOWHERE = -1
+log = logging.getLogger("mtformer")
+
+
+class Stream:
+    """The records of a corpus, numbered from 0 and going on without end; what `Store` is to a corpus that is prepared.
+
+    Args:
+        name: of the corpus, for the log.
+        sources: of the same two languages.
+        data: languages, filters and threads.
+        tokenizers: whose ids are given.
+        keep_text: give the lines themselves too.
+
+    Raises:
+        DataError: when a file is missing.
+    """
+
+    def __init__(
+        self, name: str, sources: Sequence[Source], data: DataConfig, tokenizers: TokenizerPair, *, keep_text: bool
+    ) -> None:
+        self.name, self.sources, self.data, self.tokenizers, self.keep_text = name, sources, data, tokenizers, keep_text
+        self.where = ", ".join(map(describe, sources))
+        settings = {
+            "sources": [stream_fingerprint(source, data) for source in sources],
+            "filters": data.filters.model_dump(exclude={"max_filtered_share"}),
+        }
+        self.fingerprint = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
+        self.longest = (data.filters.max_tokens, data.filters.max_tokens)
+        """Tokens of the longest source and target that there may be."""
+        self.report = DataReport()
+        """Of all that this object has read."""
+        self._filter = Filter(data.filters, *languages(sources[0], data))
+        self._records = self._pass(0)
+        self._place = 0
+        """Number of the next of `_records`."""
+        self._size: int | None = None
+        """Records from one beginning to the next; known when the end was seen."""
+        self._passed = 0
+        """Those of the pass that ended last."""
+        self._told = 0
+        """Records read when the log was told last; it is told again when they are twice as many."""
+        self._last: tuple[int, int, Pairs] | None = None
+        self._lock = threading.Lock()
+
+    def read(self, start: int, end: int) -> Pairs:
+        """What is kept of the records from number `start` to number `end`, one at least.
+
+        They are kept until others are read, and not read twice when they are asked for again.
+
+        Raises:
+            DataError: as `stream_pairs`; when there are no records; when more than filters.max_filtered_share of the
+                first ones is left out.
+        """
+        with self._lock:
+            if self._last is None or self._last[:2] != (start, end):
+                self._last = None
+                pairs = self._read(start, end)
+                if start == 0:
+                    self.report.check(self.data.filters, f"{self.where}, in the first records")
+                    self._told = self.report.read
+                elif self.report.read >= 2 * self._told:
+                    self._tell("goes on")
+                self._last = (start, end, pairs)
+            return self._last[2]
+
+    def _read(self, start: int, end: int) -> Pairs:
+        if start != self._place:
+            self._records = self._pass(start % self._size if self._size else start)
+        place, self._place = start, NOWHERE  # where it stays when reading fails
+        keys: set[int] = set()
+        parts = []
+        while place < end:
+            pairs = list(islice(self._records, min(PAIRS_AT_ONCE, end - place)))
+            if pairs:
+                parts.append(self._keep(pairs, keys))
+                place += len(pairs)
+            else:
+                self._records = self._anew(place)
+                keys.clear()
+        self._place = end
+        return Pairs.joined(parts)
+
+    def _keep(self, pairs: Sequence[Pair], keys: set[int]) -> Pairs:
+        """Those that the filters leave and that have none of these keys; theirs are added."""
+        filters, num_threads = self.data.filters, self.data.num_workers or os.cpu_count() or 1
+        kept, lines, report = tokenise(
+            pairs, self._filter, self.tokenizers, keep_text=self.keep_text, num_threads=num_threads
+        )
+        if filters.drop_duplicates:
+            is_new = []
+            for key in hash_keys(duplicate_key(line, filters) for line in lines).tolist():
+                is_new.append(key not in keys)
+                keys.add(key)
+            report.leave_out(DUPLICATE, is_new.count(False))
+            kept = kept.take(np.flatnonzero(is_new))
+        self.report += count_tokens(report, kept)
+        return kept
+
+    def _pass(self, start: int) -> Iterator[Pair]:
+        """The records once, from this one on."""
+        num_before = 0
+        for source in self.sources:
+            num_before += yield from stream_pairs(source, self.data, max(0, start - num_before))
+        self._passed = num_before
+
+    def _anew(self, place: int) -> Iterator[Pair]:
+        """The records behind the end, which was just seen."""
+        if not self._passed:
+            raise DataError(f"{self.where}: the corpus is empty: not one line was read")
+        if self._size is None:
+            self._tell(f"has {self._passed:,} records, and begins anew")
+        self._size = self._passed
+        return self._pass(place % self._size)
+
+    def _tell(self, what: str) -> None:
+        report = self.report
+        self._told = report.read
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in report.left_out.items())
+        log.info(
+            "%s: %s; read so far %s, kept %s, left out: %s",
+            self.name, what, f"{report.read:,}", f"{report.kept:,}", reasons or "none",
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StreamCorpus:
+    """A stream and how it is used: what `mixture.Corpus` is to a store."""
+
+    name: str
+    store: Stream
+    weights: tuple[tuple[int, float], ...] = ((0, 1.0),)
+    """(from this step on, its part of a buffer, to the parts of the others), by ascending step."""
+    is_swapped: bool = False
+    """From its targets to its sources."""
+    tags: tuple[int, ...] = ()
+    """Ids before each source."""
+    start: int = BOS
+    """The id that a target starts with in the decoder: bos, or a language tag."""
+
+    def weight(self, step: int) -> float:
+        """At this step."""
+        return [weight for since, weight in self.weights if since <= step][-1]
+
+    def read(self, records: Ints) -> Pairs:
+        """What is kept of its records with these numbers, one behind the other, without tags."""
+        pairs = self.store.read(int(records[0]), int(records[-1]) + 1)
+        return pairs.swapped() if self.is_swapped else pairs
+
+    def longest(self) -> tuple[int, int]:
+        """Tokens that the longest source, tags counted, and the longest target may have."""
+        src, tgt = self.store.longest
+        return src + len(self.tags), tgt
+
+
+class StreamMixture:
+    """The order of all that is trained on, as `mixture.Mixture` tells it; `Place.taken` and windows count records.
+
+    The first buffer is read at once, so that what is wrong with the data is told before anything is trained.
+
+    Args:
+        corpora: at least one.
+        seed: of the run.
+        buffer_pairs: records of an epoch, which are shuffled together.
+
+    Raises:
+        DataError: as `Stream.read`.
+    """
+
+    def __init__(self, corpora: Sequence[StreamCorpus], seed: int, buffer_pairs: int) -> None:
+        self.corpora, self.seed, self.buffer_pairs = list(corpora), seed, buffer_pairs
+        first = next(self.windows(0, 0, self.begin(START)))
+        for corpus, records in zip(self.corpora, first.blocks, strict=True):
+            if len(records):
+                corpus.read(records)
+
+    def shares(self, step: int) -> list[float]:
+        """The part of each corpus in a buffer, with the weights of this step."""
+        weights = [corpus.weight(step) for corpus in self.corpora]
+        return [weight / sum(weights) for weight in weights]
+
+    def pairs_per_epoch(self, step: int) -> float:
+        """About so many pairs of a buffer are kept, with the weights of this step."""
+        kept = [1 - corpus.store.report.left_out_share for corpus in self.corpora]
+        return self.buffer_pairs * sum(share * one for share, one in zip(self.shares(step), kept, strict=True))
+
+    def begin(self, place: Place) -> dict[str, int]:
+        """Records of each stream before the place's epoch."""
+        return {corpus.name: (place.taken or {}).get(corpus.name, 0) for corpus in self.corpora}
+
+    def windows(self, epoch: int, since_step: int, taken: dict[str, int]) -> Iterator[Window]:
+        """The one window of an epoch.
+
+        Args:
+            epoch: its number.
+            since_step: see `Place`.
+            taken: see `begin`.
+        """
+        until = np.cumsum(self.shares(since_step))
+        # Where the parts of a buffer are no whole numbers, the lot says who gets the record; in the mean all is even.
+        lot = int(permuted(np.zeros(1, np.int64), 1 << 20, self.seed, "lot", epoch)[0]) / (1 << 20)
+        counts = np.diff(np.floor(self.buffer_pairs * until / until[-1] + lot).astype(np.int64), prepend=0).tolist()
+        after = {corpus.name: taken[corpus.name] + n for corpus, n in zip(self.corpora, counts, strict=True)}
+        records = [np.arange(taken[name], end) for name, end in after.items()]
+        yield Window(0, records, self.buffer_pairs, after)

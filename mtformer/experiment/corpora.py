@@ -1,0 +1,106 @@
+"""The corpora that a config names, tokenised, with their weights, tags and languages."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mtformer.config.schema import Config, CorpusConfig, DataConfig, Source
+from mtformer.data.mixture import Corpus
+from mtformer.data.preparing import prepare
+from mtformer.data.report import DataReport
+from mtformer.data.sources import languages
+from mtformer.data.streaming import Stream, StreamCorpus
+from mtformer.text.tags import tag_id, target
+from mtformer.text.tokenizer import TokenizerPair
+
+TRAIN, DEV = "train", "dev"
+
+
+@dataclass(frozen=True)
+class DevSet:
+    """Dev in one direction."""
+
+    corpus: Corpus
+    tgt_lang: str
+    sources: list[str]
+    references: list[str]
+
+
+def training_corpora(config: Config, tokenizers: TokenizerPair) -> list[Corpus]:
+    """Each corpus in each of its directions.
+
+    Raises:
+        DataError, ConfigError: when data or tokenizers are not as they should be.
+    """
+    return [
+        Corpus(store=prepare(sources, config.data, tokenizers, is_training=True, keep_text=needs_text(config)), **use)
+        for sources, use in _training(config, tokenizers)
+    ]
+
+
+def training_streams(config: Config, tokenizers: TokenizerPair) -> list[StreamCorpus]:
+    """As `training_corpora`, for data.streaming; nothing is read yet."""
+    return [
+        StreamCorpus(
+            store=Stream(use["name"], sources, config.data, tokenizers, keep_text=needs_text(config)),
+            **use,
+        )
+        for sources, use in _training(config, tokenizers)
+    ]
+
+
+def needs_text(config: Config) -> bool:
+    """Whether pairs are changed anew in each epoch, see `Changes`."""
+    return config.tokenizer.sampling_alpha > 0 or any(config.data.noise.model_dump().values())
+
+
+def _training(config: Config, tokenizers: TokenizerPair) -> Iterator[tuple[list[Source], dict[str, Any]]]:
+    """The sources of each training corpus in each of its directions, and how they are used."""
+    sections: dict[str, CorpusConfig] = dict(config.data.corpora)
+    if config.data.train:
+        sections = {TRAIN: CorpusConfig(sources=config.data.train), **sections}
+    for name, section in sections.items():
+        own = [tag_id(section.tag, tokenizers.src)] if section.tag is not None else []
+        for one in _in_each_direction(name, section.sources, config.data):
+            asked = target(config.data, tokenizers, one.tgt_lang)
+            use = {"name": one.name, "weights": tuple(section.weights), "is_swapped": one.is_swapped}
+            yield one.sources, {**use, "tags": (*asked.tags, *own), "start": asked.start}
+
+
+def dev_sets(config: Config, tokenizers: TokenizerPair) -> list[DevSet]:
+    """Dev in each of its directions; none without dev."""
+    sets = []
+    for one in _in_each_direction(DEV, config.data.dev, config.data):
+        asked = target(config.data, tokenizers, one.tgt_lang)
+        store = prepare(one.sources, config.data, tokenizers, is_training=False)
+        corpus = Corpus(one.name, store, is_swapped=one.is_swapped, tags=tuple(asked.tags), start=asked.start)
+        pairs = store.read_all()
+        sets.append(DevSet(corpus, one.tgt_lang, *(pairs.swapped() if one.is_swapped else pairs).text()))
+    return sets
+
+
+def reports(corpora: Sequence[Corpus | StreamCorpus]) -> Mapping[str, DataReport]:
+    """What was read for each (of a stream: until now), without those that are another one backwards."""
+    return {corpus.name: corpus.store.report for corpus in corpora if not corpus.is_swapped}
+
+
+@dataclass(frozen=True)
+class _Direction:
+    name: str
+    sources: list[Source]
+    tgt_lang: str
+    is_swapped: bool = False
+
+
+def _in_each_direction(name: str, sources: Sequence[Source], data: DataConfig) -> list[_Direction]:
+    """The sources by their languages; the direction is part of the name where there are several."""
+    by_languages: dict[tuple[str, str], list[Source]] = {}
+    for source in sources:
+        by_languages.setdefault(languages(source, data), []).append(source)
+    found = []
+    for (src, tgt), some in by_languages.items():
+        is_alone = len(by_languages) == 1 and not data.both_directions
+        found.append(_Direction(name if is_alone else f"{name}.{src}-{tgt}", some, tgt))
+        if data.both_directions:
+            found.append(_Direction(f"{name}.{tgt}-{src}", some, src, is_swapped=True))
+    return found

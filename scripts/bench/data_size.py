@@ -1,0 +1,176 @@
+"""What a corpus of any size costs: preparing, memory, the start of a run, a resume, and the loader's rate.
+
+    python scripts/bench/data_size.py --pairs 400000 20000000 --folder /some/disk
+
+The corpora are made of two parallel files by repetition, with a number in each line and words left out, so that no pair
+is like another. Each measurement is made in a process of its own. Delete the folder afterwards.
+"""
+
+import argparse
+import gzip
+import json
+import multiprocessing
+import random
+import resource
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mtformer.config.schema import DataConfig, TextFiles, TokenizerConfig
+from mtformer.data.batches import TrainingBatches
+from mtformer.data.mixture import Corpus, Mixture, Place
+from mtformer.data.preparing import prepare
+from mtformer.data.store import Store
+from mtformer.text.tokenizer import JOINT, TokenizerPair
+from mtformer.text.train import train_tokenizer
+
+DEFAULT_DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "multi30k"
+BATCH_TOKENS = 4096
+NUM_BATCHES = 3000
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--src", type=Path, default=DEFAULT_DATA / "train.en.gz", help="file of source sentences")
+    parser.add_argument("--tgt", type=Path, default=DEFAULT_DATA / "train.de.gz", help="file of target sentences")
+    parser.add_argument("--pairs", type=int, nargs="+", default=[400_000], help="sizes of the corpora")
+    parser.add_argument("--folder", type=Path, required=True, help="where corpora, caches and results go")
+    options = parser.parse_args()
+    for file in (options.src, options.tgt):
+        if not file.is_file():
+            parser.error(f"{file}: no such file; name two parallel files by --src and --tgt")
+    return options
+
+
+def lines(path: Path) -> list[str]:
+    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+        return file.read().splitlines()
+
+
+def make_corpus(options: argparse.Namespace, num_pairs: int, folder: Path) -> TextFiles:
+    """Two plain files of so many pairs; made once."""
+    paths = [folder / f"{num_pairs}.{side}" for side in ("src", "tgt")]
+    if not all(path.is_file() for path in paths):
+        folder.mkdir(parents=True, exist_ok=True)
+        sides, draw = [lines(path) for path in (options.src, options.tgt)], random.Random(1)
+        with paths[0].open("w", encoding="utf-8") as src, paths[1].open("w", encoding="utf-8") as tgt:
+            for number in range(num_pairs):
+                which = number % len(sides[0])
+                for file, side in zip((src, tgt), sides, strict=True):
+                    words = side[which].split(" ")
+                    if number >= len(sides[0]):
+                        words.pop(draw.randrange(len(words)))
+                        words.insert(draw.randrange(len(words) + 1), str(number))
+                    file.write(" ".join(words) + "\n")
+    return TextFiles(src=str(paths[0]), tgt=str(paths[1]))
+
+
+def config(source: TextFiles, folder: Path, filtered: bool) -> DataConfig:
+    filters: dict[str, Any] = {"max_filtered_share": 1.0}
+    if not filtered:
+        off = {"drop_identical": False, "max_length_difference": None, "max_length_ratio": None, "max_repeats": None}
+        filters |= {**off, "min_script_share": 0.0, "min_letter_share": 0.0, "max_markup_share": 1.0}
+        filters |= {"drop_different_numbers": False, "drop_other_languages": False}
+    return DataConfig.model_validate(
+        {"src_lang": "en", "tgt_lang": "de", "train": [source.model_dump()], "cache_dir": str(folder),
+         "filters": filters}
+    )  # fmt: skip
+
+
+def in_process(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    """What it returns, and the peak of its memory and its processor time, in a new process."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_report, args=(sender, function, *arguments))
+    process.start()
+    result: dict[str, Any] = receiver.recv()
+    process.join()
+    return result
+
+
+def _report(sender: Any, function: Callable[..., dict[str, Any]], *arguments: Any) -> None:
+    result = function(*arguments)
+    own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    cpu = sum(usage.ru_utime + usage.ru_stime for usage in (own, children))
+    sender.send({**result, "peak_mb": own.ru_maxrss / 1024, "workers_peak_mb": children.ru_maxrss / 1024, "cpu": cpu})
+
+
+def bare_tokenising(source: TextFiles, tokenizer_folder: Path, num_lines: int) -> dict[str, Any]:
+    """SentencePiece alone, on one thread, on lines that are in memory."""
+    tokenizer = TokenizerPair.load(tokenizer_folder).src
+    texts = []
+    for path in (source.src, source.tgt):
+        with open(path, encoding="utf-8") as file:
+            texts += [line.rstrip("\n") for line, _ in zip(file, range(num_lines), strict=False)]
+    begin = time.process_time()
+    tokenizer.encode(texts)
+    return {"seconds_a_pair": (time.process_time() - begin) / num_lines}
+
+
+def preparing(data: DataConfig, tokenizer_folder: Path) -> dict[str, Any]:
+    """Reads, filters, tokenises and writes all of it."""
+    begin = time.perf_counter()
+    store = prepare(data.train, data, TokenizerPair.load(tokenizer_folder), is_training=True, keep_text=False)
+    size = sum(path.stat().st_size for path in store.folder.iterdir())
+    return {"seconds": time.perf_counter() - begin, "pairs": len(store), "bytes": size, "folder": str(store.folder)}
+
+
+def loading(folder: str, middle: bool) -> dict[str, Any]:
+    """From nothing to the first batch, in the middle of the second epoch or at the start, and then many batches."""
+    begin = time.perf_counter()
+    store = Store(Path(folder))
+    training = TrainingBatches(Mixture([Corpus("train", store)], 1), BATCH_TOKENS)
+    place = Place(1, len(store) // 2) if middle else Place()
+    with training.start(place) as batches:
+        next(batches)
+        first = time.perf_counter() - begin
+        begin, tokens = time.perf_counter(), 0
+        for _ in range(NUM_BATCHES):
+            batch = next(batches)
+            tokens += batch.num_src_tokens + batch.num_tgt_tokens
+        rate = tokens / (time.perf_counter() - begin)
+    return {"first_batch_seconds": first, "tokens_per_second": rate}
+
+
+def measure(options: argparse.Namespace, num_pairs: int) -> Iterator[tuple[str, str]]:
+    """(what, figure) of one size."""
+    folder = options.folder / str(num_pairs)
+    source = make_corpus(options, num_pairs, folder)
+    tokenizers = folder / "tokenizer"
+    if not tokenizers.is_dir():
+        tokenizers.mkdir()
+        train_tokenizer(lines(options.src) + lines(options.tgt), TokenizerConfig(vocab_size=8000), tokenizers / JOINT)
+    bare = in_process(bare_tokenising, source, tokenizers, min(num_pairs, 200_000))["seconds_a_pair"]
+    for name, filtered in (("without filters", False), ("with the default filters", True)):
+        made = in_process(preparing, config(source, folder / f"cache-{filtered}", filtered), tokenizers)
+        share = bare * num_pairs / made["cpu"]
+        yield (
+            f"preparing {name}",
+            f"{made['seconds']:.0f} s, {num_pairs / made['seconds']:,.0f} pairs/s; processor time {made['cpu']:.0f} s, "
+            f"{share:.0%} of it what SentencePiece alone takes; peak {made['peak_mb']:.0f} MB, "
+            f"workers {made['workers_peak_mb']:.0f} MB; {made['pairs']:,} pairs kept, "
+            f"{made['bytes'] / made['pairs']:.0f} bytes each",
+        )
+    for name, middle in (("start", False), ("resume in mid-epoch", True)):
+        found = in_process(loading, made["folder"], middle)
+        yield (
+            name,
+            f"first batch after {found['first_batch_seconds']:.2f} s; {found['tokens_per_second']:,.0f} tokens/s; "
+            f"peak {found['peak_mb']:.0f} MB",
+        )
+
+
+def main() -> None:
+    options = parse_options()
+    for num_pairs in options.pairs:
+        print(f"## {num_pairs:,} pairs\n", flush=True)
+        for what, figure in measure(options, num_pairs):
+            print(f"- {what}: {figure}", flush=True)
+            with (options.folder / "data_size.jsonl").open("a") as file:
+                file.write(json.dumps({"pairs": num_pairs, "what": what, "figure": figure}) + "\n")
+        print(flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""`mtformer data check`: what it is given, what it writes, and how it ends."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from program import invoke
+
+from mtformer.data.check_report import CorpusReport
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    """Two clean parallel files."""
+    paths = (tmp_path / "a.en", tmp_path / "a.de")
+    for path in paths:
+        path.write_text("".join(f"{path.suffix} line {number}\n" for number in range(50)), encoding="utf-8")
+    return paths
+
+
+LANGUAGES = ("--src-lang", "en", "--tgt-lang", "de")
+
+
+def test_a_config_is_looked_at(corpus: Path, tmp_path: Path) -> None:
+    report, html = tmp_path / "new" / "report.json", tmp_path / "new" / "page.html"
+    words = [corpus / "small.yaml", "data.check.max_test_overlap=1", "--json", report, "--html", html]
+    result = invoke("data", "check", *words)
+    assert result.exit_code == 0, result.stderr
+    assert "train: 600 pairs" in result.stdout
+    assert "test.small in train: of 20 pairs" in result.stdout
+    assert "no tokenizer" in result.stdout
+    assert [one.pairs for one in CorpusReport.from_json(report.read_text(encoding="utf-8")).sets] == [600, 20, 20]
+    assert html.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+def test_a_run_brings_its_config_and_tokenizer(trained: tuple[Path, object], tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    result = invoke("data", "check", trained[0], "data.check.max_test_overlap=1", "--json", report)
+    assert result.exit_code == 0, result.stderr
+    values = json.loads(report.read_text(encoding="utf-8"))
+    assert values["has_tokenizer"]
+    assert values["sets"][0]["src"]["tokens_per_word"] > 1
+
+
+def test_the_models_of_a_config_and_a_folder_give_the_same(
+    corpus: Path, trained: tuple[Path, object], tmp_path: Path
+) -> None:
+    folder = trained[0] / "tokenizer"
+    written = []
+    for name, words in (
+        ("config", [f"tokenizer.src_model={folder / 'joint.model'}"]),
+        ("folder", ["--tokenizer", folder]),
+    ):
+        invoke("data", "check", corpus / "small.yaml", *words, "--json", tmp_path / name)
+        written.append((tmp_path / name).read_text(encoding="utf-8"))
+    assert written[0] == written[1]
+    assert json.loads(written[0])["has_tokenizer"]
+
+
+def test_a_broken_limit_is_one_line_and_exit_code_1(files: tuple[Path, Path], tmp_path: Path) -> None:
+    with files[0].open("ab") as file:
+        file.write(b"\xff\n")
+    result = invoke("data", "check", *files, *LANGUAGES, "--json", tmp_path / "r.json")
+    assert result.exit_code == 1
+    errors = [line for line in result.stderr.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1
+    assert "51 and 50 lines" in errors[0]
+    assert (tmp_path / "r.json").is_file()
+    with files[1].open("ab") as file:
+        file.write(b"x\n")
+    result = invoke("data", "check", *files, *LANGUAGES)
+    assert result.exit_code == 1
+    assert f"data.check.max_invalid_lines 0; mend them (the first: {files[0]}:51)" in result.stderr
+
+
+def test_files_by_themselves(files: tuple[Path, Path], tmp_path: Path) -> None:
+    tsv, jsonl = tmp_path / "pairs.tsv", tmp_path / "pairs.jsonl"
+    tsv.write_text("one\teins\ntwo\tzwei\n", encoding="utf-8")
+    jsonl.write_text('{"en": "one", "de": "eins"}\n', encoding="utf-8")
+    for words, pairs in ((files, 50), ([tsv], 2), ([jsonl], 1)):
+        result = invoke("data", "check", *words, *LANGUAGES)
+        assert result.exit_code == 0, result.stderr
+        assert f"train: {pairs} pairs" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["a.en", "a.de"], "--src-lang and --tgt-lang"),
+        (["a.en", "a.de", "a.fr", *LANGUAGES], "give a config, two parallel files"),
+        (["missing.en", "missing.de", *LANGUAGES], "missing.en: no such file"),
+        (["missing.yaml"], "missing.yaml: no such config file"),
+        (["empty.yaml"], "data names no corpus"),
+        (["empty.yaml", *LANGUAGES], "are for files"),
+        ([".", *LANGUAGES[:0]], "not a run directory"),
+        (["a.en", "a.de", *LANGUAGES, "--tokenizer", "nowhere"], "nowhere: no tokenizer here"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    words: list[str], message: str, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.yaml").write_text("data: {src_lang: en, tgt_lang: de}\n", encoding="utf-8")
+    result = invoke("data", "check", *words)
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert message in result.stderr
+
+
+def test_the_real_program_with_several_processes(files: tuple[Path, Path]) -> None:
+    config = files[0].parent / "c.yaml"
+    config.write_text(
+        f"data: {{src_lang: en, tgt_lang: de, num_workers: 2, train: [{{src: {files[0]}, tgt: {files[1]}}}]}}\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "mtformer", "data", "check", str(config)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert "train: 50 pairs" in result.stdout
+    assert result.stderr == "train: 50 pairs read\n"

@@ -1,0 +1,140 @@
+"""Several corpora, languages and directions in one model, through the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+from program import invoke
+
+from mtformer.decoding.translator import Translator
+from mtformer.rundir import RunDir
+from mtformer.text.tokenizer import TokenizerPair
+
+LONG = ["training.max_steps=8", "training.validate_every=8", "training.log_every=4", "training.average_last=0"]
+
+
+@pytest.fixture(scope="module", params=["source", "target"])
+def both(request: pytest.FixtureRequest, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """en-de in both directions, with a corpus of its own weight and tag that comes half as often from step 4 on."""
+    run = RunDir(tmp_path_factory.mktemp("runs") / request.param)
+    extra = f"[{{src: {corpus}/dev.en, tgt: {corpus}/dev.de}}]"
+    result = invoke(
+        "train", corpus / "small.yaml", *LONG, "data.both_directions=true", f"data.language_tags={request.param}",
+        f"data.corpora.bt={{sources: {extra}, weight: 4, weight_changes: [{{step: 4, weight: 2}}], tag: <bt>}}",
+        "--run-dir", run.path,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    assert "test_" not in result.stdout
+    assert "small.de-en" in result.stdout
+    return run
+
+
+def test_dev_and_test_have_scores_for_each_direction(both: RunDir) -> None:
+    rows = [json.loads(line) for line in both.metrics.read_text().splitlines()]
+    (dev,) = [row for row in rows if row["kind"] == "dev"]
+    assert dev["bleu"] == pytest.approx((dev["bleu en-de"] + dev["bleu de-en"]) / 2)
+    assert {path.name for path in (both.path / "eval").iterdir()} == {"small", "small.de-en"}
+
+
+def test_the_log_counts_each_corpus(both: RunDir) -> None:
+    rows = [json.loads(line) for line in both.metrics.read_text().splitlines()]
+    first = next(row for row in rows if row["kind"] == "train")
+    counts = {name: value for name, value in first.items() if name.startswith("pairs ")}
+    assert set(counts) == {f"pairs {name}.{way}" for name in ("bt", "train") for way in ("en-de", "de-en")}
+    assert counts["pairs train.en-de"] > 0
+    report = json.loads(both.data_report.read_text())
+    assert report["read"] == 620
+    assert report["corpora"]["bt.en-de"]["read"] == 20
+
+
+def test_the_tokenizer_has_the_tags_as_pieces(both: RunDir) -> None:
+    tokenizer = TokenizerPair.load(both.tokenizer).src
+    for tag in ("<2de>", "<2en>", "<bt>"):
+        assert tokenizer.id_pieces([tokenizer.piece_id(tag)]) == [tag]
+
+
+def test_the_language_is_chosen_by_to(both: RunDir, tmp_path: Path) -> None:
+    found = {}
+    for options in ((), ("--to", "de"), ("--to", "en")):
+        result = invoke("translate", both.path, *options, "--json", stdin=b"The man sleeps.\nA dog.\n")
+        assert result.exit_code == 0, result.stderr
+        found[options] = [json.loads(line)["score"] for line in result.stdout.splitlines()]
+    assert found[()] == found["--to", "de"] != found["--to", "en"]
+    result = invoke("translate", both.path, "--to", "fr", stdin=b"The man sleeps.\n")
+    assert (result.exit_code, result.stderr) == (
+        2, "error: this model does not translate to 'fr'; it was trained on de, en\n",
+    )  # fmt: skip
+
+
+def test_scores_of_search_are_those_of_score(both: RunDir, tmp_path: Path) -> None:
+    translator = Translator.load(both.path).into("en")
+    lines = ["Der Mann schläft.", "Ein Hund."]
+    found = translator.translate(lines, attention=True)
+    scored = translator.score(lines, [one.text for one in found])
+    for one, again in zip(found, scored, strict=True):
+        assert again is not None
+        assert one.attention is not None
+        assert len(one.attention.weights[0]) == len(one.attention.src_pieces)
+        if one.text and len(again.pieces) == len(one.pieces):
+            assert again.log_probability == pytest.approx(one.log_probability, abs=1e-3)
+    for name, line in (("src", lines[0]), ("tgt", found[0].text)):
+        (tmp_path / name).write_text(f"{line}\n")
+    result = invoke("score", both.path, tmp_path / "src", tmp_path / "tgt", "--to", "en")
+    assert result.exit_code == 0, result.stderr
+    assert float(result.stdout) == pytest.approx(scored[0].log_probability if scored[0] else None, abs=1e-3)
+
+
+def test_eval_in_a_direction(both: RunDir, corpus: Path, tmp_path: Path) -> None:
+    files = ("--src", corpus / "test.de", "--ref", corpus / "test.en")
+    result = invoke("eval", both.path, *files, "--to", "en", "--output", tmp_path)
+    assert result.exit_code == 0, result.stderr
+    whole = json.loads((both.evaluation("small.de-en") / "scores.json").read_text())["scores"][0]["value"]
+    (folder,) = tmp_path.iterdir()
+    assert json.loads((folder / "scores.json").read_text())["scores"][0]["value"] == whole
+
+
+def test_a_bundle_knows_its_languages(both: RunDir, tmp_path: Path) -> None:
+    result = invoke("export", both.path, "--output", tmp_path / "bundle")
+    assert result.exit_code == 0, result.stderr
+    outputs = [
+        invoke("translate", path, "--to", "en", stdin=b"Der Mann.\n").stdout
+        for path in (both.path, tmp_path / "bundle")
+    ]
+    assert outputs[0] == outputs[1] != ""
+
+
+def test_ctranslate2_takes_tags_before_the_source(both: RunDir, tmp_path: Path) -> None:
+    result = invoke("export", both.path, "--format", "ctranslate2", "--output", tmp_path / "ct2")
+    if both.path.name == "target":
+        assert result.exit_code == 2
+        assert "language_tags 'target'" in result.stderr
+        return
+    assert result.exit_code == 0, result.stderr
+    ours = invoke("translate", both.path, "--to", "en", "--json", stdin=b"Der Mann.\n")
+    theirs = invoke(
+        "translate", tmp_path / "ct2", "--backend", "ctranslate2", "--to", "en", "--json", stdin=b"Der Mann.\n"
+    )
+    assert theirs.exit_code == 0, theirs.stderr
+    one, other = json.loads(ours.stdout), json.loads(theirs.stdout)
+    assert (one["text"], one["score"]) == (other["text"], pytest.approx(other["score"], abs=1e-4))
+
+
+def test_resume_with_another_mixture_says_so(both: RunDir, corpus: Path) -> None:
+    overrides = ["data.both_directions=true", f"data.language_tags={both.path.name}", "data.corpora={}"]
+    result = invoke(
+        "train", corpus / "small.yaml", *LONG, *overrides, "training.max_steps=9", "--run-dir", both.path, "--resume"
+    )
+    assert result.exit_code == 0, result.stderr
+    assert "from here on not the same run" in result.stderr
+
+
+def test_a_tag_that_is_not_in_the_tokenizer(trained: tuple[Path, object], corpus: Path, tmp_path: Path) -> None:
+    model = trained[0] / "tokenizer" / "joint.model"
+    extra = f"{{sources: [{{src: {corpus}/dev.en, tgt: {corpus}/dev.de}}], tag: <bt>}}"
+    result = invoke(
+        "train", corpus / "small.yaml", f"tokenizer.src_model={model}", f"data.corpora.x={extra}",
+        "--run-dir", tmp_path / "run",
+    )  # fmt: skip
+    assert result.exit_code == 2
+    assert "the tokenizer has no piece '<bt>'; train it with tokenizer.user_symbols: ['<bt>']" in result.stderr
+    assert result.stderr.count("error:") == 1

@@ -1,0 +1,89 @@
+"""Characters by kind, counted in many lines at once as in each alone."""
+
+import unicodedata
+from random import Random
+
+import numpy as np
+import pytest
+
+from mtformer.data.characters import BLOCKS, FIRST_SCRIPT, SCRIPTS, SPACE, WEIGHTS, Alphabet, kinds, scripts_of
+
+
+@pytest.mark.parametrize(("language", "scripts"), [
+    ("de", {"Latin"}),
+    ("pt-BR", {"Latin"}),
+    ("ja", {"Han", "Kana"}),
+    ("sr", {"Latin", "Cyrillic"}),
+    ("sr-Latn", {"Latin"}),
+    ("zho_Hans", {"Han", "Bopomofo"}),
+    ("UK", {"Cyrillic"}),
+    ("tlh", set()),
+])  # fmt: skip
+def test_scripts_of_languages(language: str, scripts: set[str]) -> None:
+    assert scripts_of(language) == scripts
+
+
+@pytest.mark.parametrize(("script", "letters"), [
+    ("Latin", "aZßéłƀﬁＡ"), ("Greek", "αΩἄ"), ("Cyrillic", "яЇҐ"), ("Han", "漢々〇㐀𠀀"), ("Kana", "ひカーｶ"),
+    ("Hangul", "한ㅎ"), ("Arabic", "عپﻻ"), ("Hebrew", "אב"), ("Devanagari", "हि"), ("Thai", "ก้"),
+    ("Georgian", "ა"), ("Ethiopic", "አ"),
+])  # fmt: skip
+def test_letters_belong_to_their_script(script: str, letters: str) -> None:
+    assert {kinds()[ord(letter)] for letter in letters} == {FIRST_SCRIPT + SCRIPTS.index(script)}
+
+
+def test_signs_of_all_languages_are_of_no_script() -> None:
+    assert Alphabet("ru").count(["ªºµ"]).weight.tolist() == [0]
+
+
+def test_white_space_is_what_python_strips() -> None:
+    spaces = {chr(point) for point in np.flatnonzero(kinds() == SPACE)}
+    assert spaces == {chr(point) for point in range(0x110000) if chr(point).isspace()}
+
+
+def test_no_block_is_of_two_scripts() -> None:
+    points = [
+        point
+        for blocks in BLOCKS.values()
+        for block in blocks.split()
+        for point in range(int(block.split("-")[0], 16), int(block.split("-")[1], 16) + 1)
+    ]
+    assert len(points) == len(set(points))
+
+
+def slowly(line: str, own: set[str]) -> list[float]:
+    """The fields of Counts, a character at a time."""
+    length = visible = other = digits = weight = own_weight = 0.0
+    longest = run = 1
+    for place, character in enumerate(line):
+        kind = int(kinds()[ord(character)]) - FIRST_SCRIPT
+        script = SCRIPTS[kind] if kind >= 0 else None
+        category = unicodedata.category(character)
+        is_accent = script is None and (category[0] == "M" or character in "ªºµ")
+        length += 0 if is_accent else WEIGHTS.get(script or "", 1.0)
+        visible += not character.isspace()
+        digits += category == "Nd"
+        is_letter = script is not None or category[0] == "L"
+        other += not (is_letter or is_accent or character.isspace())
+        weight += WEIGHTS.get(script or "", 1.0) if is_letter and not is_accent else 0
+        own_weight += WEIGHTS.get(script or "", 1.0) if script in own else 0
+        is_same = place and line[place - 1] == character and category != "Nd" and not character.isspace()
+        run = run + 1 if is_same else 1
+        longest = max(longest, run)
+    return [length, visible, other, digits, weight, own_weight, longest]
+
+
+def test_counting_many_lines_is_counting_each() -> None:
+    random = Random(1)
+    alphabet = "aab  .!!ÄñяΩ漢漢かカ한ع12٣\u0301\u200b\u2028\nªϗ😀\ud800"
+    lines = ["", "a", "", "!!!!", "12  12"] + [
+        "".join(random.choices(alphabet, k=random.randint(0, 30))) for _ in range(300)
+    ]
+    counts = Alphabet("ja").count(lines)
+    for number, line in enumerate(lines):
+        assert [float(field[number]) for field in counts] == slowly(line, {"Han", "Kana"}), repr(line)
+
+
+def test_of_an_unknown_language_every_letter_is_its_own() -> None:
+    counts = Alphabet("tlh").count(["abc漢字 ϗ1", "1"])
+    assert counts.own.tolist() == counts.weight.tolist() == [3 + 2 * WEIGHTS["Han"] + 1, 0]

@@ -1,0 +1,216 @@
+"""A cleaned corpus: nothing is lost or moved, each pair stands in one place, and the folder is whole or not there."""
+
+import gzip
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from mtformer.config.schema import FilterConfig
+from mtformer.data import clean as cleaning
+from mtformer.data.clean import LOW_SCORE, Rows, Scoring, SeenKeys, clean, dual_scores
+from mtformer.data.filters import DUPLICATE, EMPTY, IDENTICAL, KEPT, REASONS, TOO_LONG, Filter
+from mtformer.data.report import DataReport
+from mtformer.errors import DataError
+from mtformer.text.tokenizer import TokenizerPair
+
+Pairs = list[tuple[str, str]]
+EN_DE = ("en", "de")
+
+
+@pytest.fixture
+def mixed() -> Pairs:
+    """Pairs that are good, and some for each of a few reasons, over several chunks."""
+    random = Random(1)
+    words = ["tree", "house", "green", "dog", "runs", "small", "light", "stone"]
+    lines = [" ".join(random.choices(words, k=random.randint(2, 6))) for _ in range(cleaning.PAIRS_AT_ONCE + 700)]
+    pairs = [(line, f"{line} Baum") for line in lines]
+    pairs[5], pairs[700], pairs[4500] = ("", "x"), ("same", "Same."), ("35 dogs", "43 Hunde")
+    return pairs
+
+
+def read(folder: Path, name: str) -> list[str]:
+    return (folder / name).read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def removed(folder: Path) -> list[tuple[str, int, str, str]]:
+    rows = [row.split("\t") for row in read(folder, "removed.tsv")]
+    return [(reason, int(number), src, tgt) for reason, number, src, tgt in rows]
+
+
+def test_each_pair_stands_in_one_place_and_in_order(mixed: Pairs, tmp_path: Path) -> None:
+    out, done = tmp_path / "new" / "out", list[int]()
+    report = clean(iter(mixed), EN_DE, FilterConfig(), out, progress=done.append)
+    assert {path.name for path in out.iterdir()} == {"kept.en", "kept.de", "removed.tsv", "report.json"}
+    gone = removed(out)
+    assert [(src, tgt) for _, _, src, tgt in gone] == [mixed[number - 1] for _, number, _, _ in gone]
+    numbers = [number for _, number, _, _ in gone]
+    assert numbers == sorted(set(numbers))
+    kept = [pair for number, pair in enumerate(mixed, start=1) if number not in set(numbers)]
+    assert list(zip(read(out, "kept.en"), read(out, "kept.de"), strict=True)) == kept
+    assert sum(done) == report.read == len(mixed)
+    assert (report.kept, report.left_out) == (len(kept), {r: [g[0] for g in gone].count(r) for r in report.left_out})
+    assert DataReport.from_json((out / "report.json").read_text(encoding="utf-8")) == report
+
+
+def test_what_is_removed_is_what_the_filters_say_and_what_stood_before(mixed: Pairs, tmp_path: Path) -> None:
+    clean(iter(mixed), EN_DE, FilterConfig(), tmp_path / "out")
+    codes = Filter(FilterConfig(), *EN_DE).by_text(mixed).tolist()
+    reasons = {number: reason for reason, number, _, _ in removed(tmp_path / "out")}
+    seen: set[tuple[str, str]] = set()
+    for number, (pair, code) in enumerate(zip(mixed, codes, strict=True), start=1):
+        expected = REASONS[code - 1] if code != KEPT else DUPLICATE if pair in seen else None
+        assert reasons.get(number) == expected, pair
+        if code == KEPT:
+            seen.add(pair)
+    assert set(reasons.values()) == {EMPTY, IDENTICAL, "different numbers", DUPLICATE}
+
+
+def test_duplicates_by_their_normal_form_or_not_at_all(tmp_path: Path) -> None:
+    pairs = [("a dog", "ein Hund"), ("A dog.", "Ein Hund."), ("a dog", "ein Hund")]
+    for name, settings, kept in (
+        ("off", {"drop_duplicates": False}, 3),
+        ("exact", {}, 2),
+        ("near", {"normalise_duplicates": True}, 1),
+    ):
+        config = FilterConfig.model_validate(settings)
+        assert clean(iter(pairs), EN_DE, config, tmp_path / name).kept == kept
+
+
+def test_limits_in_tokens_need_tokenizers(pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path) -> None:
+    config = FilterConfig(max_tokens=20, max_length_ratio=1.2)
+    without = clean(iter(pairs), EN_DE, config, tmp_path / "without")
+    assert without.kept == len(pairs)
+    assert without.tokens == {"src": 0, "tgt": 0}
+    report = clean(iter(pairs), EN_DE, config, tmp_path / "with", tokenizers=tokenizers)
+    src, tgt = (tokenizers.src.encode([pair[side] for pair in pairs]) for side in (0, 1))
+    expected = Filter(config, *EN_DE).by_length(
+        *(np.array(list(map(len, side)), dtype=np.int32) for side in (src, tgt))
+    )
+    assert [number for _, number, _, _ in removed(tmp_path / "with")] == (np.flatnonzero(expected) + 1).tolist()
+    assert report.left_out[TOO_LONG] > 0
+    assert report.tokens == {
+        name: sum(len(line) for line, code in zip(side, expected, strict=True) if code == KEPT)
+        for name, side in (("src", src), ("tgt", tgt))
+    }
+
+
+def test_breaks_and_tabs_in_a_line_keep_the_files_whole(tmp_path: Path) -> None:
+    pairs = [("a\nb\tc\u2028d\r", "ein B"), ("x\ty", "\n")]
+    clean(iter(pairs), EN_DE, FilterConfig(), tmp_path / "out")
+    assert (tmp_path / "out" / "kept.en").read_bytes().decode() == "a b\tc\u2028d\r\n"
+    assert (tmp_path / "out" / "removed.tsv").read_bytes().decode() == "empty\t2\tx y\t \n"
+
+
+def test_packed_files_hold_the_same_and_depend_on_nothing_else(mixed: Pairs, tmp_path: Path) -> None:
+    for name in ("plain", "one", "two"):
+        clean(iter(mixed), EN_DE, FilterConfig(), tmp_path / name, packed=name != "plain")
+    for name in ("kept.en", "kept.de", "removed.tsv"):
+        packed = (tmp_path / "one" / f"{name}.gz").read_bytes()
+        assert gzip.decompress(packed) == (tmp_path / "plain" / name).read_bytes()
+        assert packed == (tmp_path / "two" / f"{name}.gz").read_bytes()
+
+
+def test_one_language_on_both_sides(tmp_path: Path) -> None:
+    clean(iter([("a dog", "one dog")]), ("en", "en"), FilterConfig(), tmp_path / "out")
+    assert (read(tmp_path / "out", "kept.src"), read(tmp_path / "out", "kept.tgt")) == (["a dog"], ["one dog"])
+
+
+def test_whole_or_not_at_all(mixed: Pairs, tmp_path: Path) -> None:
+    def broken() -> Iterator[tuple[str, str]]:
+        yield from mixed
+        raise DataError("a.en:9: not UTF-8")
+
+    with pytest.raises(DataError, match="not UTF-8"):
+        clean(broken(), EN_DE, FilterConfig(), tmp_path / "out")
+    with pytest.raises(DataError, match="not one line was read"):
+        clean(iter([]), EN_DE, FilterConfig(), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_replaced_and_what_cannot_be_written_is_told(mixed: Pairs, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DataError, match=f"{tmp_path}/file: exists already; name another folder"):
+        clean(iter(mixed), EN_DE, FilterConfig(), tmp_path / "file")
+    with pytest.raises(DataError, match=f"{tmp_path}/file/out: cannot be written: .*; make room, or name another"):
+        clean(iter(mixed), EN_DE, FilterConfig(), tmp_path / "file" / "out")
+
+
+def by_length(pairs: Sequence[tuple[str, str]]) -> Rows:
+    """Scores that are the longer the lines are; those with `stone stone` cannot be scored."""
+    return np.array([[math.nan if "stone stone" in src else len(src), 7.5] for src, _ in pairs]).reshape(-1, 2)
+
+
+def unscored(pairs: Pairs, tmp_path: Path) -> Pairs:
+    """What the filters alone keep."""
+    clean(iter(pairs), EN_DE, FilterConfig(), tmp_path / "unscored")
+    return list(zip(read(tmp_path / "unscored", "kept.en"), read(tmp_path / "unscored", "kept.de"), strict=True))
+
+
+def test_scores_alone_remove_nothing(mixed: Pairs, tmp_path: Path) -> None:
+    report = clean(iter(mixed), EN_DE, FilterConfig(), tmp_path / "out", scoring=Scoring(by_length))
+    kept = unscored(mixed, tmp_path)
+    assert read(tmp_path / "out", "kept.en") == [src for src, _ in kept]
+    rows = ["nan\t7.500000" if "stone stone" in src else f"{len(src):.6f}\t7.500000" for src, _ in kept]
+    assert read(tmp_path / "out", "scores.tsv") == rows
+    assert any(row.startswith("nan") for row in rows)
+    assert LOW_SCORE not in report.left_out
+
+
+def test_least_score(mixed: Pairs, tmp_path: Path) -> None:
+    report = clean(iter(mixed), EN_DE, FilterConfig(), tmp_path / "out", scoring=Scoring(by_length, min_score=17))
+    kept = unscored(mixed, tmp_path)
+    stays = [src for src, _ in kept if "stone stone" not in src and len(src) >= 17]
+    assert read(tmp_path / "out", "kept.en") == stays
+    assert len(read(tmp_path / "out", "scores.tsv")) == len(stays) < len(kept)
+    assert report.left_out[LOW_SCORE] == len(kept) - len(stays)
+
+
+@pytest.mark.parametrize("share", [0.001, 0.5, 1.0])
+def test_the_best_share_wherever_it_stands(share: float, mixed: Pairs, tmp_path: Path) -> None:
+    report = clean(iter(mixed), EN_DE, FilterConfig(), tmp_path / "out", scoring=Scoring(by_length, keep_share=share))
+    kept = [src for src, _ in unscored(mixed, tmp_path) if "stone stone" not in src]
+    stays = read(tmp_path / "out", "kept.en")
+    assert len(stays) == report.kept == round(share * len(kept))
+    assert sorted(map(len, stays)) == sorted(map(len, kept))[len(kept) - len(stays) :]
+    chosen = set(stays)
+    assert stays == [src for src in kept if src in chosen][: len(stays)] or len(chosen) < len(stays)
+    numbers = [number for _, number, _, _ in removed(tmp_path / "out")]
+    assert numbers == sorted(numbers)
+    assert len(numbers) + len(stays) == report.read
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "kept.en", "kept.de", "removed.tsv", "report.json", "scores.tsv",
+    }  # fmt: skip
+
+
+def test_dual_scores_by_hand() -> None:
+    scores = dual_scores(np.array([0.0, -1.0, -1.0, -4.0]), np.array([0.0, -1.0, -3.0, math.nan]))
+    assert scores[:3].tolist() == pytest.approx([1.0, math.exp(-1), math.exp(-4)])
+    assert math.isnan(scores[3])
+
+
+def test_seen_keys_are_a_set() -> None:
+    random = Random(3)
+    seen, expected = SeenKeys(), set[int]()
+    for _ in range(60):
+        keys = [
+            random.choice([random.randint(0, 900), 2**64 - 1 - random.randint(0, 5)])
+            for _ in range(random.randint(0, 40))
+        ]
+        has_stood = []
+        for key in keys:
+            has_stood.append(key in expected)
+            expected.add(key)
+        assert seen.add(np.array(keys, dtype=np.uint64)).tolist() == has_stood
+    assert sum(map(len, seen._arrays)) == len(expected)
+    assert len(seen._arrays) < 12
+
+
+def test_the_report_is_json_with_reasons_in_order(mixed: Pairs, tmp_path: Path) -> None:
+    clean(iter(mixed), EN_DE, FilterConfig(), tmp_path / "out", scoring=Scoring(by_length, min_score=17))
+    left_out = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["left_out"]
+    assert list(left_out) == [EMPTY, IDENTICAL, "different numbers", DUPLICATE, LOW_SCORE]

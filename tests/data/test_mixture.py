@@ -1,0 +1,169 @@
+"""Corpora in their shares: each pair as often as its weight says, in an order that hangs on seed and epoch alone."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mtformer.config.schema import DataConfig
+from mtformer.data import store as store_module
+from mtformer.data.batches import Batch, TrainingBatches
+from mtformer.data.mixture import Corpus, Mixture, Place
+from mtformer.data.preparing import prepare
+from mtformer.data.store import Store
+from mtformer.errors import DataError
+from mtformer.text.tokenizer import BOS, TokenizerPair
+
+Lines = list[tuple[str, str]]
+BLOCK = 10
+
+
+@pytest.fixture
+def stores(
+    corpus: Callable[..., DataConfig], pairs: Lines, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
+) -> list[Store]:
+    """Of 400, 100 and 35 pairs, in blocks of 10."""
+    monkeypatch.setattr(store_module, "BLOCK_PAIRS", BLOCK)
+    found = []
+    for start, end in ((0, 400), (400, 500), (500, 535)):
+        data = corpus(pairs[start:end])
+        found.append(prepare(data.train, data, tokenizers, is_training=True))
+    return found
+
+
+def taken(mixture: Mixture, num_epochs: int, since_step: int = 0) -> list[Counter[int]]:
+    """How often each corpus's blocks come."""
+    counts = [Counter[int]() for _ in mixture.corpora]
+    state = mixture.begin(Place())
+    for epoch in range(num_epochs):
+        for window in mixture.windows(epoch, since_step, state):
+            for count, blocks in zip(counts, window.blocks, strict=True):
+                count.update(blocks.tolist())
+            after = window.taken_after
+        state = after
+    return counts
+
+
+def test_one_corpus_comes_once_an_epoch_in_windows_of_like_size(stores: list[Store]) -> None:
+    mixture = Mixture([Corpus("a", stores[0])], 1, window_pairs=130)
+    orders = []
+    for epoch in range(3):
+        windows = list(mixture.windows(epoch, 0, mixture.begin(Place(epoch))))
+        assert sorted(window.num_pairs for window in windows) == [130, 130, 140]
+        orders.append(np.concatenate([window.blocks[0] for window in windows]).tolist())
+        assert sorted(orders[-1]) == list(range(40))
+    assert orders[0] != orders[1] != orders[2]
+    again = Mixture([Corpus("a", stores[0])], 1, window_pairs=130)
+    assert np.concatenate([w.blocks[0] for w in again.windows(1, 0, again.begin(Place(1)))]).tolist() == orders[1]
+    other = Mixture([Corpus("a", stores[0])], 2, window_pairs=130)
+    assert np.concatenate([w.blocks[0] for w in other.windows(1, 0, other.begin(Place(1)))]).tolist() != orders[1]
+
+
+@pytest.mark.parametrize("window_pairs", [100, 10_000])
+def test_weights_say_how_often(stores: list[Store], window_pairs: int) -> None:
+    weights = (1.0, 2.5, 0.3)
+    corpora = [Corpus(name, store, ((0, w),)) for name, store, w in zip("abc", stores, weights, strict=True)]
+    counts = taken(Mixture(corpora, 1, window_pairs=window_pairs), 40)
+    for count, store, weight in zip(counts, stores, weights, strict=True):
+        assert sum(count.values()) == pytest.approx(40 * weight * store.num_blocks, rel=0.06)
+        # No block comes a second time more often than another.
+        assert len(count) == store.num_blocks
+        assert max(count.values()) - min(count.values()) <= 1
+
+
+def test_every_window_holds_the_mixture(stores: list[Store]) -> None:
+    mixture = Mixture([Corpus("a", stores[0]), Corpus("b", stores[1], ((0, 2.0),))], 1, window_pairs=100)
+    shares = [len(w.blocks[1]) / len(w.blocks[0]) for w in mixture.windows(0, 0, mixture.begin(Place()))]
+    assert len(shares) == 6
+    assert all(0.3 < share < 0.75 for share in shares)
+
+
+def test_temperature_evens_the_sizes_out(stores: list[Store]) -> None:
+    corpora = [Corpus(name, store) for name, store in zip("abc", stores, strict=True)]
+    for temperature in (1.0, 2.0, 5.0, 1e6):
+        mixture = Mixture(corpora, 1, temperature)
+        sizes = np.array(mixture.shares(0)) * [400, 100, 35]
+        assert sizes.sum() == pytest.approx(535) == mixture.pairs_per_epoch(0)
+        assert sizes / sizes.sum() == pytest.approx(np.array([400, 100, 35]) ** (1 / temperature) /
+                                                     (np.array([400, 100, 35]) ** (1 / temperature)).sum())  # fmt: skip
+
+
+def test_a_schedule_changes_the_weights_and_begins_a_new_epoch(stores: list[Store], tokenizers: TokenizerPair) -> None:
+    corpora = [Corpus("a", stores[0]), Corpus("b", stores[1], ((0, 1.0), (10, 3.0), (20, 0.0)))]
+    training = TrainingBatches(Mixture(corpora, 1, window_pairs=60), 300)
+    with training.start(batches_per_step=2) as stream:
+        batches = [next(stream) for _ in range(90)]
+    shares = [
+        sum(batch.pairs_of["b"] for batch in some) / sum(batch.num_pairs for batch in some)
+        for some in (batches[:20], batches[30:40], batches[56:])
+    ]
+    # 1 of 5 pairs, then 3 of 7; a window that is begun is finished (12 batches or so).
+    assert shares[0] == pytest.approx(0.2, abs=0.07)
+    assert shares[1] == pytest.approx(3 / 7, abs=0.12)
+    assert shares[2] == 0.0
+    since = sorted({batch.end.since_step for batch in batches})
+    assert since[0] == 0
+    assert any(10 <= step < 17 for step in since)
+    assert any(20 <= step < 28 for step in since)
+
+
+def test_going_on_with_a_schedule_is_as_if_never_stopped(stores: list[Store]) -> None:
+    corpora = [
+        Corpus("a", stores[0], ((0, 1.0), (13, 0.5))),
+        Corpus("b", stores[1], ((0, 0.7), (5, 3.0), (20, 0.0))),
+        Corpus("c", stores[2], ((0, 0.4),)),
+    ]
+    training = TrainingBatches(Mixture(corpora, 1, 1.5, window_pairs=60), 300)
+    with training.start(batches_per_step=2) as stream:
+        whole = [next(stream) for _ in range(120)]
+    for stop in range(2, 118, 2):
+        with training.start(whole[stop - 1].end, stop // 2, batches_per_step=2) as stream:
+            assert key(next(stream)) == key(whole[stop])
+            if stop % 10 == 0:
+                rest = [next(stream) for _ in range(len(whole) - stop - 1)]
+                assert list(map(key, rest)) == list(map(key, whole[stop + 1 :]))
+
+
+def key(batch: Batch) -> object:
+    return batch.src_BS.tolist(), batch.tgt_out_BT.tolist(), batch.end, dict(batch.pairs_of)
+
+
+def test_another_corpus_leaves_the_streams_of_the_others(stores: list[Store]) -> None:
+    alone = Mixture([Corpus("a", stores[0])], 1)
+    both = Mixture([Corpus("b", stores[1]), Corpus("a", stores[0])], 1)
+    (one,), (two,) = (list(m.windows(0, 0, m.begin(Place()))) for m in (alone, both))
+    assert one.blocks[0].tolist() == two.blocks[1].tolist()
+
+
+def test_tags_directions_and_starts(stores: list[Store], tokenizers: TokenizerPair) -> None:
+    corpora = [Corpus("ab", stores[1], tags=(7,)), Corpus("ba", stores[1], is_swapped=True, tags=(8, 9), start=6)]
+    training = TrainingBatches(Mixture(corpora, 1), 10_000)
+    with training.start(max_epochs=1) as stream:
+        batches = list(stream)
+    found: dict[int, list[tuple[str, str]]] = {BOS: [], 6: []}
+    for batch in batches:
+        for src, tgt_in, tgt_out in zip(batch.src_BS.tolist(), batch.tgt_in_BT.tolist(), batch.tgt_out_BT.tolist(),
+                                        strict=True):  # fmt: skip
+            tags = (7,) if tgt_in[0] == BOS else (8, 9)
+            assert tuple(src[: len(tags)]) == tags
+            lines = (tokenizers.src.decode([src[len(tags) :]])[0], tokenizers.tgt.decode([tgt_out])[0])
+            found[tgt_in[0]].append(lines)
+        assert sum(batch.pairs_of.values()) == batch.num_pairs
+    text = list(zip(*stores[1].read_all().text(), strict=True))
+    assert sorted(found[BOS]) == sorted(text)
+    assert sorted(found[6]) == sorted((tgt, src) for src, tgt in text)
+    assert corpora[1].longest() == (stores[1].longest[1] + 2, stores[1].longest[0])
+
+
+def test_empty_corpora(stores: list[Store], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Store, "__len__", lambda self: 0)
+    with pytest.raises(DataError, match="training corpus is empty"):
+        Mixture([Corpus("a", stores[0])], 1)
+
+
+def test_a_corpus_far_below_a_block_an_epoch_still_comes(stores: list[Store], tmp_path: Path) -> None:
+    corpora = [Corpus("a", stores[0]), Corpus("c", stores[2], ((0, 0.02),))]
+    (count,) = taken(Mixture(corpora, 1), 300)[1:]
+    assert sum(count.values()) == pytest.approx(300 * 0.02 * 4, rel=0.4)

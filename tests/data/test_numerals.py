@@ -1,0 +1,83 @@
+"""Numbers that two lines share, however they are written, and numbers that are not the same."""
+
+import time
+
+import pytest
+
+from mtformer.data.numerals import numbers_differ
+
+
+@pytest.mark.parametrize(("src", "tgt"), [
+    ("no number", "keine Zahl"),
+    ("1,000.5 metres", "1.000,5 Meter"),
+    ("12,500 people", "12 500 Menschen".replace(" 500", "\u00a0500")),
+    ("1,234,567", "1'234'567"),
+    ("2.35 million", "2.350.000"),
+    ("3/17/2013", "17.03.2013"),
+    ("2013-03-17", "17. März 2013"),
+    ("20130317", "2013-03-17"),
+    ("at 3 p.m.", "um 15 Uhr"),
+    ("at 8:45 pm", "um 20.45 Uhr"),
+    ("two rooms", "2 Zimmer"),
+    ("a hundred and 20 rooms", "100 und zwanzig Zimmer"),
+    ("in the 18th century", "en el siglo XVIII"),
+    ("Louis XIV", "Ludwig der 14."),
+    ("in 1968", "im Jahr '68"),
+    ("the twenties, the 1920s", "die 20er Jahre"),
+    ("in 2013", "ในปี 2556"),
+    ("in 2013", "в ２０１３ году"),
+    ("٢٥ كتابا", "25 books"),
+    ("7/24", "24/7"),
+    ("page 007", "Seite 7"),
+    ("0", "null"),
+])  # fmt: skip
+def test_the_same_numbers(src: str, tgt: str) -> None:
+    assert not numbers_differ(src, tgt, in_digits=True)
+    assert not numbers_differ(tgt, src, in_digits=True)
+
+
+@pytest.mark.parametrize(("src", "tgt"), [
+    ("in 1926", "im Jahr 1026"),
+    ("Hotels (19)", "Hotels (6)"),
+    ("3 rooms", "4 Zimmer"),
+    ("born 1926 in house 41, room 17", "geboren 1926 in Haus 41, Zimmer 18"),
+    ("at 3 p.m.", "um 16 Uhr"),
+    ("for 35 euros", "für wenig Geld"),
+    ("1,500", "1,600"),
+    ("in 2013", "2557"),
+])  # fmt: skip
+def test_other_numbers(src: str, tgt: str) -> None:
+    assert numbers_differ(src, tgt, in_digits=True)
+    assert numbers_differ(tgt, src, in_digits=True)
+
+
+def test_one_number_more_is_no_mismatch_while_others_agree() -> None:
+    assert not numbers_differ("1926 and 1927, 35", "1926 and 1927", in_digits=True)
+    assert numbers_differ("1926, 35 and 43", "1926", in_digits=True)
+
+
+@pytest.mark.parametrize(("src", "tgt"), [
+    ("平成18年3月", "March 2006"),
+    ("昭和48年、25歳", "twenty-five years old in 1973"),
+    ("同年4月17日", "April 17, 823"),
+    ("2006年（平成18年）、三十五人", "35 people in 2006"),
+    ("安政5年（1858年）", "in 1858"),
+    ("二十五人", "25 people"),
+    ("第4回近畿の駅百選", "the Fourth Selection of 100 stations"),
+    ("1万5600円", "15,600 yen"),
+    ("9世", "10th generation"),
+    ("2億3500万年", "235 million years"),
+])  # fmt: skip
+def test_languages_that_write_numbers_in_characters_too(src: str, tgt: str) -> None:
+    assert not numbers_differ(src, tgt, in_digits=False)
+
+
+def test_a_large_number_that_is_replaced_counts_in_all_languages() -> None:
+    assert numbers_differ("1926年（大正15年）3月13日", "March 13, 1026", in_digits=False)
+
+
+def test_tables_of_numbers_take_no_time() -> None:
+    src, tgt = (" ".join(map(str, range(first, first + 60_000, 3))) for first in (1000, 1001))
+    start = time.process_time()
+    assert numbers_differ(src, tgt, in_digits=True)
+    assert time.process_time() - start < 5

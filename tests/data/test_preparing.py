@@ -1,0 +1,338 @@
+"""Tokenising a corpus: what went in comes out, it is found again, goes on after it was killed, is made once only."""
+
+import errno
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from mtformer.config.schema import DataConfig, TextFiles, TokenizerConfig
+from mtformer.data import preparing
+from mtformer.data.preparing import cache_folder, prepare
+from mtformer.data.store import Pairs as Block
+from mtformer.data.store import Store, write_part
+from mtformer.errors import DataError
+from mtformer.text.tokenizer import Tokenizer, TokenizerPair
+from mtformer.text.train import train_tokenizer
+
+Pairs = list[tuple[str, str]]
+Corpus = Callable[..., DataConfig]
+
+
+def made(data: DataConfig, tokenizers: TokenizerPair, **options: bool) -> Store:
+    return prepare(data.train, data, tokenizers, **{"is_training": True, **options})
+
+
+def folders(data: DataConfig) -> list[str]:
+    return sorted(path.name for path in cache_folder(data).iterdir() if path.name != ".locks")
+
+
+def check_content(store: Store, pairs: Pairs, tokenizers: TokenizerPair) -> None:
+    """The store holds these pairs, in this order."""
+    assert len(store) == len(pairs)
+    found = store.read_all()
+    for side, ragged, tokenizer in zip((0, 1), (found.src, found.tgt), (tokenizers.src, tokenizers.tgt), strict=True):
+        ids = tokenizer.encode([pair[side] for pair in pairs])
+        assert [row.tolist() for row in ragged.rows()] == ids
+        assert max(map(len, ids), default=0) == store.longest[side]
+        if store.has_text:
+            assert found.text()[side] == [pair[side] for pair in pairs]
+
+
+@pytest.mark.parametrize("keep_text", [True, False])
+@pytest.mark.parametrize("part", [300, 20_000])
+def test_what_went_in_comes_out(
+    corpus: Corpus,
+    pairs: Pairs,
+    tokenizers: TokenizerPair,
+    monkeypatch: pytest.MonkeyPatch,
+    part: int,
+    keep_text: bool,
+) -> None:
+    monkeypatch.setattr(preparing, "PART_PAIRS", part)
+    store = made(corpus(pairs), tokenizers, keep_text=keep_text)
+    assert store.has_text == keep_text
+    check_content(store, pairs, tokenizers)
+    assert store.report.tokens["src"] == len(store.read_all().src.ids_N)
+
+
+def test_chunks_without_a_pair_or_a_token(
+    corpus: Corpus, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "PART_PAIRS", 2)
+    blank = [("", ""), ("", "")]
+    pairs = [*blank, ("one", "two"), ("", "x"), *blank, ("three", "four five")]
+    check_content(made(corpus(pairs), tokenizers, is_training=False), pairs, tokenizers)
+    data = corpus(pairs, filters={"max_filtered_share": 0.9})
+    check_content(made(data, tokenizers), [pairs[2], pairs[6]], tokenizers)
+
+
+def test_unusual_lines_come_back_as_they_were(corpus: Corpus, tokenizers: TokenizerPair) -> None:
+    pairs = [("a\u2028b \x00", "😀 ä"), ("", "漢字"), ("\rx", "  spaces  ")]
+    check_content(made(corpus(pairs), tokenizers, is_training=False), pairs, tokenizers)
+
+
+def test_filters_and_report(corpus: Corpus, tokenizers: TokenizerPair) -> None:
+    pairs = [
+        ("one", "two"),
+        ("", "x"),
+        ("one", "two"),
+        ("red", "red"),
+        (" ".join(f"old{n}" for n in range(50)), " ".join(f"new{n}" for n in range(50))),
+        ("blue 漢", "green"),
+    ]
+    store = made(corpus(pairs, filters={"max_tokens": 30, "max_filtered_share": 0.7}), tokenizers)
+    check_content(store, [pairs[0], pairs[5]], tokenizers)
+    assert (store.report.read, store.report.kept) == (6, 2)
+    assert store.report.left_out == {"empty": 1, "identical": 1, "duplicate": 1, "too long": 1}
+    assert store.report.unknown == {"src": 1, "tgt": 0}
+
+
+def test_dev_keeps_all_lines_and_tells_of_blank_ones(corpus: Corpus, tokenizers: TokenizerPair) -> None:
+    pairs = [("one", "two"), ("", "x"), ("one", "two"), ("one", "one")]
+    store = made(corpus(pairs), tokenizers, is_training=False)
+    check_content(store, pairs, tokenizers)
+    assert store.report.blank == {"src": 1, "tgt": 0}
+
+
+def test_sources_are_joined_in_order(corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path) -> None:
+    data = corpus(pairs[:50])
+    (tmp_path / "more.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs[50:60]), encoding="utf-8")
+    data = DataConfig.model_validate(
+        {**data.model_dump(), "train": [data.train[0], {"tsv": str(tmp_path / "more.tsv")}]}
+    )
+    check_content(made(data, tokenizers), pairs[:60], tokenizers)
+
+
+def test_found_again_without_reading(
+    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = corpus(pairs)
+    first = made(data, tokenizers)
+    monkeypatch.setattr(preparing, "read_pairs", None)
+    again = made(data, tokenizers)
+    assert again.fingerprint == first.fingerprint
+    assert again.report == first.report
+    check_content(again, pairs, tokenizers)
+
+
+def test_made_anew_when_anything_it_depends_on_changes(
+    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path
+) -> None:
+    train_tokenizer([src for src, _ in pairs], TokenizerConfig(vocab_size=100), tmp_path / "other.model")
+    other = Tokenizer.load(tmp_path / "other.model")
+    prints = [
+        made(corpus(pairs), tokenizers).fingerprint,
+        made(corpus(pairs), tokenizers, keep_text=False).fingerprint,
+        made(corpus(pairs), tokenizers, is_training=False).fingerprint,
+        made(corpus(pairs), TokenizerPair(other, other)).fingerprint,
+        made(corpus(pairs), TokenizerPair(tokenizers.src, other)).fingerprint,
+        made(corpus(pairs, filters={"max_tokens": 100}), tokenizers).fingerprint,
+        made(corpus([*pairs[:-1], ("one", "changed")]), tokenizers).fingerprint,
+    ]
+    assert len(set(prints)) == len(prints)
+
+
+def test_the_share_left_out_is_checked_each_time(corpus: Corpus, tokenizers: TokenizerPair) -> None:
+    pairs = [("one", "two"), ("", "x"), ("", "y")]
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"train.en and .*: 2 of 3 pairs are left out \(empty 2\)"):
+            made(corpus(pairs), tokenizers)
+    made(corpus(pairs, filters={"max_filtered_share": 0.7}), tokenizers)
+    assert len(folders(corpus(pairs))) == 1
+
+
+def test_an_empty_corpus(corpus: Corpus, tokenizers: TokenizerPair) -> None:
+    for is_training in (True, False):
+        with pytest.raises(DataError, match=r"train.en and .*train.de: the corpus is empty"):
+            made(corpus([]), tokenizers, is_training=is_training)
+    assert folders(corpus([])) == []
+
+
+def test_nothing_stays_of_a_corpus_that_breaks_off(
+    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "PART_PAIRS", 10)
+    data = corpus(pairs)
+    source = data.train[0]
+    assert isinstance(source, TextFiles)
+    with open(source.tgt, "a", encoding="utf-8") as file:
+        file.write("one line more\n")
+    with pytest.raises(DataError, match=r"has 1,200 lines but .* has 1,201"):
+        made(data, tokenizers)
+    assert folders(data) == []
+
+
+def test_a_cache_that_cannot_be_made(corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"cannot be written: Not a directory"):
+        made(corpus(pairs, cache_dir=str(tmp_path / "file" / "cache")), tokenizers)
+
+
+def prepare_at(barrier: "multiprocessing.synchronize.Barrier", data: DataConfig, tokenizers: TokenizerPair) -> None:
+    barrier.wait(60)
+    assert len(made(data, tokenizers)) == 1200
+
+
+def test_processes_that_make_the_same_at_once(corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair) -> None:
+    data = corpus(pairs)
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(3)
+    processes = [context.Process(target=prepare_at, args=(barrier, data, tokenizers)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert len(folders(data)) == 1
+    check_content(made(data, tokenizers), pairs, tokenizers)
+
+
+def test_another_process_is_waited_for(
+    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = corpus(pairs)
+    store = made(data, tokenizers)
+    name = store.fingerprint
+    shutil.move(store.folder, store.folder.with_name("aside"))
+    has_lock = threading.Event()
+
+    def other_process() -> None:
+        with FileLock(cache_folder(data) / ".locks" / name):
+            has_lock.set()
+            time.sleep(0.5)
+            shutil.move(store.folder.with_name("aside"), store.folder)
+
+    thread = threading.Thread(target=other_process)
+    thread.start()
+    has_lock.wait()
+    with caplog.at_level("INFO", logger="mtformer"):
+        check_content(made(data, tokenizers), pairs, tokenizers)
+    thread.join()
+    assert "another process is tokenising it; waiting" in caplog.text
+    assert "tokenising into" not in caplog.text.split("waiting")[1]
+
+
+def test_goes_on_after_it_was_interrupted_anywhere(
+    corpus: Corpus,
+    pairs: Pairs,
+    tokenizers: TokenizerPair,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Broken off before every rename of a file or folder; what was done before stays."""
+    monkeypatch.setattr(preparing, "PART_PAIRS", 500)
+    # Copies in most parts, so that those are written twice.
+    pairs = [*pairs, *pairs[5:40], *pairs[700:720], ("last", "one")]
+    caplog.set_level("INFO", logger="mtformer")
+    expected = made(corpus(pairs), tokenizers)
+    files = {path.name: path.read_bytes() for path in expected.folder.iterdir()}
+    data = corpus(pairs, cache_dir=str(tmp_path / "other"))
+    for moment in range(100):
+        shutil.rmtree(tmp_path / "other", ignore_errors=True)
+        with monkeypatch.context() as patch:
+            left = iter(range(moment))
+            for name, real in (("rename", os.rename), ("replace", os.replace)):
+                patch.setattr(os, name, partial(unless_none_left, left, real))
+            try:
+                made(data, tokenizers)
+                break
+            except KeyboardInterrupt:
+                pass
+        store = made(data, tokenizers)
+        assert {path.name: path.read_bytes() for path in store.folder.iterdir()} == files
+        assert folders(data) == [store.fingerprint]
+    assert moment > 12
+    assert "going on where it was interrupted" in caplog.text
+
+
+def unless_none_left(left: Iterator[int], real: Callable[[Path, Path], None], source: Path, target: Path) -> None:
+    if next(left, None) is None:
+        raise KeyboardInterrupt
+    real(source, target)
+
+
+def test_processes_give_what_one_gives(
+    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "PART_PAIRS", 100)
+    monkeypatch.setattr(preparing, "PARTS_ALONE", 1)
+    pairs = [*pairs, *pairs[:100]]
+    one = made(corpus(pairs, num_workers=1), tokenizers)
+    other = made(corpus(pairs, num_workers=2, cache_dir=str(tmp_path / "other")), tokenizers)
+    assert other.report == one.report
+    assert one.report.left_out == {"duplicate": 100}
+    for path in one.folder.iterdir():
+        assert (other.folder / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_process_that_is_killed_is_told(
+    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "PART_PAIRS", 50)
+    monkeypatch.setattr(preparing, "PARTS_ALONE", 1)
+    monkeypatch.setattr(preparing, "_make_part_here", kill_own_process)
+    data = corpus(pairs, num_workers=2)
+    with pytest.raises(DataError, match=r"a process that tokenises was killed \(out of memory\?\)"):
+        made(data, tokenizers)
+    monkeypatch.undo()
+    check_content(made(data, tokenizers), pairs, tokenizers)
+
+
+def kill_own_process(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_duplicates_over_parts(
+    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "PART_PAIRS", 50)
+    twice = [pair for pair in pairs[:170] for _ in range(2)]
+    store = made(corpus([*twice, *pairs[:60]], filters={"max_filtered_share": 0.9}), tokenizers)
+    check_content(store, pairs[:170], tokenizers)
+    assert store.report.left_out == {"duplicate": 230}
+    assert store.report.tokens["src"] == len(store.read_all().src.ids_N)
+
+
+def test_the_work_is_kept_when_the_disk_is_full(
+    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "PART_PAIRS", 300)
+    data, calls = corpus(pairs), iter(range(2))
+
+    def until_full(path: Path, blocks: Iterable[Block]) -> None:
+        if next(calls, None) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_part(path, blocks)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "write_part", until_full)
+        with pytest.raises(
+            DataError, match=r"cache: .* cannot be written: No space left on device; .*what is done is kept there"
+        ):
+            made(data, tokenizers)
+    (folder,) = cache_folder(data).glob("*.building")
+    assert sorted(path.name for path in folder.glob("*.arrow")) == ["part-00000.arrow", "part-00001.arrow"]
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("*.arrow")}
+    store = made(data, tokenizers)
+    check_content(store, pairs, tokenizers)
+    assert all((store.folder / path.name).stat().st_mtime_ns == when for path, when in before.items())
+
+
+def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    plain = DataConfig(src_lang="en", tgt_lang="de")
+    monkeypatch.setenv("MTFORMER_CACHE", str(tmp_path))
+    assert cache_folder(plain) == tmp_path
+    assert cache_folder(plain.model_copy(update={"cache_dir": "/elsewhere"})) == Path("/elsewhere")
+    monkeypatch.delenv("MTFORMER_CACHE")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert cache_folder(plain) == Path("/home/someone/.cache/mtformer")

@@ -1,0 +1,77 @@
+"""What was read and left out: counted, added, told, and refused above a limit."""
+
+import json
+
+import pytest
+
+from mtformer.config.schema import FilterConfig
+from mtformer.data.report import DataReport
+from mtformer.errors import DataError
+
+
+def report() -> DataReport:
+    return DataReport(
+        read=100,
+        kept=60,
+        left_out={"empty": 30, "too long": 10},
+        tokens={"src": 600, "tgt": 500},
+        unknown={"src": 6, "tgt": 0},
+        unusual={"src": {"NUL": 2}, "tgt": {}},
+    )
+
+
+def test_lines_with_unusual_characters_are_counted_by_side() -> None:
+    found = DataReport()
+    found.count_unusual([("a\rb\rc", "x"), ("a\u2028", "\u2029x"), ("plain", "\x00")] + [("a", "b")] * 10)
+    found.count_unusual([("d\r", "\ufffd")])
+    assert found.unusual["src"] == {"carriage return": 2, "line or paragraph separator (U+2028, U+2029)": 1}
+    assert found.unusual["tgt"] == {
+        "NUL": 1,
+        "line or paragraph separator (U+2028, U+2029)": 1,
+        "replacement character (U+FFFD)": 1,
+    }
+
+
+def test_reasons_are_counted_when_they_happen() -> None:
+    found = DataReport()
+    found.leave_out("empty", 2)
+    found.leave_out("script", 0)
+    found.leave_out("empty", 3)
+    assert found.left_out == {"empty": 5}
+
+
+def test_a_report_comes_back_from_json() -> None:
+    assert DataReport.from_json(report().to_json()) == report()
+    assert json.loads(report().to_json())["unknown_rate"] == {"src": 0.01, "tgt": 0.0}
+
+
+def test_two_reports_are_added() -> None:
+    both = report() + DataReport(
+        read=5, kept=1, left_out={"empty": 1, "script": 3}, unusual={"src": {"NUL": 1}, "tgt": {}}
+    )
+    assert (both.read, both.kept) == (105, 61)
+    assert both.left_out == {"empty": 31, "too long": 10, "script": 3}
+    assert both.unusual == {"src": {"NUL": 3}, "tgt": {}}
+    assert both.tokens == {"src": 600, "tgt": 500}
+
+
+def test_a_report_for_a_person_fits_a_screen_and_has_every_figure() -> None:
+    lines = report().lines()
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 100
+    text = "\n".join(lines)
+    for figure in ("100", "60", "30  empty", "10  too long", "10.0 a line, 1 % unknown", "2  source lines with NUL"):
+        assert figure in text
+
+
+def test_too_much_left_out_is_an_error_with_reasons() -> None:
+    report().check(FilterConfig(max_filtered_share=0.4), "x.en")
+    with pytest.raises(
+        DataError, match=r"x.en: 40 of 100 pairs are left out \(empty 30, too long 10\), more than .*0.3"
+    ):
+        report().check(FilterConfig(max_filtered_share=0.3), "x.en")
+
+
+def test_nothing_left_is_an_error_whatever_the_limit() -> None:
+    with pytest.raises(DataError, match="nothing is left to train on"):
+        DataReport(read=5, left_out={"empty": 5}).check(FilterConfig(max_filtered_share=1.0), "x.en")
