@@ -8,9 +8,12 @@ import torch
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+THREADS = min(2, torch.get_num_threads())
+
+
 @pytest.fixture(autouse=True)
 def _few_threads() -> None:
-    torch.set_num_threads(min(2, torch.get_num_threads()))
+    torch.set_num_threads(THREADS)
 
 
 @pytest.fixture(autouse=True)

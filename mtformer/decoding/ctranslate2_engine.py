@@ -80,6 +80,7 @@ def load_exported(path: str | Path, device: str = "auto", precision: str | None 
         )
     except RuntimeError as error:
         raise CheckpointError(f"{path}: not to be loaded ({str(error).splitlines()[0]}); export it anew") from error
+    torch.set_num_threads(threads)  # of OpenMP, which the library has set to its own
     engine = CTranslate2Engine(model, tokenizers, config.model.max_positions)
     trained_tokens = config.data.filters.max_tokens
     return Translator(engine, tokenizers, config.decoding, trained_tokens, [run.path / "model.bin"], config.data)

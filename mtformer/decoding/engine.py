@@ -5,7 +5,7 @@ B sentences, S source length, T target length.
 
 import copy
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -82,7 +82,7 @@ def search_batches(
     batches: Sequence[Sequence[Request]],
     settings: DecodingConfig,
     forbidden: Tensor | None,
-) -> Iterator[list[list[Hypothesis]]]:
+) -> Generator[list[list[Hypothesis]], None, None]:
     """`engine.search` of each batch, in order; on a CPU several at a time, each with its share of the threads.
 
     A step of search is many small operations, which gain little from threads within them.

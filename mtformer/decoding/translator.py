@@ -36,7 +36,7 @@ from mtformer.decoding.scorer import coverage
 from mtformer.decoding.translation import Attention, Scored, Translation, join
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, ConfigError, DataError
-from mtformer.model.hardware import keep_freed_memory, pick_device, pick_precision
+from mtformer.model.hardware import set_up_memory, pick_device, pick_precision
 from mtformer.model.packed import for_decoding
 from mtformer.model.transformer import Transformer
 from mtformer.rundir import RunDir
@@ -106,7 +106,7 @@ class Translator:
         names = [checkpoint] if checkpoint is None or isinstance(checkpoint, str) else list(checkpoint)
         where = pick_device(device)
         if where.type == "cpu":
-            keep_freed_memory()
+            set_up_memory()
         precision = pick_precision(precision, where)
         runs = [RunDir.open(path) for path in paths]
         configs = [load_config(run.config).config for run in runs]
@@ -255,14 +255,15 @@ class Translator:
         lengths = [len(part.request.source) for part in parts]
         batches = plan_batches(lengths, decoding.batch_tokens, decoding.num_rows)
         requests = [[parts[number].request for number in batch] for batch in batches]
-        searched = search_batches(self.engine, requests, decoding, next_SV)
-        for batch, hypotheses in zip(batches, searched, strict=True):
-            some = [parts[number] for number in batch]
-            n_bests = self._best(some, hypotheses, decoding)
-            for number, n_best in zip(batch, self._translations(some, n_bests, decoding, attention), strict=True):
-                found[number] = n_best
-            num_left.subtract(part.line for part in some)
-            report(sum(num_left[line] == 0 for line in {part.line for part in some}))
+        # Closed at once when something goes wrong here, for it has set the number of threads.
+        with contextlib.closing(search_batches(self.engine, requests, decoding, next_SV)) as searched:
+            for batch, hypotheses in zip(batches, searched, strict=True):
+                some = [parts[number] for number in batch]
+                n_bests = self._best(some, hypotheses, decoding)
+                for number, n_best in zip(batch, self._translations(some, n_bests, decoding, attention), strict=True):
+                    found[number] = n_best
+                num_left.subtract(part.line for part in some)
+                report(sum(num_left[line] == 0 for line in {part.line for part in some}))
         return found
 
     def _best(

@@ -21,7 +21,7 @@ from mtformer.decoding.batching import plan_batches
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DeviceError
 from mtformer.experiment.prepare import Prepared, prepare_experiment
-from mtformer.model.hardware import keep_freed_memory, pick_device, pick_precision
+from mtformer.model.hardware import set_up_memory, pick_device, pick_precision
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.rundir import RunDir
 from mtformer.training.step import TrainingStep
@@ -76,7 +76,7 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
         raise ConfigError("data.train: no training data; name at least one source")
     device = pick_device(config.training.device)
     precision = pick_precision(config.training.precision, device)
-    keep_freed_memory()
+    set_up_memory()
     with tempfile.TemporaryDirectory() as folder:
         prepared = prepare_experiment(config, Path(folder) / "tokenizer")
     torch.manual_seed(config.training.seed)
@@ -168,7 +168,7 @@ def _data_rows(config: Config, prepared: Prepared) -> list[tuple[str, str]]:
     epoch = "buffer" if config.data.streaming else "epoch"
     return [
         ("vocabulary", " and ".join(f"{size:,}" for size in sizes) + (" (joint)" if prepared.tokenizers.joint else "")),
-        *((f"pairs, {corpus.name}", _size(corpus)) for corpus in prepared.corpora),
+        *((f"training pairs, {corpus.name}", _size(corpus)) for corpus in prepared.corpora),
         ("dev pairs", f"{sum(len(one.sources) for one in prepared.dev):,}"),
         ("test sets", ", ".join(config.data.test) or "none"),
         (f"steps per {epoch}", f"{steps:,.1f}"),

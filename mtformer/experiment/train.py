@@ -21,7 +21,7 @@ from mtformer.experiment.preflight import rehearse
 from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.experiment.resuming import compare_surroundings, surroundings
 from mtformer.experiment.starting import Resume, prepared_run
-from mtformer.model.hardware import be_deterministic, keep_freed_memory, pick_device, pick_precision
+from mtformer.model.hardware import be_deterministic, set_up_memory, pick_device, pick_precision
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.rundir import WEIGHTS, RunDir, read_meta, verify, write_text
 from mtformer.training.average import average_last
@@ -54,7 +54,7 @@ def train_experiment(config: Config, run: RunDir, progress: Progress, resume: Re
     if not config.data.sources:
         raise ConfigError("data.train: no training data; name at least one source")
     device = own_device(pick_device(config.training.device))
-    keep_freed_memory()
+    set_up_memory()
     if config.training.deterministic and device.type == "cuda":
         be_deterministic()
     with join_ranks(device) as ranks:

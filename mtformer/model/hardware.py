@@ -11,6 +11,9 @@ import torch
 from mtformer.errors import DeviceError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": 64, "LRU_CACHE_CAPACITY": 32}
+"""oneDNN keeps kernels, with their scratch memory, by the shapes they are for. Nearly every batch has other shapes, so of
+its default of 1,024 each only those of the same step are found again, and the rest grows to gigabytes (LOG.md)."""
 log = logging.getLogger("mtformer")
 
 
@@ -44,7 +47,15 @@ def pick_precision(name: str, device: torch.device) -> str:
         return name
     if device.type == "cuda":
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+    if _says_it_multiplies_bf16():
+        return "bf16"
     return "bf16" if _cpu_product_seconds(torch.bfloat16) * 1.3 < _cpu_product_seconds(torch.float32) else "fp32"
+
+
+def _says_it_multiplies_bf16() -> bool:
+    """Whether the processor has instructions for it, as far as PyTorch knows: a busy machine may measure anything."""
+    asked = [getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile")]
+    return any(ask() for ask in asked if ask is not None)
 
 
 def _cpu_product_seconds(dtype: torch.dtype) -> float:
@@ -64,12 +75,14 @@ def be_deterministic() -> None:
     torch.use_deterministic_algorithms(True)
 
 
-def keep_freed_memory() -> None:
-    """Lets glibc keep large freed blocks instead of giving them back to the kernel (Linux; elsewhere nothing).
+def set_up_memory() -> None:
+    """Keeps freed memory (glibc), and few kernels of shapes that were (oneDNN). Called before anything is computed.
 
     Training frees and takes the same megabytes at every step; by default each round trip is a page fault for every
     4 KiB, which was measured to cost up to half of a CPU training's time.
     """
+    for name, capacity in KERNEL_CACHES.items():
+        os.environ.setdefault(name, str(capacity))  # read when the first product is computed
     if not sys.platform.startswith("linux"):
         return
     try:

@@ -34,7 +34,7 @@ from mtformer.decoding.stepwise import greedy
 from mtformer.decoding.translator import Translator
 from mtformer.export.ctranslate2 import export_ctranslate2
 from mtformer.export.huggingface import export_huggingface
-from mtformer.model.hardware import keep_freed_memory
+from mtformer.model.hardware import set_up_memory
 from mtformer.rundir import RunDir
 
 BEAMS = {"greedy": 1, "beam 5": 5}
@@ -58,7 +58,7 @@ def mtformer_system(
     size: Size, precision: str, num_beams: int, num_tokens: int = NUM_TARGET_TOKENS, device: str = "cpu"
 ) -> Decode:
     """mtformer's search on its own model."""
-    keep_freed_memory()
+    set_up_memory()
     model = peers.transformer(size, dropout=0.0).eval().to(device)
     if precision == "bf16":
         model = model.to(torch.bfloat16)

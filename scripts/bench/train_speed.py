@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from mtformer.config.schema import TrainingConfig
 from mtformer.data.batches import Batch, make_batch, plan_window
-from mtformer.model.hardware import keep_freed_memory
+from mtformer.model.hardware import set_up_memory
 from mtformer.training.step import TrainingStep
 
 JOEYNMT = ("joeynmt-fp32", "joeynmt-fp32+allocator")
@@ -50,7 +50,7 @@ def mtformer_system(
     size: Size, precision: str, dropout: float = DROPOUT, device: Literal["cpu", "cuda"] = "cpu", compile: bool = False
 ) -> Step:
     """One optimizer step of mtformer's own training."""
-    keep_freed_memory()
+    set_up_memory()
     config = TrainingConfig(
         device=device,
         compile=compile,

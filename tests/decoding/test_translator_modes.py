@@ -21,6 +21,7 @@ from mtformer.decoding.scorer import coverage
 from mtformer.decoding.translator import Translation, Translator
 from mtformer.errors import CheckpointError, ConfigError, DataError
 from mtformer.rundir import RunDir
+from mtformer.text.tags import Target
 from mtformer.text.tokenizer import EOS, UNK
 
 MODES: dict[str, dict[str, Any]] = {
@@ -210,7 +211,7 @@ def test_runs_with_other_tokenizers_do_not_go_together(run: RunDir, tmp_path: Pa
 class FixedEngine:
     """Gives what it was told to give; row t of its attention looks at source piece t + 1 only."""
 
-    device, dtype, max_positions = "cpu", "float32", 64
+    device, dtype, max_positions, asked = "cpu", "float32", 64, Target()
 
     def __init__(self, hypotheses: list[Hypothesis]) -> None:
         self.hypotheses = hypotheses

@@ -19,7 +19,7 @@ STEPS = 90
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> None:
+def _one_thread(_few_threads: None) -> None:
     torch.set_num_threads(1)  # The models here are too small for two.
 
 

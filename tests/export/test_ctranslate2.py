@@ -274,6 +274,13 @@ def test_quantising_leaves_the_weights_alone(taught: Make, bundle: RunDir, tmp_p
     assert bundle.bundle_weights.read_bytes() == weights
 
 
+def test_loading_leaves_pytorch_its_threads(bundle: RunDir, tmp_path: Path) -> None:
+    export_ctranslate2(bundle, tmp_path / "ct2", None, None)
+    torch.set_num_threads(2)
+    load_exported(tmp_path / "ct2", "cpu").translate(LINES[:2])
+    assert torch.get_num_threads() == 2
+
+
 def test_quantised_exports_are_small_and_near(bundle: RunDir, tmp_path: Path) -> None:
     own = Translator.load(bundle.path, device="cpu")
     expected = [one.log_probability for one in own.score(LINES, LINES) if one]

@@ -50,11 +50,18 @@ def test_precision_on_a_cpu_is_the_clearly_faster_one(
 ) -> None:
     seconds = {torch.bfloat16: bf16_seconds, torch.float32: 1.0}
     monkeypatch.setattr(hardware, "_cpu_product_seconds", seconds.__getitem__)
+    monkeypatch.setattr(hardware, "_says_it_multiplies_bf16", lambda: False)
     assert hardware.pick_precision("auto", CPU) == expected
     assert hardware.pick_precision("bf16", CPU) == "bf16"
 
 
-def test_precision_on_this_cpu_is_measured() -> None:
+def test_a_processor_that_says_so_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "_cpu_product_seconds", {torch.bfloat16: 9.0, torch.float32: 1.0}.__getitem__)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    assert hardware.pick_precision("auto", CPU) == "bf16"
+
+
+def test_precision_on_this_cpu_is_one_of_two() -> None:
     assert hardware.pick_precision("auto", CPU) in ("bf16", "fp32")
 
 
@@ -68,7 +75,7 @@ def test_freed_memory_is_kept() -> None:
     """A block taken and freed again and again comes from memory that is already here, once the heap has settled."""
     program = """
 import resource, torch
-from mtformer.model.hardware import keep_freed_memory
+from mtformer.model.hardware import set_up_memory
 def later_faults(num_bytes=64 << 20):
     for turn in range(40):
         if turn == 30:
@@ -76,9 +83,32 @@ def later_faults(num_bytes=64 << 20):
         torch.ones(num_bytes, dtype=torch.uint8)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 by_default = later_faults()
-keep_freed_memory()
+set_up_memory()
 print(by_default, later_faults())
 """
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
     by_default, kept = (int(count) for count in done.stdout.split())
     assert kept < by_default / 10
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
+def test_kernels_of_ever_new_shapes_hold_no_memory() -> None:
+    """Products of 1,500 different shapes, of which the default keeps 1,024."""
+    program = """
+import resource, sys, torch
+from mtformer.model.hardware import set_up_memory
+if sys.argv[1] == "1":
+    set_up_memory()
+torch.set_num_threads(1)
+weight = torch.ones(512, 256, dtype=torch.bfloat16)
+for rows in range(500, 2000):
+    torch.nn.functional.linear(torch.ones(rows, 256, dtype=torch.bfloat16), weight)
+    if rows == 600:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    grown = [
+        int(subprocess.run([sys.executable, "-c", program, given], check=True, capture_output=True, timeout=120).stdout)
+        for given in "01"
+    ]
+    assert grown[1] < max(60_000, grown[0] / 2), grown  # kilobytes; here 178,000 and 688,000
