@@ -36,7 +36,7 @@ from mtformer.decoding.scorer import coverage
 from mtformer.decoding.translation import Attention, Scored, Translation, join
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, ConfigError, DataError
-from mtformer.model.hardware import set_up_memory, pick_device, pick_precision
+from mtformer.model.hardware import pick_device, pick_precision, set_up_memory
 from mtformer.model.packed import for_decoding
 from mtformer.model.transformer import Transformer
 from mtformer.rundir import RunDir

@@ -21,7 +21,7 @@ from mtformer.decoding.batching import plan_batches
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DeviceError
 from mtformer.experiment.prepare import Prepared, prepare_experiment
-from mtformer.model.hardware import set_up_memory, pick_device, pick_precision
+from mtformer.model.hardware import pick_device, pick_precision, set_up_memory
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.rundir import RunDir
 from mtformer.training.step import TrainingStep

@@ -21,7 +21,7 @@ from mtformer.experiment.preflight import rehearse
 from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.experiment.resuming import compare_surroundings, surroundings
 from mtformer.experiment.starting import Resume, prepared_run
-from mtformer.model.hardware import be_deterministic, set_up_memory, pick_device, pick_precision
+from mtformer.model.hardware import be_deterministic, pick_device, pick_precision, set_up_memory
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.rundir import WEIGHTS, RunDir, read_meta, verify, write_text
 from mtformer.training.average import average_last

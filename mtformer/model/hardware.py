@@ -12,8 +12,8 @@ from mtformer.errors import DeviceError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": 64, "LRU_CACHE_CAPACITY": 32}
-"""oneDNN keeps kernels, with their scratch memory, by the shapes they are for. Nearly every batch has other shapes, so of
-its default of 1,024 each only those of the same step are found again, and the rest grows to gigabytes (LOG.md)."""
+"""oneDNN keeps kernels, with their scratch memory, by the shapes they are for. Nearly every batch has other shapes, so
+of its default of 1,024 each only those of the same step are found again, and the rest grows to gigabytes (LOG.md)."""
 log = logging.getLogger("mtformer")
 
 
