@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from program import invoke
 
 from mtformer.experiment.verify import compare_runs
@@ -52,6 +53,7 @@ def source(request: pytest.FixtureRequest, corpus: Path, tmp_path: Path) -> str:
 def test_a_killed_run_ends_as_the_one_that_never_stopped(
     source: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    torch.set_num_threads(1)  # as in the process that is killed
     monkeypatch.setenv("MTFORMER_CACHE", str(tmp_path / "cache"))
     whole, killed = RunDir(tmp_path / "whole"), RunDir(tmp_path / "killed")
     settings = [str(corpus / "small.yaml"), source, *STREAMED]
