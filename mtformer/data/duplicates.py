@@ -8,8 +8,8 @@ from contextlib import ExitStack
 import numpy as np
 from numpy.typing import NDArray
 
-BUCKET_KEYS = 1 << 22
-"""Keys that are compared in memory at a time: some 150 MB."""
+BUCKET_KEYS = 1 << 20
+"""Keys that are compared in memory at a time, up to some hundred million in all: 40 MB."""
 MOST_BUCKETS = 512
 """So many files are open at once."""
 
