@@ -462,7 +462,7 @@ def test_a_mistake_met_on_the_way_is_raised_in_its_place_and_again(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair
 ) -> None:
     data = corpus(pairs[:100], **LENIENT)
-    with open(data.train[0].tgt, "a", encoding="utf-8") as file:  # type: ignore[union-attr]
+    with open(data.train[0].tgt, "a", encoding="utf-8") as file:  # type: ignore[union-attr]  # two files
         file.write("one more\n")
     one = stream(data, tokenizers)
     training = batches_of([StreamCorpus("train", one)], 40, tokenizers)
