@@ -1,9 +1,12 @@
 """What tests share."""
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from playwright.sync_api import Browser, sync_playwright
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -22,6 +25,21 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     monkeypatch.setenv("MTFORMER_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """A headless Chromium of the system; tests that need it say plainly when there is none."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("there is no Chromium here to look at pages with; on Debian and Ubuntu: apt-get install chromium")
+    offline = "--disable-background-networking --disable-component-update --disable-sync --disable-quic --no-first-run"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox", "--disable-gpu", *offline.split()]
+        )
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from mtformer.config.schema import Config, DataConfig
+    from mtformer.config.data import DataConfig
+    from mtformer.config.schema import Config
     from mtformer.data.check import CorpusCheck
     from mtformer.text.tokenizer import TokenizerPair
 
@@ -102,7 +103,7 @@ def _asked(
 
 def _files(words: list[str], src_lang: str | None, tgt_lang: str | None) -> "DataConfig":
     """The config of files that are given by themselves."""
-    from mtformer.config.schema import DataConfig, JsonlFile, Source, TextFiles, TsvFile
+    from mtformer.config.data import DataConfig, JsonlFile, Source, TextFiles, TsvFile
     from mtformer.errors import ConfigError
 
     if src_lang is None or tgt_lang is None:

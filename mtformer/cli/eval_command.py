@@ -78,8 +78,8 @@ def config_sets(run: Path) -> "list[EvalSet]":
 
 
 def _sets(run: Path, src: Path | None, ref: Path | None, testset: str | None, to: str | None) -> "list[EvalSet]":
+    from mtformer.config.data import TextFiles
     from mtformer.config.loading import load_config
-    from mtformer.config.schema import TextFiles
     from mtformer.errors import ConfigError
     from mtformer.evaluation.evaluate import sacrebleu_set, source_set
     from mtformer.rundir import RunDir

@@ -10,7 +10,9 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Discriminator
 from pydantic.fields import FieldInfo
 
-from mtformer.config.schema import Config, HubDataset, JsonlFile, Section, TextFiles, TsvFile
+from mtformer.config.data import HubDataset, JsonlFile, TextFiles, TsvFile
+from mtformer.config.schema import Config
+from mtformer.config.section import Section
 from mtformer.config.yaml_text import KeyPath, dotted
 
 SOURCES: dict[str, type[Section]] = {"src": TextFiles, "tsv": TsvFile, "jsonl": JsonlFile, "dataset": HubDataset}

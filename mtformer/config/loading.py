@@ -8,10 +8,11 @@ from typing import Any, get_origin
 
 from pydantic import ValidationError
 
+from mtformer.config.data import source_kind
 from mtformer.config.fields import SOURCES, child, fields, is_section, is_source, plain
 from mtformer.config.mistakes import describe_mistakes
 from mtformer.config.origins import DEFAULT, Origin, Origins
-from mtformer.config.schema import Config, source_kind
+from mtformer.config.schema import Config
 from mtformer.config.writing import config_diff, dump_config, json_schema, leaves, resolve_paths, value_lines
 from mtformer.config.yaml_text import KeyPath, dotted, read_yaml
 from mtformer.errors import ConfigError

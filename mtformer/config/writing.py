@@ -4,7 +4,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from mtformer.config.schema import Config, JsonlFile, Section, Source, TextFiles, TsvFile
+from mtformer.config.data import JsonlFile, Source, TextFiles, TsvFile
+from mtformer.config.schema import Config
+from mtformer.config.section import Section
 from mtformer.config.yaml_text import KeyPath, dotted, read_yaml, write_yaml
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mtformer.config.schema import NoiseConfig
+from mtformer.config.data import NoiseConfig
 from mtformer.data.noise import Noise
 from mtformer.data.ragged import Ragged
 from mtformer.data.store import Pairs

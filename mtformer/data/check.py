@@ -14,7 +14,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from mtformer.config.schema import DataConfig, Source
+from mtformer.config.data import DataConfig, Source
 from mtformer.data.check_lines import LEFT_OUT, Looker, Seen, Task, Totals
 from mtformer.data.check_reading import CHUNK_BYTES, Chunk, SourceReader, bytes_on_disk, decode
 from mtformer.data.check_repeats import HeldOut, Overlap, OverlapSearch, Repeats

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mtformer.config.schema import FilterConfig
+from mtformer.config.data import FilterConfig
 from mtformer.data.characters import FIRST_SCRIPT, SCRIPTS, kinds, scripts_of
 from mtformer.data.check_findings import NUM_EXAMPLES, Example, Findings, Lengths, LogRatios
 from mtformer.data.check_reading import Chunk, decode

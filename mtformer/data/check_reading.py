@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import IO
 
-from mtformer.config.schema import DataConfig, Source, TextFiles, TsvFile
+from mtformer.config.data import DataConfig, Source, TextFiles, TsvFile
 from mtformer.data.compressed import open_bytes
 from mtformer.data.report import Pair
 from mtformer.data.sources import describe, languages, read_pairs, told

@@ -2,7 +2,7 @@
 
 import os
 
-from mtformer.config.schema import DataConfig
+from mtformer.config.data import DataConfig
 from mtformer.data.check_lines import INVALID, SHORT
 from mtformer.data.check_report import CorpusReport, ExampleReport, FindingReport, LengthReport, SetReport
 

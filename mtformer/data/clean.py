@@ -22,7 +22,7 @@ from typing import NamedTuple, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from mtformer.config.schema import FilterConfig
+from mtformer.config.data import FilterConfig
 from mtformer.data.duplicates import Keys, hash_keys
 from mtformer.data.filters import DUPLICATE, KEPT, REASONS, Codes, Filter, code, duplicate_key
 from mtformer.data.report import DataReport, Pair

@@ -12,7 +12,7 @@ from operator import eq
 import numpy as np
 from numpy.typing import NDArray
 
-from mtformer.config.schema import FilterConfig
+from mtformer.config.data import FilterConfig
 from mtformer.data.characters import WEIGHTS, Alphabet, Counts, scripts_of
 from mtformer.data.function_words import WordCheck
 from mtformer.data.language import confidences

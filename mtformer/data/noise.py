@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mtformer.config.schema import NoiseConfig
+from mtformer.config.data import NoiseConfig
 
 TYPOS = ("swap", "drop", "double", "replace")
 

@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
-from mtformer.config.schema import DataConfig, FilterConfig, Source
+from mtformer.config.data import DataConfig, FilterConfig, Source
 from mtformer.data import report as reports
 from mtformer.data.duplicates import hash_keys, repeated
 from mtformer.data.filters import DUPLICATE, REASONS, Filter, duplicate_key

@@ -17,7 +17,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
-from mtformer.config.schema import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
+from mtformer.config.data import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
 from mtformer.data.compressed import open_bytes
 from mtformer.errors import DataError
 from mtformer.rundir import file_sha256

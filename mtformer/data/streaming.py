@@ -17,7 +17,7 @@ from itertools import islice
 
 import numpy as np
 
-from mtformer.config.schema import DataConfig, Source
+from mtformer.config.data import DataConfig, Source
 from mtformer.data.duplicates import hash_keys
 from mtformer.data.filters import DUPLICATE, Filter, duplicate_key
 from mtformer.data.mixture import START, Place, Window

@@ -13,8 +13,9 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from mtformer.config.data import DataConfig
 from mtformer.config.loading import load_config
-from mtformer.config.schema import DataConfig, DecodingConfig
+from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.alignment import best_source_words
 from mtformer.decoding.batching import plan_batches
 from mtformer.decoding.engine import Engine, OwnEngine, search_batches

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mtformer import __version__
-from mtformer.config.schema import DataConfig, EvaluationConfig, Source
+from mtformer.config.data import DataConfig, Source
+from mtformer.config.schema import EvaluationConfig
 from mtformer.data.sources import languages, read_pairs
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError

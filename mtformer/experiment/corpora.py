@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mtformer.config.schema import Config, CorpusConfig, DataConfig, Source
+from mtformer.config.data import CorpusConfig, DataConfig, Source
+from mtformer.config.schema import Config
 from mtformer.data.mixture import Corpus
 from mtformer.data.preparing import prepare
 from mtformer.data.report import DataReport

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from mtformer.config.schema import DataConfig
+from mtformer.config.data import DataConfig
 from mtformer.errors import ConfigError
 from mtformer.text.tokenizer import BOS, UNK, Tokenizer, TokenizerPair
 

@@ -1,4 +1,4 @@
-"""What a resumed run takes back from metrics.jsonl.
+"""metrics.jsonl read again: by those who look at a run, and by a resumed run, which takes lines back from it.
 
 A run that is killed may have written lines for steps after its last checkpoint. It takes these steps again, and would
 write the lines again. So resuming from the checkpoint of step S first cuts off all lines of later steps, a last line
@@ -10,13 +10,29 @@ both runs differ in times and in `resume` lines only.
 The file is written anew whole, or not at all.
 """
 
+import contextlib
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 from mtformer.rundir import atomic_file
 
 log = logging.getLogger("mtformer")
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The objects of the file, in order: `kind` is train, dev or resume, `step` the step.
+
+    There are none when there is no file yet; a last line that is being written, or that a kill cut, is left out.
+    """
+    records = []
+    for line in path.read_bytes().splitlines() if path.is_file() else []:
+        with contextlib.suppress(ValueError):
+            record = json.loads(line)
+            if isinstance(record, dict) and {"kind", "step"} <= record.keys():
+                records.append(record)
+    return records
 
 
 def cut_after(path: Path, step: int, with_dev: bool) -> None:

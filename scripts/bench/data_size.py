@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from mtformer.config.schema import DataConfig, TextFiles, TokenizerConfig
+from mtformer.config.data import DataConfig, TextFiles
+from mtformer.config.schema import TokenizerConfig
 from mtformer.data.batches import TrainingBatches
 from mtformer.data.mixture import Corpus, Mixture, Place
 from mtformer.data.preparing import prepare

@@ -13,7 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from mtformer.config.schema import DataConfig, TextFiles, TokenizerConfig
+from mtformer.config.data import DataConfig, TextFiles
+from mtformer.config.schema import TokenizerConfig
 from mtformer.data.batches import TrainingBatches
 from mtformer.data.changes import Changes
 from mtformer.data.mixture import Corpus, Mixture, Place

@@ -19,7 +19,7 @@ from mtformer.cli import app as program
 from mtformer.cli.output import columns, log_to_file, set_up_logging
 from mtformer.errors import MtformerError
 
-HEAVY = ("torch", "datasets", "sentencepiece", "sacrebleu", "numpy", "yaml", "pyarrow", "mtformer.config.schema")
+HEAVY = ("torch", "datasets", "sentencepiece", "sacrebleu", "numpy", "yaml", "pyarrow", "mtformer.config.section")
 
 
 def run_process(*arguments: str, environment: dict[str, str] | None = None, **options: Any) -> Any:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from mtformer.config.data import HubDataset, TextFiles, TsvFile
 from mtformer.config.loading import Origin, load_config
-from mtformer.config.schema import HubDataset, TextFiles, TsvFile
 from mtformer.errors import ConfigError
 
 Write = Callable[[str, str], str]

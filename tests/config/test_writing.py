@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from mtformer.config.data import CorpusConfig, WeightChange
 from mtformer.config.fields import SOURCES, fields, section_keys
 from mtformer.config.loading import config_diff, dump_config, json_schema, load_config, resolve_paths, value_lines
-from mtformer.config.schema import Config, CorpusConfig, Section, WeightChange
+from mtformer.config.schema import Config
+from mtformer.config.section import Section
 from mtformer.config.yaml_text import read_yaml
 
 Write = Callable[[str, str], str]

@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from mtformer.config.schema import DataConfig, TokenizerConfig
+from mtformer.config.data import DataConfig
+from mtformer.config.schema import TokenizerConfig
 from mtformer.text.tokenizer import Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from mtformer.config.schema import DataConfig, NoiseConfig, TokenizerConfig
+from mtformer.config.data import DataConfig, NoiseConfig
+from mtformer.config.schema import TokenizerConfig
 from mtformer.data.batches import Batch, TrainingBatches, make_batch, ordered_batches, pad, plan_window
 from mtformer.data.changes import Changes
 from mtformer.data.mixture import Corpus as Mixed

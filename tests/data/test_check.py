@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mtformer.config.schema import CheckConfig, DataConfig
+from mtformer.config.data import CheckConfig, DataConfig
 from mtformer.data.check import check_corpora
 from mtformer.data.check_making import make_report
 from mtformer.data.check_report import CorpusReport, SetReport

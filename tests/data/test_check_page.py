@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mtformer.config.schema import DataConfig
+from mtformer.config.data import DataConfig
 from mtformer.data.check import check_corpora
 from mtformer.data.check_making import make_report
 from mtformer.data.check_page import page

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mtformer.config.schema import DataConfig, TextFiles, TsvFile
+from mtformer.config.data import DataConfig, TextFiles, TsvFile
 from mtformer.data.check_findings import Example, Findings, Lengths, LogRatios, outlier_limits
 from mtformer.data.check_reading import SourceReader, bytes_on_disk, decode
 from mtformer.data.check_repeats import Memory

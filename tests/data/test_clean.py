@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from mtformer.config.schema import FilterConfig
+from mtformer.config.data import FilterConfig
 from mtformer.data import clean as cleaning
 from mtformer.data.clean import LOW_SCORE, Rows, Scoring, SeenKeys, clean, dual_scores
 from mtformer.data.filters import DUPLICATE, EMPTY, IDENTICAL, KEPT, REASONS, TOO_LONG, Filter

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mtformer.config.schema import FilterConfig
+from mtformer.config.data import FilterConfig
 from mtformer.data import language
 from mtformer.data.filters import KEPT, LANGUAGE, Filter, code
 from mtformer.data.language import confidences

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mtformer.config.schema import DataConfig
+from mtformer.config.data import DataConfig
 from mtformer.data import store as store_module
 from mtformer.data.batches import Batch, TrainingBatches
 from mtformer.data.mixture import Corpus, Mixture, Place

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from mtformer.config.schema import NoiseConfig
+from mtformer.config.data import NoiseConfig
 from mtformer.data.changes import Changes
 from mtformer.data.noise import Noise
 from mtformer.data.ragged import Ragged, bytes_of

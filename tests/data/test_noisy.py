@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mtformer.config.schema import FilterConfig
+from mtformer.config.data import FilterConfig
 from mtformer.data.filters import KEPT, Filter, duplicate_key
 
 BAD = ("A", "L", "F")

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from mtformer.config.schema import DataConfig, TextFiles, TokenizerConfig
+from mtformer.config.data import DataConfig, TextFiles
+from mtformer.config.schema import TokenizerConfig
 from mtformer.data import preparing
 from mtformer.data.preparing import cache_folder, prepare
 from mtformer.data.store import Pairs as Block

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mtformer.config.schema import FilterConfig
+from mtformer.config.data import FilterConfig
 from mtformer.data.report import DataReport
 from mtformer.errors import DataError
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from mtformer.config.schema import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
+from mtformer.config.data import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
 from mtformer.data.sources import read_pairs, source_fingerprint
 from mtformer.errors import DataError
 

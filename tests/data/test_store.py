@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from mtformer.config.schema import DataConfig
+from mtformer.config.data import DataConfig
 from mtformer.data import preparing, store
 from mtformer.data.preparing import prepare
 from mtformer.data.store import BLOCK_PAIRS, Pairs, Store

@@ -17,8 +17,7 @@ import torch
 import zstandard
 from pydantic import ValidationError
 
-from mtformer.config.schema import (
-    Config,
+from mtformer.config.data import (
     DataConfig,
     FilterConfig,
     HubDataset,
@@ -28,6 +27,7 @@ from mtformer.config.schema import (
     TextFiles,
     TsvFile,
 )
+from mtformer.config.schema import Config
 from mtformer.data import streaming
 from mtformer.data.batches import Batch, TrainingBatches
 from mtformer.data.changes import Changes

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import sacrebleu
 
-from mtformer.config.schema import DataConfig, DecodingConfig, EvaluationConfig, TextFiles
+from mtformer.config.data import DataConfig, TextFiles
+from mtformer.config.schema import DecodingConfig, EvaluationConfig
 from mtformer.decoding.translator import Translation
 from mtformer.errors import DataError
 from mtformer.evaluation.evaluate import EvalSet, evaluate, sacrebleu_set, source_set

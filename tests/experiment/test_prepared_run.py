@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from mtformer.config.data import DataConfig
 from mtformer.config.loading import dump_config
-from mtformer.config.schema import Config, DataConfig
+from mtformer.config.schema import Config
 from mtformer.errors import CheckpointError, DataError
 from mtformer.experiment import starting
 from mtformer.experiment.starting import prepared_run

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import torch
 
-from mtformer.config.schema import Config, DataConfig, ModelConfig, TrainingConfig
+from mtformer.config.data import DataConfig
+from mtformer.config.schema import Config, ModelConfig, TrainingConfig
 from mtformer.data.batches import Batch, make_batch
 from mtformer.data.mixture import Place
 from mtformer.model.transformer import Transformer

@@ -1,0 +1,274 @@
+"""The `data` section: sources, corpora, filters, limits and noise."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from mtformer.config.section import Count, Fraction, Positive, Section, Share, TagPiece, TestName
+
+
+class _Source(Section):
+    """What all kinds of sources have."""
+
+    src_lang: str | None = None
+    """Code of the source language, where it is not `data.src_lang`."""
+    tgt_lang: str | None = None
+    """Code of the target language, where it is not `data.tgt_lang`."""
+
+
+class TextFiles(_Source):
+    """Two parallel text files, one sentence a line; `.gz`, `.xz` and `.zst` are read as they are."""
+
+    src: str
+    """File of source sentences."""
+    tgt: str
+    """File of target sentences, as many lines as `src`."""
+
+
+class TsvFile(_Source):
+    """One tab-separated file."""
+
+    tsv: str
+    """The file; `.gz`, `.xz` and `.zst` are read as they are."""
+    src_column: Positive = 1
+    """Column of the source sentence, counted from 1 as `cut -f` does."""
+    tgt_column: Positive = 2
+    """Column of the target sentence, counted from 1."""
+
+
+class JsonlFile(_Source):
+    """One JSON object a line."""
+
+    jsonl: str
+    """The file; `.gz`, `.xz` and `.zst` are read as they are."""
+    src_field: str | None = None
+    """Field of the source, dots for nesting; default `translation.LANG`, else `LANG`."""
+    tgt_field: str | None = None
+    """Field of the target, dots for nesting; default `translation.LANG`, else `LANG`."""
+
+
+class HubDataset(_Source):
+    """A Hugging Face data set: a name on the hub or a local folder."""
+
+    dataset: str
+    """What `datasets.load_dataset` takes as `path`."""
+    name: str | None = None
+    """The data set's configuration."""
+    split: str = "train"
+    """The split; slices such as `train[:1000]` work."""
+    revision: str | None = None
+    """A version on the hub; `refs/convert/parquet` for old sets that are made by a script."""
+    src_field: str | None = None
+    """Field of the source, dots for nesting; default `translation.LANG`, else `LANG`."""
+    tgt_field: str | None = None
+    """Field of the target, dots for nesting; default `translation.LANG`, else `LANG`."""
+
+
+SOURCE_KEYS = ("src", "tsv", "jsonl", "dataset")
+
+
+def source_kind(value: Any) -> str | None:
+    """The one key that tells which kind of source a mapping is."""
+    for key in SOURCE_KEYS:
+        if (key in value) if isinstance(value, dict) else hasattr(value, key):
+            return key
+    return None
+
+
+Source = Annotated[
+    Annotated[TextFiles, Tag("src")]
+    | Annotated[TsvFile, Tag("tsv")]
+    | Annotated[JsonlFile, Tag("jsonl")]
+    | Annotated[HubDataset, Tag("dataset")],
+    Discriminator(source_kind),
+]
+
+
+class FilterConfig(Section):
+    """What is left out of the training data; dev and test are never filtered."""
+
+    max_tokens: Positive = 256
+    """Longest side in tokens, eos not counted; a longer pair is left out."""
+    max_length_ratio: Annotated[float, Field(ge=1.0)] | None = 4.0
+    """Longest allowed ratio of the two sides' token counts (checked above 10 tokens); null: no check."""
+    max_length_difference: Annotated[float, Field(gt=0.0)] | None = 3.0
+    """Largest difference of the sides' characters, in standard deviations: the square root of 6.8 times the length
+    (Gale and Church 1993) and 15 percent of it, for languages differ (25 where Chinese, Japanese, Korean or unknown
+    languages take part; a Han letter counts 3.5, kana and Hangul 2); null: no check."""
+    drop_identical: bool = True
+    """Leave out pairs whose sides are the same text, but for case, punctuation and white space."""
+    drop_duplicates: bool = True
+    """Leave out pairs that have stood before."""
+    normalise_duplicates: bool = False
+    """With `drop_duplicates`: pairs that differ only in case, punctuation and white space are the same, too."""
+    min_script_share: Share = 0.3
+    """Least share of a side's letters, weighted so, in the scripts of its language; the rest is room for names. From 10
+    letters on, where the language is known; 0: no check."""
+    min_letter_share: Share = 0.2
+    """Least share of letters among a side's characters, white space not counted; 0: no check."""
+    max_repeats: Positive | None = 8
+    """A character (digits and white space excepted) or a word may come so many times in a row; null: no check."""
+    max_markup_share: Share = 0.5
+    """Largest share of a side's characters in URLs, mail addresses, tags and entities of HTML; 1: no check."""
+    drop_different_numbers: bool = True
+    """Leave out pairs where more numbers lack a counterpart on the other side than have one, written as they may be."""
+    max_different_punctuation: Count | None = None
+    """Most question marks, brackets, quotes, colons and symbols that only one side has; null: no check."""
+    drop_other_languages: bool = True
+    """Leave out pairs with a side that has common words of another language and none of its own (30 languages)."""
+    min_language_confidence: Share = 0.0
+    """Leave out pairs with a side that the language identifier `lingua` (extra `langid`) gives its language less
+    probability than this; 0: not asked."""
+    max_filtered_share: Share = 0.5
+    """An error when a larger share of the pairs than this is left out."""
+
+
+class CheckConfig(Section):
+    """What `mtformer data check` calls a mistake, besides files of unequal length and `filters.max_filtered_share`."""
+
+    max_invalid_lines: Count = 0
+    """Most lines of a set that are not UTF-8 or lack a column; training refuses such files."""
+    max_faulty_share: Share = 0.01
+    """Largest share of a set's lines, on either side, with characters that break lines or tell of damage."""
+    max_unknown_rate: Share = 0.01
+    """Largest share of unknown tokens on either side of train or dev."""
+    max_test_overlap: Share = 0.01
+    """Largest share of the pairs of dev or a test set that stand in train too."""
+
+
+class WeightChange(Section):
+    """Another weight from a step on."""
+
+    step: Positive
+    """From this step on."""
+    weight: Annotated[float, Field(ge=0.0)]
+    """As `weight`; 0: none of it."""
+
+
+class CorpusConfig(Section):
+    """A corpus that has a weight or a tag of its own."""
+
+    sources: list[Source]
+    """Joined in this order."""
+    weight: Annotated[float, Field(gt=0.0)] = 1.0
+    """How often an epoch holds each of its pairs: 2: twice, 0.5: every other one. With `data.streaming`: its part of
+    what is read, to the parts of the others."""
+    weight_changes: list[WeightChange] = []
+    """Other weights later in the run, by ascending step; an epoch ends where a weight changes."""
+    tag: TagPiece | None = None
+    """A piece before each of its sources, such as `<bt>` for back-translations (Caswell et al. 2019)."""
+
+    @property
+    def weights(self) -> list[tuple[int, float]]:
+        """(from this step on, weight), by ascending step."""
+        return [(0, self.weight), *((change.step, change.weight) for change in self.weight_changes)]
+
+    def weight_at(self, step: int) -> float:
+        """The weight that holds at a step."""
+        return [weight for since, weight in self.weights if since <= step][-1]
+
+    @model_validator(mode="after")
+    def _fits(self) -> "CorpusConfig":
+        if not self.sources:
+            raise ValueError("sources is empty; name at least one source")
+        steps = [change.step for change in self.weight_changes]
+        if steps != sorted(set(steps)):
+            raise ValueError(f"weight_changes are not by ascending step: {', '.join(map(str, steps))}")
+        return self
+
+
+class NoiseConfig(Section):
+    """Noise on the sources of the training data, new in each epoch, for robustness; all off by default."""
+
+    word_dropout: Fraction = 0.0
+    """Share of the words that are left out."""
+    typos: Fraction = 0.0
+    """Share of the words that get a typing mistake: two letters swapped, one left out, doubled or replaced."""
+    case: Fraction = 0.0
+    """Share of the sentences written in capitals or in small letters throughout."""
+
+
+class DataConfig(Section):
+    """The corpora."""
+
+    src_lang: str
+    """Code of the source language (en, ja, ...)."""
+    tgt_lang: str
+    """Code of the target language."""
+    train: list[Source] = []
+    """Training sources, joined in this order."""
+    corpora: dict[TestName, CorpusConfig] = {}
+    """More training data, by name, each with its own weight."""
+    temperature: Annotated[float, Field(ge=1.0)] = 1.0
+    """T: corpora and languages come in shares of size^(1/T); above 1 small ones come more often."""
+    both_directions: bool = False
+    """Use all data from target to source too, dev and test sets included (joint vocabulary, `language_tags`)."""
+    tgt_langs: list[str] = []
+    """More target languages of the model than its data show (a bundle names no data)."""
+    language_tags: Literal["none", "source", "target"] = "none"
+    """How a model of several target languages is told which: `<2de>` before the source, or in the place of bos."""
+    dev: list[Source] = []
+    """Sources that validation runs on."""
+    test: dict[TestName, Source] = {}
+    """Test sets by name."""
+    filters: FilterConfig = FilterConfig()
+    """What is left out of the training data."""
+    check: CheckConfig = CheckConfig()
+    """Limits of `mtformer data check`."""
+    cache_dir: str | None = None
+    """Where tokenised corpora lie; default `~/.cache/mtformer`, or `MTFORMER_CACHE`."""
+    noise: NoiseConfig = NoiseConfig()
+    """Noise in training."""
+    streaming: bool = False
+    """Read and tokenise training data while training, instead of preparing it: for what is larger than the disk."""
+    stream_buffer: Positive = 100_000
+    """With `streaming`: so many pairs are read and shuffled together; an epoch is one such buffer."""
+    num_workers: Positive | None = None
+    """Processes that tokenise; default: the cores there are."""
+
+    @property
+    def sources(self) -> list[Source]:
+        """All training sources."""
+        return [*self.train, *(source for corpus in self.corpora.values() for source in corpus.sources)]
+
+    @property
+    def directions(self) -> list[tuple[str, str]]:
+        """(source language, target language) of all data; that of the config first."""
+        found = {(self.src_lang, self.tgt_lang): None}
+        for source in (*self.sources, *self.dev, *self.test.values()):
+            found[source.src_lang or self.src_lang, source.tgt_lang or self.tgt_lang] = None
+        if self.both_directions:
+            found.update(dict.fromkeys((tgt, src) for src, tgt in list(found)))
+        return list(found)
+
+    @property
+    def target_languages(self) -> list[str]:
+        """Of the model, that of the config first."""
+        return list(dict.fromkeys([*(tgt for _, tgt in self.directions), *self.tgt_langs]))
+
+    @model_validator(mode="after")
+    def _fits(self) -> "DataConfig":
+        targets = self.target_languages
+        changes = {0, *(change.step for corpus in self.corpora.values() for change in corpus.weight_changes)}
+        for step in sorted(changes):
+            if self.corpora and not self.train and not any(one.weight_at(step) for one in self.corpora.values()):
+                raise ValueError(f"from step {step} on all corpora have the weight 0; leave one above it")
+        if len(targets) > 1 and self.language_tags == "none":
+            raise ValueError(
+                f"there are several target languages ({', '.join(targets)}); set language_tags to source or target"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_streamed(self) -> "DataConfig":
+        if not self.streaming:
+            return self
+        if self.temperature > 1:
+            raise ValueError(
+                "temperature needs the sizes of the corpora, which are not known with streaming; give the corpora "
+                "weights instead"
+            )
+        for source in self.sources:
+            if isinstance(source, HubDataset) and "[" in source.split:
+                raise ValueError(f"split '{source.split}' is a slice, which streaming cannot read; leave [...] out")
+        return self
