@@ -6,11 +6,14 @@ Names of files live here and nowhere else.
     RUN/tokenizer/{joint,src,tgt}.model   SentencePiece
     RUN/data_report.json                  pairs read, kept and left out, by reason
     RUN/metrics.jsonl                     one object per log line and validation, append only
+    RUN/samples.jsonl                     some dev sentences with their translations, one object per validation
     RUN/train.log                         what the terminal showed
+    RUN/state.json                        whether it trains, or how it ended
     RUN/checkpoints/step-00001000/        model.safetensors, trainer.pt, meta.json
     RUN/checkpoints/damaged-step-.../     what resuming found damaged and passed over; nothing reads it any more
     RUN/checkpoints/averaged/             model.safetensors, meta.json
     RUN/eval/NAME/                        hypotheses.txt, scores.json
+    RUN/report.html                       all of this to look at
 
 A bundle is the same folder with only config.yaml, tokenizer/ and model.safetensors.
 
@@ -88,8 +91,26 @@ class RunDir:
         return self.path / "metrics.jsonl"
 
     @property
+    def samples(self) -> Path:
+        return self.path / "samples.jsonl"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @property
     def log(self) -> Path:
         return self.path / "train.log"
+
+    @property
+    def state(self) -> Path:
+        return self.path / "state.json"
+
+    @property
+    def lock(self) -> Path:
+        """Beside the run directory, whose own name may change while it is held."""
+        real = Path(os.path.realpath(self.path))
+        return real.with_name(f".{real.name}.lock")
 
     @property
     def checkpoints(self) -> Path:

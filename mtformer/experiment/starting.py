@@ -91,7 +91,7 @@ def _is_free(path: Path) -> bool:
 def _is_barely_begun(path: Path) -> bool:
     """Whether nothing stands in a folder but what stands in that of a run before its tokenizer is made."""
     run = RunDir(path)
-    files = (run.config.name, run.log.name)
+    files = (run.config.name, run.log.name, run.state.name)
     return all(entry.name in files or LEFTOVER.fullmatch(entry.name) for entry in path.iterdir())
 
 

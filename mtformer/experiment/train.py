@@ -21,6 +21,7 @@ from mtformer.experiment.preflight import rehearse
 from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.experiment.resuming import compare_surroundings, surroundings
 from mtformer.experiment.starting import Resume, prepared_run
+from mtformer.experiment.state import held, recorded
 from mtformer.model.hardware import be_deterministic, pick_device, pick_precision, set_up_memory
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.rundir import WEIGHTS, RunDir, read_meta, verify, write_text
@@ -60,12 +61,14 @@ def train_experiment(config: Config, run: RunDir, progress: Progress, resume: Re
     with join_ranks(device) as ranks:
         # The main process alone makes the run directory; the others find what it has made there.
         starts = prepared_run(run, config, resume, overwrite) if ranks.is_main else contextlib.nullcontext(False)
-        with starts as goes_on:
-            trainer, goes_on = _prepare(config, run, progress, device, ranks, goes_on)
-        position, was_finished = _run(trainer, goes_on)
-        if ranks.is_main and config.training.average_last and not _is_averaged(run):
-            steps = average_last(run, min(config.training.average_last, len(run.regular_steps())))
-            log.info("averaged the checkpoints of steps %s", ", ".join(map(str, steps)))
+        with held(run) if ranks.is_main else contextlib.nullcontext():
+            with starts as goes_on:
+                trainer, goes_on = _prepare(config, run, progress, device, ranks, goes_on)
+            with recorded(run) if ranks.is_main else contextlib.nullcontext():
+                position, was_finished = _run(trainer, goes_on)
+                if ranks.is_main and config.training.average_last and not _is_averaged(run):
+                    steps = average_last(run, min(config.training.average_last, len(run.regular_steps())))
+                    log.info("averaged the checkpoints of steps %s", ", ".join(map(str, steps)))
     return Outcome(position, was_finished)
 
 

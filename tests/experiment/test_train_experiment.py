@@ -15,6 +15,7 @@ from mtformer.data.demo import write_demo
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError
 from mtformer.experiment.resuming import INEXACT
+from mtformer.experiment.state import held, read_state
 from mtformer.experiment.train import Outcome, train_experiment
 from mtformer.rundir import WEIGHTS, RunDir, read_meta
 from mtformer.training.loop import InterruptedRunError
@@ -75,6 +76,17 @@ def test_a_checkpoint_knows_what_it_was_made_with(folder: Path, tmp_path: Path) 
     assert made_with["processes"] == 1
     assert made_with["device"].startswith("cpu, ")
     assert all(len(made_with[name]) >= 32 for name in ("training data", "dev data", "tokenizer"))
+
+
+def test_a_run_says_that_it_is_finished_and_lets_only_one_process_in(folder: Path, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    with held(run), pytest.raises(CheckpointError, match="another process trains here now"):
+        train(config(folder), run)
+    assert not run.path.exists()
+    train(config(folder), run)
+    with pytest.raises(CheckpointError, match="exists already"):
+        train(config(folder), run)
+    assert (read_state(run).state, read_state(run).step) == ("finished", 4)
 
 
 def test_only_what_differs_is_told(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

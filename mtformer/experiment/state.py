@@ -1,0 +1,126 @@
+"""Whether a run trains now, and how it ended: state.json, and a lock that the system takes back when a process dies.
+
+The lock is `.NAME.lock` beside the run directory, for `--overwrite` renames the directory itself.
+"""
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal
+
+from filelock import FileLock, Timeout
+
+from mtformer.errors import CheckpointError
+from mtformer.rundir import RunDir, write_text
+from mtformer.training.history import read_records
+from mtformer.training.loop import InterruptedRunError
+
+StateName = Literal["new", "running", "finished", "interrupted", "failed", "killed"]
+LOOKING_SECONDS = 1.0
+"""Whoever reads a state holds the lock for an instant; a training that starts waits so long for it."""
+log = logging.getLogger("mtformer")
+
+
+@dataclass(frozen=True)
+class RunState:
+    """How a run is."""
+
+    state: StateName
+    """new: nothing is trained yet; killed: its process ended without a word."""
+    step: int
+    """Of the last line of metrics, or of the newest checkpoint."""
+    max_steps: int | None
+    """None: its config.yaml does not say."""
+    error: str | None = None
+    """What made it fail, in one line."""
+    started: str | None = None
+    ended: str | None = None
+    """When the newest process started and ended, ISO 8601."""
+
+
+@contextlib.contextmanager
+def held(run: RunDir) -> Iterator[None]:
+    """Inside, no other process trains in this run directory; raises CheckpointError when one does already."""
+    run.lock.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(run.lock)
+    try:
+        lock.acquire(timeout=LOOKING_SECONDS)
+    except Timeout as error:
+        raise CheckpointError(
+            f"{run.path}: another process trains here now; wait for it, stop it, or name another place with --run-dir"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def recorded(run: RunDir) -> Iterator[None]:
+    """Writes into state.json that the run trains, and in the end how that ended."""
+    started = _now()
+    _write(run, "running", started)
+    try:
+        yield
+    except BaseException as error:
+        is_asked = isinstance(error, InterruptedRunError | KeyboardInterrupt)
+        with contextlib.suppress(OSError):  # a full disk is told by the error itself
+            _write(run, "interrupted" if is_asked else "failed", started, None if is_asked else _line(error))
+        raise
+    _write(run, "finished", started)
+
+
+def read_state(run: RunDir) -> RunState:
+    """The state of a run; of one that was made before there was a state.json, as far as its checkpoints tell."""
+    saved: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        saved = json.loads(run.state.read_text(encoding="utf-8"))
+    steps = run.steps()
+    step = max([record["step"] for record in read_records(run.metrics)[-1:]] + steps[-1:], default=0)
+    max_steps = _max_steps(run.config)
+    state: StateName = saved.get("state", "new")
+    if "state" not in saved and steps and max_steps is not None and steps[-1] >= max_steps:
+        state = "finished"
+    if _is_held(run.lock):
+        state = "running"
+    elif state == "running":
+        state = "killed"
+    return RunState(state, step, max_steps, saved.get("error"), saved.get("started"), saved.get("ended"))
+
+
+def _is_held(path: Path) -> bool:
+    if not path.exists():
+        return False
+    try:
+        with FileLock(path, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:  # not ours to lock: another user's
+        return False
+
+
+def _max_steps(path: Path) -> int | None:
+    """`training.max_steps` of a config of any version."""
+    import yaml
+
+    with contextlib.suppress(OSError, yaml.YAMLError, KeyError, TypeError, ValueError):
+        return int(yaml.safe_load(path.read_text(encoding="utf-8"))["training"]["max_steps"])
+    return None
+
+
+def _write(run: RunDir, state: StateName, started: str, error: str | None = None) -> None:
+    values = {"state": state, "started": started, "ended": None if state == "running" else _now(), "error": error}
+    write_text(run.state, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+
+
+def _line(error: BaseException) -> str:
+    return " ".join((str(error) or type(error).__name__).split())
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -1,0 +1,83 @@
+"""The state of a run: what it says while a process trains, when it ended, and when it was killed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mtformer.errors import CheckpointError, MtformerError
+from mtformer.experiment.state import held, read_state, recorded
+from mtformer.rundir import RunDir
+from mtformer.training.loop import InterruptedRunError
+
+HOLDS = """
+import sys, time
+from mtformer.experiment.state import held, recorded
+from mtformer.rundir import RunDir
+run = RunDir(sys.argv[1])
+with held(run), recorded(run):
+    print("holds", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = RunDir(tmp_path / "run")
+    run.path.mkdir()
+    run.config.write_text("training: {max_steps: 7}\n")
+    return run
+
+
+def test_a_run_that_nobody_trained_is_new(run: RunDir) -> None:
+    assert read_state(run).state == "new"
+    assert (read_state(run).step, read_state(run).max_steps) == (0, 7)
+    assert not run.lock.exists()  # looking leaves nothing behind
+
+
+def test_a_run_that_ends_is_finished(run: RunDir) -> None:
+    with held(run), recorded(run):
+        run.metrics.write_text('{"kind": "train", "step": 3}\n{"kind": "tr')
+        assert json.loads(run.state.read_text())["state"] == "running"
+    state = read_state(run)
+    assert (state.state, state.step, state.error) == ("finished", 3, None)
+    assert state.started is not None
+    assert state.ended is not None
+    assert state.started <= state.ended
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "told"),
+    [
+        (MtformerError("no\n  disk"), "failed", "no disk"),
+        (ValueError(), "failed", "ValueError"),
+        (InterruptedRunError(3, 15), "interrupted", None),
+        (KeyboardInterrupt(), "interrupted", None),
+    ],
+)
+def test_how_it_ended_is_kept(run: RunDir, error: BaseException, state: str, told: str | None) -> None:
+    with pytest.raises(type(error)), held(run), recorded(run):
+        raise error
+    assert (read_state(run).state, read_state(run).error) == (state, told)
+
+
+def test_a_second_process_is_refused_and_a_killed_one_is_told(run: RunDir) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLDS, str(run.path)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "holds\n"
+        assert read_state(run).state == "running"
+        with pytest.raises(CheckpointError, match="another process trains here now"), held(run):
+            pass
+        process.kill()
+    assert read_state(run).state == "killed"
+    with held(run), recorded(run):
+        pass
+    assert read_state(run).state == "finished"
+
+
+def test_a_damaged_state_and_config_are_no_crash(run: RunDir) -> None:
+    run.state.write_text("{")
+    run.config.write_text("[")
+    assert (read_state(run).state, read_state(run).max_steps) == ("new", None)
