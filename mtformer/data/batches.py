@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mtformer.data.mixture import START, Corpus, Mixture, Place, Window
+from mtformer.data.mixture import START, Corpus, Mixture, Place, Tokenised, Window
 from mtformer.data.prefetch import Ahead
 from mtformer.data.ragged import Ints, Ragged
-from mtformer.data.store import Pairs
-from mtformer.data.streaming import StreamCorpus, StreamMixture
+from mtformer.data.store import Pairs, Store
+from mtformer.data.streaming import StreamMixture
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK
 
 log = logging.getLogger("mtformer")
@@ -164,7 +164,7 @@ def _cut(
     return batches
 
 
-def ordered_batches(corpus: Corpus, batch_tokens: int, max_tokens: int | None = None) -> Iterator[Batch]:
+def ordered_batches(corpus: Corpus[Store], batch_tokens: int, max_tokens: int | None = None) -> Iterator[Batch]:
     """Batches of dev or test, the largest first, so that a lack of memory shows at once.
 
     Args:
@@ -284,7 +284,7 @@ class TrainingBatches:
 
     def _read(self, blocks: Window, epoch: int) -> "_Window":
         """The pairs of a window, and its batches."""
-        corpora: Sequence[Corpus | StreamCorpus] = self.mixture.corpora
+        corpora: Sequence[Corpus[Tokenised]] = self.mixture.corpora
         parts, numbers = [], []
         for number, (corpus, some) in enumerate(zip(corpora, blocks.blocks, strict=True)):
             if not len(some):
@@ -309,7 +309,7 @@ class _Window:
     """What is in memory: pairs, and which of them make which batch."""
 
     def __init__(
-        self, src: Ragged, tgt: Ragged, corpora: Sequence[Corpus | StreamCorpus], corpus_B: Ints, plan: list[Ints]
+        self, src: Ragged, tgt: Ragged, corpora: Sequence[Corpus[Tokenised]], corpus_B: Ints, plan: list[Ints]
     ) -> None:
         self.src, self.tgt, self.corpora, self.corpus_B, self.plan = src, tgt, corpora, corpus_B, plan
         self.ends: list[Place] = []

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -138,9 +138,9 @@ class Store:
         is_last = blocks == self._end_of_part[part] - 1
         return np.where(is_last, (self._pairs_of_part[part] - 1) % BLOCK_PAIRS + 1, BLOCK_PAIRS)
 
-    def read(self, blocks: Iterable[int]) -> Pairs:
+    def read(self, numbers: Sequence[int]) -> Pairs:
         """The pairs of these blocks, one block after the other; at least one."""
-        return Pairs.joined(self._read(block) for block in blocks)
+        return Pairs.joined(self._read(block) for block in numbers)
 
     def read_all(self) -> Pairs:
         """For a corpus that fits the memory."""

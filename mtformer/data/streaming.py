@@ -12,7 +12,6 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -20,15 +19,14 @@ import numpy as np
 from mtformer.config.data import DataConfig, Source
 from mtformer.data.duplicates import hash_keys
 from mtformer.data.filters import DUPLICATE, Filter, duplicate_key
-from mtformer.data.mixture import START, Place, Window
+from mtformer.data.mixture import START, Corpus, Place, Window
 from mtformer.data.order import permuted
-from mtformer.data.ragged import Ints
 from mtformer.data.report import DataReport, Pair
 from mtformer.data.sources import describe, languages, stream_fingerprint, stream_pairs
 from mtformer.data.store import Pairs
 from mtformer.data.tokenising import count_tokens, tokenise
 from mtformer.errors import DataError
-from mtformer.text.tokenizer import BOS, TokenizerPair
+from mtformer.text.tokenizer import TokenizerPair
 
 PAIRS_AT_ONCE = 1 << 14
 """Read as text, filtered and tokenised together."""
@@ -77,8 +75,8 @@ class Stream:
         self._last: tuple[int, int, Pairs] | None = None
         self._lock = threading.Lock()
 
-    def read(self, start: int, end: int) -> Pairs:
-        """What is kept of the records from number `start` to number `end`, one at least.
+    def read(self, numbers: Sequence[int]) -> Pairs:
+        """What is kept of the records with these numbers, which follow each other; one at least.
 
         They are kept until others are read, and not read twice when they are asked for again.
 
@@ -86,6 +84,7 @@ class Stream:
             DataError: as `stream_pairs`; when there are no records; when more than filters.max_filtered_share of the
                 first ones is left out.
         """
+        start, end = numbers[0], numbers[-1] + 1
         with self._lock:
             if self._last is None or self._last[:2] != (start, end):
                 self._last = None
@@ -157,36 +156,6 @@ class Stream:
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class StreamCorpus:
-    """A stream and how it is used: what `mixture.Corpus` is to a store."""
-
-    name: str
-    store: Stream
-    weights: tuple[tuple[int, float], ...] = ((0, 1.0),)
-    """(from this step on, its part of a buffer, to the parts of the others), by ascending step."""
-    is_swapped: bool = False
-    """From its targets to its sources."""
-    tags: tuple[int, ...] = ()
-    """Ids before each source."""
-    start: int = BOS
-    """The id that a target starts with in the decoder: bos, or a language tag."""
-
-    def weight(self, step: int) -> float:
-        """At this step."""
-        return [weight for since, weight in self.weights if since <= step][-1]
-
-    def read(self, records: Ints) -> Pairs:
-        """What is kept of its records with these numbers, one behind the other, without tags."""
-        pairs = self.store.read(int(records[0]), int(records[-1]) + 1)
-        return pairs.swapped() if self.is_swapped else pairs
-
-    def longest(self) -> tuple[int, int]:
-        """Tokens that the longest source, tags counted, and the longest target may have."""
-        src, tgt = self.store.longest
-        return src + len(self.tags), tgt
-
-
 class StreamMixture:
     """The order of all that is trained on, as `mixture.Mixture` tells it; `Place.taken` and windows count records.
 
@@ -201,7 +170,7 @@ class StreamMixture:
         DataError: as `Stream.read`.
     """
 
-    def __init__(self, corpora: Sequence[StreamCorpus], seed: int, buffer_pairs: int) -> None:
+    def __init__(self, corpora: Sequence[Corpus[Stream]], seed: int, buffer_pairs: int) -> None:
         self.corpora, self.seed, self.buffer_pairs = list(corpora), seed, buffer_pairs
         first = next(self.windows(0, 0, self.begin(START)))
         for corpus, records in zip(self.corpora, first.blocks, strict=True):

@@ -6,11 +6,12 @@ from typing import Any
 
 from mtformer.config.data import CorpusConfig, DataConfig, Source
 from mtformer.config.schema import Config
-from mtformer.data.mixture import Corpus
+from mtformer.data.mixture import Corpus, Tokenised
 from mtformer.data.preparing import prepare
 from mtformer.data.report import DataReport
 from mtformer.data.sources import languages
-from mtformer.data.streaming import Stream, StreamCorpus
+from mtformer.data.store import Store
+from mtformer.data.streaming import Stream
 from mtformer.text.tags import tag_id, target
 from mtformer.text.tokenizer import TokenizerPair
 
@@ -21,13 +22,13 @@ TRAIN, DEV = "train", "dev"
 class DevSet:
     """Dev in one direction."""
 
-    corpus: Corpus
+    corpus: Corpus[Store]
     tgt_lang: str
     sources: list[str]
     references: list[str]
 
 
-def training_corpora(config: Config, tokenizers: TokenizerPair) -> list[Corpus]:
+def training_corpora(config: Config, tokenizers: TokenizerPair) -> list[Corpus[Store]]:
     """Each corpus in each of its directions.
 
     Raises:
@@ -39,10 +40,10 @@ def training_corpora(config: Config, tokenizers: TokenizerPair) -> list[Corpus]:
     ]
 
 
-def training_streams(config: Config, tokenizers: TokenizerPair) -> list[StreamCorpus]:
+def training_streams(config: Config, tokenizers: TokenizerPair) -> list[Corpus[Stream]]:
     """As `training_corpora`, for data.streaming; nothing is read yet."""
     return [
-        StreamCorpus(
+        Corpus(
             store=Stream(use["name"], sources, config.data, tokenizers, keep_text=needs_text(config)),
             **use,
         )
@@ -80,7 +81,7 @@ def dev_sets(config: Config, tokenizers: TokenizerPair) -> list[DevSet]:
     return sets
 
 
-def reports(corpora: Sequence[Corpus | StreamCorpus]) -> Mapping[str, DataReport]:
+def reports(corpora: Sequence[Corpus[Tokenised]]) -> Mapping[str, DataReport]:
     """What was read for each (of a stream: until now), without those that are another one backwards."""
     return {corpus.name: corpus.store.report for corpus in corpora if not corpus.is_swapped}
 

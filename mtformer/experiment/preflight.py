@@ -15,8 +15,8 @@ import torch
 
 from mtformer.config.loading import resolve_paths
 from mtformer.config.schema import Config
-from mtformer.data.mixture import Corpus
-from mtformer.data.streaming import StreamCorpus
+from mtformer.data.mixture import Corpus, Tokenised
+from mtformer.data.store import Store
 from mtformer.decoding.batching import plan_batches
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DeviceError
@@ -176,8 +176,8 @@ def _data_rows(config: Config, prepared: Prepared) -> list[tuple[str, str]]:
     ]
 
 
-def _size(corpus: Corpus | StreamCorpus) -> str:
-    if isinstance(corpus, Corpus):
+def _size(corpus: Corpus[Tokenised]) -> str:
+    if isinstance(corpus.store, Store):
         return f"{len(corpus.store):,}"
     report = corpus.store.report
     return f"streamed; {report.kept:,} of the first {report.read:,} kept"

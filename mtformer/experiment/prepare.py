@@ -11,10 +11,10 @@ from typing import Any
 from mtformer.config.schema import Config
 from mtformer.data.batches import Batch, TrainingBatches, ordered_batches
 from mtformer.data.changes import Changes
-from mtformer.data.mixture import WINDOW_PAIRS, Corpus, Mixture
+from mtformer.data.mixture import WINDOW_PAIRS, Corpus, Mixture, Tokenised
 from mtformer.data.report import DataReport
 from mtformer.data.sources import read_pairs, stream_pairs
-from mtformer.data.streaming import StreamCorpus, StreamMixture
+from mtformer.data.streaming import StreamMixture
 from mtformer.errors import ConfigError
 from mtformer.evaluation.evaluate import source_set
 from mtformer.experiment.corpora import DevSet, dev_sets, needs_text, reports, training_corpora, training_streams
@@ -34,7 +34,7 @@ class Prepared:
     """All that training needs of text and data."""
 
     tokenizers: TokenizerPair
-    corpora: Sequence[Corpus | StreamCorpus]
+    corpora: Sequence[Corpus[Tokenised]]
     dev: list[DevSet]
     batches: TrainingBatches
 
@@ -76,9 +76,7 @@ def prepare_experiment(config: Config, tokenizer_folder: Path) -> Prepared:
     return Prepared(tokenizers, corpora, dev, TrainingBatches(mixture, config.training.batch_tokens, changes))
 
 
-def _mixture(
-    config: Config, tokenizers: TokenizerPair
-) -> tuple[Sequence[Corpus | StreamCorpus], Mixture | StreamMixture]:
+def _mixture(config: Config, tokenizers: TokenizerPair) -> tuple[Sequence[Corpus[Tokenised]], Mixture | StreamMixture]:
     data, seed = config.data, config.training.seed
     if data.streaming:
         streams = training_streams(config, tokenizers)

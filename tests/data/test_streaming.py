@@ -31,14 +31,14 @@ from mtformer.config.schema import Config
 from mtformer.data import streaming
 from mtformer.data.batches import Batch, TrainingBatches
 from mtformer.data.changes import Changes
-from mtformer.data.mixture import START, Place
+from mtformer.data.mixture import START, Corpus, Place
 from mtformer.data.sources import stream_pairs
-from mtformer.data.streaming import Stream, StreamCorpus, StreamMixture
+from mtformer.data.streaming import Stream, StreamMixture
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import BOS, TokenizerPair
 
 Pairs = list[tuple[str, str]]
-Corpus = Callable[..., DataConfig]
+Written = Callable[..., DataConfig]
 BUDGET = 500
 NOISE = NoiseConfig(word_dropout=0.2, typos=0.2, case=0.1)
 DATA = DataConfig(src_lang="en", tgt_lang="de")
@@ -58,19 +58,19 @@ def stream(data: DataConfig, tokenizers: TokenizerPair, name: str = "train", kee
 
 
 def batches_of(
-    corpora: list[StreamCorpus], buffer: int, tokenizers: TokenizerPair, *, is_changed: bool = False, seed: int = 3
+    corpora: list[Corpus[Stream]], buffer: int, tokenizers: TokenizerPair, *, is_changed: bool = False, seed: int = 3
 ) -> TrainingBatches:
     changes = Changes(tokenizers, 0.1, NOISE, 200) if is_changed else None
     return TrainingBatches(StreamMixture(corpora, seed, buffer), BUDGET, changes)
 
 
 @pytest.fixture
-def make(corpus: Corpus, tokenizers: TokenizerPair) -> Callable[..., TrainingBatches]:
+def make(corpus: Written, tokenizers: TokenizerPair) -> Callable[..., TrainingBatches]:
     """make(pairs, buffer) gives the batches of one corpus of these pairs."""
 
     def make_batches(pairs: Pairs, buffer: int, **options: Any) -> TrainingBatches:
         data = corpus(pairs, **LENIENT)
-        return batches_of([StreamCorpus("train", stream(data, tokenizers))], buffer, tokenizers, **options)
+        return batches_of([Corpus("train", stream(data, tokenizers))], buffer, tokenizers, **options)
 
     return make_batches
 
@@ -199,7 +199,7 @@ def test_several_sources_are_one_corpus(tmp_path: Path, pairs: Pairs, tokenizers
     data = DataConfig.model_validate({"src_lang": "en", "tgt_lang": "de", "train": sources, **LENIENT})
 
     def read(start: int, end: int) -> Pairs:
-        return list(zip(*stream(data, tokenizers).read(start, end).text(), strict=True))
+        return list(zip(*stream(data, tokenizers).read(range(start, end)).text(), strict=True))
 
     assert read(0, 250) == pairs[:100] * 2 + pairs[:50]
     for start in (1, 29, 30, 31, 99, 100, 130, 131, 245):
@@ -213,10 +213,10 @@ def test_order_hangs_on_the_seed_alone(make: Callable[..., TrainingBatches], pai
     assert [batch.src_BS.tolist() for batch in one[1]] != [batch.src_BS.tolist() for batch in other[1]]
 
 
-def test_weights_are_the_parts_of_a_buffer(corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair) -> None:
+def test_weights_are_the_parts_of_a_buffer(corpus: Written, pairs: Pairs, tokenizers: TokenizerPair) -> None:
     data = corpus(pairs[:50], **LENIENT)
     weights = {"a": 1.0, "b": 2.5, "c": 0.01}
-    corpora = [StreamCorpus(name, stream(data, tokenizers, name), ((0, weight),)) for name, weight in weights.items()]
+    corpora = [Corpus(name, stream(data, tokenizers, name), ((0, weight),)) for name, weight in weights.items()]
     mixture = StreamMixture(corpora, 1, 97)
     taken, parts = mixture.begin(Place()), []
     for epoch in range(2_000):
@@ -232,12 +232,12 @@ def test_weights_are_the_parts_of_a_buffer(corpus: Corpus, pairs: Pairs, tokeniz
         assert taken[corpora[number].name] == pytest.approx(2_000 * exact, rel=0.05)
 
 
-def test_weights_follow_their_schedule(corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair) -> None:
+def test_weights_follow_their_schedule(corpus: Written, pairs: Pairs, tokenizers: TokenizerPair) -> None:
     data = corpus(pairs[:50], **LENIENT)
     schedule = ((0, 1.0), (8, 3.0), (20, 0.0))
     corpora = [
-        StreamCorpus("a", stream(data, tokenizers, "a")),
-        StreamCorpus("b", stream(data, tokenizers, "b"), schedule),
+        Corpus("a", stream(data, tokenizers, "a")),
+        Corpus("b", stream(data, tokenizers, "b"), schedule),
     ]
     with batches_of(corpora, 60, tokenizers).start(batches_per_step=2) as batches:
         made = list(islice(batches, 80))
@@ -250,11 +250,11 @@ def test_weights_follow_their_schedule(corpus: Corpus, pairs: Pairs, tokenizers:
     assert len(parts) > 6
 
 
-def test_both_directions_tags_and_starts(corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair) -> None:
+def test_both_directions_tags_and_starts(corpus: Written, pairs: Pairs, tokenizers: TokenizerPair) -> None:
     data = corpus(pairs[:60], **LENIENT)
     corpora = [
-        StreamCorpus("ab", stream(data, tokenizers, "ab"), tags=(7,)),
-        StreamCorpus("ba", stream(data, tokenizers, "ba"), is_swapped=True, tags=(8, 9), start=6),
+        Corpus("ab", stream(data, tokenizers, "ab"), tags=(7,)),
+        Corpus("ba", stream(data, tokenizers, "ba"), is_swapped=True, tags=(8, 9), start=6),
     ]
     found: dict[int, Pairs] = {BOS: [], 6: []}
     for epoch in epochs(batches_of(corpora, 40, tokenizers), 3):
@@ -275,7 +275,7 @@ def test_both_directions_tags_and_starts(corpus: Corpus, pairs: Pairs, tokenizer
 @pytest.mark.parametrize("is_changed", [False, True])
 @pytest.mark.parametrize("num_ranks", [1, 3])
 def test_going_on_is_as_if_never_stopped(
-    is_changed: bool, num_ranks: int, corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair
+    is_changed: bool, num_ranks: int, corpus: Written, pairs: Pairs, tokenizers: TokenizerPair
 ) -> None:
     """Over several passes, in each of several processes, with text that is changed and weights that change."""
     data = corpus([*pairs[:90], ("", ""), *pairs[:3]], **LENIENT)
@@ -283,8 +283,8 @@ def test_going_on_is_as_if_never_stopped(
     def training() -> TrainingBatches:
         """What a new process makes."""
         corpora = [
-            StreamCorpus("a", stream(data, tokenizers, "a"), ((0, 1.0), (9, 0.3))),
-            StreamCorpus("b", stream(data, tokenizers, "b"), ((0, 0.5),), is_swapped=True),
+            Corpus("a", stream(data, tokenizers, "a"), ((0, 1.0), (9, 0.3))),
+            Corpus("b", stream(data, tokenizers, "b"), ((0, 0.5),), is_swapped=True),
         ]
         return batches_of(corpora, 80, tokenizers, is_changed=is_changed)
 
@@ -307,7 +307,7 @@ def test_going_on_is_as_if_never_stopped(
 
 
 def test_going_on_in_a_later_pass_reads_no_more_than_it_must(
-    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
+    corpus: Written, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, starts = corpus(pairs[:100], **LENIENT), []
 
@@ -317,11 +317,11 @@ def test_going_on_in_a_later_pass_reads_no_more_than_it_must(
 
     monkeypatch.setattr(streaming, "stream_pairs", watched)
     one = stream(data, tokenizers)
-    assert [len(one.read(start, start + 10)) for start in (0, 10, 20)] == [10, 10, 10]
+    assert [len(one.read(range(start, start + 10))) for start in (0, 10, 20)] == [10, 10, 10]
     assert starts == [0]
-    assert list(one.read(730, 740).text()[0]) == [pair[0] for pair in pairs[30:40]]
+    assert list(one.read(range(730, 740)).text()[0]) == [pair[0] for pair in pairs[30:40]]
     assert starts == [0, 730, 30]
-    one.read(1_250, 1_260)
+    one.read(range(1_250, 1_260))
     assert starts == [0, 730, 30, 50]
 
 
@@ -329,7 +329,7 @@ def test_going_on_in_a_later_pass_reads_no_more_than_it_must(
 
 
 def test_no_more_than_a_few_buffers_are_read_ahead(
-    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
+    corpus: Written, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     num_read = 0
 
@@ -342,7 +342,7 @@ def test_no_more_than_a_few_buffers_are_read_ahead(
 
     monkeypatch.setattr(streaming, "stream_pairs", endless)
     data = corpus(pairs[:1], **LENIENT)
-    training = batches_of([StreamCorpus("a", stream(data, tokenizers))], 200, tokenizers)
+    training = batches_of([Corpus("a", stream(data, tokenizers))], 200, tokenizers)
     assert num_read == 200
     training.sizes()
     assert num_read == 200
@@ -358,13 +358,13 @@ def test_no_more_than_a_few_buffers_are_read_ahead(
 
 
 def test_nothing_is_dropped_without_a_count(
-    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, caplog: pytest.LogCaptureFixture
+    corpus: Written, pairs: Pairs, tokenizers: TokenizerPair, caplog: pytest.LogCaptureFixture
 ) -> None:
     short = [pair for pair in pairs[:80] if len(pair[0].split()) < 12][:5]
     dirty = [*pairs[:80], ("", "x"), ("same", "same"), *short, ("a\u2028b", "one two"), *pairs[80:100]]
     data = corpus(dirty, filters={**LENIENT["filters"], "max_tokens": 20, "max_filtered_share": 0.9})
     one = stream(data, tokenizers)
-    kept = one.read(0, len(dirty))
+    kept = one.read(range(0, len(dirty)))
     report = one.report
     too_long = report.left_out["too long"]
     assert report.left_out == {"empty": 1, "identical": 1, "too long": too_long, "duplicate": 5}
@@ -376,7 +376,7 @@ def test_nothing_is_dropped_without_a_count(
     assert max(kept.src.lengths_B.max(), kept.tgt.lengths_B.max()) == 20
     with caplog.at_level(logging.INFO, "mtformer"):
         for buffer in range(1, 9):
-            one.read(buffer * len(dirty), (buffer + 1) * len(dirty))
+            one.read(range(buffer * len(dirty), (buffer + 1) * len(dirty)))
     told = [record.getMessage() for record in caplog.records]
     assert told[0].startswith(f"train: has {len(dirty)} records, and begins anew; read so far {len(dirty)}, kept ")
     assert [line.split(", kept")[0] for line in told[1:]] == [
@@ -387,15 +387,15 @@ def test_nothing_is_dropped_without_a_count(
     assert one.report.left_out["duplicate"] == 9 * 5
 
 
-def test_duplicates_are_found_within_a_buffer_only(corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair) -> None:
+def test_duplicates_are_found_within_a_buffer_only(corpus: Written, pairs: Pairs, tokenizers: TokenizerPair) -> None:
     one = stream(corpus(pairs[:10] * 2, **LENIENT), tokenizers)
-    assert [len(one.read(start, start + 10)) for start in (0, 10)] == [10, 10]
-    assert len(one.read(20, 40)) == 10
+    assert [len(one.read(range(start, start + 10))) for start in (0, 10)] == [10, 10]
+    assert len(one.read(range(20, 40))) == 10
 
 
-def test_asked_again_nothing_is_read_or_counted_again(corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair) -> None:
+def test_asked_again_nothing_is_read_or_counted_again(corpus: Written, pairs: Pairs, tokenizers: TokenizerPair) -> None:
     one = stream(corpus(pairs[:50], **LENIENT), tokenizers)
-    assert one.read(0, 20) is one.read(0, 20)
+    assert one.read(range(0, 20)) is one.read(range(0, 20))
     assert one.report.read == 20
 
 
@@ -407,14 +407,14 @@ def test_sizes_of_a_buffer(make: Callable[..., TrainingBatches], pairs: Pairs) -
     assert sizes.longest.src_BS.shape == sizes.longest.tgt_in_BT.shape == (BUDGET // 257, 257)
 
 
-def test_text_is_there_for_changes_alone(corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair) -> None:
+def test_text_is_there_for_changes_alone(corpus: Written, pairs: Pairs, tokenizers: TokenizerPair) -> None:
     data = corpus(pairs[:10], **LENIENT)
-    assert stream(data, tokenizers, keep_text=False).read(0, 5).src_text is None
-    assert stream(data, tokenizers).read(0, 5).text() == tuple(map(list, zip(*pairs[:5], strict=True)))
+    assert stream(data, tokenizers, keep_text=False).read(range(0, 5)).src_text is None
+    assert stream(data, tokenizers).read(range(0, 5)).text() == tuple(map(list, zip(*pairs[:5], strict=True)))
 
 
 def test_a_fingerprint_is_of_names_sizes_and_times_and_of_the_filters(
-    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path
+    corpus: Written, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path
 ) -> None:
     data = corpus(pairs[:20])
     first = stream(data, tokenizers).fingerprint
@@ -434,7 +434,7 @@ def test_a_fingerprint_is_of_names_sizes_and_times_and_of_the_filters(
 
 
 def test_an_empty_stream_and_one_of_which_nothing_is_kept(
-    corpus: Corpus, make: Callable[..., TrainingBatches], pairs: Pairs
+    corpus: Written, make: Callable[..., TrainingBatches], pairs: Pairs
 ) -> None:
     with pytest.raises(DataError, match="the corpus is empty: not one line was read"):
         make([], 10)
@@ -459,20 +459,20 @@ def test_a_buffer_of_which_nothing_is_kept_is_passed_over(make: Callable[..., Tr
 
 
 def test_a_mistake_met_on_the_way_is_raised_in_its_place_and_again(
-    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair
+    corpus: Written, pairs: Pairs, tokenizers: TokenizerPair
 ) -> None:
     data = corpus(pairs[:100], **LENIENT)
     with open(data.train[0].tgt, "a", encoding="utf-8") as file:  # type: ignore[union-attr]  # two files
         file.write("one more\n")
     one = stream(data, tokenizers)
-    training = batches_of([StreamCorpus("train", one)], 40, tokenizers)
+    training = batches_of([Corpus("train", one)], 40, tokenizers)
     made: list[Batch] = []
     with training.start() as batches, pytest.raises(DataError, match=r"has 100 lines but .* has 101"):
         made.extend(batches)
     assert sum(batch.num_pairs for batch in made) == 80
     for _ in range(2):
         with pytest.raises(DataError, match="has 100 lines but"):
-            one.read(80, 120)
+            one.read(range(80, 120))
 
 
 def test_the_hub_out_of_reach(tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -485,7 +485,7 @@ def test_the_hub_out_of_reach(tokenizers: TokenizerPair, monkeypatch: pytest.Mon
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     data = DATA.model_copy(update={"train": [HubDataset(dataset="wmt/wmt14", name="de-en")]})
     with pytest.raises(DataError, match="wmt/wmt14 de-en train: the Hugging Face hub cannot be reached; check the"):
-        stream(data, tokenizers).read(0, 10)
+        stream(data, tokenizers).read(range(0, 10))
 
 
 def test_the_hub_lost_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
