@@ -74,7 +74,7 @@ class DataReport:
         """Looks for unusual characters in lines as they were read."""
         for number, side in enumerate(("src", "tgt")):
             # One search over all lines is quick and nearly always enough.
-            together = " ".join(pair[number] for pair in pairs)
+            together = " ".join([pair[number] for pair in pairs])
             for name, characters in UNUSUAL.items():
                 present = [character for character in characters if character in together]
                 if present:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mtformer.config.data import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
-from mtformer.data.compressed import open_bytes
+from mtformer.data.compressed import BLOCK_BYTES, open_bytes
 from mtformer.errors import DataError
 from mtformer.rundir import file_sha256
 
@@ -147,18 +147,24 @@ class _Lines:
     def __iter__(self) -> Iterator[str]:
         with told(self.path), open_bytes(self.path) as file:
             self.number = sum(1 for _ in islice(file, self.start))
-            for raw in file:
-                self.number += 1
-                if self.number == 1:
-                    raw = raw.removeprefix(b"\xef\xbb\xbf")
-                try:
-                    line = raw.decode("utf-8")
-                except UnicodeDecodeError as error:
-                    raise DataError(
-                        f"{self.path}:{self.number}: not UTF-8 (byte {raw[error.start]:#04x} at column "
-                        f"{error.start + 1}); convert the file with iconv, or mend the line"
-                    ) from error
-                yield line.removesuffix("\n").removesuffix("\r")
+            # Many lines at once: each alone would take twice as long.
+            while block := file.read(BLOCK_BYTES) + file.readline():
+                if self.number == 0:
+                    block = block.removeprefix(b"\xef\xbb\xbf")
+                for line in self._decoded(block).removesuffix("\n").split("\n"):
+                    self.number += 1
+                    yield line.removesuffix("\r")
+
+    def _decoded(self, block: bytes) -> str:
+        try:
+            return block.decode("utf-8")
+        except UnicodeDecodeError as error:
+            number = self.number + 1 + block.count(b"\n", 0, error.start)
+            column = error.start - block.rfind(b"\n", 0, error.start)
+            raise DataError(
+                f"{self.path}:{number}: not UTF-8 (byte {block[error.start]:#04x} at column {column}); convert the "
+                "file with iconv, or mend the line"
+            ) from error
 
 
 def _read_text_files(source: TextFiles, start: int) -> Generator[Pair, None, int]:

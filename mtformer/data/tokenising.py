@@ -28,7 +28,9 @@ def tokenise(
     report.count_unusual(lines)
     codes = filter_.by_text(lines)
     _leave_out(report, codes)
-    kept = [pair for pair, code in zip(lines, codes.tolist(), strict=True) if code == KEPT]
+    kept = list(lines)
+    if codes.any():
+        kept = [pair for pair, code in zip(lines, codes.tolist(), strict=True) if code == KEPT]
     texts = [pair[0] for pair in kept], [pair[1] for pair in kept]
     src, tgt = (
         Ragged.of(
