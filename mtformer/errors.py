@@ -3,6 +3,10 @@
 The command line prints the message and exits with 2; nothing else in the package prints or exits.
 """
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class MtformerError(Exception):
     """A mistake that the user can mend; the message is one line: what, where, what to do."""
@@ -26,3 +30,18 @@ class LostProcessError(Exception):
 
 class DeviceError(MtformerError):
     """A device or precision that this machine does not have."""
+
+
+@contextmanager
+def told_writing(what: str, remedy: str) -> Iterator[None]:
+    """Turns what the system refuses while something is written into a DataError.
+
+    Args:
+        what: is written, and where.
+        remedy: what else to do than to make room.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise DataError(f"{what} cannot be written: {reason}; make room, or {remedy}") from error

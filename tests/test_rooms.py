@@ -11,12 +11,13 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # Rooms of one floor do not know each other.
 FLOORS = [
     {"", "errors"},
-    {"config", "rundir", "weights"},
+    {"config", "page", "rundir", "weights"},
     {"text", "model"},
     {"data"},
     {"training", "decoding"},
     {"evaluation", "export"},
     {"experiment"},
+    {"report", "serving"},
     {"cli"},
     {"__main__"},
 ]

@@ -1,25 +1,30 @@
 """`mtformer data clean`."""
 
-import json
 import logging
 import os
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mtformer.cli.data_arguments import (
+    SrcLang,
+    TgtLang,
+    TokenizerFolder,
+    is_override,
+    load_tokenizers,
+    read_arguments,
+)
 from mtformer.cli.eval_command import PRECISION_HELP
 
 if TYPE_CHECKING:
-    from mtformer.config.schema import Config
+    from mtformer.config.data import DataConfig
     from mtformer.data.clean import Rows, Scoring
     from mtformer.data.report import DataReport, Pair
     from mtformer.decoding.translator import Translator
-    from mtformer.text.tokenizer import TokenizerPair
 
-CONFIG_SUFFIXES = (".yaml", ".yml")
 log = logging.getLogger("mtformer")
 
 
@@ -32,21 +37,9 @@ def clean(
             show_default=False,
         ),
     ],
-    src_lang: Annotated[
-        str | None, typer.Option("--src-lang", help="With files: code of the source language.", show_default=False)
-    ] = None,
-    tgt_lang: Annotated[
-        str | None, typer.Option("--tgt-lang", help="With files: code of the target language.", show_default=False)
-    ] = None,
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(
-            "--tokenizer",
-            metavar="FOLDER",
-            help="Tokenizers for the limits in tokens; default: the config's models, or the run's.",
-            show_default=False,
-        ),
-    ] = None,
+    src_lang: SrcLang = None,
+    tgt_lang: TgtLang = None,
+    tokenizer: TokenizerFolder = None,
     gz: Annotated[bool, typer.Option("--gz", help="Write texts as .gz.")] = False,
     score_with: Annotated[
         list[Path] | None,
@@ -76,11 +69,14 @@ def clean(
     from mtformer.data import clean as cleaning
     from mtformer.errors import ConfigError
 
-    if len([word for word in words if not _is_override(word)]) < 2:
+    plain = [word for word in words if not is_override(word)]
+    if len(plain) < 2:
         raise ConfigError("name what is to be cleaned, and then the folder to write")
-    config, run, folder = _asked(words, src_lang, tgt_lang)
-    languages, pairs = _corpus(config)
-    tokenizers = _tokenizers(config, run, tokenizer)
+    folder = Path(plain.pop())
+    asked = read_arguments([*plain, *filter(is_override, words)], src_lang, tgt_lang)
+    data = asked.config.data
+    languages, pairs = _corpus(data)
+    tokenizers = load_tokenizers(asked, tokenizer)
     scoring = _scoring(score_with or [], languages, keep_share, min_score, device, precision)
     if tokenizers is None:
         log.info("no tokenizer, so max_tokens and max_length_ratio are not applied; name one with --tokenizer")
@@ -88,62 +84,22 @@ def clean(
         report = cleaning.clean(
             pairs,
             languages,
-            config.data.filters,
+            data.filters,
             folder,
             tokenizers=tokenizers,
             scoring=scoring,
             packed=gz,
+            num_workers=data.num_workers or os.cpu_count() or 1,
             progress=bar.update,
         )
-    _tell(report, folder, config.data.filters.max_filtered_share, tokenizers is not None)
+    _tell(report, folder, data.filters.max_filtered_share, tokenizers is not None)
 
 
-def _is_override(word: str) -> bool:
-    """section.key=value, and no path."""
-    name = word.partition("=")[0]
-    return name != word and "." in name and name.replace(".", "").replace("_", "").isalnum()
-
-
-def _asked(words: Sequence[str], src_lang: str | None, tgt_lang: str | None) -> "tuple[Config, Path | None, Path]":
-    """The config, or one made up for the files; the run when it is one; and the folder to write."""
-    from mtformer.config.loading import load_config
-    from mtformer.errors import ConfigError
-    from mtformer.rundir import RunDir
-
-    overrides = [word for word in words if _is_override(word)]
-    *what, folder = [word for word in words if not _is_override(word)]
-    first = Path(what[0])
-    if not first.is_dir() and first.suffix not in CONFIG_SUFFIXES:
-        if src_lang is None or tgt_lang is None:
-            raise ConfigError(f"{first}: no config (.yaml), so say by --src-lang and --tgt-lang what it is")
-        values: dict[str, Any] = {"src_lang": src_lang, "tgt_lang": tgt_lang, "train": [_source(what)]}
-        made_up = [f"data.{key}={json.dumps(value)}" for key, value in values.items()]
-        return load_config(os.devnull, [*made_up, *overrides]).config, None, Path(folder)
-    if src_lang is not None or tgt_lang is not None:
-        raise ConfigError("--src-lang and --tgt-lang are for files; a config names its languages itself")
-    if len(what) > 1:
-        raise ConfigError(f"{what[1]}: give one config, and then the folder to write")
-    run = first if first.is_dir() else None
-    path = RunDir.open(first).config if run is not None else first
-    return load_config(path, overrides).config, run, Path(folder)
-
-
-def _source(files: Sequence[str]) -> dict[str, str]:
-    from mtformer.errors import ConfigError
-
-    if len(files) > 2:
-        raise ConfigError("give a config, two parallel files, or one TSV or JSONL file, and then the folder to write")
-    if len(files) == 2:
-        return {"src": files[0], "tgt": files[1]}
-    return {"jsonl" if ".jsonl" in Path(files[0]).suffixes else "tsv": files[0]}
-
-
-def _corpus(config: "Config") -> "tuple[tuple[str, str], Iterator[Pair]]":
+def _corpus(data: "DataConfig") -> "tuple[tuple[str, str], Iterator[Pair]]":
     """The languages and the pairs of data.train."""
-    from mtformer.data.sources import describe, languages, read_pairs
+    from mtformer.data.sources import describe, languages, read_pairs, require_files
     from mtformer.errors import ConfigError
 
-    data = config.data
     if not data.train:
         raise ConfigError("data.train: no training data; name at least one source")
     first = languages(data.train[0], data)
@@ -155,20 +111,8 @@ def _corpus(config: "Config") -> "tuple[tuple[str, str], Iterator[Pair]]":
             )
     if data.corpora:
         log.info("only data.train is cleaned; clean the files of data.corpora (%s) too", ", ".join(data.corpora))
+    require_files(data.train)
     return first, chain.from_iterable(read_pairs(source, data) for source in data.train)
-
-
-def _tokenizers(config: "Config", run: Path | None, folder: Path | None) -> "TokenizerPair | None":
-    from mtformer.rundir import RunDir
-    from mtformer.text.tokenizer import Tokenizer, TokenizerPair
-
-    if folder is not None or run is not None:
-        return TokenizerPair.load(folder if folder is not None else RunDir(run or "").tokenizer)
-    section = config.tokenizer
-    if section.src_model is None or not (section.joint or section.tgt_model):
-        return None
-    src = Tokenizer.load(section.src_model)
-    return TokenizerPair(src, src if section.tgt_model is None else Tokenizer.load(section.tgt_model))
 
 
 def _scoring(

@@ -127,7 +127,7 @@ class CheckConfig(Section):
     """What `mtformer data check` calls a mistake, besides files of unequal length and `filters.max_filtered_share`."""
 
     max_invalid_lines: Count = 0
-    """Most lines of a set that are not UTF-8 or lack a column; training refuses such files."""
+    """Most lines of a set that are not UTF-8, lack a column or are broken JSON; training refuses such files."""
     max_faulty_share: Share = 0.01
     """Largest share of a set's lines, on either side, with characters that break lines or tell of damage."""
     max_unknown_rate: Share = 0.01

@@ -76,7 +76,9 @@ def _meant(word: str | None) -> str:
 def _wanted(kind: str, annotation: Any) -> str:
     """What a value must be, its range included."""
     words = _KINDS.get(kind.partition("_")[0], "")
-    wanted = " of ".join(filter(None, [words, limits(annotation)])) or str(plain(annotation))
+    limit = limits(annotation)
+    between = " of " if limit.startswith("at") else " "  # a number of at least 0, a number above 0
+    wanted = between.join(filter(None, [words, limit])) or str(plain(annotation))
     return wanted + (" or null" if is_optional(annotation) else "")
 
 

@@ -21,6 +21,7 @@ from mtformer.data.check_repeats import HeldOut, Overlap, OverlapSearch, Repeats
 from mtformer.data.check_workers import Workers
 from mtformer.data.filters import DUPLICATE, REASONS
 from mtformer.data.report import Pair
+from mtformer.data.sources import require_files
 from mtformer.text.tokenizer import TokenizerPair
 
 log = logging.getLogger("mtformer")
@@ -81,6 +82,7 @@ def check_corpora(
     Raises:
         DataError: when a file is missing or its packing damaged; what is wrong inside lines is counted.
     """
+    require_files(source for _, sources in sets_of(data) for source in sources)
     check = CorpusCheck(data, tokenizers is not None)
     held_out: list[HeldOut] = []
     task = Task(data.filters, tokenizers)

@@ -20,7 +20,8 @@ from mtformer.data.report import UNUSUAL
 from mtformer.text.tokenizer import UNK, TokenizerPair
 
 SIDES = ("src", "tgt")
-INVALID, SHORT, WINDOWS = "invalid UTF-8", "missing column", "line end \\r\\n"
+INVALID, SHORT, BROKEN = "invalid UTF-8", "missing column", "broken JSON line"
+WINDOWS = "line end \\r\\n"
 COMPOSED, DECOMPOSED = "composed characters (NFC)", "decomposed characters (NFD)"
 EMPTY, COPY, UNKNOWN = "empty side", "copy", "unknown tokens"
 FOREIGN, OTHER_SCRIPT = "letters of another script", "mostly in another script"
@@ -172,6 +173,7 @@ class _Look:
         for side, numbers in self.decoded.windows.items():
             self.found(WINDOWS, side, numbers)
         self.found(SHORT, "pair", self.decoded.short)
+        self.found(BROKEN, "pair", list(self.decoded.broken), list(self.decoded.broken.values()))
 
     def at_characters(self, side: str, lines: list[str]) -> None:
         """Characters to look out for; U+FFFD that stands for invalid bytes is counted with those."""

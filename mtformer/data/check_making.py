@@ -13,6 +13,7 @@ from mtformer.data.check_findings import (
     outlier_limits,
 )
 from mtformer.data.check_lines import (
+    BROKEN,
     COMPOSED,
     COPY,
     DECOMPOSED,
@@ -49,8 +50,8 @@ PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
 THRESHOLDS = (40, 80, 128, 256)
 RATIO_BINS, STEPS_A_BIN = 40, 6
 ORDER = (
-    INVALID, SHORT, WINDOWS, *FAULTS, MIXED, EMPTY, COPY, DUPLICATE, NEAR, MANY, LONG, LOW_RATIO, HIGH_RATIO, FOREIGN,
-    OTHER_SCRIPT, UNKNOWN,
+    INVALID, SHORT, BROKEN, WINDOWS, *FAULTS, MIXED, EMPTY, COPY, DUPLICATE, NEAR, MANY, LONG, LOW_RATIO, HIGH_RATIO,
+    FOREIGN, OTHER_SCRIPT, UNKNOWN,
 )  # fmt: skip
 """Of the findings."""
 

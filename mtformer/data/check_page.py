@@ -1,47 +1,26 @@
 """What a look at the corpora found, as one page that works without a network: figures, histograms, examples."""
 
-import io
-import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import pairwise
-from typing import Any
 
 from mtformer.data.check_findings import OUTLIER_DEVIATIONS
 from mtformer.data.check_lines import RATIO_FROM_CHARACTERS
 from mtformer.data.check_report import CorpusReport, ExampleReport, HistogramReport, LengthReport, SetReport
 from mtformer.data.check_text import SIDE_NAMES, shown
-from mtformer.errors import DataError
+from mtformer.page import BAR, drawing, svg, table
+from mtformer.page import page as whole_page
+from mtformer.page import require_matplotlib as needed_for_drawing
 
-INK, BAR = "#010203", "#040506"
-"""Colours that matplotlib draws in and the page's own replace."""
 NOTHING = "–"
 STYLE = """
-:root { color-scheme: light dark; --back: #fff; --ink: #1c1e21; --faint: #5c636b; --line: #d9dde2; --bar: #3d6fb4;
-  --bad: #b3261e; }
-@media (prefers-color-scheme: dark) { :root { --back: #16181b; --ink: #e6e8ea; --faint: #9aa2ab; --line: #363b41;
-  --bar: #7ba7e0; --bad: #ff8a80; } }
-body { font: 16px/1.45 system-ui, sans-serif; color: var(--ink); background: var(--back); max-width: 62rem;
-  margin: 0 auto; padding: 1rem; overflow-wrap: anywhere; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.25rem; margin-top: 2.5rem; border-top: 1px solid var(--line);
-  padding-top: 1rem; } h3 { font-size: 1rem; margin: 1.5rem 0 .5rem; }
-.faint { color: var(--faint); } .bad { color: var(--bad); font-weight: 600; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; } th, td { text-align: left; vertical-align: top;
-  padding: .2rem .9rem .2rem 0; border-bottom: 1px solid var(--line); font-weight: normal; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 19rem), 1fr)); gap: 1rem; }
-figure { margin: 0; } figcaption { font-size: .9rem; } figure svg { width: 100%; height: auto; }
-summary { cursor: pointer; padding: .2rem 0; } details { border-bottom: 1px solid var(--line); }
 .example { margin: .5rem 0 .8rem 1rem; font-size: .9rem; } .example p { margin: 0; }
 """
 
 
 def require_matplotlib() -> None:
-    """Raises DataError when the package that draws the histograms is not there."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise DataError("the page needs a package more for its histograms: pip install 'mtformer[report]'") from error
+    """Raises MtformerError when the package that draws the histograms is not there."""
+    needed_for_drawing("the page with its histograms")
 
 
 def page(report: CorpusReport, broken: Sequence[str]) -> str:
@@ -52,7 +31,7 @@ def page(report: CorpusReport, broken: Sequence[str]) -> str:
         broken: lines about limits of the config.
 
     Raises:
-        DataError: without matplotlib.
+        MtformerError: without matplotlib.
     """
     require_matplotlib()
     title = f"Corpora {report.src_lang} to {report.tgt_lang}"
@@ -67,12 +46,7 @@ def page(report: CorpusReport, broken: Sequence[str]) -> str:
     for one in report.sets:
         parts += _set(one)
     parts += _overlaps(report)
-    body = "\n".join(parts)
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
-    )
+    return whole_page(title, "\n".join(parts), style=STYLE)
 
 
 def _set(one: SetReport) -> Iterable[str]:
@@ -115,18 +89,14 @@ def _figures(one: SetReport) -> str:
     sides = (one.src, one.tgt)
     rows: list[tuple[str, ...]] = []
     for unit in ("characters", "words", "tokens"):
-        names = (unit, "mean of a line", "median", "99 % have at most", "longest")
+        names = (f"<strong>{unit}</strong>", "mean of a line", "median", "99 % have at most", "longest")
         rows += zip(names, *(_figures_of(getattr(side, unit)) for side in sides), strict=True)
     rows.append(("tokens per word", *(_number(side.tokens_per_word, ".2f") for side in sides)))
     rows.append(("tokens per character", *(_number(side.tokens_per_character, ".2f") for side in sides)))
     rows.append(("unknown tokens", *(_number(side.unknown_rate, ".3%") for side in sides)))
-    cells = "\n".join(
-        f'<tr><th>{name}</th><td class="number">{src}</td><td class="number">{tgt}</td></tr>'
-        for name, src, tgt in rows
-        if (src, tgt) != (NOTHING, NOTHING)
-    )
-    head = f"<th>source ({escape(one.src.language)})</th><th>target ({escape(one.tgt.language)})</th>"
-    return f'<div class="wide"><table>\n<tr><th></th>{head}</tr>\n{cells}\n</table></div>'
+    known = [row for row in rows if row[1:] != (NOTHING, NOTHING)]
+    head = ("", f"source ({escape(one.src.language)})", f"target ({escape(one.tgt.language)})")
+    return table(head, known, numbers=(1, 2))
 
 
 def _figures_of(lengths: LengthReport | None) -> list[str]:
@@ -171,16 +141,10 @@ def _chart(prefix: str, histogram: HistogramReport, caption: str, is_log: bool =
 
 def _svg(prefix: str, histogram: HistogramReport, is_log: bool) -> str:
     """Bars that take the page's colours; `prefix` keeps the names inside apart from those of other charts."""
-    import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter, NullFormatter
 
-    settings: dict[Any, Any] = {
-        "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9, "text.color": INK, "axes.edgecolor": INK,
-        "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK,
-    }  # fmt: skip
-    text = io.StringIO()
-    with matplotlib.rc_context(settings):
+    with drawing():
         figure = Figure(figsize=(4, 2.2), layout="constrained")
         axes = figure.add_subplot()
         edges = histogram.edges
@@ -192,10 +156,4 @@ def _svg(prefix: str, histogram: HistogramReport, is_log: bool) -> str:
             ticks = [tick for tick in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50) if edges[0] <= tick <= edges[-1]]
             axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
             axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.spines[["top", "right"]].set_visible(False)
-        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    drawn = text.getvalue()
-    drawn = drawn[drawn.index("<svg") :].replace(INK, "currentColor").replace(BAR, "var(--bar)")
-    drawn = re.sub(r"<metadata>.*?</metadata>", "", drawn, flags=re.DOTALL)
-    drawn = re.sub(r' xmlns(:xlink)?="[^"]*"', "", drawn).replace("xlink:href", "href")
-    return re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{prefix}-", drawn)
+        return svg(figure, prefix)

@@ -1,19 +1,20 @@
 """Sources read as they are, damage and all, in chunks that are looked at one by one.
 
-`read_pairs` refuses a damaged file; here the damage is to be counted, so that plain files are read as bytes.
+`read_pairs` refuses a damaged file; here the damage is to be counted, so that files are read as bytes.
 """
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import IO
+from typing import IO, Any
 
-from mtformer.config.data import DataConfig, Source, TextFiles, TsvFile
+from mtformer.config.data import DataConfig, JsonlFile, Source, TsvFile
 from mtformer.data.compressed import open_bytes
 from mtformer.data.report import Pair
-from mtformer.data.sources import describe, languages, read_pairs, told
+from mtformer.data.rows import Fields, RowError, parse_row
+from mtformer.data.sources import describe, files_of, languages, read_pairs, told
 
 CHUNK_BYTES = 1 << 19
 """Bytes of the first file that make a chunk."""
@@ -30,9 +31,10 @@ class Chunk:
         start: number of the first one in its set, from 0.
         is_training: whether the config's filters are for it.
         languages: codes of source and target.
-        lines: of each file its lines as bytes, ends included (two files, or one TSV file); or none.
+        lines: of each file its lines as bytes, ends included (two files, or one TSV or JSONL file); or none.
         pairs: where there are no lines.
         columns: of a TSV file source and target, from 0.
+        fields: of a JSONL file source and target.
     """
 
     start: int
@@ -41,6 +43,7 @@ class Chunk:
     lines: list[list[bytes]] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
     columns: tuple[int, int] | None = None
+    fields: Fields | None = None
 
     def __len__(self) -> int:
         return len(self.lines[0]) if self.lines else len(self.pairs)
@@ -61,6 +64,8 @@ class Decoded:
     """Lines that ended at \\r\\n."""
     short: list[int] = field(default_factory=list)
     """Lines without one of the columns, which is taken as empty."""
+    broken: dict[int, str] = field(default_factory=dict)
+    """What is wrong with lines that are no JSON object with two texts; both are taken as empty."""
 
 
 def decode(chunk: Chunk) -> Decoded:
@@ -68,19 +73,36 @@ def decode(chunk: Chunk) -> Decoded:
     if not chunk.lines:
         return Decoded([src for src, _ in chunk.pairs], [tgt for _, tgt in chunk.pairs])
     decoded = Decoded([], [])
-    if chunk.columns is None:
+    if chunk.columns is not None:
+        _split(_text(chunk.lines[0], "pair", decoded), chunk.columns, decoded)
+    elif chunk.fields is not None:
+        _parse(_text(chunk.lines[0], "pair", decoded), chunk.fields, decoded)
+    else:
         decoded.src, decoded.tgt = (
             _text(lines, side, decoded) for side, lines in zip(("src", "tgt"), chunk.lines, strict=True)
         )
-        return decoded
-    rows = [line.split("\t") for line in _text(chunk.lines[0], "pair", decoded)]
-    width = max(chunk.columns) + 1
+    return decoded
+
+
+def _split(lines: list[str], columns: tuple[int, int], decoded: Decoded) -> None:
+    rows = [line.split("\t") for line in lines]
+    width = max(columns) + 1
     for number, row in enumerate(rows):
         if len(row) < width:
             decoded.short.append(number)
             row += [""] * (width - len(row))
-    decoded.src, decoded.tgt = ([row[column] for row in rows] for column in chunk.columns)
-    return decoded
+    decoded.src, decoded.tgt = ([row[column] for row in rows] for column in columns)
+
+
+def _parse(lines: list[str], fields: Fields, decoded: Decoded) -> None:
+    for number, line in enumerate(lines):
+        try:
+            src, tgt = fields.pair(parse_row(line))
+        except RowError as error:
+            decoded.broken[number] = str(error)
+            src = tgt = ""
+        decoded.src.append(src)
+        decoded.tgt.append(tgt)
 
 
 def _text(lines: list[bytes], side: str, decoded: Decoded) -> list[str]:
@@ -120,12 +142,13 @@ class SourceReader:
         self.source, self.data, self.start, self.is_training = source, data, start, is_training
         self.name = describe(source)
         self.languages = languages(source, data)
-        self.paths: list[str] = []
+        self.paths = files_of(source)
         self.columns: tuple[int, int] | None = None
-        if isinstance(source, TextFiles):
-            self.paths = [source.src, source.tgt]
-        elif isinstance(source, TsvFile):
-            self.paths, self.columns = [source.tsv], (source.src_column - 1, source.tgt_column - 1)
+        if isinstance(source, TsvFile):
+            self.columns = source.src_column - 1, source.tgt_column - 1
+        self.fields: Fields | None = None
+        """Of a JSONL file, as its first row has them."""
+        self._knows_fields = False
         self.num_pairs = 0
         self.num_lines: list[int] = []
         """Of each file, known in the end; more than pairs when they are of unequal length."""
@@ -152,6 +175,10 @@ class SourceReader:
                     files.append(stack.enter_context(open_bytes(path)))
             before = 0
             for lines in self._blocks(files, chunk_bytes):
+                if isinstance(self.source, JsonlFile) and not self._knows_fields:
+                    first_row = _first_row(lines[0])
+                    self.fields = Fields.of(self.source, self.data, first_row or {})
+                    self._knows_fields = first_row is not None
                 position = sum(map(_position, files))
                 yield self._chunk(lines=lines), position - before
                 before = position
@@ -180,16 +207,22 @@ class SourceReader:
 
     def _chunk(self, lines: list[list[bytes]] | None = None, pairs: list[Pair] | None = None) -> Chunk:
         start = self.start + self.num_pairs
-        chunk = Chunk(start, self.is_training, self.languages, lines or [], pairs or [], self.columns)
+        chunk = Chunk(start, self.is_training, self.languages, lines or [], pairs or [], self.columns, self.fields)
         self.num_pairs += len(chunk)
         return chunk
 
 
 def bytes_on_disk(source: Source) -> int:
     """How much there is to read; 0 where that is not known."""
-    paths = [source.src, source.tgt] if isinstance(source, TextFiles) else []
-    paths += [source.tsv] if isinstance(source, TsvFile) else []
-    return sum(os.path.getsize(path) for path in paths if os.path.isfile(path))
+    return sum(os.path.getsize(path) for path in files_of(source) if os.path.isfile(path))
+
+
+def _first_row(lines: list[bytes]) -> dict[str, Any] | None:
+    """The first JSON object among them."""
+    for line in lines:
+        with suppress(RowError):
+            return parse_row(line.decode("utf-8", "replace"))
+    return None
 
 
 def _position(file: IO[bytes]) -> int:

@@ -3,7 +3,7 @@
 import os
 
 from mtformer.config.data import DataConfig
-from mtformer.data.check_lines import INVALID, SHORT
+from mtformer.data.check_lines import BROKEN, INVALID, SHORT
 from mtformer.data.check_report import CorpusReport, ExampleReport, FindingReport, LengthReport, SetReport
 
 SIDE_NAMES = {"src": "source", "tgt": "target", "pair": "pairs"}
@@ -40,13 +40,15 @@ def broken_limits(report: CorpusReport, data: DataConfig) -> list[str]:
 
 def _broken_by_lines(one: SetReport, data: DataConfig) -> list[str]:
     broken, limits = [], data.check
-    for kind, what in ((INVALID, "are not UTF-8"), (SHORT, "lack a column")):
+    kinds = ((INVALID, "are not UTF-8"), (SHORT, "lack a column"), (BROKEN, "are no JSON object with both texts"))
+    for kind, what in kinds:
         count = one.count(kind)
         if count > limits.max_invalid_lines:
             first = next(found.examples[0] for found in one.findings if found.kind == kind)
+            told = f"{first.file}:{first.line}" + (f": {first.note}" if first.note else "")
             broken.append(
                 f"{one.name}: {count:,} lines {what}, more than data.check.max_invalid_lines "
-                f"{limits.max_invalid_lines}; mend them (the first: {first.file}:{first.line})"
+                f"{limits.max_invalid_lines}; mend them (the first: {told})"
             )
     for side in ("src", "tgt"):
         faulty = one.side(side).faulty_lines
@@ -140,6 +142,8 @@ def _place(example: ExampleReport) -> str:
 
 def _excerpt(finding: FindingReport, example: ExampleReport) -> str:
     note = f"[{example.note}] " if example.note else ""
+    if finding.side == "pair" and not example.src + example.tgt:
+        return note.rstrip()
     if finding.side == "pair":
         return f"{note}{shown(example.src, EXCERPT // 2)} | {shown(example.tgt, EXCERPT // 2)}"
     return note + shown(example.src if finding.side == "src" else example.tgt, EXCERPT)

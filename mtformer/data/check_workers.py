@@ -94,7 +94,7 @@ class Workers(Generic[Item, Result]):
 def _ended() -> DataError:
     return DataError(
         "a process that looked at the corpus was ended by the system, most likely for want of memory; "
-        "run it with a smaller data.num_workers"
+        "lower data.num_workers"
     )
 
 

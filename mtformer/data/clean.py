@@ -14,7 +14,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -23,14 +23,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtformer.config.data import FilterConfig
+from mtformer.data.check_workers import Workers
 from mtformer.data.duplicates import Keys, hash_keys
 from mtformer.data.filters import DUPLICATE, KEPT, REASONS, Codes, Filter, code, duplicate_key
 from mtformer.data.report import DataReport, Pair
-from mtformer.errors import DataError
+from mtformer.errors import DataError, told_writing
 from mtformer.rundir import atomic_folder
 from mtformer.text.tokenizer import UNK, TokenizerPair
 
 PAIRS_AT_ONCE = 4096
+CHUNKS_ALONE = 8
 LOW_SCORE = "low score"
 STAYS = ""
 """The reason of a pair that is kept."""
@@ -79,6 +81,7 @@ def clean(
     tokenizers: TokenizerPair | None = None,
     scoring: Scoring | None = None,
     packed: bool = False,
+    num_workers: int = 1,
     progress: Callable[[int], object] | None = None,
 ) -> DataReport:
     """Reads pairs once and writes the folder, whole or not at all. Memory holds 8 bytes a pair, and 8 more to score.
@@ -91,6 +94,7 @@ def clean(
         tokenizers: to count tokens.
         scoring: what judges the pairs that pass the filters.
         packed: whether texts are written as `.gz`.
+        num_workers: processes that judge, once there is enough to do for them.
         progress: called with the number of pairs that were done since its last call.
 
     Raises:
@@ -98,10 +102,15 @@ def clean(
     """
     if folder.exists():
         raise DataError(f"{folder}: exists already; name another folder, or delete it")
-    report = DataReport()
-    with _told(folder), atomic_folder(folder) as temporary:
-        with _Files(temporary, languages, scoring is not None, packed) as files:
-            chunks = _judge(pairs, Filter(filters, *languages), tokenizers, report, progress or (lambda count: None))
+    report, work = DataReport(), _Work(filters, languages, tokenizers)
+    with told_writing(f"{folder}:", "name another folder"), atomic_folder(folder) as temporary:
+        with (
+            _Files(temporary, languages, scoring is not None, packed) as files,
+            Workers[list[Pair], _Judged](_Judge, work, num_workers) as workers,
+        ):
+            chunks = _without_duplicates(
+                _judge(pairs, work, workers), filters, report, progress or (lambda count: None)
+            )
             if scoring is not None:
                 chunks = _scored(chunks, scoring)
             if scoring is not None and scoring.keep_share is not None:
@@ -130,54 +139,87 @@ def dual_scores(forward: NDArray[np.float64], backward: NDArray[np.float64]) -> 
     return score
 
 
-@contextmanager
-def _told(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DataError(
-            f"{folder}: cannot be written: {error.strerror or error}; make room, or name another folder"
-        ) from error
-
-
 # ---- judging --------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Work:
+    """What to judge with."""
+
+    filters: FilterConfig
+    languages: tuple[str, str]
+    tokenizers: TokenizerPair | None
+    num_threads: int = 1
+    """Of a tokenizer."""
+
+
+class _Judged(NamedTuple):
+    """What some pairs, looked at by themselves, are found to be."""
+
+    codes: Codes
+    tokens: list[list[int]]
+    """See `_Chunk`."""
+    keys: Keys
+    """Of the pairs that are left, by which duplicates are found."""
+    unusual: DataReport
+    """Characters to look out for; nothing else is counted."""
+
+
+class _Judge:
+    """The filters, in the order of preparing: text, then tokens."""
+
+    def __init__(self, work: _Work) -> None:
+        self.work, self.filter = work, Filter(work.filters, *work.languages)
+
+    def __call__(self, pairs: list[Pair]) -> _Judged:
+        unusual, config = DataReport(), self.work.filters
+        unusual.count_unusual(pairs)
+        codes, tokens = self.filter.by_text(pairs), list[list[int]]()
+        if self.work.tokenizers is not None:
+            tokens = self._by_length(pairs, codes, self.work.tokenizers)
+        left = np.flatnonzero(codes == KEPT).tolist() if config.drop_duplicates else []
+        return _Judged(codes, tokens, hash_keys(duplicate_key(pairs[index], config) for index in left), unusual)
+
+    def _by_length(self, pairs: Sequence[Pair], codes: Codes, tokenizers: TokenizerPair) -> list[list[int]]:
+        """Marks in `codes` what its tokens tell of the pairs that are left; returns what `_Chunk.tokens` holds."""
+        left = np.flatnonzero(codes == KEPT)
+        tokens = np.zeros((len(pairs), 4), dtype=np.int32)
+        for side, tokenizer in enumerate((tokenizers.src, tokenizers.tgt)):
+            ids = tokenizer.encode([pairs[index][side] for index in left.tolist()], self.work.num_threads)
+            tokens[left, side] = [len(line) for line in ids]
+            tokens[left, 2 + side] = [line.count(UNK) for line in ids]
+        codes[left] = self.filter.by_length(tokens[left, 0], tokens[left, 1])
+        rows: list[list[int]] = tokens.tolist()
+        return rows
+
+
 def _judge(
-    pairs: Iterator[Pair],
-    filter_: Filter,
-    tokenizers: TokenizerPair | None,
+    pairs: Iterator[Pair], work: _Work, workers: Workers[list[Pair], _Judged]
+) -> Iterator[tuple[list[Pair], _Judged]]:
+    """Chunks in their order; the first ones are judged here, for processes take seconds to start."""
+    judge = _Judge(replace(work, num_threads=os.cpu_count() or 1))
+    chunks = iter(lambda: list(islice(pairs, PAIRS_AT_ONCE)), [])
+    for chunk in islice(chunks, CHUNKS_ALONE):
+        yield chunk, judge(chunk)
+    yield from workers.map(chunks)
+
+
+def _without_duplicates(
+    judged: Iterable[tuple[list[Pair], _Judged]],
+    config: FilterConfig,
     report: DataReport,
     progress: Callable[[int], object],
 ) -> Iterator[_Chunk]:
-    """The filters, in the order of preparing: text, tokens, duplicates among what is left."""
-    config, seen = filter_.config, SeenKeys()
-    assert config is not None
-    while some := list(islice(pairs, PAIRS_AT_ONCE)):
-        report.count_unusual(some)
-        codes, tokens = filter_.by_text(some), list[list[int]]()
-        if tokenizers is not None:
-            tokens = _by_length(some, codes, filter_, tokenizers)
+    """The reasons of all pairs; of those that are left, one that has stood before goes."""
+    seen = SeenKeys()
+    for pairs, (codes, tokens, keys, unusual) in judged:
+        report.unusual = (report + unusual).unusual
         if config.drop_duplicates:
             left = np.flatnonzero(codes == KEPT)
-            stood = seen.add(hash_keys(duplicate_key(some[index], config) for index in left.tolist()))
-            codes[left[stood]] = code(DUPLICATE)
+            codes[left[seen.add(keys)]] = code(DUPLICATE)
         reasons = [REASONS[number - 1] if number != KEPT else STAYS for number in codes.tolist()]
-        yield _Chunk(some, reasons, tokens, [])
-        progress(len(some))
-
-
-def _by_length(pairs: Sequence[Pair], codes: Codes, filter_: Filter, tokenizers: TokenizerPair) -> list[list[int]]:
-    """Marks in `codes` what its tokens tell of the pairs that are left; returns what `_Chunk.tokens` holds."""
-    left = np.flatnonzero(codes == KEPT)
-    tokens = np.zeros((len(pairs), 4), dtype=np.int32)
-    for side, tokenizer in enumerate((tokenizers.src, tokenizers.tgt)):
-        ids = tokenizer.encode([pairs[index][side] for index in left.tolist()], os.cpu_count() or 1)
-        tokens[left, side] = [len(line) for line in ids]
-        tokens[left, 2 + side] = [line.count(UNK) for line in ids]
-    codes[left] = filter_.by_length(tokens[left, 0], tokens[left, 1])
-    rows: list[list[int]] = tokens.tolist()
-    return rows
+        yield _Chunk(pairs, reasons, tokens, [])
+        progress(len(pairs))
 
 
 class SeenKeys:

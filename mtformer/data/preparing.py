@@ -2,7 +2,8 @@
 
 The fingerprint of a corpus is a hash of the content of its files (not of their names or times: a copied corpus is
 found, a changed one is not), the tokenizers, the filters, and the version of the format. While it is made it stands
-in `FINGERPRINT.building`, where each finished part stays whatever happens, and a lock keeps others from making it too.
+in `FINGERPRINT.building`, where each finished part stays whatever happens (until nobody went on with it for a week),
+and a lock keeps others from making it too.
 """
 
 import gc
@@ -15,11 +16,12 @@ import os
 import shutil
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import chain, islice
@@ -38,7 +40,7 @@ from mtformer.data.report import DataReport
 from mtformer.data.sources import describe, languages, read_pairs, source_fingerprint
 from mtformer.data.store import BLOCK_PAIRS, STORE, Contents, Pairs, Part, Store, write_part
 from mtformer.data.tokenising import count_tokens, tokenise
-from mtformer.errors import DataError
+from mtformer.errors import DataError, told_writing
 from mtformer.rundir import atomic_file, sync, write_text
 from mtformer.text.tokenizer import TokenizerPair
 
@@ -46,6 +48,9 @@ FORMAT_VERSION = 2
 PART_PAIRS = 200 * BLOCK_PAIRS
 PARTS_ALONE = 4
 """So many parts are made before processes are started, which takes seconds."""
+BUILDING = ".building"
+STALE_SECONDS = 7 * 24 * 3600
+IS_KEPT = "what is done is kept"
 log = logging.getLogger("mtformer")
 
 
@@ -85,8 +90,10 @@ def prepare(
     folder = cache_folder(data) / fingerprint
     where = ", ".join(describe(source) for source in sources)
     if not folder.is_dir():
-        with _told(folder), _alone(folder, where):
+        what = f"{folder.parent}: the tokenised corpus"
+        with told_writing(what, f"name another folder by data.cache_dir; {IS_KEPT}"), _alone(folder, where):
             if not folder.is_dir():  # else another process has made it meanwhile
+                _clear_stale(folder.parent)
                 pairs = chain.from_iterable(read_pairs(source, data) for source in sources)
                 _make(folder, where, pairs, work, data.num_workers or os.cpu_count() or 1)
     else:
@@ -103,22 +110,9 @@ def cache_folder(data: DataConfig) -> Path:
 
 
 @contextmanager
-def _told(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DataError(
-            f"{folder.parent}: the tokenised corpus cannot be written: {error.strerror or error}; make room, lower "
-            "data.num_workers, or name another folder by data.cache_dir, as it may be; what is done is kept there"
-        ) from error
-
-
-@contextmanager
 def _alone(folder: Path, where: str) -> Iterator[None]:
     """While another process makes the same corpus this one waits. The system frees the lock of one that is killed."""
-    path = folder.parent / ".locks" / folder.name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path)
+    lock = _lock(folder)
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -128,6 +122,22 @@ def _alone(folder: Path, where: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _lock(folder: Path) -> FileLock:
+    path = folder.parent / ".locks" / folder.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path)
+
+
+def _clear_stale(cache: Path) -> None:
+    """Deletes what interrupted preparations have left and nobody went on with for a week."""
+    for building in cache.glob(f"*{BUILDING}"):
+        with suppress(FileNotFoundError, Timeout):  # another process has deleted it, or this or another one makes it
+            if time.time() - building.stat().st_mtime > STALE_SECONDS:
+                with _lock(building.with_suffix("")).acquire(timeout=0):
+                    shutil.rmtree(building, ignore_errors=True)
+                    log.info("%s: deleted; its preparation was interrupted more than a week ago", building)
 
 
 # ---- one part -------------------------------------------------------------------------------------------------------
@@ -221,7 +231,7 @@ def _write_arrow(paths: _Paths, pairs: Pairs) -> None:
 
 
 def _make(folder: Path, where: str, pairs: Iterator[reports.Pair], work: _Work, num_workers: int) -> None:
-    building = folder.with_name(f"{folder.name}.building")
+    building = folder.with_name(f"{folder.name}{BUILDING}")
     if (building / STORE).is_file():  # it was interrupted just before its end
         _clear(building, folder)
         return
@@ -232,6 +242,8 @@ def _make(folder: Path, where: str, pairs: Iterator[reports.Pair], work: _Work, 
         num_parts = _make_parts(building, pairs, work, num_workers)
         if not num_parts:
             raise DataError(f"{where}: the corpus is empty: not one line was read")
+    except _KilledError:
+        raise
     except DataError:
         shutil.rmtree(building, ignore_errors=True)  # the corpus is not as it should be: mended it is another one
         raise
@@ -323,7 +335,7 @@ class _Pool:
         self.executor: ProcessPoolExecutor | None = None
         self.pending: deque[Future[None]] = deque()
 
-    def submit(self, number: int, chunk: Sequence[reports.Pair]) -> None:
+    def submit(self, number: int, chunk: list[reports.Pair]) -> None:
         """Has a part made."""
         if self.executor is None:
             # Not forked: this process may hold threads.
@@ -348,12 +360,18 @@ class _Pool:
             self.executor.shutdown(cancel_futures=True)
 
 
+class _KilledError(DataError):
+    """The system ended a process; nothing is wrong with the corpus."""
+
+
 @contextmanager
 def _killed_told() -> Iterator[None]:
     try:
         yield
     except BrokenProcessPool as error:
-        raise OSError(None, "a process that tokenises was killed (out of memory?)") from error
+        raise _KilledError(
+            f"a process that tokenises was killed (out of memory?); lower data.num_workers; {IS_KEPT}"
+        ) from error
 
 
 _here: tuple[_Work, Path]

@@ -8,23 +8,28 @@ import contextlib
 import gzip
 import hashlib
 import json
+import logging
 import lzma
 import os
 import zlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
 from mtformer.config.data import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
 from mtformer.data.compressed import BLOCK_BYTES, open_bytes
+from mtformer.data.report import Pair
+from mtformer.data.rows import Fields, RowError, parse_row
 from mtformer.errors import DataError
 from mtformer.rundir import file_sha256
 
-Pair = tuple[str, str]
 ROWS_AT_ONCE = 1000
-OFFLINE = "give a folder of downloaded files as `dataset`, or local files as `src` and `tgt`, `tsv` or `jsonl`"
+OFFLINE = (
+    "give a folder of downloaded files as `dataset` (made elsewhere by `hf download --repo-type dataset NAME "
+    "--local-dir FOLDER`), or local files as `src` and `tgt`, `tsv` or `jsonl`"
+)
 
 
 def read_pairs(source: Source, data: DataConfig) -> Iterator[Pair]:
@@ -79,6 +84,35 @@ def describe(source: Source) -> str:
     return " ".join(filter(None, (source.dataset, source.name, source.split)))
 
 
+def files_of(source: Source) -> list[str]:
+    """The files of lines that a source is; none of a data set."""
+    return [getattr(source, key) for key in ("src", "tgt", "tsv", "jsonl") if hasattr(source, key)]
+
+
+def require_files(sources: Iterable[Source]) -> None:
+    """Opens each file, so that one that is missing is told before a long work begins.
+
+    Raises:
+        DataError: when one cannot be opened.
+    """
+    for path in (path for source in sources for path in files_of(source)):
+        with told(path), open_bytes(path):
+            pass
+
+
+def require_sources(data: DataConfig) -> None:
+    """Reads the first pair of each training source and all of dev, so that mistakes are told before a long work begins.
+
+    Raises:
+        DataError: as `read_pairs`, for what shows there; when a file of train, dev or test is missing.
+    """
+    require_files([*data.sources, *data.dev, *data.test.values()])
+    for source in data.sources:
+        next(_read(source, data, 0, is_streamed=data.streaming), None)
+    for source in data.dev:
+        deque(read_pairs(source, data), maxlen=0)
+
+
 def source_fingerprint(source: Source, data: DataConfig) -> str:
     """A hash of what a source holds and how it is read; the names and times of files do not matter.
 
@@ -107,7 +141,7 @@ def stream_fingerprint(source: Source, data: DataConfig) -> str:
         DataError: when a file is missing.
     """
     what: list[Any] = [source.model_dump(), *languages(source, data)]
-    for path in (getattr(source, key) for key in ("src", "tgt", "tsv", "jsonl") if hasattr(source, key)):
+    for path in files_of(source):
         with told(path):
             status = os.stat(path)
         what += [status.st_size, status.st_mtime_ns]
@@ -198,80 +232,34 @@ def _read_tsv(source: TsvFile, start: int) -> Generator[Pair, None, int]:
 
 
 def _read_jsonl(source: JsonlFile, data: DataConfig, start: int) -> Generator[Pair, None, int]:
-    lines = _Lines(source.jsonl, start)
-
-    def rows() -> Iterator[tuple[str, Any]]:
-        for line in lines:
-            where = f"{source.jsonl}:{lines.number}"
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise DataError(f"{where}: not JSON: {error}; each line must be one JSON object") from error
-            if not isinstance(row, dict):
-                raise DataError(f"{where}: not a JSON object but {line[:40]!r}; each line must be one JSON object")
-            yield where, row
-
-    yield from _pick_fields(rows(), source, data)
+    lines, fields = _Lines(source.jsonl, start), None
+    for line in lines:
+        try:
+            row = parse_row(line)
+            fields = fields or Fields.of(source, data, row)
+            pair = fields.pair(row)
+        except RowError as error:
+            raise DataError(f"{source.jsonl}:{lines.number}: {error}") from error
+        yield pair
     return lines.number
 
 
 def _read_hub(source: HubDataset, data: DataConfig, start: int, is_streamed: bool) -> Generator[Pair, None, int]:
-    where, number = describe(source), 0
-
-    def numbered() -> Iterator[tuple[str, Any]]:
-        nonlocal number
-        with _told_of_hub(where):
-            # As Arrow tables, of which rows are passed over without a look.
-            for table in _load_hub(source, is_streamed).with_format("arrow").iter(batch_size=ROWS_AT_ONCE):
-                num_before = min(table.num_rows, max(0, start - number))
-                number += num_before
-                for row in table.slice(num_before).to_pylist():
-                    number += 1
-                    yield f"{where}, row {number}", row
-
-    yield from _pick_fields(numbered(), source, data)
+    where, number, fields = describe(source), 0, None
+    with _told_of_hub(where):
+        # As Arrow tables, of which rows are passed over without a look.
+        for table in _load_hub(source, is_streamed).with_format("arrow").iter(batch_size=ROWS_AT_ONCE):
+            num_before = min(table.num_rows, max(0, start - number))
+            number += num_before
+            for row in table.slice(num_before).to_pylist():
+                number += 1
+                fields = fields or Fields.of(source, data, row)
+                try:
+                    pair = fields.pair(row)
+                except RowError as error:
+                    raise DataError(f"{where}, row {number}: {error}") from error
+                yield pair
     return number
-
-
-def _pick_fields(rows: Iterable[tuple[str, Any]], source: JsonlFile | HubDataset, data: DataConfig) -> Iterator[Pair]:
-    """The two texts of each row; which fields are meant when none are named, the first row tells."""
-    src = tgt = None
-    for where, row in rows:
-        if src is None or tgt is None:
-            src_lang, tgt_lang = languages(source, data)
-            src = _getter(source.src_field, "src_field", src_lang, row)
-            tgt = _getter(source.tgt_field, "tgt_field", tgt_lang, row)
-        yield src(row, where), tgt(row, where)
-
-
-def _getter(path: str | None, option: str, language: str, first_row: Any) -> Callable[[Any, str], str]:
-    """A function (row, where) -> text."""
-    if path is None:
-        nested = first_row.get("translation")
-        path = f"translation.{language}" if isinstance(nested, dict) and language in nested else language
-    keys = path.split(".")
-
-    def get(row: Any, where: str) -> str:
-        value = row
-        for key in keys:
-            if not isinstance(value, dict) or key not in value:
-                there = ", ".join(value) if isinstance(value, dict) else f"only {value!r:.40}"
-                raise DataError(f"{where}: no field '{path}' (there: {there}); name the field by {option}")
-            value = value[key]
-        if value is None:
-            return ""
-        if not isinstance(value, str):
-            raise DataError(f"{where}: field '{path}' is not text but {value!r:.40}; name another by {option}")
-        if not value.isascii():
-            try:
-                value.encode("utf-8")
-            except UnicodeEncodeError as error:
-                raise DataError(
-                    f"{where}: field '{path}' holds half a surrogate pair, which is no character"
-                ) from error
-        return value
-
-    return get
 
 
 def _load_hub(source: HubDataset, is_streamed: bool = False) -> Any:
@@ -280,12 +268,17 @@ def _load_hub(source: HubDataset, is_streamed: bool = False) -> Any:
 
     was_shown = not datasets.utils.are_progress_bars_disabled()
     datasets.disable_progress_bars()
+    # It warns of each of its five attempts to reach the hub; what comes of them is told here.
+    log_of_hub = logging.getLogger("huggingface_hub")
+    level = log_of_hub.level
+    log_of_hub.setLevel(logging.ERROR)
     try:
         with _told_of_hub(describe(source)):
             return datasets.load_dataset(
                 source.dataset, source.name, split=source.split, revision=source.revision, streaming=is_streamed
             )
     finally:
+        log_of_hub.setLevel(level)
         if was_shown:
             datasets.enable_progress_bars()
 

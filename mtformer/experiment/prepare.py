@@ -13,14 +13,14 @@ from mtformer.data.batches import Batch, TrainingBatches, ordered_batches
 from mtformer.data.changes import Changes
 from mtformer.data.mixture import WINDOW_PAIRS, Corpus, Mixture, Tokenised
 from mtformer.data.report import DataReport
-from mtformer.data.sources import read_pairs, stream_pairs
+from mtformer.data.sources import read_pairs, require_sources, stream_pairs
 from mtformer.data.streaming import StreamMixture
-from mtformer.errors import ConfigError
+from mtformer.errors import ConfigError, told_writing
 from mtformer.evaluation.evaluate import source_set
 from mtformer.experiment.corpora import DevSet, dev_sets, needs_text, reports, training_corpora, training_streams
 from mtformer.experiment.initial import initial_tokenizers
 from mtformer.rundir import atomic_folder
-from mtformer.text.tags import all_tags
+from mtformer.text.tags import require_tags, source_tags, target_tags
 from mtformer.text.tokenizer import JOINT, SRC, TGT, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
 
@@ -37,6 +37,7 @@ class Prepared:
     corpora: Sequence[Corpus[Tokenised]]
     dev: list[DevSet]
     batches: TrainingBatches
+    is_streamed: bool
 
     def dev_batches(self, config: Config) -> Iterator[Batch]:
         """Each dev set once, by length."""
@@ -57,6 +58,7 @@ def prepare_experiment(config: Config, tokenizer_folder: Path) -> Prepared:
         DataError: when data or tokenizer models are not as they should be.
         ConfigError: when the tokenizers do not fit the config.
     """
+    require_sources(config.data)
     for name, source in config.data.test.items():
         source_set(name, source, config.data)  # a test set that cannot be read is told now, not after the training
     exists = tokenizer_folder.is_dir()
@@ -73,7 +75,8 @@ def prepare_experiment(config: Config, tokenizer_folder: Path) -> Prepared:
         changes = Changes(
             tokenizers, config.tokenizer.sampling_alpha, config.data.noise, config.data.filters.max_tokens
         )
-    return Prepared(tokenizers, corpora, dev, TrainingBatches(mixture, config.training.batch_tokens, changes))
+    batches = TrainingBatches(mixture, config.training.batch_tokens, changes)
+    return Prepared(tokenizers, corpora, dev, batches, config.data.streaming)
 
 
 def _mixture(config: Config, tokenizers: TokenizerPair) -> tuple[Sequence[Corpus[Tokenised]], Mixture | StreamMixture]:
@@ -87,28 +90,39 @@ def _mixture(config: Config, tokenizers: TokenizerPair) -> tuple[Sequence[Corpus
 
 
 def make_tokenizers(config: Config, folder: Path) -> TokenizerPair:
-    """Puts the tokenizers of an experiment into a folder: those the config names, or newly trained ones."""
+    """Puts the tokenizers of an experiment into a folder: those the config names, or newly trained ones.
+
+    Raises:
+        DataError: when data or models are not as they should be, or the folder cannot be written.
+        ConfigError: when models that are there already do not fit the config.
+    """
     section = config.tokenizer
-    if config.training.init_from is not None:
-        tokenizers = initial_tokenizers(config)
-        tokenizers.save(folder)
-        return tokenizers
-    with atomic_folder(folder) as temporary:
-        if section.joint:
-            _make_one(config, section.src_model, (0, 1), temporary / JOINT)
-        else:
-            _make_one(config, section.src_model, (0,), temporary / SRC)
-            _make_one(config, section.tgt_model, (1,), temporary / TGT)
+    with told_writing(f"{folder}: the tokenizer", "name another place"):
+        if config.training.init_from is not None:
+            tokenizers = initial_tokenizers(config)
+            require_tags(source_tags(config.data), tokenizers.src)
+            require_tags(target_tags(config.data), tokenizers.tgt)
+            tokenizers.save(folder)
+            return tokenizers
+        with atomic_folder(folder) as temporary:
+            if section.joint:
+                _make_one(config, section.src_model, (0, 1), temporary / JOINT)
+            else:
+                _make_one(config, section.src_model, (0,), temporary / SRC)
+                _make_one(config, section.tgt_model, (1,), temporary / TGT)
     return TokenizerPair.load(folder)
 
 
 def _make_one(config: Config, existing: str | None, sides: tuple[int, ...], path: Path) -> None:
+    tags = [source_tags(config.data), target_tags(config.data)]
     if existing is not None:
-        Tokenizer.load(existing)  # says what is wrong with it, if anything is
+        tokenizer = Tokenizer.load(existing)  # says what is wrong with it, if anything is
+        for side in sides:
+            require_tags(tags[side], tokenizer)
         shutil.copyfile(existing, path)
         return
     log.info("training a %s tokenizer of %d pieces", config.tokenizer.model_type, config.tokenizer.vocab_size)
-    symbols = [*config.tokenizer.user_symbols, *all_tags(config.data)]
+    symbols = [*config.tokenizer.user_symbols, *tags[0], *tags[1]]
     section = config.tokenizer.model_copy(update={"user_symbols": list(dict.fromkeys(symbols))})
     train_tokenizer(_text(config, sides), section, path)
 

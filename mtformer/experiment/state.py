@@ -56,6 +56,8 @@ def held(run: RunDir) -> Iterator[None]:
     try:
         yield
     finally:
+        if not run.path.exists():  # a start that failed leaves nothing behind
+            run.lock.unlink(missing_ok=True)
         lock.release()
 
 

@@ -27,7 +27,7 @@ from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.rundir import WEIGHTS, RunDir, read_meta, verify, write_text
 from mtformer.training.average import average_last
 from mtformer.training.checkpoint import newest_good
-from mtformer.training.loop import Position, Trainer
+from mtformer.training.loop import InterruptedRunError, Position, Trainer
 from mtformer.training.metrics import Progress
 from mtformer.training.ranks import ALONE, Ranks, join_ranks, own_device
 from mtformer.training.step import TrainingStep
@@ -63,9 +63,9 @@ def train_experiment(config: Config, run: RunDir, progress: Progress, resume: Re
         starts = prepared_run(run, config, resume, overwrite) if ranks.is_main else contextlib.nullcontext(False)
         with held(run) if ranks.is_main else contextlib.nullcontext():
             with starts as goes_on:
-                trainer, goes_on = _prepare(config, run, progress, device, ranks, goes_on)
+                trainer, prepared, goes_on = _prepare(config, run, progress, device, ranks, goes_on)
             with recorded(run) if ranks.is_main else contextlib.nullcontext():
-                position, was_finished = _run(trainer, goes_on)
+                position, was_finished = _run(trainer, prepared, goes_on)
                 if ranks.is_main and config.training.average_last and not _is_averaged(run):
                     steps = average_last(run, min(config.training.average_last, len(run.regular_steps())))
                     log.info("averaged the checkpoints of steps %s", ", ".join(map(str, steps)))
@@ -74,7 +74,7 @@ def train_experiment(config: Config, run: RunDir, progress: Progress, resume: Re
 
 def _prepare(
     config: Config, run: RunDir, progress: Progress, device: torch.device, ranks: Ranks, goes_on: bool
-) -> tuple[Trainer, bool]:
+) -> tuple[Trainer, Prepared, bool]:
     """Everything up to the first step; also whether the run goes on, which the main process knows."""
     checkpoint = newest_good(run) if goes_on else None
     with ranks.main_first():
@@ -91,7 +91,7 @@ def _prepare(
     if earlier is not None:
         compare_surroundings(run, earlier, made_with)
     if ranks.is_main:
-        write_text(run.data_report, json.dumps(prepared.report(), indent=2, ensure_ascii=False) + "\n")
+        _write_report(run, prepared)
     step = make_step(config, prepared, device, precision, ranks)
     parts = ", ".join(f"{name} {count:,}" for name, count in count_parameters(step.model).items())
     log.info("device %s, precision %s; parameters: %s", device, precision, parts)
@@ -103,14 +103,29 @@ def _prepare(
     if not trainer.is_done():
         rehearsal = rehearse(config, prepared, step, run)
         log.info("pre-flight: %s", "; ".join(f"{what} {value}" for what, value in rehearsal.lines()))
-    return trainer, goes_on
+    return trainer, prepared, goes_on
 
 
-def _run(trainer: Trainer, goes_on: bool) -> tuple[Position, bool]:
+def _run(trainer: Trainer, prepared: Prepared, goes_on: bool) -> tuple[Position, bool]:
     """Trains; the position at the end, and whether there was nothing to do."""
     first_step = trainer.position.step
-    position = trainer.train()
+    try:
+        position = trainer.train()
+    except InterruptedRunError:
+        _write_report_of_stream(trainer, prepared)
+        raise
+    _write_report_of_stream(trainer, prepared)
     return position, goes_on and position.step == first_step
+
+
+def _write_report_of_stream(trainer: Trainer, prepared: Prepared) -> None:
+    """What was read while it was trained on is known in the end only."""
+    if trainer.ranks.is_main and prepared.is_streamed:
+        _write_report(trainer.run, prepared)
+
+
+def _write_report(run: RunDir, prepared: Prepared) -> None:
+    write_text(run.data_report, json.dumps(prepared.report(), indent=2, ensure_ascii=False) + "\n")
 
 
 def make_step(

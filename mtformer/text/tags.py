@@ -1,5 +1,6 @@
 """Pieces that tell a model what is wanted: the target language, or that a source was made by a machine."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mtformer.config.data import DataConfig
@@ -12,23 +13,35 @@ def language_tag(language: str) -> str:
     return f"<2{language}>"
 
 
-def all_tags(data: DataConfig) -> list[str]:
-    """All that a config's data need; the tokenizer has each as one piece."""
+def source_tags(data: DataConfig) -> list[str]:
+    """All that a config's data need on the source side; the tokenizer has each as one piece."""
     tags = [corpus.tag for corpus in data.corpora.values() if corpus.tag is not None]
-    if data.language_tags != "none":
-        tags += [language_tag(language) for language in data.target_languages]
-    return list(dict.fromkeys(tags))
+    return list(dict.fromkeys([*tags, *_language_tags(data, "source")]))
+
+
+def target_tags(data: DataConfig) -> list[str]:
+    """Likewise on the target side."""
+    return _language_tags(data, "target")
+
+
+def _language_tags(data: DataConfig, side: str) -> list[str]:
+    return [language_tag(language) for language in data.target_languages] if data.language_tags == side else []
 
 
 def tag_id(tag: str, tokenizer: Tokenizer) -> int:
     """The id of a tag; raises ConfigError when the tokenizer does not have it as a piece of its own."""
-    piece = tokenizer.piece_id(tag)
-    if piece == UNK:
+    require_tags([tag], tokenizer)
+    return tokenizer.piece_id(tag)
+
+
+def require_tags(tags: Sequence[str], tokenizer: Tokenizer) -> None:
+    """Raises ConfigError when the tokenizer does not have each tag as a piece of its own."""
+    missing = [tag for tag in tags if tokenizer.piece_id(tag) == UNK]
+    if missing:
         raise ConfigError(
-            f"{tokenizer.name}: the tokenizer has no piece '{tag}'; train it with tokenizer.user_symbols: ['{tag}'], "
-            "or let `mtformer train` make it"
+            f"{tokenizer.name}: the tokenizer has no piece {', '.join(map(repr, missing))}; train it with "
+            f"tokenizer.user_symbols: {missing}, or let `mtformer train` make it"
         )
-    return piece
 
 
 @dataclass(frozen=True)

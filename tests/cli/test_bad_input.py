@@ -1,5 +1,8 @@
 """What users get wrong: each gives exit code 2 and one clear line."""
 
+import errno
+import gzip
+import os
 import resource
 import subprocess
 import sys
@@ -38,6 +41,26 @@ def empty(corpus: Path, folder: Path) -> list[object]:
     return [f"data.train=[{{src: {folder / 'empty'}, tgt: {folder / 'empty'}}}]"]
 
 
+def cut_gz(corpus: Path, folder: Path) -> list[object]:
+    (folder / "cut.de.gz").write_bytes(gzip.compress((corpus / "train.de").read_bytes())[:-9])
+    return [f"data.train.0.tgt={folder / 'cut.de.gz'}"]
+
+
+def second_source(ending: str, text: str) -> Callable[[Path, Path], list[object]]:
+    """A source behind the good one."""
+
+    def make(corpus: Path, folder: Path) -> list[object]:
+        (folder / f"x.{ending}").write_text(text)
+        good = f"{{src: {corpus}/train.en, tgt: {corpus}/train.de}}"
+        return [f"data.train=[{good}, {{{ending}: {folder}/x.{ending}}}]"]
+
+    return make
+
+
+def weighing(weight: float) -> Callable[[Path, Path], list[object]]:
+    return lambda c, f: [f"data.corpora={{x: {{sources: [{{src: {c}/dev.en, tgt: {c}/dev.de}}], weight: {weight}}}}}"]
+
+
 @pytest.mark.parametrize(
     ("make", "fragments"),
     [
@@ -45,6 +68,16 @@ def empty(corpus: Path, folder: Path) -> list[object]:
         (lambda c, f: ["data.dev.0.src=nowhere.en"], ["nowhere.en", "no such file"]),
         (lambda c, f: ["data.test.small.src=nowhere.en"], ["nowhere.en", "no such file"]),
         (cut_line, ["train.en", "600 lines", "short.de", "599"]),
+        (cut_gz, ["cut.de.gz: the compressed file is damaged or cut short", "copy it again"]),
+        (second_source("tsv", "a\tb\nc\n"), ["x.tsv:2: tgt_column asks for column 2, but the line has 1"]),
+        (second_source("jsonl", '{"en": "a", "de": "b"}\n{"en": '), ["x.jsonl:2: not JSON (Expecting value"]),
+        (second_source("jsonl", '{"en": "a", "fr": "b"}\n'), ["x.jsonl:1: no field 'de' (there: en, fr)", "tgt_field"]),
+        (
+            lambda c, f: ["data.train.0={dataset: x/y}"],
+            ["x/y train: the Hugging Face hub cannot be reached", "hf down"],
+        ),
+        (weighing(0), ["data.corpora.x.weight: must be above 0, not 0"]),
+        (weighing(-0.5), ["data.corpora.x.weight: must be above 0, not -0.5"]),
         (bad_utf8, ["bad.en:3", "UTF-8"]),
         (empty, ["empty"]),
         (lambda c, f: ["tokenizer.vocab_size=20000"], ["tokenizer.vocab_size", "20000"]),
@@ -63,6 +96,73 @@ def test_train(
     message = error_of("train", corpus / "small.yaml", *make(corpus, tmp_path), *options)
     for fragment in fragments:
         assert fragment in message
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        second_source("tsv", "a\n"),
+        second_source("jsonl", "{"),
+        lambda c, f: [f"data.dev=[{{src: {c}/dev.en, tgt: {c}/test.de}}, {{src: {c}/dev.en, tgt: {c}/train.de}}]"],
+        lambda c, f: ["data.dev.0.tgt=nowhere.de"],
+        lambda c, f: ["data.corpora={x: {sources: [{src: nowhere.en, tgt: nowhere.de}]}}"],
+        lambda c, f: ["data.test.small.tgt=nowhere.de"],
+    ],
+)
+def test_what_is_cheap_to_see_is_told_before_the_tokenizer_is_made(
+    make: Callable[[Path, Path], list[object]], corpus: Path, tmp_path: Path
+) -> None:
+    result = invoke("train", corpus / "small.yaml", *make(corpus, tmp_path), "--run-dir", tmp_path / "run")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+
+
+def full_disk(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_while_the_tokenizer_is_made(
+    corpus: Path, trained: tuple[Path, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, model = tmp_path / "run", trained[0] / "tokenizer" / "joint.model"
+    monkeypatch.setattr("mtformer.experiment.prepare.train_tokenizer", full_disk)
+    monkeypatch.setattr("mtformer.experiment.prepare.shutil.copyfile", full_disk)
+    for settings in ([], [f"tokenizer.src_model={model}"]):
+        message = error_of("train", corpus / "small.yaml", *settings, "--run-dir", run)
+        told = "cannot be written: No space left on device; make room, or name another place"
+        assert message == f"error: {run}/tokenizer: the tokenizer {told}"
+        assert not run.exists()
+
+
+def test_a_full_disk_while_the_corpus_is_tokenised(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    monkeypatch.setattr("mtformer.data.preparing.write_part", full_disk)
+    settings = [f"data.cache_dir={cache}", "--run-dir", tmp_path / "run"]
+    message = error_of("train", corpus / "small.yaml", *settings)
+    assert message.startswith(f"error: {cache}: the tokenised corpus cannot be written: No space left on device; make")
+    assert "data.cache_dir" in message
+    assert not (tmp_path / "run").exists()
+    assert [path.suffix for path in cache.iterdir() if path.name != ".locks"] == [".building"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed"])
+def test_a_store_that_is_not_as_it_was_written(damage: str, corpus: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    settings = [corpus / "small.yaml", f"data.cache_dir={cache}", "data.dev=[]", "data.test="]
+    assert invoke("train", *settings, "--dry-run").exit_code == 0
+    (path,) = cache.glob("*/part-00000.arrow")
+    content = path.read_bytes()
+    middle = len(content) // 2
+    changed = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+    path.write_bytes(content[:-1] if damage == "cut" else changed)
+    message = error_of("train", *settings, "--run-dir", tmp_path / "run")
+    assert "not as it was written" in message
+    assert f"delete the folder {path.parent}, and it is made anew" in message
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the GPU that must be missing")

@@ -85,6 +85,31 @@ def test_files_by_themselves(files: tuple[Path, Path], tmp_path: Path) -> None:
         assert f"train: {pairs} pairs" in result.stdout
 
 
+def test_files_with_overrides(files: tuple[Path, Path], tmp_path: Path) -> None:
+    files[0].write_text("\xa0\n" * 50, encoding="utf-8")
+    limit = ["data.filters.max_filtered_share=1", "--json", tmp_path / "r.json"]
+    assert invoke("data", "check", *files, *LANGUAGES).exit_code == 1
+    assert invoke("data", "check", *files, *LANGUAGES, *limit).exit_code == 0
+
+
+def test_a_report_that_cannot_be_written(files: tuple[Path, Path], tmp_path: Path) -> None:
+    path = files[0] / "folder" / "r.json"
+    result = invoke("data", "check", *files, *LANGUAGES, "--json", path)
+    assert result.exit_code == 2
+    assert f"error: {path}: cannot be written: Not a directory; make room, or name another file\n" in result.stderr
+
+
+def test_broken_json_is_counted_and_exit_code_1(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"en": "one", "de": "eins"}\n{"en": "two"}\n' * 30, encoding="utf-8")
+    result = invoke("data", "check", path, *LANGUAGES)
+    assert result.exit_code == 1
+    assert "train: 60 pairs" in result.stdout
+    told = "no field 'de' (there: en); name the field by tgt_field"
+    assert f"30  broken JSON line (50 %)\n             x.jsonl:2  [{told}]\n" in result.stdout
+    assert f"(the first: {path}:2: {told})" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -96,6 +121,10 @@ def test_files_by_themselves(files: tuple[Path, Path], tmp_path: Path) -> None:
         (["empty.yaml", *LANGUAGES], "are for files"),
         ([".", *LANGUAGES[:0]], "not a run directory"),
         (["a.en", "a.de", *LANGUAGES, "--tokenizer", "nowhere"], "nowhere: no tokenizer here"),
+        (["data.dev=[]"], "data.dev=[]: name a config first"),
+        (["empty.yaml", "a.en"], "a.en: give one config"),
+        (["empty.yaml", "seed=3"], "seed: unknown key; did you mean 'training.seed'"),
+        (["a.en", "a.de", *LANGUAGES, "data.filters.max_token=3"], "did you mean 'max_tokens'"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(

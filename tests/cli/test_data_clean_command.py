@@ -180,7 +180,7 @@ def test_pairs_that_no_model_can_take(trained: tuple[Path, object], tmp_path: Pa
 @pytest.mark.parametrize(("options", "told"), [
     (["{0}/a.en", "{0}/a.de", "{0}/out"], "{0}/a.en: no config (.yaml), so say by --src-lang"),
     (["{0}/a.en", *LANGUAGES], "name what is to be cleaned, and then the folder to write"),
-    (["a", "b", "c", "out", *LANGUAGES], "give a config, two parallel files, or one TSV or JSONL file, and then"),
+    (["a", "b", "c", "out", *LANGUAGES], "c: too much; give a config, two parallel files, or one TSV"),
     (["{0}/a.en", "{0}/no.de", "{0}/out", *LANGUAGES], "{0}/no.de: no such file"),
     (["{0}/a.en", "{0}/a.de", "{0}", *LANGUAGES], "{0}: exists already; name another folder, or delete it"),
     (["{0}/a.en", "{0}/a.de", "{0}/out", *LANGUAGES, "data.filters.max_repeat=2"], "did you mean 'max_repeats'"),
@@ -189,7 +189,7 @@ def test_pairs_that_no_model_can_take(trained: tuple[Path, object], tmp_path: Pa
     (["{0}/a.en", "{0}/a.de", "{0}/out", *LANGUAGES, "--score-with", "x"], "x: not a run directory or bundle"),
     (["{0}/a.en", "{0}/a.de", "{0}/out", *LANGUAGES, "--score-with", "x", "--keep-share", "2"], "--keep-share 2: is a"),
     (["{0}/c.yaml", "{0}/out", *LANGUAGES], "--src-lang and --tgt-lang are for files; a config names"),
-    (["{0}/c.yaml", "{0}/d.yaml", "{0}/out"], "{0}/d.yaml: give one config, and then the folder to write"),
+    (["{0}/c.yaml", "{0}/d.yaml", "{0}/out"], "{0}/d.yaml: give one config; values that replace its own are"),
     (["{0}/c.yaml", "{0}/out", "data.train=[]"], "data.train: no training data; name at least one source"),
     (["{0}/c.yaml", "{0}/out", "data.train.0.tgt_lang=fr"], "is en-de and not en-fr as the first of data.train"),
 ])  # fmt: skip
@@ -203,6 +203,16 @@ def test_mistakes_are_one_line(options: list[str], told: str, files: tuple[Path,
     assert result.stderr.count("error: ") == 1
     assert told.format(tmp_path) in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_names_of_files_may_hold_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = "a.b=c 😀.en", 'it\'s: "x".de'
+    for name in names:
+        Path(name).write_text("a dog\n" if name.endswith("en") else "ein Hund\n", encoding="utf-8")
+    result = invoke("data", "clean", *names, "out", *LANGUAGES)
+    assert result.exit_code == 0, result.stderr
+    assert kept(tmp_path / "out") == ["a dog"]
 
 
 def test_a_model_of_another_direction(backward: Path, files: tuple[Path, Path], tmp_path: Path) -> None:

@@ -129,12 +129,35 @@ def test_resume_with_another_mixture_says_so(both: RunDir, corpus: Path) -> None
 
 
 def test_a_tag_that_is_not_in_the_tokenizer(trained: tuple[Path, object], corpus: Path, tmp_path: Path) -> None:
+    """Told of the model as the config names it, all at once, before anything is tokenised."""
     model = trained[0] / "tokenizer" / "joint.model"
-    extra = f"{{sources: [{{src: {corpus}/dev.en, tgt: {corpus}/dev.de}}], tag: <bt>}}"
-    result = invoke(
-        "train", corpus / "small.yaml", f"tokenizer.src_model={model}", f"data.corpora.x={extra}",
-        "--run-dir", tmp_path / "run",
-    )  # fmt: skip
-    assert result.exit_code == 2
-    assert "the tokenizer has no piece '<bt>'; train it with tokenizer.user_symbols: ['<bt>']" in result.stderr
-    assert result.stderr.count("error:") == 1
+    tagged = f"data.corpora={{x: {{sources: [{{src: {corpus}/dev.en, tgt: {corpus}/dev.de}}], tag: <bt>}}}}"
+    languages = ["data.both_directions=true", "data.language_tags=source"]
+    given = f"tokenizer.src_model={model}"
+    apart = [
+        "model.tie_embeddings=none",
+        "tokenizer.joint=false",
+        given,
+        f"tokenizer.tgt_model={model}",
+        "data.language_tags=target",
+    ]
+    for settings, missing in (
+        ([given, tagged], "'<bt>'"),
+        ([given, *languages], "'<2de>', '<2en>'"),
+        ([given, *languages, tagged], "'<bt>', '<2de>', '<2en>'"),
+        ([f"training.init_from={trained[0]}", tagged], "'<bt>'"),
+        (apart, "'<2de>'"),
+    ):
+        result = invoke("train", corpus / "small.yaml", *settings, "--run-dir", tmp_path / "run")
+        assert result.exit_code == 2, result.stderr
+        assert result.stderr == (
+            f"error: {model}: the tokenizer has no piece {missing}; train it with tokenizer.user_symbols: [{missing}], "
+            "or let `mtformer train` make it\n"
+        )
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_language_that_the_model_was_not_trained_on(trained: tuple[Path, object]) -> None:
+    result = invoke("translate", trained[0], "--to", "fr", stdin=b"a dog\n")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "error: this model does not translate to 'fr'; it was trained on de\n"

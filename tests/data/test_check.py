@@ -302,6 +302,50 @@ def test_a_tsv_file_without_a_column_in_some_lines(tmp_path: Path) -> None:
     assert len([line for line in broken_limits(report, data) if "max_invalid_lines" in line]) == 2
 
 
+def test_broken_lines_of_jsonl_are_counted_with_their_numbers(tmp_path: Path) -> None:
+    """The first line is broken, too: the fields are those of the first object."""
+    lines = [
+        '{"translation": {"en": "a", ',
+        '{"translation": {"en": "one line", "de": "eine Zeile"}}',
+        '{"translation": {"en": "no target"}}',
+        "[1]",
+        '{"translation": {"en": "two lines", "de": "zwei Zeilen"}}\r',
+        "",
+    ]
+    (tmp_path / "x.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="")
+    data = config(train=[{"jsonl": str(tmp_path / "x.jsonl")}])
+    for chunk_bytes in (1 << 20, 1):
+        train = look(data, chunk_bytes=chunk_bytes).sets[0]
+        found = {key: count for key, count in counts(train).items() if key[0] != "long line"}
+        assert found == {
+            ("broken JSON line", "pair"): 4,
+            ("line end \\r\\n", "pair"): 1,
+            ("empty side", "src"): 4,
+            ("empty side", "tgt"): 4,
+        }
+        broken = next(one for one in train.findings if one.kind == "broken JSON line")
+        assert [(example.line, example.note.split(" (")[0]) for example in broken.examples] == [
+            (1, "not JSON"),
+            (3, "no field 'translation.de'"),
+            (4, "not a JSON object but '[1]'; each line must be one JSON object"),
+            (6, "not JSON"),
+        ]
+        assert (train.sources[0].lines, train.src.characters.total) == ([6], len("one line" + "two lines"))
+    told = [line for line in broken_limits(look(data), data) if "JSON" in line]
+    assert told == [
+        "train: 4 lines are no JSON object with both texts, more than data.check.max_invalid_lines 0; mend them (the "
+        f"first: {tmp_path}/x.jsonl:1: not JSON (Expecting property name enclosed in double quotes: column 29); each "
+        "line must be one JSON object)"
+    ]
+
+
+def test_a_missing_file_is_told_before_anything_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mtformer.data.check_reading.SourceReader.chunks", None)
+    good = write(tmp_path, "good", [clean(1)])
+    with pytest.raises(DataError, match=r"none.en: no such file"):
+        look(config(train=[good, {**good, "src": str(tmp_path / "none.en")}], test={"small": good}))
+
+
 def test_packed_files_and_jsonl(tmp_path: Path) -> None:
     for name in ("a.en", "a.de"):
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress(b"one line\n" * 3))

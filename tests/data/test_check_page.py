@@ -11,7 +11,7 @@ from mtformer.config.data import DataConfig
 from mtformer.data.check import check_corpora
 from mtformer.data.check_making import make_report
 from mtformer.data.check_page import page
-from mtformer.errors import DataError
+from mtformer.errors import MtformerError
 from mtformer.text.tokenizer import TokenizerPair
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
@@ -102,5 +102,5 @@ def test_without_matplotlib_one_line_says_what_to_install(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     data = DataConfig(src_lang="en", tgt_lang="de")
-    with pytest.raises(DataError, match=r"pip install 'mtformer\[report\]'"):
+    with pytest.raises(MtformerError, match=r"pip install 'mtformer\[report\]'"):
         page(make_report(check_corpora(data, None)), [])

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import multiprocessing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -113,6 +114,42 @@ def test_packed_files_hold_the_same_and_depend_on_nothing_else(mixed: Pairs, tmp
         packed = (tmp_path / "one" / f"{name}.gz").read_bytes()
         assert gzip.decompress(packed) == (tmp_path / "plain" / name).read_bytes()
         assert packed == (tmp_path / "two" / f"{name}.gz").read_bytes()
+
+
+def test_processes_write_what_one_writes(
+    pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a duplicate from the first chunk in a later one, and one that is too long in each."""
+    config = FilterConfig(max_tokens=20)
+    pairs = [("two\u2028lines", "zwei Zeilen"), *pairs, *pairs[:100]]
+    expected = clean(iter(pairs), EN_DE, config, tmp_path / "one", tokenizers=tokenizers)
+    monkeypatch.setattr(cleaning, "PAIRS_AT_ONCE", 100)
+    monkeypatch.setattr(cleaning, "CHUNKS_ALONE", 1)
+    report = clean(iter(pairs), EN_DE, config, tmp_path / "two", tokenizers=tokenizers, num_workers=2)
+    assert report == expected
+    assert report.left_out.keys() == {DUPLICATE, TOO_LONG}
+    assert report.unusual["src"] == {"line or paragraph separator (U+2028, U+2029)": 1}
+    for path in (tmp_path / "one").iterdir():
+        assert (tmp_path / "two" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_no_process_is_started_for_little(mixed: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mtformer.data.check_workers.Workers._start", None)
+    assert clean(iter(mixed), EN_DE, FilterConfig(), tmp_path / "out", num_workers=2).read == len(mixed)
+
+
+def test_processes_are_gone_when_it_breaks_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleaning, "PAIRS_AT_ONCE", 10)
+    monkeypatch.setattr(cleaning, "CHUNKS_ALONE", 0)
+
+    def broken() -> Iterator[tuple[str, str]]:
+        yield from [("a dog", "ein Hund")] * 45
+        raise DataError("a.en:46: not UTF-8")
+
+    with pytest.raises(DataError, match="not UTF-8"):
+        clean(broken(), EN_DE, FilterConfig(), tmp_path / "out", num_workers=2)
+    assert multiprocessing.active_children() == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_one_language_on_both_sides(tmp_path: Path) -> None:

@@ -318,7 +318,7 @@ def test_the_work_is_kept_when_the_disk_is_full(
     with monkeypatch.context() as patch:
         patch.setattr(preparing, "write_part", until_full)
         with pytest.raises(
-            DataError, match=r"cache: .* cannot be written: No space left on device; .*what is done is kept there"
+            DataError, match=r"cache: .* cannot be written: No space left on device; .*what is done is kept"
         ):
             made(data, tokenizers)
     (folder,) = cache_folder(data).glob("*.building")
@@ -337,3 +337,39 @@ def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.delenv("MTFORMER_CACHE")
     monkeypatch.setenv("HOME", "/home/someone")
     assert cache_folder(plain) == Path("/home/someone/.cache/mtformer")
+
+
+def test_what_was_left_of_others_goes_after_a_week(
+    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those of today, and an old one that a process is at, stay."""
+    data = corpus(pairs)
+    old, at_work, new = (cache_folder(data) / f"{name}.building" for name in ("old", "atwork", "new"))
+    for folder in (old, at_work, new):
+        folder.mkdir(parents=True)
+        (folder / "part-00000.arrow").write_bytes(b"x")
+        if folder != new:
+            os.utime(folder, (0, time.time() - preparing.STALE_SECONDS - 60))
+    (cache_folder(data) / ".locks").mkdir()
+    with FileLock(cache_folder(data) / ".locks" / "atwork"), caplog.at_level("INFO", logger="mtformer"):
+        name = made(data, tokenizers).fingerprint
+    assert folders(data) == sorted([name, "atwork.building", "new.building"])
+    told = [record.message for record in caplog.records if "more than a week ago" in record.message]
+    assert told == [f"{old}: deleted; its preparation was interrupted more than a week ago"]
+
+
+def test_an_own_preparation_goes_on_however_old_it_is(
+    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "PART_PAIRS", 300)
+    data = corpus(pairs)
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "_finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            made(data, tokenizers)
+    (folder,) = cache_folder(data).glob("*.building")
+    os.utime(folder, (0, 0))
+    before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.arrow")}
+    store = made(data, tokenizers)
+    check_content(store, pairs, tokenizers)
+    assert {path.name: path.stat().st_mtime_ns for path in store.folder.glob("*.arrow")} == before

@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import logging
 import lzma
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 import zstandard
 
 from mtformer.config.data import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
-from mtformer.data.sources import read_pairs, source_fingerprint
+from mtformer.data.sources import read_pairs, require_files, require_sources, source_fingerprint
 from mtformer.errors import DataError
 
 DATA = DataConfig(src_lang="en", tgt_lang="de")
@@ -172,7 +174,8 @@ def write_dataset(folder: Path, rows: list[dict[str, Any]], ending: str) -> None
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ('{"en": "a", "de": ', "x.jsonl:2: not JSON"),
+        ('{"en": "a", "de": ', "x.jsonl:2: not JSON (Expecting value: column 19); each line must be one JSON object"),
+        ("[" * 100_000, "x.jsonl:2: not JSON that can be read (maximum recursion depth"),
         ("", "x.jsonl:2: not JSON"),
         ('["a", "b"]', "x.jsonl:2: not a JSON object"),
         ('{"en": "a", "fr": "b"}', "x.jsonl:2: no field 'de' (there: en, fr); name the field by tgt_field"),
@@ -199,15 +202,40 @@ def test_hugging_face_mistakes(tmp_path: Path) -> None:
     assert "no_set train: " in error_of(HubDataset(dataset=str(tmp_path / "no_set")))
 
 
-def test_the_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """One line, without the warnings of each attempt; offline it says how to get the files."""
     import datasets
 
     def unreachable(*_: object, **__: object) -> None:
+        logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 8s [Retry 5/5].")
         raise ConnectionError("Couldn't reach 'wmt/wmt14' on the Hub")
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     message = error_of(HubDataset(dataset="wmt/wmt14", name="de-en"))
     assert message.startswith("wmt/wmt14 de-en train: the Hugging Face hub cannot be reached; check the connection, or")
+    assert "`hf download --repo-type dataset NAME --local-dir FOLDER`" in message
+    assert caplog.records == []
+
+
+def test_what_shows_at_once_is_told_at_once(tmp_path: Path) -> None:
+    """Missing files of all sets, the first pair of train, and all of dev."""
+    good = text_files(tmp_path, b"a\nb\n", b"c\nd\n")
+    none = TextFiles(src=str(tmp_path / "none"), tgt=good.tgt)
+    (tmp_path / "x.tsv").write_text("a\tb\n", encoding="utf-8")
+    (tmp_path / "late.tsv").write_text("a\tb\nc\n", encoding="utf-8")
+    first, late = TsvFile(tsv=str(tmp_path / "x.tsv"), tgt_column=3), TsvFile(tsv=str(tmp_path / "late.tsv"))
+    require_sources(DATA.model_copy(update={"train": [good, late], "dev": [good], "test": {"t": good}}))
+    for found, told in (
+        ({"train": [good, none]}, "none: no such file"),
+        ({"train": [good], "dev": [none]}, "none: no such file"),
+        ({"train": [good], "test": {"t": none}}, "none: no such file"),
+        ({"train": [good, first]}, "x.tsv:1: tgt_column asks for column 3, but the line has 2"),
+        ({"train": [good], "dev": [late]}, "late.tsv:2: tgt_column asks for column 2, but the line has 1"),
+    ):
+        with pytest.raises(DataError, match=re.escape(told)):
+            require_sources(DATA.model_copy(update=found))
+    with pytest.raises(DataError, match="none: no such file"):
+        require_files([good, first, none])
 
 
 def test_a_fingerprint_is_of_the_content(tmp_path: Path) -> None:

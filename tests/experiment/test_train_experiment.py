@@ -83,6 +83,7 @@ def test_a_run_says_that_it_is_finished_and_lets_only_one_process_in(folder: Pat
     with held(run), pytest.raises(CheckpointError, match="another process trains here now"):
         train(config(folder), run)
     assert not run.path.exists()
+    assert not run.lock.exists()
     train(config(folder), run)
     with pytest.raises(CheckpointError, match="exists already"):
         train(config(folder), run)
