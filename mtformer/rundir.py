@@ -8,12 +8,18 @@ Names of files live here and nowhere else.
     RUN/metrics.jsonl                     one object per log line and validation, append only
     RUN/samples.jsonl                     some dev sentences with their translations, one object per validation
     RUN/train.log                         what the terminal showed
+    RUN/tensorboard/, RUN/wandb/          what these programs keep, when training.tensorboard or training.wandb asks
     RUN/state.json                        whether it trains, or how it ended
     RUN/checkpoints/step-00001000/        model.safetensors, trainer.pt, meta.json
     RUN/checkpoints/damaged-step-.../     what resuming found damaged and passed over; nothing reads it any more
     RUN/checkpoints/averaged/             model.safetensors, meta.json
-    RUN/eval/NAME/                        hypotheses.txt, scores.json
+    RUN/eval/NAME/                        scores.json, and what was scored: {sources,references,hypotheses}.txt
     RUN/report.html                       all of this to look at
+
+Of a sweep, whose runs lie in its folder:
+
+    SWEEP/sweep.json                      its runs, the command that trains each, and how that ended
+    SWEEP/RUN.log                         what that command printed
 
 A bundle is the same folder with only config.yaml, tokenizer/ and model.safetensors.
 
@@ -40,6 +46,10 @@ from mtformer.errors import CheckpointError
 WEIGHTS = "model.safetensors"
 TRAINER_STATE = "trainer.pt"
 META = "meta.json"
+SWEEP = "sweep.json"
+SWEEP_LOCK = ".sweep.lock"
+SCORES = "scores.json"
+SOURCES, HYPOTHESES = "sources.txt", "hypotheses.txt"
 LOWER_IS_BETTER = ("loss", "perplexity")
 """Dev metrics that fall as a model improves; of the others more is better."""
 LEFTOVER = re.compile(r"\.(?P<name>.+)@(?P<host>[^@]*)\.(?P<pid>\d{1,9})\.(?P<kind>tmp|old)", re.DOTALL)
@@ -99,6 +109,15 @@ class RunDir:
         return self.path / "report.html"
 
     @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def wandb_id(self) -> Path:
+        """In the folder that W&B itself makes for its files."""
+        return self.path / "wandb" / "run_id.txt"
+
+    @property
     def log(self) -> Path:
         return self.path / "train.log"
 
@@ -131,8 +150,12 @@ class RunDir:
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:08d}"
 
+    @property
+    def evaluations(self) -> Path:
+        return self.path / "eval"
+
     def evaluation(self, name: str) -> Path:
-        return self.path / "eval" / name
+        return self.evaluations / name
 
     def checkpoint_folders(self) -> list[Path]:
         """All folders that are called as checkpoints are, whole or damaged, by ascending step."""
@@ -162,6 +185,11 @@ class RunDir:
             with contextlib.suppress(CheckpointError):
                 metas[int(folder.name[5:])] = read_meta(folder)
         return metas
+
+
+def references_name(number: int) -> str:
+    """The file of a test set's references: the first is number 0."""
+    return f"references.{number + 1}.txt" if number else "references.txt"
 
 
 def write_meta(folder: Path, **values: Any) -> None:

@@ -151,12 +151,19 @@ class TrainingConfig(Section):
     """The newest checkpoints kept."""
     keep_best: Positive = 1
     """The best checkpoints kept."""
+    ema_decay: Fraction = 0.0
+    """Validate and keep exponential moving averages of the weights with this decay per step (such as 0.999); 0: the
+    weights themselves."""
     average_last: Count = 0
     """At the end, average the weights of so many of the newest checkpoints; 0: none."""
     sample_sentences: Count = 3
-    """Dev sentences whose translations are logged at each validation."""
+    """Dev sentences whose translations are logged, and kept in samples.jsonl, at each validation."""
     tensorboard: bool = False
     """Write TensorBoard events too (extra `tensorboard`)."""
+    report: bool = False
+    """At the end write RUN/report.html, as `mtformer report` does (extra `report`)."""
+    wandb: str | None = None
+    """Send the figures to this project of Weights & Biases too (extra `wandb`); WANDB_MODE=offline keeps them here."""
 
     @model_validator(mode="after")
     def _fits(self) -> "TrainingConfig":

@@ -2,9 +2,7 @@
 
 import contextlib
 import logging
-import resource
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +19,7 @@ from mtformer.decoding.batching import plan_batches
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DeviceError
 from mtformer.experiment.prepare import Prepared, prepare_experiment
-from mtformer.model.hardware import pick_device, pick_precision, set_up_memory
+from mtformer.model.hardware import peak_bytes, pick_device, pick_precision, set_up_memory
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.rundir import RunDir
 from mtformer.training.step import TrainingStep
@@ -111,7 +109,7 @@ def rehearse(config: Config, prepared: Prepared, step: TrainingStep, run: RunDir
     return Rehearsal(
         shape=f"{largest.num_pairs:,} pairs, {largest.src_BS.size(1)} x {largest.tgt_in_BT.size(1)} tokens",
         step_seconds=seconds * training.accumulation_steps,
-        peak_bytes=_peak_bytes(step.device),
+        peak_bytes=peak_bytes(step.device),
         training_seconds=seconds / largest.num_cells * mean_cells * training.accumulation_steps * training.max_steps,
         validation_seconds=validation_seconds * (training.max_steps // training.validate_every),
         disk_bytes=disk_bytes,
@@ -139,7 +137,7 @@ def _rehearse_dev(config: Config, prepared: Prepared, step: TrainingStep) -> flo
 def _disk(config: Config, step: TrainingStep, run: RunDir) -> tuple[int, int]:
     """Bytes that the checkpoints will take at the most, those there already among them, and bytes that there are."""
     training, parameters = config.training, count_parameters(step.model)["total"]
-    one = BYTES_OF_CHECKPOINT * parameters
+    one = (BYTES_OF_CHECKPOINT + (BYTES_OF_WEIGHT if training.ema_decay else 0)) * parameters
     # Besides those that are kept there is the one being written, before an older one goes.
     needed = (training.keep_last + training.keep_best + 1) * one
     needed += BYTES_OF_WEIGHT * parameters if training.average_last else 0
@@ -194,10 +192,3 @@ def _stopwatch() -> Iterator[Callable[[], float]]:
 def _duration(seconds: float) -> str:
     hours, minutes = seconds / 3600, max(1, round(seconds / 60))
     return f"{hours:.1f} hours" if hours >= 1 else f"{minutes} minute{'s' if minutes > 1 else ''}"
-
-
-def _peak_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    # In kilobytes on Linux, in bytes on macOS.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -46,8 +46,11 @@ HARMLESS = (
     "training.keep_last",
     "training.keep_best",
     "training.average_last",
+    "training.ema_decay",
+    "training.report",
     "training.sample_sentences",
     "training.tensorboard",
+    "training.wandb",
 )
 """Keys that leave each step as it is; with all others the run goes on, but not as it would have."""
 TO_THE_END = ("cosine", "linear")

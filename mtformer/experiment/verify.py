@@ -23,14 +23,15 @@ from mtformer.model.hardware import pick_device, pick_precision
 from mtformer.rundir import WEIGHTS, RunDir, write_text
 from mtformer.training.checkpoint import load_trainer_state
 from mtformer.training.loop import InterruptedRunError
+from mtformer.training.metrics import Progress
 from mtformer.weights import read_weights
 
 NUM_STEPS = 20
 STOP_AT = NUM_STEPS // 2
 INTERVALS = {"validate_every": 7, "log_every": 4}
 """A validation before the stop and one after it (and one at the end); a log line whose steps lie on both sides."""
-TIMINGS = frozenset(("seconds", "tokens_per_second", "waiting_for_data", "seconds_per_step"))
-"""Figures that are the clock's: no two runs have the same."""
+TIMINGS = frozenset(("seconds", "tokens_per_second", "waiting_for_data", "seconds_per_step", "memory_gb"))
+"""Figures of the clock and the machine: no two runs have the same."""
 log = logging.getLogger("mtformer")
 
 Leg = Callable[[Config, Path, int | None], None]
@@ -81,7 +82,7 @@ def verify_resume(config: Config, leg: Leg | None = None) -> list[Compared]:
 def train_leg(config: Config, folder: Path, stop_at: int | None) -> None:
     """Trains as `mtformer train --resume auto` does; at `stop_at` it sends itself the SIGTERM of a cluster."""
     try:
-        train_experiment(config, RunDir(folder), _StopAt(stop_at), resume="auto", overwrite=False)
+        train_experiment(config, RunDir(folder), StopAt(stop_at), resume="auto", overwrite=False)
     except InterruptedRunError as stopped:
         if stopped.step != stop_at:
             raise
@@ -96,15 +97,18 @@ def compare_runs(one: RunDir, other: RunDir) -> list[Compared]:
     return [_compare(what, dict(_leaves(sides[0][what])), dict(_leaves(sides[1][what]))) for what in sides[0]]
 
 
-class _StopAt:
-    """Progress that shows nothing, and asks the training to stop."""
+class StopAt:
+    """Progress that asks the training to stop; it shows nothing, or what comes before that by another one."""
 
-    def __init__(self, step: int | None) -> None:
-        self.step = step
+    def __init__(self, step: int | None, shown: Progress | None = None) -> None:
+        self.step, self.shown = step, shown
 
     def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
+        """A step is done; see `mtformer.training.metrics.Progress`."""
         if step == self.step:
             os.kill(os.getpid(), signal.SIGTERM)
+        elif self.shown is not None:
+            self.shown.advance(step, epoch, figures)
 
 
 def _shortened(config: Config) -> Config:
@@ -113,7 +117,7 @@ def _shortened(config: Config) -> Config:
     precision = pick_precision(config.training.precision, device)
     picked = {"device": device.type, "precision": precision, "deterministic": True}
     length = {"max_steps": NUM_STEPS, "max_epochs": None, "patience": None, **INTERVALS}
-    kept = {"keep_last": 1, "keep_best": 1, "average_last": 0, "tensorboard": False}
+    kept = {"keep_last": 1, "keep_best": 1, "average_last": 0, "tensorboard": False, "wandb": None}
     training = config.training.model_copy(update={**picked, **length, **kept})
     data = config.data.model_copy(update={"test": {}})
     return config.model_copy(update={"training": training, "data": data})

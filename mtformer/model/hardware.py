@@ -3,6 +3,7 @@
 import ctypes
 import logging
 import os
+import resource
 import sys
 import time
 
@@ -67,6 +68,14 @@ def _cpu_product_seconds(dtype: torch.dtype) -> float:
         a @ b
         best = min(best, time.perf_counter() - start)
     return best
+
+
+def peak_bytes(device: torch.device) -> int:
+    """The most memory that the process (on CUDA: its tensors on the device) has had in use so far."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    # In kilobytes on Linux, in bytes on macOS.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def be_deterministic() -> None:

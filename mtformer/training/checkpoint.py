@@ -3,8 +3,8 @@
 A checkpoint is a folder that appears whole or not at all:
 
     model.safetensors   the weights, tied ones once
-    trainer.pt          optimizer, scaler, random state, position, sums of the log window: loads with weights_only=True,
-                        so it can run no code
+    trainer.pt          optimizer, scaler, random state, position, sums of the log window, with `ema_decay` the weights
+                        that are not averages: loads with weights_only=True, so it can run no code
     meta.json           step, dev metrics, what it was made with, SHA-256 of the two files and of meta.json itself
 
 Old ones are deleted when the new one is safely there. Resuming takes the newest one that is as it was saved; newer ones

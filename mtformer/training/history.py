@@ -1,4 +1,4 @@
-"""metrics.jsonl read again: by those who look at a run, and by a resumed run, which takes lines back from it.
+"""metrics.jsonl and samples.jsonl: written line by line, read by those who look at a run, cut by a resumed run.
 
 A run that is killed may have written lines for steps after its last checkpoint. It takes these steps again, and would
 write the lines again. So resuming from the checkpoint of step S first cuts off all lines of later steps, a last line
@@ -7,7 +7,7 @@ asked to stop), the dev line of S itself: the validation of that step comes anew
 lie in the checkpoint, so the next line is the one that a run without a stop would have written. In the end the files of
 both runs differ in times and in `resume` lines only.
 
-The file is written anew whole, or not at all.
+A file is written anew whole, or not at all.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from mtformer.errors import CheckpointError
 from mtformer.rundir import atomic_file
 
 log = logging.getLogger("mtformer")
@@ -33,6 +34,19 @@ def read_records(path: Path) -> list[dict[str, Any]]:
             if isinstance(record, dict) and {"kind", "step"} <= record.keys():
                 records.append(record)
     return records
+
+
+def append_record(path: Path, kind: str, step: int, **values: Any) -> None:
+    """Writes one more line; raises CheckpointError when the disk refuses."""
+    finite = {name: None if value != value else value for name, value in values.items()}  # JSON has no NaN
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"kind": kind, "step": step, **finite}, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: cannot be written ({error.strerror}); the checkpoints are kept. Free some space, or mend what "
+            "else it may be, and go on with --resume"
+        ) from error
 
 
 def cut_after(path: Path, step: int, with_dev: bool) -> None:

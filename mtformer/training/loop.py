@@ -1,5 +1,6 @@
 """The training loop: steps, log lines, validations, checkpoints, and where a run goes on after it stopped."""
 
+import contextlib
 import itertools
 import logging
 import time
@@ -17,8 +18,8 @@ from mtformer.data.mixture import START, Place
 from mtformer.errors import MtformerError
 from mtformer.rundir import LOWER_IS_BETTER, WEIGHTS, RunDir, read_meta, sync
 from mtformer.training.checkpoint import load_trainer_state, prune, save_checkpoint
-from mtformer.training.history import cut_after
-from mtformer.training.metrics import MetricsFile, Progress, Window
+from mtformer.training.history import append_record, cut_after
+from mtformer.training.metrics import Metrics, Progress, Window
 from mtformer.training.signals import StopSignal
 from mtformer.training.step import MAX_SKIPPED_IN_A_ROW, TrainingStep
 from mtformer.training.validation import DecodeDev, dev_loss
@@ -88,7 +89,7 @@ class Trainer:
         self.made_with = made_with
         self.stop = StopSignal()
         self.window = Window()
-        self.metrics = MetricsFile(run.metrics, self.config.tensorboard) if self.ranks.is_main else None
+        self.metrics = Metrics(run, config) if self.ranks.is_main else None
         self.position = Position()
         self.saved_step = 0
         """Step of the newest checkpoint."""
@@ -105,10 +106,12 @@ class Trainer:
         """
         if checkpoint is None:
             if self.ranks.is_main:
-                cut_after(self.run.metrics, 0, with_dev=False)
+                self._cut_after(0, with_dev=False)
             return
         state, meta = load_trainer_state(checkpoint), read_meta(checkpoint)
         self.step.load_weights(checkpoint / WEIGHTS)
+        if state.get("unsmoothed"):
+            self.step.load_unsmoothed(state["unsmoothed"])
         # The moments are the checkpoint's; betas, eps and weight decay are the config's, which may have been changed.
         pairs = zip(self.step.optimizer.state_dict()["param_groups"], state["optimizer"]["param_groups"], strict=True)
         groups = [{**own, "lr": saved["lr"]} for own, saved in pairs]
@@ -129,10 +132,14 @@ class Trainer:
         if len(windows) == self.ranks.size:
             self.window = Window.from_state(windows[self.ranks.rank])
         if self.metrics is not None:
-            cut_after(self.run.metrics, self.position.step, with_dev=not meta["is_temporary"])
+            self._cut_after(self.position.step, with_dev=not meta["is_temporary"])
             prune(self.run, self.config)  # whoever was killed may not have come to it
             self.metrics.write("resume", self.position.step)
         log.info("resumed at step %d of %d", self.position.step, self.config.max_steps)
+
+    def _cut_after(self, step: int, with_dev: bool) -> None:
+        for path in (self.run.metrics, self.run.samples):
+            cut_after(path, step, with_dev)
 
     def train(self) -> Position:
         """Runs to the end and returns the last position.
@@ -142,7 +149,7 @@ class Trainer:
             MtformerError: when the gradient stays non-finite, or a checkpoint cannot be saved.
         """
         self.mark = time.perf_counter()
-        with self.stop:
+        with self.stop, self.metrics or contextlib.nullcontext():
             if self._is_validation_due() and not self._is_saved():
                 self._validate()  # when the run was stopped, this was abandoned
             if not self.is_done():
@@ -231,6 +238,16 @@ class Trainer:
         return Window()
 
     def _validate_and_save(self) -> None:
+        with self.step.smoothed():
+            metrics = self._dev_metrics()
+        if metrics:
+            text = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+            log.info("step %d: dev %s", self.position.step, text)
+            self._write("dev", self.position.step, epoch=self.position.place.epoch, **metrics)
+            self._judge(metrics)
+        self._save(metrics)
+
+    def _dev_metrics(self) -> dict[str, float]:
         metrics = {}
         if self.dev_batches is not None:
             metrics = dev_loss(self.step, self._until_stopped(self.dev_batches()))
@@ -240,12 +257,9 @@ class Trainer:
             metrics.update(decoded.metrics)
             for src, reference, hypothesis in decoded.samples:
                 log.info("  source     %s\n  reference  %s\n  hypothesis %s", src, reference, hypothesis)
-        if metrics:
-            text = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-            log.info("step %d: dev %s", self.position.step, text)
-            self._write("dev", self.position.step, epoch=self.position.place.epoch, **metrics)
-            self._judge(metrics)
-        self._save(metrics)
+            if self.ranks.is_main and decoded.samples:
+                append_record(self.run.samples, "dev", self.position.step, samples=decoded.samples)
+        return metrics
 
     def _until_stopped(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         for batch in batches:
@@ -283,11 +297,14 @@ class Trainer:
             "max_cells": self.step.max_cells,
             "windows": windows,
             "rng": rng,
+            "unsmoothed": self.step.weights() if self.step.ema is not None else {},
         }
-        weights = self.step.weights()
+        with self.step.smoothed():
+            weights = self.step.weights()
         if self.ranks.is_main:
-            if self.run.metrics.is_file():
-                sync(self.run.metrics)  # a checkpoint without the lines before it would lose them
+            for path in (self.run.metrics, self.run.samples):
+                if path.is_file():
+                    sync(path)  # a checkpoint without the lines before it would lose them
             save_checkpoint(self.run, self.position.step, weights, state, metrics, self.made_with, is_temporary)
             prune(self.run, self.config)
         self.saved_step, self.is_validated = self.position.step, not is_temporary

@@ -1,43 +1,65 @@
-"""The figures of a run as they come: metrics.jsonl (append only) and, when asked for, TensorBoard."""
+"""The figures of a run as they come: metrics.jsonl (append only) and, when asked for, TensorBoard and W&B."""
 
-import json
+import logging
 import math
+import secrets
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from types import TracebackType
 from typing import Any, Protocol
 
 import torch
 
+from mtformer.config.schema import Config
 from mtformer.data.batches import Batch
-from mtformer.errors import CheckpointError, MtformerError
+from mtformer.errors import MtformerError
+from mtformer.model.hardware import peak_bytes
+from mtformer.rundir import RunDir, write_text
+from mtformer.training.history import append_record
 from mtformer.training.ranks import ALONE, Ranks
 from mtformer.training.step import StepResult
 
+log = logging.getLogger("mtformer")
 
-class MetricsFile:
-    """One JSON object a line; see `history` for what a resumed run takes back of it."""
 
-    def __init__(self, path: Path, tensorboard: bool) -> None:
-        self.path = path
-        self.writer = _tensorboard_writer(path.parent / "tensorboard") if tensorboard else None
+class Metrics:
+    """Writes metrics.jsonl, one JSON object a line, and what else the config asks for; as a context, closes that.
+
+    See `history` for what a resumed run takes back of the file.
+
+    Args:
+        run: an existing run directory.
+        config: of the run.
+
+    Raises:
+        MtformerError: when TensorBoard or W&B is not there, or W&B cannot start.
+    """
+
+    def __init__(self, run: RunDir, config: Config) -> None:
+        self.path = run.metrics
+        self.others: list[_Writer] = []
+        if config.training.tensorboard:
+            self.others.append(_TensorBoard(run))
+        if config.training.wandb is not None:
+            self.others.append(_WandB(run, config, config.training.wandb))
+
+    def __enter__(self) -> "Metrics":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for other in self.others:
+            other.close(is_done=error is None)
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Appends a record; `kind` is train, dev or resume. Raises CheckpointError when the disk refuses."""
-        finite = {name: None if value != value else value for name, value in values.items()}  # JSON has no NaN
-        try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"kind": kind, "step": step, **finite}, ensure_ascii=False) + "\n")
-        except OSError as error:
-            raise CheckpointError(
-                f"{self.path}: cannot be written ({error.strerror}); the checkpoints are kept. Free some space, or "
-                "mend what else it may be, and go on with --resume"
-            ) from error
-        if self.writer is not None:
-            for name, value in values.items():
-                if isinstance(value, int | float):
-                    self.writer.add_scalar(f"{kind}/{name}", value, step)
+        append_record(self.path, kind, step, **values)
+        numbers = {f"{kind}/{name}": value for name, value in values.items() if isinstance(value, int | float)}
+        if numbers:
+            for other in self.others:
+                other.write(step, numbers)
 
 
 TENSORS = ("sums", "grad_norm")
@@ -77,7 +99,8 @@ class Window:
     def figures(self, ranks: Ranks = ALONE) -> dict[str, float]:
         """Means over the window and all processes: per target token, per second, and shares of 1.
 
-        A window of nothing but skipped steps has no loss: nan.
+        A window of nothing but skipped steps has no loss: nan. `memory_gb` is the peak since the start, of the process
+        that has the highest.
         """
         seconds = time.perf_counter() - self.start - self.paused
         loss, nll, tgt_tokens, steps, tokens, cells, splits = ranks.sum(
@@ -95,6 +118,7 @@ class Window:
             "skipped_steps": self.steps - steps / ranks.size,
             "split_batches": splits,
             "seconds_per_step": seconds / self.steps,
+            "memory_gb": max(ranks.gather(peak_bytes(self.sums.device))) / 1e9,
             **{f"pairs {name}": count for name, count in sorted(pairs_of.items())},
         }
 
@@ -122,15 +146,65 @@ class Progress(Protocol):
 
 
 class _Writer(Protocol):
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None: ...
+    def write(self, step: int, numbers: Mapping[str, float]) -> None: ...
+
+    def close(self, is_done: bool) -> None: ...
 
 
-def _tensorboard_writer(folder: Path) -> _Writer:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise MtformerError(
-            "training.tensorboard: TensorBoard is not installed; pip install 'mtformer[tensorboard]'"
-        ) from error
-    writer: _Writer = SummaryWriter(str(folder))
-    return writer
+class _TensorBoard:
+    """Event files in RUN/tensorboard."""
+
+    def __init__(self, run: RunDir) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MtformerError(
+                "training.tensorboard: TensorBoard is not installed; pip install 'mtformer[tensorboard]'"
+            ) from error
+        self.writer = SummaryWriter(str(run.tensorboard))
+
+    def write(self, step: int, numbers: Mapping[str, float]) -> None:
+        for name, value in numbers.items():
+            self.writer.add_scalar(name, value, step)
+
+    def close(self, is_done: bool) -> None:
+        self.writer.close()
+
+
+class _WandB:
+    """A run of Weights & Biases, with its files in RUN/wandb; a resumed training goes on in the same one."""
+
+    def __init__(self, run: RunDir, config: Config, project: str) -> None:
+        try:
+            import wandb
+        except ImportError as error:
+            raise MtformerError(
+                "training.wandb: Weights & Biases is not installed; pip install 'mtformer[wandb]'"
+            ) from error
+        if not run.wandb_id.is_file():
+            write_text(run.wandb_id, secrets.token_hex(8))
+        try:
+            self.run = wandb.init(
+                project=project,
+                id=run.wandb_id.read_text(encoding="utf-8"),
+                name=run.path.resolve().name,
+                dir=str(run.path),
+                resume="allow",
+                config=config.model_dump(mode="json"),
+                settings=wandb.Settings(console="off", silent=True),
+            )
+        except wandb.Error as error:
+            why = " ".join(str(error).split())
+            raise MtformerError(
+                f"training.wandb: {why} (`wandb login` logs in; with WANDB_MODE=offline no account is needed)"
+            ) from error
+        # A figure of its own, for W&B's own count of steps never goes back, and a resumed training may.
+        self.run.define_metric("step")
+        self.run.define_metric("*", step_metric="step")
+        log.info("Weights & Biases: %s", self.run.dir if self.run.offline else self.run.url)
+
+    def write(self, step: int, numbers: Mapping[str, float]) -> None:
+        self.run.log({"step": step, **numbers})
+
+    def close(self, is_done: bool) -> None:
+        self.run.finish(exit_code=0 if is_done else 1)

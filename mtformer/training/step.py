@@ -3,8 +3,10 @@
 Nothing here waits for the device: what the host wants to know stays in tensors until a log line asks for it.
 """
 
+import contextlib
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +18,7 @@ from mtformer.data.batches import Batch
 from mtformer.errors import DeviceError
 from mtformer.model.hardware import DTYPES
 from mtformer.model.transformer import Transformer
+from mtformer.training.ema import Ema
 from mtformer.training.objective import Objective
 from mtformer.training.optimizer import learning_rate, make_optimizer
 from mtformer.training.ranks import ALONE, Ranks, share_like, spread, synchronised, whole
@@ -64,6 +67,7 @@ class TrainingStep:
         self.objective = spread(objective, [*model.encoder, *model.decoder], ranks, config.sharded)
         self.optimizer = make_optimizer(model, config)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
+        self.ema = Ema(model, config.ema_decay) if config.ema_decay else None
         self.skipped_in_a_row = torch.zeros((), dtype=torch.int64, device=self.device)
         """Steps in a row without a finite gradient; once it is `MAX_SKIPPED_IN_A_ROW` it only grows."""
         self.max_cells: int | None = None
@@ -91,6 +95,8 @@ class TrainingStep:
             self.scaler.update()
         else:
             self._move(~is_finite)
+        if self.ema is not None:
+            self.ema.update(step)
         self.optimizer.zero_grad(set_to_none=True)
         may_recover = is_finite & (self.skipped_in_a_row < MAX_SKIPPED_IN_A_ROW)
         self.skipped_in_a_row = torch.where(may_recover, 0, self.skipped_in_a_row + 1)
@@ -129,6 +135,10 @@ class TrainingStep:
             torch.cuda.synchronize(self.device)
         return time.perf_counter() - start
 
+    def smoothed(self) -> AbstractContextManager[None]:
+        """Inside, the model has the weights that it is judged by and kept with: with `ema_decay` their averages."""
+        return contextlib.nullcontext() if self.ema is None else self.ema.in_place()
+
     def whole_model(self) -> Transformer:
         """The model with all of its weights: itself, or when they are sharded a copy of it that has them."""
         if not self.config.sharded:
@@ -142,12 +152,21 @@ class TrainingStep:
         return copy
 
     def weights(self) -> dict[str, Tensor]:
-        """All parameters by name, tied ones once, whole, on the host."""
-        return {name: whole(parameter.detach()).cpu().contiguous() for name, parameter in self.model.named_parameters()}
+        """Copies of all parameters by name, tied ones once, whole, on the host."""
+        named = self.model.named_parameters()
+        return {name: whole(parameter.detach()).to("cpu", copy=True).contiguous() for name, parameter in named}
 
     def load_weights(self, path: Path) -> None:
-        """Takes up a file's weights; raises CheckpointError when they do not fit the model."""
+        """Takes up a file's weights, as averages too; raises CheckpointError when they do not fit the model."""
         load_weights(self.model, path, place=share_like)
+        if self.ema is not None:
+            self.ema.begin_anew()
+
+    @torch.no_grad()
+    def load_unsmoothed(self, weights: dict[str, Tensor]) -> None:
+        """Takes up what `weights` gave outside of `smoothed`; the averages stay as they are."""
+        for name, parameter in self.model.named_parameters():
+            parameter.copy_(share_like(weights[name], parameter))
 
     def optimizer_state(self) -> dict[str, Any]:
         """What `optimizer.state_dict()` gives, with sharded moments put together."""

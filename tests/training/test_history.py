@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
-from mtformer.training.history import read_records
+import pytest
+
+from mtformer.errors import CheckpointError
+from mtformer.training.history import append_record, read_records
 
 
 def test_records_come_in_order_without_a_line_that_was_cut(tmp_path: Path) -> None:
@@ -13,3 +16,19 @@ def test_records_come_in_order_without_a_line_that_was_cut(tmp_path: Path) -> No
 
 def test_a_run_that_has_just_begun_has_no_records(tmp_path: Path) -> None:
     assert read_records(tmp_path / "metrics.jsonl") == []
+
+
+def test_what_is_appended_is_read_and_nan_is_null(tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    append_record(path, "dev", 4, samples=[("a\nb", "é", "\u2028")])
+    append_record(path, "train", 5, loss=float("nan"))
+    assert read_records(path) == [
+        {"kind": "dev", "step": 4, "samples": [["a\nb", "é", "\u2028"]]},
+        {"kind": "train", "step": 5, "loss": None},
+    ]
+    assert path.read_text("utf-8").count("\n") == 2
+
+
+def test_a_disk_that_refuses_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"cannot be written \(Is a directory\); the checkpoints are kept"):
+        append_record(tmp_path, "dev", 4)

@@ -7,6 +7,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,8 @@ from mtformer.data.batches import Batch
 from mtformer.errors import CheckpointError, MtformerError
 from mtformer.rundir import META, TRAINER_STATE, WEIGHTS, RunDir, read_meta
 from mtformer.training import loop
-from mtformer.training.checkpoint import newest_good
+from mtformer.training.checkpoint import newest_good, save_checkpoint
+from mtformer.training.history import read_records
 from mtformer.training.loop import InterruptedRunError, Trainer
 from mtformer.training.validation import Decoded
 
@@ -64,6 +66,26 @@ def test_killed_between_the_dev_line_and_the_checkpoint(
     assert json.loads(run.metrics.read_text().splitlines()[-1])["kind"] == "dev"
     resumed(toy_config(), run.path).train()
     assert_same_run(whole, run)
+
+
+@pytest.mark.parametrize("kill_at", [4, 8])
+def test_killed_between_the_samples_and_the_checkpoint(
+    tmp_path: Path, kill_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, run = tmp_path / "whole", RunDir(tmp_path / "halves")
+    validated(trainer, whole, Validation()).train()
+
+    def save(run: RunDir, step: int, *rest: Any) -> None:
+        kill() if step == kill_at else save_checkpoint(run, step, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "save_checkpoint", save)
+        with pytest.raises(Killed):
+            validated(trainer, run.path, Validation()).train()
+    assert read_records(run.samples)[-1]["step"] == kill_at
+    validated(resumed, run.path, Validation()).train()
+    assert [record["step"] for record in read_records(run.samples)] == [4, 8]
+    assert_same_run(RunDir(whole), run)
 
 
 def test_killed_before_the_old_ones_were_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +195,8 @@ class Validation:
         for number in range(3):
             self.reach("decode", number)
             progress(1)
-        return Decoded({"bleu": sum(float(p.detach().abs().sum()) for p in self.model.parameters())}, [])
+        value = sum(float(p.detach().abs().sum()) for p in self.model.parameters())
+        return Decoded({"bleu": value}, [("source", "reference", str(value))])
 
 
 def validated(make: Callable[..., Trainer], folder: Path, validation: Validation, **settings: object) -> Trainer:

@@ -15,10 +15,11 @@ from mtformer.config.schema import Config
 from mtformer.data.batches import Batch
 from mtformer.rundir import TRAINER_STATE, WEIGHTS, RunDir, read_meta
 from mtformer.training.checkpoint import newest_good
+from mtformer.training.history import read_records
 from mtformer.training.loop import Trainer
 from mtformer.training.validation import Decoded, DecodeDev
 
-TIMES = {"tokens_per_second", "waiting_for_data", "seconds_per_step"}
+TIMES = {"tokens_per_second", "waiting_for_data", "seconds_per_step", "memory_gb"}
 MADE_WITH = {"training data": "toy"}
 
 
@@ -87,9 +88,10 @@ def given(values: Iterable[float]) -> DecodeDev:
 
 
 def assert_same_run(one: RunDir, other: RunDir) -> None:
-    """The same checkpoints to the last bit, and the same lines of metrics; times and `resume` lines aside."""
+    """The same checkpoints to the last bit, and the same lines; times and `resume` lines aside."""
     assert names(one.checkpoints) == names(other.checkpoints)
     assert lines(one) == lines(other)
+    assert read_records(one.samples) == read_records(other.samples)
     for step in one.steps():
         assert_same_checkpoint(one.checkpoint(step), other.checkpoint(step))
 
