@@ -100,9 +100,7 @@ class MultiHeadAttention(nn.Module):
             is_causal: each position sees itself and what stands before it (without `keep`).
         """
         assert keep is None or not is_causal, "one mask or the other"
-        q_BHTK, k_BGSK, v_BGSK = self._project(x_BTD, memory_BSD)
-        if rotary is not None:
-            q_BHTK, k_BGSK = rotary(q_BHTK), rotary(k_BGSK)
+        q_BHTK, k_BGSK, v_BGSK = self._project(x_BTD, memory_BSD, rotary)
         return self._merge(self._attend(q_BHTK, k_BGSK, v_BGSK, keep, is_causal))
 
     def step(
@@ -133,19 +131,31 @@ class MultiHeadAttention(nn.Module):
         q_BHRK = self._split(self.in_projection(x_BRD, 0, self.H * self.K))
         return self._merge(self._attend(q_BHRK, k_BGSK, v_BGSK, keep, False))
 
-    def weights(self, x_BTD: Tensor, keep: Tensor | None = None, memory_BSD: Tensor | None = None) -> Tensor:
-        """The attention weights (B, H, T, S), without rotary positions or dropout."""
-        q_BHTK, k_BGSK, v_BGSK = self._project(x_BTD, memory_BSD)
+    def weights(
+        self,
+        x_BTD: Tensor,
+        keep: Tensor | None = None,
+        memory_BSD: Tensor | None = None,
+        is_causal: bool = False,
+        rotary: RotaryPositions | None = None,
+    ) -> Tensor:
+        """The weights (B, H, T, S) by which `forward` attends when it is given the same, before dropout."""
+        q_BHTK, k_BGSK, v_BGSK = self._project(x_BTD, memory_BSD, rotary)
+        if is_causal:
+            keep = subsequent_keep(q_BHTK.size(2), device=q_BHTK.device)
         return attend(q_BHTK, self._repeat(k_BGSK), self._repeat(v_BGSK), keep)[1]
 
-    def _project(self, x_BTD: Tensor, memory_BSD: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(
+        self, x_BTD: Tensor, memory_BSD: Tensor | None, rotary: RotaryPositions | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         widths = [self.H * self.K, self.G * self.K, self.G * self.K]
         if memory_BSD is None:
             q, k, v = self.in_projection(x_BTD).split(widths, dim=-1)
         else:
             q = self.in_projection(x_BTD, 0, widths[0])
             k, v = self.in_projection(memory_BSD, widths[0]).chunk(2, dim=-1)
-        return self._split(q), self._split(k), self._split(v)
+        q_BHTK, k_BGSK, v_BGSK = self._split(q), self._split(k), self._split(v)
+        return (q_BHTK, k_BGSK, v_BGSK) if rotary is None else (rotary(q_BHTK), rotary(k_BGSK), v_BGSK)
 
     def _attend(self, q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, keep: Tensor | None, is_causal: bool) -> Tensor:
         k_BHSK, v_BHSK = self._repeat(k_BGSK), self._repeat(v_BGSK)
