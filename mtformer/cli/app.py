@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from mtformer import __version__
 from mtformer.cli import config_commands, data_commands, tokenizer_commands
 from mtformer.cli.average_command import average
+from mtformer.cli.compare_command import compare
 from mtformer.cli.decoding_options import with_decoding_options
 from mtformer.cli.eval_command import evaluate
 from mtformer.cli.export_command import export
@@ -91,6 +92,7 @@ app.command("train", cls=TrainCommand)(train)
 app.command("translate")(with_decoding_options(translate))
 app.command("score")(score)
 app.command("eval")(with_decoding_options(evaluate))
+app.command("compare")(compare)
 app.command("average")(average)
 app.command("export")(export)
 app.command("import")(import_model)

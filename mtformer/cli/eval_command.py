@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 PRECISION_HELP = "fp32, bf16, fp16 (CUDA), or auto: what the device multiplies fastest."
 ENSEMBLE_HELP = " Several are an ensemble."
 TO_HELP = "Target language, of a model that has several; default: the config's data.tgt_lang."
+COMET_HELP = (
+    "Score by COMET too (extra `comet`): a model's name on the Hugging Face hub, such as Unbabel/wmt22-comet-da, or "
+    "its checkpoints/model.ckpt. A checkpoint is a pickle: take one only from a source you trust."
+)
 CHECKPOINT_HELP = "averaged, best, last, a step, or a path; default: the first there is of averaged, best, last."
 
 
@@ -33,6 +37,7 @@ def evaluate(
     output: Annotated[
         Path | None, typer.Option("--output", help="Folder of the results; default: RUN/eval.", show_default=False)
     ] = None,
+    comet: Annotated[str | None, typer.Option("--comet", metavar="MODEL", help=COMET_HELP, show_default=False)] = None,
     *,
     settings: dict[str, Any],
 ) -> None:
@@ -47,10 +52,16 @@ def evaluate(
 
     translator = Translator.load(runs, checkpoint or None, device, precision).into(to)
     translator.decoding = override(translator.decoding, **settings)
-    evaluate_sets(runs[0], _sets(runs[0], src, ref, testset, to), translator, output)
+    evaluate_sets(runs[0], _sets(runs[0], src, ref, testset, to), translator, output, comet)
 
 
-def evaluate_sets(run: Path, sets: "list[EvalSet]", translator: "Translator", output: Path | None = None) -> None:
+def evaluate_sets(
+    run: Path,
+    sets: "list[EvalSet]",
+    translator: "Translator",
+    output: Path | None = None,
+    comet_model: str | None = None,
+) -> None:
     """Translates and scores each set, saves the results, and prints them as a table to stdout."""
     from tqdm import tqdm
 
@@ -60,11 +71,16 @@ def evaluate_sets(run: Path, sets: "list[EvalSet]", translator: "Translator", ou
 
     opened = RunDir.open(run)
     config = load_config(opened.config).config
+    comet = None
+    if comet_model is not None:
+        from mtformer.evaluation.comet import Comet
+
+        comet = Comet(comet_model, translator.engine.device)
     done = []
     for one in sets:
         folder = output / one.name if output is not None else opened.evaluation(one.name)
         with tqdm(total=len(one.sources), desc=one.name, unit="line", disable=None, leave=False) as bar:
-            done.append(evaluate_one(translator, one, config.evaluation, folder, progress=bar.update))
+            done.append(evaluate_one(translator, one, config.evaluation, folder, progress=bar.update, comet=comet))
     _print_table(done)
 
 
@@ -99,7 +115,7 @@ def _print_table(evaluations: "list[Evaluation]") -> None:
     labels = [score.label for score in evaluations[0].scores]
     typer.echo(f"{'test set':<{max(width, 8)}}  {'lines':>6}  " + "  ".join(f"{label:>7}" for label in labels))
     for one in evaluations:
-        values = "  ".join(f"{score.value:7.2f}" for score in one.scores)
+        values = "  ".join(f"{score.value:7.{4 if score.name == 'comet' else 2}f}" for score in one.scores)
         typer.echo(f"{one.name:<{max(width, 8)}}  {one.num_sentences:>6}  {values}")
     for score in evaluations[0].scores:
         typer.echo(f"{score.label}: {score.signature}")

@@ -1,27 +1,23 @@
 """Test sets: where they come from, their translation, and the report that is kept of it."""
 
-import json
 import logging
-import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
-from importlib.metadata import version
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from mtformer import __version__
 from mtformer.config.data import DataConfig, Source
 from mtformer.config.schema import EvaluationConfig
 from mtformer.data.sources import languages, read_pairs
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
+from mtformer.evaluation.card import Texts, write_card
 from mtformer.evaluation.scores import METRICS, MetricName, Score, looks_tokenised, score
-from mtformer.rundir import file_sha256, write_text
 
-HYPOTHESES = "hypotheses.txt"
-SCORES = "scores.json"
+if TYPE_CHECKING:
+    from mtformer.evaluation.comet import Comet
+
 log = logging.getLogger("mtformer")
 
 
@@ -34,6 +30,7 @@ class EvalSet:
     references: list[list[str]]
     tgt_lang: str | None = None
     """None: the one that the translator is set to."""
+    src_lang: str | None = None
 
 
 @dataclass(frozen=True)
@@ -49,10 +46,11 @@ class Evaluation:
 
 def source_set(name: str, source: Source, data: DataConfig) -> EvalSet:
     """A test set of the config, or two files of the user's; raises DataError when it cannot be read or is empty."""
-    pairs = list(read_pairs(source, data))
+    pairs = [(_one_line(src), _one_line(tgt)) for src, tgt in read_pairs(source, data)]
     if not pairs:
         raise DataError(f"test set '{name}': it has no lines")
-    return EvalSet(name, [src for src, _ in pairs], [[tgt for _, tgt in pairs]], languages(source, data)[1])
+    src_lang, tgt_lang = languages(source, data)
+    return EvalSet(name, [src for src, _ in pairs], [[tgt for _, tgt in pairs]], tgt_lang, src_lang)
 
 
 def config_sets(data: DataConfig) -> list[EvalSet]:
@@ -63,7 +61,7 @@ def config_sets(data: DataConfig) -> list[EvalSet]:
         sets.append(one)
         if data.both_directions:
             src, tgt = languages(source, data)
-            sets.append(EvalSet(f"{name}.{tgt}-{src}", one.references[0], [one.sources], src))
+            sets.append(EvalSet(f"{name}.{tgt}-{src}", one.references[0], [one.sources], src, tgt))
     return sets
 
 
@@ -89,7 +87,8 @@ def sacrebleu_set(testset: str, language_pair: str) -> EvalSet:
         raise DataError(
             f"sacreBLEU could not fetch {testset} {language_pair}: {reason}; is there a network?"
         ) from error
-    return EvalSet(f"{testset.replace('/', '_')}.{language_pair}", sources, references)
+    src, _, tgt = language_pair.partition("-")
+    return EvalSet(f"{testset.replace('/', '_')}.{language_pair}", sources, references, tgt, src)
 
 
 def evaluate(
@@ -100,16 +99,18 @@ def evaluate(
     *,
     metrics: Sequence[MetricName] = METRICS,
     progress: Callable[[int], object] | None = None,
+    comet: "Comet | None" = None,
 ) -> Evaluation:
-    """Translates a test set by the translator's `decoding` settings, scores it, and saves both in `folder`.
+    """Translates a test set by the translator's `decoding` settings, scores it, and saves all of it in `folder`.
 
     Args:
         translator: with the settings to be measured.
         test: the test set.
         config: the `evaluation` section.
-        folder: gets hypotheses.txt and scores.json.
+        folder: gets the score card and the texts; see `mtformer.evaluation.card`.
         metrics: which scores.
         progress: as in `Translator.translate`.
+        comet: a model that scores too, by the first reference.
     """
     if any(looks_tokenised(references) for references in test.references):
         log.warning("%s: the references look tokenised; scores against them cannot be compared with others", test.name)
@@ -118,30 +119,16 @@ def evaluate(
     hypotheses = [translation.text for translation in found]
     seconds = time.perf_counter() - start
     scores = score(hypotheses, test.references[0], config, metrics, test.references[1:])
-    evaluation = Evaluation(test.name, len(hypotheses), seconds, scores, folder)
-    write_text(folder / HYPOTHESES, "".join(f"{line}\n" for line in hypotheses))
-    write_text(folder / SCORES, json.dumps(_report(evaluation, translator), indent=2, ensure_ascii=False) + "\n")
-    return evaluation
+    if comet is not None:
+        scores.append(comet.score(test.sources, hypotheses, test.references[0]))
+    texts = Texts(sources=test.sources, references=test.references, hypotheses=hypotheses)
+    write_card(folder, test.name, (test.src_lang, test.tgt_lang), texts, scores, config, translator, seconds)
+    return Evaluation(test.name, len(hypotheses), seconds, scores, folder)
 
 
-def _report(evaluation: Evaluation, translator: Translator) -> dict[str, Any]:
-    """All that one needs to know how the scores came about."""
-    return {
-        "name": evaluation.name,
-        "num_sentences": evaluation.num_sentences,
-        "seconds": round(evaluation.seconds, 2),
-        "scores": [asdict(one) for one in evaluation.scores],
-        "decoding": translator.decoding.model_dump(exclude={"validation_beam_size"}),
-        "checkpoints": [{"file": str(path), "sha256": file_sha256(path)} for path in translator.weights],
-        "device": translator.engine.device,
-        "dtype": translator.engine.dtype,
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "versions": {
-            "mtformer": __version__,
-            "python": platform.python_version(),
-            **{package: version(package) for package in ("torch", "sentencepiece", "sacrebleu")},
-        },
-    }
+def _one_line(text: str) -> str:
+    """A text of a JSON file or a data set may hold line breaks; what we keep is one line each."""
+    return text.replace("\n", " ")
 
 
 def _lines(path: str) -> list[str]:

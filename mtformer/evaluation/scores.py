@@ -12,15 +12,16 @@ if TYPE_CHECKING:  # sacreBLEU takes a second to import.
 
 MetricName = Literal["bleu", "chrf", "ter"]
 METRICS: tuple[MetricName, ...] = ("bleu", "chrf", "ter")
+ScoreName = Literal["bleu", "chrf", "ter", "comet"]
 UNSPACED = ("zh", "ja-mecab", "ko-mecab", "char")
 """BLEU tokenizers of text whose words TER cannot tell by spaces."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """A corpus score: `name` as in METRICS, `label` as in papers, and sacreBLEU's signature."""
+    """A corpus score: its name, `label` as in papers, and the signature (sacreBLEU's; of COMET the model)."""
 
-    name: MetricName
+    name: ScoreName
     label: str
     value: float
     signature: str
@@ -54,10 +55,22 @@ def score(
         raise DataError("nothing to score: no hypotheses and no references")
     found = []
     for name in metrics:
-        metric = _metric(name, config)
+        metric = make_metric(name, config)
         result = metric.corpus_score(list(hypotheses), [list(stream) for stream in streams])
         found.append(Score(name, result.name, result.score, metric.get_signature().format()))
     return found
+
+
+def sentence_chrf(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    more_references: Sequence[Sequence[str]] = (),
+    lowercase: bool = False,
+) -> list[float]:
+    """chrF2++ of each sentence by itself; with several references that of the one it is most like."""
+    metric = make_metric("chrf", EvaluationConfig(lowercase=lowercase))
+    rows = zip(hypotheses, references, *more_references, strict=True)
+    return [metric.sentence_score(hypothesis, some).score for hypothesis, *some in rows]
 
 
 def looks_tokenised(references: Sequence[str]) -> bool:
@@ -71,7 +84,8 @@ def looks_tokenised(references: Sequence[str]) -> bool:
     return num_signs > 0.2 * len(references)
 
 
-def _metric(name: MetricName, config: EvaluationConfig) -> "Metric":
+def make_metric(name: MetricName, config: EvaluationConfig) -> "Metric":
+    """sacreBLEU's metric with these settings; raises ConfigError when the BLEU tokenizer cannot run here."""
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER

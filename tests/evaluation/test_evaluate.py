@@ -1,6 +1,5 @@
 """Test sets in, a report and hypotheses out."""
 
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +8,15 @@ from typing import Any
 
 import pytest
 import sacrebleu
+from scored import TOKENIZER
 
-from mtformer.config.data import DataConfig, TextFiles
+from mtformer.config.data import DataConfig, JsonlFile, TextFiles
 from mtformer.config.schema import DecodingConfig, EvaluationConfig
 from mtformer.decoding.translator import Translation
 from mtformer.errors import DataError
+from mtformer.evaluation.card import read_card, read_texts
 from mtformer.evaluation.evaluate import EvalSet, evaluate, sacrebleu_set, source_set
+from mtformer.evaluation.scores import Score
 from mtformer.rundir import RunDir
 
 SOURCES = ["the dog", "", "a woman reads"]
@@ -26,6 +28,7 @@ class Parrot:
 
     decoding = DecodingConfig(beam_size=7)
     engine = SimpleNamespace(device="cpu", dtype="float32")
+    tokenizers = SimpleNamespace(src=TOKENIZER, tgt=TOKENIZER)
 
     def __init__(self, answers: list[str], weights: Path | None = None) -> None:
         self.answers = dict(zip(SOURCES, answers, strict=True))
@@ -47,19 +50,36 @@ def test_hypotheses_and_scores_are_kept(tmp_path: Path) -> None:
     evaluation = evaluate(Parrot(answers, weights), test, EvaluationConfig(), folder)  # type: ignore[arg-type]
 
     assert (folder / "hypotheses.txt").read_text(encoding="utf-8") == "".join(f"{line}\n" for line in answers)
-    report = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
-    assert [s["name"] for s in report["scores"]] == ["bleu", "chrf", "ter"]
-    assert report["scores"][0]["value"] == sacrebleu.corpus_bleu(answers, [REFERENCES]).score
-    assert report["scores"][0]["signature"] == evaluation.scores[0].signature
-    assert report["scores"][0]["value"] == evaluation.scores[0].value
-    assert report["num_sentences"] == 3
-    assert report["decoding"]["beam_size"] == 7
+    card = read_card(folder)
+    assert (card.name, card.num_sentences, card.scores) == ("mine", 3, evaluation.scores)
+    assert card.scores[0].value == sacrebleu.corpus_bleu(answers, [REFERENCES]).score
+    assert card.decoding["beam_size"] == 7
+    assert read_texts(folder, card).sources == SOURCES
     # printf weights | sha256sum
-    assert [one["sha256"] for one in report["checkpoints"]] == [
+    assert [one.sha256 for one in card.checkpoints] == [
         "9a129038d9a00aed0cf6a7ea059ca50a813449061ab87848cf1a13eafdf33b2c"
     ]
-    assert report["versions"]["sacrebleu"] == sacrebleu.__version__
-    assert report["date"].endswith("+00:00")
+
+
+def test_what_holds_line_breaks_is_kept_as_one_line(tmp_path: Path) -> None:
+    (tmp_path / "test.jsonl").write_text('{"en": "a\\nb", "de": "x\\n\\ny"}\n{"en": "c", "de": "z"}\n')
+    data = DataConfig(src_lang="en", tgt_lang="de")
+    test = source_set("mine", JsonlFile(jsonl=str(tmp_path / "test.jsonl")), data)
+    assert (test.sources, test.references) == (["a b", "c"], [["x  y", "z"]])
+    assert (test.src_lang, test.tgt_lang) == ("en", "de")
+
+
+def test_comet_scores_too_when_asked(tmp_path: Path) -> None:
+    asked = []
+
+    def comet_score(*texts: list[str]) -> Score:
+        asked.append(texts)
+        return Score("comet", "COMET", 0.5, "model:x")
+
+    test, comet = EvalSet("mine", SOURCES, [REFERENCES, SOURCES]), SimpleNamespace(score=comet_score)
+    evaluate(Parrot(REFERENCES), test, EvaluationConfig(), tmp_path, comet=comet)  # type: ignore[arg-type]
+    assert asked == [(SOURCES, REFERENCES, REFERENCES)]
+    assert read_card(tmp_path).scores[-1] == Score("comet", "COMET", 0.5, "model:x")
 
 
 def test_every_reference_counts(tmp_path: Path) -> None:

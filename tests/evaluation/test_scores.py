@@ -6,7 +6,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from mtformer.config.schema import EvaluationConfig
 from mtformer.errors import ConfigError, DataError
-from mtformer.evaluation.scores import looks_tokenised, score
+from mtformer.evaluation.scores import looks_tokenised, score, sentence_chrf
 
 HYPOTHESES = ["Der Hund läuft im Park.", "", "Eine Frau liest ein Buch, und ein Mann schläft!", "zwei Katzen"]
 REFERENCES = [
@@ -93,3 +93,14 @@ def test_tokenised_references_are_noticed() -> None:
     assert not looks_tokenised(REFERENCES)
     assert looks_tokenised(["Ein Hund läuft durch den Park .", "Eine Frau liest ein Buch .", "Zwei Katzen ."])
     assert looks_tokenised(["ein hoch@@ begab@@ ter Mann", "ein deutsch @-@ französischer Film", "Katzen"])
+
+
+def test_chrf_of_each_sentence() -> None:
+    metric = CHRF(word_order=2)
+    found = sentence_chrf(HYPOTHESES, REFERENCES, [SECOND])
+    pairs = zip(HYPOTHESES, REFERENCES, SECOND, strict=True)
+    assert found == [metric.sentence_score(hypothesis, references).score for hypothesis, *references in pairs]
+    assert found[3] == pytest.approx(100.0)
+    assert sentence_chrf(["ZWEI Katzen"], ["zwei Katzen"])[0] < 60
+    assert sentence_chrf(["ZWEI Katzen"], ["zwei Katzen"], lowercase=True)[0] == pytest.approx(100.0)
+    assert sentence_chrf([], []) == []

@@ -1,0 +1,251 @@
+"""The score card: what a test set's scores are, and all that one needs to know to believe and to compare them.
+
+It lies beside what was scored, so that both can be looked at when the corpus is no longer there:
+
+    RUN/eval/NAME/scores.json             the card
+    RUN/eval/NAME/hypotheses.txt          the translations, one a line
+    RUN/eval/NAME/sources.txt             what was translated
+    RUN/eval/NAME/references.txt          ... and what it was held against (references.2.txt and so on: further ones)
+"""
+
+import json
+import platform
+import re
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from mtformer import __version__
+from mtformer.config.schema import EvaluationConfig
+from mtformer.decoding.translator import Translator
+from mtformer.errors import DataError
+from mtformer.evaluation.scores import Score
+from mtformer.rundir import HYPOTHESES, SCORES, SOURCES, RunDir, file_sha256, references_name, write_text
+
+FORMAT = 2
+"""Of the card; cards of version 0.1.0 say nothing of it, and nothing of their data."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class HashedFile(_Part):
+    """A file and what was in it."""
+
+    file: str
+    sha256: str
+
+
+class Hardware(_Part):
+    """What it was computed on."""
+
+    cpu: str
+    num_threads: int
+    gpu: str | None
+    """None: it was not used."""
+
+
+class TextHashes(_Part):
+    """SHA-256 of each text as lines of UTF-8 that end at \\n: what `sha256sum` says of the files beside the card."""
+
+    sources: str
+    references: list[str]
+    hypotheses: str
+
+
+class ScoreCard(_Part):
+    """How the scores of a test set came about."""
+
+    format: int
+    name: str
+    """Of the test set."""
+    src_lang: str | None
+    tgt_lang: str | None
+    num_sentences: int
+    scores: list[Score]
+    evaluation: EvaluationConfig
+    decoding: dict[str, Any]
+    """The `decoding` section."""
+    checkpoints: list[HashedFile]
+    tokenizers: list[HashedFile]
+    text: TextHashes
+    seconds: float
+    """That the translation took."""
+    device: str
+    dtype: str
+    hardware: Hardware
+    date: str
+    versions: dict[str, str]
+
+
+class Texts(_Part):
+    """What lies beside a card, line for line; `references` holds one list a reference."""
+
+    sources: list[str]
+    references: list[list[str]]
+    hypotheses: list[str]
+
+
+def write_card(
+    folder: Path,
+    name: str,
+    languages: tuple[str | None, str | None],
+    texts: Texts,
+    scores: Sequence[Score],
+    evaluation: EvaluationConfig,
+    translator: Translator,
+    seconds: float,
+) -> None:
+    """Writes the texts and then the card into `folder`.
+
+    Args:
+        folder: the evaluation's.
+        name: of the test set.
+        languages: codes of source and target, where they are known.
+        texts: what was scored.
+        scores: what came of it.
+        evaluation: the settings of the scores.
+        translator: what made the hypotheses, as it was set then.
+        seconds: that it took.
+    """
+    lines = {SOURCES: texts.sources, HYPOTHESES: texts.hypotheses}
+    lines |= {references_name(number): each for number, each in enumerate(texts.references)}
+    for file, some in lines.items():
+        write_text(folder / file, "".join(f"{line}\n" for line in some))
+    both = (translator.tokenizers.src, translator.tokenizers.tgt)
+    tokenizers = {tokenizer.name: tokenizer.sha256 for tokenizer in both}
+    card = ScoreCard(
+        format=FORMAT,
+        name=name,
+        src_lang=languages[0],
+        tgt_lang=languages[1],
+        num_sentences=len(texts.hypotheses),
+        scores=list(scores),
+        evaluation=evaluation,
+        decoding=translator.decoding.model_dump(exclude={"validation_beam_size"}),
+        checkpoints=[HashedFile(file=str(path), sha256=file_sha256(path)) for path in translator.weights],
+        tokenizers=[HashedFile(file=file, sha256=sha256) for file, sha256 in tokenizers.items()],
+        text=_hashes(folder, len(texts.references)),
+        seconds=round(seconds, 2),
+        device=translator.engine.device,
+        dtype=translator.engine.dtype,
+        hardware=_hardware(translator.engine.device),
+        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        versions=_versions(),
+    )
+    write_text(folder / SCORES, json.dumps(card.model_dump(), indent=2, ensure_ascii=False) + "\n")
+
+
+def read_card(folder: Path) -> ScoreCard:
+    """The card of an evaluation.
+
+    Raises:
+        DataError: when there is none, it is damaged, or it is from a version of mtformer that wrote other ones.
+    """
+    path = folder / SCORES
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: there is none; `mtformer eval` writes it") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}); {_again(folder)}") from error
+    number = values.get("format") if isinstance(values, dict) else None
+    if isinstance(values, dict) and number is None and {"name", "scores"} <= values.keys():
+        raise DataError(
+            f"{path}: from an older version of mtformer, which did not keep what was scored; {_again(folder)}"
+        )
+    if type(number) is int and number != FORMAT:
+        raise DataError(f"{path}: of format {number}, where this version of mtformer knows {FORMAT}; {_again(folder)}")
+    try:
+        return ScoreCard.model_validate_json(json.dumps(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise DataError(f"{path}: damaged ({where}: {first['msg']}); {_again(folder)}") from error
+
+
+def read_texts(folder: Path, card: ScoreCard) -> Texts:
+    """What was scored; raises DataError when a file is missing or is not as it was then."""
+    num_references = len(card.text.references)
+    names = [SOURCES, HYPOTHESES, *map(references_name, range(num_references))]
+    for name in names:
+        if not (folder / name).is_file():
+            raise DataError(f"{folder / name}: missing; {_again(folder)}")
+    hashes = _hashes(folder, num_references)
+    was = [card.text.sources, card.text.hypotheses, *card.text.references]
+    for name, before, now in zip(names, was, [hashes.sources, hashes.hypotheses, *hashes.references], strict=True):
+        if before != now:
+            raise DataError(f"{folder / name}: changed since it was scored; {_again(folder)}")
+    sources, hypotheses, *references = ((folder / name).read_bytes().decode().split("\n")[:-1] for name in names)
+    return Texts(sources=sources, references=references, hypotheses=hypotheses)
+
+
+def differences(a: ScoreCard, b: ScoreCard) -> list[str]:
+    """What makes the scores of two cards incomparable, in words.
+
+    The version of sacreBLEU that stands in a signature is no part of it: see `notes`.
+    """
+    found = []
+    if a.num_sentences != b.num_sentences:
+        found.append(f"{a.num_sentences:,} and {b.num_sentences:,} sentences")
+    if a.text.sources != b.text.sources:
+        found.append("other sources")
+    if a.text.references != b.text.references:
+        found.append("other references")
+    others = {score.name: score for score in b.scores}
+    pairs = [(score, others[score.name]) for score in a.scores if score.name in others]
+    found += [
+        f"{score.label} of another signature ({score.signature} and {other.signature})"
+        for score, other in pairs
+        if _settings(score.signature) != _settings(other.signature)
+    ]
+    return found
+
+
+def notes(a: ScoreCard, b: ScoreCard) -> list[str]:
+    """What else is not the same in two cards, in words: how it was decoded and computed, and by which versions."""
+    keys = [*a.decoding, *(key for key in b.decoding if key not in a.decoding)]
+    sides = [(f"decoding.{key}", a.decoding.get(key), b.decoding.get(key)) for key in keys]
+    sides += [("device", a.device, b.device), ("precision", a.dtype, b.dtype)]
+    sides += [(name, a.versions.get(name), b.versions.get(name)) for name in sorted({*a.versions, *b.versions})]
+    return [f"{name} {before} and {after}" for name, before, after in sides if before != after]
+
+
+def _hashes(folder: Path, num_references: int) -> TextHashes:
+    references = [file_sha256(folder / references_name(number)) for number in range(num_references)]
+    return TextHashes(
+        sources=file_sha256(folder / SOURCES), references=references, hypotheses=file_sha256(folder / HYPOTHESES)
+    )
+
+
+def _settings(signature: str) -> str:
+    return re.sub(r"\|version:[^|]*", "", signature)
+
+
+def _versions() -> dict[str, str]:
+    packages = {package: version(package) for package in ("torch", "sentencepiece", "sacrebleu")}
+    return {"mtformer": __version__, "python": platform.python_version(), **packages}
+
+
+def _hardware(device: str) -> Hardware:
+    gpu = torch.cuda.get_device_name() if device == "cuda" else None
+    return Hardware(cpu=_cpu(), num_threads=torch.get_num_threads(), gpu=gpu)
+
+
+def _cpu() -> str:
+    """The processor's name, as far as the system tells it."""
+    information = Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*:\s*(.+)", information.read_text()) if information.is_file() else None
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def _again(folder: Path) -> str:
+    """The command that writes the card anew, for messages."""
+    run = folder.parent.parent
+    return f"`mtformer eval{f' {run}' if folder == RunDir(run).evaluation(folder.name) else ''}` writes it anew"

@@ -1,0 +1,112 @@
+"""COMET (Rei et al. 2020), a learned metric, by the package unbabel-comet, which the extra `comet` installs.
+
+Its checkpoints are pickles, which may run code when they are loaded. PyTorch is made to read them as weights only, so
+that one which holds anything but tensors and plain values is refused.
+"""
+
+import contextlib
+import importlib
+import logging
+import os
+import pickle
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mtformer.errors import ConfigError, DataError
+from mtformer.evaluation.scores import Score
+from mtformer.rundir import file_sha256
+
+WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+"""What makes each torch.load refuse code, whatever it was told (PyTorch's own variable)."""
+BATCH_SIZE = 16
+log = logging.getLogger("mtformer")
+
+
+class Comet:
+    """A model of COMET.
+
+    Args:
+        model: its name on the Hugging Face hub, such as Unbabel/wmt22-comet-da, or a file `.../checkpoints/model.ckpt`
+            with the model's hparams.yaml in the folder above.
+        device: where to compute: cpu or cuda.
+
+    Raises:
+        ConfigError: when unbabel-comet is not installed, or not as it should.
+        DataError: when the model cannot be had, or is not weights only.
+    """
+
+    def __init__(self, model: str, device: str) -> None:
+        try:
+            comet = importlib.import_module("comet")
+        except ImportError as error:
+            if error.name == "comet":
+                raise ConfigError("--comet needs a package more: pip install 'mtformer[comet]'") from error
+            raise ConfigError(f"--comet: unbabel-comet is there but cannot be imported: {error}") from error
+        checkpoint = _checkpoint(comet, model)
+        name = checkpoint.parents[1].name if Path(model).is_file() else model.rsplit("/", 1)[-1]
+        self.signature = f"model:{name}|sha256:{file_sha256(checkpoint)[:12]}|version:{comet.__version__}"
+        self._gpus = int(device == "cuda")
+        self._accelerator = "gpu" if self._gpus else "cpu"
+        self._model = _load(comet, checkpoint)
+
+    def sentence_scores(
+        self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
+    ) -> list[float]:
+        """The score of each translation, mostly from 0 to 1; models without references leave those aside."""
+        rows = zip(sources, hypotheses, references, strict=True)
+        samples = [{"src": src, "mt": hypothesis, "ref": reference} for src, hypothesis, reference in rows]
+        log.info("COMET of %d translations (%s)", len(samples), self.signature)
+        # Its progress bar goes to stdout, which is for results.
+        found = self._model.predict(
+            samples, batch_size=BATCH_SIZE, gpus=self._gpus, accelerator=self._accelerator, progress_bar=False
+        )
+        return [float(score) for score in found.scores]
+
+    def score(self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+        """The mean of the sentences' scores, against the first reference when there are several."""
+        scores = self.sentence_scores(sources, hypotheses, references)
+        return Score("comet", "COMET", sum(scores) / len(scores), self.signature)
+
+
+def _checkpoint(comet: Any, model: str) -> Path:
+    """The file of a model, which is fetched when it is not there yet."""
+    if Path(model).is_file():
+        return Path(model).resolve()
+    if model.endswith(".ckpt") or Path(model).is_dir():
+        raise DataError(f"--comet {model}: no such file; give the model's checkpoints/model.ckpt or a name on the hub")
+    try:
+        return Path(comet.download_model(model)).resolve(strict=True)
+    except Exception as error:  # whatever the hub's client and two ways of downloading raise
+        reason = " ".join(str(error).strip("'\"").split())
+        raise DataError(
+            f"--comet {model}: this model cannot be had ({reason}); is there a network? Without one give the path of "
+            "a checkpoint that was downloaded before"
+        ) from error
+
+
+def _load(comet: Any, checkpoint: Path) -> Any:
+    try:
+        with _weights_only():
+            return comet.load_from_checkpoint(str(checkpoint))
+    except pickle.UnpicklingError as error:
+        raise DataError(
+            f"--comet {checkpoint}: not loaded, for it holds more than weights and plain values; loading that might "
+            "run code; take a model from Unbabel's pages"
+        ) from error
+    except Exception as error:  # Lightning, transformers and the hub's client raise what they like
+        reason = " ".join(str(error).split())
+        raise DataError(f"--comet {checkpoint}: COMET cannot load it ({reason:.300})") from error
+
+
+@contextlib.contextmanager
+def _weights_only() -> Iterator[None]:
+    before = os.environ.get(WEIGHTS_ONLY)
+    os.environ[WEIGHTS_ONLY] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[WEIGHTS_ONLY]
+        else:
+            os.environ[WEIGHTS_ONLY] = before

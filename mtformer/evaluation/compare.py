@@ -1,0 +1,258 @@
+"""Systems side by side on one test set: scores, tests of significance, quality by length, sentences that differ."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mtformer.config.loading import config_diff
+from mtformer.evaluation.scores import METRICS, ScoreName
+from mtformer.evaluation.significance import (
+    Counts,
+    Estimate,
+    Measure,
+    PairedTests,
+    describe_tests,
+    estimate,
+    mean_measure,
+    paired_tests,
+    sacrebleu_measure,
+    welch_interval,
+)
+from mtformer.evaluation.systems import SAME_SYSTEM, Material, Run, System, seed_of
+
+if TYPE_CHECKING:
+    from mtformer.evaluation.comet import Comet
+
+LENGTHS = (10, 20, 30, 40, 50, 60)
+"""Where one bucket of source lengths ends and the next begins."""
+LONG_WORDS = 20
+"""Characters to a word on average, beyond which a language does not put spaces between its words."""
+
+
+@dataclass(frozen=True)
+class RunScore:
+    """A corpus score of one run."""
+
+    run: str
+    seed: int | None
+    score: float
+
+
+@dataclass(frozen=True)
+class SystemScore:
+    """A system under one metric, beside the baseline.
+
+    Args:
+        system: its name.
+        runs: each run by itself.
+        mean: of the runs' scores.
+        deviation: their sample standard deviation; None for a single run.
+        estimate: of all runs together, with the interval that other sentences would give.
+        difference: of the means, to the baseline; None for the baseline itself, as all that follows.
+        tests: against the baseline, over the first runs of both, as many as both have.
+        seeds_interval: 95 % interval of the difference that other seeds would give; None unless both have several.
+    """
+
+    system: str
+    runs: list[RunScore]
+    mean: float
+    deviation: float | None
+    estimate: Estimate
+    difference: float | None = None
+    tests: PairedTests | None = None
+    seeds_interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class MetricTable:
+    """All systems under one metric."""
+
+    name: ScoreName
+    label: str
+    signature: str
+    tests: str
+    """How the tests were run."""
+    systems: list[SystemScore]
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Sentences whose sources have `low` to `high` words (or characters); `high` None: or more."""
+
+    low: int
+    high: int | None
+    num_sentences: int
+    scores: dict[ScoreName, list[float]]
+    """By metric, one a system: the mean over its runs."""
+
+
+@dataclass(frozen=True)
+class SentenceRow:
+    """One sentence as each system's first run has it."""
+
+    line: int
+    """From 1."""
+    source: str | None
+    references: list[str]
+    hypotheses: list[str]
+    chrf: list[float]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Of one test set."""
+
+    name: str
+    num_sentences: int
+    metrics: list[MetricTable]
+    unit: str
+    """In which source lengths are counted: words or characters."""
+    buckets: list[Bucket]
+    """Empty without sources."""
+    sentences: list[SentenceRow]
+    notes: list[str]
+    ignored: list[str]
+
+
+def num_units(systems: Sequence[System], comet: bool) -> int:
+    """How often `compare` calls its `progress` for one test set."""
+    return len(systems) * (len(METRICS) + comet)
+
+
+def compare(
+    systems: Sequence[System],
+    material: Material,
+    num_sentences: int = 5,
+    comet: "Comet | None" = None,
+    progress: Callable[[], object] = lambda: None,
+) -> Comparison:
+    """Compares systems on a test set; the first is the baseline.
+
+    Args:
+        systems: all have translations in `material`.
+        material: these, and what they are held against.
+        num_sentences: how many of the sentences that differ most are given.
+        comet: a model that scores too; `material` must have sources then.
+        progress: called after each system under each metric.
+
+    Raises:
+        ConfigError: when the BLEU tokenizer cannot run here, or sacreBLEU's seed is none.
+    """
+    runs = [run for system in systems for run in system.runs]
+    outputs = [material.outputs[run.path] for run in runs]
+    measured = [sacrebleu_measure(name, material.evaluation, outputs, material.references) for name in METRICS]
+    if comet is not None and material.sources is not None:
+        scores = [comet.sentence_scores(material.sources, lines, material.references[0]) for lines in outputs]
+        measured.append(mean_measure(comet.signature, scores))
+    by_run = [(measure, _by_run(runs, counts)) for measure, counts in measured]
+    unit, buckets = _by_length(systems, material.sources, by_run) if material.sources is not None else ("words", [])
+    return Comparison(
+        material.name,
+        len(outputs[0]),
+        [_table(systems, measure, counts, progress) for measure, counts in by_run],
+        unit,
+        buckets,
+        _most_different(systems, material, by_run[METRICS.index("chrf")], num_sentences),
+        material.notes,
+        material.ignored,
+    )
+
+
+def config_differences(systems: Sequence[System]) -> list[tuple[str, list[Any]]]:
+    """The keys in which the systems' configs differ, seeds and the like aside, each with its value in every system."""
+    configs = [system.runs[0].config for system in systems]
+    keys: dict[str, list[Any]] = {}
+    for position, config in enumerate(configs):
+        if configs[0] is None or config is None:
+            return []
+        for key, before, after in config_diff(configs[0], config):
+            if key not in SAME_SYSTEM:
+                keys.setdefault(key, [before] * len(systems))[position] = after
+    return list(keys.items())
+
+
+def _by_run(runs: Sequence[Run], counts: Sequence[Counts]) -> dict[Path, Counts]:
+    return {run.path: each for run, each in zip(runs, counts, strict=True)}
+
+
+def _table(
+    systems: Sequence[System], measure: Measure, counts: dict[Path, Counts], progress: Callable[[], object]
+) -> MetricTable:
+    rows: list[SystemScore] = []
+    for system in systems:
+        rows.append(_row(system, measure, counts, (systems[0], rows[0]) if rows else None))
+        progress()
+    return MetricTable(measure.name, measure.label, measure.signature, describe_tests(), rows)
+
+
+def _row(
+    system: System, measure: Measure, counts: dict[Path, Counts], baseline: tuple[System, SystemScore] | None
+) -> SystemScore:
+    runs = [RunScore(run.name, seed_of(run), measure.score(counts[run.path])) for run in system.runs]
+    scores = [run.score for run in runs]
+    deviation = statistics.stdev(scores) if len(scores) > 1 else None
+    found = SystemScore(
+        system.name, runs, statistics.fmean(scores), deviation, estimate(measure, _pooled(system, counts))
+    )
+    if baseline is None:
+        return found
+    base, base_row = baseline
+    num_pairs = min(len(base.runs), len(system.runs))
+    tests = paired_tests(measure, _pooled(base, counts, num_pairs), _pooled(system, counts, num_pairs))
+    base_scores = [run.score for run in base_row.runs]
+    interval = welch_interval(base_scores, scores) if num_pairs > 1 else None
+    return SystemScore(
+        found.system, runs, found.mean, deviation, found.estimate, found.mean - base_row.mean, tests, interval
+    )
+
+
+def _pooled(system: System, counts: dict[Path, Counts], most: int | None = None) -> Counts:
+    """Of each sentence the counts of all runs, added up: the sentence is what the tests draw and swap."""
+    return np.sum([counts[run.path] for run in system.runs[:most]], axis=0)
+
+
+def _by_length(
+    systems: Sequence[System], sources: Sequence[str], by_run: Sequence[tuple[Measure, dict[Path, Counts]]]
+) -> tuple[str, list[Bucket]]:
+    num_words, num_characters = sum(len(line.split()) for line in sources), sum(map(len, sources))
+    in_words = num_characters <= LONG_WORDS * num_words
+    lengths = np.array([len(line.split()) if in_words else len(line) for line in sources])
+    buckets = []
+    for low, end in zip((0, *LENGTHS), (*LENGTHS, None), strict=True):
+        chosen = (lengths >= low) & (lengths < (end or lengths.max() + 1))
+        if not chosen.any():
+            continue
+        scores: dict[ScoreName, list[float]] = {}
+        for measure, counts in by_run:
+            scores[measure.name] = [
+                statistics.fmean(measure.score(counts[run.path][chosen]) for run in system.runs) for system in systems
+            ]
+        buckets.append(Bucket(low, end - 1 if end else None, int(chosen.sum()), scores))
+    return "words" if in_words else "characters", buckets
+
+
+def _most_different(
+    systems: Sequence[System], material: Material, chrf_by_run: tuple[Measure, dict[Path, Counts]], number: int
+) -> list[SentenceRow]:
+    """The sentences whose chrF2++ has the widest range; of equal ones the earlier."""
+    if number == 0 or len(systems) < 2:
+        return []
+    measure, counts = chrf_by_run
+    paths = [system.runs[0].path for system in systems]
+    chrf = np.array([[measure.score_of(counts_C) for counts_C in counts[path]] for path in paths])
+    spread = chrf.max(0) - chrf.min(0)
+    order = [int(line) for line in np.argsort(-spread, kind="stable")[:number] if spread[line] > 0]
+    return [
+        SentenceRow(
+            line + 1,
+            material.sources[line] if material.sources is not None else None,
+            [stream[line] for stream in material.references],
+            [material.outputs[path][line] for path in paths],
+            [float(value) for value in chrf[:, line]],
+        )
+        for line in order
+    ]

@@ -1,0 +1,214 @@
+"""Whether a difference between two systems may be chance: sacreBLEU's paired tests, and what seeds say.
+
+A test set is a sample of sentences, and a seed is a sample of trainings; they are asked about apart.
+
+Paired bootstrap resampling (Koehn 2004) and paired approximate randomisation (Riezler and Maxwell 2005), both as
+sacreBLEU (Post 2018) has them, tell whether the same trained models would differ on other sentences: as in Clark et al.
+2011 all seeds of a system take part, but the sentence stays the unit that is drawn or swapped, since the translations
+of one sentence under several seeds are no independent samples. Welch's interval (Welch 1947) of the difference between
+the means over seeds tells whether other seeds would differ on the same sentences; with two or three seeds it is as wide
+as it must be.
+
+N sentences, C counts that a metric keeps of each: n-grams of BLEU and chrF, edits of TER.
+"""
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mtformer.config.schema import EvaluationConfig
+from mtformer.errors import ConfigError
+from mtformer.evaluation.scores import MetricName, ScoreName, make_metric
+
+if TYPE_CHECKING:  # sacreBLEU takes a second to import.
+    from sacrebleu.metrics.base import Metric, Signature
+    from sacrebleu.significance import Result
+
+Counts = NDArray[np.float64]
+NUM_RESAMPLES, NUM_TRIALS = 1000, 10_000
+"""Of bootstrap and randomisation: sacreBLEU's own numbers."""
+SEED = "SACREBLEU_SEED"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A metric that scores any choice of sentences from what was counted in them before.
+
+    Args:
+        name: of the metric.
+        label: as in papers.
+        signature: sacreBLEU's.
+        score_of: the score of counts that were added up over the sentences.
+    """
+
+    name: ScoreName
+    label: str
+    signature: str
+    score_of: Callable[[Any], float]
+
+    def score(self, counts_NC: Counts) -> float:
+        """The corpus score."""
+        return self.score_of(counts_NC.sum(0))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A corpus score, its mean over bootstrap samples, and their 95 % interval."""
+
+    score: float
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class PairedTests:
+    """How often chance alone makes a difference as large as the one that was found (two-sided).
+
+    The bootstrap's is computed as in Moses' script, which stays below one half even where nothing differs.
+    """
+
+    p_bootstrap: float
+    p_randomisation: float
+
+
+def sacrebleu_measure(
+    name: MetricName,
+    config: EvaluationConfig,
+    systems: Sequence[Sequence[str]],
+    references: Sequence[Sequence[str]],
+) -> tuple[Measure, list[Counts]]:
+    """One of sacreBLEU's metrics, and its counts in each system's sentences.
+
+    Args:
+        name: of the metric.
+        config: the `evaluation` section.
+        systems: the hypotheses of each.
+        references: a list of lines a reference.
+
+    Raises:
+        ConfigError: when the BLEU tokenizer cannot run here.
+    """
+    metric = make_metric(name, config)
+    streams = [list(stream) for stream in references]
+    counts = [np.array(metric._extract_corpus_statistics(list(lines), streams), dtype=float) for lines in systems]
+    label = metric._compute_score_from_stats(counts[0].sum(0)).name
+    signature = metric.get_signature().format()
+    return Measure(name, label, signature, lambda sums: metric._compute_score_from_stats(sums).score), counts
+
+
+def mean_measure(signature: str, systems: Sequence[Sequence[float]]) -> tuple[Measure, list[Counts]]:
+    """COMET, whose corpus score is the mean of the sentences' scores."""
+    counts = [np.stack([np.array(scores, dtype=float), np.ones(len(scores))], axis=1) for scores in systems]
+    return Measure("comet", "COMET", signature, lambda sums: float(sums[0] / sums[1])), counts
+
+
+def estimate(measure: Measure, counts_NC: Counts) -> Estimate:
+    """The score of a system with its confidence interval; of several runs the counts of all, added up."""
+    (found,) = _test(measure, [counts_NC], "bs", NUM_RESAMPLES)
+    mean, half = float(found.mean or 0.0), float(found.ci or 0.0)
+    return Estimate(float(found.score), mean, mean - half, mean + half)
+
+
+def paired_tests(measure: Measure, baseline_NC: Counts, system_NC: Counts) -> PairedTests:
+    """Both tests of one system against another; which of them is the baseline does not matter.
+
+    sacreBLEU counts the trials whose difference is larger than the one found. Of the 2^n ways to swap n sentences that
+    differ two give exactly that difference, which matters when n is small: they are added here. And systems of the
+    same score get p = 1, where sacreBLEU's own answer would be the smallest p there is if they say the same.
+    """
+    if measure.score(baseline_NC) == measure.score(system_NC):
+        return PairedTests(1.0, 1.0)
+    num_different = int((baseline_NC != system_NC).any(1).sum())
+    _, resampled = _test(measure, [baseline_NC, system_NC], "bs", NUM_RESAMPLES)
+    _, swapped = _test(measure, [baseline_NC, system_NC], "ar", NUM_TRIALS)
+    p_bootstrap, p_randomisation = (float(cast(float, found.p_value)) for found in (resampled, swapped))
+    return PairedTests(p_bootstrap, min(1.0, p_randomisation + 2.0 ** (1 - num_different)))
+
+
+def describe_tests() -> str:
+    """What the tests were run with, in the form of sacreBLEU's signatures."""
+    return f"bs:{NUM_RESAMPLES}|ar:{NUM_TRIALS}|seed:{_checked_seed()}"
+
+
+def welch_interval(a: Sequence[float], b: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """The confidence interval of mean(b) - mean(a), whose variances need not be equal (Welch 1947).
+
+    Args:
+        a: at least two numbers.
+        b: at least two numbers.
+        confidence: its probability.
+    """
+    variances = [float(np.var(values, ddof=1)) / len(values) for values in (a, b)]
+    difference = float(np.mean(b) - np.mean(a))
+    total = sum(variances)
+    if total == 0:
+        return difference, difference
+    parts = zip(variances, (len(a), len(b)), strict=True)
+    # Satterthwaite's degrees of freedom.
+    freedom = total**2 / sum(variance**2 / (number - 1) for variance, number in parts)
+    half = t_quantile((1 + confidence) / 2, freedom) * math.sqrt(total)
+    return difference - half, difference + half
+
+
+def t_quantile(probability: float, freedom: float) -> float:
+    """Student's t: the value that is not exceeded with this probability (above 0.5).
+
+    With t = sqrt(freedom) tan(angle) the density becomes cos(angle)^(freedom - 1), which is integrated numerically and
+    its integral inverted by halving.
+    """
+    nodes, weights = np.polynomial.legendre.leggauss(64)
+    constant = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        angle = (low + high) / 2
+        points = (nodes + 1) * angle / 2
+        area = constant * angle / 2 * float(weights @ np.cos(points) ** (freedom - 1))
+        low, high = (angle, high) if 0.5 + area < probability else (low, angle)
+    return math.sqrt(freedom) * math.tan(low)
+
+
+class _Counted:
+    """What sacreBLEU's tests take for a metric: its hypotheses are rows of counts that were made before."""
+
+    def __init__(self, measure: Measure) -> None:
+        self.measure = measure
+
+    def _extract_corpus_statistics(self, hypotheses: Counts, references: object) -> Counts:
+        return hypotheses
+
+    def _aggregate_and_compute(self, stats: Counts) -> Any:
+        return self._compute_score_from_stats(np.sum(stats, axis=0))
+
+    def _compute_score_from_stats(self, stats: Any) -> Any:
+        from sacrebleu.metrics.base import Score
+
+        return Score(self.measure.label, self.measure.score_of(stats))
+
+    def get_signature(self) -> "Signature":
+        from sacrebleu.metrics.base import Signature
+
+        return Signature({"num_refs": 1})  # the tests write their own settings into it
+
+
+def _test(measure: Measure, systems: Sequence[Counts], kind: str, number: int) -> list["Result"]:
+    from sacrebleu.significance import PairedTest
+
+    _checked_seed()
+    metric = cast("Metric", _Counted(measure))  # which has of a metric what the tests call
+    named = [(str(position), cast("Sequence[str]", counts)) for position, counts in enumerate(systems)]
+    _, found = PairedTest(named, {measure.name: metric}, None, test_type=kind, n_samples=number)()
+    return cast("list[Result]", found[measure.label])
+
+
+def _checked_seed() -> str:
+    """sacreBLEU's seed; it takes 0 for none in its tests, and anything but a number or `none` for a crash."""
+    seed = os.environ.get(SEED, "12345")
+    if seed.lower() != "none" and not (seed.isdecimal() and int(seed) > 0):
+        raise ConfigError(f"{SEED} is '{seed}'; give a number from 1, or none for another result each time")
+    return seed.lower()

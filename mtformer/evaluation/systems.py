@@ -1,0 +1,221 @@
+"""What is compared: runs that were scored, or files of hypotheses; seeds of one config are one system."""
+
+import logging
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mtformer.config.loading import config_diff, load_config
+from mtformer.config.schema import Config, EvaluationConfig
+from mtformer.data.compressed import open_bytes
+from mtformer.data.sources import told
+from mtformer.errors import DataError
+from mtformer.evaluation.card import differences, notes, read_card, read_texts
+from mtformer.rundir import SCORES, RunDir
+
+SEED = "training.seed"
+SAME_SYSTEM = frozenset((SEED, "data.cache_dir", "training.tensorboard", "training.wandb", "training.report"))
+"""Keys that do not make another system: the seed, and what has no part in the result."""
+log = logging.getLogger("mtformer")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory, or a file of hypotheses.
+
+    Args:
+        name: what tables call it.
+        path: as it was given.
+        config: None for a file.
+    """
+
+    name: str
+    path: Path
+    config: Config | None = None
+
+
+@dataclass(frozen=True)
+class System:
+    """Runs that differ in their seed only."""
+
+    name: str
+    runs: list[Run]
+
+
+@dataclass(frozen=True)
+class Material:
+    """The translations of one test set, and what they are held against.
+
+    Args:
+        name: of the test set.
+        sources: None when they are not known.
+        references: one list of lines a reference.
+        evaluation: the settings of the scores.
+        outputs: the hypotheses by the path of their run.
+        notes: what is not the same in how they were made, in words.
+        ignored: what makes them incomparable and was overruled, in words.
+    """
+
+    name: str
+    sources: list[str] | None
+    references: list[list[str]]
+    evaluation: EvaluationConfig
+    outputs: dict[Path, list[str]]
+    notes: list[str]
+    ignored: list[str]
+
+
+def open_runs(paths: Sequence[Path]) -> list[Run]:
+    """Run directories with their configs; raises MtformerError when one is none or comes twice."""
+    for path in paths:
+        if path.is_file():
+            raise DataError(f"{path}: is a file, not a run directory; for files of hypotheses give --ref too")
+    configs = [load_config(RunDir.open(path).config).config for path in paths]
+    names = _names(paths)
+    return [Run(name, path, config) for name, path, config in zip(names, paths, configs, strict=True)]
+
+
+def group_runs(runs: Sequence[Run], by_seed: bool = True) -> list[System]:
+    """Systems in the order of their first runs, whose runs are ordered by seed.
+
+    Runs whose configs are the same but for the seed are one system, unless a seed comes twice among them: two runs of
+    one seed are no two samples.
+    """
+    groups: list[list[Run]] = []
+    for run in runs:
+        mine = [group for group in groups if by_seed and _same_but_for_seed(group[0], run)]
+        if mine:
+            mine[0].append(run)
+        else:
+            groups.append([run])
+    systems = []
+    for group in groups:
+        seeds = {run.path: seed_of(run) or 0 for run in group}
+        if len(set(seeds.values())) < len(group):
+            systems += [System(run.name, [run]) for run in group]
+        else:
+            systems.append(System(_common_name(group), sorted(group, key=lambda run: seeds[run.path])))
+    names = [system.name for system in systems]
+    return [s if names.count(s.name) == 1 else System(s.runs[0].name, s.runs) for s in systems]
+
+
+def seed_of(run: Run) -> int | None:
+    """The seed of its training; None for a file."""
+    return run.config.training.seed if run.config is not None else None
+
+
+def common_sets(runs: Sequence[Run], wanted: Sequence[str] = ()) -> list[str]:
+    """The test sets that all runs have scores on, or those asked for; raises DataError when there are none."""
+    found = {run.path: _scored_sets(RunDir(run.path)) for run in runs}
+    for path, names in found.items():
+        if not names:
+            raise DataError(f"{path}: nothing of it was scored yet; `mtformer eval {path}` does that")
+        missing = [name for name in wanted if name not in names]
+        if missing:
+            raise DataError(
+                f"{path}: no scores on '{missing[0]}' (it has {', '.join(names)}); `mtformer eval` makes them"
+            )
+    common = set.intersection(*map(set, found.values()))
+    if not common:
+        has = "; ".join(f"{path} has {', '.join(names)}" for path, names in found.items())
+        raise DataError(f"no test set that all have scores on: {has}; `mtformer eval` makes them")
+    left_out = sorted({name for names in found.values() for name in names} - common)
+    if left_out and not wanted:
+        log.info("left out, for not all have scores on them: %s", ", ".join(left_out))
+    return list(wanted) or sorted(common)
+
+
+def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Material:
+    """What runs made of a test set, by their score cards.
+
+    Args:
+        name: of the test set.
+        runs: all have scores on it.
+        force: compare unlike cards too, by the sources, references and settings of the first.
+
+    Raises:
+        DataError: when a card is missing, damaged or old, or unlike the first one.
+    """
+    folders = [RunDir(run.path).evaluation(name) for run in runs]
+    cards = [read_card(folder) for folder in folders]
+    texts = [read_texts(folder, card) for folder, card in zip(folders, cards, strict=True)]
+    ignored, told_of = [], []
+    for run, card in zip(runs[1:], cards[1:], strict=True):
+        found = differences(cards[0], card)
+        what = f"{runs[0].path} and {run.path} on {name}: {'; '.join(found)}"
+        if card.num_sentences != cards[0].num_sentences:
+            raise DataError(f"{what}; what has not the same lines cannot be compared")
+        if found and not force:
+            raise DataError(f"{what}; --force compares them all the same, by the data and settings of the first")
+        ignored += [what] if found else []
+        told_of += [f"{runs[0].name} and {run.name}: {note}" for note in notes(cards[0], card)]
+    outputs = {run.path: each.hypotheses for run, each in zip(runs, texts, strict=True)}
+    return Material(name, texts[0].sources, texts[0].references, cards[0].evaluation, outputs, told_of, ignored)
+
+
+def read_files(
+    hypotheses: Sequence[Path], references: Sequence[Path], sources: Path | None, evaluation: EvaluationConfig
+) -> tuple[list[Run], Material]:
+    """Files of hypotheses as runs without a config; raises DataError when one is missing or their lengths differ."""
+    names = _names(hypotheses)
+    paths = [*references, *([sources] if sources else []), *hypotheses]
+    lines = {path: _read_lines(path) for path in paths}
+    numbers = {len(some) for some in lines.values()}
+    if len(numbers) > 1:
+        has = ", ".join(f"{path} has {len(some):,}" for path, some in lines.items())
+        raise DataError(f"files of unequal length: {has} lines; give files whose lines belong together")
+    if numbers == {0}:
+        raise DataError(f"{references[0]}: no lines, so there is nothing to compare")
+    runs = [Run(name, path) for name, path in zip(names, hypotheses, strict=True)]
+    streams, outputs = [lines[path] for path in references], {path: lines[path] for path in hypotheses}
+    material = Material(references[0].name, lines[sources] if sources else None, streams, evaluation, outputs, [], [])
+    return runs, material
+
+
+def _scored_sets(run: RunDir) -> list[str]:
+    return sorted(path.parent.name for path in run.evaluations.glob(f"*/{SCORES}"))
+
+
+def _read_lines(path: Path) -> list[str]:
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder; with --ref all arguments are files of hypotheses")
+    if not path.exists():
+        raise DataError(f"{path}: no such file")
+    with told(str(path)), open_bytes(path) as file:
+        data = file.read().removeprefix(b"\xef\xbb\xbf")
+    lines = data.split(b"\n")
+    try:
+        return [line.removesuffix(b"\r").decode() for line in (lines if lines[-1] else lines[:-1])]
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8; convert the file with iconv") from error
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Short names that differ: those of the folders or files, or the whole paths."""
+    resolved = [path.resolve() for path in paths]
+    for path, real in zip(paths, resolved, strict=True):
+        if resolved.count(real) > 1:
+            raise DataError(f"{path}: given twice; a run is not compared with itself")
+    short = [path.name for path in resolved]
+    return [name if short.count(name) == 1 else str(path) for name, path in zip(short, paths, strict=True)]
+
+
+def _same_but_for_seed(a: Run, b: Run) -> bool:
+    if a.config is None or b.config is None:
+        return False
+    return {key for key, _, _ in config_diff(a.config, b.config)} <= SAME_SYSTEM
+
+
+def _common_name(group: Sequence[Run]) -> str:
+    """What the names of its runs share, without the word for the seed: `deep,seed=1` and `deep,seed=2` are `deep`."""
+    names = [run.name for run in group]
+    front = _common_start(names)
+    back = _common_start([name[len(front) :][::-1] for name in names])[::-1].lstrip("0123456789")
+    front = re.sub(r"([-_.,]|\b)((seed|s)[-_.=]*\d*|[-_.=,]*)$", "", front)
+    return (front + back).strip("-_.,=") if len(group) > 1 and (front or back) else names[0]
+
+
+def _common_start(texts: Sequence[str]) -> str:
+    return os.path.commonprefix(list(texts))  # noqa: RUF071  # they are no paths

@@ -1,0 +1,204 @@
+"""`mtformer compare` on runs and on files."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from program import invoke
+from typer.testing import Result
+
+from mtformer.evaluation import significance
+from mtformer.rundir import RunDir
+
+
+@pytest.fixture(autouse=True)
+def _few_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many there are is the matter of other tests."""
+    monkeypatch.setattr(significance, "NUM_RESAMPLES", 100)
+    monkeypatch.setattr(significance, "NUM_TRIALS", 200)
+
+
+@pytest.fixture
+def runs(trained: tuple[Path, Result], tmp_path: Path) -> list[Path]:
+    """The run, a copy of it, and one of another config and seed whose translations are worse."""
+    paths = [tmp_path / name for name in ("base", "copy", "other")]
+    for path in paths:
+        shutil.copytree(trained[0], path, ignore=shutil.ignore_patterns("checkpoints"))
+    shutil.copytree(trained[0] / "checkpoints", tmp_path / "other" / "checkpoints")
+    edit(paths[2], "learning_rate: 0.003", "learning_rate: 0.002")
+    result = invoke("eval", paths[2], "--checkpoint", 4, "--beam-size", 1, "--max-length", 3)
+    assert result.exit_code == 0, result.stderr
+    return paths
+
+
+def edit(run: Path, before: str, after: str) -> None:
+    config = RunDir(run).config
+    text = config.read_text(encoding="utf-8")
+    assert before in text
+    config.write_text(text.replace(before, after), encoding="utf-8")
+
+
+def compared(*arguments: object) -> Any:
+    result = invoke("compare", *arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_runs_as_json(runs: list[Path]) -> None:
+    found = compared(*runs)
+    assert [system["name"] for system in found["systems"]] == ["base", "copy", "other"]
+    assert found["systems"][0]["runs"] == [{"name": "base", "path": str(runs[0]), "seed": 1}]
+    assert found["config_differences"] == [{"key": "training.learning_rate", "values": [0.003, 0.003, 0.002]}]
+    (small,) = found["sets"]
+    assert (small["name"], small["num_sentences"]) == ("small", 20)
+    assert "base and other: decoding.beam_size 2 and 1" in small["notes"]
+    for table in small["metrics"]:
+        cards = [json.loads((RunDir(run).evaluation("small") / "scores.json").read_text()) for run in runs]
+        (signature,) = {one["signature"] for card in cards for one in card["scores"] if one["name"] == table["name"]}
+        assert table["signature"] == signature
+        values = [one["value"] for card in cards for one in card["scores"] if one["name"] == table["name"]]
+        assert [row["mean"] for row in table["systems"]] == pytest.approx(values)
+        assert table["systems"][1]["tests"] == {"p_bootstrap": 1.0, "p_randomisation": 1.0}
+        if table["name"] == "chrf":
+            assert table["systems"][2]["difference"] < 0
+            assert table["systems"][2]["tests"]["p_randomisation"] < 0.05
+    assert len(small["sentences"]) == 5
+    assert small["sentences"][0]["hypotheses"][0] == small["sentences"][0]["hypotheses"][1]
+
+
+def test_runs_as_text(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    result = invoke("compare", *runs, "--sentences", 2)
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "configs differ in" in lines[0]
+    assert re.search(r"training\.learning_rate +0\.003 +0\.003 +0\.002", result.stdout)
+    assert "small: 20 sentences" in lines
+    assert re.search(r"copy +\d+\.\d\d +\d+\.\d\d to \d+\.\d\d +\+0\.00 +1\.0000 +1\.0000\n", result.stdout)
+    assert "bs:100|ar:200|seed:12345" in result.stdout
+    assert sum(line.startswith("line ") for line in lines) == 2
+    assert "not alike on small: base and other: decoding.beam_size 2 and 1" in result.stderr
+
+
+def test_many_systems_fit_a_narrow_terminal(runs: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    copies = [Path(shutil.copytree(runs[0], tmp_path / f"a-rather-long-name-of-a-run-{n}")) for n in range(5)]
+    edit(copies[1], "dropout: 0.1", "dropout: 0.2")
+    monkeypatch.setenv("COLUMNS", "60")
+    result = invoke("compare", runs[0], *copies, "--sentences", 0)
+    assert result.exit_code == 0, result.stderr
+    rows = [line for line in result.stdout.splitlines() if "version:" not in line]
+    assert max(map(len, rows)) <= 60
+    assert all(f"run-{n}" in result.stdout for n in range(5))
+
+
+def test_seeds_of_a_config_are_one_system(runs: list[Path], tmp_path: Path) -> None:
+    edit(runs[1], "  seed: 1\n  init_from", "  seed: 2\n  init_from")
+    (table, *_) = compared(*runs)["sets"][0]["metrics"]
+    assert [len(row["runs"]) for row in table["systems"]] == [2, 1]
+    assert [run["seed"] for run in table["systems"][0]["runs"]] == [1, 2]
+    assert table["systems"][0]["deviation"] == 0.0
+    assert table["systems"][1]["seeds_interval"] is None
+    assert len(compared(*runs, "--no-group")["systems"]) == 3
+
+    last = Path(shutil.copytree(runs[2], tmp_path / "other_s3"))
+    edit(last, "  seed: 1\n  init_from", "  seed: 3\n  init_from")
+    result = invoke("compare", *runs, last)
+    assert result.exit_code == 0, result.stderr
+    assert "systems of several seeds\n  base: base; copy\n  other: other; other_s3" in result.stdout
+    assert "Welch's 95% interval" in result.stdout
+    assert "by chrF2++, in the first run of each" in result.stdout
+    assert re.search(r"other +2 +\d+\.\d\d ± 0\.00 ", result.stdout)
+
+
+def test_sets_that_differ_are_named_and_forced(runs: list[Path], corpus: Path) -> None:
+    edit(runs[2], str(corpus / "test.de"), str(corpus / "test.en"))
+    assert invoke("eval", runs[2]).exit_code == 0
+    result = invoke("compare", *runs)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert re.fullmatch(r"error: .*base and .*other on small: other references; --force compares .*\n", result.stderr)
+    result = invoke("compare", *runs, "--force")
+    assert result.exit_code == 0
+    assert "not alike on small:" in result.stderr
+    assert "other references" in result.stderr
+
+
+def test_a_card_of_an_older_version_names_the_command(runs: list[Path]) -> None:
+    path = RunDir(runs[1]).evaluation("small") / "scores.json"
+    card = json.loads(path.read_text())
+    path.write_text(json.dumps({key: card[key] for key in ("name", "num_sentences", "scores", "decoding")}))
+    result = invoke("compare", *runs)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"from an older version of mtformer, which did not keep what was scored; `mtformer eval {runs[1]}`" in (
+        result.stderr
+    )
+
+
+def test_a_run_without_scores_names_the_command(runs: list[Path]) -> None:
+    shutil.rmtree(runs[1] / "eval")
+    result = invoke("compare", *runs)
+    assert result.exit_code == 2
+    assert result.stderr == f"error: {runs[1]}: nothing of it was scored yet; `mtformer eval {runs[1]}` does that\n"
+
+
+@pytest.mark.parametrize(("arguments", "told"), [
+    (["base"], "base alone: give at least two to compare"),
+    (["base", "copy", "--set", "big"], "no scores on 'big' (it has small)"),
+    (["base", "base"], "given twice; a run is not compared with itself"),
+    (["base", "nothing"], "not a run directory or bundle"),
+    (["base", "copy", "--src", "x"], "--src and --bleu-tokenizer are for files of hypotheses; give --ref too"),
+    (["base", "copy", "--ref", "x", "--set", "small"], "--set and --force are for runs; leave them out with --ref"),
+    (["base", "copy", "--ref", "x", "--bleu-tokenizer", "12a"], "--bleu-tokenizer '12a': Input should be '13a'"),
+])  # fmt: skip
+def test_mistakes_are_one_line(
+    runs: list[Path], monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str
+) -> None:
+    monkeypatch.chdir(runs[0].parent)
+    result = invoke("compare", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert told in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def files(tmp_path: Path, corpus: Path) -> Path:
+    """A folder with a good and a bad translation of the test set."""
+    references = (corpus / "test.de").read_text(encoding="utf-8").splitlines()
+    for name, step in (("good", 7), ("bad", 2)):
+        lines = [" ".join(w for i, w in enumerate(line.split()) if i % step != 1) for line in references]
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return tmp_path
+
+
+def test_files_of_hypotheses(files: Path, corpus: Path) -> None:
+    options = ("--ref", corpus / "test.de", files / "good", files / "bad")
+    found = compared(*options)
+    assert [system["name"] for system in found["systems"]] == ["good", "bad"]
+    (table, *_) = found["sets"][0]["metrics"]
+    command = [sys.executable, "-m", "sacrebleu", corpus / "test.de", "-i", files / "good", "-b", "-w", "4"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert table["systems"][0]["mean"] == pytest.approx(float(told), abs=6e-5)
+    assert table["systems"][1]["tests"]["p_bootstrap"] < 0.05
+    assert (found["sets"][0]["buckets"], found["sets"][0]["sentences"][0]["source"]) == ([], None)
+    with_sources = compared(*options, "--src", corpus / "test.en")["sets"][0]
+    assert sum(bucket["num_sentences"] for bucket in with_sources["buckets"]) == 20
+    assert with_sources["sentences"][0]["source"]
+    two = compared(*options, "--ref", files / "bad", "--bleu-tokenizer", "char")["sets"][0]["metrics"][0]
+    assert two["signature"].startswith("nrefs:2|case:mixed|eff:no|tok:char|")
+    result = invoke("compare", *options, "--comet", "x")
+    assert result.exit_code == 2
+    assert "--comet judges by the sources too; give them with --src" in result.stderr
+
+
+def test_files_of_unequal_length_are_one_line(files: Path, corpus: Path) -> None:
+    (files / "bad").write_text("a\n")
+    result = invoke("compare", "--ref", corpus / "test.de", files / "good", files / "bad")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "files of unequal length" in result.stderr
+    assert "bad has 1 lines" in result.stderr
+    assert result.stderr.count("\n") == 1

@@ -1,0 +1,61 @@
+"""Runs that were scored, made without a model, and a small corpus of good and bad translations."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from mtformer.config.schema import DecodingConfig, EvaluationConfig
+from mtformer.evaluation.card import Texts, write_card
+from mtformer.evaluation.scores import score
+from mtformer.rundir import RunDir
+
+CONFIG = "data: {{src_lang: en, tgt_lang: de, train: [{{src: a.en, tgt: a.de}}]}}\n{rest}\n"
+TOKENIZER = SimpleNamespace(name="tokenizer/joint.model", sha256="7" * 64)
+WORDS = [*"abcdefgh", "der", "die", "Hund", "Katze", "läuft", "schläft", "Haus", "und", "Ball", "spielt"]
+
+
+def corpus(number: int = 120) -> list[str]:
+    """References of 4 to 30 words."""
+    draw = random.Random(0)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(4, 30))) + "." for _ in range(number)]
+
+
+def corrupt(lines: Sequence[str], share: float, seed: int) -> list[str]:
+    """The lines with so many of their words replaced."""
+    draw = random.Random(seed)
+    return [" ".join(draw.choice(WORDS) if draw.random() < share else word for word in line.split()) for line in lines]
+
+
+def translator(**values: Any) -> Any:
+    """What a card asks of a `Translator`."""
+    engine = SimpleNamespace(device="cpu", dtype="fp32")
+    tokenizers = SimpleNamespace(src=TOKENIZER, tgt=TOKENIZER)
+    defaults = {"engine": engine, "tokenizers": tokenizers, "decoding": DecodingConfig(), "weights": []}
+    return SimpleNamespace(**{**defaults, **values})
+
+
+def save(
+    folder: Path,
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    sources: Sequence[str] | None = None,
+    evaluation: EvaluationConfig = EvaluationConfig(),  # noqa: B008  # frozen
+    **of_translator: Any,
+) -> None:
+    """An evaluation with its card."""
+    first, *more = references
+    found = score(hypotheses, first, evaluation, more_references=more)
+    streams = [list(stream) for stream in references]
+    texts = Texts(sources=list(sources or first), references=streams, hypotheses=list(hypotheses))
+    made_by = translator(**of_translator)
+    write_card(folder, folder.name, ("en", "de"), texts, found, evaluation, made_by, 1.5)
+
+
+def make_run(path: Path, hypotheses: Sequence[str], rest: str = "", name: str = "small", **values: Any) -> Path:
+    """A run directory whose test set `name` has scores; the references are those of `corpus`."""
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "config.yaml").write_text(CONFIG.format(rest=rest), encoding="utf-8")
+    save(RunDir(path).evaluation(name), hypotheses, [corpus(len(hypotheses))], **values)
+    return path

@@ -1,0 +1,150 @@
+"""The score card is read as it was written, or not at all."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sacrebleu
+from scored import TOKENIZER, save
+
+from mtformer.config.schema import DecodingConfig, EvaluationConfig
+from mtformer.errors import DataError
+from mtformer.evaluation.card import differences, notes, read_card, read_texts
+from mtformer.rundir import RunDir
+
+SOURCES = ["the dog runs", "", "a\u2028woman"]
+REFERENCES = [["Der Hund läuft heute.", "Niemand.", "Eine Frau."], ["Ein Hund läuft.", "", "Die Frau."]]
+HYPOTHESES = ["Der Hund läuft.", "", "Eine\u2028Frau."]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"weights")
+    path = RunDir(tmp_path / "run").evaluation("mine")
+    save(path, HYPOTHESES, REFERENCES, SOURCES, weights=[weights], decoding=DecodingConfig(beam_size=7))
+    return path
+
+
+def change(folder: Path, **values: Any) -> None:
+    path = folder / "scores.json"
+    card = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**card, **values}), encoding="utf-8")
+
+
+def test_the_card_says_what_was_scored_and_how(folder: Path, tmp_path: Path) -> None:
+    card = read_card(folder)
+    assert (card.name, card.src_lang, card.tgt_lang, card.num_sentences) == ("mine", "en", "de", 3)
+    assert [score.name for score in card.scores] == ["bleu", "chrf", "ter"]
+    assert card.scores[0].value == sacrebleu.corpus_bleu(HYPOTHESES, REFERENCES).score
+    assert "nrefs:2" in card.scores[0].signature
+    assert card.decoding["beam_size"] == 7
+    assert "validation_beam_size" not in card.decoding
+    assert card.evaluation == EvaluationConfig()
+    assert [(one.file, one.sha256) for one in card.tokenizers] == [(TOKENIZER.name, TOKENIZER.sha256)]
+    # printf weights | sha256sum
+    assert [(one.file, one.sha256) for one in card.checkpoints] == [
+        (str(tmp_path / "model.safetensors"), "9a129038d9a00aed0cf6a7ea059ca50a813449061ab87848cf1a13eafdf33b2c")
+    ]
+    assert card.versions.keys() == {"mtformer", "python", "torch", "sentencepiece", "sacrebleu"}
+    assert card.hardware.cpu
+    assert card.hardware.num_threads >= 1
+    assert card.hardware.gpu is None
+    assert card.date.endswith("+00:00")
+
+
+def test_texts_lie_beside_it_and_their_hashes_are_sha256sums(folder: Path) -> None:
+    card = read_card(folder)
+    texts = read_texts(folder, card)
+    assert (texts.sources, texts.references, texts.hypotheses) == (SOURCES, REFERENCES, HYPOTHESES)
+    names = ["references.txt", "references.2.txt"]
+    assert card.text.references == [hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names]
+    assert card.text.hypotheses == hashlib.sha256("".join(f"{line}\n" for line in HYPOTHESES).encode()).hexdigest()
+
+
+@pytest.mark.parametrize("name", ["sources.txt", "hypotheses.txt", "references.txt", "references.2.txt"])
+def test_texts_that_changed_or_are_gone_are_told(folder: Path, name: str) -> None:
+    card = read_card(folder)
+    (folder / name).write_text("a\nb\nc\n")
+    with pytest.raises(DataError, match=rf"{name}: changed since it was scored; `mtformer eval .*/run` writes it anew"):
+        read_texts(folder, card)
+    (folder / name).unlink()
+    with pytest.raises(DataError, match=rf"{name}: missing; `mtformer eval .*/run` writes it anew"):
+        read_texts(folder, card)
+
+
+def test_a_card_of_an_older_version_is_told_as_such(folder: Path) -> None:
+    path = folder / "scores.json"
+    card = json.loads(path.read_text(encoding="utf-8"))
+    kept = ("name", "num_sentences", "seconds", "scores", "decoding", "device", "dtype", "date", "versions")
+    path.write_text(json.dumps({**{key: card[key] for key in kept}, "checkpoint": {"file": "a", "sha256": "b"}}))
+    with pytest.raises(DataError, match=r"scores\.json: from an older version .*; `mtformer eval .*/run` writes it"):
+        read_card(folder)
+
+
+@pytest.mark.parametrize(("values", "told"), [
+    ({"format": 3}, "of format 3, where this version of mtformer knows 2"),
+    ({"num_sentences": "many"}, r"damaged \(num_sentences: Input should be a valid integer"),
+    ({"text": {"sources": "a", "references": ["b"]}}, r"damaged \(text.hypotheses: Field required"),
+    ({"scores": [{"name": "bleu"}]}, r"damaged \(scores.0.label: "),
+    ({"surprise": 1}, r"damaged \(surprise: Extra inputs are not permitted"),
+])  # fmt: skip
+def test_damaged_cards_are_one_clear_line(folder: Path, values: dict[str, Any], told: str) -> None:
+    change(folder, **values)
+    with pytest.raises(DataError, match=told) as caught:
+        read_card(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "3", '{"name": "x"}', "\x00"])
+def test_what_is_no_card_is_one_clear_line(folder: Path, content: str) -> None:
+    (folder / "scores.json").write_text(content)
+    with pytest.raises(DataError, match=r"scores\.json: .*`mtformer eval .*/run` writes it anew") as caught:
+        read_card(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_card_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"scores\.json: there is none; `mtformer eval` writes it"):
+        read_card(tmp_path)
+
+
+def test_differences_are_named(folder: Path, tmp_path: Path) -> None:
+    card = read_card(folder)
+
+    def other(**values: Any) -> list[str]:
+        save(tmp_path / "other", **{"hypotheses": HYPOTHESES, "references": REFERENCES, "sources": SOURCES, **values})
+        return differences(card, read_card(tmp_path / "other"))
+
+    assert other() == []
+    assert other(hypotheses=["a", "b", "c"]) == []
+    assert other(sources=["a", "b", "c"]) == ["other sources"]
+    assert other(references=[REFERENCES[0], REFERENCES[0]]) == ["other references"]
+    found = other(evaluation=EvaluationConfig(lowercase=True))
+    assert len(found) == 2
+    assert "BLEU of another signature" in found[0]
+    assert "case:mixed" in found[0]
+    assert "case:lc" in found[0]
+    assert "chrF2++ of another signature" in found[1]
+    short = other(hypotheses=HYPOTHESES[:2], references=[one[:2] for one in REFERENCES], sources=SOURCES[:2])
+    assert short == ["3 and 2 sentences", "other sources", "other references"]
+
+
+def test_the_version_of_sacrebleu_is_a_note_only(folder: Path) -> None:
+    card = read_card(folder)
+    old = card.model_dump()
+    old["versions"]["sacrebleu"] = "2.0.0"
+    for score in old["scores"]:
+        score["signature"] = score["signature"].replace(f"version:{sacrebleu.__version__}", "version:2.0.0")
+    old["decoding"]["beam_size"] = 1
+    old["dtype"] = "bf16"
+    change(folder, **old)
+    assert differences(card, read_card(folder)) == []
+    assert notes(card, read_card(folder)) == [
+        "decoding.beam_size 7 and 1",
+        "precision fp32 and bf16",
+        f"sacrebleu {sacrebleu.__version__} and 2.0.0",
+    ]
+    assert notes(card, card) == []

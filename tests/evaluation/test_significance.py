@@ -1,0 +1,160 @@
+"""The tests are sacreBLEU's own, and say what they should where that is known."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+from sacrebleu.significance import PairedTest
+from scored import corpus, corrupt
+
+from mtformer.config.schema import EvaluationConfig
+from mtformer.errors import ConfigError
+from mtformer.evaluation.scores import MetricName, score
+from mtformer.evaluation.significance import (
+    Counts,
+    PairedTests,
+    describe_tests,
+    estimate,
+    mean_measure,
+    paired_tests,
+    sacrebleu_measure,
+    t_quantile,
+    welch_interval,
+)
+
+REFERENCES = corpus(80)
+GOOD, SIMILAR, BAD = corrupt(REFERENCES, 0.2, 1), corrupt(REFERENCES, 0.22, 2), corrupt(REFERENCES, 0.5, 3)
+METRICS: list[tuple[MetricName, Any]] = [("bleu", BLEU()), ("chrf", CHRF(word_order=2)), ("ter", TER())]
+
+
+def result(name: MetricName, *systems: list[str]) -> PairedTests:
+    measure, counts = sacrebleu_measure(name, EvaluationConfig(), systems, [REFERENCES])
+    return paired_tests(measure, *counts)
+
+
+@pytest.mark.parametrize(("name", "metric"), METRICS)
+def test_as_sacrebleus_own_class(name: MetricName, metric: Any) -> None:
+    measure, counts = sacrebleu_measure(name, EvaluationConfig(), [GOOD, SIMILAR], [REFERENCES])
+    found = paired_tests(measure, *counts)
+    systems = [("a", GOOD), ("b", SIMILAR)]
+    for kind, p in (("bs", found.p_bootstrap), ("ar", found.p_randomisation)):
+        _, expected = PairedTest(systems, {name: metric}, [REFERENCES], test_type=kind)()
+        baseline, other = expected[measure.label]
+        assert p == pytest.approx(other.p_value, abs=1e-12)
+        if kind == "bs":
+            for one, each in zip((baseline, other), counts, strict=True):
+                ours = estimate(measure, each)
+                assert (ours.score, ours.mean) == (one.score, pytest.approx(one.mean, rel=1e-6))
+                assert ((ours.low + ours.high) / 2, (ours.high - ours.low) / 2) == pytest.approx((one.mean, one.ci))
+
+
+@pytest.mark.parametrize("kind", ["bs", "ar"])
+def test_as_sacrebleus_own_command(tmp_path: Path, kind: str) -> None:
+    for name, lines in {"ref": REFERENCES, "good": GOOD, "similar": SIMILAR}.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "good", "similar", f"--paired-{kind}", "-m", "bleu"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    baseline, other = (row["BLEU"] for row in json.loads(done.stdout))
+    measure, counts = sacrebleu_measure("bleu", EvaluationConfig(), [GOOD, SIMILAR], [REFERENCES])
+    found = paired_tests(measure, *counts)
+    assert (baseline["score"], other["score"]) == tuple(measure.score(each) for each in counts)
+    assert other["p_value"] == pytest.approx(found.p_bootstrap if kind == "bs" else found.p_randomisation, abs=1e-12)
+
+
+@pytest.mark.parametrize("config", [EvaluationConfig(), EvaluationConfig(bleu_tokenizer="char", lowercase=True)])
+def test_scores_and_signatures_are_those_of_eval(config: EvaluationConfig) -> None:
+    hypotheses, references = SIMILAR[:30], [REFERENCES[:30], GOOD[:30]]
+    for expected in score(hypotheses, references[0], config, more_references=references[1:]):
+        assert expected.name != "comet"
+        measure, (counts,) = sacrebleu_measure(expected.name, config, [hypotheses], references)
+        assert measure.score(counts) == pytest.approx(expected.value, abs=1e-9)
+        assert (measure.label, measure.signature) == (expected.label, expected.signature)
+
+
+@pytest.mark.parametrize("name", ["bleu", "chrf", "ter"])
+def test_a_much_better_system_is_significant_and_the_order_does_not_matter(name: MetricName) -> None:
+    found = result(name, GOOD, BAD)
+    assert found.p_bootstrap < 0.002
+    assert found.p_randomisation < 0.001
+    assert result(name, BAD, GOOD) == found
+
+
+def test_systems_that_say_the_same_or_nearly_are_not_different() -> None:
+    assert result("bleu", GOOD, list(GOOD)) == PairedTests(1.0, 1.0)
+    # Nothing right in either: BLEU is 0 however they are mixed.
+    assert result("bleu", ["x"] * 80, ["y z"] * 80) == PairedTests(1.0, 1.0)
+    # One sentence that differs: swapping it or not makes the same difference, so chance always does.
+    one = [BAD[0], *GOOD[1:]]
+    assert one != GOOD
+    assert result("bleu", GOOD, one).p_randomisation == 1.0
+    # Three that are all worse: 2 of the 8 ways to swap them are as far apart.
+    three = [*BAD[:3], *GOOD[3:]]
+    assert result("bleu", GOOD, three).p_randomisation == pytest.approx(0.25, abs=0.02)
+
+
+def test_several_seeds_that_say_the_same_prove_no_more_than_one() -> None:
+    measure, (a, b) = sacrebleu_measure("bleu", EvaluationConfig(), [GOOD, SIMILAR], [REFERENCES])
+
+    def times(counts: Counts, number: int) -> Counts:
+        return np.sum([counts] * number, axis=0)
+
+    assert measure.score(times(a, 3)) == pytest.approx(measure.score(a))
+    once, thrice = paired_tests(measure, a, b), paired_tests(measure, times(a, 3), times(b, 3))
+    assert thrice.p_randomisation == pytest.approx(once.p_randomisation, abs=0.02)
+    assert thrice.p_bootstrap == pytest.approx(once.p_bootstrap, abs=0.02)
+    assert estimate(measure, times(a, 3)).low == pytest.approx(estimate(measure, a).low, abs=0.1)
+
+
+def test_the_seed_is_sacrebleus_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = result("bleu", GOOD, SIMILAR)
+    assert result("bleu", GOOD, SIMILAR) == before
+    assert describe_tests() == "bs:1000|ar:10000|seed:12345"
+    monkeypatch.setenv("SACREBLEU_SEED", "7")
+    assert result("bleu", GOOD, SIMILAR) != before
+    assert describe_tests() == "bs:1000|ar:10000|seed:7"
+    for wrong in ("x", "0", "-3", ""):
+        monkeypatch.setenv("SACREBLEU_SEED", wrong)
+        with pytest.raises(ConfigError, match=f"SACREBLEU_SEED is '{wrong}'; give a number from 1, or none"):
+            result("bleu", GOOD, SIMILAR)
+
+
+def test_a_mean_of_sentence_scores_is_tested_too() -> None:
+    draw = np.random.default_rng(0)
+    low, high = draw.normal(0.7, 0.1, 200), draw.normal(0.8, 0.1, 200)
+    measure, (a, b) = mean_measure("model:x", [low.tolist(), high.tolist()])
+    assert (measure.name, measure.label, measure.signature) == ("comet", "COMET", "model:x")
+    assert measure.score(a) == pytest.approx(low.mean())
+    assert paired_tests(measure, a, b).p_randomisation < 0.001
+    found, half = estimate(measure, a), 1.96 * low.std(ddof=1) / math.sqrt(200)
+    assert (found.low, found.high) == pytest.approx((low.mean() - half, low.mean() + half), abs=0.003)
+
+
+# From printed tables of Student's t.
+@pytest.mark.parametrize(("freedom", "expected"), [
+    (1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (10, 2.228), (30, 2.042), (120, 1.980),
+])  # fmt: skip
+def test_quantiles_of_t(freedom: float, expected: float) -> None:
+    assert t_quantile(0.975, freedom) == pytest.approx(expected, abs=6e-4)
+
+
+def test_welch_is_student_where_variances_and_numbers_are_equal() -> None:
+    a, b = [1.0, 2.0, 3.0], [11.0, 12.0, 13.0]
+    half = 2.776445 * math.sqrt(2 / 3)
+    assert welch_interval(a, b) == pytest.approx((10 - half, 10 + half), abs=1e-5)
+    low, high = welch_interval(b, a)
+    assert (low, high) == pytest.approx((-10 - half, -10 + half), abs=1e-5)
+    assert welch_interval([1.0, 1.0], [2.0, 2.0]) == (1.0, 1.0)
+
+
+def test_welch_covers_the_truth_as_often_as_it_says() -> None:
+    draw = np.random.default_rng(0)
+    intervals = [welch_interval(draw.normal(0, 1, 3).tolist(), draw.normal(5, 3, 4).tolist()) for _ in range(600)]
+    assert np.mean([low < 5 < high for low, high in intervals]) == pytest.approx(0.95, abs=0.025)
