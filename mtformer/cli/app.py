@@ -20,6 +20,8 @@ from mtformer.cli.eval_command import evaluate
 from mtformer.cli.export_command import export
 from mtformer.cli.import_command import import_model
 from mtformer.cli.output import error_lines, flush_or_discard_stdout, set_up_logging, use_utf8
+from mtformer.cli.plot_command import plot
+from mtformer.cli.report_command import report
 from mtformer.cli.score_command import score
 from mtformer.cli.train_command import TrainCommand, train
 from mtformer.cli.translate_command import translate
@@ -93,6 +95,8 @@ app.command("translate")(with_decoding_options(translate))
 app.command("score")(score)
 app.command("eval")(with_decoding_options(evaluate))
 app.command("compare")(compare)
+app.command("report")(report)
+app.command("plot")(plot)
 app.command("average")(average)
 app.command("export")(export)
 app.command("import")(import_model)

@@ -95,6 +95,10 @@ def train(
         raise ConfigError(f"{' and '.join(given)} exclude each other; give one of them")
     loaded = load_config(config, overrides or [])
     run_dir = run_dir or Path("runs") / config.stem
+    if loaded.config.training.report:
+        from mtformer.page import require_matplotlib
+
+        require_matplotlib("training.report")
     if dry_run:
         _dry_run(loaded.config, run_dir)
     elif verify_resume:
@@ -110,6 +114,7 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
     from mtformer.cli.eval_command import config_sets, evaluate_sets
     from mtformer.cli.output import log_to_file
     from mtformer.cli.progress import TrainingProgress
+    from mtformer.cli.report_command import report
     from mtformer.decoding.translator import Translator
     from mtformer.experiment.train import train_experiment
     from mtformer.rundir import RunDir
@@ -136,6 +141,8 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
     typer.echo(f"{word} at step {steps} ({position.seconds / 60:.1f} minutes): {run_dir}", err=True)
     if config.data.test:
         evaluate_sets(run_dir, config_sets(run_dir), Translator.load(run_dir, device=config.training.device))
+    if config.training.report:
+        report([run_dir])
 
 
 def _dry_run(config: "Config", run_dir: Path) -> None:

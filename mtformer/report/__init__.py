@@ -1,0 +1,1 @@
+"""What came of runs, as a page and as figures."""

@@ -1,0 +1,75 @@
+"""`mtformer report`, and `training.report`; what stands in a report is in tests/report."""
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import pytest
+from program import invoke
+
+
+@pytest.fixture
+def no_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *arguments: Any, **named: Any) -> Any:
+        if name.split(".")[0] == "matplotlib":
+            raise ImportError(name)
+        return real(name, *arguments, **named)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+
+
+def test_of_one_run_it_lies_in_the_run(run: Path) -> None:
+    result = invoke("report", run)
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"report: {run}/report.html\n")
+    text = (run / "report.html").read_text(encoding="utf-8")
+    for part in ("curves", "scores", "samples", "sentences", "attention", "speed", "data", "parameters", "config"):
+        assert f'<section id="{part}">' in text
+    assert "Not shown" not in text
+
+
+def test_of_several_runs_it_lies_here(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke("report", run, run).stderr == "report: report.html\n"
+    assert "run (2)" in Path("report.html").read_text(encoding="utf-8")
+
+
+def test_out_names_the_file(run: Path, tmp_path: Path) -> None:
+    result = invoke("report", run, "--out", tmp_path / "new" / "page.html")
+    assert result.exit_code == 0, result.stderr
+    assert (tmp_path / "new" / "page.html").is_file()
+    assert not (run / "report.html").exists()
+
+
+def test_training_writes_it_at_the_end(run: Path, corpus: Path) -> None:
+    command = ["train", corpus / "small.yaml", "training.max_steps=16", "--run-dir", run, "--resume"]
+    assert invoke(*command).exit_code == 0
+    assert not (run / "report.html").exists()
+    result = invoke(*command[:3], "training.report=true", *command[3:])
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.endswith(f"report: {run}/report.html\n")
+    text = (run / "report.html").read_text(encoding="utf-8")
+    assert 'class="state finished"' in text
+    assert "step 16 of 16" in text
+
+
+def test_what_cannot_be_is_one_line(run: Path, tmp_path: Path) -> None:
+    for arguments, told in (
+        ((tmp_path / "none",), f"{tmp_path}/none: not a run directory or bundle"),
+        ((run, "--out", tmp_path), f"{tmp_path}: is a folder; give the HTML file a name"),
+    ):
+        result = invoke("report", *arguments)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.startswith(f"error: {told}")
+        assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.usefixtures("no_matplotlib")
+def test_without_matplotlib_nothing_begins(run: Path, corpus: Path, tmp_path: Path) -> None:
+    train = ("train", corpus / "small.yaml", "training.report=true", "--run-dir", tmp_path / "new")
+    for command, what in ((("report", run), "a report"), (train, "training.report")):
+        result = invoke(*command)
+        assert result.exit_code == 2
+        assert result.stderr == f"error: {what} needs matplotlib: pip install 'mtformer[report]'\n"
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,104 @@
+"""The tables of a report."""
+
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+from small_run import begin_run, write_history
+
+from mtformer.config.loading import load_config
+from mtformer.experiment.state import RunState
+from mtformer.model.transformer import Transformer
+from mtformer.report import sections
+from mtformer.report.parameters import parameters
+from mtformer.report.reading import ReadRun, read_run
+from mtformer.text.tokenizer import TokenizerPair
+
+
+def rows(html: str) -> list[list[str]]:
+    """The cells of all rows as text."""
+    return [
+        [unescape(re.sub(r"<[^>]*>", "", cell)) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)]
+        for row in re.findall(r"<tr>(.*?)</tr>", html)
+    ]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> ReadRun:
+    run = begin_run(tmp_path / "run", patience=7)
+    write_history(run)
+    return read_run(run.path, "run")
+
+
+def test_values_that_are_not_the_default_come_first(read: ReadRun) -> None:
+    html = sections.config(read)
+    changed, all_values = html.split("<details>")
+    assert ["training.patience", "7", "null"] in rows(changed)
+    assert ["model.d_model", "16", "512"] in rows(changed)
+    assert ["data.src_lang", "en", "–"] in rows(changed)
+    assert not any(row[0] == "training.seed" for row in rows(changed))
+    assert ["training.seed", "1", "default"] in rows(all_values)
+    assert ["training.patience", "7", "set"] in rows(all_values)
+    assert len(rows(all_values)) == 1 + len(load_config(read.run.config).origins)
+
+
+def test_what_an_older_file_does_not_hold_is_told(read: ReadRun) -> None:
+    text = read.run.config.read_text()
+    read.run.config.write_text("".join(f"{line}\n" for line in text.splitlines() if "clip_norm" not in line))
+    html = sections.config(read_run(read.run.path, "run"))
+    assert ["training.clip_norm", "1.0", "default, not in the file"] in rows(html)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(0.4, "0 s"), (89, "89 s"), (90, "2 min"), (3599, "60 min"), (5400, "1.5 h"), (360000, "100.0 h")],
+)
+def test_durations(seconds: float, told: str) -> None:
+    assert sections.duration(seconds) == told
+
+
+def test_time_in_steps_and_what_is_left(read: ReadRun) -> None:
+    assert sections.training_seconds(read) == pytest.approx(30.0)  # 60 steps of half a second
+    running = ReadRun("run", read.run, RunState("running", 60, 180), read.loaded, read.records)
+    table = dict(rows(sections.speed(running)))
+    assert table["time in steps, validations not counted"] == "30 s"
+    assert table["left"] == "about 60 s, and the validations"
+    assert table["tokens per second, source and target, median"] == "1,032"
+    assert table["memory, most"] == "1.50 GB"
+    assert "left" not in dict(rows(sections.speed(read)))
+
+
+def test_parameters_are_grouped_by_layer_and_add_up(read: ReadRun) -> None:
+    assert read.config is not None
+    tokenizers = TokenizerPair.load(read.run.tokenizer)
+    size = tokenizers.src.vocab_size
+    model = Transformer(read.config.model, size, size)
+    found = rows(parameters(read.config.model, tokenizers))[1:]
+    numbers = [int(row[3].replace(",", "")) for row in found]
+    assert numbers[-1] == sum(numbers[:-1]) == sum(each.numel() for each in model.parameters())
+    assert found[-1][4] == f"{4 * numbers[-1] / 1e6:.2f}"
+    names = {re.sub(r"\.\d+\.", ".*.", name, count=1) for name, _ in model.named_parameters()}
+    assert {row[0] for row in found[:-1]} == names
+    assert ["tgt_embedding", f"{size} × 16", "1", f"{16 * size:,}", f"{64 * size / 1e6:.2f}"] in found
+
+
+def test_data_of_several_corpora_are_columns(read: ReadRun) -> None:
+    one = {"read": 5, "kept": 4, "left_out": {"duplicate": 1}, "tokens": {"src": 8, "tgt": 12}}
+    whole = {**one, "read": 10, "kept": 8, "corpora": {"a <b>": one, "c": {**one, "left_out": {}}}}
+    unread: list[str] = []
+    found = rows(sections.data(ReadRun("run", read.run, read.state, None, data_report=whole), unread))
+    assert unread == []
+    assert found[0] == ["", "all", "a <b>", "c"]
+    assert ["pairs read", "10", "5", "5"] in found
+    assert ["left out: duplicate", "1", "1", "–"] in found
+    assert ["target tokens a line", "1.5", "3.0", "3.0"] in found
+
+
+def test_commands_can_be_pasted(read: ReadRun, tmp_path: Path) -> None:
+    renamed = read.run.path.rename(tmp_path / "a run's")
+    text = unescape(re.sub(r"<[^>]*>", "\n", sections.commands(read_run(renamed, "run"))))
+    quoted = "'" + str(renamed).replace("'", "'\"'\"'")
+    assert f"mtformer train {quoted}/config.yaml' --run-dir {quoted}-again'" in text
+    for command in ("reproduce", "eval", "report"):
+        assert f"mtformer {command} {quoted}'" in text
