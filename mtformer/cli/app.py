@@ -23,6 +23,7 @@ from mtformer.cli.output import error_lines, flush_or_discard_stdout, set_up_log
 from mtformer.cli.plot_command import plot
 from mtformer.cli.report_command import report
 from mtformer.cli.score_command import score
+from mtformer.cli.serve_command import serve
 from mtformer.cli.train_command import TrainCommand, train
 from mtformer.cli.translate_command import translate
 from mtformer.errors import LostProcessError, MtformerError
@@ -95,6 +96,7 @@ app.command("translate")(with_decoding_options(translate))
 app.command("score")(score)
 app.command("eval")(with_decoding_options(evaluate))
 app.command("compare")(compare)
+app.command("serve")(with_decoding_options(serve))
 app.command("report")(report)
 app.command("plot")(plot)
 app.command("average")(average)

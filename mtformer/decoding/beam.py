@@ -14,7 +14,7 @@ from torch import Tensor
 from mtformer.config.schema import Stopping
 from mtformer.decoding.limits import Limits
 from mtformer.decoding.protocol import Cache, CacheT, Decodable, Hypothesis, MemoryT, to_hypotheses
-from mtformer.decoding.rules import LengthBounds, Rule, Step, apply
+from mtformer.decoding.rules import LengthBounds, Rule, Step, Watch, apply
 from mtformer.decoding.topk import Exact, top_candidates
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
@@ -75,6 +75,7 @@ def beam_search(
     num_groups: int = 1,
     early_stopping: Stopping = "ended",
     start: int = BOS,
+    watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
     """The best translations of each sentence that a beam of `beam_size` finds, best first, at most `beam_size`.
 
@@ -98,6 +99,7 @@ def beam_search(
         num_groups: each group of beams is a search of its own, `beam_size` / `num_groups` wide.
         early_stopping: `ended`, `certain` or `estimate`, see above.
         start: what the decoder starts with.
+        watch: called at each step, the living beams of a unit best first.
     """
     bounds = LengthBounds(*limits.bounds(src_lengths_B))
     B, R, max_steps = src_BS.size(0), beam_size // num_groups, bounds.longest_max + 1
@@ -109,6 +111,8 @@ def beam_search(
         own_URV = log_probs(logits_NV, R)
         exact = None if rules else correction(cache, logits_NV, R)
         step = apply(rules, bounds, Step(own_URV, own_URV, beams.tokens_URT[..., :position], beams.sentence_U, exact))
+        if watch is not None:
+            watch(step)
         candidates = choose(step, beams.score_UR, 2 * R)
         own_UK = own_URV.flatten(1).gather(1, candidates.beam_UK * own_URV.size(2) + candidates.token_UK)
         beams.end(candidates, own_UK, position)

@@ -5,7 +5,7 @@ B sentences, S source length, T target length.
 
 import copy
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -19,7 +19,15 @@ from mtformer.decoding.ensemble import Ensemble
 from mtformer.decoding.limits import Limits
 from mtformer.decoding.protocol import Decodable, Hypothesis
 from mtformer.decoding.required import Phrase, RequiredPhrases
-from mtformer.decoding.rules import ForbiddenPhrases, NoRepeatedNgrams, Prefixes, RepetitionPenalty, Rule
+from mtformer.decoding.rules import (
+    ForbiddenPhrases,
+    NoRepeatedNgrams,
+    Prefixes,
+    RepetitionPenalty,
+    Rule,
+    Step,
+    Watch,
+)
 from mtformer.decoding.scorer import attention_of_targets, pad, score_targets
 from mtformer.decoding.stepwise import Sampling, greedy, sample
 from mtformer.errors import DeviceError
@@ -38,12 +46,14 @@ class Request:
         key: the place of its line in the user's input, for samples.
         prefix: ids that the translation begins with.
         required: ids of phrases that it must hold.
+        watch: called at each step of our own search with the ids of what is best so far, from the thread that searches.
     """
 
     source: Sequence[int]
     key: int = 0
     prefix: Sequence[int] = ()
     required: Sequence[Phrase] = ()
+    watch: Callable[[list[int]], object] | None = None
 
 
 class Engine(Protocol):
@@ -159,7 +169,7 @@ class OwnEngine:
         limits = Limits.of(settings, reserved, self.max_positions - 1)
         most = limits.bounds(src[1])[1].tolist()
         rules = _rules(requests, settings, forbidden, device)
-        alpha = settings.length_penalty
+        alpha, watch = settings.length_penalty, _watch(requests)
         if settings.draws:
             sampling = Sampling(
                 num_samples=settings.num_rows,
@@ -169,14 +179,14 @@ class OwnEngine:
                 top_k=settings.top_k,
                 top_p=settings.top_p,
             )
-            return _marked(sample(self.model, *src, limits, sampling, alpha, rules, start), most)
+            return _marked(sample(self.model, *src, limits, sampling, alpha, rules, start, watch), most)
         choose: Chooser = likeliest
         if settings.beam_groups > 1:
             choose = Diverse(settings.beam_groups, settings.diversity_penalty)
         if any(request.required for request in requests):
             choose = RequiredPhrases([request.required for request in requests]).choose
         elif settings.beam_size == 1:
-            return _marked([[one] for one in greedy(self.model, *src, limits, alpha, rules, start)], most)
+            return _marked([[one] for one in greedy(self.model, *src, limits, alpha, rules, start, watch)], most)
         n_bests = beam_search(
             self.model,
             *src,
@@ -188,6 +198,7 @@ class OwnEngine:
             num_groups=settings.beam_groups,
             early_stopping=settings.early_stopping,
             start=start,
+            watch=watch,
         )
         return _marked(n_bests, most)
 
@@ -198,6 +209,23 @@ def _marked(n_bests: list[list[Hypothesis]], most: list[int]) -> list[list[Hypot
         [replace(one, at_limit=True) if len(one.tokens) >= longest else one for one in n_best]
         for n_best, longest in zip(n_bests, most, strict=True)
     ]
+
+
+def _watch(requests: Sequence[Request]) -> Watch | None:
+    """Tells those requests that are watched what the first beam of their first unit has."""
+    if all(request.watch is None for request in requests):
+        return None
+
+    def watch(step: Step) -> None:
+        first: dict[int, int] = {}
+        for unit, sentence in enumerate(step.sentence_U.tolist()):
+            first.setdefault(sentence, unit)
+        for sentence, unit in first.items():
+            tell = requests[sentence].watch
+            if tell is not None:
+                tell(step.history_URt[unit, 0].tolist())
+
+    return watch
 
 
 def _rules(

@@ -1,11 +1,11 @@
 """From lines to what is searched for: sentences in ids, with the prefixes and phrases that were asked for."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from mtformer.decoding.engine import Request
-from mtformer.decoding.long_lines import split_line
+from mtformer.decoding.long_lines import join_lines, split_line
 from mtformer.decoding.required import Phrase
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import EOS, UNK, Tokenizer, TokenizerPair
@@ -80,6 +80,27 @@ def make_parts(
                 is_first = False
             before = text
     return parts
+
+
+def watched(parts: Sequence[Part], watch: Sequence[Callable[[str], object] | None], tokenizer: Tokenizer) -> list[Part]:
+    """The parts; search tells of each to the watcher of its line, which is called with all that the line has so far."""
+    so_far: dict[int, list[str]] = {}
+
+    def watching(part: Part) -> Part:
+        tell = watch[part.line]
+        if tell is None:
+            return part
+        texts = so_far.setdefault(part.line, [])
+        place = len(texts)
+        texts.append("")
+
+        def told(tokens: list[int]) -> None:
+            texts[place] = one_line(tokenizer.decode([tokens])[0])
+            tell(join_lines(texts))
+
+        return replace(part, request=replace(part.request, watch=told))
+
+    return [watching(part) for part in parts]
 
 
 def check_prefixes(

@@ -33,6 +33,8 @@ class Step:
 
 
 Rule = Callable[[Step], None]
+Watch = Callable[[Step], object]
+"""What gets to see each step of a search, and changes nothing."""
 
 
 def apply(rules: Sequence[Rule], bounds: "LengthBounds", step: Step) -> Step:

@@ -13,7 +13,7 @@ from torch import Tensor
 from mtformer.decoding.beam import correction, log_probs, may_leave
 from mtformer.decoding.limits import Limits
 from mtformer.decoding.protocol import CacheT, Decodable, Hypothesis, MemoryT, to_hypotheses
-from mtformer.decoding.rules import LengthBounds, Rule, Step, apply
+from mtformer.decoding.rules import LengthBounds, Rule, Step, Watch, apply
 from mtformer.decoding.topk import top_candidates
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
@@ -45,6 +45,7 @@ def greedy(
     length_penalty: float = 1.0,
     rules: Sequence[Rule] = (),
     start: int = BOS,
+    watch: Watch | None = None,
 ) -> list[Hypothesis]:
     """The most probable token at each step, for each sentence of the batch.
 
@@ -56,13 +57,14 @@ def greedy(
         length_penalty: alpha of `Hypothesis.score`; it does not change the translation.
         rules: what else may not come, or costs more.
         start: what the decoder starts with.
+        watch: called at each step.
     """
 
     def most_probable(step: Step, _: Tensor, __: int) -> Tensor:
         zero_M1 = step.log_prob_URV.new_zeros(step.log_prob_URV.shape[:2])
         return top_candidates(step.log_prob_URV, zero_M1, 1, step.exact)[2].squeeze(1)
 
-    return _grow(model, src_BS, src_lengths_B, limits, length_penalty, rules, 1, most_probable, start)
+    return _grow(model, src_BS, src_lengths_B, limits, length_penalty, rules, 1, most_probable, start, watch)
 
 
 def sample(
@@ -74,6 +76,7 @@ def sample(
     length_penalty: float = 1.0,
     rules: Sequence[Rule] = (),
     start: int = BOS,
+    watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
     """`num_samples` translations of each sentence, drawn from the model's distribution, in the order of drawing.
 
@@ -93,7 +96,7 @@ def sample(
         log_prob_MV = step.log_prob_URV.squeeze(1)
         return draw_tokens(log_prob_MV, uniform_M, sampling.temperature, sampling.top_k, sampling.top_p)
 
-    hypotheses = _grow(model, src_BS, src_lengths_B, limits, length_penalty, rules, C, draw, start)
+    hypotheses = _grow(model, src_BS, src_lengths_B, limits, length_penalty, rules, C, draw, start, watch)
     return [hypotheses[i : i + C] for i in range(0, len(hypotheses), C)]
 
 
@@ -134,6 +137,7 @@ def _grow(
     C: int,
     choose: Choose,
     start: int,
+    watch: Watch | None,
 ) -> list[Hypothesis]:
     """C translations of each sentence, those of one sentence together."""
     bounds = LengthBounds(*limits.bounds(src_lengths_B))
@@ -149,6 +153,8 @@ def _grow(
         own_M1V = log_probs(logits_MV, 1)
         exact = None if rules else correction(cache, logits_MV, 1)
         step = Step(own_M1V, own_M1V, tokens_NT[row_M, :position].unsqueeze(1), row_M // C, exact)
+        if watch is not None:
+            watch(step)
         token_M = choose(apply(rules, bounds, step), row_M, position).masked_fill(done_M, PAD)
         own_M = own_M1V.squeeze(1).gather(1, token_M.unsqueeze(1)).squeeze(1)
         tokens_NT[row_M, position] = token_M

@@ -30,6 +30,7 @@ from mtformer.decoding.parts import (
     forbidden_phrases,
     make_parts,
     one_line,
+    watched,
 )
 from mtformer.decoding.phrases import SPACE, automaton, over_vocabulary, piece_bytes
 from mtformer.decoding.protocol import Hypothesis
@@ -149,6 +150,7 @@ class Translator:
         attention: bool = False,
         first_line: int = 0,
         progress: Callable[[int], object] | None = None,
+        watch: Sequence[Callable[[str], object] | None] | None = None,
         **settings: Any,
     ) -> list[Translation]:
         """Translates lines; a blank one stays blank.
@@ -164,6 +166,8 @@ class Translator:
             attention: whether to give `Translation.attention`.
             first_line: the number of the first line in the user's input, for samples.
             progress: called with the number of lines that were done since its last call.
+            watch: one a line, or None for a line: called at each step with the best translation so far, which may
+                change its mind; from the threads that search, of which there may be several.
             **settings: keys of the `decoding` section that differ.
 
         Raises:
@@ -180,6 +184,8 @@ class Translator:
         must_not = forbidden_phrases(forbidden, tgt)
         wanted, most = (tokens - len(self.engine.asked.tags) for tokens in (self.wanted_tokens, self.most_tokens))
         parts = make_parts(lines, begins, phrases, self.tokenizers, wanted, most, first_line)
+        if watch is not None:
+            parts = watched(parts, watch, tgt)
         with _evaluating(self.models):
             found = self._search_all(parts, len(lines), decoding, must_not, attention, progress)
         n_bests: list[list[list[Translation]]] = [[] for _ in lines]

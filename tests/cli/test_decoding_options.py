@@ -19,7 +19,7 @@ def test_the_copy_of_the_schema_is_true() -> None:
         assert kind == hints[key] or kind in get_args(hints[key]), key
 
 
-@pytest.mark.parametrize("command", ["translate", "eval"])
+@pytest.mark.parametrize("command", ["translate", "eval", "serve"])
 def test_each_is_in_the_help(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     shown = invoke(command, "--help").stdout

@@ -1,0 +1,63 @@
+"""`mtformer serve`: a page and an API on this machine."""
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mtformer.cli.eval_command import CHECKPOINT_HELP, ENSEMBLE_HELP, PRECISION_HELP
+
+log = logging.getLogger("mtformer")
+DEBUG = "MTFORMER_DEBUG"
+KEY_HELP = "What requests must name as api_key; needed with a --host that other machines reach."
+
+
+def serve(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run directory or bundle; several are an ensemble.", show_default=False)
+    ],
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all of this machine's.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: one that is free.")] = 8000,
+    api_key: Annotated[str | None, typer.Option(help=KEY_HELP, envvar="MTFORMER_API_KEY", show_default=False)] = None,
+    max_characters: Annotated[int, typer.Option(min=1, help="Longest text of a request.")] = 5000,
+    most_waiting: Annotated[
+        int, typer.Option("--queue", min=1, help="Requests that may wait; one more is told to come again.")
+    ] = 200,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    precision: Annotated[str, typer.Option(help=PRECISION_HELP)] = "fp32",
+    checkpoint: Annotated[
+        list[str] | None, typer.Option(help=CHECKPOINT_HELP + ENSEMBLE_HELP, show_default=False)
+    ] = None,
+    *,
+    settings: dict[str, Any],
+) -> None:
+    """Serve a model: a page to translate on, and an API in the form of LibreTranslate's.
+
+    Ctrl-C ends it, with exit code 0.
+    """
+    from mtformer.errors import ConfigError
+    from mtformer.serving.server import is_local, listen, make_server, require_packages, url
+
+    require_packages()
+    with listen(host, port) as sock:
+        if not api_key and not is_local(sock):
+            raise ConfigError(
+                f"--host {host} can be reached from other machines; give a key with --api-key or MTFORMER_API_KEY, "
+                "or leave --host out"
+            )
+        from mtformer.decoding.translator import Translator, override
+        from mtformer.serving.api import create_app
+        from mtformer.serving.guard import LOCAL_HOSTS
+
+        translator = Translator.load(runs, checkpoint or None, device, precision)
+        translator.decoding = override(translator.decoding, **settings)
+        names = LOCAL_HOSTS | {host.lower()} if is_local(sock) else None
+        title = ", ".join(run.resolve().name for run in runs)
+        app = create_app(translator, title, max_characters, most_waiting, api_key or None, names)
+        log.info("%s translates with %s; Ctrl-C ends it", url(sock), ", ".join(map(str, runs)))
+        # Ctrl-C is how a server is meant to end.
+        with contextlib.suppress(KeyboardInterrupt):
+            make_server(app, os.environ.get(DEBUG, "0") not in ("", "0")).run(sockets=[sock])

@@ -1,0 +1,123 @@
+"""`mtformer serve`."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from program import invoke
+from typer.testing import Result
+
+from mtformer.decoding.translator import Translator
+
+ADDRESS = re.compile(r"(http://127\.0\.0\.1:\d+) translates with .*; Ctrl-C ends it\n")
+
+
+@pytest.fixture
+def run(trained: tuple[Path, Result]) -> Path:
+    """The finished run, which no test here changes."""
+    return trained[0]
+
+
+@contextlib.contextmanager
+def server(*arguments: object, **environment: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """A process of `mtformer serve` on a free port, and its address."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mtformer", *map(str, arguments), "--port", "0"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment},
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        found = ADDRESS.fullmatch(process.stderr.readline())
+        assert found is not None
+        yield process, found[1]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def ask(address: str, **fields: object) -> dict[str, object]:
+    kind = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{address}/translate", json.dumps(fields).encode(), kind)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def test_it_translates_until_ctrl_c_and_says_one_line(run: Path) -> None:
+    expected = Translator.load(run, device="cpu").translate(["The man sleeps."], beam_size=1)[0].text
+    with server("serve", run, "--beam-size", 1, "--device", "cpu") as (process, address):
+        assert ask(address, q="The man sleeps.", source="en", target="de") == {"translatedText": expected}
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_debug_logs_requests_to_stderr_and_the_key_may_be_in_the_environment(run: Path) -> None:
+    with server("--debug", "serve", run, MTFORMER_API_KEY="s3cret") as (process, address):
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            ask(address, q="The man sleeps.", source="en", target="de")
+        assert ask(address, q="", source="en", target="de", api_key="s3cret") == {"translatedText": ""}
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "")
+    assert '"POST /translate HTTP/1.1" 403' in err
+    assert '"POST /translate HTTP/1.1" 200' in err
+    assert "s3cret" not in err
+
+
+def test_a_port_in_use_is_one_line(run: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = invoke("serve", run, "--port", port)
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"error: port {port} of 127.0.0.1 is in use; choose another with --port, or 0 for one that is free\n"
+    )
+
+
+def test_other_machines_need_a_key(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in ((), ("--api-key", "")):
+        result = invoke("serve", run, "--host", "0.0.0.0", "--port", 0, *key)
+        assert result.exit_code == 2
+        assert result.stderr == (
+            "error: --host 0.0.0.0 can be reached from other machines; give a key with --api-key or MTFORMER_API_KEY, "
+            "or leave --host out\n"
+        )
+
+
+@pytest.mark.parametrize("package", ["fastapi", "uvicorn"])
+def test_the_missing_extra_is_one_line(run: Path, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    result = invoke("serve", run, "--port", 0)
+    assert result.exit_code == 2
+    assert result.stderr == "error: `mtformer serve` needs FastAPI and uvicorn: pip install 'mtformer[serve]'\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--host", "no.such.host.invalid"], "--host no.such.host.invalid: not the name or address of a machine"),
+        (["--beam-size", "0"], "decoding.beam_size: "),
+        (["--checkpoint", "77"], "77"),
+    ],
+)
+def test_mistakes_are_one_line(run: Path, arguments: list[str], message: str) -> None:
+    result = invoke("serve", run, "--port", 0, *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_folder_that_is_no_run_is_told(tmp_path: Path) -> None:
+    result = invoke("serve", tmp_path, "--port", 0)
+    assert result.exit_code == 2
+    assert "not a run directory or bundle" in result.stderr

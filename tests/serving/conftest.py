@@ -1,0 +1,60 @@
+"""Translators over bundles of random weights, and applications of them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fastapi.testclient import TestClient
+from served import make_bundle
+
+from mtformer.decoding.translator import Translator
+from mtformer.serving.api import create_app
+from mtformer.serving.guard import LOCAL_HOSTS
+
+Start = Callable[..., TestClient]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(_few_threads: None) -> None:
+    torch.set_num_threads(1)  # The models here are too small for two.
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """English to German."""
+    return make_bundle(tmp_path_factory.mktemp("bundles") / "one")
+
+
+@pytest.fixture(scope="session")
+def translator(bundle: Path) -> Translator:
+    return Translator.load(bundle, device="cpu")
+
+
+@pytest.fixture(scope="session")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Translator:
+    """English to German and back."""
+    tags = {"both_directions": True, "language_tags": "source"}
+    return Translator.load(make_bundle(tmp_path_factory.mktemp("bundles") / "both", **tags), device="cpu")
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """A client of a new application."""
+    with ExitStack() as stack:
+
+        def make(translator: Translator, **changes: Any) -> TestClient:
+            settings = {"max_characters": 300, "most_waiting": 10, "hosts": LOCAL_HOSTS, **changes}
+            app = create_app(translator, "tiny", **settings)
+            client = TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
+            return stack.enter_context(client)
+
+        yield make
+
+
+@pytest.fixture
+def client(start: Start, translator: Translator) -> TestClient:
+    """English to German, no key."""
+    return start(translator)

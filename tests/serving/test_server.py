@@ -1,0 +1,98 @@
+"""A real server, under load, and the addresses that it may have."""
+
+import asyncio
+import socket
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+from served import alone, recorded, run_async, serving, some_lines
+
+from mtformer.decoding.translator import Translator
+from mtformer.errors import ConfigError
+from mtformer.serving import server
+from mtformer.serving.server import is_local, listen, require_packages, url
+
+NUM_REQUESTS = 100
+
+
+def test_a_hundred_requests_at_a_time_have_each_their_own_translation(translator: Translator) -> None:
+    mine, calls = recorded(translator)
+    lines = some_lines(NUM_REQUESTS, seed=7)
+    expected = [one.text for one in translator.translate(lines)]
+    assert expected[:5] == [alone(translator, line) for line in lines[:5]]
+    assert len(set(expected)) > NUM_REQUESTS / 2
+
+    async def ask_all(place: str) -> list[httpx.Response]:
+        limits = httpx.Limits(max_connections=NUM_REQUESTS)
+        async with httpx.AsyncClient(base_url=place, limits=limits, timeout=60) as client:
+            asked = [{"q": line, "source": "en", "target": "de"} for line in lines]
+            return list(await asyncio.gather(*(client.post("/translate", json=fields) for fields in asked)))
+
+    with serving(mine) as place:
+        answers = run_async(ask_all(place))
+    assert {answer.status_code for answer in answers} == {200}
+    assert [answer.json()["translatedText"] for answer in answers] == expected
+    assert sorted(line for some in calls for line in some) == sorted(lines)
+    assert len(calls) < NUM_REQUESTS / 4, "requests were not translated together"
+
+
+def test_who_still_waits_when_the_server_ends_is_told(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "GRACE_SECONDS", 0.1)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(_: object) -> None:
+        begun.set()
+        assert go_on.wait(20)
+
+    with ThreadPoolExecutor(1) as pool:
+        with serving(recorded(translator, hold)[0]) as place:
+            fields = {"q": "a dog", "source": "en", "target": "de"}
+            asked = pool.submit(httpx.post, f"{place}/translate", json=fields, timeout=60)
+            assert begun.wait(20)
+            threading.Timer(1.0, go_on.set).start()
+        answer = asked.result(20)
+    assert (answer.status_code, answer.json()) == (503, {"error": "the server ends"})
+
+
+def test_a_port_in_use_is_told() -> None:
+    with listen("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port {port} of 127.0.0.1 is in use; choose another with --port"):
+            listen("127.0.0.1", port)
+    with listen("127.0.0.1", port) as again:
+        assert url(again) == f"http://127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "a..b", "192.0.2.1"])
+def test_an_address_that_is_not_ours_is_told(host: str) -> None:
+    with pytest.raises(ConfigError, match=f"--host {host}: not "):
+        listen(host, 0)
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"), [("127.0.0.1", True), ("localhost", True), ("127.1.2.3", True), ("0.0.0.0", False)]
+)
+def test_who_can_reach_an_address(host: str, expected: bool) -> None:
+    with listen(host, 0) as sock:
+        assert is_local(sock) == expected
+
+
+def test_an_address_of_ipv6_is_written_in_brackets() -> None:
+    if not socket.has_ipv6:
+        pytest.skip("this machine has no IPv6")
+    try:
+        sock = listen("::1", 0)
+    except ConfigError:
+        pytest.skip("this machine has no IPv6")
+    with sock:
+        assert is_local(sock)
+        assert url(sock) == f"http://[::1]:{sock.getsockname()[1]}"
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    with pytest.raises(ConfigError, match=r"pip install 'mtformer\[serve\]'"):
+        require_packages()

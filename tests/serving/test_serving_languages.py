@@ -1,0 +1,39 @@
+"""What a model translates, from its config."""
+
+import pytest
+
+from mtformer.config.data import DataConfig
+from mtformer.serving.languages import Languages, detect, name
+
+
+def languages(**data: object) -> Languages:
+    return Languages.of(DataConfig.model_validate({"src_lang": "en", "tgt_lang": "de", **data}))
+
+
+def test_a_run_has_the_directions_of_its_data() -> None:
+    corpus = [{"src": "a", "tgt": "b"}, {"src": "a", "tgt": "b", "src_lang": "fr", "tgt_lang": "es"}]
+    found = languages(train=corpus, language_tags="source")
+    assert found.directions == [("en", "de"), ("fr", "es")]
+    assert (found.sources, found.targets("en"), found.sources_of("es")) == (["en", "fr"], ["de"], ["fr"])
+    assert [one["code"] for one in found.described()] == ["en", "fr", "de", "es"]
+
+
+def test_a_bundle_has_those_of_its_target_languages() -> None:
+    found = languages(tgt_langs=["fr", "en"], language_tags="source")
+    assert set(found.directions) == {("en", "de"), ("en", "fr"), ("de", "en"), ("fr", "en")}
+    again = languages(both_directions=True, tgt_langs=["en"], language_tags="source")
+    assert again.directions == [("en", "de"), ("de", "en")]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [("de", "German"), ("pt-BR", "Portuguese (BR)"), ("zh_Hant", "Chinese (Hant)"), ("qya", "qya")],
+)
+def test_names(code: str, expected: str) -> None:
+    assert name(code) == expected
+
+
+def test_of_equal_candidates_the_first_is_given_without_confidence() -> None:
+    assert detect("12 !", ["ja", "de"]) == ("ja", 0.0)
+    assert detect("der", ["ja", "de"]) == ("de", 100.0)
+    assert detect("the the the der", ["de", "en"]) == ("en", 75.0)

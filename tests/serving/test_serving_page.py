@@ -1,0 +1,215 @@
+"""The page, looked at in a browser."""
+
+import copy
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from served import alone, serving
+
+from mtformer.decoding.translation import Attention, Translation
+from mtformer.decoding.translator import Translator
+from mtformer.serving.languages import Languages
+from mtformer.serving.page import make_page
+from mtformer.serving.requests import Limits
+
+HOSTILE = "</script><img src=x onerror=alert(1)><b>bold</b>"
+Open = Callable[..., Page]
+
+
+@pytest.fixture
+def open_page(chromium: Browser, tmp_path: Path) -> Iterator[Open]:
+    """A page of a new server; what the browser complains of, or asks of other places, is an error at the end."""
+    problems: list[str] = []
+    with ExitStack() as stack:
+
+        def start(translator: Translator, scheme: str = "light", width: int = 1200, **changes: Any) -> Page:
+            place = stack.enter_context(serving(translator, **changes))
+            size = {"width": width, "height": 844}
+            context = chromium.new_context(color_scheme=scheme, viewport=size)
+            stack.callback(context.close)
+            page = context.new_page()
+            page.on("console", lambda message: told(message.type, message.text))
+            page.on("pageerror", lambda error: problems.append(str(error)))
+            page.on("dialog", lambda dialog: problems.append(f"dialog: {dialog.message}"))
+            page.on("request", lambda request: asked(place, request.url))
+            page.goto(place)
+            return page
+
+        def told(kind: str, text: str) -> None:
+            if kind in ("error", "warning") and "status of 4" not in text:  # which the page shows
+                problems.append(text)
+
+        def asked(place: str, address: str) -> None:
+            if not address.startswith(f"{place}/"):
+                problems.append(address)
+
+        yield start
+    assert problems == []
+
+
+def slow(translator: Translator) -> Translator:
+    """The same, with steps that an eye could follow."""
+
+    def translate(lines: Sequence[str], **settings: Any) -> list[Translation]:
+        def slowed(watch: Callable[[str], object] | None) -> Callable[[str], object] | None:
+            return watch and (lambda text: (watch(text), time.sleep(0.02)))
+
+        settings["watch"] = [slowed(watch) for watch in settings["watch"]]
+        return translator.translate(lines, **settings)
+
+    return _with(translator, translate)
+
+
+def _with(translator: Translator, translate: Callable[..., list[Translation]]) -> Translator:
+    copied = copy.copy(translator)
+    copied.translate = translate  # it stands in for the method
+    return copied
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 1200), ("light", 390), ("dark", 390)])
+def test_a_sentence_typed_is_translated_while_one_looks(
+    open_page: Open, translator: Translator, scheme: str, width: int, tmp_path: Path
+) -> None:
+    page = open_page(slow(translator), scheme, width)
+    page.evaluate(
+        """() => { window.seen = []; new MutationObserver(() => {
+            const growing = document.querySelector(".growing");
+            if (growing) window.seen.push(growing.textContent);
+        }).observe(document.getElementById("result"), { childList: true, subtree: true, characterData: true }); }"""
+    )
+    page.locator("#text").press_sequentially("the dog sees a cat", delay=5)
+    expect(page.locator(".n-best li")).to_have_count(3)
+    seen = page.evaluate("window.seen")
+    assert len(set(seen)) > 3
+    assert len(seen[-1]) > len(seen[1])
+    expected = alone(translator, "the dog sees a cat")
+    assert page.locator(".translation").inner_text().split() == expected.split()
+    n_best = translator.translate(["the dog sees a cat"], n_best=3)[0]
+    shown = page.locator(".n-best button").all()
+    for button, one in zip(shown, [n_best, *n_best.alternatives], strict=True):
+        assert button.locator(".score").inner_text() == f"{one.score:.3f}"
+        assert button.locator(".text").inner_text().split() == one.text.split()
+    page.locator(".word").nth(1).hover()
+    assert page.locator(".piece.seen").count() > 0
+    page.screenshot(path=str(tmp_path / f"{scheme}-{width}.png"), full_page=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+def test_a_word_shades_what_it_looked_at(open_page: Open, translator: Translator) -> None:
+    def looking(lines: Sequence[str], **settings: Any) -> list[Translation]:
+        look = Attention(["▁a", "▁d", "og"], ["▁x", "▁y", "z"], [[1.0, 0, 0], [0, 0.8, 0.2], [0, 0.4, 0.6]], [0, 0, 0])
+        other = Translation("other", -2.0, [], attention=replace(look, tgt_pieces=["▁o", "the", "r"]))
+        return [Translation("x yz", -1.0, [], flags=("copy",), attention=look, alternatives=(other,))]
+
+    page = open_page(_with(translator, looking))
+    page.fill("#text", "a dog")
+    words, pieces = page.locator(".word"), page.locator(".piece")
+    expect(words).to_have_text(["x", "yz"])
+    expect(page.locator(".source")).to_have_text("a dog")
+    expect(page.locator(".flags")).to_have_text("copy")
+    titles = "[...document.querySelectorAll('.piece')].map(piece => piece.title)"
+    words.nth(1).hover()
+    assert page.evaluate(titles) == ["", "0.60", "0.40"]
+    alphas = [pieces.nth(n).evaluate("p => getComputedStyle(p).backgroundColor") for n in range(3)]
+    assert len(set(alphas)) == 3
+    page.mouse.move(1, 1)
+    assert page.evaluate(titles) == ["", "", ""]
+    page.locator(".translation").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate(titles) == ["1.00", "", ""]
+    page.locator(".n-best button").nth(1).click()
+    expect(words).to_have_text(["other"])
+    assert page.locator("[aria-pressed=true]").inner_text().split() == ["-2.000", "other"]
+
+
+def test_hostile_text_stays_text(open_page: Open, translator: Translator) -> None:
+    def echo(lines: Sequence[str], **settings: Any) -> list[Translation]:
+        look = Attention([HOSTILE], [HOSTILE], [[1.0]], [0])
+        return [Translation(HOSTILE, -1.0, [], flags=(HOSTILE,), attention=look) for _ in lines]
+
+    page = open_page(_with(translator, echo), title=HOSTILE)
+    page.fill("#text", HOSTILE)
+    for place in (".translation", ".source", ".n-best .text", ".flags", "header p"):
+        expect(page.locator(place)).to_have_text(HOSTILE)
+    assert page.title() == f"Translate: {HOSTILE}"
+    assert page.locator("img, b").count() == 0
+    assert page.locator("script").count() == 2
+    # Were something written as markup after all, the browser would not run it.
+    policy = page.request.get(page.url).headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe-inline" not in policy.split("script-src")[1].split(";")[0]
+
+
+def test_long_words_and_lines_do_not_widen_a_phone(open_page: Open, translator: Translator) -> None:
+    page = open_page(translator, width=390)
+    page.fill("#text", "dog" * 60 + "\n\n" + "🙂" * 30)
+    expect(page.locator(".line")).to_have_count(3)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_the_last_text_counts(open_page: Open, translator: Translator) -> None:
+    page = open_page(slow(translator))
+    for text in ("the dog sees the dog sees", "a cat"):
+        page.fill("#text", text)
+        page.get_by_role("button", name="Translate").click()
+    expect(page.locator(".source")).to_have_text("a cat")
+    page.wait_for_timeout(700)
+    expect(page.locator(".source")).to_have_text("a cat")
+    page.fill("#text", "")
+    expect(page.locator(".line")).to_have_count(0)
+
+
+def test_what_goes_wrong_is_told(open_page: Open, translator: Translator) -> None:
+    page = open_page(translator, max_characters=10)
+    page.fill("#text", "the dog sees")
+    expect(page.locator("#message")).to_contain_text("q has 12 characters")
+    expect(page.locator("#count")).to_have_text("12 / 10")
+    page.fill("#text", "a dog")
+    expect(page.locator(".n-best li")).to_have_count(3)
+    expect(page.locator("#message")).to_have_text("")
+
+
+def test_the_key_is_asked_for_and_kept_out_of_the_address(open_page: Open, translator: Translator) -> None:
+    page = open_page(translator, api_key="s3cret")
+    expect(page.locator("#key")).to_be_visible()
+    page.fill("#text", "a dog")
+    expect(page.locator("#message")).to_contain_text("asks for its API key")
+    page.fill("#key", "wrong")
+    page.keyboard.press("Enter")
+    expect(page.locator("#message")).to_contain_text("not the key")
+    page.fill("#key", "s3cret")
+    page.keyboard.press("Enter")
+    expect(page.locator(".n-best li")).to_have_count(3)
+    expect(page.locator("#key")).to_be_hidden()
+    assert "s3cret" not in page.url
+    page.reload()
+    page.fill("#text", "a cat")
+    expect(page.locator(".source")).to_have_text("a cat")
+
+
+def test_languages_are_chosen(open_page: Open, both: Translator) -> None:
+    page = open_page(both)
+    assert page.locator("#target option").all_inner_texts() == ["German"]
+    page.fill("#text", "ein hund")
+    expect(page.locator(".n-best li")).to_have_count(3)
+    page.select_option("#source", "de")
+    assert page.locator("#target option").all_inner_texts() == ["English"]
+    expected = alone(both.into("en"), "ein hund")
+    assert expected != alone(both.into("de"), "ein hund")
+    expect(page.locator(".n-best .text").first).to_have_text(expected)
+
+
+def test_nothing_of_the_page_is_from_elsewhere() -> None:
+    html, _ = make_page(HOSTILE, Languages([("en", "de")]), Limits(10, 2, "s3cret"))
+    assert re.findall(r"(?:src|href|url|@import)\s*[=(]", html.split("<body>")[1].replace("&lt;img src=", "")) == []
+    assert "s3cret" not in html
+    assert "http" not in html
