@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from mtformer import __version__
 from mtformer.cli import config_commands, data_commands, tokenizer_commands
+from mtformer.cli.attention_command import attention
 from mtformer.cli.average_command import average
 from mtformer.cli.compare_command import compare
 from mtformer.cli.decoding_options import with_decoding_options
@@ -22,6 +23,7 @@ from mtformer.cli.import_command import import_model
 from mtformer.cli.output import error_lines, flush_or_discard_stdout, set_up_logging, use_utf8
 from mtformer.cli.plot_command import plot
 from mtformer.cli.report_command import report
+from mtformer.cli.reproduce_command import reproduce
 from mtformer.cli.score_command import score
 from mtformer.cli.serve_command import serve
 from mtformer.cli.train_command import TrainCommand, train
@@ -98,6 +100,8 @@ app.command("eval")(with_decoding_options(evaluate))
 app.command("compare")(compare)
 app.command("serve")(with_decoding_options(serve))
 app.command("report")(report)
+app.command("attention")(attention)
+app.command("reproduce")(reproduce)
 app.command("plot")(plot)
 app.command("average")(average)
 app.command("export")(export)

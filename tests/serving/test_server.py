@@ -6,7 +6,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
+import httpx2
 import pytest
 from served import alone, recorded, run_async, serving, some_lines
 
@@ -25,9 +25,9 @@ def test_a_hundred_requests_at_a_time_have_each_their_own_translation(translator
     assert expected[:5] == [alone(translator, line) for line in lines[:5]]
     assert len(set(expected)) > NUM_REQUESTS / 2
 
-    async def ask_all(place: str) -> list[httpx.Response]:
-        limits = httpx.Limits(max_connections=NUM_REQUESTS)
-        async with httpx.AsyncClient(base_url=place, limits=limits, timeout=60) as client:
+    async def ask_all(place: str) -> list[httpx2.Response]:
+        limits = httpx2.Limits(max_connections=NUM_REQUESTS)
+        async with httpx2.AsyncClient(base_url=place, limits=limits, timeout=60) as client:
             asked = [{"q": line, "source": "en", "target": "de"} for line in lines]
             return list(await asyncio.gather(*(client.post("/translate", json=fields) for fields in asked)))
 
@@ -50,7 +50,7 @@ def test_who_still_waits_when_the_server_ends_is_told(translator: Translator, mo
     with ThreadPoolExecutor(1) as pool:
         with serving(recorded(translator, hold)[0]) as place:
             fields = {"q": "a dog", "source": "en", "target": "de"}
-            asked = pool.submit(httpx.post, f"{place}/translate", json=fields, timeout=60)
+            asked = pool.submit(httpx2.post, f"{place}/translate", json=fields, timeout=60)
             assert begun.wait(20)
             threading.Timer(1.0, go_on.set).start()
         answer = asked.result(20)

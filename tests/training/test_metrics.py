@@ -97,6 +97,8 @@ def wandb_file(path: Path) -> Iterator[Any]:
             place += left
             continue
         length, kind = struct.unpack_from("<HB", data, place + 4)
+        if place + 7 + length > len(data):
+            return
         record, place = record + data[place + 7 : place + 7 + length], place + 7 + length
         if kind in (1, 4):  # whole, or a last part
             yield wandb_records.Record.FromString(record)

@@ -1,0 +1,61 @@
+"""`mtformer reproduce`: exit codes and what is told."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from program import invoke
+
+from mtformer.training.history import read_records
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(_few_threads: None) -> None:
+    torch.set_num_threads(1)  # The models here are too small for two.
+
+
+def test_a_run_is_reproduced(run: Path) -> None:
+    result = invoke("reproduce", run, "--steps", 5)
+    assert result.exit_code == 0, result.stderr
+    records = [record for record in read_records(run / "metrics.jsonl") if record["step"] == 4]
+    assert [record["kind"] for record in records] == ["train", "dev"]
+    assert result.stdout.startswith("steps 1 to 5: equal to the last digit (")
+    assert result.stdout.endswith(" figures in 2 records)\n")
+    assert "step 4/5, epoch 1" in result.stderr
+    assert "step 6/" not in result.stderr
+
+
+def test_a_changed_config_is_not(run: Path) -> None:
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text.replace("seed: 1\n", "seed: 2\n", 1))
+    [then, *_] = [record["loss"] for record in read_records(run / "metrics.jsonl")]
+    result = invoke("reproduce", run, "--steps", 4)
+    assert result.exit_code == 1
+    assert result.stdout.startswith(f"step 4: train loss was {then} and is ")
+    *_, last = result.stderr.splitlines()
+    assert last == (
+        f"error: {run} is not reproduced: data, versions and device are the same, so its config may have been changed "
+        "since"
+    )
+
+
+def test_what_is_not_as_it_was_is_told(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mtformer.experiment.resuming.__version__", "9.9")
+    result = invoke("reproduce", run, "--steps", 4)
+    assert result.exit_code == 0
+    assert "not as it was: mtformer: " in result.stderr
+    assert " -> 9.9\n" in result.stderr
+
+
+def test_mistakes_are_one_line(run: Path, tmp_path: Path) -> None:
+    for arguments, told in (
+        ((run, "--steps", 3), "--steps 3: the first figures of"),
+        ((tmp_path / "nowhere",), "not a run directory"),
+    ):
+        result = invoke("reproduce", *arguments)
+        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+        assert told in result.stderr
+    (run / "metrics.jsonl").unlink()
+    result = invoke("reproduce", run)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "nothing to compare with" in result.stderr

@@ -1,0 +1,221 @@
+"""A run made once more from its config is the same to the last digit; what is not the same is named."""
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mtformer.config.schema import Config
+from mtformer.data.demo import write_demo
+from mtformer.errors import CheckpointError, ConfigError, MtformerError
+from mtformer.experiment import resuming
+from mtformer.experiment.reproduce import Difference, Reproduced, how_far, reproduce
+from mtformer.experiment.train import train_experiment
+from mtformer.experiment.verify import StopAt
+from mtformer.model import hardware
+from mtformer.rundir import RunDir
+from mtformer.training.history import read_records
+from mtformer.training.loop import InterruptedRunError
+
+QUIET = StopAt(None)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    folder = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield
+    assert list(folder.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some lines of the demo corpus."""
+    folder = tmp_path_factory.mktemp("corpus")
+    for name, path in write_demo(tmp_path_factory.mktemp("demo")).items():
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[: 300 if name.startswith("train") else 12]
+        (folder / name).write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+def config(corpus: Path, **training: Any) -> Config:
+    """The learning rate hangs on max_steps, and the text of each pair on a random state."""
+    sides = {name: [{"src": f"{corpus}/{name}.en", "tgt": f"{corpus}/{name}.de"}] for name in ("train", "dev")}
+    lengths = {"max_steps": 6, "validate_every": 3, "log_every": 2, "warmup_steps": 2, "schedule": "cosine"}
+    return Config.model_validate(
+        {
+            "data": {"src_lang": "en", "tgt_lang": "de", **sides},
+            "tokenizer": {"vocab_size": 200, "sampling_alpha": 0.1},
+            "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_encoder_layers": 1, "num_decoder_layers": 1},
+            "training": {
+                "device": "cpu",
+                "precision": "fp32",
+                "batch_tokens": 256,
+                "average_last": 2,
+                **lengths,
+                **training,
+            },
+            "decoding": {"max_length": 8},
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """A run of one thread, which no test changes."""
+    run = RunDir(tmp_path_factory.mktemp("runs") / "run")
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MTFORMER_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        train_experiment(config(corpus), run, QUIET, resume=False, overwrite=False)
+    return run
+
+
+@pytest.fixture
+def run(finished: RunDir, tmp_path: Path) -> RunDir:
+    return RunDir(shutil.copytree(finished.path, tmp_path / "run"))
+
+
+def change(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+def test_a_whole_run_comes_out_the_same(finished: RunDir) -> None:
+    torch.set_num_threads(2)
+    found = reproduce(finished, 6, QUIET)
+    assert torch.get_num_threads() == 2
+    records = [record for record in read_records(finished.metrics) if record["kind"] != "resume"]
+    assert [(one["step"], one["kind"]) for one in records] == [
+        *((2, "train"), (3, "dev"), (4, "train"), (6, "train"), (6, "dev"))
+    ]
+    times = {"kind", "step", "tokens_per_second", "waiting_for_data", "seconds_per_step", "memory_gb"}
+    num_figures = sum(len(record.keys() - times) for record in records)
+    assert found == Reproduced(5, num_figures, None, [], True)
+    assert all({"loss", "grad_norm", "learning_rate"} <= one.keys() for one in records if one["kind"] == "train")
+
+
+def test_of_some_steps_the_last_validation_counts(run: RunDir) -> None:
+    shutil.rmtree(run.tokenizer)  # nothing but the config is used
+    found = reproduce(run, 3, QUIET)
+    assert (found.num_records, found.first) == (2, None)
+    bleu = read_records(run.metrics)[1]["bleu"]
+    change(run.metrics, f'"bleu": {bleu}', '"bleu": 99.5')
+    assert reproduce(run, 3, QUIET).first == Difference(3, "dev", "bleu", 99.5, bleu)
+
+
+def test_that_a_run_was_resumed_does_not_matter(corpus: Path, finished: RunDir, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    torch.set_num_threads(1)
+    with pytest.raises(InterruptedRunError):
+        train_experiment(config(corpus), run, StopAt(5), resume=False, overwrite=False)
+    train_experiment(config(corpus), run, QUIET, resume=True, overwrite=False)
+    assert any(record["kind"] == "resume" for record in read_records(run.metrics))
+    found = reproduce(run, 6, QUIET)
+    assert (found.num_records, found.first, found.surroundings) == (5, None, [])
+
+
+def test_a_changed_seed_is_found(run: RunDir) -> None:
+    change(run.config, "seed: 1", "seed: 2")
+    found = reproduce(run, 2, QUIET)
+    assert found.first is not None
+    assert (found.first.step, found.first.kind, found.first.name) == (2, "train", "loss")
+    assert found.first.then == next(record["loss"] for record in read_records(run.metrics))
+    assert found.first.then != found.first.now
+    assert found.surroundings == []
+
+
+def test_the_last_digit_counts(run: RunDir) -> None:
+    rows = read_records(run.metrics)
+    loss = rows[2]["loss"]
+    text = repr(loss)[:-1] + str((int(repr(loss)[-1]) + 1) % 10)
+    change(run.metrics, repr(loss), text)
+    assert reproduce(run, 4, QUIET).first == Difference(4, "train", "loss", float(text), loss)
+
+
+def test_other_data_and_versions_are_named(
+    corpus: Path, run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = shutil.copytree(corpus, tmp_path / "other")
+    change(other / "train.en", "a", "e")
+    run.config.write_text(run.config.read_text().replace(str(corpus), str(other)))
+    monkeypatch.setattr(resuming, "__version__", "9.9")
+    found = reproduce(run, 2, QUIET)
+    assert found.surroundings is not None
+    assert [what for what, _, _ in found.surroundings] == ["training data", "dev data", "tokenizer", "mtformer"]
+    assert found.surroundings[-1][2] == "9.9"
+    assert found.first is not None
+
+
+def test_precision_auto_is_what_it_was(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDir(tmp_path / "run")
+    monkeypatch.setattr(hardware, "_says_it_multiplies_bf16", lambda: False)
+    monkeypatch.setattr(hardware, "_cpu_product_seconds", lambda dtype: 1.0)
+    train_experiment(config(corpus, max_steps=2, precision="auto"), run, QUIET, resume=False, overwrite=False)
+    monkeypatch.setattr(hardware, "_says_it_multiplies_bf16", lambda: True)
+    found = reproduce(run, 2, QUIET)
+    assert (found.first, found.surroundings) == (None, [])
+
+
+def test_a_run_of_an_older_version_without_surroundings(run: RunDir) -> None:
+    shutil.rmtree(run.checkpoints)
+    change(run.metrics, '"grad_norm"', '"an_older_name"')
+    found = reproduce(run, 2, QUIET)
+    assert (found.first, found.surroundings) == (None, None)
+
+
+def test_how_far(run: RunDir) -> None:
+    assert [how_far(run, asked) for asked in (None, 2, 5, 1000)] == [6, 2, 5, 6]
+    with pytest.raises(ConfigError, match=r"--steps 1: the first figures of .* are of step 2"):
+        how_far(run, 1)
+    first = json.dumps({"kind": "train", "step": 70})
+    run.metrics.write_text("".join(f"{first}\n{first.replace('70', '140')}\n"))
+    assert how_far(run, None) == 70
+    run.metrics.unlink()
+    with pytest.raises(CheckpointError, match="nothing to compare with"):
+        how_far(run, None)
+
+
+def no_figures_in_common(run: RunDir) -> None:
+    change(run.metrics, '"step": 2', '"step": 1')
+
+
+def several_processes(run: RunDir) -> None:
+    os.environ["TORCHELASTIC_RUN_ID"] = "7"
+
+
+@pytest.mark.parametrize(
+    ("prepare", "told"),
+    [
+        (no_figures_in_common, "figures at other steps; training.log_every"),
+        (several_processes, "without torchrun"),
+        (lambda run: change(run.config, "train.en", "gone.en"), r"gone\.en"),
+    ],
+)
+def test_mistakes(prepare: Callable[[RunDir], None], told: str, run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "")
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID")
+    prepare(run)
+    with pytest.raises(MtformerError, match=told):
+        reproduce(run, 2, QUIET)
+
+
+class Stopped:
+    """Progress in which somebody else ends the process."""
+
+    def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_from_outside_ends_it(run: RunDir) -> None:
+    with pytest.raises(InterruptedRunError) as stopped:
+        reproduce(run, 6, Stopped())
+    assert stopped.value.step == 1
