@@ -76,6 +76,8 @@ class Window:
         """Of the steps that were not skipped: smoothed loss, nll, target tokens, steps."""
         self.grad_norm = torch.zeros(())
         self.tokens = self.cells = self.steps = self.splits = 0
+        self.untimed_tokens = self.untimed_steps = 0
+        """Of these from before the clock started: a process that was stopped took them."""
         self.learning_rate = 0.0
         self.pairs_of: Counter[str] = Counter()
         """Pairs by corpus, where there are several."""
@@ -103,8 +105,8 @@ class Window:
         that has the highest.
         """
         seconds = time.perf_counter() - self.start - self.paused
-        loss, nll, tgt_tokens, steps, tokens, cells, splits = ranks.sum(
-            [*self.sums.tolist(), self.tokens, self.cells, self.splits]
+        loss, nll, tgt_tokens, steps, tokens, timed_tokens, cells, splits = ranks.sum(
+            [*self.sums.tolist(), self.tokens, self.tokens - self.untimed_tokens, self.cells, self.splits]
         )
         pairs_of = sum(ranks.gather(self.pairs_of), Counter[str]())
         return {
@@ -112,12 +114,12 @@ class Window:
             "nll": nll / tgt_tokens if tgt_tokens else math.nan,
             "learning_rate": self.learning_rate,
             "grad_norm": float(self.grad_norm),
-            "tokens_per_second": tokens / seconds,
+            "tokens_per_second": timed_tokens / seconds,
             "padding": 1 - tokens / cells,
             "waiting_for_data": self.waiting / seconds,
             "skipped_steps": self.steps - steps / ranks.size,
             "split_batches": splits,
-            "seconds_per_step": seconds / self.steps,
+            "seconds_per_step": seconds / (self.steps - self.untimed_steps),
             "memory_gb": max(ranks.gather(peak_bytes(self.sums.device))) / 1e9,
             **{f"pairs {name}": count for name, count in sorted(pairs_of.items())},
         }
@@ -130,11 +132,12 @@ class Window:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Window":
-        """The window that `state` was taken of; its clock starts now."""
+        """The window that `state` was taken of; its clock starts now, and times no step from before."""
         window = cls()
         for name, value in state.items():
             setattr(window, name, torch.tensor(value, dtype=torch.float64) if name in TENSORS else value)
         window.pairs_of = Counter(window.pairs_of)
+        window.untimed_tokens, window.untimed_steps = window.tokens, window.steps
         return window
 
 

@@ -15,7 +15,7 @@ import torch
 import wandb
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from toy_run import Quiet, given, resumed, trainer
-from toy_training import toy_config
+from toy_training import toy_batch, toy_config, toy_step
 from wandb.proto import wandb_internal_pb2 as wandb_records
 
 from mtformer.errors import CheckpointError, MtformerError
@@ -24,6 +24,7 @@ from mtformer.rundir import RunDir
 from mtformer.training import metrics
 from mtformer.training.history import read_records
 from mtformer.training.loop import InterruptedRunError
+from mtformer.training.metrics import Window
 from mtformer.training.ranks import ALONE
 
 
@@ -185,3 +186,17 @@ def test_the_peak_is_what_the_system_says() -> None:
         pytest.skip("only Linux tells the peak in a file")
     told = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
     assert peak_bytes(torch.device("cpu")) == pytest.approx(int(told.split()[1]) * 1024, rel=0.1)
+
+
+def test_the_speed_after_a_resume_counts_no_step_from_before() -> None:
+    step, window = toy_step(toy_config()), Window()
+    for number in (1, 2, 3):
+        window.add([toy_batch(number)], step.run([toy_batch(number)], number))
+    again = Window.from_state(window.state())
+    assert again.state() == window.state()
+    batch = toy_batch(4)
+    again.add([batch], step.run([batch], 4))
+    again.start -= 10.0  # seconds ago
+    found = again.figures()
+    assert found["seconds_per_step"] == pytest.approx(10.0, rel=0.2)
+    assert found["tokens_per_second"] == pytest.approx((batch.num_src_tokens + batch.num_tgt_tokens) / 10, rel=0.2)
