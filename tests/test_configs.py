@@ -1,4 +1,4 @@
-"""Every shipped config takes two steps on a small corpus, through the whole road."""
+"""Every shipped config takes two steps on a small corpus, through the whole road; every sweep multiplies out."""
 
 from pathlib import Path
 
@@ -6,10 +6,15 @@ import pytest
 from typer.testing import CliRunner
 
 from mtformer.cli.app import app
+from mtformer.config.loading import config_diff, load_config
 from mtformer.data.demo import write_demo
+from mtformer.experiment.sweep import plan_sweep
 from mtformer.rundir import RunDir
 
-CONFIGS = sorted((Path(__file__).resolve().parent.parent / "configs").glob("*.yaml"))
+FOLDER = Path(__file__).resolve().parent.parent / "configs"
+STUDIES = FOLDER / "studies"
+BASE_OF_STUDIES = STUDIES / "base.yaml"
+CONFIGS = [*sorted(FOLDER.glob("*.yaml")), BASE_OF_STUDIES]
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +56,20 @@ def test_two_steps(config: Path, sources: list[str], tmp_path: Path) -> None:
     assert result.exit_code == 0, result.stderr
     assert RunDir(tmp_path / "run").steps() == [1, 2]
     assert "BLEU" in result.stdout
+
+
+@pytest.mark.parametrize(("name", "num_values"), [("positions", 3), ("norm", 4), ("vocabulary", 4)])
+def test_studies(name: str, num_values: int, sources: list[str]) -> None:
+    sweep = plan_sweep(STUDIES / f"{name}.yaml", sources)
+    assert sweep.config == BASE_OF_STUDIES
+    assert sweep.folder == Path("runs/studies", name)
+    base = load_config(BASE_OF_STUDIES, sources).config
+    differences = [config_diff(base, run.config) for run in sweep.runs]
+    # Each value has three seeds, and one value of each axis is that of the base.
+    assert sorted(run.config.training.seed for run in sweep.runs) == sorted([1, 2, 3] * num_values)
+    assert [] in differences
+    assert len({str(one) for one in differences}) == 3 * num_values
+
+
+def test_all_studies_are_tested() -> None:
+    assert {path.stem for path in STUDIES.iterdir()} == {"base", "positions", "norm", "vocabulary"}

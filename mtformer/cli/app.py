@@ -24,8 +24,10 @@ from mtformer.cli.output import error_lines, flush_or_discard_stdout, set_up_log
 from mtformer.cli.plot_command import plot
 from mtformer.cli.report_command import report
 from mtformer.cli.reproduce_command import reproduce
+from mtformer.cli.runs_command import runs
 from mtformer.cli.score_command import score
 from mtformer.cli.serve_command import serve
+from mtformer.cli.sweep_command import sweep
 from mtformer.cli.train_command import TrainCommand, train
 from mtformer.cli.translate_command import translate
 from mtformer.errors import LostProcessError, MtformerError
@@ -95,14 +97,16 @@ def _program(
 # The commands, in the order of the help.
 app.command("train", cls=TrainCommand)(train)
 app.command("translate")(with_decoding_options(translate))
+app.command("serve")(with_decoding_options(serve))
 app.command("score")(score)
 app.command("eval")(with_decoding_options(evaluate))
 app.command("compare")(compare)
-app.command("serve")(with_decoding_options(serve))
+app.command("sweep")(sweep)
+app.command("runs")(runs)
 app.command("report")(report)
+app.command("plot")(plot)
 app.command("attention")(attention)
 app.command("reproduce")(reproduce)
-app.command("plot")(plot)
 app.command("average")(average)
 app.command("export")(export)
 app.command("import")(import_model)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from filelock import FileLock, Timeout
 
@@ -78,9 +78,11 @@ def recorded(run: RunDir) -> Iterator[None]:
 
 def read_state(run: RunDir) -> RunState:
     """The state of a run; of one that was made before there was a state.json, as far as its checkpoints tell."""
-    saved: dict[str, Any] = {}
+    saved: Any = {}
     with contextlib.suppress(OSError, ValueError):
         saved = json.loads(run.state.read_text(encoding="utf-8"))
+    if not isinstance(saved, dict) or saved.get("state") not in get_args(StateName):
+        saved = {}
     steps = run.steps()
     step = max([record["step"] for record in read_records(run.metrics)[-1:]] + steps[-1:], default=0)
     max_steps = _max_steps(run.config)

@@ -77,7 +77,8 @@ def test_a_second_process_is_refused_and_a_killed_one_is_told(run: RunDir) -> No
     assert read_state(run).state == "finished"
 
 
-def test_a_damaged_state_and_config_are_no_crash(run: RunDir) -> None:
-    run.state.write_text("{")
+@pytest.mark.parametrize("text", ["{", "[1]", '{"state": "asleep"}'])
+def test_a_damaged_state_and_config_are_no_crash(run: RunDir, text: str) -> None:
+    run.state.write_text(text)
     run.config.write_text("[")
     assert (read_state(run).state, read_state(run).max_steps) == ("new", None)

@@ -1,0 +1,131 @@
+"""`mtformer runs`."""
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from mtformer.experiment.runs import RunRow
+
+GAP = "  "
+MOST_NAMED = 5
+SHORTEST_NAME = 20
+"""A terminal that has no room for the names gets so much of them."""
+
+
+def runs(
+    folder: Annotated[Path, typer.Argument(help="Where to look for runs.")] = Path("runs"),
+    sort: Annotated[
+        str,
+        typer.Option(metavar="COLUMN", help="A header of the table, or a key of the config; what is best comes first."),
+    ] = "name",
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, with all that is known of each.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+) -> None:
+    """List the runs in a folder and below it: state, step, best dev score, speed, time, differences of their configs.
+
+    The time is that of the steps; the speed counts tokens of both sides.
+    """
+    from mtformer.errors import ConfigError
+    from mtformer.experiment.runs import differing_keys, list_runs, sort_runs
+
+    if as_json and as_csv:
+        raise ConfigError("--json and --csv exclude each other; give one of them")
+    rows = list_runs(folder)
+    keys = differing_keys(rows)
+    rows = sort_runs(rows, sort, keys)
+    if as_json:
+        typer.echo(json.dumps([row.to_dict(keys) for row in rows], indent=2, ensure_ascii=False))
+    elif as_csv:
+        _print_csv(rows, keys)
+    elif not rows:
+        typer.echo(f"{folder}: no runs here", err=True)
+    else:
+        _print_table(rows, keys, shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
+
+
+def clock(seconds: float) -> str:
+    """h:mm:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | None) -> tuple[list[str], list[str]]:
+    """The lines of a table no wider than `width`, and the keys that it has no room for."""
+    from mtformer.cli.output import columns
+    from mtformer.experiment.runs import COLUMNS, without_folder
+    from mtformer.experiment.sweep import short_keys
+
+    cells = [[*COLUMNS], *(_cells(row) for row in rows)]
+    room = None if width is None else width - max(map(len, columns([line[1:] for line in cells], GAP))) - len(GAP)
+    names = max(len(line[0]) for line in cells)
+    if room is not None and names > room:
+        cells = [[_cut(line[0], max(SHORTEST_NAME, room)), *line[1:]] for line in cells]
+    left_out = []
+    for key, short in short_keys(keys).items():
+        column = [short, *(shown(without_folder(key, row.config.get(key, ""))) for row in rows)]
+        wider = [[*line, cell] for line, cell in zip(cells, column, strict=True)]
+        if width is None or max(map(len, columns(wider, GAP))) <= width:
+            cells = wider
+        else:
+            left_out.append(key)
+    return columns(cells, GAP), left_out
+
+
+def _print_table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | None) -> None:
+    lines, left_out = table(rows, keys, width)
+    for line in lines:
+        typer.echo(line)
+    for row in rows:
+        if row.problem is not None:
+            typer.echo(f"{row.name}: {row.problem}", err=True)
+    if left_out:
+        more = f" and {len(left_out) - MOST_NAMED} more" if len(left_out) > MOST_NAMED else ""
+        typer.echo(f"no room for {', '.join(left_out[:MOST_NAMED])}{more}; --csv and --json have them", err=True)
+
+
+def _print_csv(rows: "Sequence[RunRow]", keys: Sequence[str]) -> None:
+    import csv
+
+    plain = [row.to_dict(keys) for row in rows]
+    fields = [name for name in plain[0] if name != "config"] if plain else ["name"]
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow([*fields, *keys])
+    for values, row in zip(plain, rows, strict=True):
+        writer.writerow([*(values[name] for name in fields), *(shown(row.config.get(key, "")) for key in keys)])
+
+
+def _cells(row: "RunRow") -> list[str]:
+    """What stands below each header."""
+    of = f"/{row.max_steps}" if row.max_steps is not None else ""
+    return [
+        row.name,
+        row.state if row.note is None else f"{row.state}, {row.note}",
+        "" if row.step is None else f"{row.step}{of}",
+        "" if row.best is None else f"{row.metric} {row.best:.2f}",
+        _number(row.best_step),
+        _number(row.tokens_per_second),
+        "" if row.seconds is None else clock(row.seconds),
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.0f}"
+
+
+def shown(value: object) -> str:
+    """Text as it is, everything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _cut(text: str, width: int) -> str:
+    """The text, its middle left out when it is too long: what tells names apart stands at their ends."""
+    if len(text) <= width:
+        return text
+    head = (width - 1) // 3
+    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"

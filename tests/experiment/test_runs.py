@@ -1,0 +1,211 @@
+"""A row for each run, made of whatever can be read of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mtformer.config.loading import dump_config, load_config
+from mtformer.errors import CheckpointError, ConfigError
+from mtformer.experiment.runs import RunRow, differing_keys, list_runs, natural, read_run, sort_runs
+from mtformer.experiment.state import held, recorded
+from mtformer.rundir import RunDir
+
+
+def make_run(path: Path, *overrides: str, records: list[dict[str, Any]] | None = None) -> RunDir:
+    """A run directory as a training leaves it, without checkpoints."""
+    run = RunDir(path)
+    path.mkdir(parents=True)
+    base = path.parent / "base.yaml"
+    base.write_text("data: {src_lang: en, tgt_lang: de, train: [{src: /here/a.en, tgt: /here/a.de}]}\n")
+    run.config.write_text(dump_config(load_config(base, ["training.max_steps=40", *overrides]).config))
+    base.unlink()
+    if records is not None:
+        run.metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return run
+
+
+def train(step: int, speed: float, seconds: float) -> dict[str, Any]:
+    return {"kind": "train", "step": step, "loss": 3.0, "tokens_per_second": speed, "seconds_per_step": seconds}
+
+
+def dev(step: int, bleu: float | None, loss: float) -> dict[str, Any]:
+    return {"kind": "dev", "step": step, "bleu": bleu, "loss": loss}
+
+
+RECORDS = [
+    train(10, 9.0, 2.0), dev(10, 5.0, 4.0), train(20, 100.0, 1.0), dev(20, 8.0, 3.0), {"kind": "resume", "step": 20},
+    train(30, 300.0, 1.0), dev(30, 8.0, 2.0), dev(40, 7.0, 2.5),
+]  # fmt: skip
+
+
+def test_the_figures_of_a_run(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", records=RECORDS)
+    with recorded(run):
+        pass
+    row = read_run(run.path)
+    assert (row.name, row.state, row.step, row.max_steps) == ("a", "finished", 40, 40)
+    assert (row.metric, row.best, row.best_step) == ("bleu", 8.0, 20)  # the first of equals
+    assert row.tokens_per_second == 100.0
+    assert row.seconds == 40.0
+    assert (row.note, row.problem) == (None, None)
+    assert row.config["training.max_steps"] == 40
+
+
+def test_of_loss_the_least_is_the_best(tmp_path: Path) -> None:
+    row = read_run(make_run(tmp_path / "a", "training.best_metric=loss", records=RECORDS).path)
+    assert (row.metric, row.best, row.best_step) == ("loss", 2.0, 30)
+
+
+def test_the_speed_is_that_of_the_last_lines(tmp_path: Path) -> None:
+    records = [train(step, 1000.0 if step <= 100 else 10.0, 1.0) for step in range(1, 121)]
+    assert read_run(make_run(tmp_path / "a", records=records).path).tokens_per_second == 10.0
+
+
+@pytest.mark.parametrize("records", [None, [], [dev(10, None, 1.0)], [{"kind": "train", "step": 5}]])
+def test_a_run_that_has_hardly_begun(tmp_path: Path, records: list[dict[str, Any]] | None) -> None:
+    row = read_run(make_run(tmp_path / "a", records=records).path)
+    assert (row.best, row.tokens_per_second, row.problem) == (None, None, None)
+
+
+def test_states(tmp_path: Path) -> None:
+    failed, killed, running = (make_run(tmp_path / name) for name in ("failed", "killed", "running"))
+    with pytest.raises(ZeroDivisionError), recorded(failed):
+        raise ZeroDivisionError("by\nzero")
+    killed.state.write_text('{"state": "running"}')
+    make_run(tmp_path / "new")
+    make_run(tmp_path / "older", records=RECORDS)
+    make_run(tmp_path / "older_half", records=RECORDS[:3])
+    make_run(tmp_path / "bundle").bundle_weights.write_bytes(b"")
+    with held(running):
+        rows = {row.name: row for row in list_runs(tmp_path)}
+    assert {name: row.state for name, row in rows.items()} == {
+        "failed": "failed", "killed": "killed", "running": "running", "new": "new", "older": "finished",
+        "older_half": "unfinished", "bundle": "bundle",
+    }  # fmt: skip
+    assert rows["failed"].problem == "by zero"
+    assert rows["bundle"].step is None
+
+
+def test_a_config_of_another_version(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "old", "model.dropout=0.3", records=RECORDS)
+    text = run.config.read_text()
+    run.config.write_text(text.replace("  dropout: 0.3", "  drop_rate: 0.3\n  dropout: 0.3"))
+    row = read_run(run.path)
+    assert (row.state, row.note, row.best, row.max_steps) == ("finished", "old config", 8.0, 40)
+    assert row.problem is not None
+    assert "drop_rate: unknown key" in row.problem
+    assert (row.config["model.drop_rate"], row.config["data.train.0.src"]) == (0.3, "/here/a.en")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "state", "note", "is_told"),
+    [
+        ("config.yaml", b"\xff\xfe\x00", "finished", "damaged config", True),
+        ("config.yaml", b"{", "finished", "damaged config", True),
+        ("config.yaml", b"- 1\n", "finished", "old config", True),
+        ("config.yaml", b"training: 7\n", "finished", "old config", True),
+        ("metrics.jsonl", b"\x00\xff{}\n[1]\n", "finished", None, False),
+        ("metrics.jsonl", b'{"kind": "train", "step": "x", "tokens_per_second": []}\n', "finished", None, True),
+        ("metrics.jsonl", b'{"kind": "dev", "step": 3, "bleu": "x"}\n', "finished", None, False),
+        ("state.json", b"[]", "unreadable", None, True),
+        ("state.json", b"\xff", "finished", None, False),
+        ("state.json", b'{"state": 7}', "unreadable", None, True),
+    ],
+)
+def test_files_of_any_content_give_a_row(
+    tmp_path: Path, name: str, content: bytes, state: str, note: str | None, is_told: bool
+) -> None:
+    run = make_run(tmp_path / "a", records=RECORDS)
+    with recorded(run):
+        pass
+    (run.path / name).write_bytes(content)
+    (row,) = list_runs(tmp_path)
+    assert (row.name, row.state, row.note, row.problem is not None) == ("a", state, note, is_told)
+    assert differing_keys([row, row]) == []
+    sort_runs([row], "best", [])
+
+
+def test_half_made_runs_and_other_folders(tmp_path: Path) -> None:
+    (tmp_path / "half" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "thesis.tex").write_text("")
+    make_run(tmp_path / ".replaced" / "a")
+    make_run(tmp_path / "deep" / "er" / "b")
+    make_run(tmp_path / "deep" / "er" / "b" / "checkpoints" / "c")
+    rows = list_runs(tmp_path)
+    assert [(row.name, row.state) for row in rows] == [("deep/er/b", "new"), ("half", "half-made")]
+    assert [row.name for row in list_runs(tmp_path / "deep" / "er" / "b")] == ["b"]
+    assert list_runs(tmp_path / "text") == []
+    with pytest.raises(CheckpointError, match="no such folder"):
+        list_runs(tmp_path / "none")
+
+
+def test_runs_of_a_sweep_that_have_no_folder(tmp_path: Path) -> None:
+    make_run(tmp_path / "study" / "seed=1", "training.seed=1", records=RECORDS)
+    entries = [{"name": f"seed={seed}", "values": {"training.seed": seed}, "error": error}
+               for seed, error in ((1, "not so"), (2, "no file"), (3, None))]  # fmt: skip
+    (tmp_path / "study" / "sweep.json").write_text(json.dumps({"runs": entries}))
+    rows = list_runs(tmp_path)
+    assert [(row.name, row.state, row.problem) for row in rows] == [
+        ("study/seed=1", "finished", None),
+        ("study/seed=2", "failed", "no file"),
+        ("study/seed=3", "waiting", None),
+    ]
+    assert differing_keys(rows) == ["training.seed"]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"runs": [{}]}', '{"runs": 7}'])
+def test_a_sweep_file_of_any_content(tmp_path: Path, content: str) -> None:
+    make_run(tmp_path / "a")
+    (tmp_path / "sweep.json").write_text(content)
+    assert [(row.name, row.state) for row in list_runs(tmp_path)] == [("a", "new"), ("sweep.json", "unreadable")]
+
+
+def test_only_what_differs_and_matters(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", "model.dropout=0.2", "data.cache_dir=/x", "data.num_workers=2")
+    make_run(tmp_path / "b", "data.train.0.src=/there/a.en", "data.train.0.tgt=/there/b.de")
+    make_run(tmp_path / "c", "data.test={t: {src: a, tgt: b}}")
+    rows = list_runs(tmp_path)
+    assert differing_keys(rows) == ["model.dropout", "data.train.0.tgt", "data.test.t.src", "data.test.t.tgt"]
+    assert differing_keys(rows[:1]) == []
+
+
+def test_what_an_older_version_did_not_have_is_no_difference(tmp_path: Path) -> None:
+    make_run(tmp_path / "a")
+    run = make_run(tmp_path / "b", "model.d_ff=64")
+    lines = run.config.read_text().splitlines()
+    kept = [line for line in lines if "label_smoothing" not in line]
+    run.config.write_text("\n".join(["gone: 1", *kept]) + "\n")
+    assert differing_keys(list_runs(tmp_path)) == ["model.d_ff"]
+
+
+def row(name: str, **values: Any) -> RunRow:
+    return RunRow(name, Path(name), "new", **values)
+
+
+def test_sorting(tmp_path: Path) -> None:
+    rows = [
+        row("a", step=5, best=1.0, metric="bleu", seconds=9.0, config={"model.d_ff": 10, "model.norm": "z"}),
+        row("b", step=50, best=3.0, metric="bleu", seconds=1.0, config={"model.d_ff": 9, "model.norm": "y"}),
+        row("c", config={"model.d_ff": None}),
+    ]
+    keys = ["model.d_ff", "model.norm"]
+
+    def order(by: str) -> str:
+        return "".join(one.name for one in sort_runs(rows, by, keys))
+
+    assert [order(by) for by in ("step", "best", "time", "seconds", "d_ff", "model.d_ff", "norm", "name")] == [
+        "bac", "bac", "bac", "bac", "bac", "bac", "bac", "abc",
+    ]  # fmt: skip
+    losses = [row("a", best=1.0, metric="loss"), row("b", best=3.0, metric="loss")]
+    assert [one.name for one in sort_runs(losses[::-1], "best", [])] == ["a", "b"]
+    with pytest.raises(ConfigError, match="--sort speed: no such column; there are name, state, step"):
+        sort_runs(rows, "speed", keys)
+
+
+def test_numbers_in_names_count_as_numbers() -> None:
+    assert sorted(["seed=10", "seed=9", "d=0.5,seed=1", "a", "7"], key=natural) == [
+        "7", "a", "d=0.5,seed=1", "seed=9", "seed=10",
+    ]  # fmt: skip

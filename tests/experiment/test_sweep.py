@@ -1,0 +1,272 @@
+"""A sweep file becomes named runs with valid configs, or one line that says what is wrong and where."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mtformer.config.loading import load_config
+from mtformer.errors import ConfigError
+from mtformer.experiment.sweep import LONGEST_NAME, PlannedRun, Setting, Sweep, command_line, plan_sweep, short_keys
+from mtformer.experiment.sweep_file import SweepFile
+
+BASE = "data: {src_lang: en, tgt_lang: de, train: [{src: a.en, tgt: a.de}]}\nmodel: {d_model: 64, num_heads: 4}\n"
+RANDOM = """
+random:
+  count: 40
+  keys:
+    training.learning_rate: {min: 0.0001, max: 0.01, log: true}
+    model.num_encoder_layers: {min: 1, max: 6}
+    training.batch_tokens: {min: 1024, max: 4096, step: 1024}
+    model.dropout: {min: 0.1, max: 0.3, step: 0.1}
+    training.label_smoothing: {min: 0, max: 0.2}
+    training.warmup_steps: {min: 10, max: 10_000, log: true}
+    model.norm: {choice: [layernorm, rmsnorm]}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "base.yaml").write_text(BASE)
+    return tmp_path
+
+
+def plan(folder: Path, text: str, *overrides: str) -> Sweep:
+    (folder / "study.yaml").write_text(f"config: base.yaml\n{text}\n")
+    return plan_sweep(folder / "study.yaml", overrides)
+
+
+def names(folder: Path, text: str) -> list[str]:
+    return [run.name for run in plan(folder, text).runs]
+
+
+def told(folder: Path, text: str, *overrides: str) -> str:
+    """The one line that is said of a wrong sweep, without the name of the folder."""
+    with pytest.raises(ConfigError) as found:
+        plan(folder, text, *overrides)
+    assert "\n" not in str(found.value)
+    return str(found.value).replace(f"{folder}/", "")
+
+
+def test_axes_are_multiplied_out_and_named(folder: Path) -> None:
+    variants = "list: [{name: small, model.d_ff: 128, model.num_decoder_layers: 1}, {name: base}]"
+    text = f"{variants}\ngrid: {{model.norm_position: [pre, post]}}\nseeds: [1, 10]"
+    assert names(folder, text) == [
+        f"{size},norm_position={norm},seed={seed}"
+        for size in ("small", "base")
+        for norm in ("pre", "post")
+        for seed in (1, 10)
+    ]
+
+
+def test_each_run_has_the_config_that_its_overrides_give(folder: Path) -> None:
+    sweep = plan(folder, "set: {training.max_steps: 5}\ngrid: {model.dropout: [0.2, 0.3]}\nseeds: [4]", "model.d_ff=99")
+    assert sweep.common == ("training.max_steps=5", "model.d_ff=99")
+    for run, dropout in zip(sweep.runs, (0.2, 0.3), strict=True):
+        config = run.config
+        assert (config.model.dropout, config.model.d_ff, config.training.max_steps) == (dropout, 99, 5)
+        assert config.training.seed == 4
+        assert run.values == {"model.dropout": dropout, "training.seed": 4}
+        assert load_config(sweep.config, run.overrides).config == config
+
+
+def test_a_command_line_override_counts_more_than_set(folder: Path) -> None:
+    (run,) = plan(folder, "set: {training.max_steps: 5}\nseeds: [1]", "training.max_steps=7").runs
+    assert run.config.training.max_steps == 7
+
+
+@pytest.mark.parametrize(
+    ("keys", "short"),
+    [
+        (["model.dropout", "training.seed"], ["dropout", "seed"]),
+        (["decoding.seed", "training.seed"], ["decoding.seed", "training.seed"]),
+        (["data.train.0.src", "data.dev.0.src"], ["train.0.src", "dev.0.src"]),
+        (["seed", "training.seed"], ["seed", "training.seed"]),
+    ],
+)
+def test_short_keys_tell_keys_apart(keys: list[str], short: list[str]) -> None:
+    assert list(short_keys(keys).values()) == short
+
+
+def test_names_are_safe_as_files_and_of_bounded_length(folder: Path) -> None:
+    text = "grid: {training.init_from: [../runs/a b, /x/ö], training.betas: [[0.9, 0.98]], model.num_kv_heads: [null]}"
+    assert names(folder, text) == [
+        "init_from=runs-a-b,betas=0.9-0.98,num_kv_heads=null",
+        "init_from=x,betas=0.9-0.98,num_kv_heads=null",
+    ]
+    long = ", ".join("x" * 90 + end for end in "ab")
+    found = names(folder, f"grid: {{training.init_from: [{long}], data.cache_dir: [{'y' * 90}]}}")
+    assert len(set(found)) == 2
+    assert {len(name) for name in found} == {LONGEST_NAME}
+
+
+def test_where_the_runs_lie(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    assert plan(folder, "seeds: [1]").runs[0].run.path == Path("runs/study/seed=1")
+    assert plan(folder, "run_dir: other\nseeds: [1]").runs[0].run.path == Path("other/seed=1")
+
+
+@pytest.mark.parametrize(
+    "value", ["post", "a b", "a: b", "# c", "'", '"', "no", "1e-4", "", " x", "ä€😀", "- a", "null"]
+)
+def test_text_in_an_override_stays_what_it_is(folder: Path, value: str) -> None:
+    (run,) = plan(folder, "seeds: [1]", Setting("training.init_from", value, "").override).runs
+    assert run.config.training.init_from == value
+
+
+def test_the_command_line_is_what_a_shell_needs(folder: Path) -> None:
+    sweep = plan(folder, "run_dir: my runs\nset: {data.train: [{src: 'b c.en', tgt: b.de}]}\nseeds: [1]")
+    words = shlex.split(command_line(sweep, sweep.runs[0]))
+    assert words[:7] == [
+        "mtformer",
+        "train",
+        str(folder / "base.yaml"),
+        "--run-dir",
+        "my runs/seed=1",
+        "--resume",
+        "auto",
+    ]
+    assert load_config(folder / "base.yaml", words[7:]).config == sweep.runs[0].config
+
+
+# Random draws
+
+
+def draws(folder: Path, text: str) -> list[PlannedRun]:
+    return plan(folder, text).runs
+
+
+def test_draws_lie_in_their_ranges(folder: Path) -> None:
+    values: dict[str, list[Any]] = {}
+    for run in draws(folder, RANDOM):
+        for key, value in run.values.items():
+            values.setdefault(key.split(".")[1], []).append(value)
+    rates = values["learning_rate"]
+    assert all(0.0001 <= rate <= 0.01 for rate in rates)
+    assert 12 <= sum(rate < 0.001 for rate in rates) <= 28  # as many in each decade
+    assert set(values["num_encoder_layers"]) == {1, 2, 3, 4, 5, 6}
+    assert all(type(value) is int for value in values["num_encoder_layers"] + values["warmup_steps"])
+    assert 5 <= sum(steps < 100 for steps in values["warmup_steps"]) <= 22
+    assert set(values["batch_tokens"]) == {1024, 2048, 3072, 4096}
+    assert set(values["dropout"]) == {0.1, 0.2, 0.3}
+    assert len(set(values["label_smoothing"])) > 30
+    assert set(values["norm"]) == {"layernorm", "rmsnorm"}
+
+
+def test_draws_are_the_same_whatever_the_count_and_the_other_keys(folder: Path) -> None:
+    found = draws(folder, RANDOM)
+    assert [run.name for run in found] == names(folder, RANDOM)
+    assert [run.name for run in draws(folder, RANDOM.replace("count: 40", "count: 5"))] == [
+        run.name for run in found[:5]
+    ]
+    fewer = draws(folder, RANDOM.replace("    model.norm: {choice: [layernorm, rmsnorm]}\n", ""))
+    assert [run.values["model.dropout"] for run in fewer] == [run.values["model.dropout"] for run in found]
+    assert [run.name for run in draws(folder, RANDOM + "  seed: 2\n")] != [run.name for run in found]
+
+
+def test_draws_are_known_forever(folder: Path) -> None:
+    """Else a sweep that is resumed with another version of Python would train other runs."""
+    text = "random: {count: 3, keys: {model.dropout: {min: 0.0, max: 0.5}, model.d_ff: {min: 1, max: 999}}}"
+    assert names(folder, text) == ["dropout=0.1251,d_ff=615", "dropout=0.4028,d_ff=14", "dropout=0.3551,d_ff=825"]
+
+
+def test_no_draw_comes_twice(folder: Path) -> None:
+    text = "random: {count: 4, keys: {model.dropout: {choice: [0.1, 0.2]}, model.norm: {choice: [layernorm, rmsnorm]}}}"
+    assert len(set(names(folder, text))) == 4
+    assert told(folder, text.replace("4", "5", 1)) == (
+        "study.yaml:2: random: its keys give only 4 different draws; lower count to that"
+    )
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gird: {}", "study.yaml:2: gird: unknown key; did you mean 'grid'? allowed: config, run_dir, set, grid, list"),
+        ("grid: {model.dropout: 0.1}", "study.yaml:2: grid.model.dropout: must be a mapping of dotted keys"),
+        ("grid: {model: {dropout: [0.1]}}", "study.yaml:2: grid.model: must be a mapping of dotted keys"),
+        ("seeds: [one]", 'study.yaml:2: seeds.0: must be a list of whole numbers of at least 0, not "one"'),
+        ("seeds: [1, 1]", "study.yaml:2: seeds: two runs would be called seed=1; leave one out"),
+        ("list: [{model.dropout: 0.1}]", "study.yaml: list: variant 1 needs a name"),
+        ("list: [{name: a/b}]", "study.yaml: list: variant 1 needs a name"),
+        ("list:\n- {name: a}\n- {name: A}", "study.yaml:3: list: two runs would be called a"),
+        ("random: {count: 1}", "study.yaml:2: random.keys: is missing: a mapping of dotted keys to {min, max} or"),
+        ("random: {count: 1, keys: {a.b: {min: 1, max: 2, lgo: true}}}", "study.yaml:2: random.keys.a.b.lgo: unknown"),
+        ("random: {count: 1, keys: {a.b: {min: 2, max: 1}}}", "study.yaml:2: random.keys.a.b: min 2 is above max 1"),
+        ("random: {count: 1, keys: {a.b: {min: 0, max: 1, log: true}}}", "study.yaml:2: random.keys.a.b: log needs"),
+        ("run_dir: x", "study.yaml: has no axis; give grid, list, random or seeds"),
+        ("seeds: []", "study.yaml: has no axis"),
+        ("grid: {training.seed: [1]}\nseeds: [2]", "study.yaml:3: seeds: training.seed is set by study.yaml:2: grid"),
+        ("set: {training.seed: 1}\nseeds: [2]", "study.yaml:3: seeds: training.seed is set by study.yaml:2: set too"),
+        ("grid: {data.train: [[{src: a, tgt: b}]]}", "study.yaml:2: grid: train: such values need names; make them"),
+        ("seeds: [1", "study.yaml:3: not valid YAML"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_the_file(folder: Path, text: str, message: str) -> None:
+    assert told(folder, text).startswith(message)
+
+
+def test_a_key_that_does_not_exist_is_told_with_its_axis_and_run(folder: Path) -> None:
+    assert told(folder, "seeds: [1, 2]\ngrid:\n  model.dropuot: [0.1, 0.2]").startswith(
+        "study.yaml:4: grid: model.dropuot: unknown key; did you mean 'dropout'? allowed: d_model, "
+    )
+    assert told(folder, "seeds: [1]\ngrid: {model.dropuot: [0.1]}").endswith(" (run dropuot=0.1,seed=1)")
+    assert told(folder, "set: {training.max_stepz: 1}\nseeds: [1]").startswith(
+        "study.yaml:2: set: training.max_stepz: unknown key; did you mean 'max_steps'?"
+    )
+
+
+def test_an_axis_that_makes_an_invalid_config_is_told_with_the_run(folder: Path) -> None:
+    assert told(folder, "grid: {model.norm_position: [pre, pst]}\nseeds: [7]") == (
+        "study.yaml:2: grid: model.norm_position: must be one of pre, post, not 'pst'; did you mean 'post'? "
+        "(run norm_position=pst,seed=7)"
+    )
+    assert told(folder, "list: [{name: fits, model.num_heads: 2}, {name: odd, model.num_heads: 3}]") == (
+        "study.yaml:2: list: model.num_heads: num_heads 3 does not divide d_model 64 (run odd)"
+    )
+
+
+def test_an_override_of_an_axis_is_refused(folder: Path) -> None:
+    assert told(folder, "seeds: [1]", "training.seed=2") == (
+        "override 'training.seed=2': training.seed is an axis of the sweep (study.yaml:2: seeds); leave one out"
+    )
+
+
+def test_too_many_runs_are_refused_at_once(folder: Path) -> None:
+    seeds = list(range(200))
+    text = f"seeds: {seeds}\ngrid: {{training.warmup_steps: {seeds}}}"
+    assert told(folder, text).startswith("study.yaml: its axes give 40,000 runs, more than 10,000")
+
+
+def test_files_that_are_no_sweeps(folder: Path) -> None:
+    for name, content, message in (
+        ("none.yaml", None, "no such sweep file"),
+        ("list.yaml", b"- a\n", "a sweep is a mapping of config, run_dir, set, grid, list, random, seeds, not "),
+        ("empty.yaml", b"", "a sweep is a mapping of "),
+        ("bytes.yaml", b"\xff\xfe", "not UTF-8"),
+        ("lost.yaml", b"config: lost_base.yaml\nseeds: [1]\n", "no such file: "),
+    ):
+        path = folder / name
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(ConfigError, match=message) as found:
+            plan_sweep(path)
+        assert str(found.value).startswith(str(path))
+
+
+def test_a_broken_base_is_told_by_its_own_line(folder: Path) -> None:
+    (folder / "base.yaml").write_text(BASE + "modle: {}\n")
+    assert told(folder, "seeds: [1]").startswith("base.yaml:3: modle: unknown key; did you mean 'model'?")
+
+
+def test_the_head_of_the_module_shows_a_sweep_that_is_one(folder: Path) -> None:
+    import mtformer.experiment.sweep as module
+
+    example = (module.__doc__ or "").split("\n\n")[1]
+    (folder / "example.yaml").write_text(example)
+    runs = plan_sweep(folder / "example.yaml").runs
+    assert len(runs) == 2 * 2 * 10 * 3
+    assert set(SweepFile.model_fields) == {"config", "run_dir", "common", "grid", "variants", "random", "seeds"}
