@@ -41,7 +41,7 @@ def mistakes(path: str, *overrides: str) -> list[str]:
         ),
         ("training:\n  compile: no\n", "3: training.compile: must be true or false, not 'no'"),
         ("training:\n  patience: 0\n", "3: training.patience: must be at least 1 or null, not 0"),
-        ("training:\n  learning_rate: .inf\n", "3: training.learning_rate: must be a finite number above 0, not Infinity"),
+        ("training:\n  learning_rate: .inf\n", "3: training.learning_rate: must be a finite number above 0, not Inf"),
         ("training:\n  learning_rate: 0\n", "3: training.learning_rate: must be above 0, not 0"),
         ("training:\n  betas: 0.9\n", "3: training.betas: must be a list, not 0.9"),
         ("training:\n  betas:\n  - 0.9\n  - 1.0\n", "5: training.betas.1: must be at least 0 and below 1, not 1.0"),
