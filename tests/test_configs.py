@@ -58,18 +58,17 @@ def test_two_steps(config: Path, sources: list[str], tmp_path: Path) -> None:
     assert "BLEU" in result.stdout
 
 
-@pytest.mark.parametrize(("name", "num_values"), [("positions", 3), ("norm", 4), ("vocabulary", 4)])
+@pytest.mark.parametrize(("name", "num_values"), [("positions", 3), ("norm", 4), ("vocabulary", 4), ("averaging", 4)])
 def test_studies(name: str, num_values: int, sources: list[str]) -> None:
     sweep = plan_sweep(STUDIES / f"{name}.yaml", sources)
     assert sweep.config == BASE_OF_STUDIES
     assert sweep.folder == Path("runs/studies", name)
     base = load_config(BASE_OF_STUDIES, sources).config
     differences = [config_diff(base, run.config) for run in sweep.runs]
-    # Each value has three seeds, and one value of each axis is that of the base.
     assert sorted(run.config.training.seed for run in sweep.runs) == sorted([1, 2, 3] * num_values)
-    assert [] in differences
+    assert name == "averaging" or [] in differences  # one value of each axis is that of the base
     assert len({str(one) for one in differences}) == 3 * num_values
 
 
 def test_all_studies_are_tested() -> None:
-    assert {path.stem for path in STUDIES.iterdir()} == {"base", "positions", "norm", "vocabulary"}
+    assert {path.stem for path in STUDIES.iterdir()} == {"base", "positions", "norm", "vocabulary", "averaging"}

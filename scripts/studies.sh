@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# The studies of configs/studies on Multi30k en-de from local files: bash scripts/studies.sh FOLDER [STUDY ...]
+# FOLDER holds {train,val,test_2016_flickr}.{en,de}, plain or .gz. Trains what is not trained yet, two runs at a time, then
+# writes runs/studies/STUDY.txt (scores and significance) and runs/studies/STUDY.html (the report).
+set -euo pipefail
+if [[ $# == 0 || ! -d $1 ]]; then
+    echo "usage: bash scripts/studies.sh FOLDER [STUDY ...]" >&2
+    exit 2
+fi
+folder=$(CDPATH='' cd -- "$1" && pwd)
+CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+source scripts/environment.sh
+studies=("${@:2}")
+if [[ $# == 1 ]]; then
+    studies=(positions norm vocabulary averaging)
+fi
+
+file() { [[ -e $folder/$1 ]] && printf '%s' "$folder/$1" || printf '%s' "$folder/$1.gz"; }
+source_of() { printf "{src: '%s', tgt: '%s'}" "$(file "$1.en")" "$(file "$1.de")"; }
+
+make_environment .venv '.[report]'
+for study in "${studies[@]}"; do
+    .venv/bin/mtformer sweep "configs/studies/$study.yaml" --jobs 2 --resume \
+        "data.train=[$(source_of train)]" "data.dev=[$(source_of val)]" \
+        "data.test={test_2016_flickr: $(source_of test_2016_flickr)}"
+    .venv/bin/mtformer compare "runs/studies/$study"/*/ --sentences 0 | tee "runs/studies/$study.txt"
+    .venv/bin/mtformer report "runs/studies/$study"/*/ --out "runs/studies/$study.html"
+done
