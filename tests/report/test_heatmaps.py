@@ -1,4 +1,4 @@
-"""Which sentences have maps, and how many; what is drawn is in test_report.py."""
+"""Which sentences have maps, and how many; what is drawn is in test_run_report.py."""
 
 import json
 import re
