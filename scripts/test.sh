@@ -9,4 +9,6 @@ python=.venv-test/bin/python
 "$python" -m ruff check mtformer tests scripts
 "$python" -m ruff format --check mtformer tests scripts
 "$python" -m mypy
-exec "$python" -m pytest "$@"
+# A process for each core, up to four, of one thread each: more threads than cores wait for each other most of the time.
+export OMP_NUM_THREADS=1
+exec "$python" -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile "$@"

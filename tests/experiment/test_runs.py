@@ -109,9 +109,9 @@ def test_a_config_of_another_version(tmp_path: Path) -> None:
         ("metrics.jsonl", b"\x00\xff{}\n[1]\n", "finished", None, False),
         ("metrics.jsonl", b'{"kind": "train", "step": "x", "tokens_per_second": []}\n', "finished", None, True),
         ("metrics.jsonl", b'{"kind": "dev", "step": 3, "bleu": "x"}\n', "finished", None, False),
-        ("state.json", b"[]", "unreadable", None, True),
+        ("state.json", b"[]", "finished", None, False),
         ("state.json", b"\xff", "finished", None, False),
-        ("state.json", b'{"state": 7}', "unreadable", None, True),
+        ("state.json", b'{"state": 7}', "finished", None, False),
     ],
 )
 def test_files_of_any_content_give_a_row(
