@@ -185,9 +185,13 @@ def test_an_error_of_an_earlier_attempt_is_not_taken_for_this_one(stage: Stage) 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_is_passed_on_once_and_waited_for(stage: Stage, number: signal.Signals) -> None:
     stage.roles(**{f"s{seed}": {"seconds": 60} for seed in (1, 2, 3)})
-    thread = stage.signal_when(2, number)
-    outcome = run_sweep(stage.sweep(3), 2)
-    thread.join()
+    previous = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored
+    try:
+        thread = stage.signal_when(2, number)
+        outcome = run_sweep(stage.sweep(3), 2)
+        thread.join()
+    finally:
+        signal.signal(signal.SIGHUP, previous)
     passed_on = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
     assert outcome.stopped_by == passed_on
     assert len(stage.notes("start")) == 2

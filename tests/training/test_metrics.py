@@ -76,7 +76,9 @@ def test_wandb_gets_every_figure_and_a_resumed_run_goes_on_there(
     assert found["dev/bleu", 8] == 30.5
     exits = [one.exit.exit_code for one in (*before, *after) if one.WhichOneof("record_type") == "exit"]
     assert exits == [1, 0]
-    assert capfd.readouterr() == ("", "")
+    told = "".join(capfd.readouterr()).splitlines()
+    # Versions before 0.31 say that offline a resumed run is a file of its own, and cannot be kept from it.
+    assert [line for line in told if line.startswith("wandb:") and "`resume` will be ignored" not in line] == []
 
 
 def whole_wandb_file(path: Path) -> list[Any]:
