@@ -1,4 +1,4 @@
-# Sourced by the scripts beside it: a virtual environment of our own with the pinned packages.
+# Sourced by the scripts beside it: a virtual environment of our own with the pinned packages, and where Multi30k lies.
 
 unset PYTHONHOME PYTHONPATH
 export PYTHONUTF8=1 PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -41,4 +41,13 @@ make_environment() {
     "$python" -m venv "$folder" || return
     "$folder/bin/python" -m pip install --quiet -c constraints.txt -e "$package" || return
     printf '%s\n' "$wanted" >"$stamp"
+}
+
+# sources_of FOLDER: what names Multi30k's train, val and test files there, plain or .gz, as overrides in the array `sources`.
+sources_of() {
+    local folder=$1
+    file() { [[ -e $folder/$1 ]] && printf '%s' "$folder/$1" || printf '%s' "$folder/$1.gz"; }
+    source_of() { printf "{src: '%s', tgt: '%s'}" "$(file "$1.en")" "$(file "$1.de")"; }
+    sources=("data.train=[$(source_of train)]" "data.dev=[$(source_of val)]"
+        "data.test={test_2016_flickr: $(source_of test_2016_flickr)}")
 }

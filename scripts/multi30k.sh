@@ -11,10 +11,6 @@ CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
 config=${2:-configs/multi30k_en_de.yaml}
 
-file() { [[ -e $folder/$1 ]] && printf '%s' "$folder/$1" || printf '%s' "$folder/$1.gz"; }
-source_of() { printf "{src: '%s', tgt: '%s'}" "$(file "$1.en")" "$(file "$1.de")"; }
-
+sources_of "$folder"
 make_environment .venv .
-exec .venv/bin/mtformer train "$config" "${@:3}" \
-    "data.train=[$(source_of train)]" "data.dev=[$(source_of val)]" \
-    "data.test={test_2016_flickr: $(source_of test_2016_flickr)}"
+exec .venv/bin/mtformer train "$config" "${@:3}" "${sources[@]}"

@@ -15,14 +15,10 @@ if [[ $# == 1 ]]; then
     studies=(positions norm vocabulary averaging)
 fi
 
-file() { [[ -e $folder/$1 ]] && printf '%s' "$folder/$1" || printf '%s' "$folder/$1.gz"; }
-source_of() { printf "{src: '%s', tgt: '%s'}" "$(file "$1.en")" "$(file "$1.de")"; }
-
+sources_of "$folder"
 make_environment .venv '.[report]'
 for study in "${studies[@]}"; do
-    .venv/bin/mtformer sweep "configs/studies/$study.yaml" --jobs 2 --resume \
-        "data.train=[$(source_of train)]" "data.dev=[$(source_of val)]" \
-        "data.test={test_2016_flickr: $(source_of test_2016_flickr)}"
+    .venv/bin/mtformer sweep "configs/studies/$study.yaml" --jobs 2 --resume "${sources[@]}"
     .venv/bin/mtformer compare "runs/studies/$study"/*/ --sentences 0 | tee "runs/studies/$study.txt"
     .venv/bin/mtformer report "runs/studies/$study"/*/ --out "runs/studies/$study.html"
 done

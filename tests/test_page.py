@@ -1,6 +1,5 @@
 """The common look of all pages: whole, in the page's colours, and no text in it can become markup."""
 
-import builtins
 import json
 import re
 from typing import Any
@@ -91,14 +90,7 @@ def test_a_phone_scrolls_the_table_and_not_the_page(chromium: Browser) -> None:
     opened.close()
 
 
-def test_without_matplotlib_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def refuse(name: str, *arguments: Any, **named: Any) -> Any:
-        if name.split(".")[0] == "matplotlib":
-            raise ImportError(name)
-        return real(name, *arguments, **named)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+@pytest.mark.usefixtures("no_matplotlib")
+def test_without_matplotlib_one_line_says_what_to_install() -> None:
     with pytest.raises(MtformerError, match=r"^a plot needs matplotlib: pip install 'mtformer\[report\]'$"):
         require_matplotlib("a plot")

@@ -1,23 +1,9 @@
 """`mtformer report`, and `training.report`; what stands in a report is in tests/report."""
 
-import builtins
 from pathlib import Path
-from typing import Any
 
 import pytest
 from program import invoke
-
-
-@pytest.fixture
-def no_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def refuse(name: str, *arguments: Any, **named: Any) -> Any:
-        if name.split(".")[0] == "matplotlib":
-            raise ImportError(name)
-        return real(name, *arguments, **named)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
 
 
 def test_of_one_run_it_lies_in_the_run(run: Path) -> None:

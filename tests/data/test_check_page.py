@@ -1,9 +1,7 @@
 """The page: whole in itself, well-formed, and nothing of a corpus is taken for markup."""
 
-import builtins
 import re
 from html.parser import HTMLParser
-from typing import Any
 
 import pytest
 
@@ -92,15 +90,8 @@ def test_charts_take_the_colours_of_the_page_and_keep_their_names_apart(made: st
     assert "width=device-width" in made
 
 
-def test_without_matplotlib_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def refuse(name: str, *arguments: Any, **named: Any) -> Any:
-        if name.split(".")[0] == "matplotlib":
-            raise ImportError(name)
-        return real(name, *arguments, **named)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+@pytest.mark.usefixtures("no_matplotlib")
+def test_without_matplotlib_one_line_says_what_to_install() -> None:
     data = DataConfig(src_lang="en", tgt_lang="de")
     with pytest.raises(MtformerError, match=r"pip install 'mtformer\[report\]'"):
         page(make_report(check_corpora(data, None)), [])
