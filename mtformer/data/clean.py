@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtformer.config.data import FilterConfig
-from mtformer.data.check_workers import Workers
 from mtformer.data.duplicates import Keys, hash_keys
 from mtformer.data.filters import DUPLICATE, KEPT, REASONS, Codes, Filter, code, duplicate_key
 from mtformer.data.report import DataReport, Pair
+from mtformer.data.workers import Workers
 from mtformer.errors import DataError, told_writing
 from mtformer.rundir import atomic_folder
 from mtformer.text.tokenizer import UNK, TokenizerPair

@@ -11,21 +11,14 @@ import hashlib
 import json
 import logging
 import marshal
-import multiprocessing
 import os
 import shutil
-import signal
-import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import chain, islice
-from multiprocessing.connection import wait
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +33,7 @@ from mtformer.data.report import DataReport
 from mtformer.data.sources import describe, languages, read_pairs, source_fingerprint
 from mtformer.data.store import BLOCK_PAIRS, STORE, Contents, Pairs, Part, Store, write_part
 from mtformer.data.tokenising import count_tokens, tokenise
+from mtformer.data.workers import WorkerEndedError, Workers
 from mtformer.errors import DataError, told_writing
 from mtformer.rundir import atomic_file, sync, write_text
 from mtformer.text.tokenizer import TokenizerPair
@@ -242,8 +236,8 @@ def _make(folder: Path, where: str, pairs: Iterator[reports.Pair], work: _Work, 
         num_parts = _make_parts(building, pairs, work, num_workers)
         if not num_parts:
             raise DataError(f"{where}: the corpus is empty: not one line was read")
-    except _KilledError:
-        raise
+    except WorkerEndedError as error:
+        raise DataError(f"{error}; {IS_KEPT}") from error
     except DataError:
         shutil.rmtree(building, ignore_errors=True)  # the corpus is not as it should be: mended it is another one
         raise
@@ -255,20 +249,37 @@ def _make(folder: Path, where: str, pairs: Iterator[reports.Pair], work: _Work, 
 
 def _make_parts(building: Path, pairs: Iterator[reports.Pair], work: _Work, num_workers: int) -> int:
     """Makes those that are not there yet, and returns how many there are."""
-    num_parts = num_new = 0
-    with _Pool(num_workers, work, building) as pool:
+    num_parts = 0
+
+    def missing() -> Iterator[tuple[int, list[reports.Pair]]]:
+        nonlocal num_parts
         while chunk := list(islice(pairs, PART_PAIRS)):
-            if not _Paths(building, num_parts).made.is_file():
-                if num_new < PARTS_ALONE or num_workers == 1:
-                    _make_part(work, building, num_parts, chunk, num_workers)
-                else:
-                    pool.submit(num_parts, chunk)
-                num_new += 1
             num_parts += 1
+            if not _Paths(building, num_parts - 1).made.is_file():
+                yield num_parts - 1, chunk
             if num_parts % 20 == 0:
                 log.info("%s pairs tokenised", f"{num_parts * PART_PAIRS:,}")
-        pool.finish()
+
+    todo = missing()
+    for number, chunk in islice(todo, PARTS_ALONE if num_workers > 1 else None):
+        _make_part(work, building, number, chunk, num_workers)
+    # Pickled, a million strings take three times as long.
+    packed = ((number, marshal.dumps(chunk)) for number, chunk in todo)
+    with Workers[tuple[int, bytes], None](_PartMaker, (work, building), num_workers) as workers:
+        for _ in workers.map(packed):
+            pass
     return num_parts
+
+
+class _PartMaker:
+    """What each process does."""
+
+    def __init__(self, settings: tuple[_Work, Path]) -> None:
+        self.work, self.building = settings
+
+    def __call__(self, packed: tuple[int, bytes]) -> None:
+        number, chunk = packed
+        _make_part(self.work, self.building, number, marshal.loads(chunk), num_threads=1)
 
 
 def _leave_out_duplicates(building: Path, num_parts: int) -> None:
@@ -322,75 +333,3 @@ def _clear(building: Path, folder: Path) -> None:
     sync(building)
     os.rename(building, folder)
     sync(folder.parent)
-
-
-# ---- processes ------------------------------------------------------------------------------------------------------
-
-
-class _Pool:
-    """Processes that make parts, started when the first one is asked for; a few parts wait for them at most."""
-
-    def __init__(self, num_workers: int, work: _Work, building: Path) -> None:
-        self.num_workers, self.work, self.building = num_workers, work, building
-        self.executor: ProcessPoolExecutor | None = None
-        self.pending: deque[Future[None]] = deque()
-
-    def submit(self, number: int, chunk: list[reports.Pair]) -> None:
-        """Has a part made."""
-        if self.executor is None:
-            # Not forked: this process may hold threads.
-            context = multiprocessing.get_context("spawn")
-            self.executor = ProcessPoolExecutor(self.num_workers, context, _begin, (self.work, self.building))
-        with _killed_told():
-            # Pickled, a million strings take three times as long.
-            self.pending.append(self.executor.submit(_make_part_here, number, marshal.dumps(chunk)))
-        self.finish(left=2 * self.num_workers)
-
-    def finish(self, left: int = 0) -> None:
-        """Waits until only so many parts are pending; raises what went wrong with one."""
-        while len(self.pending) > left:
-            with _killed_told():
-                self.pending.popleft().result()
-
-    def __enter__(self) -> "_Pool":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.executor is not None:
-            self.executor.shutdown(cancel_futures=True)
-
-
-class _KilledError(DataError):
-    """The system ended a process; nothing is wrong with the corpus."""
-
-
-@contextmanager
-def _killed_told() -> Iterator[None]:
-    try:
-        yield
-    except BrokenProcessPool as error:
-        raise _KilledError(
-            f"a process that tokenises was killed (out of memory?); lower data.num_workers; {IS_KEPT}"
-        ) from error
-
-
-_here: tuple[_Work, Path]
-
-
-def _begin(work: _Work, building: Path) -> None:
-    """In a new process: Ctrl-C is for the one that started it, and it ends when that one is gone."""
-    global _here
-    _here = (work, building)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def end_with_parent() -> None:
-        wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
-
-
-def _make_part_here(number: int, chunk: bytes) -> None:
-    _make_part(*_here, number, marshal.loads(chunk), num_threads=1)

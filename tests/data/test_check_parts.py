@@ -13,8 +13,8 @@ from mtformer.config.data import DataConfig, TextFiles, TsvFile
 from mtformer.data.check_findings import Example, Findings, Lengths, LogRatios, outlier_limits
 from mtformer.data.check_reading import SourceReader, bytes_on_disk, decode
 from mtformer.data.check_repeats import Memory
-from mtformer.data.check_workers import Workers
 from mtformer.data.sources import read_pairs
+from mtformer.data.workers import Workers
 from mtformer.errors import DataError
 
 

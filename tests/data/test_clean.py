@@ -134,7 +134,7 @@ def test_processes_write_what_one_writes(
 
 
 def test_no_process_is_started_for_little(mixed: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mtformer.data.check_workers.Workers._start", None)
+    monkeypatch.setattr("mtformer.data.workers.Workers._start", None)
     assert clean(iter(mixed), EN_DE, FilterConfig(), tmp_path / "out", num_workers=2).read == len(mixed)
 
 

@@ -10,6 +10,11 @@ from typing import Any, Generic, TypeVar
 
 from mtformer.errors import DataError
 
+
+class WorkerEndedError(DataError):
+    """The system ended a process; nothing is wrong with the corpus."""
+
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -50,7 +55,7 @@ class Workers(Generic[Item, Result]):
         """Each item with its result; no more items are read ahead than there are processes.
 
         Raises:
-            DataError: when a process was ended from outside.
+            WorkerEndedError: when a process was ended from outside.
         """
         if self._function is not None:
             for item in items:
@@ -91,9 +96,9 @@ class Workers(Generic[Item, Result]):
         self._processes.append(process)
 
 
-def _ended() -> DataError:
-    return DataError(
-        "a process that looked at the corpus was ended by the system, most likely for want of memory; "
+def _ended() -> WorkerEndedError:
+    return WorkerEndedError(
+        "a process that works on the corpus was ended by the system, most likely for want of memory; "
         "lower data.num_workers"
     )
 
