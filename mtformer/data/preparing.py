@@ -263,8 +263,9 @@ def _make_parts(building: Path, pairs: Iterator[reports.Pair], work: _Work, num_
     todo = missing()
     for number, chunk in islice(todo, PARTS_ALONE if num_workers > 1 else None):
         _make_part(work, building, number, chunk, num_workers)
-    # Pickled, a million strings take three times as long.
-    packed = ((number, marshal.dumps(chunk)) for number, chunk in todo)
+    # Pickled, a million strings take three times as long; in marshal's later versions, which look for repeated objects,
+    # twice.
+    packed = ((number, marshal.dumps(chunk, 2)) for number, chunk in todo)
     with Workers[tuple[int, bytes], None](_PartMaker, (work, building), num_workers) as workers:
         for _ in workers.map(packed):
             pass

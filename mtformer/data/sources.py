@@ -176,7 +176,7 @@ class _Lines:
     def __init__(self, path: str, start: int = 0) -> None:
         self.path, self.start = path, start
         self.number = 0
-        """Lines passed so far; at the end, those of the file."""
+        """At the end, lines of the file."""
 
     def __iter__(self) -> Iterator[str]:
         with told(self.path), open_bytes(self.path) as file:
@@ -185,9 +185,9 @@ class _Lines:
             while block := file.read(BLOCK_BYTES) + file.readline():
                 if self.number == 0:
                     block = block.removeprefix(b"\xef\xbb\xbf")
-                for line in self._decoded(block).removesuffix("\n").split("\n"):
-                    self.number += 1
-                    yield line.removesuffix("\r")
+                lines = self._decoded(block).removesuffix("\n").split("\n")
+                yield from [line.removesuffix("\r") for line in lines] if b"\r" in block else lines
+                self.number += len(lines)
 
     def _decoded(self, block: bytes) -> str:
         try:
@@ -219,12 +219,12 @@ def _read_text_files(source: TextFiles, start: int) -> Generator[Pair, None, int
 
 def _read_tsv(source: TsvFile, start: int) -> Generator[Pair, None, int]:
     src, tgt, lines = source.src_column, source.tgt_column, _Lines(source.tsv, start)
-    for line in lines:
+    for number, line in enumerate(lines, start + 1):
         columns = line.split("\t")
         if len(columns) < max(src, tgt):
             asked = "src_column" if src > len(columns) else "tgt_column"
             raise DataError(
-                f"{source.tsv}:{lines.number}: {asked} asks for column {getattr(source, asked)}, but the line has "
+                f"{source.tsv}:{number}: {asked} asks for column {getattr(source, asked)}, but the line has "
                 f"{len(columns)} (split at tabs, counted from 1)"
             )
         yield columns[src - 1], columns[tgt - 1]
@@ -233,13 +233,13 @@ def _read_tsv(source: TsvFile, start: int) -> Generator[Pair, None, int]:
 
 def _read_jsonl(source: JsonlFile, data: DataConfig, start: int) -> Generator[Pair, None, int]:
     lines, fields = _Lines(source.jsonl, start), None
-    for line in lines:
+    for number, line in enumerate(lines, start + 1):
         try:
             row = parse_row(line)
             fields = fields or Fields.of(source, data, row)
             pair = fields.pair(row)
         except RowError as error:
-            raise DataError(f"{source.jsonl}:{lines.number}: {error}") from error
+            raise DataError(f"{source.jsonl}:{number}: {error}") from error
         yield pair
     return lines.number
 

@@ -1,11 +1,12 @@
-"""Speed of the loader alone: how many tokens a second it delivers, and how much of the batches is padding.
+"""Speed of the data's road: preparing beside SentencePiece alone, then the loader's tokens a second, and padding.
 
     python scripts/bench/data_speed.py
     python scripts/bench/data_speed.py --src train.en --tgt train.de --sampling-alpha 0.1
 
-Trains a joint tokenizer and tokenises the two files into a temporary folder, then goes through whole epochs as training
-does, through the prefetch thread, and does nothing with the batches. Source and target tokens are counted with eos,
-padding is not.
+Trains a joint tokenizer and tokenises the two files into a temporary folder, on one core, without filters and with
+the default ones; then goes through whole epochs as training does, through the prefetch thread, and does nothing with
+the batches. Source and target tokens are counted with eos, padding is not. `data_size.py` does the same with large
+corpora and several processes.
 """
 
 import argparse
@@ -13,7 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from mtformer.config.data import DataConfig, TextFiles
+from data_size import config
+
+from mtformer.config.data import TextFiles
 from mtformer.config.schema import TokenizerConfig
 from mtformer.data.batches import TrainingBatches
 from mtformer.data.changes import Changes
@@ -45,21 +48,24 @@ def parse_options() -> argparse.Namespace:
 
 def make_batches(options: argparse.Namespace, folder: Path) -> TrainingBatches:
     """Tokenizer, store and batches, with the time that each takes."""
-    data = DataConfig(
-        src_lang="src",
-        tgt_lang="tgt",
-        train=[TextFiles(src=str(options.src), tgt=str(options.tgt))],
-        cache_dir=str(folder / "cache"),
-    )
+    source = TextFiles(src=str(options.src), tgt=str(options.tgt))
+    data = config(source, folder / "cache").model_copy(update={"num_workers": 1})
     section = TokenizerConfig(model_type=options.model_type, vocab_size=options.vocab_size)
     begin = time.perf_counter()
-    train_tokenizer((line for pair in read_pairs(data.train[0], data) for line in pair), section, folder / JOINT)
+    train_tokenizer((line for pair in read_pairs(source, data) for line in pair), section, folder / JOINT)
+    print(f"tokenizer trained in {time.perf_counter() - begin:.1f} s")
     tokenizers = TokenizerPair.load(folder)
-    trained = time.perf_counter()
-    store = prepare(data.train, data, tokenizers, is_training=True)
-    prepared = time.perf_counter()
+    lines = [line for pair in read_pairs(source, data) for line in pair]
+    begin = time.process_time()
+    tokenizers.src.encode(lines)
+    bare = time.process_time() - begin
+    print(f"SentencePiece alone: {bare:.2f} s of processor time for {len(lines) // 2:,} pairs")
+    for name, filtered in (("without filters", False), ("with the default filters", True)):
+        begin = time.process_time()
+        store = prepare(data.train, data, tokenizers, is_training=filtered, keep_text=False)
+        spent = time.process_time() - begin
+        print(f"prepared {name}: {spent:.2f} s, {bare / spent:.0%} of SentencePiece's rate")
     print("\n".join(store.report.lines()))
-    print(f"tokenizer trained in {trained - begin:.1f} s, corpus tokenised in {prepared - trained:.1f} s")
     mixture, changes = Mixture([Corpus("train", store)], 1), None
     if options.sampling_alpha:
         mixture = Mixture(mixture.corpora, 1, window_pairs=CHANGED_WINDOW_PAIRS)
