@@ -159,9 +159,10 @@ def _rows(translators: "Sequence[Translator]", pairs: "Sequence[Pair]") -> "Rows
     import numpy as np
 
     from mtformer.data.clean import dual_scores
+    from mtformer.data.report import sides
 
-    sides = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    turned = (sides, (sides[1], sides[0]))
+    src, tgt = sides(pairs)
+    turned = ((src, tgt), (tgt, src))
     found = []
     for translator, (sources, targets) in zip(translators, turned, strict=False):
         scored = translator.score(sources, targets)

@@ -95,13 +95,13 @@ class Batch:
         )
 
 
-def pad(sentences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+def pad(sentences: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
     """Right-pads ids as they are (nothing is added): ids_BS and lengths_B, both int64."""
     side = Ragged.of(sentences)
     return _fill(side), torch.from_numpy(side.lengths_B.astype(np.int64))
 
 
-def make_batch(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], start: int = BOS) -> Batch:
+def make_batch(pairs: Sequence[tuple[list[int], list[int]]], start: int = BOS) -> Batch:
     """A batch of (source ids, target ids), both without bos and eos; targets start with `start` in the decoder."""
     return _batch(Ragged.of([pair[0] for pair in pairs]), Ragged.of([pair[1] for pair in pairs]), start)
 

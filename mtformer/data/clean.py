@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from mtformer.config.data import FilterConfig
 from mtformer.data.duplicates import Keys, hash_keys
 from mtformer.data.filters import DUPLICATE, KEPT, REASONS, Codes, Filter, code, duplicate_key
-from mtformer.data.report import DataReport, Pair
+from mtformer.data.report import DataReport, Pair, sides
 from mtformer.data.workers import Workers
 from mtformer.errors import DataError, told_writing
 from mtformer.rundir import atomic_folder
@@ -173,7 +173,7 @@ class _Judge:
 
     def __call__(self, pairs: list[Pair]) -> _Judged:
         unusual, config = DataReport(), self.work.filters
-        unusual.count_unusual(pairs)
+        unusual.count_unusual(*sides(pairs))
         codes, tokens = self.filter.by_text(pairs), list[list[int]]()
         if self.work.tokenizers is not None:
             tokens = self._by_length(pairs, codes, self.work.tokenizers)

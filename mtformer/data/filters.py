@@ -17,7 +17,7 @@ from mtformer.data.characters import WEIGHTS, Alphabet, Counts, scripts_of
 from mtformer.data.function_words import WordCheck
 from mtformer.data.language import confidences
 from mtformer.data.numerals import CHARACTER_LANGUAGES, numbers_differ
-from mtformer.data.report import Pair
+from mtformer.data.report import Pair, sides
 
 KEPT = 0
 EMPTY, IDENTICAL, REPETITION, MARKUP, LETTERS = "empty", "identical", "repetition", "URLs and markup", "few letters"
@@ -111,7 +111,7 @@ class Filter:
         return codes
 
     def _judge(self, pairs: Sequence[Pair], config: FilterConfig) -> Codes:
-        lines = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        lines = sides(pairs)
         src, tgt = (alphabet.count(side) for alphabet, side in zip(self._alphabets, lines, strict=True))
         judged = _Judged(pairs)
         judged.mark(EMPTY, (src.visible == 0) | (tgt.visible == 0))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -26,10 +26,12 @@ class Ragged:
         self.lengths_B = lengths_B
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int]], dtype: DTypeLike = np.int32) -> Ragged:
-        """From lists."""
-        lengths_B = np.fromiter(map(len, rows), dtype=np.int32, count=len(rows))
-        return cls(np.fromiter(chain.from_iterable(rows), dtype=dtype, count=int(lengths_B.sum())), lengths_B)
+    def of(cls, rows: Sequence[list[int]], dtype: DTypeLike = np.int32) -> Ragged:
+        """From lists of numbers from 0."""
+        numbers = array("I")  # which takes a list thrice as fast as numpy an iterator
+        for row in rows:
+            numbers.fromlist(row)
+        return cls(np.array(numbers, dtype=dtype), np.fromiter(map(len, rows), dtype=np.int32, count=len(rows)))
 
     @classmethod
     def joined(cls, parts: Iterable[Ragged]) -> Ragged:

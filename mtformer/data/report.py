@@ -21,6 +21,11 @@ UNUSUAL = {
 """Characters that other tools take for the end of a line, or that tell of damage; lines that hold them are counted."""
 
 
+def sides(pairs: Sequence[Pair]) -> tuple[list[str], list[str]]:
+    """All sources, and all targets."""
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
 @dataclass
 class DataReport:
     """What was read, what was kept, and what was left out why. Counts are of pairs unless they say otherwise."""
@@ -70,15 +75,15 @@ class DataReport:
         if count:
             self.left_out[reason] = self.left_out.get(reason, 0) + count
 
-    def count_unusual(self, pairs: Sequence[Pair]) -> None:
+    def count_unusual(self, src: Sequence[str], tgt: Sequence[str]) -> None:
         """Looks for unusual characters in lines as they were read."""
-        for number, side in enumerate(("src", "tgt")):
+        for side, lines in (("src", src), ("tgt", tgt)):
             # One search over all lines is quick and nearly always enough.
-            together = " ".join([pair[number] for pair in pairs])
+            together = " ".join(lines)
             for name, characters in UNUSUAL.items():
                 present = [character for character in characters if character in together]
                 if present:
-                    found = sum(any(character in pair[number] for character in present) for pair in pairs)
+                    found = sum(any(character in line for character in present) for line in lines)
                     self.unusual[side][name] = self.unusual[side].get(name, 0) + found
 
     def __add__(self, other: "DataReport") -> "DataReport":

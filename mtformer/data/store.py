@@ -30,6 +30,8 @@ BLOCK_PAIRS = 256
 OPEN_FILES = 64
 STORE = "store.json"
 CHECKSUM = "crc32"
+WRITE_BYTES = 1 << 20
+"""At once, for a block is written in many small pieces."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,7 @@ def checksum(pairs: Pairs) -> int:
 def write_part(path: Path, blocks: Iterable[Pairs]) -> None:
     """Writes the blocks, at least one, as one file."""
     writer = None
-    with pa.OSFile(str(path), "wb") as sink:
+    with pa.output_stream(str(path), compression=None, buffer_size=WRITE_BYTES) as sink:
         for pairs in blocks:
             batch = to_arrow(pairs)
             writer = writer or pa.ipc.new_file(sink, batch.schema)

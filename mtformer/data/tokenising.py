@@ -7,7 +7,7 @@ import numpy as np
 
 from mtformer.data.filters import KEPT, REASONS, Codes, Filter
 from mtformer.data.ragged import Ragged, bytes_of
-from mtformer.data.report import DataReport, Pair
+from mtformer.data.report import DataReport, Pair, sides
 from mtformer.data.store import Pairs
 from mtformer.text.tokenizer import UNK, TokenizerPair
 
@@ -25,13 +25,14 @@ def tokenise(
         duplicates are out of them.
     """
     report = DataReport(read=len(lines))
-    report.count_unusual(lines)
+    texts = sides(lines)
+    report.count_unusual(*texts)
     codes = filter_.by_text(lines)
     _leave_out(report, codes)
     kept = list(lines)
     if codes.any():
         kept = [pair for pair, code in zip(lines, codes.tolist(), strict=True) if code == KEPT]
-    texts = [pair[0] for pair in kept], [pair[1] for pair in kept]
+        texts = sides(kept)
     src, tgt = (
         Ragged.of(
             tokenizer.encode(text, num_threads),
@@ -52,12 +53,12 @@ def tokenise(
 
 def count_tokens(report: DataReport, pairs: Pairs) -> DataReport:
     """The report with what is counted of the pairs that are kept in the end."""
-    sides = {"src": pairs.src, "tgt": pairs.tgt}
+    columns = {"src": pairs.src, "tgt": pairs.tgt}
     return replace(
         report,
         kept=len(pairs),
-        tokens={name: len(side.ids_N) for name, side in sides.items()},
-        unknown={name: int((side.ids_N == UNK).sum()) for name, side in sides.items()},
+        tokens={name: len(side.ids_N) for name, side in columns.items()},
+        unknown={name: int((side.ids_N == UNK).sum()) for name, side in columns.items()},
     )
 
 

@@ -16,6 +16,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from mtformer.config.data import DataConfig, TextFiles
 from mtformer.config.schema import TokenizerConfig
 from mtformer.data.batches import TrainingBatches
 from mtformer.data.mixture import Corpus, Mixture, Place
-from mtformer.data.preparing import prepare
+from mtformer.data.preparing import PART_PAIRS, prepare
 from mtformer.data.store import Store
 from mtformer.text.tokenizer import JOINT, TokenizerPair
 from mtformer.text.train import train_tokenizer
@@ -108,13 +109,16 @@ def bare_tokenising(source: TextFiles, tokenizer_folder: Path, num_lines: int) -
 
 def _bare_tokenising(source: TextFiles, tokenizer_folder: Path, num_lines: int) -> float:
     tokenizer = TokenizerPair.load(tokenizer_folder).src
-    texts = []
+    spent = 0.0
     for path in (source.src, source.tgt):
         with open(path, encoding="utf-8") as file:
-            texts += [line.rstrip("\n") for line, _ in zip(file, range(num_lines), strict=False)]
-    begin = time.process_time()
-    tokenizer.encode(texts)
-    return (time.process_time() - begin) / num_lines
+            # In calls as large as those of `prepare`: in one, what it allocates would make it slower.
+            for start in range(0, num_lines, PART_PAIRS):
+                texts = [line.rstrip("\n") for line in islice(file, min(PART_PAIRS, num_lines - start))]
+                begin = time.process_time()
+                tokenizer.encode(texts)
+                spent += time.process_time() - begin
+    return spent / num_lines
 
 
 def preparing(data: DataConfig, tokenizer_folder: Path, filtered: bool) -> dict[str, Any]:

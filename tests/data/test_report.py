@@ -22,8 +22,8 @@ def report() -> DataReport:
 
 def test_lines_with_unusual_characters_are_counted_by_side() -> None:
     found = DataReport()
-    found.count_unusual([("a\rb\rc", "x"), ("a\u2028", "\u2029x"), ("plain", "\x00")] + [("a", "b")] * 10)
-    found.count_unusual([("d\r", "\ufffd")])
+    found.count_unusual(["a\rb\rc", "a\u2028", "plain", *["a"] * 10], ["x", "\u2029x", "\x00", *["b"] * 10])
+    found.count_unusual(["d\r"], ["\ufffd"])
     assert found.unusual["src"] == {"carriage return": 2, "line or paragraph separator (U+2028, U+2029)": 1}
     assert found.unusual["tgt"] == {
         "NUL": 1,
