@@ -121,7 +121,6 @@ def _make_one(config: Config, existing: str | None, sides: tuple[int, ...], path
             require_tags(tags[side], tokenizer)
         shutil.copyfile(existing, path)
         return
-    log.info("training a %s tokenizer of %d pieces", config.tokenizer.model_type, config.tokenizer.vocab_size)
     symbols = [*config.tokenizer.user_symbols, *tags[0], *tags[1]]
     section = config.tokenizer.model_copy(update={"user_symbols": list(dict.fromkeys(symbols))})
     train_tokenizer(_text(config, sides), section, path)

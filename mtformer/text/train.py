@@ -18,6 +18,8 @@ MAX_LINE_BYTES = 1 << 14
 """SentencePiece is not trained on longer lines: they are rarely sentences, and its time grows with their square."""
 NUM_THREADS = 8
 """Fixed, because sums in another order could give another model on a machine with other cores."""
+SLOW_FROM = 200_000
+"""Lines. Those of a language without spaces take minutes: 876,000 of Japanese and English 9, and 2.9 GB of memory."""
 log = logging.getLogger("mtformer")
 
 
@@ -34,6 +36,10 @@ def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -
     """
     # SentencePiece could sample too, but not from a seed of ours.
     sentences = _sample(_usable(lines), config.train_sentences)
+    log.info(
+        "training a %s tokenizer of %d pieces on %s lines%s", config.model_type, config.vocab_size,
+        f"{len(sentences):,}", "; this takes minutes" if len(sentences) > SLOW_FROM else "",
+    )  # fmt: skip
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
