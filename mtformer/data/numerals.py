@@ -3,8 +3,8 @@
 import re
 
 DIGITS = re.compile(r"\d{1,18}")
-GROUPED = re.compile(r"(?<=\d)[.,'’\u00a0\u202f](?=\d{3}(?!\d))")
-"""What stands between thousands: 1,000 and 1.000 and 1'000."""
+GROUPED = re.compile(r"[.,'’\u00a0\u202f](?<=\d.)(?=\d{3}(?!\d))")
+"""What stands between thousands: 1,000 and 1.000 and 1'000. The mark comes first, for it is quickest to look for."""
 SHORT_DATE = re.compile(r"(?<!\d)\d{1,2}[年月]")
 """Years of an era, and months, which others name: 平成18年3月."""
 FULL_YEAR = re.compile(r"\d{3,4}年")
