@@ -10,13 +10,12 @@ from typing import Any, Generic, TypeVar
 
 from mtformer.errors import DataError
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
 
 class WorkerEndedError(DataError):
     """The system ended a process; nothing is wrong with the corpus."""
-
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 class Workers(Generic[Item, Result]):
