@@ -60,7 +60,7 @@ def test_a_killed_run_ends_as_the_one_that_never_stopped(
     settings = [str(corpus / "small.yaml"), source, *STREAMED]
     result = invoke("train", *settings, "--run-dir", whole.path)
     assert result.exit_code == 0, result.stderr
-    assert "the tokenizer sees the first 5,000,000 lines of all sources together" in result.stderr
+    assert "the tokenizer sees the first 2,000,000 lines of all sources together" in result.stderr
     assert "train: has 600 records, and begins anew; read so far 600, kept " in result.stderr
     report = json.loads(whole.data_report.read_text())
     assert report["read"] >= 13 * 90  # 60 steps of about 4 a buffer
