@@ -7,6 +7,7 @@ is like another. Each measurement is made in a process of its own. Delete the fo
 """
 
 import argparse
+import gc
 import gzip
 import json
 import multiprocessing
@@ -108,6 +109,7 @@ def bare_tokenising(source: TextFiles, tokenizer_folder: Path, num_lines: int) -
 
 
 def _bare_tokenising(source: TextFiles, tokenizer_folder: Path, num_lines: int) -> float:
+    gc.disable()  # as preparing does; with it on this takes a quarter longer
     tokenizer = TokenizerPair.load(tokenizer_folder).src
     spent = 0.0
     for path in (source.src, source.tgt):
