@@ -12,15 +12,15 @@ from typing import IO, Any
 
 from mtformer.config.data import DataConfig, JsonlFile, Source, TsvFile
 from mtformer.data.compressed import open_bytes
+from mtformer.data.records import BOM, told
 from mtformer.data.report import Pair
 from mtformer.data.rows import Fields, RowError, parse_row
-from mtformer.data.sources import describe, files_of, languages, read_pairs, told
+from mtformer.data.sources import describe, files_of, languages, read_pairs
 
 CHUNK_BYTES = 1 << 19
 """Bytes of the first file that make a chunk."""
 PAIRS_AT_ONCE = 5000
 """Of sources that are not read as bytes."""
-BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)

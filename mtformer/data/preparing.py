@@ -10,7 +10,6 @@ import gc
 import hashlib
 import json
 import logging
-import marshal
 import os
 import shutil
 import time
@@ -18,19 +17,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from filelock import FileLock, Timeout
 
 from mtformer.config.data import DataConfig, FilterConfig, Source
-from mtformer.data import report as reports
-from mtformer.data.duplicates import hash_keys, repeated
+from mtformer.data.duplicates import Keys, hash_keys, repeated
 from mtformer.data.filters import DUPLICATE, REASONS, Filter, duplicate_key
 from mtformer.data.ragged import Ragged
+from mtformer.data.records import Unparsed
 from mtformer.data.report import DataReport
-from mtformer.data.sources import describe, languages, read_pairs, source_fingerprint
+from mtformer.data.sources import describe, languages, open_records, source_fingerprint
 from mtformer.data.store import BLOCK_PAIRS, STORE, Contents, Pairs, Part, Store, write_part
 from mtformer.data.tokenising import count_tokens, tokenise
 from mtformer.data.workers import WorkerEndedError, Workers
@@ -40,6 +39,8 @@ from mtformer.text.tokenizer import TokenizerPair
 
 FORMAT_VERSION = 2
 PART_PAIRS = 200 * BLOCK_PAIRS
+PAIRS_AT_ONCE = 2048
+"""Parsed and tokenised together: so few that what SentencePiece makes of them is found in the processor's cache."""
 PARTS_ALONE = 4
 """So many parts are made before processes are started, which takes seconds."""
 BUILDING = ".building"
@@ -88,8 +89,7 @@ def prepare(
         with told_writing(what, f"name another folder by data.cache_dir; {IS_KEPT}"), _alone(folder, where):
             if not folder.is_dir():  # else another process has made it meanwhile
                 _clear_stale(folder.parent)
-                pairs = chain.from_iterable(read_pairs(source, data) for source in sources)
-                _make(folder, where, pairs, work, data.num_workers or os.cpu_count() or 1)
+                _make(folder, where, _parts(sources, data), work, data.num_workers or os.cpu_count() or 1)
     else:
         log.info("%s: tokenised before, found in %s", where, folder)
     store = Store(folder)
@@ -191,24 +191,32 @@ class _Paths:
         self.arrow, self.made, self.keys = (folder / f"{name}{suffix}" for suffix in (".arrow", ".json", ".keys.npy"))
 
 
-def _make_part(work: _Work, folder: Path, number: int, lines: Sequence[reports.Pair], num_threads: int) -> None:
+def _make_part(work: _Work, folder: Path, number: int, part: Sequence[Unparsed], num_threads: int) -> None:
     """Filters and tokenises some pairs and writes them, with a key of each by which duplicates are found."""
     was_on = gc.isenabled()
     gc.disable()  # a million small lists, none of them in a circle: to look for one costs a tenth of the time
     try:
-        _make_part_of(work, _Paths(folder, number), lines, num_threads)
+        _make_part_of(work, _Paths(folder, number), part, num_threads)
     finally:
         if was_on:
             gc.enable()
 
 
-def _make_part_of(work: _Work, paths: _Paths, lines: Sequence[reports.Pair], num_threads: int) -> None:
-    pairs, kept, report = tokenise(
-        lines, work.filter(), work.tokenizers, keep_text=work.keep_text, num_threads=num_threads
-    )
-    if work.filters is not None and work.filters.drop_duplicates:
+def _make_part_of(work: _Work, paths: _Paths, part: Sequence[Unparsed], num_threads: int) -> None:
+    all_pairs, all_keys, report = list[Pairs](), list[Keys](), DataReport()
+    filters = work.filters if work.filters is not None and work.filters.drop_duplicates else None
+    for unparsed in part:
+        pairs, kept, found = tokenise(
+            unparsed.parse(), work.filter(), work.tokenizers, keep_text=work.keep_text, num_threads=num_threads
+        )
+        all_pairs.append(pairs)
+        report += found
+        if filters is not None:
+            all_keys.append(hash_keys(duplicate_key(pair, filters) for pair in zip(*kept, strict=True)))
+    if filters is not None:
         with atomic_file(paths.keys) as file, open(file, "wb") as opened:
-            np.save(opened, hash_keys(duplicate_key(pair, work.filters) for pair in kept))
+            np.save(opened, np.concatenate(all_keys))
+    pairs = Pairs.joined(all_pairs)
     _write_arrow(paths, pairs)
     _Made.of(pairs, report).write(paths.made)
 
@@ -224,7 +232,7 @@ def _write_arrow(paths: _Paths, pairs: Pairs) -> None:
 # ---- all parts ------------------------------------------------------------------------------------------------------
 
 
-def _make(folder: Path, where: str, pairs: Iterator[reports.Pair], work: _Work, num_workers: int) -> None:
+def _make(folder: Path, where: str, parts: Iterator[list[Unparsed]], work: _Work, num_workers: int) -> None:
     building = folder.with_name(f"{folder.name}{BUILDING}")
     if (building / STORE).is_file():  # it was interrupted just before its end
         _clear(building, folder)
@@ -233,7 +241,7 @@ def _make(folder: Path, where: str, pairs: Iterator[reports.Pair], work: _Work, 
     building.mkdir(parents=True, exist_ok=True)
     log.info("%s: tokenising into %s%s", where, folder, ", going on where it was interrupted" if goes_on else "")
     try:
-        num_parts = _make_parts(building, pairs, work, num_workers)
+        num_parts = _make_parts(building, parts, work, num_workers)
         if not num_parts:
             raise DataError(f"{where}: the corpus is empty: not one line was read")
     except WorkerEndedError as error:
@@ -247,29 +255,41 @@ def _make(folder: Path, where: str, pairs: Iterator[reports.Pair], work: _Work, 
     _clear(building, folder)
 
 
-def _make_parts(building: Path, pairs: Iterator[reports.Pair], work: _Work, num_workers: int) -> int:
+def _make_parts(building: Path, parts: Iterator[list[Unparsed]], work: _Work, num_workers: int) -> int:
     """Makes those that are not there yet, and returns how many there are."""
     num_parts = 0
 
-    def missing() -> Iterator[tuple[int, list[reports.Pair]]]:
+    def missing() -> Iterator[tuple[int, list[Unparsed]]]:
         nonlocal num_parts
-        while chunk := list(islice(pairs, PART_PAIRS)):
+        for part in parts:
             num_parts += 1
             if not _Paths(building, num_parts - 1).made.is_file():
-                yield num_parts - 1, chunk
+                yield num_parts - 1, part
             if num_parts % 20 == 0:
                 log.info("%s pairs tokenised", f"{num_parts * PART_PAIRS:,}")
 
     todo = missing()
-    for number, chunk in islice(todo, PARTS_ALONE if num_workers > 1 else None):
-        _make_part(work, building, number, chunk, num_workers)
-    # Pickled, a million strings take three times as long; in marshal's later versions, which look for repeated objects,
-    # twice.
-    packed = ((number, marshal.dumps(chunk, 2)) for number, chunk in todo)
-    with Workers[tuple[int, bytes], None](_PartMaker, (work, building), num_workers) as workers:
-        for _ in workers.map(packed):
+    for number, part in islice(todo, PARTS_ALONE if num_workers > 1 else None):
+        _make_part(work, building, number, part, num_workers)
+    with Workers[tuple[int, list[Unparsed]], None](_PartMaker, (work, building), num_workers) as workers:
+        for _ in workers.map(todo):
             pass
     return num_parts
+
+
+def _parts(sources: Sequence[Source], data: DataConfig) -> Iterator[list[Unparsed]]:
+    """All records, so many together as make a part."""
+    part, missing = list[Unparsed](), PART_PAIRS
+    for source in sources:
+        with open_records(source, data) as records:
+            while (some := records.take(min(missing, PAIRS_AT_ONCE))).size:
+                part.append(some)
+                missing -= some.size
+                if not missing:
+                    yield part
+                    part, missing = [], PART_PAIRS
+    if part:
+        yield part
 
 
 class _PartMaker:
@@ -278,9 +298,8 @@ class _PartMaker:
     def __init__(self, settings: tuple[_Work, Path]) -> None:
         self.work, self.building = settings
 
-    def __call__(self, packed: tuple[int, bytes]) -> None:
-        number, chunk = packed
-        _make_part(self.work, self.building, number, marshal.loads(chunk), num_threads=1)
+    def __call__(self, numbered: tuple[int, list[Unparsed]]) -> None:
+        _make_part(self.work, self.building, *numbered, num_threads=1)
 
 
 def _leave_out_duplicates(building: Path, num_parts: int) -> None:

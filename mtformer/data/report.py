@@ -9,6 +9,8 @@ from mtformer.config.data import FilterConfig
 from mtformer.errors import DataError
 
 Pair = tuple[str, str]
+Sides = tuple[list[str], list[str]]
+"""All sources, and all targets."""
 
 UNUSUAL = {
     "carriage return": "\r",
@@ -21,7 +23,7 @@ UNUSUAL = {
 """Characters that other tools take for the end of a line, or that tell of damage; lines that hold them are counted."""
 
 
-def sides(pairs: Sequence[Pair]) -> tuple[list[str], list[str]]:
+def sides(pairs: Sequence[Pair]) -> Sides:
     """All sources, and all targets."""
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
@@ -88,8 +90,7 @@ class DataReport:
 
     def __add__(self, other: "DataReport") -> "DataReport":
         """Of both parts of a corpus together."""
-        mine, theirs = asdict(self), asdict(other)
-        return DataReport(**{name: _sum(mine[name], theirs[name]) for name in mine})
+        return DataReport(**{name: _sum(mine, getattr(other, name)) for name, mine in vars(self).items()})
 
     def lines(self) -> list[str]:
         """One screen for a person."""

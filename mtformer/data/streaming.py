@@ -12,7 +12,6 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from itertools import islice
 
 import numpy as np
 
@@ -21,14 +20,15 @@ from mtformer.data.duplicates import hash_keys
 from mtformer.data.filters import DUPLICATE, Filter, duplicate_key
 from mtformer.data.mixture import START, Corpus, Place, Window
 from mtformer.data.order import permuted
-from mtformer.data.report import DataReport, Pair
-from mtformer.data.sources import describe, languages, stream_fingerprint, stream_pairs
+from mtformer.data.records import Records, Unparsed
+from mtformer.data.report import DataReport, Sides
+from mtformer.data.sources import describe, languages, open_records, stream_fingerprint
 from mtformer.data.store import Pairs
 from mtformer.data.tokenising import count_tokens, tokenise
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import TokenizerPair
 
-PAIRS_AT_ONCE = 1 << 14
+RECORDS_AT_ONCE = 1 << 14
 """Read as text, filtered and tokenised together."""
 NOWHERE = -1
 log = logging.getLogger("mtformer")
@@ -63,9 +63,11 @@ class Stream:
         self.report = DataReport()
         """Of all that this object has read."""
         self._filter = Filter(data.filters, *languages(sources[0], data))
-        self._records = self._pass(0)
+        self._sources = self._pass(0)
+        self._records: Records | None = None
+        """Of the source that is read now."""
         self._place = 0
-        """Number of the next of `_records`."""
+        """Number of the next record."""
         self._size: int | None = None
         """Records from one beginning to the next; known when the end was seen."""
         self._passed = 0
@@ -81,8 +83,8 @@ class Stream:
         They are kept until others are read, and not read twice when they are asked for again.
 
         Raises:
-            DataError: as `stream_pairs`; when there are no records; when more than filters.max_filtered_share of the
-                first ones is left out.
+            DataError: as `open_records` and its records; when there are no records; when more than
+                filters.max_filtered_share of the first ones is left out.
         """
         start, end = numbers[0], numbers[-1] + 1
         with self._lock:
@@ -99,30 +101,39 @@ class Stream:
 
     def _read(self, start: int, end: int) -> Pairs:
         if start != self._place:
-            self._records = self._pass(start % self._size if self._size else start)
+            self._begin(start % self._size if self._size else start)
         place, self._place = start, NOWHERE  # where it stays when reading fails
         keys: set[int] = set()
         parts = []
         while place < end:
-            pairs = list(islice(self._records, min(PAIRS_AT_ONCE, end - place)))
-            if pairs:
-                parts.append(self._keep(pairs, keys))
-                place += len(pairs)
+            some = self._take(min(RECORDS_AT_ONCE, end - place))
+            if some is not None:
+                parts.append(self._keep(some.parse(), keys))
+                place += some.size
             else:
-                self._records = self._anew(place)
+                self._begin_anew(place)
                 keys.clear()
         self._place = end
         return Pairs.joined(parts)
 
-    def _keep(self, pairs: Sequence[Pair], keys: set[int]) -> Pairs:
+    def _take(self, count: int) -> Unparsed | None:
+        """The next records, at most so many; None at the end of a pass."""
+        while True:
+            if self._records is not None and (some := self._records.take(count)).size:
+                return some
+            self._records = next(self._sources, None)
+            if self._records is None:
+                return None
+
+    def _keep(self, texts: Sides, keys: set[int]) -> Pairs:
         """Those that the filters leave and that have none of these keys; theirs are added."""
         filters, num_threads = self.data.filters, self.data.num_workers or os.cpu_count() or 1
         kept, lines, report = tokenise(
-            pairs, self._filter, self.tokenizers, keep_text=self.keep_text, num_threads=num_threads
+            texts, self._filter, self.tokenizers, keep_text=self.keep_text, num_threads=num_threads
         )
         if filters.drop_duplicates:
             is_new = []
-            for key in hash_keys(duplicate_key(line, filters) for line in lines).tolist():
+            for key in hash_keys(duplicate_key(pair, filters) for pair in zip(*lines, strict=True)).tolist():
                 is_new.append(key not in keys)
                 keys.add(key)
             report.leave_out(DUPLICATE, is_new.count(False))
@@ -130,21 +141,27 @@ class Stream:
         self.report += count_tokens(report, kept)
         return kept
 
-    def _pass(self, start: int) -> Iterator[Pair]:
-        """The records once, from this one on."""
+    def _begin(self, start: int) -> None:
+        """Goes to this record of a pass."""
+        self._sources, self._records = self._pass(start), None
+
+    def _pass(self, start: int) -> Iterator[Records]:
+        """The records once, from this one on, of one source after the other."""
         num_before = 0
         for source in self.sources:
-            num_before += yield from stream_pairs(source, self.data, max(0, start - num_before))
+            with open_records(source, self.data, max(0, start - num_before), is_streamed=True) as records:
+                yield records
+                num_before += records.number
         self._passed = num_before
 
-    def _anew(self, place: int) -> Iterator[Pair]:
-        """The records behind the end, which was just seen."""
+    def _begin_anew(self, place: int) -> None:
+        """Goes to the record behind the end, which was just seen."""
         if not self._passed:
             raise DataError(f"{self.where}: the corpus is empty: not one line was read")
         if self._size is None:
             self._tell(f"has {self._passed:,} records, and begins anew")
         self._size = self._passed
-        return self._pass(place % self._size)
+        self._begin(place % self._size)
 
     def _tell(self, what: str) -> None:
         report = self.report

@@ -1,13 +1,13 @@
 """From lines to tokenised pairs: what the filters keep, with a count of all."""
 
-from collections.abc import Sequence
 from dataclasses import replace
+from itertools import compress
 
 import numpy as np
 
 from mtformer.data.filters import KEPT, REASONS, Codes, Filter
 from mtformer.data.ragged import Ragged, bytes_of
-from mtformer.data.report import DataReport, Pair, sides
+from mtformer.data.report import DataReport, Sides
 from mtformer.data.store import Pairs
 from mtformer.text.tokenizer import UNK, TokenizerPair
 
@@ -16,23 +16,20 @@ SMALL_VOCABULARY = 1 << 16
 
 
 def tokenise(
-    lines: Sequence[Pair], filter_: Filter, tokenizers: TokenizerPair, *, keep_text: bool, num_threads: int = 1
-) -> tuple[Pairs, list[Pair], DataReport]:
+    texts: Sides, filter_: Filter, tokenizers: TokenizerPair, *, keep_text: bool, num_threads: int = 1
+) -> tuple[Pairs, Sides, DataReport]:
     """Filters and tokenises some pairs.
 
     Returns:
         the pairs that are kept; their lines; a report, to which `count_tokens` adds what is counted of kept pairs once
         duplicates are out of them.
     """
-    report = DataReport(read=len(lines))
-    texts = sides(lines)
+    report = DataReport(read=len(texts[0]))
     report.count_unusual(*texts)
-    codes = filter_.by_text(lines)
-    _leave_out(report, codes)
-    kept = list(lines)
-    if codes.any():
-        kept = [pair for pair, code in zip(lines, codes.tolist(), strict=True) if code == KEPT]
-        texts = sides(kept)
+    if filter_.config is not None:
+        codes = filter_.by_text(list(zip(*texts, strict=True)))
+        _leave_out(report, codes)
+        texts = _kept(texts, codes)
     src, tgt = (
         Ragged.of(
             tokenizer.encode(text, num_threads),
@@ -41,14 +38,21 @@ def tokenise(
         for tokenizer, text in zip((tokenizers.src, tokenizers.tgt), texts, strict=True)
     )
     pairs = Pairs(src, tgt, *(bytes_of(text) for text in texts)) if keep_text else Pairs(src, tgt)
-    codes = filter_.by_length(src.lengths_B, tgt.lengths_B)
-    _leave_out(report, codes)
-    if codes.any():
-        chosen = np.flatnonzero(codes == KEPT)
-        pairs, kept = pairs.take(chosen), [kept[index] for index in chosen.tolist()]
-    if filter_.config is None:
+    if filter_.config is not None:
+        codes = filter_.by_length(src.lengths_B, tgt.lengths_B)
+        _leave_out(report, codes)
+        if codes.any():
+            pairs, texts = pairs.take(np.flatnonzero(codes == KEPT)), _kept(texts, codes)
+    else:
         report.blank = {"src": int((src.lengths_B == 0).sum()), "tgt": int((tgt.lengths_B == 0).sum())}
-    return pairs, kept, report
+    return pairs, texts, report
+
+
+def _kept(texts: Sides, codes: Codes) -> Sides:
+    if not codes.any():
+        return texts
+    is_kept = (codes == KEPT).tolist()
+    return list(compress(texts[0], is_kept)), list(compress(texts[1], is_kept))
 
 
 def count_tokens(report: DataReport, pairs: Pairs) -> DataReport:

@@ -10,7 +10,7 @@ from pathlib import Path
 from mtformer.config.loading import config_diff, load_config
 from mtformer.config.schema import Config, EvaluationConfig
 from mtformer.data.compressed import open_bytes
-from mtformer.data.sources import told
+from mtformer.data.records import told
 from mtformer.errors import DataError
 from mtformer.evaluation.card import differences, notes, read_card, read_texts
 from mtformer.rundir import SCORES, RunDir

@@ -18,6 +18,7 @@ from mtformer.config.data import DataConfig, TextFiles
 from mtformer.config.schema import TokenizerConfig
 from mtformer.data import preparing
 from mtformer.data.preparing import cache_folder, prepare
+from mtformer.data.records import Unparsed
 from mtformer.data.store import Pairs as Block
 from mtformer.data.store import Store, write_part
 from mtformer.errors import DataError
@@ -118,7 +119,7 @@ def test_found_again_without_reading(
 ) -> None:
     data = corpus(pairs)
     first = made(data, tokenizers)
-    monkeypatch.setattr(preparing, "read_pairs", None)
+    monkeypatch.setattr(preparing, "open_records", None)
     again = made(data, tokenizers)
     assert again.fingerprint == first.fingerprint
     assert again.report == first.report
@@ -290,7 +291,7 @@ def test_a_process_that_is_killed_is_told(
 
 
 class KillsItself(preparing._PartMaker):
-    def __call__(self, packed: tuple[int, bytes]) -> None:
+    def __call__(self, numbered: tuple[int, list[Unparsed]]) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 

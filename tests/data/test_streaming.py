@@ -7,6 +7,7 @@ import lzma
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
@@ -32,7 +33,8 @@ from mtformer.data import streaming
 from mtformer.data.batches import Batch, TrainingBatches
 from mtformer.data.changes import Changes
 from mtformer.data.mixture import START, Corpus, Place
-from mtformer.data.sources import stream_pairs
+from mtformer.data.records import Records, Unparsed
+from mtformer.data.sources import open_records, stream_pairs
 from mtformer.data.streaming import Stream, StreamMixture
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import BOS, TokenizerPair
@@ -311,11 +313,11 @@ def test_going_on_in_a_later_pass_reads_no_more_than_it_must(
 ) -> None:
     data, starts = corpus(pairs[:100], **LENIENT), []
 
-    def watched(source: Source, data: DataConfig, start: int = 0) -> Iterator[tuple[str, str]]:
+    def watched(source: Source, data: DataConfig, start: int, *, is_streamed: bool) -> AbstractContextManager[Records]:
         starts.append(start)
-        return stream_pairs(source, data, start)
+        return open_records(source, data, start, is_streamed=is_streamed)
 
-    monkeypatch.setattr(streaming, "stream_pairs", watched)
+    monkeypatch.setattr(streaming, "open_records", watched)
     one = stream(data, tokenizers)
     assert [len(one.read(range(start, start + 10))) for start in (0, 10, 20)] == [10, 10, 10]
     assert starts == [0]
@@ -333,14 +335,19 @@ def test_no_more_than_a_few_buffers_are_read_ahead(
 ) -> None:
     num_read = 0
 
-    def endless(*_: object) -> Iterator[tuple[str, str]]:
-        nonlocal num_read
-        while True:
-            for number, (src, tgt) in enumerate(pairs):
-                num_read += 1
-                yield f"{src} {number}", f"{tgt} {number}"
+    class Endless(Records):
+        @property
+        def number(self) -> int:
+            return num_read
 
-    monkeypatch.setattr(streaming, "stream_pairs", endless)
+        def take(self, count: int) -> Unparsed:
+            nonlocal num_read
+            numbers = range(num_read, num_read + count)
+            num_read += count
+            src, tgt = ([f"{pairs[n % len(pairs)][side]} {n % len(pairs)}" for n in numbers] for side in (0, 1))
+            return Unparsed(count, lambda: (src, tgt))
+
+    monkeypatch.setattr(streaming, "open_records", lambda *_, **__: nullcontext(Endless()))
     data = corpus(pairs[:1], **LENIENT)
     training = batches_of([Corpus("a", stream(data, tokenizers))], 200, tokenizers)
     assert num_read == 200

@@ -1,0 +1,225 @@
+"""Records as they stand in files: taken from there one after the other here, made text of anywhere.
+
+A record is a line, or two lines of two files. To find where lines end costs little, to make text of them more, so that
+the latter can be left to other processes. A line ends at \\n and nowhere else; a \\r before it (files from Windows) and
+a byte order mark at the start of a file are taken off.
+"""
+
+import contextlib
+import gzip
+import lzma
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from types import TracebackType
+
+from mtformer.config.data import DataConfig, JsonlFile, TextFiles, TsvFile
+from mtformer.data.compressed import open_bytes
+from mtformer.data.report import Sides
+from mtformer.data.rows import Fields, RowError, parse_row
+from mtformer.errors import DataError
+
+BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class Unparsed:
+    """Neighbouring records as they were read; it can be pickled.
+
+    Args:
+        size: how many.
+        parse: makes text of them; raises DataError, with their number, for those that cannot be parsed.
+    """
+
+    size: int
+    parse: Callable[[], Sides]
+
+
+def _nothing() -> Sides:
+    return [], []
+
+
+NOTHING = Unparsed(0, _nothing)
+
+
+class Records(ABC):
+    """Those of a source, in their order."""
+
+    @property
+    @abstractmethod
+    def number(self) -> int:
+        """Of the next one, from 0; at the end so many there are."""
+
+    @abstractmethod
+    def take(self, count: int) -> Unparsed:
+        """The next ones, at most so many; none at the end.
+
+        Raises:
+            DataError: when the source is damaged, or its files are of unequal length.
+        """
+
+
+class Lines:
+    """Lines of a file, which is open as long as the context.
+
+    Args:
+        path: of the file, plain or packed.
+        start: number of the first line to take, from 0; those before are passed over without a look.
+
+    Raises:
+        DataError: on entering and while reading, when the file is missing or its packing damaged.
+    """
+
+    def __init__(self, path: str, start: int) -> None:
+        self.path = path
+        self.number = 0
+        self._start = start
+
+    def __enter__(self) -> "Lines":
+        with told(self.path):
+            self._file = open_bytes(self.path)
+        self.pass_over(self._start)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def take(self, count: int) -> bytes:
+        """The next ones, ends included; at most so many."""
+        with told(self.path):
+            lines = list(islice(self._file, count))
+        self.number += len(lines)
+        return b"".join(lines)
+
+    def pass_over(self, count: int | None = None) -> None:
+        """So many, or all there are."""
+        with told(self.path):
+            self.number += sum(1 for _ in islice(self._file, count))
+
+
+class TextRecords(Records):
+    """Two parallel files."""
+
+    def __init__(self, source: TextFiles, src: Lines, tgt: Lines) -> None:
+        self._source, self._src, self._tgt = source, src, tgt
+
+    @property
+    def number(self) -> int:
+        return self._src.number
+
+    def take(self, count: int) -> Unparsed:
+        first, sides = self.number, (self._src.take(count), self._tgt.take(count))
+        if self._src.number != self._tgt.number:
+            for side in (self._src, self._tgt):
+                side.pass_over()
+            raise DataError(
+                f"{self._src.path} has {self._src.number:,} lines but {self._tgt.path} has {self._tgt.number:,}; "
+                "parallel files need as many lines, which end at \\n alone"
+            )
+        return Unparsed(self.number - first, partial(_parse_text, self._source, first, *sides))
+
+
+class TsvRecords(Records):
+    """A file with both sides in columns of each line."""
+
+    def __init__(self, source: TsvFile, lines: Lines) -> None:
+        self._source, self._lines = source, lines
+
+    @property
+    def number(self) -> int:
+        return self._lines.number
+
+    def take(self, count: int) -> Unparsed:
+        first, lines = self.number, self._lines.take(count)
+        return Unparsed(self.number - first, partial(_parse_tsv, self._source, first, lines))
+
+
+class JsonlRecords(Records):
+    """A file with a JSON object in each line; the first one taken tells where the texts stand in it."""
+
+    def __init__(self, source: JsonlFile, data: DataConfig, lines: Lines) -> None:
+        self._source, self._data, self._lines = source, data, lines
+        self._fields: Fields | None = None
+
+    @property
+    def number(self) -> int:
+        return self._lines.number
+
+    def take(self, count: int) -> Unparsed:
+        path, first, lines = self._source.jsonl, self.number, self._lines.take(count)
+        if not lines:
+            return NOTHING
+        if self._fields is None:
+            (line,) = _decode(path, first, b"".join(lines.partition(b"\n")[:2]))
+            try:
+                self._fields = Fields.of(self._source, self._data, parse_row(line))
+            except RowError as error:
+                raise DataError(f"{path}:{first + 1}: {error}") from error
+        return Unparsed(self.number - first, partial(_parse_jsonl, path, first, lines, self._fields))
+
+
+def _parse_text(source: TextFiles, first: int, src: bytes, tgt: bytes) -> Sides:
+    return _decode(source.src, first, src), _decode(source.tgt, first, tgt)
+
+
+def _parse_tsv(source: TsvFile, first: int, lines: bytes) -> Sides:
+    src, tgt = source.src_column, source.tgt_column
+    rows = [line.split("\t") for line in _decode(source.tsv, first, lines)]
+    for number, row in enumerate(rows, first + 1):
+        if len(row) < max(src, tgt):
+            asked = "src_column" if src > len(row) else "tgt_column"
+            raise DataError(
+                f"{source.tsv}:{number}: {asked} asks for column {getattr(source, asked)}, but the line has "
+                f"{len(row)} (split at tabs, counted from 1)"
+            )
+    return [row[src - 1] for row in rows], [row[tgt - 1] for row in rows]
+
+
+def _parse_jsonl(path: str, first: int, lines: bytes, fields: Fields) -> Sides:
+    sides: Sides = [], []
+    for number, line in enumerate(_decode(path, first, lines), first + 1):
+        try:
+            src, tgt = fields.pair(parse_row(line))
+        except RowError as error:
+            raise DataError(f"{path}:{number}: {error}") from error
+        sides[0].append(src)
+        sides[1].append(tgt)
+    return sides
+
+
+def _decode(path: str, first: int, lines: bytes) -> list[str]:
+    """Lines, of which the first has this number from 0, as text without their ends."""
+    if not lines:
+        return []
+    try:
+        text = (lines.removeprefix(BOM) if first == 0 else lines).decode("utf-8").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        number = first + 1 + error.object.count(b"\n", 0, error.start)
+        column = error.start - error.object.rfind(b"\n", 0, error.start)
+        raise DataError(
+            f"{path}:{number}: not UTF-8 (byte {error.object[error.start]:#04x} at column {column}); convert the file "
+            "with iconv, or mend the line"
+        ) from error
+    return [line.removesuffix("\r") for line in text.split("\n")] if "\r" in text else text.split("\n")
+
+
+@contextlib.contextmanager
+def told(path: str) -> Iterator[None]:
+    """Turns what goes wrong in reading a file into one line."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file; check the path in the config's data section") from error
+    except IsADirectoryError as error:
+        raise DataError(
+            f"{path}: is a folder, not a file; for a Hugging Face data set use `dataset: {path}`"
+        ) from error
+    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+        raise DataError(f"{path}: the compressed file is damaged or cut short ({error}); copy it again") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
