@@ -224,7 +224,7 @@ def _make_part_of(work: _Work, paths: _Paths, part: Sequence[Unparsed], num_thre
 def _write_arrow(paths: _Paths, pairs: Pairs) -> None:
     if len(pairs):
         with atomic_file(paths.arrow) as file:
-            write_part(file, pairs.blocks())
+            write_part(file, pairs)
     else:
         paths.arrow.unlink(missing_ok=True)
 

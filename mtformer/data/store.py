@@ -30,6 +30,8 @@ BLOCK_PAIRS = 256
 OPEN_FILES = 64
 STORE = "store.json"
 CHECKSUM = "crc32"
+BLOCKS_AT_ONCE = 32
+"""Laid out for Arrow together, which takes half the time of each alone."""
 WRITE_BYTES = 1 << 20
 """At once, for a block is written in many small pieces."""
 
@@ -78,10 +80,10 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.src)
 
-    def blocks(self) -> Iterator[Pairs]:
-        """Cut into blocks."""
-        columns = [column.cut(BLOCK_PAIRS) for column in self.columns()]
-        return (Pairs(*block) for block in zip(*columns, strict=True))
+    def cut(self, size: int) -> Iterator[Pairs]:
+        """So many at a time."""
+        columns = [column.cut(size) for column in self.columns()]
+        return (Pairs(*some) for some in zip(*columns, strict=True))
 
     def columns(self) -> list[Ragged]:
         """Those there are."""
@@ -217,13 +219,15 @@ def checksum(pairs: Pairs) -> int:
     return crc
 
 
-def write_part(path: Path, blocks: Iterable[Pairs]) -> None:
-    """Writes the blocks, at least one, as one file."""
+def write_part(path: Path, pairs: Pairs) -> None:
+    """Writes pairs, at least one, as one file."""
     writer = None
     with pa.output_stream(str(path), compression=None, buffer_size=WRITE_BYTES) as sink:
-        for pairs in blocks:
-            batch = to_arrow(pairs)
+        for some in pairs.cut(BLOCKS_AT_ONCE * BLOCK_PAIRS):
+            batch = to_arrow(some)
             writer = writer or pa.ipc.new_file(sink, batch.schema)
-            writer.write_batch(batch, custom_metadata={CHECKSUM: str(checksum(pairs))})
-        assert writer is not None, "a part without a block"
+            for number, block in enumerate(some.cut(BLOCK_PAIRS)):
+                rows = batch.slice(number * BLOCK_PAIRS, BLOCK_PAIRS)
+                writer.write_batch(rows, custom_metadata={CHECKSUM: str(checksum(block))})
+        assert writer is not None, "a part without a pair"
         writer.close()

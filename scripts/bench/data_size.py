@@ -14,25 +14,30 @@ import multiprocessing
 import os
 import random
 import resource
+import shutil
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mtformer.config.data import DataConfig, TextFiles
 from mtformer.config.schema import TokenizerConfig
-from mtformer.data.batches import TrainingBatches
-from mtformer.data.mixture import Corpus, Mixture, Place
-from mtformer.data.preparing import PART_PAIRS, prepare
+from mtformer.data.preparing import PAIRS_AT_ONCE, prepare
 from mtformer.data.store import Store
-from mtformer.text.tokenizer import JOINT, TokenizerPair
+from mtformer.text.tokenizer import JOINT, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
 
 DEFAULT_DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "multi30k"
 BATCH_TOKENS = 4096
 NUM_BATCHES = 3000
+BARE_PAIRS = 1_000_000
+LINES_AT_ONCE = 100 * PAIRS_AT_ONCE
+"""Read to be tokenised by SentencePiece alone."""
 
 
 def parse_options() -> argparse.Namespace:
@@ -40,6 +45,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--src", type=Path, default=DEFAULT_DATA / "train.en.gz", help="file of source sentences")
     parser.add_argument("--tgt", type=Path, default=DEFAULT_DATA / "train.de.gz", help="file of target sentences")
     parser.add_argument("--pairs", type=int, nargs="+", default=[400_000], help="sizes of the corpora")
+    parser.add_argument("--repeats", type=int, default=1, help="preparations of each kind")
     parser.add_argument("--folder", type=Path, required=True, help="where corpora, caches and results go")
     options = parser.parse_args()
     for file in (options.src, options.tgt):
@@ -97,42 +103,87 @@ def _report(sender: Any, function: Callable[..., dict[str, Any]], *arguments: An
     sender.send({**result, "peak_mb": own.ru_maxrss / 1024, "workers_peak_mb": children.ru_maxrss / 1024, "cpu": cpu})
 
 
+def bare_seconds(source: TextFiles, tokenizer_folder: Path, num_lines: int) -> float:
+    """Seconds of processor time that SentencePiece alone takes for so many lines of each file.
+
+    As quick as it can be called: on texts that are in memory, without the garbage collector, and in calls as large as
+    those of `prepare`, which are quicker than larger and smaller ones.
+    """
+    tokenizer, spent, was_on = TokenizerPair.load(tokenizer_folder).src, 0.0, gc.isenabled()
+    gc.disable()
+    for path in (source.src, source.tgt):
+        with open(path, encoding="utf-8") as file:
+            for start in range(0, num_lines, LINES_AT_ONCE):
+                texts = [line.rstrip("\n") for line in islice(file, min(LINES_AT_ONCE, num_lines - start))]
+                begin = time.process_time()
+                for first in range(0, len(texts), PAIRS_AT_ONCE):
+                    tokenizer.encode(texts[first : first + PAIRS_AT_ONCE])
+                spent += time.process_time() - begin
+    if was_on:
+        gc.enable()
+    return spent
+
+
 def bare_tokenising(source: TextFiles, tokenizer_folder: Path, num_lines: int) -> float:
-    """Seconds of processor time that SentencePiece alone takes for a pair, when all cores are at it.
+    """`bare_seconds` of a pair, when all cores are at it.
 
     For two cores that share their parts, as hardware threads do, are slower together than each is alone.
     """
     num_workers = os.cpu_count() or 1
     with ProcessPoolExecutor(num_workers, multiprocessing.get_context("spawn")) as pool:
-        found = [pool.submit(_bare_tokenising, source, tokenizer_folder, num_lines) for _ in range(num_workers)]
-        return sum(one.result() for one in found) / num_workers
+        found = [pool.submit(bare_seconds, source, tokenizer_folder, num_lines) for _ in range(num_workers)]
+        return sum(one.result() for one in found) / num_workers / num_lines
 
 
-def _bare_tokenising(source: TextFiles, tokenizer_folder: Path, num_lines: int) -> float:
-    gc.disable()  # as preparing does; with it on this takes a quarter longer
-    tokenizer = TokenizerPair.load(tokenizer_folder).src
-    spent = 0.0
-    for path in (source.src, source.tgt):
-        with open(path, encoding="utf-8") as file:
-            # In calls as large as those of `prepare`: in one, what it allocates would make it slower.
-            for start in range(0, num_lines, PART_PAIRS):
-                texts = [line.rstrip("\n") for line in islice(file, min(PART_PAIRS, num_lines - start))]
-                begin = time.process_time()
-                tokenizer.encode(texts)
-                spent += time.process_time() - begin
-    return spent / num_lines
+class TimedTokenizer(Tokenizer):
+    """Notes in a file of each process how long SentencePiece was at it there; `name` is the folder of these files."""
+
+    spent = np.zeros(1)
+
+    def encode(self, lines: Sequence[str], num_threads: int = 1) -> list[list[int]]:
+        begin = time.process_time()
+        ids = super().encode(lines, num_threads)
+        note = Path(self.name, str(os.getpid()))
+        if not note.exists():
+            TimedTokenizer.spent = np.memmap(note, np.float64, "w+", shape=1)
+        TimedTokenizer.spent += time.process_time() - begin
+        return ids
+
+    def __reduce__(self) -> tuple[type[Tokenizer], tuple[bytes, str]]:
+        return TimedTokenizer, (self.model, self.name)
 
 
 def preparing(data: DataConfig, tokenizer_folder: Path, filtered: bool) -> dict[str, Any]:
     """Reads, tokenises and writes all of it; `filtered` also filters it, and finds duplicates."""
-    begin = time.perf_counter()
-    store = prepare(data.train, data, TokenizerPair.load(tokenizer_folder), is_training=filtered, keep_text=False)
+    with tempfile.TemporaryDirectory() as notes:
+        tokenizer = TimedTokenizer((tokenizer_folder / JOINT).read_bytes(), notes)
+        begin = time.perf_counter()
+        store = prepare(data.sources, data, TokenizerPair(tokenizer, tokenizer), is_training=filtered, keep_text=False)
+        seconds = time.perf_counter() - begin
+        in_encode = sum(float(np.fromfile(note)[0]) for note in Path(notes).iterdir())
     size = sum(path.stat().st_size for path in store.folder.iterdir())
-    return {"seconds": time.perf_counter() - begin, "pairs": len(store), "bytes": size, "folder": str(store.folder)}
+    return {
+        "seconds": seconds, "in_encode": in_encode, "pairs": len(store), "bytes": size, "folder": str(store.folder)
+    }  # fmt: skip
+
+
+def describe(made: dict[str, Any], num_pairs: int, bare: float) -> str:
+    """What `preparing` found, beside the seconds that SentencePiece alone takes for a pair."""
+    cpu = made["cpu"] / num_pairs
+    return (
+        f"{made['seconds']:.0f} s, {num_pairs / made['seconds']:,.0f} pairs/s; processor {1e6 * cpu:.2f} us a pair, "
+        f"SentencePiece alone {1e6 * bare:.2f}: {bare / cpu:.1%} of its rate ({made['in_encode'] / made['cpu']:.1%} "
+        f"within its calls); peak {made['peak_mb']:.0f} MB, workers {made['workers_peak_mb']:.0f} MB; "
+        f"{made['pairs']:,} pairs kept, {made['bytes'] / made['pairs']:.0f} bytes each"
+    )
 
 
 def loading(folder: str, middle: bool) -> dict[str, Any]:
     """From nothing to the first batch, in the middle of the second epoch or at the start, and then many batches."""
+    # Imported here, so that the processes that prepare start without PyTorch, as they do for the command line.
+    from mtformer.data.batches import TrainingBatches
+    from mtformer.data.mixture import Corpus, Mixture, Place
+
     begin = time.perf_counter()
     store = Store(Path(folder))
     training = TrainingBatches(Mixture([Corpus("train", store)], 1), BATCH_TOKENS)
@@ -156,17 +207,13 @@ def measure(options: argparse.Namespace, num_pairs: int) -> Iterator[tuple[str, 
     if not tokenizers.is_dir():
         tokenizers.mkdir()
         train_tokenizer(lines(options.src) + lines(options.tgt), TokenizerConfig(vocab_size=8000), tokenizers / JOINT)
-    bare = bare_tokenising(source, tokenizers, min(num_pairs, 1_000_000))
     for name, filtered in (("without filters", False), ("with the default filters", True)):
-        made = in_process(preparing, config(source, folder / "cache"), tokenizers, filtered)
-        share = bare * num_pairs / made["cpu"]
-        yield (
-            f"preparing {name}",
-            f"{made['seconds']:.0f} s, {num_pairs / made['seconds']:,.0f} pairs/s; processor time {made['cpu']:.0f} s, "
-            f"{share:.0%} of it what SentencePiece alone takes; peak {made['peak_mb']:.0f} MB, "
-            f"workers {made['workers_peak_mb']:.0f} MB; {made['pairs']:,} pairs kept, "
-            f"{made['bytes'] / made['pairs']:.0f} bytes each",
-        )
+        for _ in range(options.repeats):
+            shutil.rmtree(folder / "cache", ignore_errors=True)
+            before = bare_tokenising(source, tokenizers, min(num_pairs, BARE_PAIRS))
+            made = in_process(preparing, config(source, folder / "cache"), tokenizers, filtered)
+            bare = (before + bare_tokenising(source, tokenizers, min(num_pairs, BARE_PAIRS))) / 2
+            yield f"preparing {name}", describe(made, num_pairs, bare)
     for name, middle in (("start", False), ("resume in mid-epoch", True)):
         found = in_process(loading, made["folder"], middle)
         yield (

@@ -3,26 +3,28 @@
     python scripts/bench/data_speed.py
     python scripts/bench/data_speed.py --src train.en --tgt train.de --sampling-alpha 0.1
 
-Trains a joint tokenizer and tokenises the two files into a temporary folder, on one core, without filters and with
-the default ones; then goes through whole epochs as training does, through the prefetch thread, and does nothing with
-the batches. Source and target tokens are counted with eos, padding is not. `data_size.py` does the same with large
-corpora and several processes.
+Makes a corpus of the two files as `data_size.py` does, and a joint tokenizer. Then, on one core, without filters and
+with the default ones, in turns: SentencePiece alone (`encode` of all lines, in calls of the size that `prepare` makes,
+without the garbage collector, as `prepare` has it), and `prepare`, from two files to the store. Then goes through whole
+epochs as training does, through the prefetch thread, and does nothing with the batches. Source and target tokens are
+counted with eos, padding is not. `data_size.py` does the same with large corpora and several processes.
 """
 
 import argparse
+import statistics
 import tempfile
 import time
 from pathlib import Path
 
-from data_size import config
+from data_size import bare_seconds, config, lines, make_corpus
 
-from mtformer.config.data import TextFiles
+from mtformer.config.data import DataConfig
 from mtformer.config.schema import TokenizerConfig
 from mtformer.data.batches import TrainingBatches
 from mtformer.data.changes import Changes
 from mtformer.data.mixture import Corpus, Mixture, Place
 from mtformer.data.preparing import prepare
-from mtformer.data.sources import read_pairs
+from mtformer.data.store import Store
 from mtformer.experiment.prepare import CHANGED_WINDOW_PAIRS
 from mtformer.text.tokenizer import JOINT, TokenizerPair
 from mtformer.text.train import train_tokenizer
@@ -34,6 +36,8 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--src", type=Path, default=DEFAULT_DATA / "train.en.gz", help="file of source sentences")
     parser.add_argument("--tgt", type=Path, default=DEFAULT_DATA / "train.de.gz", help="file of target sentences")
+    parser.add_argument("--pairs", type=int, default=400_000, help="size of the corpus made of them")
+    parser.add_argument("--repeats", type=int, default=5, help="preparations of each kind")
     parser.add_argument("--model-type", choices=("unigram", "bpe"), default="unigram")
     parser.add_argument("--vocab-size", type=int, default=8000)
     parser.add_argument("--batch-tokens", type=int, default=4096)
@@ -47,30 +51,39 @@ def parse_options() -> argparse.Namespace:
 
 
 def make_batches(options: argparse.Namespace, folder: Path) -> TrainingBatches:
-    """Tokenizer, store and batches, with the time that each takes."""
-    source = TextFiles(src=str(options.src), tgt=str(options.tgt))
+    """Corpus, tokenizer, store and batches, with the time that each takes."""
+    source = make_corpus(options, options.pairs, folder)
     data = config(source, folder / "cache").model_copy(update={"num_workers": 1})
     section = TokenizerConfig(model_type=options.model_type, vocab_size=options.vocab_size)
     begin = time.perf_counter()
-    train_tokenizer((line for pair in read_pairs(source, data) for line in pair), section, folder / JOINT)
+    train_tokenizer(lines(options.src) + lines(options.tgt), section, folder / JOINT)
     print(f"tokenizer trained in {time.perf_counter() - begin:.1f} s")
     tokenizers = TokenizerPair.load(folder)
-    lines = [line for pair in read_pairs(source, data) for line in pair]
-    begin = time.process_time()
-    tokenizers.src.encode(lines)
-    bare = time.process_time() - begin
-    print(f"SentencePiece alone: {bare:.2f} s of processor time for {len(lines) // 2:,} pairs")
-    for name, filtered in (("without filters", False), ("with the default filters", True)):
-        begin = time.process_time()
-        store = prepare(data.train, data, tokenizers, is_training=filtered, keep_text=False)
-        spent = time.process_time() - begin
-        print(f"prepared {name}: {spent:.2f} s, {bare / spent:.0%} of SentencePiece's rate")
+    for name, is_training in (("without filters", False), ("with the default filters", True)):
+        shares = []
+        for number in range(options.repeats):
+            cached = data.model_copy(update={"cache_dir": str(folder / f"{number} {name}")})
+            bare = bare_seconds(source, folder, options.pairs)
+            store, spent = prepared(cached, tokenizers, is_training)
+            shares.append(bare / spent)
+            print(
+                f"prepared {name}: {1e6 * spent / options.pairs:.2f} us of processor time a pair, SentencePiece alone "
+                f"{1e6 * bare / options.pairs:.2f}: {shares[-1]:.1%} of its rate"
+            )
+        print(f"prepared {name}: median {statistics.median(shares):.1%} of SentencePiece's rate")
     print("\n".join(store.report.lines()))
     mixture, changes = Mixture([Corpus("train", store)], 1), None
     if options.sampling_alpha:
         mixture = Mixture(mixture.corpora, 1, window_pairs=CHANGED_WINDOW_PAIRS)
         changes = Changes(tokenizers, options.sampling_alpha, data.noise, data.filters.max_tokens)
     return TrainingBatches(mixture, options.batch_tokens, changes)
+
+
+def prepared(data: DataConfig, tokenizers: TokenizerPair, is_training: bool) -> tuple[Store, float]:
+    """The store, and seconds of processor time that it took to make it."""
+    begin = time.process_time()
+    store = prepare(data.sources, data, tokenizers, is_training=is_training, keep_text=False)
+    return store, time.process_time() - begin
 
 
 def measure(batches: TrainingBatches, epoch: int) -> None:

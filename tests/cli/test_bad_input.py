@@ -32,7 +32,8 @@ def cut_line(corpus: Path, folder: Path) -> list[object]:
 
 
 def bad_utf8(corpus: Path, folder: Path) -> list[object]:
-    (folder / "bad.en").write_bytes(b"good\ngood\nb\xffd\n" + (corpus / "train.en").read_bytes())
+    (*_, rest) = (corpus / "train.en").read_bytes().split(b"\n", 3)
+    (folder / "bad.en").write_bytes(b"good\ngood\nb\xffd\n" + rest)
     return [f"data.train.0.src={folder / 'bad.en'}"]
 
 

@@ -7,7 +7,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -312,10 +312,10 @@ def test_the_work_is_kept_when_the_disk_is_full(
     monkeypatch.setattr(preparing, "PART_PAIRS", 300)
     data, calls = corpus(pairs), iter(range(2))
 
-    def until_full(path: Path, blocks: Iterable[Block]) -> None:
+    def until_full(path: Path, pairs: Block) -> None:
         if next(calls, None) is None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write_part(path, blocks)
+        write_part(path, pairs)
 
     with monkeypatch.context() as patch:
         patch.setattr(preparing, "write_part", until_full)
