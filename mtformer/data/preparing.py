@@ -39,8 +39,9 @@ from mtformer.text.tokenizer import TokenizerPair
 
 FORMAT_VERSION = 2
 PART_PAIRS = 200 * BLOCK_PAIRS
-PAIRS_AT_ONCE = 2048
-"""Parsed and tokenised together: so few that what SentencePiece makes of them is found in the processor's cache."""
+PAIRS_AT_ONCE = 40 * BLOCK_PAIRS
+"""Parsed and tokenised together. With fewer, SentencePiece's start of threads at each call is felt; with more, its lists
+of ids no longer fit the processor's cache, and page faults are."""
 PARTS_ALONE = 4
 """So many parts are made before processes are started, which takes seconds."""
 BUILDING = ".building"

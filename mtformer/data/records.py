@@ -197,7 +197,7 @@ def _decode(path: str, first: int, lines: bytes) -> list[str]:
     if not lines:
         return []
     try:
-        text = (lines.removeprefix(BOM) if first == 0 else lines).decode("utf-8").removesuffix("\n")
+        text = (lines.removeprefix(BOM) if first == 0 else lines).decode("utf-8")
     except UnicodeDecodeError as error:
         number = first + 1 + error.object.count(b"\n", 0, error.start)
         column = error.start - error.object.rfind(b"\n", 0, error.start)
@@ -205,7 +205,10 @@ def _decode(path: str, first: int, lines: bytes) -> list[str]:
             f"{path}:{number}: not UTF-8 (byte {error.object[error.start]:#04x} at column {column}); convert the file "
             "with iconv, or mend the line"
         ) from error
-    return [line.removesuffix("\r") for line in text.split("\n")] if "\r" in text else text.split("\n")
+    found = text.split("\n")
+    if text.endswith("\n"):
+        found.pop()
+    return [line.removesuffix("\r") for line in found] if "\r" in text else found
 
 
 @contextlib.contextmanager

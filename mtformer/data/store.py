@@ -215,7 +215,7 @@ def checksum(pairs: Pairs) -> int:
     crc = 0
     for column in pairs.columns():
         for array in (column.lengths_B, column.ids_N):
-            crc = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, crc)
+            crc = zlib.crc32(np.ascontiguousarray(array).data, crc)
     return crc
 
 
