@@ -7,11 +7,13 @@ from typing import NoReturn
 
 from tqdm import tqdm
 
+from mtformer.data.preparing import log_progress
+
 log = logging.getLogger("mtformer")
 
 
 class TrainingProgress:
-    """Shows the loop's figures; a bar when stderr is a terminal.
+    """Shows how far data and training are; bars when stderr is a terminal.
 
     Args:
         num_steps: optimizer steps in all.
@@ -20,6 +22,7 @@ class TrainingProgress:
     def __init__(self, num_steps: int) -> None:
         self.num_steps = num_steps
         self.bar: tqdm[NoReturn] | None = None
+        self.preparing: tqdm[NoReturn] | None = None
 
     def __enter__(self) -> "TrainingProgress":
         return self
@@ -27,8 +30,22 @@ class TrainingProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.bar is not None:
-            self.bar.close()
+        for bar in (self.preparing, self.bar):
+            if bar is not None:
+                bar.close()
+
+    def prepared(self, num_pairs: int, share: float) -> None:
+        """Some pairs are tokenised; see `mtformer.training.metrics.Progress`."""
+        if not sys.stderr.isatty() or not log.isEnabledFor(logging.INFO):
+            log_progress(num_pairs, share)
+            return
+        if self.preparing is None:
+            self.preparing = tqdm(unit="pair", unit_scale=True, desc="prepare", dynamic_ncols=True, leave=False)
+        self.preparing.total = round(num_pairs / share) if share else None
+        self.preparing.update(num_pairs - self.preparing.n)
+        if share == 1:
+            self.preparing.close()
+            self.preparing = None
 
     def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
         """A step is done; see `mtformer.training.metrics.Progress`."""

@@ -16,11 +16,11 @@ import numpy as np
 
 from mtformer.config.data import DataConfig, Source
 from mtformer.data.check_lines import LEFT_OUT, Looker, Seen, Task, Totals
-from mtformer.data.check_reading import CHUNK_BYTES, Chunk, SourceReader, bytes_on_disk, decode
+from mtformer.data.check_reading import CHUNK_BYTES, Chunk, SourceReader, decode
 from mtformer.data.check_repeats import HeldOut, Overlap, OverlapSearch, Repeats
 from mtformer.data.filters import DUPLICATE, REASONS
 from mtformer.data.report import Pair
-from mtformer.data.sources import require_files
+from mtformer.data.sources import bytes_on_disk, require_files
 from mtformer.data.workers import Workers
 from mtformer.text.tokenizer import TokenizerPair
 

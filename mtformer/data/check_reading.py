@@ -3,7 +3,6 @@
 `read_pairs` refuses a damaged file; here the damage is to be counted, so that files are read as bytes.
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from itertools import islice
 from typing import IO, Any
 
 from mtformer.config.data import DataConfig, JsonlFile, Source, TsvFile
-from mtformer.data.compressed import open_bytes
+from mtformer.data.compressed import open_bytes, position
 from mtformer.data.records import BOM, told
 from mtformer.data.report import Pair
 from mtformer.data.rows import Fields, RowError, parse_row
@@ -179,9 +178,9 @@ class SourceReader:
                     first_row = _first_row(lines[0])
                     self.fields = Fields.of(self.source, self.data, first_row or {})
                     self._knows_fields = first_row is not None
-                position = sum(map(_position, files))
-                yield self._chunk(lines=lines), position - before
-                before = position
+                now = sum(map(position, files))
+                yield self._chunk(lines=lines), now - before
+                before = now
 
     def _blocks(self, files: list[IO[bytes]], chunk_bytes: int) -> Iterator[list[list[bytes]]]:
         self.num_lines = [0] * len(files)
@@ -212,22 +211,9 @@ class SourceReader:
         return chunk
 
 
-def bytes_on_disk(source: Source) -> int:
-    """How much there is to read; 0 where that is not known."""
-    return sum(os.path.getsize(path) for path in files_of(source) if os.path.isfile(path))
-
-
 def _first_row(lines: list[bytes]) -> dict[str, Any] | None:
     """The first JSON object among them."""
     for line in lines:
         with suppress(RowError):
             return parse_row(line.decode("utf-8", "replace"))
     return None
-
-
-def _position(file: IO[bytes]) -> int:
-    """How far a file is read, packed files included."""
-    try:
-        return os.lseek(file.fileno(), 0, os.SEEK_CUR)
-    except OSError:
-        return 0

@@ -3,6 +3,7 @@
 import gzip
 import io
 import lzma
+import os
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +27,14 @@ def open_bytes(path: str | Path) -> IO[bytes]:
     if suffix == ".zst":
         return io.BufferedReader(_ZstdFile(path), BLOCK_BYTES)
     return open(path, "rb", buffering=BLOCK_BYTES)
+
+
+def position(file: IO[bytes]) -> int:
+    """How many bytes of what lies on the disk are read, of packed files too; 0 where that is not known."""
+    try:
+        return os.lseek(file.fileno(), 0, os.SEEK_CUR)
+    except OSError:
+        return 0
 
 
 class _ZstdFile(io.RawIOBase):

@@ -44,6 +44,10 @@ class HubRecords(Records):
     def number(self) -> int:
         return self._number
 
+    @property
+    def position(self) -> int:
+        return 0
+
     def take(self, count: int) -> Unparsed:
         self._read_on()
         if self._rows is None:

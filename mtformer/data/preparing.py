@@ -13,7 +13,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -29,7 +29,7 @@ from mtformer.data.filters import DUPLICATE, REASONS, Filter, duplicate_key
 from mtformer.data.ragged import Ragged
 from mtformer.data.records import Unparsed
 from mtformer.data.report import DataReport
-from mtformer.data.sources import describe, languages, open_records, source_fingerprint
+from mtformer.data.sources import bytes_on_disk, describe, languages, open_records, source_fingerprint
 from mtformer.data.store import BLOCK_PAIRS, STORE, Contents, Pairs, Part, Store, write_part
 from mtformer.data.tokenising import count_tokens, tokenise
 from mtformer.data.workers import WorkerEndedError, Workers
@@ -39,15 +39,25 @@ from mtformer.text.tokenizer import TokenizerPair
 
 FORMAT_VERSION = 2
 PART_PAIRS = 200 * BLOCK_PAIRS
+LOG_PAIRS = 20 * PART_PAIRS
 PAIRS_AT_ONCE = 40 * BLOCK_PAIRS
-"""Parsed and tokenised together. With fewer, SentencePiece's start of threads at each call is felt; with more, its lists
-of ids no longer fit the processor's cache, and page faults are."""
+"""Parsed and tokenised together. With fewer, the start of threads in each of SentencePiece's calls takes its time; with
+more, what it returns no longer fits the processor's cache."""
 PARTS_ALONE = 4
 """So many parts are made before processes are started, which takes seconds."""
 BUILDING = ".building"
 STALE_SECONDS = 7 * 24 * 3600
 IS_KEPT = "what is done is kept"
 log = logging.getLogger("mtformer")
+Advance = Callable[[int, float], object]
+"""Is told how many pairs are done, and about which share of the corpus that is; 0 where it is not known."""
+
+
+def log_progress(num_pairs: int, share: float) -> None:
+    """A line for every million pairs."""
+    if num_pairs % LOG_PAIRS == 0:
+        known = f", {share:.0%} of the corpus" if share else ""
+        log.info("%s pairs tokenised%s", f"{num_pairs:,}", known)
 
 
 def prepare(
@@ -57,6 +67,7 @@ def prepare(
     *,
     is_training: bool,
     keep_text: bool = True,
+    advance: Advance = log_progress,
 ) -> Store:
     """Reads, filters and tokenises a corpus, or finds it in the cache.
 
@@ -66,6 +77,7 @@ def prepare(
         tokenizers: whose ids are stored.
         is_training: leave out what data.filters says; dev and test keep everything.
         keep_text: also store the lines themselves.
+        advance: called from time to time while the corpus is tokenised.
 
     Raises:
         DataError: when a source is missing, damaged or empty, more than filters.max_filtered_share is left out, or
@@ -90,7 +102,8 @@ def prepare(
         with told_writing(what, f"name another folder by data.cache_dir; {IS_KEPT}"), _alone(folder, where):
             if not folder.is_dir():  # else another process has made it meanwhile
                 _clear_stale(folder.parent)
-                _make(folder, where, _parts(sources, data), work, data.num_workers or os.cpu_count() or 1)
+                num_workers = data.num_workers or os.cpu_count() or 1
+                _make(folder, where, _parts(sources, data), work, num_workers, advance)
     else:
         log.info("%s: tokenised before, found in %s", where, folder)
     store = Store(folder)
@@ -156,6 +169,18 @@ _filter = cache(lambda config, languages: Filter(config, *languages))
 
 
 @dataclass(frozen=True)
+class _Part:
+    """Neighbouring records of a corpus, which make one file of its store."""
+
+    number: int
+    records: list[Unparsed]
+    end: int
+    """Records up to its last one."""
+    share: float
+    """Of the corpus that they are, about; 0 where that is not known."""
+
+
+@dataclass(frozen=True)
 class _Made:
     """What is known of a part that is done; its JSON is written last."""
 
@@ -192,21 +217,21 @@ class _Paths:
         self.arrow, self.made, self.keys = (folder / f"{name}{suffix}" for suffix in (".arrow", ".json", ".keys.npy"))
 
 
-def _make_part(work: _Work, folder: Path, number: int, part: Sequence[Unparsed], num_threads: int) -> None:
+def _make_part(work: _Work, folder: Path, part: _Part, num_threads: int) -> None:
     """Filters and tokenises some pairs and writes them, with a key of each by which duplicates are found."""
     was_on = gc.isenabled()
     gc.disable()  # a million small lists, none of them in a circle: to look for one costs a tenth of the time
     try:
-        _make_part_of(work, _Paths(folder, number), part, num_threads)
+        _make_part_of(work, _Paths(folder, part.number), part.records, num_threads)
     finally:
         if was_on:
             gc.enable()
 
 
-def _make_part_of(work: _Work, paths: _Paths, part: Sequence[Unparsed], num_threads: int) -> None:
+def _make_part_of(work: _Work, paths: _Paths, records: Sequence[Unparsed], num_threads: int) -> None:
     all_pairs, all_keys, report = list[Pairs](), list[Keys](), DataReport()
     filters = work.filters if work.filters is not None and work.filters.drop_duplicates else None
-    for unparsed in part:
+    for unparsed in records:
         pairs, kept, found = tokenise(
             unparsed.parse(), work.filter(), work.tokenizers, keep_text=work.keep_text, num_threads=num_threads
         )
@@ -233,7 +258,7 @@ def _write_arrow(paths: _Paths, pairs: Pairs) -> None:
 # ---- all parts ------------------------------------------------------------------------------------------------------
 
 
-def _make(folder: Path, where: str, parts: Iterator[list[Unparsed]], work: _Work, num_workers: int) -> None:
+def _make(folder: Path, where: str, parts: Iterator[_Part], work: _Work, num_workers: int, advance: Advance) -> None:
     building = folder.with_name(f"{folder.name}{BUILDING}")
     if (building / STORE).is_file():  # it was interrupted just before its end
         _clear(building, folder)
@@ -242,7 +267,7 @@ def _make(folder: Path, where: str, parts: Iterator[list[Unparsed]], work: _Work
     building.mkdir(parents=True, exist_ok=True)
     log.info("%s: tokenising into %s%s", where, folder, ", going on where it was interrupted" if goes_on else "")
     try:
-        num_parts = _make_parts(building, parts, work, num_workers)
+        num_parts = _make_parts(building, parts, work, num_workers, advance)
         if not num_parts:
             raise DataError(f"{where}: the corpus is empty: not one line was read")
     except WorkerEndedError as error:
@@ -256,41 +281,42 @@ def _make(folder: Path, where: str, parts: Iterator[list[Unparsed]], work: _Work
     _clear(building, folder)
 
 
-def _make_parts(building: Path, parts: Iterator[list[Unparsed]], work: _Work, num_workers: int) -> int:
+def _make_parts(building: Path, parts: Iterator[_Part], work: _Work, num_workers: int, advance: Advance) -> int:
     """Makes those that are not there yet, and returns how many there are."""
     num_parts = 0
 
-    def missing() -> Iterator[tuple[int, list[Unparsed]]]:
+    def missing() -> Iterator[_Part]:
         nonlocal num_parts
         for part in parts:
             num_parts += 1
-            if not _Paths(building, num_parts - 1).made.is_file():
-                yield num_parts - 1, part
-            if num_parts % 20 == 0:
-                log.info("%s pairs tokenised", f"{num_parts * PART_PAIRS:,}")
+            if not _Paths(building, part.number).made.is_file():
+                yield part
 
     todo = missing()
-    for number, part in islice(todo, PARTS_ALONE if num_workers > 1 else None):
-        _make_part(work, building, number, part, num_workers)
-    with Workers[tuple[int, list[Unparsed]], None](_PartMaker, (work, building), num_workers) as workers:
-        for _ in workers.map(todo):
-            pass
+    for part in islice(todo, PARTS_ALONE if num_workers > 1 else None):
+        _make_part(work, building, part, num_workers)
+        advance(part.end, part.share)
+    with Workers[_Part, None](_PartMaker, (work, building), num_workers) as workers:
+        for part, _ in workers.map(todo):
+            advance(part.end, part.share)
     return num_parts
 
 
-def _parts(sources: Sequence[Source], data: DataConfig) -> Iterator[list[Unparsed]]:
-    """All records, so many together as make a part."""
-    part, missing = list[Unparsed](), PART_PAIRS
+def _parts(sources: Sequence[Source], data: DataConfig) -> Iterator[_Part]:
+    """All records, a source after the other."""
+    part, end = list[Unparsed](), 0
+    before, num_bytes = 0, sum(map(bytes_on_disk, sources))
     for source in sources:
         with open_records(source, data) as records:
-            while (some := records.take(min(missing, PAIRS_AT_ONCE))).size:
+            while (some := records.take(min(PAIRS_AT_ONCE, PART_PAIRS - end % PART_PAIRS))).size:
                 part.append(some)
-                missing -= some.size
-                if not missing:
-                    yield part
-                    part, missing = [], PART_PAIRS
+                end += some.size
+                if end % PART_PAIRS == 0:
+                    yield _Part(end // PART_PAIRS - 1, part, end, (before + records.position) / max(1, num_bytes))
+                    part = []
+        before += bytes_on_disk(source)
     if part:
-        yield part
+        yield _Part(end // PART_PAIRS, part, end, 1.0)
 
 
 class _PartMaker:
@@ -299,8 +325,8 @@ class _PartMaker:
     def __init__(self, settings: tuple[_Work, Path]) -> None:
         self.work, self.building = settings
 
-    def __call__(self, numbered: tuple[int, list[Unparsed]]) -> None:
-        _make_part(self.work, self.building, *numbered, num_threads=1)
+    def __call__(self, part: _Part) -> None:
+        _make_part(self.work, self.building, part, num_threads=1)
 
 
 def _leave_out_duplicates(building: Path, num_parts: int) -> None:

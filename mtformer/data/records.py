@@ -17,7 +17,7 @@ from itertools import islice
 from types import TracebackType
 
 from mtformer.config.data import DataConfig, JsonlFile, TextFiles, TsvFile
-from mtformer.data.compressed import open_bytes
+from mtformer.data.compressed import open_bytes, position
 from mtformer.data.report import Sides
 from mtformer.data.rows import Fields, RowError, parse_row
 from mtformer.errors import DataError
@@ -52,6 +52,11 @@ class Records(ABC):
     @abstractmethod
     def number(self) -> int:
         """Of the next one, from 0; at the end so many there are."""
+
+    @property
+    @abstractmethod
+    def position(self) -> int:
+        """How many bytes of what lies on the disk are read; 0 where that is not known."""
 
     @abstractmethod
     def take(self, count: int) -> Unparsed:
@@ -89,6 +94,11 @@ class Lines:
     ) -> None:
         self._file.close()
 
+    @property
+    def position(self) -> int:
+        """How many bytes of the file on the disk are read."""
+        return position(self._file)
+
     def take(self, count: int) -> bytes:
         """The next ones, ends included; at most so many."""
         with told(self.path):
@@ -102,56 +112,63 @@ class Lines:
             self.number += sum(1 for _ in islice(self._file, count))
 
 
-class TextRecords(Records):
-    """Two parallel files."""
+class FileRecords(Records):
+    """Lines of files that are read side by side."""
 
-    def __init__(self, source: TextFiles, src: Lines, tgt: Lines) -> None:
-        self._source, self._src, self._tgt = source, src, tgt
+    def __init__(self, *files: Lines) -> None:
+        self._files = files
 
     @property
     def number(self) -> int:
-        return self._src.number
+        return self._files[0].number
+
+    @property
+    def position(self) -> int:
+        return sum(file.position for file in self._files)
+
+
+class TextRecords(FileRecords):
+    """Two parallel files."""
+
+    def __init__(self, source: TextFiles, src: Lines, tgt: Lines) -> None:
+        super().__init__(src, tgt)
+        self._source = source
 
     def take(self, count: int) -> Unparsed:
-        first, sides = self.number, (self._src.take(count), self._tgt.take(count))
-        if self._src.number != self._tgt.number:
-            for side in (self._src, self._tgt):
-                side.pass_over()
+        src, tgt = self._files
+        first, sides = self.number, (src.take(count), tgt.take(count))
+        if src.number != tgt.number:
+            src.pass_over()
+            tgt.pass_over()
             raise DataError(
-                f"{self._src.path} has {self._src.number:,} lines but {self._tgt.path} has {self._tgt.number:,}; "
-                "parallel files need as many lines, which end at \\n alone"
+                f"{src.path} has {src.number:,} lines but {tgt.path} has {tgt.number:,}; parallel files need as many "
+                "lines, which end at \\n alone"
             )
         return Unparsed(self.number - first, partial(_parse_text, self._source, first, *sides))
 
 
-class TsvRecords(Records):
+class TsvRecords(FileRecords):
     """A file with both sides in columns of each line."""
 
     def __init__(self, source: TsvFile, lines: Lines) -> None:
-        self._source, self._lines = source, lines
-
-    @property
-    def number(self) -> int:
-        return self._lines.number
+        super().__init__(lines)
+        self._source = source
 
     def take(self, count: int) -> Unparsed:
-        first, lines = self.number, self._lines.take(count)
+        first, lines = self.number, self._files[0].take(count)
         return Unparsed(self.number - first, partial(_parse_tsv, self._source, first, lines))
 
 
-class JsonlRecords(Records):
+class JsonlRecords(FileRecords):
     """A file with a JSON object in each line; the first one taken tells where the texts stand in it."""
 
     def __init__(self, source: JsonlFile, data: DataConfig, lines: Lines) -> None:
-        self._source, self._data, self._lines = source, data, lines
+        super().__init__(lines)
+        self._source, self._data = source, data
         self._fields: Fields | None = None
 
-    @property
-    def number(self) -> int:
-        return self._lines.number
-
     def take(self, count: int) -> Unparsed:
-        path, first, lines = self._source.jsonl, self.number, self._lines.take(count)
+        path, first, lines = self._source.jsonl, self.number, self._files[0].take(count)
         if not lines:
             return NOTHING
         if self._fields is None:

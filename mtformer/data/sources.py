@@ -102,6 +102,11 @@ def files_of(source: Source) -> list[str]:
     return [getattr(source, key) for key in ("src", "tgt", "tsv", "jsonl") if hasattr(source, key)]
 
 
+def bytes_on_disk(source: Source) -> int:
+    """How much there is to read; 0 where that is not known."""
+    return sum(os.path.getsize(path) for path in files_of(source) if os.path.isfile(path))
+
+
 def require_files(sources: Iterable[Source]) -> None:
     """Opens each file, so that one that is missing is told before a long work begins.
 

@@ -7,7 +7,7 @@ from typing import Any
 from mtformer.config.data import CorpusConfig, DataConfig, Source
 from mtformer.config.schema import Config
 from mtformer.data.mixture import Corpus, Tokenised
-from mtformer.data.preparing import prepare
+from mtformer.data.preparing import Advance, prepare
 from mtformer.data.report import DataReport
 from mtformer.data.sources import languages
 from mtformer.data.store import Store
@@ -28,14 +28,18 @@ class DevSet:
     references: list[str]
 
 
-def training_corpora(config: Config, tokenizers: TokenizerPair) -> list[Corpus[Store]]:
-    """Each corpus in each of its directions.
+def training_corpora(config: Config, tokenizers: TokenizerPair, advance: Advance) -> list[Corpus[Store]]:
+    """Each corpus in each of its directions; `advance` is told of each while it is tokenised.
 
     Raises:
         DataError, ConfigError: when data or tokenizers are not as they should be.
     """
+    keep_text = needs_text(config)
     return [
-        Corpus(store=prepare(sources, config.data, tokenizers, is_training=True, keep_text=needs_text(config)), **use)
+        Corpus(
+            store=prepare(sources, config.data, tokenizers, is_training=True, keep_text=keep_text, advance=advance),
+            **use,
+        )
         for sources, use in _training(config, tokenizers)
     ]
 

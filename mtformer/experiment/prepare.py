@@ -12,6 +12,7 @@ from mtformer.config.schema import Config
 from mtformer.data.batches import Batch, TrainingBatches, ordered_batches
 from mtformer.data.changes import Changes
 from mtformer.data.mixture import WINDOW_PAIRS, Corpus, Mixture, Tokenised
+from mtformer.data.preparing import Advance, log_progress
 from mtformer.data.report import DataReport
 from mtformer.data.sources import read_pairs, require_sources, stream_pairs
 from mtformer.data.streaming import StreamMixture
@@ -51,8 +52,10 @@ class Prepared:
         return total if len(by_name) == 1 else {**total, "corpora": {n: one.to_dict() for n, one in by_name.items()}}
 
 
-def prepare_experiment(config: Config, tokenizer_folder: Path) -> Prepared:
+def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance = log_progress) -> Prepared:
     """Trains or loads the tokenizers (into `tokenizer_folder`), then tokenises the data or finds it in the cache.
+
+    `advance` is told of each training corpus while it is tokenised.
 
     Raises:
         DataError: when data or tokenizer models are not as they should be.
@@ -65,7 +68,7 @@ def prepare_experiment(config: Config, tokenizer_folder: Path) -> Prepared:
     tokenizers = TokenizerPair.load(tokenizer_folder) if exists else make_tokenizers(config, tokenizer_folder)
     if tokenizers.joint != config.tokenizer.joint:
         raise ConfigError(f"tokenizer.joint is {config.tokenizer.joint}, but {tokenizer_folder} holds the other kind")
-    corpora, mixture = _mixture(config, tokenizers)
+    corpora, mixture = _mixture(config, tokenizers, advance)
     dev = dev_sets(config, tokenizers)
     for name, report in {**reports(corpora), **reports([one.corpus for one in dev])}.items():
         for line in report.lines():
@@ -79,12 +82,14 @@ def prepare_experiment(config: Config, tokenizer_folder: Path) -> Prepared:
     return Prepared(tokenizers, corpora, dev, batches, config.data.streaming)
 
 
-def _mixture(config: Config, tokenizers: TokenizerPair) -> tuple[Sequence[Corpus[Tokenised]], Mixture | StreamMixture]:
+def _mixture(
+    config: Config, tokenizers: TokenizerPair, advance: Advance
+) -> tuple[Sequence[Corpus[Tokenised]], Mixture | StreamMixture]:
     data, seed = config.data, config.training.seed
     if data.streaming:
         streams = training_streams(config, tokenizers)
         return streams, StreamMixture(streams, seed, data.stream_buffer)
-    corpora = training_corpora(config, tokenizers)
+    corpora = training_corpora(config, tokenizers, advance)
     window_pairs = CHANGED_WINDOW_PAIRS if needs_text(config) else WINDOW_PAIRS
     return corpora, Mixture(corpora, seed, data.temperature, window_pairs)
 

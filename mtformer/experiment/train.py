@@ -83,7 +83,7 @@ def _prepare(
                 f"{run.path}: process {ranks.rank} does not see what process 0 wrote there; "
                 "name a place with --run-dir that all machines share"
             )
-        prepared = prepare_experiment(config, run.tokenizer)
+        prepared = prepare_experiment(config, run.tokenizer, progress.prepared)
     goes_on, checkpoint = ranks.gather((goes_on, checkpoint))[0]
     earlier = read_meta(checkpoint)["made_with"] if checkpoint is not None else None
     precision = ranks.gather(_pick_precision(config, device, earlier))[0]

@@ -103,6 +103,11 @@ class StopAt:
     def __init__(self, step: int | None, shown: Progress | None = None) -> None:
         self.step, self.shown = step, shown
 
+    def prepared(self, num_pairs: int, share: float) -> None:
+        """Some pairs are tokenised; see `mtformer.training.metrics.Progress`."""
+        if self.shown is not None:
+            self.shown.prepared(num_pairs, share)
+
     def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
         """A step is done; see `mtformer.training.metrics.Progress`."""
         if step == self.step:

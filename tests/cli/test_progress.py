@@ -1,6 +1,7 @@
 """On a terminal a bar with the figures that matter; elsewhere plain lines."""
 
 import fcntl
+import io
 import os
 import pty
 import struct
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mtformer.cli.progress import TrainingProgress
+from mtformer.data.preparing import LOG_PAIRS, PART_PAIRS
 
 FIGURES = {
     "loss": 1.5, "tokens_per_second": 12345.0, "learning_rate": 1e-3, "grad_norm": 0.5, "skipped_steps": 0.0,
@@ -28,6 +30,43 @@ def test_plain_lines_tell_the_time_left(caplog: pytest.LogCaptureFixture) -> Non
         "step 10/100, epoch 1, loss 1.500, 12,345 tokens/s, lr 1.00e-03, grad 0.50, 0:03:00 left",
         "step 20/100, epoch 1, loss 1.500, 12,345 tokens/s, lr 1.00e-03, grad 0.50, 3 steps skipped, 0:02:40 left",
     ]
+
+
+def test_plain_lines_tell_of_each_million_pairs(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="mtformer"), TrainingProgress(100) as progress:
+        for part in range(1, 41):
+            progress.prepared(part * PART_PAIRS, part / 80)
+        progress.prepared(3 * LOG_PAIRS, 0.0)
+    assert caplog.messages == [
+        "1,024,000 pairs tokenised, 25% of the corpus",
+        "2,048,000 pairs tokenised, 50% of the corpus",
+        "3,072,000 pairs tokenised",
+    ]
+
+
+def test_a_bar_of_each_corpus_that_is_prepared(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It knows how many pairs there will be about, goes when all are done, and begins anew with the next corpus."""
+    terminal = Terminal()
+    caplog.set_level("INFO", logger="mtformer")
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with TrainingProgress(100) as progress:
+        progress.prepared(500_000, 0.25)
+        assert progress.preparing is not None
+        progress.preparing.refresh()
+        progress.prepared(2_100_000, 1.0)
+        assert progress.preparing is None
+        progress.prepared(1_000, 0.0)
+        assert progress.preparing is not None
+        progress.preparing.refresh()
+    for part in ("prepare:  25%", "500k/2.00M", "prepare: 1.00kpair", "pair/s"):
+        assert part in terminal.getvalue()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def test_a_terminal_gets_a_bar(corpus: Path, tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from mtformer.config.data import DataConfig, TextFiles, TsvFile
 from mtformer.data.check_findings import Example, Findings, Lengths, LogRatios, outlier_limits
-from mtformer.data.check_reading import SourceReader, bytes_on_disk, decode
+from mtformer.data.check_reading import SourceReader, decode
 from mtformer.data.check_repeats import Memory
-from mtformer.data.sources import read_pairs
+from mtformer.data.sources import bytes_on_disk, read_pairs
 from mtformer.data.workers import Workers
 from mtformer.errors import DataError
 

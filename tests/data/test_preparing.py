@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from mtformer.config.data import DataConfig, TextFiles
+from mtformer.config.data import DataConfig, TextFiles, TsvFile
 from mtformer.config.schema import TokenizerConfig
 from mtformer.data import preparing
 from mtformer.data.preparing import cache_folder, prepare
-from mtformer.data.records import Unparsed
 from mtformer.data.store import Pairs as Block
 from mtformer.data.store import Store, write_part
 from mtformer.errors import DataError
@@ -277,6 +276,40 @@ def test_processes_give_what_one_gives(
         assert (other.folder / path.name).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_how_far_it_is_is_told(
+    corpus: Corpus,
+    pairs: Pairs,
+    tokenizers: TokenizerPair,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    num_workers: int,
+) -> None:
+    """Of two sources of 6 and 4 parts, and again of what an interruption has left to do."""
+    monkeypatch.setattr(preparing, "PART_PAIRS", 200)
+    monkeypatch.setattr(preparing, "PARTS_ALONE", 1)
+    data = corpus(pairs, num_workers=num_workers)
+    (tmp_path / "more.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs[:799]), encoding="utf-8")
+    sources = [*data.train, TsvFile(tsv=str(tmp_path / "more.tsv"))]
+    told: list[tuple[int, float]] = []
+
+    def advance(num_pairs: int, share: float) -> None:
+        told.append((num_pairs, share))
+        if len(told) == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(sources, data, tokenizers, is_training=False, advance=advance)
+    store = prepare(sources, data, tokenizers, is_training=False, advance=advance)
+    assert len(store) == 1999
+    ends = [end for end, _ in told]
+    assert ends[:4] == [200, 400, 600, 800]
+    assert ends[4:] in [[*range(first, 2000, 200), 1999] for first in (1000, 1200, 1400)]
+    shares = [share for _, share in told]
+    assert shares == sorted(shares)
+    assert 0 < shares[0] < shares[-1] == 1
+
+
 def test_a_process_that_is_killed_is_told(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,7 +324,7 @@ def test_a_process_that_is_killed_is_told(
 
 
 class KillsItself(preparing._PartMaker):
-    def __call__(self, numbered: tuple[int, list[Unparsed]]) -> None:
+    def __call__(self, part: preparing._Part) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 

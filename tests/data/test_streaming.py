@@ -340,6 +340,10 @@ def test_no_more_than_a_few_buffers_are_read_ahead(
         def number(self) -> int:
             return num_read
 
+        @property
+        def position(self) -> int:
+            return 0
+
         def take(self, count: int) -> Unparsed:
             nonlocal num_read
             numbers = range(num_read, num_read + count)

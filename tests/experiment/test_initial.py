@@ -28,6 +28,9 @@ class StopAt:
     def __init__(self, step: int | None = None) -> None:
         self.step = step
 
+    def prepared(self, num_pairs: int, share: float) -> None:
+        pass
+
     def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
         if step == self.step:
             raise InterruptedRunError(step, 0)

@@ -211,6 +211,9 @@ def test_mistakes(prepare: Callable[[RunDir], None], told: str, run: RunDir, mon
 class Stopped:
     """Progress in which somebody else ends the process."""
 
+    def prepared(self, num_pairs: int, share: float) -> None:
+        pass
+
     def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 

@@ -26,6 +26,9 @@ LINES = {"train": 300, "dev": 24, "test": 0}
 class Quiet:
     """Progress that shows nothing."""
 
+    def prepared(self, num_pairs: int, share: float) -> None:
+        pass
+
     def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
         pass
 

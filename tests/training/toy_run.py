@@ -36,6 +36,9 @@ class Quiet:
         self.signal_at, self.number, self.kill_at = signal_at, number, kill_at
         self.figures: list[dict[str, float]] = []
 
+    def prepared(self, num_pairs: int, share: float) -> None:
+        pass
+
     def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
         if figures is not None:
             self.figures.append(figures)
