@@ -1,7 +1,6 @@
 """Where sentence pairs come from: parallel text files, TSV, JSONL, and Hugging Face `datasets`.
 
-A line ends at \\n and nowhere else; a \\r before it (files from Windows) and a byte order mark at the start of a file
-are taken off. What else looks odd inside a line stays there and is counted in the data report.
+What looks odd inside a line stays there and is counted in the data report.
 """
 
 import hashlib

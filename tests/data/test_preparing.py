@@ -1,6 +1,7 @@
 """Tokenising a corpus: what went in comes out, it is found again, goes on after it was killed, is made once only."""
 
 import errno
+import json
 import multiprocessing
 import os
 import shutil
@@ -14,9 +15,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from mtformer.config.data import DataConfig, TextFiles, TsvFile
+from mtformer.config.data import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
 from mtformer.config.schema import TokenizerConfig
-from mtformer.data import preparing
+from mtformer.data import hub, preparing
 from mtformer.data.preparing import cache_folder, prepare
 from mtformer.data.store import Pairs as Block
 from mtformer.data.store import Store, write_part
@@ -274,6 +275,72 @@ def test_processes_give_what_one_gives(
     assert one.report.left_out == {"duplicate": 100}
     for path in one.folder.iterdir():
         assert (other.folder / path.name).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["tsv", "jsonl", "parquet"])
+def test_processes_parse_every_kind_of_source(
+    corpus: Corpus,
+    pairs: Pairs,
+    tokenizers: TokenizerPair,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    """Parts begin and end where neither lines taken at once nor tables of a data set do."""
+    monkeypatch.setattr(preparing, "PART_PAIRS", 170)
+    monkeypatch.setattr(preparing, "PAIRS_AT_ONCE", 64)
+    monkeypatch.setattr(preparing, "PARTS_ALONE", 1)
+    monkeypatch.setattr(hub, "ROWS_AT_ONCE", 100)
+    data = corpus([], num_workers=2)
+    sources = [
+        written(kind, tmp_path / f"one.{kind}", pairs[:800]),
+        written(kind, tmp_path / f"two.{kind}", pairs[800:]),
+    ]
+    check_content(prepare(sources, data, tokenizers, is_training=False), pairs, tokenizers)
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "told"),
+    [
+        ("x.tsv", "one", r"x.tsv:701: tgt_column asks for column 2, but the line has 1"),
+        ("x.jsonl", '{"en": "a"', r"x.jsonl:701: not JSON \(Expecting"),
+        ("x.tsv", "one\t\udcff", r"x.tsv:701: not UTF-8 \(byte 0xff at column 5\)"),
+    ],
+)
+def test_a_mistake_that_another_process_meets_is_told(
+    corpus: Corpus,
+    pairs: Pairs,
+    tokenizers: TokenizerPair,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    line: str,
+    told: str,
+) -> None:
+    monkeypatch.setattr(preparing, "PART_PAIRS", 100)
+    monkeypatch.setattr(preparing, "PARTS_ALONE", 1)
+    data, path = corpus([], num_workers=2), tmp_path / name
+    source = written(path.suffix[1:], path, pairs[:700])
+    with open(path, "a", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(DataError, match=told):
+        prepare([source], data, tokenizers, is_training=False)
+    assert folders(data) == []
+
+
+def written(kind: str, path: Path, pairs: Pairs) -> Source:
+    if kind == "tsv":
+        path.write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs), encoding="utf-8")
+        return TsvFile(tsv=str(path))
+    rows = [{"en": src, "de": tgt, "number": number} for number, (src, tgt) in enumerate(pairs)]
+    if kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        return JsonlFile(jsonl=str(path))
+    import datasets
+
+    path.mkdir()
+    datasets.Dataset.from_list(rows).to_parquet(path / "train.parquet")
+    return HubDataset(dataset=str(path))
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
