@@ -189,7 +189,10 @@ class Alphabet:
         cells = np.repeat(np.arange(len(lines)) * num_kinds, np.diff(ends, prepend=0)) + found
         histogram = np.bincount(cells, minlength=len(lines) * num_kinds).reshape(len(lines), num_kinds)
         histogram[:, SPACE] -= 1
-        return Counts._make([*(histogram @ self._table).T, _longest_runs(points, found, ends)])
+        # Not by `@`: the threads of BLAS spin between its calls, and take the cores from whoever works there.
+        present = np.flatnonzero(histogram.any(axis=0))
+        sums = np.einsum("lk,kf->fl", histogram[:, present], self._table[present])
+        return Counts._make([*sums, _longest_runs(points, found, ends)])
 
 
 def _longest_runs(points: NDArray[np.uint32], found: Table, ends: NDArray[np.int64]) -> Numbers:
