@@ -30,25 +30,27 @@ class TrainingProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for bar in (self.preparing, self.bar):
-            if bar is not None:
-                bar.close()
+        self._end_preparing()
+        if self.bar is not None:
+            self.bar.close()
 
     def prepared(self, num_pairs: int, share: float) -> None:
         """Some pairs are tokenised; see `mtformer.training.metrics.Progress`."""
         if not sys.stderr.isatty() or not log.isEnabledFor(logging.INFO):
             log_progress(num_pairs, share)
             return
+        if self.preparing is not None and num_pairs < self.preparing.n:  # another corpus
+            self._end_preparing()
         if self.preparing is None:
             self.preparing = tqdm(unit="pair", unit_scale=True, desc="prepare", dynamic_ncols=True, leave=False)
         self.preparing.total = round(num_pairs / share) if share else None
         self.preparing.update(num_pairs - self.preparing.n)
         if share == 1:
-            self.preparing.close()
-            self.preparing = None
+            self._end_preparing()
 
     def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
         """A step is done; see `mtformer.training.metrics.Progress`."""
+        self._end_preparing()
         if sys.stderr.isatty():
             if self.bar is None:
                 self.bar = tqdm(total=self.num_steps, initial=step - 1, unit="step", desc="train", dynamic_ncols=True)
@@ -58,6 +60,11 @@ class TrainingProgress:
         elif figures is not None:
             remaining = (self.num_steps - step) * figures["seconds_per_step"]
             log.info("step %d/%d, %s, %s left", step, self.num_steps, _short(epoch, figures), _duration(remaining))
+
+    def _end_preparing(self) -> None:
+        if self.preparing is not None:
+            self.preparing.close()
+            self.preparing = None
 
 
 def _short(epoch: int, figures: dict[str, float]) -> str:

@@ -57,9 +57,12 @@ def test_a_bar_of_each_corpus_that_is_prepared(
         progress.preparing.refresh()
         progress.prepared(2_100_000, 1.0)
         assert progress.preparing is None
-        progress.prepared(1_000, 0.0)
-        assert progress.preparing is not None
-        progress.preparing.refresh()
+        for num_pairs in (5_000, 1_000):
+            progress.prepared(num_pairs, 0.0)
+            assert progress.preparing is not None
+            progress.preparing.refresh()
+        progress.advance(1, 0, None)
+        assert progress.preparing is None
     for part in ("prepare:  25%", "500k/2.00M", "prepare: 1.00kpair", "pair/s"):
         assert part in terminal.getvalue()
 
