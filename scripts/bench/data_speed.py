@@ -64,7 +64,7 @@ def make_batches(options: argparse.Namespace, folder: Path) -> TrainingBatches:
         for number in range(options.repeats):
             cached = data.model_copy(update={"cache_dir": str(folder / f"{number} {name}")})
             bare = bare_seconds(source, folder, options.pairs)
-            store, spent = prepared(cached, tokenizers, is_training)
+            store, spent = prepared(cached, tokenizers, is_training, keep_text=options.sampling_alpha > 0)
             shares.append(bare / spent)
             print(
                 f"prepared {name}: {1e6 * spent / options.pairs:.2f} us of processor time a pair, SentencePiece alone "
@@ -79,10 +79,10 @@ def make_batches(options: argparse.Namespace, folder: Path) -> TrainingBatches:
     return TrainingBatches(mixture, options.batch_tokens, changes)
 
 
-def prepared(data: DataConfig, tokenizers: TokenizerPair, is_training: bool) -> tuple[Store, float]:
-    """The store, and seconds of processor time that it took to make it."""
+def prepared(data: DataConfig, tokenizers: TokenizerPair, is_training: bool, keep_text: bool) -> tuple[Store, float]:
+    """The store, and seconds of processor time that it took to make it; for subword sampling it keeps the text."""
     begin = time.process_time()
-    store = prepare(data.sources, data, tokenizers, is_training=is_training, keep_text=False)
+    store = prepare(data.sources, data, tokenizers, is_training=is_training, keep_text=keep_text)
     return store, time.process_time() - begin
 
 
