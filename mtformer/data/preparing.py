@@ -6,7 +6,6 @@ in `FINGERPRINT.building`, where each finished part stays whatever happens (unti
 and a lock keeps others from making it too.
 """
 
-import gc
 import hashlib
 import json
 import logging
@@ -15,26 +14,24 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
-from functools import cache
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from filelock import FileLock, Timeout
 
-from mtformer.config.data import DataConfig, FilterConfig, Source
-from mtformer.data.duplicates import Keys, hash_keys, repeated
-from mtformer.data.filters import DUPLICATE, REASONS, Filter, duplicate_key
-from mtformer.data.ragged import Ragged
+from mtformer.config.data import DataConfig, Source
+from mtformer.data.duplicates import repeated
+from mtformer.data.filters import DUPLICATE, REASONS
+from mtformer.data.parts import Made, Paths, RawPart, Work, make_part, read_arrow, write_arrow
 from mtformer.data.records import Unparsed
 from mtformer.data.report import DataReport
 from mtformer.data.sources import bytes_on_disk, describe, languages, open_records, source_fingerprint
-from mtformer.data.store import BLOCK_PAIRS, STORE, Contents, Pairs, Part, Store, write_part
-from mtformer.data.tokenising import count_tokens, tokenise
+from mtformer.data.store import BLOCK_PAIRS, STORE, Contents, Part, Store
 from mtformer.data.workers import WorkerEndedError, Workers
 from mtformer.errors import DataError, told_writing
-from mtformer.rundir import atomic_file, sync, write_text
+from mtformer.rundir import sync, write_text
 from mtformer.text.tokenizer import TokenizerPair
 
 FORMAT_VERSION = 2
@@ -84,7 +81,7 @@ def prepare(
             the cache cannot be written.
     """
     filters = data.filters if is_training else None
-    work = _Work(tokenizers, filters, languages(sources[0], data), keep_text)
+    work = Work(tokenizers, filters, languages(sources[0], data), keep_text)
     work.filter()  # what it needs and is not there is told before anything is done
     settings = {
         "version": [FORMAT_VERSION, PART_PAIRS],
@@ -148,117 +145,10 @@ def _clear_stale(cache: Path) -> None:
                     log.info("%s: deleted; its preparation was interrupted more than a week ago", building)
 
 
-# ---- one part -------------------------------------------------------------------------------------------------------
+# ---- parts ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Work:
-    """What is done with each part."""
-
-    tokenizers: TokenizerPair
-    filters: FilterConfig | None
-    languages: tuple[str, str]
-    keep_text: bool
-
-    def filter(self) -> Filter:
-        """Made once in each process: some take seconds."""
-        return _filter(self.filters, self.languages)
-
-
-_filter = cache(lambda config, languages: Filter(config, *languages))
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Neighbouring records of a corpus, which make one file of its store."""
-
-    number: int
-    records: list[Unparsed]
-    end: int
-    """Records up to its last one."""
-    share: float
-    """Of the corpus that they are, about; 0 where that is not known."""
-
-
-@dataclass(frozen=True)
-class _Made:
-    """What is known of a part that is done; its JSON is written last."""
-
-    pairs: int
-    longest: tuple[int, int]
-    report: DataReport
-    is_final: bool = False
-    """Duplicates are out of it."""
-
-    @classmethod
-    def of(cls, pairs: Pairs, report: DataReport) -> "_Made":
-        """Counts the tokens."""
-        longest = (int(pairs.src.lengths_B.max(initial=0)), int(pairs.tgt.lengths_B.max(initial=0)))
-        return cls(len(pairs), longest, count_tokens(report, pairs))
-
-    @classmethod
-    def read(cls, path: Path) -> "_Made":
-        """What `write` wrote."""
-        values = json.loads(path.read_text(encoding="utf-8"))
-        return cls(
-            values["pairs"], tuple(values["longest"]), DataReport.from_dict(values["report"]), values["is_final"]
-        )
-
-    def write(self, path: Path) -> None:
-        """As JSON."""
-        write_text(path, json.dumps({**asdict(self), "report": self.report.to_dict()}))
-
-
-class _Paths:
-    """The files of a part while a corpus is made."""
-
-    def __init__(self, folder: Path, number: int) -> None:
-        name = f"part-{number:05d}"
-        self.arrow, self.made, self.keys = (folder / f"{name}{suffix}" for suffix in (".arrow", ".json", ".keys.npy"))
-
-
-def _make_part(work: _Work, folder: Path, part: _Part, num_threads: int) -> None:
-    """Filters and tokenises some pairs and writes them, with a key of each by which duplicates are found."""
-    was_on = gc.isenabled()
-    gc.disable()  # a million small lists, none of them in a circle: to look for one costs a tenth of the time
-    try:
-        _make_part_of(work, _Paths(folder, part.number), part.records, num_threads)
-    finally:
-        if was_on:
-            gc.enable()
-
-
-def _make_part_of(work: _Work, paths: _Paths, records: Sequence[Unparsed], num_threads: int) -> None:
-    all_pairs, all_keys, report = list[Pairs](), list[Keys](), DataReport()
-    filters = work.filters if work.filters is not None and work.filters.drop_duplicates else None
-    for unparsed in records:
-        pairs, kept, found = tokenise(
-            unparsed.parse(), work.filter(), work.tokenizers, keep_text=work.keep_text, num_threads=num_threads
-        )
-        all_pairs.append(pairs)
-        report += found
-        if filters is not None:
-            all_keys.append(hash_keys(duplicate_key(pair, filters) for pair in zip(*kept, strict=True)))
-    if filters is not None:
-        with atomic_file(paths.keys) as file, open(file, "wb") as opened:
-            np.save(opened, np.concatenate(all_keys))
-    pairs = Pairs.joined(all_pairs)
-    _write_arrow(paths, pairs)
-    _Made.of(pairs, report).write(paths.made)
-
-
-def _write_arrow(paths: _Paths, pairs: Pairs) -> None:
-    if len(pairs):
-        with atomic_file(paths.arrow) as file:
-            write_part(file, pairs)
-    else:
-        paths.arrow.unlink(missing_ok=True)
-
-
-# ---- all parts ------------------------------------------------------------------------------------------------------
-
-
-def _make(folder: Path, where: str, parts: Iterator[_Part], work: _Work, num_workers: int, advance: Advance) -> None:
+def _make(folder: Path, where: str, parts: Iterator[RawPart], work: Work, num_workers: int, advance: Advance) -> None:
     building = folder.with_name(f"{folder.name}{BUILDING}")
     if (building / STORE).is_file():  # it was interrupted just before its end
         _clear(building, folder)
@@ -281,28 +171,28 @@ def _make(folder: Path, where: str, parts: Iterator[_Part], work: _Work, num_wor
     _clear(building, folder)
 
 
-def _make_parts(building: Path, parts: Iterator[_Part], work: _Work, num_workers: int, advance: Advance) -> int:
+def _make_parts(building: Path, parts: Iterator[RawPart], work: Work, num_workers: int, advance: Advance) -> int:
     """Makes those that are not there yet, and returns how many there are."""
     num_parts = 0
 
-    def missing() -> Iterator[_Part]:
+    def missing() -> Iterator[RawPart]:
         nonlocal num_parts
         for part in parts:
             num_parts += 1
-            if not _Paths(building, part.number).made.is_file():
+            if not Paths(building, part.number).made.is_file():
                 yield part
 
     todo = missing()
     for part in islice(todo, PARTS_ALONE if num_workers > 1 else None):
-        _make_part(work, building, part, num_workers)
+        make_part(work, building, part, num_workers)
         advance(part.end, part.share)
-    with Workers[_Part, None](_PartMaker, (work, building), num_workers) as workers:
+    with Workers[RawPart, None](_PartMaker, (work, building), num_workers) as workers:
         for part, _ in workers.map(todo):
             advance(part.end, part.share)
     return num_parts
 
 
-def _parts(sources: Sequence[Source], data: DataConfig) -> Iterator[_Part]:
+def _parts(sources: Sequence[Source], data: DataConfig) -> Iterator[RawPart]:
     """All records, a source after the other."""
     part, end = list[Unparsed](), 0
     before, num_bytes = 0, sum(map(bytes_on_disk, sources))
@@ -312,58 +202,46 @@ def _parts(sources: Sequence[Source], data: DataConfig) -> Iterator[_Part]:
                 part.append(some)
                 end += some.size
                 if end % PART_PAIRS == 0:
-                    yield _Part(end // PART_PAIRS - 1, part, end, (before + records.position) / max(1, num_bytes))
+                    yield RawPart(end // PART_PAIRS - 1, part, end, (before + records.position) / max(1, num_bytes))
                     part = []
         before += bytes_on_disk(source)
     if part:
-        yield _Part(end // PART_PAIRS, part, end, 1.0)
+        yield RawPart(end // PART_PAIRS, part, end, 1.0)
 
 
 class _PartMaker:
     """What each process does."""
 
-    def __init__(self, settings: tuple[_Work, Path]) -> None:
+    def __init__(self, settings: tuple[Work, Path]) -> None:
         self.work, self.building = settings
 
-    def __call__(self, part: _Part) -> None:
-        _make_part(self.work, self.building, part, num_threads=1)
+    def __call__(self, part: RawPart) -> None:
+        make_part(self.work, self.building, part, num_threads=1)
 
 
 def _leave_out_duplicates(building: Path, num_parts: int) -> None:
-    all_paths = [_Paths(building, number) for number in range(num_parts)]
-    num_keys = sum(_Made.read(paths.made).pairs for paths in all_paths)
+    all_paths = [Paths(building, number) for number in range(num_parts)]
+    num_keys = sum(Made.read(paths.made).pairs for paths in all_paths)
     for paths, is_repeated in zip(
         all_paths, repeated((np.load(paths.keys) for paths in all_paths), num_keys), strict=True
     ):
-        made, chosen = _Made.read(paths.made), np.flatnonzero(~is_repeated)
+        made, chosen = Made.read(paths.made), np.flatnonzero(~is_repeated)
         if made.is_final or len(chosen) == len(is_repeated):
             continue
-        pairs = _read_arrow(paths)
+        pairs = read_arrow(paths)
         if len(pairs) == len(is_repeated):  # else it was interrupted between writing this and writing that it is final
             pairs = pairs.take(chosen)
-            _write_arrow(paths, pairs)
+            write_arrow(paths, pairs)
         made.report.leave_out(DUPLICATE, len(is_repeated) - len(chosen))
-        replace(_Made.of(pairs, made.report), is_final=True).write(paths.made)
-
-
-def _read_arrow(paths: _Paths) -> Pairs:
-    import pyarrow as pa
-
-    from mtformer.data.store import from_arrow
-
-    if not paths.arrow.is_file():
-        return Pairs(Ragged.of([]), Ragged.of([]))
-    with pa.OSFile(str(paths.arrow)) as file:
-        reader = pa.ipc.open_file(file)
-        return Pairs.joined(from_arrow(reader.get_batch(number)) for number in range(reader.num_record_batches))
+        replace(Made.of(pairs, made.report), is_final=True).write(paths.made)
 
 
 def _finish(building: Path, num_parts: int, keep_text: bool) -> None:
     """Writes store.json, with which a store is whole."""
     parts, longest, report = [], (0, 0), DataReport()
-    all_paths = [_Paths(building, number) for number in range(num_parts)]
+    all_paths = [Paths(building, number) for number in range(num_parts)]
     for paths in all_paths:
-        made = _Made.read(paths.made)
+        made = Made.read(paths.made)
         report += made.report
         longest = (max(longest[0], made.longest[0]), max(longest[1], made.longest[1]))
         if made.pairs:

@@ -141,7 +141,7 @@ def test_a_full_disk_while_the_corpus_is_tokenised(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = tmp_path / "cache"
-    monkeypatch.setattr("mtformer.data.preparing.write_part", full_disk)
+    monkeypatch.setattr("mtformer.data.parts.write_part", full_disk)
     settings = [f"data.cache_dir={cache}", "--run-dir", tmp_path / "run"]
     message = error_of("train", corpus / "small.yaml", *settings)
     assert message.startswith(f"error: {cache}: the tokenised corpus cannot be written: No space left on device; make")

@@ -17,7 +17,8 @@ from filelock import FileLock
 
 from mtformer.config.data import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
 from mtformer.config.schema import TokenizerConfig
-from mtformer.data import hub, preparing
+from mtformer.data import hub, parts, preparing
+from mtformer.data.parts import RawPart
 from mtformer.data.preparing import cache_folder, prepare
 from mtformer.data.store import Pairs as Block
 from mtformer.data.store import Store, write_part
@@ -391,7 +392,7 @@ def test_a_process_that_is_killed_is_told(
 
 
 class KillsItself(preparing._PartMaker):
-    def __call__(self, part: preparing._Part) -> None:
+    def __call__(self, part: RawPart) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -418,7 +419,7 @@ def test_the_work_is_kept_when_the_disk_is_full(
         write_part(path, pairs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(preparing, "write_part", until_full)
+        patch.setattr(parts, "write_part", until_full)
         with pytest.raises(
             DataError, match=r"cache: .* cannot be written: No space left on device; .*what is done is kept"
         ):

@@ -284,6 +284,9 @@ OPEN = {"max_length": 12, "max_length_ratio": 99.0}
 class Quiet:
     """Progress that shows nothing."""
 
+    def prepared(self, num_pairs: int, share: float) -> None:
+        pass
+
     def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
         pass
 
