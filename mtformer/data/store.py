@@ -4,7 +4,7 @@
     CACHE/FINGERPRINT/store.json         pairs and bytes of each part, the longest pair, what was read and left out
 
 A block has the columns src and tgt (lists of ids without bos or eos) and, if asked for, src_text and tgt_text, and a
-checksum. Files are read and not mapped, so that what was read long ago holds no memory. `preparing.py` writes them.
+checksum. Files are read and not mapped, so that what was read long ago holds no memory. `parts.py` writes them.
 """
 
 from __future__ import annotations
