@@ -9,6 +9,11 @@ Both are computed chunk by chunk in the forward pass, so memory does not grow wi
 logits stay in the cache of a CPU between the three products that use them. The uniform part of q is a constant
 over classes: its share of the loss and of both gradients needs only the sum of W's rows and the sum of the h.
 
+In bfloat16 and float16 the logits are rounded. Where the model is sure of the reference, the gradient p_y - (1 - e)
+is a small difference of large numbers, and the rounding of that one logit would be most of it. So p is float32, and
+the logit of the reference is computed once more in float32. If it is d above the rounded one, all of p is divided by
+z = 1 + p_y (exp(d) - 1), except p_y itself, which becomes p_y exp(d) / z.
+
 N tokens, D width, V vocabulary, C tokens of a chunk.
 """
 
@@ -65,6 +70,14 @@ def _spread(weight: Tensor, bias: Tensor | None, wide: torch.dtype) -> _Spread:
     return _Spread(is_in_V.sum(), is_in_V @ weight.to(wide), sum_of_biases, is_in_V)
 
 
+def _logits_of(target_N: Tensor, hidden_ND: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The references' own logits in float32, (N, 1)."""
+    logits_N = (hidden_ND * weight[target_N]).sum(dim=1)
+    if bias is not None:
+        logits_N = logits_N + bias[target_N]
+    return logits_N.unsqueeze(1)
+
+
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -82,10 +95,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_bias = None if bias is None else bias.new_zeros(V, dtype=wide)
         loss, nll = (hidden_ND.new_zeros((), dtype=wide) for _ in range(2))
         chunk = max(1, min(N, CHUNK_LOGITS.get(hidden_ND.device.type, CHUNK_LOGITS["cuda"]) // V))
-        # float16 cannot hold small probabilities; bfloat16 can, and softmax adds up in float32 within.
-        p_dtype = torch.float32 if hidden_ND.dtype == torch.float16 else hidden_ND.dtype
+        exact_N1 = None if hidden_ND.dtype == wide else _logits_of(target_N, hidden_ND, weight, bias)
         # All chunks use the same memory: fresh pages cost as much as the softmax.
-        logits_room, p_room = hidden_ND.new_empty(chunk, V), hidden_ND.new_empty(chunk, V, dtype=p_dtype)
+        logits_room, p_room = hidden_ND.new_empty(chunk, V), hidden_ND.new_empty(chunk, V, dtype=wide)
         row_C = torch.arange(chunk, device=hidden_ND.device)
         for i in range(0, N, chunk):
             h_CD, y_C1, real_C1 = hidden_ND[i : i + chunk], target_N[i : i + chunk, None], real_N1[i : i + chunk]
@@ -93,10 +105,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
             logits_CV = torch.mm(h_CD, weight_VD.t(), out=logits_room[:C])
             if bias is not None:
                 logits_CV += bias.to(logits_CV.dtype)
-            p_CV = torch.softmax(logits_CV, dim=1, dtype=p_dtype, out=p_room[:C])
+            p_CV = torch.softmax(logits_CV, dim=1, dtype=wide, out=p_room[:C])
             p_C1 = p_CV.gather(1, y_C1)
-            nll_C1 = p_C1.to(wide).clamp_min(torch.finfo(torch.float32).tiny).log().neg()
-            lse_C1 = logits_CV.gather(1, y_C1).to(wide) + nll_C1
+            logit_C1 = logits_CV.gather(1, y_C1).to(wide)
+            if exact_N1 is not None:
+                difference_C1 = (exact_N1[i : i + chunk] - logit_C1).where(real_C1, 0)
+                z_C1 = 1 + p_C1 * difference_C1.expm1()
+                logit_C1, p_C1 = logit_C1 + difference_C1, p_C1 * difference_C1.exp() / z_C1
+                p_CV = torch.div(p_CV, z_C1, out=logits_CV)  # the logits are not needed any more
+            nll_C1 = p_C1.clamp_min(torch.finfo(torch.float32).tiny).log().neg()
+            lse_C1 = logit_C1 + nll_C1
             sum_of_logits_C = h_CD.to(wide) @ spread.sum_of_rows_D + spread.sum_of_biases
             mean_logit_C1 = sum_of_logits_C.unsqueeze(1) / spread.num_classes
             smoothed_C1 = (1 - smoothing) * nll_C1 + smoothing * (lse_C1 - mean_logit_C1)
@@ -104,8 +122,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
             loss += smoothed_C1.where(real_C1, 0).sum()
             if grad_hidden is None or grad_weight is None:
                 continue
-            p_CV[row_C[:C], y_C1[:, 0]] = p_C1[:, 0] + (smoothing - 1)  # `scatter_` would copy all of p twice
-            p_CV = p_CV.to(h_CD.dtype)
+            grad_y_C = (p_C1[:, 0] + (smoothing - 1)).to(p_CV.dtype)
+            p_CV[row_C[:C], y_C1[:, 0]] = grad_y_C  # `scatter_` would copy all of p twice
             torch.mm(p_CV, weight_VD, out=grad_hidden[i : i + chunk])
             # A pad token's row would have to vanish from p (C x V); it vanishes from h (C x D) instead.
             grad_weight += p_CV.t() @ (h_CD * real_C1)

@@ -116,3 +116,39 @@ def test_a_hopeless_token_has_a_finite_loss() -> None:
     weight = torch.tensor([[0.0], [0.0], [1.0]], requires_grad=True)
     loss, _ = linear_cross_entropy(hidden, weight, torch.tensor([1]), 0.0)
     assert math.isfinite(loss.item())
+
+
+def memorised_batch(sharpness: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens whose reference a model gives about 0.9: logits as those of a model trained on these very tokens."""
+    num_tokens, width, num_pieces = 200, 64, 1000
+    generator = torch.Generator().manual_seed(5)
+    weight = torch.randn(num_pieces, width, generator=generator) * width**-0.5
+    target = torch.randint(1, num_pieces, (num_tokens,), generator=generator)
+    hidden = weight[target] * sharpness + 0.3 * torch.randn(num_tokens, width, generator=generator)
+    hidden = hidden.bfloat16().float()  # as the model gives them; what is compared is the loss alone
+    return hidden, weight, target
+
+
+def autocast_gradients(hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """As `torch.autocast` computes it: the product in bfloat16, softmax and loss in float32."""
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = torch.nn.functional.linear(hidden, weight)
+    log_p = logits.float().log_softmax(dim=1)
+    uniform = smoothing / (weight.size(0) - 1)
+    loss = -((1 - smoothing) * log_p.gather(1, target[:, None])).sum() - uniform * log_p[:, PAD + 1 :].sum()
+    return torch.autograd.grad(loss, (hidden, weight))
+
+
+@pytest.mark.parametrize(("sharpness", "limit"), [(0.0, 1.4), (2.0, 1.4), (9.0, 1.1), (9.5, 1.1), (10.0, 1.1)])
+def test_bfloat16_gradients_are_as_near_to_float64_as_those_of_autocast(sharpness: float, limit: float) -> None:
+    """From an untrained model (sharpness 0) to one that is sure of each token, where p - q is a small difference."""
+    hidden, weight, target = memorised_batch(sharpness)
+
+    def gradients(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        states = hidden.to(dtype).requires_grad_()
+        master = weight.to(torch.promote_types(dtype, torch.float32)).requires_grad_()
+        return torch.autograd.grad(linear_cross_entropy(states, master, target, 0.1)[0], (states, master))
+
+    autocast = autocast_gradients(hidden.clone().requires_grad_(), weight.clone().requires_grad_(), target, 0.1)
+    for exact, own, peer in zip(gradients(torch.float64), gradients(torch.bfloat16), autocast, strict=True):
+        assert (own - exact).norm() <= limit * (peer - exact).norm()
