@@ -16,7 +16,10 @@ COMET_HELP = (
     "Score by COMET too (extra `comet`): a model's name on the Hugging Face hub, such as Unbabel/wmt22-comet-da, or "
     "its checkpoints/model.ckpt. A checkpoint is a pickle: take one only from a source you trust."
 )
-CHECKPOINT_HELP = "averaged, best, last, a step, or a path; default: the first there is of averaged, best, last."
+CHECKPOINT_HELP = (
+    "averaged, best, last, a step, or a path; default: the better of averaged and best on dev; without dev data "
+    "averaged, else last."
+)
 
 
 def evaluate(

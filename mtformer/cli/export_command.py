@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from mtformer.cli.eval_command import CHECKPOINT_HELP
+
 
 class Format(str, Enum):
     """What a run can be exported to."""
@@ -40,7 +42,7 @@ def export(
         str | None,
         typer.Option(
             "--checkpoint",
-            help="best, last, averaged, a step, or a path; default: the first there is of averaged, best, last.",
+            help=CHECKPOINT_HELP,
             show_default=False,
         ),
     ] = None,

@@ -62,6 +62,8 @@ def table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | None) -> t
     from mtformer.experiment.sweep import short_keys
 
     cells = [[*COLUMNS], *(_cells(row) for row in rows)]
+    if not any(row.weights for row in rows):  # no run has averaged weights
+        cells = [[cell for cell, header in zip(line, COLUMNS, strict=True) if header != "weights"] for line in cells]
     room = None if width is None else width - max(map(len, columns([line[1:] for line in cells], GAP))) - len(GAP)
     names = max(len(line[0]) for line in cells)
     if room is not None and names > room:
@@ -109,6 +111,7 @@ def _cells(row: "RunRow") -> list[str]:
         "" if row.step is None else f"{row.step}{of}",
         "" if row.best is None else f"{row.metric} {row.best:.2f}",
         _number(row.best_step),
+        row.weights or "",
         _number(row.tokens_per_second),
         "" if row.seconds is None else clock(row.seconds),
     ]

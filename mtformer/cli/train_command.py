@@ -116,6 +116,7 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
     from mtformer.cli.progress import TrainingProgress
     from mtformer.cli.report_command import report
     from mtformer.decoding.translator import Translator
+    from mtformer.decoding.weights import default_weights
     from mtformer.experiment.train import train_experiment
     from mtformer.rundir import RunDir
     from mtformer.training.loop import InterruptedRunError
@@ -139,6 +140,9 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
     word = "already" if outcome.was_finished else "done"
     steps = f"{position.step} of {config.training.max_steps}"
     typer.echo(f"{word} at step {steps} ({position.seconds / 60:.1f} minutes): {run_dir}", err=True)
+    default = default_weights(run, config.training.best_metric)
+    if default is not None and default.text:
+        typer.echo(f"{run_dir} stands for the {default.text}", err=True)
     if config.data.test:
         evaluate_sets(run_dir, config_sets(run_dir), Translator.load(run_dir, device=config.training.device))
     if config.training.report:

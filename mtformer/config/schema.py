@@ -101,7 +101,7 @@ class TrainingConfig(Section):
     seed: Count = 1
     """Of the initial weights, dropout, subword sampling and the order of the data."""
     init_from: str | None = None
-    """A run or bundle whose weights (averaged if there, else best, else last) and tokenizer this run begins with,
+    """A run or bundle whose weights (those that `translate` takes by default) and tokenizer this run begins with,
     instead of new ones. Its model must have the same shape: let the config extend that run's config.yaml."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: CUDA when there is one."""
@@ -156,7 +156,8 @@ class TrainingConfig(Section):
     """Validate and keep exponential moving averages of the weights with this decay per step (such as 0.999); 0: the
     weights themselves."""
     average_last: Count = 0
-    """At the end, average the weights of so many of the newest checkpoints; 0: none."""
+    """Number of newest checkpoints whose weights are averaged at the end and validated; 0: none. Commands use the
+    better of the average and the best checkpoint by `best_metric`."""
     sample_sentences: Count = 3
     """Dev sentences whose translations are logged, and kept in samples.jsonl, at each validation."""
     tensorboard: bool = False

@@ -1,9 +1,10 @@
 """Which weights of a run are meant: averaged, best, last, a step, or a path."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 from mtformer.errors import CheckpointError
-from mtformer.rundir import META, WEIGHTS, RunDir, read_meta, verify
+from mtformer.rundir import LOWER_IS_BETTER, META, WEIGHTS, RunDir, read_meta, verify
 
 
 def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> Path:
@@ -12,7 +13,7 @@ def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> Path:
     Args:
         run: a run directory or a bundle.
         checkpoint: `averaged`, `best`, `last`, a step, or the path of a checkpoint folder or safetensors file. None:
-            the bundle's own; else averaged if there, else best, else last.
+            the bundle's own, or see `default_weights`.
         best_metric: the dev metric that tells which checkpoint is best.
 
     Raises:
@@ -22,6 +23,47 @@ def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> Path:
     if path.parent.parent == run.checkpoints or (path.name == WEIGHTS and (path.parent / META).exists()):
         verify(path.parent, path.name)
     return path
+
+
+class DefaultWeights(NamedTuple):
+    """The checkpoint that a run directory stands for when none is named."""
+
+    folder: Path
+    gain: float | None
+    """Dev score of the average minus that of the best checkpoint; None unless both are known."""
+    text: str
+    """One line for people: which checkpoint, and how it compares; empty where there was nothing to choose."""
+
+    @property
+    def is_average(self) -> bool:
+        return self.folder.name == "averaged"
+
+
+def default_weights(run: RunDir, best_metric: str) -> DefaultWeights | None:
+    """Return the better of the average and the best checkpoint on dev, or the last checkpoint; None without any.
+
+    Without dev scores the average is taken. An average that was not validated although checkpoints were is not taken.
+
+    Raises:
+        CheckpointError: if meta.json of the average is damaged.
+    """
+    steps = run.best_steps(best_metric)[:1]
+    if not run.averaged.is_dir():
+        steps = steps or run.steps()[-1:]
+        return DefaultWeights(run.checkpoint(steps[0]), None, "") if steps else None
+    average = read_meta(run.averaged)["metrics"].get(best_metric)
+    if not steps:
+        return DefaultWeights(run.averaged, None, "averaged weights (not validated: there is no dev data)")
+    folder = run.checkpoint(steps[0])
+    best = read_meta(folder)["metrics"][best_metric]
+    best_text = f"best checkpoint (step {steps[0]}, dev {best_metric} {best:.4g})"
+    if average is None:
+        return DefaultWeights(folder, None, f"{best_text}; the averaged weights were not validated")
+    average_text = f"averaged weights (dev {best_metric} {average:.4g})"
+    gain = average - best
+    if (gain <= 0) if best_metric in LOWER_IS_BETTER else (gain >= 0):
+        return DefaultWeights(run.averaged, gain, f"{average_text}, {gain:+.2f} from the {best_text}")
+    return DefaultWeights(folder, gain, f"{best_text}; the {average_text} differ by {gain:+.2f}")
 
 
 def _find(run: RunDir, checkpoint: str | None, best_metric: str) -> Path:
@@ -48,12 +90,10 @@ def _default(run: RunDir, best_metric: str) -> Path:
         return run.bundle_weights
     if (run.path / "model.bin").is_file():
         raise CheckpointError(f"{run.path}: exported for CTranslate2; use --backend ctranslate2")
-    if run.averaged.is_dir():
-        return run.averaged / WEIGHTS
-    steps = run.best_steps(best_metric)[:1] or run.steps()[-1:]
-    if not steps:
+    default = default_weights(run, best_metric)
+    if default is None:
         raise CheckpointError(f"{run.path}: {_there(run, best_metric)}; train it first")
-    return run.checkpoint(steps[0]) / WEIGHTS
+    return default.folder / WEIGHTS
 
 
 def _there(run: RunDir, best_metric: str) -> str:

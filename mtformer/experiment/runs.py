@@ -17,6 +17,7 @@ from mtformer.config.loading import load_config
 from mtformer.config.schema import TrainingConfig
 from mtformer.config.writing import leaves
 from mtformer.config.yaml_text import dotted, read_yaml
+from mtformer.decoding.weights import default_weights
 from mtformer.errors import CheckpointError, ConfigError, MtformerError
 from mtformer.experiment.state import StateName, read_state
 from mtformer.experiment.sweep import short_keys
@@ -29,6 +30,7 @@ COLUMNS = {
     "step": "step",
     "best": "best",
     "at": "best_step",
+    "weights": "weights",
     "tokens/s": "tokens_per_second",
     "time": "seconds",
 }
@@ -63,6 +65,8 @@ class RunRow:
     """`training.best_metric`."""
     best: float | None = None
     best_step: int | None = None
+    weights: str | None = None
+    """Weights that the run stands for, where it has averaged ones: average or best, and how the average compares."""
     tokens_per_second: float | None = None
     """Median of the last log lines."""
     seconds: float | None = None
@@ -248,7 +252,18 @@ def _with_figures(row: RunRow, run: RunDir) -> RunRow:
     sign = 1 if row.metric in LOWER_IS_BETTER else -1
     best, best_step = min(found, key=lambda one: (sign * one[0], one[1]), default=(None, None))
     speed = statistics.median(speeds[-RECENT:]) if speeds else None
-    return replace(row, best=best, best_step=best_step, tokens_per_second=speed, seconds=seconds if train else None)
+    row = replace(row, best=best, best_step=best_step, tokens_per_second=speed, seconds=seconds if train else None)
+    return replace(row, weights=_weights(run, row.metric or DEFAULT_METRIC))
+
+
+def _weights(run: RunDir, metric: str) -> str | None:
+    default = default_weights(run, metric) if run.averaged.is_dir() else None
+    if default is None:
+        return None
+    name = "average" if default.is_average else "best"
+    if default.gain is None:
+        return f"{name} (not validated)" if default.is_average else f"{name} (average not validated)"
+    return f"average {default.gain:+.2f}" if default.is_average else f"best (average {default.gain:+.2f})"
 
 
 def _knows(record: dict[str, Any], metric: str | None) -> bool:

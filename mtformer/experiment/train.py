@@ -13,6 +13,7 @@ from mtformer.config.schema import Config
 from mtformer.data.batches import Batch
 from mtformer.data.mixture import Place
 from mtformer.decoding.translator import Translator
+from mtformer.decoding.weights import default_weights
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.evaluation.scores import score
 from mtformer.experiment.corpora import DevSet
@@ -26,12 +27,13 @@ from mtformer.model.hardware import be_deterministic, pick_device, pick_precisio
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.rundir import WEIGHTS, RunDir, read_meta, verify, write_text
 from mtformer.training.average import average_last
-from mtformer.training.checkpoint import newest_good
+from mtformer.training.checkpoint import newest_good, save_averaged
 from mtformer.training.loop import InterruptedRunError, Position, Trainer
 from mtformer.training.metrics import Progress
 from mtformer.training.ranks import ALONE, Ranks, join_ranks, own_device
 from mtformer.training.step import TrainingStep
 from mtformer.training.validation import Decoded, DecodeDev
+from mtformer.weights import read_weights
 
 log = logging.getLogger("mtformer")
 
@@ -66,9 +68,8 @@ def train_experiment(config: Config, run: RunDir, progress: Progress, resume: Re
                 trainer, prepared, goes_on = _prepare(config, run, progress, device, ranks, goes_on)
             with recorded(run) if ranks.is_main else contextlib.nullcontext():
                 position, was_finished = _run(trainer, prepared, goes_on)
-                if ranks.is_main and config.training.average_last and not _is_averaged(run):
-                    steps = average_last(run, min(config.training.average_last, len(run.regular_steps())))
-                    log.info("averaged the checkpoints of steps %s", ", ".join(map(str, steps)))
+                if config.training.average_last:
+                    _average(trainer)
     return Outcome(position, was_finished)
 
 
@@ -148,10 +149,33 @@ def _pick_precision(config: Config, device: torch.device, earlier: dict[str, Any
     return pick_precision(config.training.precision, device)
 
 
-def _is_averaged(run: RunDir) -> bool:
-    """Whether the averaged weights are there, and of the end of the run."""
+def _average(trainer: Trainer) -> None:
+    """Average the last checkpoints and validate the average on dev, unless an earlier call did."""
+    run, ranks = trainer.run, trainer.ranks
+    if ranks.gather(_is_averaged(run, trainer.dev_batches is not None))[0]:
+        return
+    steps = run.regular_steps()
+    with ranks.main_first():
+        if ranks.is_main:
+            steps = average_last(run, min(trainer.config.average_last, len(steps)))
+    metrics = trainer.validate_average() if trainer.dev_batches is not None else {}
+    if not ranks.is_main:
+        return
+    if metrics:
+        save_averaged(run, steps, read_weights(run.averaged / WEIGHTS), metrics)
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+    log.info(
+        "averaged the checkpoints of steps %s%s", ", ".join(map(str, steps)), f": dev {figures}" if figures else ""
+    )
+    if default := default_weights(run, trainer.config.best_metric):
+        log.info("%s stands for the %s", run.path, default.text)
+
+
+def _is_averaged(run: RunDir, has_dev: bool) -> bool:
+    """Return whether the average of the end of the run is there, validated if there is dev data."""
     try:
-        return bool(verify(run.averaged, WEIGHTS)["step"] == run.regular_steps()[-1])
+        meta = verify(run.averaged, WEIGHTS)
+        return bool(meta["step"] == run.regular_steps()[-1] and (meta["metrics"] or not has_dev))
     except CheckpointError:
         return False
 

@@ -9,6 +9,7 @@ from typing import Any
 from mtformer import __version__
 from mtformer.decoding.attention_maps import AttentionMaps, attention_maps
 from mtformer.decoding.translator import Translator
+from mtformer.decoding.weights import default_weights
 from mtformer.errors import ConfigError, MtformerError
 from mtformer.page import page, require_matplotlib, table
 from mtformer.report import heatmaps, sections
@@ -139,10 +140,26 @@ def _overview(runs: Sequence[ReadRun]) -> str:
         ))  # fmt: skip
     head = ("run", "state", "best dev BLEU", *(f"BLEU on {escape(test)}" for test in tests), "time in steps")
     if len(runs) > 1:
-        return table(head, rows, range(2, len(head)))
-    told = f"<p><strong>{rows[0][0]}</strong> {rows[0][1]}</p>"
+        return table(head, rows, range(2, len(head))) + "".join(map(_weights, runs))
+    told = f"<p><strong>{rows[0][0]}</strong> {rows[0][1]}</p>{_weights(runs[0])}"
     has_figures = any(cell != sections.NOTHING for cell in rows[0][2:])
     return told + (table(head[2:], [rows[0][2:]]) if has_figures else "")
+
+
+def _weights(run: ReadRun) -> str:
+    """Which of averaged weights and best checkpoint the run stands for."""
+    if run.config is None or run.run.is_bundle:
+        return ""
+    try:
+        default = default_weights(run.run, run.config.training.best_metric)
+    except MtformerError as error:
+        run.unread.append(str(error))
+        return ""
+    return (
+        f"<p>{escape(run.name)} stands for the {escape(default.text)}.</p>"
+        if default is not None and default.text
+        else ""
+    )
 
 
 def _bleu(card: dict[str, Any]) -> str:

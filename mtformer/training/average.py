@@ -10,7 +10,7 @@ from mtformer.weights import read_weights
 
 
 def average_last(run: RunDir, count: int) -> list[int]:
-    """Averages the newest `count` checkpoints of a run into its `averaged` one; returns their steps.
+    """Average the newest `count` checkpoints of a run into its `averaged` one, not validated yet; return their steps.
 
     Raises:
         CheckpointError: when the run has fewer checkpoints than that, or one of them is damaged.
@@ -25,5 +25,5 @@ def average_last(run: RunDir, count: int) -> list[int]:
         for name, weight in read_weights(folder / WEIGHTS).items():
             # float64, so that the order of the sum does not show.
             total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + weight.double()
-    save_averaged(run, steps, {name: (weight / count).float() for name, weight in total.items()})
+    save_averaged(run, steps, {name: (weight / count).float() for name, weight in total.items()}, {})
     return steps

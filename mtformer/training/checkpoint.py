@@ -75,12 +75,12 @@ def save_checkpoint(
     return target
 
 
-def save_averaged(run: RunDir, steps: list[int], weights: dict[str, Tensor]) -> None:
-    """Writes averaged weights beside the checkpoints."""
+def save_averaged(run: RunDir, steps: list[int], weights: dict[str, Tensor], metrics: dict[str, float]) -> None:
+    """Write averaged weights beside the checkpoints, with their dev metrics (empty: not validated)."""
     try:
         with atomic_folder(run.averaged) as folder:
             save_file(weights, folder / WEIGHTS)
-            write_meta(folder, step=steps[-1], metrics={}, steps=steps)
+            write_meta(folder, step=steps[-1], metrics=metrics, steps=steps)
     except Exception as error:
         raise CheckpointError(
             f"{run.averaged}: could not be saved ({_first_line(error)}); free some space, or mend what else it may be, "

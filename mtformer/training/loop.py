@@ -247,7 +247,21 @@ class Trainer:
             self._judge(metrics)
         self._save(metrics)
 
-    def _dev_metrics(self) -> dict[str, float]:
+    def validate_average(self) -> dict[str, float]:
+        """Return the dev metrics of the run's averaged weights, which the model keeps.
+
+        Raises:
+            InterruptedRunError: after SIGINT or SIGTERM; resuming validates them again.
+        """
+        self.step.load_weights(self.run.averaged / WEIGHTS)
+        with self.stop:
+            try:
+                return self._dev_metrics(keeps_samples=False)
+            except _AbandonedError:
+                assert self.stop.received is not None
+                raise InterruptedRunError(self.position.step, self.stop.received) from None
+
+    def _dev_metrics(self, keeps_samples: bool = True) -> dict[str, float]:
         metrics = {}
         if self.dev_batches is not None:
             metrics = dev_loss(self.step, self._until_stopped(self.dev_batches()))
@@ -255,9 +269,9 @@ class Trainer:
             self.step.model.eval()
             decoded = self.decode_dev(lambda count: self._check_stop())
             metrics.update(decoded.metrics)
-            for src, reference, hypothesis in decoded.samples:
+            for src, reference, hypothesis in decoded.samples if keeps_samples else ():
                 log.info("  source     %s\n  reference  %s\n  hypothesis %s", src, reference, hypothesis)
-            if self.ranks.is_main and decoded.samples:
+            if self.ranks.is_main and decoded.samples and keeps_samples:
                 append_record(self.run.samples, "dev", self.position.step, samples=decoded.samples)
         return metrics
 

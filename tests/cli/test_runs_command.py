@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -29,9 +30,10 @@ def test_the_table(folder: Path) -> None:
     result = invoke("runs", folder)
     assert result.exit_code == 0, result.stderr
     header, half, run, other = result.stdout.splitlines()
-    assert header.split() == ["name", "state", "step", "best", "at", "tokens/s", "time", "dropout"]
+    assert header.split() == ["name", "state", "step", "best", "at", "weights", "tokens/s", "time", "dropout"]
     assert half.split() == ["half", "half-made", "0"]
     assert run.split()[:4] == ["run", "finished", "12/12", "bleu"]
+    assert re.search(r" (average|best \(average) [+-]\d+\.\d\d", run)
     assert (run.split()[-1], other.split()[-1]) == ("0.1", "0.3")
     assert other.startswith("study/other")
     assert result.stderr == ""

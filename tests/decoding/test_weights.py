@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mtformer.decoding.weights import find_weights
+from mtformer.decoding.weights import default_weights, find_weights
 from mtformer.errors import CheckpointError
 from mtformer.rundir import META, WEIGHTS, RunDir, write_meta
 
@@ -31,8 +31,34 @@ def test_each_name(tmp_path: Path) -> None:
     assert find_weights(run, str(steps[10]), "bleu") == steps[10]
     assert find_weights(run, str(steps[10].parent), "bleu") == steps[10]
     averaged = add(run.averaged)
-    assert find_weights(run, None, "bleu") == averaged
     assert find_weights(run, "averaged", "bleu") == averaged
+
+
+@pytest.mark.parametrize(
+    ("metric", "checkpoint", "average", "is_average", "text"),
+    [
+        ("bleu", {"bleu": 24.26}, {"bleu": 21.71}, False, "best checkpoint (step 20, dev bleu 24.26); the averaged "
+         "weights (dev bleu 21.71) differ by -2.55"),
+        ("bleu", {"bleu": 24.26}, {"bleu": 24.5}, True, "averaged weights (dev bleu 24.5), +0.24 from the best "
+         "checkpoint (step 20, dev bleu 24.26)"),
+        ("bleu", {"bleu": 24.26}, {"bleu": 24.26}, True, "+0.00"),
+        ("loss", {"loss": 2.0}, {"loss": 2.1}, False, "+0.10"),
+        ("loss", {"loss": 2.0}, {"loss": 1.9}, True, "-0.10"),
+        ("bleu", {"bleu": 24.26}, {}, False, "the averaged weights were not validated"),
+        ("bleu", {}, {}, True, "averaged weights (not validated: there is no dev data)"),
+    ],
+)  # fmt: skip
+def test_the_default_is_the_better_of_average_and_best_checkpoint(
+    tmp_path: Path, metric: str, checkpoint: dict[str, float], average: dict[str, float], is_average: bool, text: str
+) -> None:
+    run = RunDir(tmp_path)
+    best, averaged = add(run.checkpoint(20), **checkpoint), add(run.averaged, **average)
+    add(run.checkpoint(30), **{name: value + (1.0 if name == "loss" else -1.0) for name, value in checkpoint.items()})
+    assert find_weights(run, None, metric) == (averaged if is_average else best)
+    default = default_weights(run, metric)
+    assert default is not None
+    assert default.is_average == is_average
+    assert text in default.text
 
 
 def test_without_dev_the_last_is_taken(tmp_path: Path) -> None:
@@ -63,7 +89,7 @@ def test_what_is_not_there_is_told_with_what_is(tmp_path: Path) -> None:
 def test_a_flipped_bit_is_noticed_whatever_the_choice(tmp_path: Path, choice: str | None) -> None:
     run = RunDir(tmp_path)
     good = add(run.checkpoint(10), bleu=20.0)
-    damaged = add(run.averaged) if choice in (None, "averaged") else add(run.checkpoint(20), bleu=30.0)
+    damaged = add(run.averaged, bleu=30.0) if choice in (None, "averaged") else add(run.checkpoint(20), bleu=30.0)
     damaged.write_bytes(b"weighus")
     choice = {"folder": str(damaged.parent), "file": str(damaged)}.get(choice or "", choice)
     with pytest.raises(CheckpointError) as error:

@@ -13,12 +13,13 @@ import torch
 from mtformer.config.schema import Config
 from mtformer.data.demo import write_demo
 from mtformer.decoding.translator import Translator
+from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError
 from mtformer.experiment.resuming import INEXACT
 from mtformer.experiment.state import held, read_state
 from mtformer.experiment.train import Outcome, train_experiment
 from mtformer.rundir import WEIGHTS, RunDir, read_meta
-from mtformer.training.loop import InterruptedRunError
+from mtformer.training.loop import InterruptedRunError, Trainer
 
 LINES = {"train": 300, "dev": 24, "test": 0}
 
@@ -183,6 +184,47 @@ def test_an_average_of_an_earlier_end_is_made_anew(
     (run.averaged / WEIGHTS).write_bytes(b"damaged")
     train(config(folder, average_last=1, max_steps=8), run, resume=True)
     assert (run.averaged / WEIGHTS).stat().st_size > 100
+
+
+def test_the_average_is_validated_and_used_only_if_it_is_better(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An average over the first, bad steps of a run is worse than its last checkpoint."""
+    caplog.set_level(logging.INFO, "mtformer")
+    run = RunDir(tmp_path / "run")
+    train(config(folder, average_last=3, max_steps=12, best_metric="loss", learning_rate=0.01), run)
+    average = read_meta(run.averaged)["metrics"]
+    checkpoints = {step: read_meta(run.checkpoint(step))["metrics"]["loss"] for step in (4, 8, 12)}
+    best = min(checkpoints, key=checkpoints.__getitem__)
+    assert checkpoints[best] < average["loss"] < max(checkpoints.values())
+    assert find_weights(run, None, "loss") == run.checkpoint(best) / WEIGHTS
+    assert f"stands for the best checkpoint (step {best}, dev loss {checkpoints[best]:.4g})" in caplog.text
+    # The figures are those of the averaged weights: a run that begins with them and takes no step has the same loss.
+    monkeypatch.setattr("mtformer.experiment.initial.find_weights", lambda *_: run.averaged / WEIGHTS)
+    again = RunDir(tmp_path / "again")
+    train(config(folder, learning_rate=1e-30, init_from=str(run.path)), again)
+    assert read_meta(again.checkpoint(4))["metrics"] == pytest.approx(average, rel=1e-6)
+
+
+def test_an_interrupted_validation_of_the_average_is_repeated(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDir(tmp_path / "run")
+
+    def with_signal(trainer: Trainer) -> dict[str, float]:
+        trainer.stop._on_signal(signal.SIGTERM, None)
+        return validate(trainer)
+
+    validate = Trainer.validate_average
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "validate_average", with_signal)
+        with pytest.raises(InterruptedRunError, match="stopped at step 4"):
+            train(config(folder, average_last=1), run)
+    assert read_state(run).state == "interrupted"
+    assert find_weights(run, None, "bleu") == run.checkpoint(4) / WEIGHTS
+    train(config(folder, average_last=1), run, resume=True)
+    assert read_meta(run.averaged)["metrics"] == pytest.approx(read_meta(run.checkpoint(4))["metrics"])
+    assert find_weights(run, None, "bleu") == run.averaged / WEIGHTS
 
 
 def test_precision_auto_stays_what_it_was_where_the_device_has_it(

@@ -15,7 +15,9 @@ from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError
 from mtformer.report.report import write_report
 from mtformer.rundir import SCORES, WEIGHTS, RunDir
+from mtformer.training.checkpoint import save_averaged, save_checkpoint
 from mtformer.training.history import append_record
+from mtformer.weights import read_weights
 
 CURVES = ["loss", "perplexity", "bleu", "chrf", "learning-rate", "gradient-norm", "speed", "memory"]
 SECTIONS = [
@@ -299,3 +301,13 @@ def test_unlike_scores_are_told(made: RunDir, tmp_path: Path, opens: Opens) -> N
     write_report([made.path, other.path], tmp_path / "both.html")
     told = opens(tmp_path / "both.html").locator("#scores .bad").all_inner_texts()
     assert told == ["other does not compare with a <b>bold<b> run: other references"]
+
+
+def test_the_report_says_which_weights_the_run_stands_for(tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "run")
+    weights = read_weights(run.checkpoint(STEPS) / WEIGHTS)
+    save_checkpoint(run, STEPS, weights, {}, {"bleu": 24.26}, {})
+    save_averaged(run, [STEPS], weights, {"bleu": 21.71})
+    write_report([run.path], run.report)
+    text = "run stands for the best checkpoint (step 60, dev bleu 24.26); the averaged weights (dev bleu 21.71) differ"
+    assert text in run.report.read_text()

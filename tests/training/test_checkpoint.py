@@ -113,11 +113,11 @@ def test_killed_while_a_temporary_one_is_replaced(start_anew: StartAnew) -> None
 
 def test_killed_while_the_average_is_replaced(start_anew: StartAnew) -> None:
     def fill(run: RunDir) -> None:
-        save_averaged(run, [1, 2], {"weight": torch.full((3,), 2.0)})
+        save_averaged(run, [1, 2], {"weight": torch.full((3,), 2.0)}, {})
 
     run, prepare = start_anew(fill)
     seen = set()
-    for _ in killed_at_each_stage(prepare, lambda: save_averaged(run, [3, 4], {"weight": torch.full((3,), 4.0)})):
+    for _ in killed_at_each_stage(prepare, lambda: save_averaged(run, [3, 4], {"weight": torch.full((3,), 4.0)}, {})):
         assert newest_good(run) is None
         step = verify(run.averaged, WEIGHTS)["step"]
         assert (read_weights(run.averaged / WEIGHTS)["weight"] == step).all()
