@@ -1,20 +1,29 @@
-"""Files read line by line beside each other, and an output file that an interrupted command can go on with."""
+"""Parallel reading of line files, and an output file that an interrupted command can resume."""
 
 import hashlib
 import itertools
 import json
 import logging
 import os
+import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from filelock import FileLock, Timeout
+
+from mtformer.data.compressed import SUFFIXES, create_bytes, open_bytes
+from mtformer.data.records import told
+from mtformer.errors import DataError
+from mtformer.rundir import atomic_file, file_sha256, sync, write_text
+
 log = logging.getLogger("mtformer")
 LINES_AT_ONCE = 2000
 """Lines that are read, sorted by length and translated together; with the bytes below they bound the memory."""
 BYTES_AT_ONCE = 1 << 20
-STATE_KEYS = ("lines", "input_sha256", "bytes", "settings")
+RECORD_KEYS = ("lines", "input_sha256", "bytes", "settings")
 
 
 class ParallelLines:
@@ -33,6 +42,7 @@ class ParallelLines:
         self.num_lines = 0
         self._digests = [hashlib.sha256() for _ in files]
         self._num_bad = 0
+        self._ahead = b""  # a line of the first file that `has_more` has read
 
     @property
     def sha256(self) -> list[str]:
@@ -44,11 +54,17 @@ class ParallelLines:
         while num_lines and (block := self._block(min(num_lines, LINES_AT_ONCE))):
             num_lines -= len(block[0])
 
+    def has_more(self) -> bool:
+        """Return True if a line is left in the first file."""
+        with told(self.files[0][0]):
+            self._ahead = self._readline()
+        return bool(self._ahead)
+
     def blocks(self) -> Iterator[list[list[str]]]:
         """Lists of lines, one list a file, of up to LINES_AT_ONCE lines or about BYTES_AT_ONCE bytes of the first file.
 
         Raises:
-            DataError: when one file has more lines than another.
+            DataError: A file has more lines than another, or compressed data is damaged.
         """
         while block := self._block(LINES_AT_ONCE):
             yield [[self._text(line) for line in lines] for lines in block]
@@ -58,12 +74,16 @@ class ParallelLines:
     def _block(self, most: int) -> list[list[bytes]]:
         """Empty at the end."""
         lines, num_bytes = list[bytes](), 0
-        while len(lines) < most and num_bytes < BYTES_AT_ONCE and (line := self.files[0][1].readline()):
-            lines.append(line)
-            num_bytes += len(line)
+        with told(self.files[0][0]):
+            while len(lines) < most and num_bytes < BYTES_AT_ONCE and (line := self._readline()):
+                lines.append(line)
+                num_bytes += len(line)
         is_end = len(lines) < most and num_bytes < BYTES_AT_ONCE
         # At its end no other file may have one more.
-        others = [list(itertools.islice(file, len(lines) + is_end)) for _, file in self.files[1:]]
+        others = []
+        for name, file in self.files[1:]:
+            with told(name):
+                others.append(list(itertools.islice(file, len(lines) + is_end)))
         block = [lines, *others]
         if any(len(other) != len(lines) for other in others):
             self._refuse(block)
@@ -72,11 +92,16 @@ class ParallelLines:
         self.num_lines += len(lines)
         return block if lines else []
 
+    def _readline(self) -> bytes:
+        """Return the next line of the first file."""
+        line, self._ahead = self._ahead, b""
+        return line or self.files[0][1].readline()
+
     def _refuse(self, block: list[list[bytes]]) -> None:
-        totals = [
-            (name, self.num_lines + len(lines) + sum(1 for _ in file))
-            for (name, file), lines in zip(self.files, block, strict=True)
-        ]
+        totals = []
+        for (name, file), lines in zip(self.files, block, strict=True):
+            with told(name):
+                totals.append((name, self.num_lines + len(lines) + sum(1 for _ in file)))
         _refuse_unequal(totals)
 
     def _text(self, line: bytes) -> str:
@@ -87,125 +112,163 @@ class ParallelLines:
 
 @contextmanager
 def parallel_lines(paths: Sequence[Path | None]) -> Iterator[ParallelLines]:
-    """Opens the files; None is stdin.
+    """Open the files, plain or compressed; None is stdin.
+
+    Lines are counted in advance, but those of a single compressed file are not, which would decompress it twice.
 
     Raises:
-        DataError: when one is not there, or has more lines than another; of pipes that is known at their end only.
+        DataError: A file is missing or damaged, or has more lines than another; of pipes that is known at their end
+            only.
     """
-    import sys
-
-    from mtformer.errors import DataError
-
     for path in paths:
         if path is not None and (path.is_dir() or not path.exists()):
             raise DataError(f"{path}: no such file")
-    totals = [(str(path), _count_lines(path)) for path in paths if path is not None and path.is_file()]
+    counted = [path for path in paths if path is not None and path.is_file()]
+    if len(counted) == 1 and counted[0].suffix in SUFFIXES:
+        counted = []
+    totals = [(str(path), _count_lines(path)) for path in counted]
     if len({total for _, total in totals}) > 1:
         _refuse_unequal(totals)
     with ExitStack() as stack:
-        files = [
-            ("the input", sys.stdin.buffer) if path is None else (str(path), stack.enter_context(path.open("rb")))
-            for path in paths
-        ]
+        files = [("the input", sys.stdin.buffer) if path is None else (str(path), _open(path, stack)) for path in paths]
         yield ParallelLines(files, totals[0][1] if totals else None)
+
+
+def _open(path: Path, stack: ExitStack) -> IO[bytes]:
+    with told(str(path)):
+        return stack.enter_context(open_bytes(path))
 
 
 def _count_lines(path: Path) -> int:
     """As iterating counts them: a last line need not end."""
     count, last = 0, b"\n"
-    with path.open("rb") as file:
+    with told(str(path)), open_bytes(path) as file:
         while block := file.read(1 << 20):
             count, last = count + block.count(b"\n"), block
     return count + (not last.endswith(b"\n"))
 
 
 def _refuse_unequal(totals: Sequence[tuple[str, int]]) -> None:
-    from mtformer.errors import DataError
-
-    told = ", ".join(f"{name} has {total}" for name, total in totals)
-    raise DataError(f"files of unequal length: {told} lines; give files whose lines belong together")
+    described = ", ".join(f"{name} has {total}" for name, total in totals)
+    raise DataError(f"files of unequal length: {described} lines; give files whose lines belong together")
 
 
 class ResumableOutput:
-    """An output file that grows beside its place, as NAME.partial, until it is whole.
+    """An output file that an interrupted command can resume.
 
-    What has been written of it, and from what, stands in NAME.partial.json after each block, so that another process
-    can go on where this one was stopped.
+    NAME.partial holds the output until it is complete, uncompressed, because a compressed file cannot be cut at a line.
+    The record, .NAME.mtformer.json, says after each block what was written and from which input and settings. It stays
+    beside the complete file and also holds the checksum of that.
 
     Args:
-        path: the file's place.
+        path: The output file; its suffix selects the compression.
     """
 
     def __init__(self, path: Path) -> None:
+        self.name = path
         self.path = Path(os.path.realpath(path))  # a link stays a link
         self.settings: dict[str, Any] = {}
-        self.partial = self.path.with_name(self.path.name + ".partial")
-        self.state = self.path.with_name(self.path.name + ".partial.json")
+        self.partial = self.path.with_name(f"{self.path.name}.partial")
+        self.record = self.path.with_name(f".{self.path.name}.mtformer.json")
+        self.lock = self.path.with_name(f".{self.path.name}.lock")
 
-    def is_whole(self) -> bool:
-        """Whether nothing is left to do."""
-        return self.path.exists() and not self.partial.exists()
-
-    def open(self, lines: ParallelLines, settings: dict[str, Any], continues: bool) -> IO[bytes]:
-        """The partial file, at the place to write to; with `continues` the input is read up to where it stopped.
-
-        Args:
-            lines: the input.
-            settings: all that the output hangs on beside it.
-            continues: whether to go on with what another process left.
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Prevent other processes from writing the same file.
 
         Raises:
-            DataError: when the partial file was made from another input or with other settings.
+            DataError: Another process is writing it.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.lock)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise DataError(
+                f"{self.name}: another process is writing this file; wait for it, or name another file with --output"
+            ) from error
+        try:
+            yield
+        finally:
+            self.lock.unlink(missing_ok=True)
+            lock.release()
+
+    def open(self, lines: ParallelLines, settings: dict[str, Any], continues: bool) -> IO[bytes] | None:
+        """Return the partial file, open at the position to write to, or None if the output is already complete.
+
+        Args:
+            lines: The input; with `continues`, the lines that are done are read.
+            settings: Everything else that the output depends on.
+            continues: Resume an interrupted output, or extend a complete one by the lines added to its input.
+
+        Raises:
+            DataError: The output was not written from this input with these settings, or has changed since.
         """
         self.settings = json.loads(json.dumps(settings))  # as they come back from a file
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        done = self._done() if continues else None
-        if done is None:
+        done = self._read_record() if continues else None
+        is_partial = done is not None and self.partial.is_file() and self.partial.stat().st_size >= done["bytes"]
+        if not is_partial and not (continues and self.path.exists()):
             if continues:
-                log.info("%s: nothing to go on with; beginning anew", self.partial)
-            self.state.unlink(missing_ok=True)  # of another output, before there is a file that it might be taken for
-            return self.partial.open("wb")
+                log.info("%s: nothing to continue; starting at the first line", self.name)
+            out: IO[bytes] = self.partial.open("wb")
+            self.save(out, lines)
+            return out
+        if done is None:
+            raise DataError(f"{self.name}: no record of how this file was written; leave out --continue to replace it")
         self._check(done, lines)
-        log.info("going on after line %d", done["lines"])
+        if not is_partial:
+            if file_sha256(self.path) != done.get("output_sha256"):
+                raise DataError(f"{self.name}: changed since it was written; leave out --continue to replace it")
+            if not lines.has_more():
+                log.info("%s: already complete", self.name)
+                return None
+            with open_bytes(self.name) as whole, self.partial.open("wb") as copy:
+                shutil.copyfileobj(whole, copy)
+        log.info("continuing after line %d", done["lines"])
         out = self.partial.open("r+b")
         out.truncate(done["bytes"])
         out.seek(done["bytes"])
         return out
 
     def save(self, out: IO[bytes], lines: ParallelLines) -> None:
-        """Notes that what has been read is written."""
-        from mtformer.rundir import write_text
-
+        """Record that the output of all lines read so far is written."""
         out.flush()
         os.fsync(out.fileno())
-        values = (lines.num_lines, lines.sha256, out.tell(), self.settings)
-        write_text(self.state, json.dumps(dict(zip(STATE_KEYS, values, strict=True))) + "\n")
+        self._write_record(lines, out.tell())
 
-    def finish(self) -> None:
-        """Puts the file, closed by now, in its place."""
-        from mtformer.rundir import sync
+    def finish(self, lines: ParallelLines) -> None:
+        """Move the complete output, closed by now, into place."""
+        num_bytes = self.partial.stat().st_size
+        # The record comes first: if the process is killed in between, the partial file is still there to resume from.
+        if self.name.suffix in SUFFIXES:
+            with atomic_file(self.path) as temporary:
+                with self.partial.open("rb") as plain, create_bytes(temporary, self.name) as out:
+                    shutil.copyfileobj(plain, out)
+                self._write_record(lines, num_bytes, output_sha256=file_sha256(temporary))
+            self.partial.unlink()
+        else:
+            self._write_record(lines, num_bytes, output_sha256=file_sha256(self.partial))
+            os.replace(self.partial, self.path)
+            sync(self.path.parent)
 
-        os.replace(self.partial, self.path)
-        self.state.unlink(missing_ok=True)
-        sync(self.path.parent)
+    def _write_record(self, lines: ParallelLines, num_bytes: int, **more: str) -> None:
+        values = (lines.num_lines, lines.sha256, num_bytes, self.settings)
+        write_text(self.record, json.dumps(dict(zip(RECORD_KEYS, values, strict=True)) | more) + "\n")
 
-    def _done(self) -> dict[str, Any] | None:
-        """What the partial file holds; None when there is none to go on with."""
+    def _read_record(self) -> dict[str, Any] | None:
+        """Return the record, or None if it is missing or damaged."""
         try:
-            done: dict[str, Any] = json.loads(self.state.read_text(encoding="utf-8"))
-            is_there = self.partial.stat().st_size >= done["bytes"] and done.keys() >= set(STATE_KEYS)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            done = json.loads(self.record.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
             return None
-        return done if is_there else None
+        return done if isinstance(done, dict) and done.keys() >= set(RECORD_KEYS) else None
 
     def _check(self, done: dict[str, Any], lines: ParallelLines) -> None:
-        from mtformer.errors import DataError
-
-        advice = "give the same again, or leave --continue out to start anew"
+        advice = "repeat the same command, or leave out --continue to start over"
         for key in sorted(done["settings"].keys() | self.settings.keys()):
             old, new = done["settings"].get(key), self.settings.get(key)
             if old != new:
-                raise DataError(f"{self.partial}: made with {key} {old}, not {new}; {advice}")
+                raise DataError(f"{self.name}: made with {key} {old}, not {new}; {advice}")
         lines.skip(done["lines"])
         if (lines.num_lines, lines.sha256) != (done["lines"], done["input_sha256"]):
-            raise DataError(f"{self.partial}: made from another input; {advice}")
+            raise DataError(f"{self.name}: made from another input; {advice}")

@@ -19,8 +19,8 @@ log = logging.getLogger("mtformer")
 
 def score(
     run: Annotated[Path, typer.Argument(help="Run directory or bundle.", show_default=False)],
-    src: Annotated[Path, typer.Argument(help="File of sources.", show_default=False)],
-    tgt: Annotated[Path, typer.Argument(help="File of their translations.", show_default=False)],
+    src: Annotated[Path, typer.Argument(help="File of sources, plain, .gz, .xz or .zst.", show_default=False)],
+    tgt: Annotated[Path, typer.Argument(help="File of their translations, likewise.", show_default=False)],
     tokens: Annotated[bool, typer.Option("--tokens", help="Each piece and its log-probability, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="An object a line, with the pieces.")] = False,
     to: Annotated[str | None, typer.Option("--to", help=TO_HELP, show_default=False)] = None,

@@ -5,6 +5,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
@@ -38,12 +39,14 @@ def translate(
         list[Path], typer.Argument(help="Run directory or bundle; several are an ensemble.", show_default=False)
     ],
     source: Annotated[
-        Path | None, typer.Option("--input", help="File to translate; default: stdin.", show_default=False)
+        Path | None,
+        typer.Option("--input", help="File to translate, plain, .gz, .xz or .zst; default: stdin.", show_default=False),
     ] = None,
     target: Annotated[
-        Path | None, typer.Option("--output", help="File to write; default: stdout.", show_default=False)
+        Path | None,
+        typer.Option("--output", help="File to write, plain, .gz, .xz or .zst; default: stdout.", show_default=False),
     ] = None,
-    continues: Annotated[bool, typer.Option("--continue", help="Go on with an --output that was interrupted.")] = False,
+    continues: Annotated[bool, typer.Option("--continue", help="Resume an --output that was interrupted.")] = False,
     to: Annotated[str | None, typer.Option("--to", help=TO_HELP, show_default=False)] = None,
     prefixes: Annotated[
         Path | None,
@@ -80,6 +83,7 @@ def translate(
     With --n-best the lines are as Moses writes them: number ||| text ||| score.
     """
     from mtformer.cli.line_files import ResumableOutput, parallel_lines
+    from mtformer.data.compressed import create_bytes, require_package
     from mtformer.errors import ConfigError
 
     if attention and not as_json:
@@ -87,15 +91,14 @@ def translate(
     if target is not None and target.is_dir():
         raise ConfigError(f"--output {target} is a folder; name a file")
     if continues and (target is None or _is_special(target)):
-        raise ConfigError("--continue goes on with a file; name it with --output")
+        raise ConfigError("--continue resumes a file; name it with --output")
     output = ResumableOutput(target) if target is not None and not _is_special(target) else None
-    if continues and output is not None and output.is_whole():
-        typer.echo(f"{target}: is whole already", err=True)
-        return
+    if target is not None:
+        require_package(target)
     beside = {name: path for name, path in (("prefixes", prefixes), ("required", required)) if path is not None}
     arguments = {"forbidden": _phrases(forbidden), "attention": attention or alignment}
-    # Files that are not there are told before a model is loaded.
-    with parallel_lines([source, *beside.values()]) as lines:
+    # Missing files, and an output that another process is writing, are reported before a model is loaded.
+    with parallel_lines([source, *beside.values()]) as lines, output.locked() if output else nullcontext():
         from mtformer.decoding.translator import override
 
         translator = _load(backend, run, checkpoint or None, device, precision)
@@ -110,7 +113,7 @@ def translate(
             made_with = {**_made_by(translator), **layout, "forbidden": arguments["forbidden"]}
             work.run_to_file(output, made_with, continues)
         elif target is not None:
-            with target.open("wb") as out:
+            with create_bytes(target) as out:
                 work.run(out, out.flush)
         else:
             work.run(sys.stdout.buffer, sys.stdout.buffer.flush)
@@ -179,14 +182,17 @@ class _Work:
         self.doubts = Counter[str]()
 
     def run_to_file(self, output: "ResumableOutput", made_with: dict[str, Any], continues: bool) -> None:
-        """Writes a file that appears when it is whole, and can be gone on with before."""
-        with output.open(self.lines, made_with, continues) as out:
+        """Write a file that appears when it is complete and can be resumed before."""
+        out = output.open(self.lines, made_with, continues)
+        if out is None:
+            return
+        with out:
             try:
                 self.run(out, lambda: output.save(out, self.lines))
             except KeyboardInterrupt:
-                log.info("%s holds what is done; the same command with --continue goes on with it", output.partial)
+                log.info("%s holds the finished lines; repeat the command with --continue to resume", output.partial)
                 raise
-        output.finish()
+        output.finish(self.lines)
 
     def converse(self) -> None:
         """A line typed, a translation shown, until the end of input."""

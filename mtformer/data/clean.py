@@ -6,7 +6,6 @@ OUT/scores.tsv                         of each kept pair the score, and what eac
 OUT/report.json                        how many of each
 """
 
-import gzip
 import io
 import json
 import logging
@@ -23,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtformer.config.data import FilterConfig
+from mtformer.data.compressed import create_bytes
 from mtformer.data.duplicates import Keys, hash_keys
 from mtformer.data.filters import DUPLICATE, KEPT, REASONS, Codes, Filter, code, duplicate_key
 from mtformer.data.report import DataReport, Pair, sides
@@ -337,13 +337,7 @@ class _Files:
 
 @contextmanager
 def _open(path: Path, packed: bool) -> Iterator[TextIO]:
-    """A text file whose lines end at \\n; packed its bytes depend on its text alone."""
-    if not packed:
-        with open(path, "w", encoding="utf-8", newline="\n") as file:
-            yield file
-        return
-    with (
-        gzip.GzipFile(f"{path}.gz", "wb", compresslevel=6, mtime=0) as raw,
-        io.TextIOWrapper(raw, encoding="utf-8", newline="\n") as file,
-    ):
+    """Open a text file whose lines end at \\n, plain or as .gz."""
+    name = f"{path}.gz" if packed else path
+    with create_bytes(name) as raw, io.TextIOWrapper(raw, encoding="utf-8", newline="\n") as file:
         yield file

@@ -1,18 +1,22 @@
-"""Lines beside each other in blocks, and an output file that can be gone on with."""
+"""Parallel lines in blocks, and an output file that can be resumed."""
 
+import gzip
 import hashlib
 import io
-import json
 import logging
 import os
 import random
+import re
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mtformer.cli import line_files
 from mtformer.cli.line_files import ParallelLines, ResumableOutput, parallel_lines
+from mtformer.data.compressed import SUFFIXES, create_bytes, open_bytes
 from mtformer.errors import DataError
 
 
@@ -71,6 +75,37 @@ def test_unequal_files_are_refused_with_all_counts(counts: tuple[int, ...], tmp_
         raise AssertionError("files are compared before anything is done")
 
 
+@pytest.mark.parametrize("suffix", ["", *SUFFIXES])
+def test_compressed_files_are_read(suffix: str, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}{suffix}" for number in range(2)]
+    for path in paths:
+        with create_bytes(path) as file:
+            file.write(b"a\nb\n" * 3)
+    for some in (paths, paths[:1], [paths[0], tmp_path / "plain"]):
+        (tmp_path / "plain").write_bytes(b"a\nb\n" * 3)
+        with parallel_lines(some) as lines:
+            assert [line for block in lines.blocks() for line in block[-1]] == ["a", "b"] * 3
+            assert lines.total == (6 if len(some) == 2 or suffix == "" else None)
+    (tmp_path / "plain").write_bytes(b"a\n")
+    with (
+        pytest.raises(DataError, match=f"0{suffix} has 6, .*plain has 1 lines"),
+        parallel_lines([paths[0], tmp_path / "plain"]),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("num_files", [1, 2])
+def test_a_compressed_file_that_is_cut_short_is_refused(suffix: str, num_files: int, tmp_path: Path) -> None:
+    path = tmp_path / f"in{suffix}"
+    with create_bytes(path) as file:
+        file.write(TEXT)
+    path.write_bytes(path.read_bytes()[:-9])
+    message = f"^{path}: the compressed file is damaged or cut short"
+    with pytest.raises(DataError, match=message), parallel_lines([path] * num_files) as lines:
+        list(lines.blocks())
+
+
 def test_a_last_line_without_its_end_is_a_line(tmp_path: Path) -> None:
     for number, text in enumerate((b"a\nb", b"a\nb\n")):
         (tmp_path / str(number)).write_bytes(text)
@@ -113,33 +148,52 @@ class CrashError(Exception):
 
 
 def write(path: Path, continues: bool, crash_after: int | None = None, text: bytes = TEXT, **settings: object) -> int:
-    """Lines in, the same in capitals out; crashes in the middle of a block. Returns where it began."""
+    """Write the lines in upper case; crash in the middle of a block. Return the number of lines done before."""
     lines, output = opened(text), ResumableOutput(path)
-    with output.open(lines, settings, continues) as out:
+    with output.locked():
+        out = output.open(lines, settings, continues)
         begun = lines.num_lines
-        for number, block in enumerate(lines.blocks()):
-            for line in block[0]:
-                out.write(line.upper().encode() + b"\n")
-                if number == crash_after:
-                    out.flush()
-                    raise CrashError
-            output.save(out, lines)
-    output.finish()
+        if out is None:
+            return begun
+        with out:
+            for number, block in enumerate(lines.blocks()):
+                for line in block[0]:
+                    out.write(line.upper().encode() + b"\n")
+                    if number == crash_after:
+                        out.flush()
+                        raise CrashError
+                output.save(out, lines)
+        output.finish(lines)
     return begun
 
 
-def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "folder" / "out"
+def crash(path: Path, crash_after: int = 3, **settings: object) -> None:
     with pytest.raises(CrashError):
-        write(path, continues=False, crash_after=3)
-    assert sorted(p.name for p in path.parent.iterdir()) == ["out.partial", "out.partial.json"]
-    assert not ResumableOutput(path).is_whole()
-    with (path.parent / "out.partial").open("ab") as out:  # as a crash of the whole machine may leave it
+        write(path, continues=False, crash_after=crash_after, **settings)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def read(path: Path) -> bytes:
+    with open_bytes(path) as file:
+        return file.read()
+
+
+@pytest.mark.parametrize("suffix", ["", *SUFFIXES])
+def test_a_file_appears_when_it_is_complete(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / "folder" / f"out{suffix}"
+    crash(path)
+    assert names(path.parent) == [f".out{suffix}.mtformer.json", f"out{suffix}.partial"]
+    with (path.parent / f"out{suffix}.partial").open("ab") as out:  # as a crash of the whole machine may leave it
         out.write(b"\0" * 10_000)
     assert write(path, continues=True) == 12
-    assert path.read_bytes() == TEXT.upper()
-    assert [p.name for p in path.parent.iterdir()] == ["out"]
-    assert ResumableOutput(path).is_whole()
+    assert read(path) == TEXT.upper()
+    assert names(path.parent) == [f".out{suffix}.mtformer.json", f"out{suffix}"]
+    write(path.with_name(f"other{suffix}"), continues=False)
+    assert path.with_name(f"other{suffix}").read_bytes() == path.read_bytes()
+    assert (path.read_bytes() == TEXT.upper()) == (suffix == "")
 
 
 def test_any_number_of_crashes_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -155,23 +209,23 @@ def test_any_number_of_crashes_gives_the_same_bytes(tmp_path: Path) -> None:
         assert path.read_bytes() == TEXT.upper()
 
 
-def test_without_continue_it_begins_anew(tmp_path: Path) -> None:
+def test_without_continue_it_starts_over(tmp_path: Path) -> None:
     path = tmp_path / "out"
-    with pytest.raises(CrashError):
-        write(path, continues=False, crash_after=3, color="red")
-    with pytest.raises(CrashError):
-        write(path, continues=False, crash_after=0, text=b"other " * 99 + b"\n", color="blue")
-    # What the first left is forgotten, though the second had not yet noted anything.
-    assert write(path, continues=True, color="green") == 0
+    path.write_bytes(b"of another program\n")
+    crash(path, color="red")
+    crash(path, crash_after=0, text=b"other " * 99 + b"\n", color="blue")
+    with pytest.raises(DataError, match="out: made with color blue, not red"):
+        write(path, continues=True, color="red")
+    assert path.read_bytes() == b"of another program\n"
+    assert write(path, continues=False, color="green") == 0
     assert path.read_bytes() == TEXT.upper()
 
 
 def test_other_settings_and_other_inputs_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "out"
-    with pytest.raises(CrashError):
-        write(path, continues=False, crash_after=3, beam_size=2, words=("a",))
+    crash(path, beam_size=2, words=("a",))
     before = (tmp_path / "out.partial").read_bytes()
-    with pytest.raises(DataError, match=r"out\.partial: made with beam_size 2, not 5; give the same again, or leave"):
+    with pytest.raises(DataError, match="out: made with beam_size 2, not 5; repeat the same command, or leave"):
         write(path, continues=True, beam_size=5, words=("a",))
     with pytest.raises(DataError, match=r"made with words .*'a'.*, not None"):
         write(path, continues=True, beam_size=2)
@@ -183,31 +237,119 @@ def test_other_settings_and_other_inputs_are_refused(tmp_path: Path) -> None:
     assert path.read_bytes() == TEXT.upper() + b"MORE\n"
 
 
-@pytest.mark.parametrize("state", ["", "[]", "{}", '{"lines": 4, "bytes": 1}', '{"bytes": 10000000}'])
-def test_a_note_that_says_nothing_is_none(state: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "out"
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ("nothing", None),
+        ("settings", "made with color red, not blue; repeat the same command, or leave out --continue to start over"),
+        ("input", "made from another input; repeat the same command, or leave out --continue to start over"),
+        ("shorter input", "made from another input; repeat the same command, or leave out --continue to start over"),
+        ("output", "changed since it was written; leave out --continue to replace it"),
+        ("no record", "no record of how this file was written; leave out --continue to replace it"),
+        ("damaged record", "no record of how this file was written; leave out --continue to replace it"),
+    ],
+)
+def test_continue_on_a_complete_file(
+    suffix: str, changed: str, message: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, record = tmp_path / f"out{suffix}", tmp_path / f".out{suffix}.mtformer.json"
+    write(path, continues=False, color="red")
+    content = path.read_bytes()
+    text = {"input": TEXT.replace(b"36", b"63"), "shorter input": TEXT[:-8]}.get(changed, TEXT)
+    if changed == "output":
+        content = content[:-2] + b"X\n"
+        path.write_bytes(content)
+    elif changed.endswith("record"):
+        record.write_text("{}") if changed == "damaged record" else record.unlink()
+    color = "blue" if changed == "settings" else "red"
+    if message is None:
+        status = path.stat()
+        with caplog.at_level(logging.INFO, "mtformer"):
+            write(path, continues=True, text=text, color=color)
+        assert caplog.messages == [f"{path}: already complete"]
+        assert (path.stat().st_ino, path.stat().st_mtime_ns) == (status.st_ino, status.st_mtime_ns)
+    else:
+        with pytest.raises(DataError, match=f"^{re.escape(f'{path}: {message}')}$"):
+            write(path, continues=True, text=text, color=color)
+    assert path.read_bytes() == content
+    assert write(path, continues=False, text=text, color=color) == 0
+    assert read(path) == text.upper()
+
+
+@pytest.mark.parametrize("suffix", ["", *SUFFIXES])
+def test_continue_extends_a_file_whose_input_has_grown(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"out{suffix}"
+    write(path, continues=False)
+    before = path.read_bytes()
     with pytest.raises(CrashError):
-        write(path, continues=False, crash_after=3)
-    (tmp_path / "out.partial.json").write_text(state)
+        write(path, continues=True, crash_after=0, text=TEXT + b"more\n")
+    assert path.read_bytes() == before
+    assert write(path, continues=True, text=TEXT + b"more\n") == 37
+    assert read(path) == TEXT.upper() + b"MORE\n"
+
+
+def test_an_empty_input_gives_an_empty_file(tmp_path: Path) -> None:
+    for name in ("out", "out.gz"):
+        for continues in (False, True):
+            write(tmp_path / name, continues=continues, text=b"")
+            assert read(tmp_path / name) == b""
+
+
+@pytest.mark.parametrize("record", ["", "[]", "{}", '{"lines": 4, "bytes": 1}', '{"bytes": 10000000}'])
+def test_a_damaged_record_is_ignored(record: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "out"
+    crash(path)
+    (tmp_path / ".out.mtformer.json").write_text(record)
     with caplog.at_level(logging.INFO, "mtformer"):
         assert write(path, continues=True) == 0
-    assert "nothing to go on with; beginning anew" in caplog.text
+    assert f"{path}: nothing to continue; starting at the first line" in caplog.text
     assert path.read_bytes() == TEXT.upper()
 
 
-def test_killed_between_its_last_two_deeds(tmp_path: Path) -> None:
-    path = tmp_path / "out"
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_killed_before_the_partial_file_is_gone(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / f"out{suffix}"
+
+    def crashing(function: Callable[..., None], first: Path, *more: Any, **named: Any) -> None:
+        if first.name.endswith(".partial"):
+            raise CrashError
+        function(first, *more, **named)
+
+    for owner, name in ((os, "replace"), (Path, "unlink")):
+        function = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given, _f=function, **named: crashing(_f, *given, **named))
     with pytest.raises(CrashError):
-        write(path, continues=False, crash_after=3)
-    os.replace(tmp_path / "out.partial", path)
-    assert ResumableOutput(path).is_whole()
-    assert json.loads((tmp_path / "out.partial.json").read_text())["lines"] == 12
-    write(path, continues=False)
-    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+        write(path, continues=False)
+    monkeypatch.undo()
+    assert write(path, continues=True) == 37
+    assert read(path) == TEXT.upper()
+    assert names(tmp_path) == [f".out{suffix}.mtformer.json", f"out{suffix}"]
+
+
+def test_a_second_writer_is_refused_and_harms_nothing(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    first, lines = ResumableOutput(tmp_path / "out"), opened(TEXT)
+    with first.locked():
+        out = first.open(lines, {}, continues=False)
+        assert out is not None
+        with out:
+            for number, block in enumerate(lines.blocks()):
+                out.write("".join(f"{line}\n" for line in block[0]).upper().encode())
+                for name in ("out", "link"):
+                    message = f"{tmp_path}/{name}: another process is writing this file; wait for it, or name another"
+                    with pytest.raises(DataError, match=message):
+                        write(tmp_path / name, continues=number % 2 == 0)
+                first.save(out, lines)
+        first.finish(lines)
+    assert (tmp_path / "out").read_bytes() == TEXT.upper()
+    assert names(tmp_path) == [".out.mtformer.json", "link", "out"]
+    (tmp_path / ".out.lock").touch()  # as a killed process leaves it
+    assert write(tmp_path / "out", continues=False) == 0
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "elsewhere" / "out")
-    write(tmp_path / "link", continues=False)
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "elsewhere" / "out").read_bytes() == TEXT.upper()
+    (tmp_path / "link.gz").symlink_to(tmp_path / "elsewhere" / "out")
+    write(tmp_path / "link.gz", continues=False)
+    assert (tmp_path / "link.gz").is_symlink()
+    assert gzip.decompress((tmp_path / "elsewhere" / "out").read_bytes()) == TEXT.upper()

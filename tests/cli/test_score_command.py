@@ -9,6 +9,7 @@ import pytest
 from program import invoke
 from typer.testing import Result
 
+from mtformer.data.compressed import SUFFIXES, create_bytes
 from mtformer.decoding.translation import Scored
 from mtformer.decoding.translator import Translator
 
@@ -67,6 +68,23 @@ def test_json(run: Path, corpus: Path, expected: list[Scored]) -> None:
         assert found["log_probability"] == pytest.approx(one.log_probability, abs=1e-4)
         assert found["pieces"] == one.pieces
         assert found["token_log_probabilities"] == pytest.approx(one.token_log_probabilities, abs=1e-4)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_compressed_files_are_read(run: Path, corpus: Path, tmp_path: Path, suffix: str) -> None:
+    for name in ("test.en", "test.de"):
+        with create_bytes(tmp_path / f"{name}{suffix}") as file:
+            file.write((corpus / name).read_bytes())
+    plain, compressed = (
+        score(run, folder / f"test.en{ending}", folder / f"test.de{ending}")
+        for folder, ending in ((corpus, ""), (tmp_path, suffix))
+    )
+    assert (compressed.stdout, compressed.stderr) == (plain.stdout, plain.stderr)
+    cut = tmp_path / f"test.de{suffix}"
+    cut.write_bytes(cut.read_bytes()[:-9])
+    result = invoke("score", run, tmp_path / f"test.en{suffix}", cut)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"error: {cut}: the compressed file is damaged or cut short")
 
 
 def test_better_translations_score_better(run: Path, corpus: Path, tmp_path: Path) -> None:

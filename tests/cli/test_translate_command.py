@@ -1,6 +1,7 @@
-"""`mtformer translate`: what comes out, in which form, and how it goes on after it was stopped."""
+"""`mtformer translate`: its output, the forms of that, and how it resumes."""
 
 import fcntl
+import gzip
 import json
 import os
 import pty
@@ -12,6 +13,7 @@ import sys
 import termios
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from program import invoke
 from typer.testing import Result
 
 from mtformer.cli import line_files
+from mtformer.data.compressed import SUFFIXES, create_bytes, open_bytes
 from mtformer.decoding.translator import Translator
 
 PROGRAM = "import mtformer.cli.line_files as f; f.LINES_AT_ONCE = 40; from mtformer.cli.app import main; main()"
@@ -187,8 +190,8 @@ def test_files_of_unequal_length_are_one_line(run: Path, tmp_path: Path) -> None
     ("options", "told"),
     [
         (["--attention"], "--attention needs --json"),
-        (["--continue"], "--continue goes on with a file; name it with --output"),
-        (["--continue", "--output", "/dev/null"], "--continue goes on with a file"),
+        (["--continue"], "--continue resumes a file; name it with --output"),
+        (["--continue", "--output", "/dev/null"], "--continue resumes a file"),
         (["--output", "/"], "--output / is a folder; name a file"),
         (["--input", "nowhere"], "nowhere: no such file"),
         (["--forbid", "nowhere"], "nowhere: no such file"),
@@ -206,6 +209,49 @@ def test_a_word_that_is_no_choice_is_told_with_the_choices(run: Path) -> None:
     result = invoke("translate", run, "--mbr-metric", "ter")
     assert result.exit_code == 2
     assert "chrf" in result.stderr
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_compressed_files_are_read_and_written(run: Path, lines: list[str], tmp_path: Path, suffix: str) -> None:
+    files = {"in": lines[:3], "prefixes": ["Die Frau", "", "Ein"], "required": ["", "Hund", ""], "forbidden": ["Mann"]}
+    runs = []
+    for ending in ("", suffix):
+        for name, content in files.items():
+            with create_bytes(tmp_path / f"{name}{ending}") as file:
+                file.write(text_of(content).encode())
+        source, prefixes, required, forbidden = (tmp_path / f"{name}{ending}" for name in files)
+        options = ["--input", source, "--prefixes", prefixes, "--require", required, "--forbid", forbidden]
+        translate(run, *options, "--output", tmp_path / f"out{ending}")
+        runs.append(translate(run, *options).stdout)
+        os.mkfifo(tmp_path / f"pipe{ending}")
+        with ThreadPoolExecutor() as pool:
+            piped = pool.submit((tmp_path / f"pipe{ending}").read_bytes)
+            translate(run, *options, "--output", tmp_path / f"pipe{ending}")
+        (tmp_path / f"piped{ending}").write_bytes(piped.result(timeout=30))
+    assert runs[0] == runs[1] == (tmp_path / "out").read_text(encoding="utf-8")
+    assert runs[0].startswith("Die Frau")
+    for name in (f"out{suffix}", "piped", f"piped{suffix}"):
+        with open_bytes(tmp_path / name) as file:
+            assert file.read().decode() == runs[0]
+    assert (tmp_path / f"out{suffix}").read_bytes() != runs[0].encode()
+
+
+def test_a_compressed_input_that_is_cut_short_is_one_line(run: Path, lines: list[str], tmp_path: Path) -> None:
+    (tmp_path / "in.gz").write_bytes(gzip.compress(text_of(lines).encode())[:-9])
+    for output in ([], ["--output", tmp_path / "out"]):
+        message = refusal(run, "--input", tmp_path / "in.gz", *output)
+        assert message.startswith(f"error: {tmp_path}/in.gz: the compressed file is damaged or cut short")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", ["--input", "--output"])
+def test_zst_files_without_their_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    (tmp_path / "x.zst").touch()
+    message = refusal("no run", option, tmp_path / "x.zst")  # reported before a model is looked for
+    assert message == (
+        f"error: {tmp_path}/x.zst: .zst files require the zstandard package: pip install 'mtformer[zstd]'\n"
+    )
 
 
 def test_special_files_are_written_to_and_not_replaced(run: Path, lines: list[str], tmp_path: Path) -> None:
@@ -251,19 +297,19 @@ def test_interrupted_by_the_user_it_says_how_to_go_on(
     source.write_text(text_of(lines))
     result = invoke("translate", run, "--input", source, "--output", target)
     assert result.exit_code == 130
-    assert "out.partial holds what is done; the same command with --continue goes on with it" in result.stderr
+    assert "out.partial holds the finished lines; repeat the command with --continue to resume" in result.stderr
     assert not target.exists()
     stop_after = 100
     result = invoke("translate", run, "--input", source, "--output", target, "--continue", "--batch-tokens", 100)
-    assert "going on after line 10" in result.stderr
+    assert "continuing after line 10" in result.stderr
     assert target.read_text() == translate(run, stdin=text_of(lines)).stdout
     result = invoke("translate", run, "--input", source, "--output", target, "--continue")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"{target}: is whole already\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"{target}: already complete\n")
 
 
 def lines_done(target: Path) -> int:
     try:
-        state: dict[str, int] = json.loads((target.parent / f"{target.name}.partial.json").read_text())
+        state: dict[str, int] = json.loads((target.parent / f".{target.name}.mtformer.json").read_text())
     except (OSError, ValueError):
         return 0
     return state["lines"]
@@ -302,9 +348,43 @@ def test_a_killed_translation_goes_on_to_the_same_bytes(run: Path, lines: list[s
         [sys.executable, "-c", PROGRAM, *options, "--output", str(target), "--continue"],
         capture_output=True, timeout=120, check=True,
     )  # fmt: skip
-    assert f"going on after line {done}\n" in last.stderr.decode()
+    assert f"continuing after line {done}\n" in last.stderr.decode()
     assert target.read_bytes() == (tmp_path / "whole").read_bytes()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "other", "out", "whole"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".out.mtformer.json", ".whole.mtformer.json", "in", "other", "out", "whole"
+    ]  # fmt: skip
+
+
+def test_two_processes_cannot_write_the_same_file(run: Path, lines: list[str], tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    command = [sys.executable, "-c", PROGRAM, "translate", str(run), "--output", str(target)]
+    first = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert first.stdin is not None
+    first.stdin.write(text_of((lines * 2)[:40]).encode())
+    first.stdin.flush()
+    deadline = time.monotonic() + 60
+    while lines_done(target) < 40 and first.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    for option in ([], ["--continue"]):
+        message = refusal("no run", "--output", target, *option)  # reported before a model is looked for
+        assert message.startswith(f"error: {target}: another process is writing this file; wait for it, or name")
+    _, errors = first.communicate(lines[0].encode() + b"\n", timeout=60)
+    assert first.returncode == 0, errors.decode()
+    assert target.read_text() == translate(run, stdin=text_of([*(lines * 2)[:40], lines[0]])).stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".out.mtformer.json", "out"]
+
+
+def test_continue_leaves_a_file_of_another_program(run: Path, lines: list[str], tmp_path: Path) -> None:
+    (tmp_path / "in").write_text(text_of(lines))
+    (tmp_path / "out").write_text("something else\n")
+    options = ["--input", tmp_path / "in", "--output", tmp_path / "out"]
+    message = refusal(run, *options, "--continue")
+    assert message == (
+        f"error: {tmp_path}/out: no record of how this file was written; leave out --continue to replace it\n"
+    )
+    assert (tmp_path / "out").read_text() == "something else\n"
+    translate(run, *options)
+    assert (tmp_path / "out").read_text() == translate(run, stdin=text_of(lines)).stdout
 
 
 def test_stdout_comes_block_by_block(run: Path, lines: list[str]) -> None:
