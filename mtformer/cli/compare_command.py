@@ -47,7 +47,10 @@ def compare(
     ] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="All of it as JSON.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Compare unlike score cards too, by the data and settings of the first.")
+        bool,
+        typer.Option(
+            "--force", help="Compare score cards that differ in data, metrics, decoding settings or precision."
+        ),
     ] = False,
     comet: Annotated[str | None, typer.Option("--comet", metavar="MODEL", help=COMET_HELP, show_default=False)] = None,
 ) -> None:
