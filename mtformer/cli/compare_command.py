@@ -101,6 +101,8 @@ def _files(
     from mtformer.errors import ConfigError
     from mtformer.evaluation.systems import group_runs, read_files
 
+    if bleu_tokenizer == "auto":
+        raise ConfigError("--bleu-tokenizer auto needs a language, which files do not have; name a tokenizer")
     try:
         evaluation = EvaluationConfig.model_validate({"bleu_tokenizer": bleu_tokenizer or "13a"})
     except ValidationError as error:

@@ -165,7 +165,8 @@ def test_a_run_without_scores_names_the_command(runs: list[Path]) -> None:
     (["base", "nothing"], "not a run directory or bundle"),
     (["base", "copy", "--src", "x"], "--src and --bleu-tokenizer are for files of hypotheses; give --ref too"),
     (["base", "copy", "--ref", "x", "--set", "small"], "--set and --force are for runs; leave them out with --ref"),
-    (["base", "copy", "--ref", "x", "--bleu-tokenizer", "12a"], "--bleu-tokenizer '12a': Input should be '13a'"),
+    (["base", "copy", "--ref", "x", "--bleu-tokenizer", "12a"], "--bleu-tokenizer '12a': Input should be 'auto',"),
+    (["base", "copy", "--ref", "x", "--bleu-tokenizer", "auto"], "--bleu-tokenizer auto needs a language"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(
     runs: list[Path], monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str
