@@ -1,13 +1,16 @@
 """Every shipped config takes two steps on a small corpus, through the whole road; every sweep multiplies out."""
 
+import re
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from mtformer.cli.app import app
+from mtformer.config.data import FilterConfig, HubDataset
 from mtformer.config.loading import config_diff, load_config
 from mtformer.data.demo import write_demo
+from mtformer.data.filters import Filter
 from mtformer.experiment.sweep import plan_sweep
 from mtformer.rundir import RunDir
 
@@ -56,6 +59,35 @@ def test_two_steps(config: Path, sources: list[str], tmp_path: Path) -> None:
     assert result.exit_code == 0, result.stderr
     assert RunDir(tmp_path / "run").steps() == [1, 2]
     assert "BLEU" in result.stdout
+
+
+@pytest.mark.parametrize("name", ["iwslt14_de_en", "kftt_ja_en", "wmt14_en_de_base", "wmt14_en_de_big"])
+def test_a_config_that_was_never_trained_says_so(name: str) -> None:
+    header = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8").partition("\n\n")[0].partition("data:")[0]
+    assert "This configuration has not been trained yet" in header.replace("\n# ", " ")
+
+
+@pytest.mark.parametrize("name", ["iwslt14_de_en", "wmt14_en_de_base", "wmt14_en_de_big"])
+def test_published_protocols_filter_by_length_only(name: str) -> None:
+    """Tokenized text has entities, which count as markup, and pairs with the same text or other numbers."""
+    pairs = [
+        ("&quot; ja &quot;", "&quot; yes &quot;"),
+        ("okay .", "okay ."),
+        ("um 20 uhr 15", "at a quarter past eight"),
+        ("ja " * 9, "yes " * 9),
+        ("the end of the show", "das ende der show"),
+    ]
+    config = load_config(FOLDER / f"{name}.yaml").config.data
+    assert all(Filter(FilterConfig(), "de", "en").by_text(pairs))
+    assert not any(Filter(config.filters, "de", "en").by_text(pairs))
+    assert not config.filters.drop_duplicates
+
+
+def test_iwslt14_is_scored_on_its_tokens_at_a_fixed_revision() -> None:
+    config = load_config(FOLDER / "iwslt14_de_en.yaml").config
+    assert config.evaluation.bleu_tokenizer == "none"
+    sources = [*config.data.train, *config.data.dev, *config.data.test.values()]
+    assert all(isinstance(one, HubDataset) and re.fullmatch("[0-9a-f]{40}", one.revision or "") for one in sources)
 
 
 @pytest.mark.parametrize(("name", "num_values"), [("positions", 3), ("norm", 4), ("vocabulary", 4), ("averaging", 4)])

@@ -47,7 +47,10 @@ def compare(
     ] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="All of it as JSON.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Compare unlike score cards too, by the data and settings of the first.")
+        bool,
+        typer.Option(
+            "--force", help="Compare score cards that differ in data, metrics, decoding settings or precision."
+        ),
     ] = False,
     comet: Annotated[str | None, typer.Option("--comet", metavar="MODEL", help=COMET_HELP, show_default=False)] = None,
 ) -> None:
@@ -98,6 +101,8 @@ def _files(
     from mtformer.errors import ConfigError
     from mtformer.evaluation.systems import group_runs, read_files
 
+    if bleu_tokenizer == "auto":
+        raise ConfigError("--bleu-tokenizer auto needs a language, which files do not have; name a tokenizer")
     try:
         evaluation = EvaluationConfig.model_validate({"bleu_tokenizer": bleu_tokenizer or "13a"})
     except ValidationError as error:

@@ -280,8 +280,9 @@ class DecodingConfig(Section):
 class EvaluationConfig(Section):
     """sacreBLEU's settings, on detokenised text."""
 
-    bleu_tokenizer: Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores200", "none"] = "13a"
-    """sacreBLEU's tokenizer for BLEU, by target language: zh, ja-mecab, ko-mecab; else 13a."""
+    bleu_tokenizer: Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores200", "none"] = "auto"
+    """sacreBLEU's tokenizer for BLEU. auto: by target language, zh for Chinese, ja-mecab for Japanese (extra `ja`),
+    ko-mecab for Korean (extra `ko`), char for these two without the extra, else 13a."""
     lowercase: bool = False
     """Score without regard to case."""
 

@@ -21,7 +21,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mtformer import __version__
-from mtformer.config.schema import EvaluationConfig
+from mtformer.config.schema import DecodingConfig, EvaluationConfig
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
 from mtformer.evaluation.scores import Score
@@ -29,6 +29,8 @@ from mtformer.rundir import HYPOTHESES, SCORES, SOURCES, RunDir, file_sha256, re
 
 FORMAT = 2
 """Of the card; cards of version 0.1.0 say nothing of it, and nothing of their data."""
+NO_EFFECT = frozenset(("batch_tokens",))
+"""Keys of the `decoding` section that do not change the translations."""
 
 
 class _Part(BaseModel):
@@ -187,9 +189,10 @@ def read_texts(folder: Path, card: ScoreCard) -> Texts:
 
 
 def differences(a: ScoreCard, b: ScoreCard) -> list[str]:
-    """What makes the scores of two cards incomparable, in words.
+    """Return what makes the scores of two cards incomparable: text, signatures, decoding settings, precision.
 
-    The version of sacreBLEU that stands in a signature is no part of it: see `notes`.
+    A decoding setting that one card lacks, because another version wrote it, has its default. The version of sacreBLEU
+    in a signature does not count, see `notes`.
     """
     found = []
     if a.num_sentences != b.num_sentences:
@@ -205,16 +208,27 @@ def differences(a: ScoreCard, b: ScoreCard) -> list[str]:
         for score, other in pairs
         if _settings(score.signature) != _settings(other.signature)
     ]
-    return found
+    found += [text for key, text in _decoding(a, b).items() if key not in NO_EFFECT]
+    return [*found, f"precision {a.dtype} and {b.dtype}"] if a.dtype != b.dtype else found
 
 
 def notes(a: ScoreCard, b: ScoreCard) -> list[str]:
-    """What else is not the same in two cards, in words: how it was decoded and computed, and by which versions."""
-    keys = [*a.decoding, *(key for key in b.decoding if key not in a.decoding)]
-    sides = [(f"decoding.{key}", a.decoding.get(key), b.decoding.get(key)) for key in keys]
-    sides += [("device", a.device, b.device), ("precision", a.dtype, b.dtype)]
+    """Return what else differs between two cards, but does not make their scores incomparable."""
+    sides: list[tuple[str, str | None, str | None]] = [("device", a.device, b.device)]
     sides += [(name, a.versions.get(name), b.versions.get(name)) for name in sorted({*a.versions, *b.versions})]
-    return [f"{name} {before} and {after}" for name, before, after in sides if before != after]
+    found = [f"{name} {before} and {after}" for name, before, after in sides if before != after]
+    return [*(text for key, text in _decoding(a, b).items() if key in NO_EFFECT), *found]
+
+
+def _decoding(a: ScoreCard, b: ScoreCard) -> dict[str, str]:
+    """Return the decoding settings that differ, in words, by key."""
+    default = DecodingConfig().model_dump()
+    one, other = default | a.decoding, default | b.decoding
+    return {
+        key: f"decoding.{key} {one.get(key)} and {other.get(key)}"
+        for key in one | other
+        if one.get(key) != other.get(key)
+    }
 
 
 def _hashes(folder: Path, num_references: int) -> TextHashes:

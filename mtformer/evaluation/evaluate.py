@@ -13,7 +13,7 @@ from mtformer.data.sources import languages, read_pairs
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
 from mtformer.evaluation.card import Texts, write_card
-from mtformer.evaluation.scores import METRICS, MetricName, Score, looks_tokenised, score
+from mtformer.evaluation.scores import METRICS, MetricName, Score, for_language, looks_tokenised, score
 
 if TYPE_CHECKING:
     from mtformer.evaluation.comet import Comet
@@ -29,7 +29,7 @@ class EvalSet:
     sources: list[str]
     references: list[list[str]]
     tgt_lang: str | None = None
-    """None: the one that the translator is set to."""
+    """None: the one that the translator is set to, and BLEU tokenized by 13a unless the config names a tokenizer."""
     src_lang: str | None = None
 
 
@@ -118,6 +118,7 @@ def evaluate(
     found = translator.into(test.tgt_lang).translate(test.sources, progress=progress)
     hypotheses = [translation.text for translation in found]
     seconds = time.perf_counter() - start
+    config = for_language(config, test.tgt_lang)
     scores = score(hypotheses, test.references[0], config, metrics, test.references[1:])
     if comet is not None:
         scores.append(comet.score(test.sources, hypotheses, test.references[0]))

@@ -1,7 +1,10 @@
 """BLEU, chrF2++ and TER by sacreBLEU (Post 2018) on detokenised text, with the signatures that make them comparable."""
 
+import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from mtformer.config.schema import EvaluationConfig
@@ -13,8 +16,15 @@ if TYPE_CHECKING:  # sacreBLEU takes a second to import.
 MetricName = Literal["bleu", "chrf", "ter"]
 METRICS: tuple[MetricName, ...] = ("bleu", "chrf", "ter")
 ScoreName = Literal["bleu", "chrf", "ter", "comet"]
+BY_LANGUAGE = {
+    **dict.fromkeys(("zh", "zho", "chi", "cmn", "lzh", "wuu", "yue"), "zh"),
+    **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
+    **dict.fromkeys(("ko", "kor"), "ko-mecab"),
+}
+"""The BLEU tokenizers that `auto` chooses, by the language of a code such as zh-CN or zho_Hant; all others: 13a."""
 UNSPACED = ("zh", "ja-mecab", "ko-mecab", "char")
 """BLEU tokenizers of text whose words TER cannot tell by spaces."""
+log = logging.getLogger("mtformer")
 
 
 @dataclass(frozen=True)
@@ -39,7 +49,7 @@ def score(
     Args:
         hypotheses: one line a sentence; a blank one counts as such.
         references: as many lines.
-        config: the `evaluation` section.
+        config: the `evaluation` section, see `for_language`.
         metrics: which scores.
         more_references: further references, each of as many lines.
 
@@ -84,12 +94,49 @@ def looks_tokenised(references: Sequence[str]) -> bool:
     return num_signs > 0.2 * len(references)
 
 
+def bleu_tokenizer(config: EvaluationConfig, tgt_lang: str | None) -> str:
+    """Return the BLEU tokenizer for a target language, installed or not; None: the language is not known."""
+    if config.bleu_tokenizer != "auto":
+        return config.bleu_tokenizer
+    return BY_LANGUAGE.get(re.split("[-_]", (tgt_lang or "").lower())[0], "13a")
+
+
+def for_language(config: EvaluationConfig, tgt_lang: str | None) -> EvaluationConfig:
+    """Return the settings for a target language, with the tokenizer that `auto` stands for, or char if it cannot run.
+
+    Args:
+        config: the `evaluation` section.
+        tgt_lang: code of the language; None: it is not known, and BLEU tokenized by 13a.
+    """
+    if config.bleu_tokenizer != "auto":
+        return config
+    return config.model_copy(update={"bleu_tokenizer": _that_runs(bleu_tokenizer(config, tgt_lang))})
+
+
+@cache  # so that it warns once
+def _that_runs(tokenizer: str) -> str:
+    if not tokenizer.endswith("-mecab"):
+        return tokenizer
+    try:
+        make_metric("bleu", EvaluationConfig.model_validate({"bleu_tokenizer": tokenizer}))
+    except ConfigError:
+        log.warning(
+            "BLEU is computed on characters (tok:char), since sacreBLEU's tokenizer %s cannot run here; "
+            "pip install 'mtformer[%s]' installs it",
+            tokenizer,
+            tokenizer.removesuffix("-mecab"),
+        )
+        return "char"
+    return tokenizer
+
+
 def make_metric(name: MetricName, config: EvaluationConfig) -> "Metric":
     """sacreBLEU's metric with these settings; raises ConfigError when the BLEU tokenizer cannot run here."""
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER
 
+    config = for_language(config, None)
     if name == "chrf":
         return CHRF(word_order=2, lowercase=config.lowercase)
     if name == "ter":
@@ -98,7 +145,7 @@ def make_metric(name: MetricName, config: EvaluationConfig) -> "Metric":
         return TER(normalized=unspaced, asian_support=unspaced)
     try:
         return BLEU(lowercase=config.lowercase, tokenize=config.bleu_tokenizer)
-    except (ImportError, RuntimeError, OSError, SystemExit) as error:
-        # ja-mecab and ko-mecab want packages of their own, flores200 fetches a model.
+    except (ImportError, RuntimeError, OSError, SystemExit, AssertionError) as error:
+        # ja-mecab and ko-mecab want packages of their own and assert their dictionary, flores200 fetches a model.
         reason = " ".join(str(error).split())
         raise ConfigError(f"evaluation.bleu_tokenizer '{config.bleu_tokenizer}' cannot run here: {reason}") from error

@@ -54,7 +54,7 @@ class Material:
         references: one list of lines a reference.
         evaluation: the settings of the scores.
         outputs: the hypotheses by the path of their run.
-        notes: what is not the same in how they were made, in words.
+        notes: differences in how they were made that do not make them incomparable, in words.
         ignored: what makes them incomparable and was overruled, in words.
     """
 
@@ -133,7 +133,7 @@ def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Materi
     Args:
         name: of the test set.
         runs: all have scores on it.
-        force: compare unlike cards too, by the sources, references and settings of the first.
+        force: compare unlike cards too, by the sources, references and metrics of the first.
 
     Raises:
         DataError: when a card is missing, damaged or old, or unlike the first one.
@@ -148,7 +148,7 @@ def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Materi
         if card.num_sentences != cards[0].num_sentences:
             raise DataError(f"{what}; what has not the same lines cannot be compared")
         if found and not force:
-            raise DataError(f"{what}; --force compares them all the same, by the data and settings of the first")
+            raise DataError(f"{what}; --force compares them anyway, by the references and metrics of the first")
         ignored += [what] if found else []
         told_of += [f"{runs[0].name} and {run.name}: {note}" for note in notes(cards[0], card)]
     outputs = {run.path: each.hypotheses for run, each in zip(runs, texts, strict=True)}

@@ -9,9 +9,11 @@ import torch
 from mtformer import __version__
 from mtformer.config.loading import config_diff
 from mtformer.config.schema import Config
+from mtformer.data.sources import languages
 from mtformer.errors import CheckpointError
+from mtformer.evaluation.scores import for_language
 from mtformer.experiment.prepare import Prepared
-from mtformer.rundir import RunDir
+from mtformer.rundir import RunDir, read_meta
 
 FIXED = (
     "model.",
@@ -53,6 +55,7 @@ HARMLESS = (
     "training.wandb",
 )
 """Keys that leave each step as it is; with all others the run goes on, but not as it would have."""
+DEV_TOKENIZERS = "dev BLEU tokenizers"
 TO_THE_END = ("cosine", "linear")
 """Schedules that depend on max_steps."""
 INEXACT = " (from here on not the same run as one that never stopped)"
@@ -61,6 +64,7 @@ log = logging.getLogger("mtformer")
 
 def compare(run: RunDir, old: Config, new: Config) -> None:
     """Tells every difference as old -> new; raises CheckpointError on one that the checkpoint does not allow."""
+    _check_dev_tokenizers(run, old, new)
     for key, before, after in config_diff(old, new):
         if key.startswith(FIXED) and key not in NOT_FIXED:
             raise CheckpointError(
@@ -73,7 +77,32 @@ def compare(run: RunDir, old: Config, new: Config) -> None:
         log.warning("resuming with %s %r -> %r%s", key, before, after, "" if is_harmless else INEXACT)
 
 
-def surroundings(prepared: Prepared, device: torch.device, precision: str, num_processes: int) -> dict[str, Any]:
+def _check_dev_tokenizers(run: RunDir, old: Config, new: Config) -> None:
+    """Raise CheckpointError when dev BLEU chooses the best checkpoint and its tokenizer is not the earlier one."""
+    steps = run.steps()
+    made_with = read_meta(run.checkpoint(steps[-1])).get("made_with", {}) if steps else {}
+    # A checkpoint of an older version does not say, but its config names a tokenizer.
+    before, after = made_with.get(DEV_TOKENIZERS, _dev_tokenizers(old)), _dev_tokenizers(new)
+    for language in before.keys() & after.keys():
+        if before[language] != after[language] and new.training.best_metric == "bleu":
+            raise CheckpointError(
+                f"{run.path}: cannot resume with BLEU on dev ({language}) tokenized by {before[language]} -> "
+                f"{after[language]}: checkpoints chosen by training.best_metric bleu could not be compared; set "
+                f"evaluation.bleu_tokenizer to {before[language]}, choose another training.best_metric, or start over "
+                "with --overwrite"
+            )
+
+
+def _dev_tokenizers(config: Config) -> dict[str, str]:
+    """Return the BLEU tokenizer of dev by target language, with `auto` resolved; empty without dev."""
+    pairs = [languages(source, config.data) for source in config.data.dev]
+    targets = [language for src, tgt in pairs for language in ((tgt, src) if config.data.both_directions else (tgt,))]
+    return {language: for_language(config.evaluation, language).bleu_tokenizer for language in targets}
+
+
+def surroundings(
+    config: Config, prepared: Prepared, device: torch.device, precision: str, num_processes: int
+) -> dict[str, Any]:
     """What the numbers of a run depend on besides its config, by its name in messages; each checkpoint keeps it."""
     tokenizers = prepared.tokenizers
     return {
@@ -83,6 +112,7 @@ def surroundings(prepared: Prepared, device: torch.device, precision: str, num_p
         "processes": num_processes,
         "device": _describe(device),
         "precision": precision,
+        DEV_TOKENIZERS: _dev_tokenizers(config),
         "mtformer": __version__,
         "torch": str(torch.__version__),
         "sentencepiece": version("sentencepiece"),
@@ -92,7 +122,7 @@ def surroundings(prepared: Prepared, device: torch.device, precision: str, num_p
 def compare_surroundings(run: RunDir, old: dict[str, Any], new: dict[str, Any]) -> None:
     """Tells what `surroundings` gave otherwise when the checkpoint was saved; raises CheckpointError on a tokenizer."""
     for name, after in new.items():
-        before = old.get(name)
+        before = old.get(name, after)  # an older version may not have kept it
         if before == after:
             continue
         if name == "tokenizer":

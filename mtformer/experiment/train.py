@@ -15,7 +15,7 @@ from mtformer.data.mixture import Place
 from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import default_weights
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
-from mtformer.evaluation.scores import score
+from mtformer.evaluation.scores import for_language, score
 from mtformer.experiment.corpora import DevSet
 from mtformer.experiment.initial import take_initial_weights
 from mtformer.experiment.preflight import rehearse
@@ -88,7 +88,7 @@ def _prepare(
     goes_on, checkpoint = ranks.gather((goes_on, checkpoint))[0]
     earlier = read_meta(checkpoint)["made_with"] if checkpoint is not None else None
     precision = ranks.gather(_pick_precision(config, device, earlier))[0]
-    made_with = surroundings(prepared, device, precision, ranks.size)
+    made_with = surroundings(config, prepared, device, precision, ranks.size)
     if earlier is not None:
         compare_surroundings(run, earlier, made_with)
     if ranks.is_main:
@@ -231,7 +231,8 @@ def decode_dev(config: Config, step: TrainingStep, prepared: Prepared) -> Decode
         samples: list[tuple[str, str, str]] = []
         for one in prepared.dev:
             hypotheses = translate(translator, one, progress)
-            for result in score(hypotheses, one.references, config.evaluation, ("bleu", "chrf")):
+            settings = for_language(config.evaluation, one.tgt_lang)
+            for result in score(hypotheses, one.references, settings, ("bleu", "chrf")):
                 found[result.name].append(result.value)
                 metrics[f"{result.name} {one.corpus.name.removeprefix('dev.')}"] = result.value
             rows = zip(one.sources, one.references, hypotheses, strict=True)

@@ -10,7 +10,7 @@ from mtformer.config.schema import EvaluationConfig
 from mtformer.errors import DataError, MtformerError
 from mtformer.evaluation.card import Texts, read_card, read_texts
 from mtformer.evaluation.evaluate import config_sets
-from mtformer.evaluation.scores import UNSPACED
+from mtformer.evaluation.scores import UNSPACED, bleu_tokenizer
 from mtformer.page import table
 from mtformer.report.reading import ReadRun
 from mtformer.rundir import HYPOTHESES
@@ -81,7 +81,8 @@ def _judge(texts: Texts, tgt_lang: str | None, config: EvaluationConfig) -> list
 
 def by_characters(run: ReadRun) -> bool:
     """Whether the target language writes no spaces between words."""
-    return run.evaluation.bleu_tokenizer in UNSPACED
+    tgt_lang = run.config.data.tgt_lang if run.config is not None else None
+    return bleu_tokenizer(run.evaluation, tgt_lang) in UNSPACED
 
 
 def best_and_worst(sentences: dict[str, list[Sentence]], unspaced: bool) -> str:

@@ -31,7 +31,7 @@ def runs(trained: tuple[Path, Result], tmp_path: Path) -> list[Path]:
         shutil.copytree(trained[0], path, ignore=shutil.ignore_patterns("checkpoints"))
     shutil.copytree(trained[0] / "checkpoints", tmp_path / "other" / "checkpoints")
     edit(paths[2], "learning_rate: 0.003", "learning_rate: 0.002")
-    result = invoke("eval", paths[2], "--checkpoint", 4, "--beam-size", 1, "--max-length", 3)
+    result = invoke("eval", paths[2], "--checkpoint", 4, "--batch-tokens", 512)
     assert result.exit_code == 0, result.stderr
     return paths
 
@@ -56,7 +56,7 @@ def test_runs_as_json(runs: list[Path]) -> None:
     assert found["config_differences"] == [{"key": "training.learning_rate", "values": [0.003, 0.003, 0.002]}]
     (small,) = found["sets"]
     assert (small["name"], small["num_sentences"]) == ("small", 20)
-    assert "base and other: decoding.beam_size 2 and 1" in small["notes"]
+    assert "base and other: decoding.batch_tokens 8192 and 512" in small["notes"]
     for table in small["metrics"]:
         cards = [json.loads((RunDir(run).evaluation("small") / "scores.json").read_text()) for run in runs]
         (signature,) = {one["signature"] for card in cards for one in card["scores"] if one["name"] == table["name"]}
@@ -83,7 +83,7 @@ def test_runs_as_text(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None
     assert re.search(r"copy +\d+\.\d\d +\d+\.\d\d to \d+\.\d\d +\+0\.00 +1\.0000 +1\.0000\n", result.stdout)
     assert "bs:100|ar:200|seed:12345" in result.stdout
     assert sum(line.startswith("line ") for line in lines) == 2
-    assert "not alike on small: base and other: decoding.beam_size 2 and 1" in result.stderr
+    assert "not alike on small: base and other: decoding.batch_tokens 8192 and 512" in result.stderr
 
 
 def test_many_systems_fit_a_narrow_terminal(runs: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -128,6 +128,18 @@ def test_sets_that_differ_are_named_and_forced(runs: list[Path], corpus: Path) -
     assert "other references" in result.stderr
 
 
+def test_runs_decoded_differently_are_refused_unless_forced(runs: list[Path]) -> None:
+    assert invoke("eval", runs[2], "--beam-size", 1).exit_code == 0
+    result = invoke("compare", *runs)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert re.fullmatch(
+        r"error: .*base and .*other on small: decoding\.beam_size 2 and 1; --force compares .*\n", result.stderr
+    )
+    forced = invoke("compare", *runs, "--force")
+    assert forced.exit_code == 0
+    assert "other on small: decoding.beam_size 2 and 1" in forced.stderr
+
+
 def test_a_card_of_an_older_version_names_the_command(runs: list[Path]) -> None:
     path = RunDir(runs[1]).evaluation("small") / "scores.json"
     card = json.loads(path.read_text())
@@ -153,7 +165,8 @@ def test_a_run_without_scores_names_the_command(runs: list[Path]) -> None:
     (["base", "nothing"], "not a run directory or bundle"),
     (["base", "copy", "--src", "x"], "--src and --bleu-tokenizer are for files of hypotheses; give --ref too"),
     (["base", "copy", "--ref", "x", "--set", "small"], "--set and --force are for runs; leave them out with --ref"),
-    (["base", "copy", "--ref", "x", "--bleu-tokenizer", "12a"], "--bleu-tokenizer '12a': Input should be '13a'"),
+    (["base", "copy", "--ref", "x", "--bleu-tokenizer", "12a"], "--bleu-tokenizer '12a': Input should be 'auto',"),
+    (["base", "copy", "--ref", "x", "--bleu-tokenizer", "auto"], "--bleu-tokenizer auto needs a language"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(
     runs: list[Path], monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from mtformer.rundir import RunDir
 SOURCES = ["the dog runs", "", "a\u2028woman"]
 REFERENCES = [["Der Hund läuft heute.", "Niemand.", "Eine Frau."], ["Ein Hund läuft.", "", "Die Frau."]]
 HYPOTHESES = ["Der Hund läuft.", "", "Eine\u2028Frau."]
+DECODING = DecodingConfig(beam_size=7)
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(b"weights")
     path = RunDir(tmp_path / "run").evaluation("mine")
-    save(path, HYPOTHESES, REFERENCES, SOURCES, weights=[weights], decoding=DecodingConfig(beam_size=7))
+    save(path, HYPOTHESES, REFERENCES, SOURCES, weights=[weights], decoding=DECODING)
     return path
 
 
@@ -115,7 +117,8 @@ def test_differences_are_named(folder: Path, tmp_path: Path) -> None:
     card = read_card(folder)
 
     def other(**values: Any) -> list[str]:
-        save(tmp_path / "other", **{"hypotheses": HYPOTHESES, "references": REFERENCES, "sources": SOURCES, **values})
+        defaults = {"hypotheses": HYPOTHESES, "references": REFERENCES, "sources": SOURCES, "decoding": DECODING}
+        save(tmp_path / "other", **{**defaults, **values})
         return differences(card, read_card(tmp_path / "other"))
 
     assert other() == []
@@ -128,23 +131,29 @@ def test_differences_are_named(folder: Path, tmp_path: Path) -> None:
     assert "case:mixed" in found[0]
     assert "case:lc" in found[0]
     assert "chrF2++ of another signature" in found[1]
+    assert other(decoding=DecodingConfig(beam_size=2, length_penalty=0.6)) == [
+        "decoding.beam_size 7 and 2",
+        "decoding.length_penalty 1.0 and 0.6",
+    ]
+    assert other(engine=SimpleNamespace(device="cpu", dtype="bf16")) == ["precision fp32 and bf16"]
     short = other(hypotheses=HYPOTHESES[:2], references=[one[:2] for one in REFERENCES], sources=SOURCES[:2])
     assert short == ["3 and 2 sentences", "other sources", "other references"]
 
 
-def test_the_version_of_sacrebleu_is_a_note_only(folder: Path) -> None:
+def test_what_does_not_change_the_translations_is_a_note_only(folder: Path) -> None:
     card = read_card(folder)
     old = card.model_dump()
     old["versions"]["sacrebleu"] = "2.0.0"
     for score in old["scores"]:
         score["signature"] = score["signature"].replace(f"version:{sacrebleu.__version__}", "version:2.0.0")
-    old["decoding"]["beam_size"] = 1
-    old["dtype"] = "bf16"
+    old["decoding"]["batch_tokens"] = 64
+    del old["decoding"]["no_repeat_ngram_size"]  # as in a card of a version without this key
+    old["device"] = "cuda"
     change(folder, **old)
     assert differences(card, read_card(folder)) == []
     assert notes(card, read_card(folder)) == [
-        "decoding.beam_size 7 and 1",
-        "precision fp32 and bf16",
+        "decoding.batch_tokens 8192 and 64",
+        "device cpu and cuda",
         f"sacrebleu {sacrebleu.__version__} and 2.0.0",
     ]
     assert notes(card, card) == []

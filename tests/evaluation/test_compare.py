@@ -225,16 +225,20 @@ def test_unlike_cards_are_not_compared_unless_forced(tmp_path: Path) -> None:
             read_material("small", runs, force)
 
 
-def test_other_decoding_is_told_and_compared(tmp_path: Path) -> None:
+def test_other_decoding_is_refused_unless_forced(tmp_path: Path) -> None:
     runs = open_runs(
         [
             make_run(tmp_path / "first", REFERENCES),
-            make_run(tmp_path / "second", REFERENCES, decoding=DecodingConfig(beam_size=1)),
+            make_run(tmp_path / "second", REFERENCES, decoding=DecodingConfig(beam_size=2, batch_tokens=64)),
         ]
     )
-    material = read_material("small", runs)
-    assert material.notes == ["first and second: decoding.beam_size 5 and 1"]
-    assert compare(group_runs(runs), material).notes == material.notes
+    with pytest.raises(DataError, match=r"first and .*second on small: decoding\.beam_size 5 and 2; --force compares"):
+        read_material("small", runs)
+    material = read_material("small", runs, force=True)
+    assert [line.partition(" on small: ")[2] for line in material.ignored] == ["decoding.beam_size 5 and 2"]
+    assert material.notes == ["first and second: decoding.batch_tokens 8192 and 64"]
+    found = compare(group_runs(runs), material)
+    assert (found.ignored, found.notes) == (material.ignored, material.notes)
 
 
 def test_files_are_read_by_line(tmp_path: Path) -> None:

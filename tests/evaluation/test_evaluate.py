@@ -119,6 +119,16 @@ def test_files_without_lines_or_of_unequal_length_are_errors(tmp_path: Path) -> 
         source_set("mine", files(tmp_path, "a\nb\n", "x\n"), data)
 
 
+def test_bleu_is_tokenized_by_target_language(tmp_path: Path) -> None:
+    hypotheses, references = ["北京是中国的首都。", "", "你好吗"], ["北京是中国首都。", "无", "你好"]
+    test = EvalSet("zh", SOURCES, [references], tgt_lang="zh-CN", src_lang="en")
+    bleu, *_ = evaluate(Parrot(hypotheses), test, EvaluationConfig(), tmp_path).scores  # type: ignore[arg-type]
+    assert "|tok:zh|" in bleu.signature
+    assert bleu.value == sacrebleu.corpus_bleu(hypotheses, [references], tokenize="zh").score
+    # `compare` scores again by what the card says.
+    assert read_card(tmp_path).evaluation == EvaluationConfig(bleu_tokenizer="zh")
+
+
 def test_a_set_of_sacrebleus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the files lying where sacreBLEU would have put them."""
     dataset = sacrebleu.dataset.DATASETS["wmt14/full"]

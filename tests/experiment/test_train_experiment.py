@@ -6,16 +6,18 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from mtformer.config.schema import Config
+from mtformer.config.schema import Config, EvaluationConfig
 from mtformer.data.demo import write_demo
 from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError
-from mtformer.experiment.resuming import INEXACT
+from mtformer.evaluation import scores
+from mtformer.experiment.resuming import DEV_TOKENIZERS, INEXACT
 from mtformer.experiment.state import held, read_state
 from mtformer.experiment.train import Outcome, train_experiment
 from mtformer.rundir import WEIGHTS, RunDir, read_meta
@@ -80,6 +82,35 @@ def test_a_checkpoint_knows_what_it_was_made_with(folder: Path, tmp_path: Path) 
     assert made_with["processes"] == 1
     assert made_with["device"].startswith("cpu, ")
     assert all(len(made_with[name]) >= 32 for name in ("training data", "dev data", "tokenizer"))
+
+
+def test_dev_bleu_is_tokenized_by_target_language_and_keeps_its_tokenizer(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a Japanese target and without MeCab, which is installed before the run is resumed."""
+    monkeypatch.setattr(scores, "_that_runs", lambda tokenizer: tokenizer.replace("ja-mecab", "char"))
+    scored: list[str] = []
+
+    def spy(hypotheses: list[str], references: list[str], settings: EvaluationConfig, *rest: Any) -> list[scores.Score]:
+        found = scores.score(hypotheses, references, settings, *rest)
+        scored.append(found[0].signature)
+        return found
+
+    monkeypatch.setattr("mtformer.experiment.train.score", spy)
+    filters = {"min_script_share": 0, "drop_other_languages": False, "max_length_difference": None}
+    run, base = RunDir(tmp_path / "run"), config(folder).model_dump()
+    japanese = Config.model_validate({**base, "data": {**base["data"], "tgt_lang": "ja", "filters": filters}})
+    train(japanese, run)
+    assert ["|tok:char|" in signature for signature in scored] == [True]
+    assert read_meta(run.checkpoint(4))["made_with"][DEV_TOKENIZERS] == {"ja": "char"}
+
+    monkeypatch.setattr(scores, "_that_runs", lambda tokenizer: tokenizer)
+    with pytest.raises(
+        CheckpointError, match=r"run: cannot resume with BLEU on dev \(ja\) tokenized by char -> ja-mecab"
+    ):
+        train(japanese, run, resume=True)
+    explicit = {**japanese.model_dump(), "evaluation": {"bleu_tokenizer": "char"}}
+    train(Config.model_validate(explicit), run, resume=True)
 
 
 def test_a_run_says_that_it_is_finished_and_lets_only_one_process_in(folder: Path, tmp_path: Path) -> None:

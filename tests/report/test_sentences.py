@@ -1,10 +1,13 @@
 """What differs from the reference, and which sentences are shown."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from mtformer.report.sentences import SHOWN, Sentence, best_and_worst, marked, over_time
+from mtformer.config.schema import EvaluationConfig
+from mtformer.report.reading import ReadRun
+from mtformer.report.sentences import SHOWN, Sentence, best_and_worst, by_characters, marked, over_time
 
 EXTRA, MISSING, END = '<mark class="extra">', '<mark class="missing">', "</mark>"
 
@@ -26,6 +29,18 @@ def test_words_that_differ_are_marked(hypothesis: str, reference: str, left: str
 
 def test_without_spaces_characters_are_compared() -> None:
     assert marked("今日は雨", "今日も雨", unspaced=True) == (f"今日{EXTRA}は{END}雨", f"今日{MISSING}も{END}雨")
+
+
+@pytest.mark.parametrize(("tgt_lang", "tokenizer", "expected"), [
+    ("ja", "auto", True), ("zh-CN", "auto", True), ("de", "auto", False), ("de", "char", True), ("ja", "13a", False),
+])  # fmt: skip
+def test_the_target_language_tells_whether_characters_are_compared(
+    tgt_lang: str, tokenizer: str, expected: bool
+) -> None:
+    evaluation = EvaluationConfig.model_validate({"bleu_tokenizer": tokenizer})
+    config = SimpleNamespace(data=SimpleNamespace(tgt_lang=tgt_lang))
+    run = cast(ReadRun, SimpleNamespace(config=config, evaluation=evaluation))
+    assert by_characters(run) is expected
 
 
 def test_a_long_line_with_frequent_words_is_compared_too() -> None:
