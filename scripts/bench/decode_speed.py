@@ -35,6 +35,7 @@ from mtformer.decoding.translator import Translator
 from mtformer.export.ctranslate2 import export_ctranslate2
 from mtformer.export.huggingface import export_huggingface
 from mtformer.model.hardware import set_up_memory
+from mtformer.model.packed import for_decoding
 from mtformer.rundir import RunDir
 
 BEAMS = {"greedy": 1, "beam 5": 5}
@@ -59,9 +60,7 @@ def mtformer_system(
 ) -> Decode:
     """mtformer's search on its own model."""
     set_up_memory()
-    model = peers.transformer(size, dropout=0.0).eval().to(device)
-    if precision == "bf16":
-        model = model.to(torch.bfloat16)
+    model = for_decoding(peers.transformer(size, dropout=0.0), torch.device(device), precision)
     # The ratios are out of the way, so that max_tokens alone decides; it does not count eos.
     limits = Limits(max_length_ratio=1000, min_length_ratio=1000, max_tokens=num_tokens - 1)
 
