@@ -14,7 +14,6 @@ To try the script without a GPU: `--device cpu --scale tiny`.
 
 import argparse
 import datetime
-import json
 import subprocess
 import sys
 import time

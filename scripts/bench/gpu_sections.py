@@ -70,11 +70,11 @@ FULL = Scale(
 )
 TINY = Scale(
     sizes={"base": (Size(32, 64, 2, 1, 500), 0.1), "big": (Size(64, 128, 4, 1, 500), 0.3)},
-    batch_tokens=(512, 256),
-    pass_tokens=1024,
+    batch_tokens=(256,),
+    pass_tokens=512,
     products=((64, 64, 64), (128, 32, 64)),
     copied_bytes=1 << 20,
-    sentences=(2, 3),
+    sentences=(2,),
     target_tokens=5,
 )
 SCALES = {"full": FULL, "tiny": TINY}
