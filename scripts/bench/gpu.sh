@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# On a machine with a CUDA device, in one call of at most 10 minutes: the CUDA tests first, then the measurements.
+# On a machine with a CUDA device, in one call of at most 8 minutes: the CUDA tests first, then the measurements.
 #
 #   bash scripts/bench/gpu.sh [WHEELS]
 #
@@ -29,10 +29,10 @@ if [[ -n $wheels ]]; then
   # Into a folder of their own: a new virtual environment would not see the packages of one that `python3` belongs to.
   site=$(mktemp -d)
   trap 'rm -rf "$site"' EXIT
-  timeout 60 "$python" -m pip install -q --no-index --no-deps --no-compile --target "$site" "$wheels"/*.whl || exit 2
+  timeout 120 "$python" -m pip install -q --no-index --no-deps --no-compile --target "$site" "$wheels"/*.whl || exit 2
   export PYTHONPATH=$PYTHONPATH:$site
 fi
-timeout 60 "$python" -c 'import sys, importlib.util, mtformer.data.batches
+timeout 120 "$python" -c 'import sys, importlib.util, mtformer.data.batches
 importlib.util.find_spec("transformers") or sys.exit("transformers is not installed")' || exit 2
 
 mapfile -t tests < <(grep -rl --include='test_*.py' 'pytest.mark.gpu' tests)

@@ -69,11 +69,12 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_gpu_sh(python: Path, tmp_path: Path) -> None:
     """All CUDA tests are collected, and skipped; the measurements are made."""
+    limits = {"SECONDS_FOR_TESTS": "900", "SECONDS_IN_ALL": "1800"}  # for a machine with other work on it
     speed = "--device cpu --scale tiny --sections limits"
     done = subprocess.run(
         ["bash", "scripts/bench/gpu.sh"],
         cwd=REPOSITORY,
-        env={**os.environ, "PYTHON": str(python), "OUT": str(tmp_path / "out"), "SPEED_OPTIONS": speed},
+        env={**os.environ, "PYTHON": str(python), "OUT": str(tmp_path / "out"), "SPEED_OPTIONS": speed, **limits},
         capture_output=True,
         text=True,
     )
