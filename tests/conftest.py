@@ -4,11 +4,13 @@ import builtins
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from playwright.sync_api import Browser, sync_playwright
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -43,11 +45,13 @@ def no_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def chromium() -> Iterator[Browser]:
+def chromium() -> Iterator["Browser"]:
     """A headless Chromium of the system; tests that need it say plainly when there is none."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
         pytest.skip("there is no Chromium here to look at pages with; on Debian and Ubuntu: apt-get install chromium")
+    from playwright.sync_api import sync_playwright  # imported here: a machine for the GPU tests may lack it
+
     offline = "--disable-background-networking --disable-component-update --disable-sync --disable-quic --no-first-run"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(

@@ -84,6 +84,16 @@ def be_deterministic() -> None:
     torch.use_deterministic_algorithms(True)
 
 
+def disable_cudnn_attention(device: torch.device) -> None:
+    """Disable cuDNN's attention in this process if `device` is a CUDA device. Call before the model runs there.
+
+    With explicit masks its gradients are NaN at some lengths (pytorch#196678), and in bf16 and fp16 it builds a new
+    plan for each key length, 20 to 40 ms at each step of a search.
+    """
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 def set_up_memory() -> None:
     """Keeps freed memory (glibc), and few kernels of shapes that were (oneDNN). Called before anything is computed.
 

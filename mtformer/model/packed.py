@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mtformer.errors import DeviceError
-from mtformer.model.hardware import DTYPES
+from mtformer.model.hardware import DTYPES, disable_cudnn_attention
 from mtformer.model.linear import Linear
 from mtformer.model.transformer import Transformer
 
@@ -76,6 +76,7 @@ def for_decoding(model: Transformer, device: torch.device, precision: str) -> Tr
     """
     if device.type == "cpu":
         return pack(model, precision).eval()
+    disable_cudnn_attention(device)
     return model.to(device=device, dtype=DTYPES[precision]).eval()
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from mtformer.config.schema import TrainingConfig
 from mtformer.data.batches import Batch
 from mtformer.errors import DeviceError
-from mtformer.model.hardware import DTYPES
+from mtformer.model.hardware import DTYPES, disable_cudnn_attention
 from mtformer.model.transformer import Transformer
 from mtformer.training.ema import Ema
 from mtformer.training.objective import Objective
@@ -60,9 +60,7 @@ class TrainingStep:
         self.ranks = ranks
         self.device = model.output.device
         model.compute_dtype = DTYPES[precision]
-        if self.device.type == "cuda":
-            # With explicit masks cuDNN's attention has given NaN gradients at some lengths (pytorch#196678).
-            torch.backends.cuda.enable_cudnn_sdp(False)
+        disable_cudnn_attention(self.device)
         objective = Objective(model, config.label_smoothing, config.compile)
         self.objective = spread(objective, [*model.encoder, *model.decoder], ranks, config.sharded)
         self.optimizer = make_optimizer(model, config)

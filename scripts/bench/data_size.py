@@ -17,6 +17,7 @@ import resource
 import shutil
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
@@ -34,7 +35,6 @@ from mtformer.text.train import train_tokenizer
 
 DEFAULT_DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "multi30k"
 BATCH_TOKENS = 4096
-NUM_BATCHES = 3000
 BARE_PAIRS = 1_000_000
 LINES_AT_ONCE = 20 * PAIRS_AT_ONCE
 """Read to be tokenised by SentencePiece alone."""
@@ -46,6 +46,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--tgt", type=Path, default=DEFAULT_DATA / "train.de.gz", help="file of target sentences")
     parser.add_argument("--pairs", type=int, nargs="+", default=[400_000], help="sizes of the corpora")
     parser.add_argument("--repeats", type=int, default=1, help="preparations of each kind")
+    parser.add_argument("--vocab-size", type=int, default=8000, help="of the joint tokenizer")
+    parser.add_argument("--batches", type=int, default=3000, help="taken from the loader")
     parser.add_argument("--folder", type=Path, required=True, help="where corpora, caches and results go")
     options = parser.parse_args()
     for file in (options.src, options.tgt):
@@ -86,21 +88,37 @@ def config(source: TextFiles, folder: Path) -> DataConfig:
 
 
 def in_process(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-    """What it returns, and the peak of its memory and its processor time, in a new process."""
+    """What it returns, and the peak of its memory and its processor time, in a new process.
+
+    Raises:
+        RuntimeError: if the function fails or its process is killed.
+    """
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_report, args=(sender, function, *arguments))
     process.start()
-    result: dict[str, Any] = receiver.recv()
+    sender.close()  # so that the end of the process is the end of the pipe
+    try:
+        result, error = receiver.recv()
+    except EOFError:
+        result, error = {}, None
     process.join()
+    if not result:
+        raise RuntimeError(f"{function.__name__}: {error or f'its process ended with exit code {process.exitcode}'}")
     return result
 
 
 def _report(sender: Any, function: Callable[..., dict[str, Any]], *arguments: Any) -> None:
-    result = function(*arguments)
+    try:
+        result = function(*arguments)
+    except Exception as error:
+        traceback.print_exc()
+        sender.send(({}, f"{type(error).__name__}: {error}"))
+        return
     own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     cpu = sum(usage.ru_utime + usage.ru_stime for usage in (own, children))
-    sender.send({**result, "peak_mb": own.ru_maxrss / 1024, "workers_peak_mb": children.ru_maxrss / 1024, "cpu": cpu})
+    peaks = {"peak_mb": own.ru_maxrss / 1024, "workers_peak_mb": children.ru_maxrss / 1024}
+    sender.send(({**result, **peaks, "cpu": cpu}, None))
 
 
 def bare_seconds(source: TextFiles, tokenizer_folder: Path, num_lines: int) -> float:
@@ -178,7 +196,7 @@ def describe(made: dict[str, Any], num_pairs: int, bare: float) -> str:
     )
 
 
-def loading(folder: str, middle: bool) -> dict[str, Any]:
+def loading(folder: str, middle: bool, num_batches: int) -> dict[str, Any]:
     """From nothing to the first batch, in the middle of the second epoch or at the start, and then many batches."""
     # Imported here, so that the processes that prepare start without PyTorch, as they do for the command line.
     from mtformer.data.batches import TrainingBatches
@@ -192,7 +210,7 @@ def loading(folder: str, middle: bool) -> dict[str, Any]:
         next(batches)
         first = time.perf_counter() - begin
         begin, tokens = time.perf_counter(), 0
-        for _ in range(NUM_BATCHES):
+        for _ in range(num_batches):
             batch = next(batches)
             tokens += batch.num_src_tokens + batch.num_tgt_tokens
         rate = tokens / (time.perf_counter() - begin)
@@ -206,7 +224,8 @@ def measure(options: argparse.Namespace, num_pairs: int) -> Iterator[tuple[str, 
     tokenizers = folder / "tokenizer"
     if not tokenizers.is_dir():
         tokenizers.mkdir()
-        train_tokenizer(lines(options.src) + lines(options.tgt), TokenizerConfig(vocab_size=8000), tokenizers / JOINT)
+        section = TokenizerConfig(vocab_size=options.vocab_size)
+        train_tokenizer(lines(options.src) + lines(options.tgt), section, tokenizers / JOINT)
     for name, filtered in (("without filters", False), ("with the default filters", True)):
         for _ in range(options.repeats):
             shutil.rmtree(folder / "cache", ignore_errors=True)
@@ -215,7 +234,7 @@ def measure(options: argparse.Namespace, num_pairs: int) -> Iterator[tuple[str, 
             bare = (before + bare_tokenising(source, tokenizers, min(num_pairs, BARE_PAIRS))) / 2
             yield f"preparing {name}", describe(made, num_pairs, bare)
     for name, middle in (("start", False), ("resume in mid-epoch", True)):
-        found = in_process(loading, made["folder"], middle)
+        found = in_process(loading, made["folder"], middle, options.batches)
         yield (
             name,
             f"first batch after {found['first_batch_seconds']:.2f} s; {found['tokens_per_second']:,.0f} tokens/s; "
@@ -225,13 +244,19 @@ def measure(options: argparse.Namespace, num_pairs: int) -> Iterator[tuple[str, 
 
 def main() -> None:
     options = parse_options()
+    failed = []
     for num_pairs in options.pairs:
         print(f"## {num_pairs:,} pairs\n", flush=True)
-        for what, figure in measure(options, num_pairs):
-            print(f"- {what}: {figure}", flush=True)
-            with (options.folder / "data_size.jsonl").open("a") as file:
-                file.write(json.dumps({"pairs": num_pairs, "what": what, "figure": figure}) + "\n")
+        try:
+            for what, figure in measure(options, num_pairs):
+                print(f"- {what}: {figure}", flush=True)
+                with (options.folder / "data_size.jsonl").open("a") as file:
+                    file.write(json.dumps({"pairs": num_pairs, "what": what, "figure": figure}) + "\n")
+        except RuntimeError as error:
+            failed.append(f"error: {num_pairs:,} pairs: {error}")
         print(flush=True)
+    if failed:
+        raise SystemExit("\n".join(failed))
 
 
 if __name__ == "__main__":

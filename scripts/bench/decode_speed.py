@@ -6,6 +6,9 @@ One model with random weights, exported for each of them, translates the same to
 16 target tokens each, greedily and with beam 5. Each system uses the best batch size, and the best way to share the
 threads, of a quick scan. They take turns, each turn being the whole text. Needs the extras `bench` and `ctranslate2`,
 and a machine with nothing else on.
+
+Systems in bf16 are left out on a processor without fast bf16. If a system fails, the others are measured nevertheless,
+and the exit code is 1.
 """
 
 import argparse
@@ -14,6 +17,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -21,7 +25,7 @@ from typing import Any
 
 import peers
 import torch
-from peers import EOS, PAD, SIZES, VOCAB_SIZE, Size, Worker
+from peers import EOS, PAD, SIZES, Size, Worker
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -35,6 +39,7 @@ from mtformer.decoding.translator import Translator
 from mtformer.export.ctranslate2 import export_ctranslate2
 from mtformer.export.huggingface import export_huggingface
 from mtformer.model.hardware import set_up_memory
+from mtformer.model.packed import for_decoding
 from mtformer.rundir import RunDir
 
 BEAMS = {"greedy": 1, "beam 5": 5}
@@ -59,9 +64,7 @@ def mtformer_system(
 ) -> Decode:
     """mtformer's search on its own model."""
     set_up_memory()
-    model = peers.transformer(size, dropout=0.0).eval().to(device)
-    if precision == "bf16":
-        model = model.to(torch.bfloat16)
+    model = for_decoding(peers.transformer(size, dropout=0.0), torch.device(device), precision)
     # The ratios are out of the way, so that max_tokens alone decides; it does not count eos.
     limits = Limits(max_length_ratio=1000, min_length_ratio=1000, max_tokens=num_tokens - 1)
 
@@ -117,7 +120,7 @@ def make_bundle(size: Size, tokenizer: Any, folder: Path) -> RunDir:
     config = Config.model_validate(
         {
             "data": {"src_lang": "en", "tgt_lang": "de"},
-            "tokenizer": {"vocab_size": VOCAB_SIZE},
+            "tokenizer": {"vocab_size": size.vocab_size},
             "model": model_config.model_dump(),
         }
     )
@@ -234,19 +237,19 @@ def build(
 
 
 def measure(folder: Path, sources: Sequence[Sequence[int]], options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Sentences per second by search and system, round by round, and the settings."""
+    """Sentences per second by search and system, round by round, the settings, and the errors of what failed."""
     figures: dict[str, dict[str, Any]] = {}
-    for search, num_beams in BEAMS.items():
-        workers = {
-            system: Worker(partial(build, system, folder, num_beams, sources), threads=options.threads)
+    for search in options.searches:
+        systems = {
+            system: partial(Worker, partial(build, system, folder, BEAMS[search], sources), threads=options.threads)
             for system in options.systems
         }
-        answers = peers.take_turns(workers, [()] * options.rounds)
-        for worker in workers.values():
-            worker.close()
+        answers, failed = peers.take_turns(systems, [()] * options.rounds)
+        answers = {name: parts for name, parts in answers.items() if parts}
         figures[search] = {
             "sentences_per_second": {name: [len(sources) / s for s, _ in parts] for name, parts in answers.items()},
             "setting": {name: parts[0][1] for name, parts in answers.items()},
+            "failed": failed,
         }
     return figures
 
@@ -260,10 +263,12 @@ def report(size_name: str, figures: dict[str, dict[str, Any]]) -> str:
             numbers = [f"{value:,.0f}" for value in (statistics.median(r), min(r), max(r))]
             rows.append([f"{search}, {system}", *numbers, of_search["setting"][system]])
         of_search["ratios"] = []
+        rates = {name: r for name, r in rates.items() if name not in of_search["failed"]}
         for peer in [name for name in rates if not name.startswith("mtformer")]:
             for ratio in peers.ratios_to_fastest(rates, [peer]):
                 of_search["ratios"].append({**vars(ratio), "peer": peer})
                 ratios.append(f"- {search}, {ratio} {peer}")
+        ratios += [f"- failed: {search}, {system}: {error}" for system, error in of_search["failed"].items()]
     header = ["system", "sentences/s, median", "lowest", "highest", "sentences a batch, workers"]
     table = peers.markdown_table(header, rows)
     return "\n".join([f"## {peers.describe(size_name, SIZES[size_name])}", "", table, "", *ratios])
@@ -274,30 +279,38 @@ def parse_options() -> argparse.Namespace:
     peers.add_options(parser, SYSTEMS, default_sizes=["small"], default_rounds=5)
     parser.add_argument("--text", type=Path, default=peers.DEFAULT_DATA / "test_2016_flickr.en.gz",
                         help="what is translated (or .gz)")  # fmt: skip
+    parser.add_argument("--searches", nargs="+", choices=BEAMS, default=list(BEAMS), metavar="SEARCH",
+                        help=f"of {', '.join(BEAMS)}")  # fmt: skip
     parser.add_argument("--sentences", type=int, help="only so many of its lines")
     return parser.parse_args()
 
 
 def main() -> None:
     options = parse_options()
-    peers.require_transformers()
-    tokenizer = peers.train_tokenizer([options.src, options.tgt])
+    if any(system.startswith("huggingface") for system in options.systems):
+        peers.require_transformers()
+    tokenizer = peers.train_tokenizer([options.src, options.tgt], options.vocab_size)
     sources = tokenizer.encode(peers.read_lines(options.text)[: options.sentences])
     header = {
         **peers.surroundings(options.threads),
         "settings": f"{len(sources)} sentences, {NUM_TARGET_TOKENS} target tokens forced (eos counted), "
-        f"{options.rounds} rounds, vocabulary {VOCAB_SIZE}",
+        f"{options.rounds} rounds, vocabulary {options.vocab_size}",
     }
     print("# Decoding speed, sentences per second\n")
-    print("\n".join(f"- {name}: {value}" for name, value in header.items()) + "\n", flush=True)
-    sizes = {}
+    print("\n".join(f"- {name}: {value}" for name, value in header.items()))
+    options.systems = peers.without_bf16(options.systems)
+    print(flush=True)
+    sizes, failed = {}, {}
     for size_name in options.sizes:
         with tempfile.TemporaryDirectory() as folder:
-            make_bundle(SIZES[size_name], tokenizer, Path(folder))
+            make_bundle(replace(SIZES[size_name], vocab_size=options.vocab_size), tokenizer, Path(folder))
             sizes[size_name] = measure(Path(folder), sources, options)
         print(report(size_name, sizes[size_name]) + "\n", flush=True)
-    if options.json:
-        options.json.write_text(json.dumps({**header, "sizes": sizes}, indent=2) + "\n")
+        for search, figures in sizes[size_name].items():
+            failed |= {f"{size_name}, {search}, {system}": error for system, error in figures["failed"].items()}
+        if options.json:
+            options.json.write_text(json.dumps({**header, "sizes": sizes}, indent=2) + "\n")
+    peers.exit_on_failures(failed)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import torch
 from gpu_sections import KINDS, SCALES, Scale
 
 import mtformer
+from mtformer.rundir import write_text
 
 DATASHEET = {"NVIDIA H100 80GB HBM3": 989.4e12, "NVIDIA H200": 989.4e12}
 """Dense bf16 FLOP/s by the device's name, as the vendor states them: what utilisation is usually given of."""
@@ -49,6 +50,18 @@ def surroundings(device: str) -> dict[str, str]:
 
 def _listed(versions: dict[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Return what gpu.json holds."""
+    result: dict[str, Any] = json.loads((folder / "gpu.json").read_text(encoding="utf-8"))
+    return result
+
+
+def write(result: dict[str, Any], folder: Path) -> None:
+    """Write gpu.json and gpu.md; a process that is killed meanwhile leaves the earlier ones."""
+    write_text(folder / "gpu.json", json.dumps(result, indent=1) + "\n")
+    write_text(folder / "gpu.md", report(result))
 
 
 def report(result: dict[str, Any]) -> str:
@@ -191,4 +204,6 @@ def _decoding(figures: Figures, scale: Scale) -> list[str]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python scripts/bench/gpu_report.py gpu.json")
     print(report(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))))

@@ -70,11 +70,11 @@ FULL = Scale(
 )
 TINY = Scale(
     sizes={"base": (Size(32, 64, 2, 1, 500), 0.1), "big": (Size(64, 128, 4, 1, 500), 0.3)},
-    batch_tokens=(512, 256),
-    pass_tokens=1024,
+    batch_tokens=(256,),
+    pass_tokens=512,
     products=((64, 64, 64), (128, 32, 64)),
     copied_bytes=1 << 20,
-    sentences=(2, 3),
+    sentences=(2,),
     target_tokens=5,
 )
 SCALES = {"full": FULL, "tiny": TINY}
@@ -83,9 +83,12 @@ SCALES = {"full": FULL, "tiny": TINY}
 class Section:
     """Keeps figures on disk, and knows how much time is left."""
 
-    def __init__(self, name: str, file: Path, device: str, scale: Scale, deadline: float) -> None:
+    def __init__(
+        self, name: str, keep: Callable[[list[dict[str, Any]]], None], device: str, scale: Scale, deadline: float
+    ) -> None:
         self.name = name
-        self.file = file
+        self.keep = keep
+        """Writes the section's figures to disk."""
         self.device: Literal["cpu", "cuda"] = "cuda" if device == "cuda" else "cpu"
         self.scale = scale
         self.deadline = deadline
@@ -103,7 +106,7 @@ class Section:
             traceback.print_exc()
             figure["error"] = f"{type(error).__name__}: {str(error).strip() or 'without words'}".splitlines()[0]
         self.figures.append(figure)
-        self.file.write_text(json.dumps(self.figures), encoding="utf-8")
+        self.keep(self.figures)
         print(str(figure)[:300], file=sys.stderr, flush=True)
         return "error" not in figure
 
@@ -316,8 +319,10 @@ def decoding(section: Section) -> None:
     """Sentences per second of the base model with random weights."""
     size, _ = section.scale.sizes["base"]
     systems = {"mtformer": decode_speed.mtformer_system, "Hugging Face generate": decode_speed.marian_system}
+    cudnn = torch.backends.cuda.cudnn_sdp_enabled()
     for search, num_beams in BEAMS.items():
         for system, make in systems.items():
+            torch.backends.cuda.enable_cudnn_sdp(cudnn)  # as in `training`
             for num_sentences in section.scale.sentences:
                 about = {"kind": "decoding", "search": search, "system": system, "sentences": num_sentences}
                 section.measure(about, _decode, section, make, size, num_beams, num_sentences)

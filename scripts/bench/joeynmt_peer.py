@@ -19,9 +19,13 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PAD = 1
 
@@ -39,6 +43,9 @@ class JoeyNMT:
             python: an interpreter that has JoeyNMT.
             environment: variables added to this process's own.
             settings: of the training; what `serve` reads.
+
+        Raises:
+            RuntimeError: if the process fails; `ask` raises it for the same reason.
         """
         before = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "PYTHONPATH"))}
         self._process = subprocess.Popen(
@@ -64,8 +71,11 @@ class JoeyNMT:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit("JoeyNMT's worker failed; its traceback stands above")
-        return json.loads(line)
+            raise RuntimeError(f"its process ended with exit code {self._process.wait()}")
+        answer = json.loads(line)
+        if isinstance(answer, dict):
+            raise RuntimeError(answer["error"])
+        return answer
 
 
 # ---- there ----------------------------------------------------------------------------------------------------------
@@ -101,6 +111,19 @@ def training_section(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def read_batches(file: str) -> "list[tuple[Tensor, Tensor, Tensor]]":
+    """Return sources (B, S), their lengths (B,) and targets (B, 1 + T) of each batch, with JoeyNMT's special ids."""
+    import torch
+
+    batches = []
+    for fields in torch.load(file, weights_only=True):
+        tgt_BT = torch.cat([fields["tgt_in_BT"][:, :1], fields["tgt_out_BT"]], dim=1)
+        # mtformer has pad 0 and unk 1, JoeyNMT insists on unk 0 and pad 1.
+        src_BS, tgt_BT = (torch.where(ids < 2, 1 - ids, ids) for ids in (fields["src_BS"], tgt_BT))
+        batches.append((src_BS, fields["src_lengths_B"], tgt_BT))
+    return batches
+
+
 def build(settings: Mapping[str, Any], folder: Path) -> Callable[[int], None]:
     """One optimizer step on the batch of a number, as JoeyNMT's loop makes it."""
     import torch
@@ -128,12 +151,7 @@ def build(settings: Mapping[str, Any], folder: Path) -> Callable[[int], None]:
         train_args=args.train,
         dev_args=set_validation_args(args.test),
     )
-    batches = []
-    for fields in torch.load(settings["batches"], weights_only=True):
-        tgt_BT = torch.cat([fields["tgt_in_BT"][:, :1], fields["tgt_out_BT"]], dim=1)
-        # mtformer has pad 0 and unk 1, JoeyNMT insists on unk 0 and pad 1.
-        src_BS, tgt_BT = (torch.where(ids < 2, 1 - ids, ids) for ids in (fields["src_BS"], tgt_BT))
-        batches.append((src_BS, fields["src_lengths_B"], tgt_BT))
+    batches = read_batches(settings["batches"])
 
     def step(number: int) -> None:
         src_BS, src_lengths_B, tgt_BT = batches[number % len(batches)]
@@ -152,14 +170,24 @@ def build(settings: Mapping[str, Any], folder: Path) -> Callable[[int], None]:
 
 
 def serve(settings: Mapping[str, Any]) -> None:
-    """Answers each line `[first, steps]` with the seconds that the steps took."""
+    """Answer each line `[first, steps]` with the seconds that the steps took, or with the error that ends it."""
+    answers = sys.stdout
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            answer_lines(settings, answers)
+        except Exception as error:
+            traceback.print_exc()
+            print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=answers, flush=True)
+
+
+def answer_lines(settings: Mapping[str, Any], answers: TextIO) -> None:
+    """Write the versions, then the answer to each line of stdin."""
     import torch
 
     torch.set_num_threads(settings["threads"])
     torch.manual_seed(1)
     logging.disable(logging.INFO)
-    answers = sys.stdout
-    with contextlib.redirect_stdout(sys.stderr), tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         step = build(settings, Path(folder))
         import joeynmt
 

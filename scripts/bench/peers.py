@@ -18,6 +18,7 @@ import multiprocessing
 import os
 import platform
 import statistics
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ from torch import Tensor, nn
 
 import mtformer
 from mtformer.config.schema import ModelConfig
+from mtformer.model.hardware import pick_precision
 from mtformer.model.transformer import Transformer
 
 if TYPE_CHECKING:
@@ -57,7 +59,8 @@ class Size:
     vocab_size: int = VOCAB_SIZE  # joint and tied
 
 
-SIZES = {"tiny": Size(128, 256, 4, 4), "small": Size(256, 1024, 4, 3)}
+SIZES = {"toy": Size(16, 32, 2, 1), "tiny": Size(128, 256, 4, 4), "small": Size(256, 1024, 4, 3)}
+"""`toy` is for trying the scripts."""
 
 
 def model_config(size: Size, dropout: float) -> ModelConfig:
@@ -93,9 +96,20 @@ def add_options(
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=default_sizes)
     parser.add_argument("--systems", nargs="+", choices=systems, default=systems, metavar="SYSTEM",
                         help=f"of {', '.join(systems)}")  # fmt: skip
+    parser.add_argument("--vocab-size", type=int, default=VOCAB_SIZE, help="of the joint tokenizer")
     parser.add_argument("--rounds", type=int, default=default_rounds, help="turns of each system")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--json", type=Path, help="write all figures here")
+
+
+def without_bf16(systems: Sequence[str]) -> list[str]:
+    """Return the systems that this processor has the precision for; print a line about the others."""
+    if pick_precision("auto", torch.device("cpu")) == "bf16":
+        return list(systems)
+    left_out = [name for name in systems if "bf16" in name]
+    if left_out:
+        print(f"- left out, because this processor has no fast bf16: {', '.join(left_out)}")
+    return [name for name in systems if name not in left_out]
 
 
 def require_transformers() -> None:
@@ -217,6 +231,9 @@ class Worker:
             arguments: what `build` gets.
             threads: of PyTorch, in the worker.
             allocator: start it with the settings of `ALLOCATOR`; else with none.
+
+        Raises:
+            RuntimeError: if `build` fails or the process ends; `ask` raises it for the same reasons.
         """
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
@@ -238,22 +255,36 @@ class Worker:
 
     def _answer(self) -> Any:
         try:
-            return self._connection.recv()
-        except EOFError:
-            raise SystemExit("a worker failed; its traceback stands above") from None
+            answer, error = self._connection.recv()
+        except EOFError:  # killed, for example because memory ran out
+            self._process.join()
+            answer, error = None, f"its process ended with exit code {self._process.exitcode}"
+        if error is not None:
+            raise RuntimeError(error)
+        return answer
 
 
 def _serve(connection: Any, threads: int, build: Callable[..., Callable[..., Any]], arguments: Sequence[Any]) -> None:
+    """Send (answer, None), or (None, error) as the last message."""
     torch.set_num_threads(threads)
     torch.manual_seed(1)
-    system = build(*arguments)
-    connection.send(None)
-    while True:
-        try:
-            question = connection.recv()
-        except EOFError:
-            return
-        connection.send(system(*question))
+    try:
+        system = build(*arguments)
+        connection.send((None, None))
+        while True:
+            try:
+                question = connection.recv()
+            except EOFError:
+                return
+            connection.send((system(*question), None))
+    except Exception as error:
+        traceback.print_exc()
+        connection.send((None, one_line(error)))
+
+
+def one_line(error: Exception) -> str:
+    """Return the type of an error and the last line of its message, which is the cause of a failed subprocess."""
+    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[-1]}"
 
 
 @contextmanager
@@ -269,15 +300,37 @@ def _allocator_settings(settings: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def take_turns(workers: Mapping[str, Asked], questions: Sequence[tuple[object, ...]]) -> dict[str, list[Any]]:
-    """Puts one question a round to each worker, one after the other in rotating order; the answers by system."""
-    answers: dict[str, list[Any]] = {name: [] for name in workers}
+def take_turns(
+    systems: Mapping[str, Callable[[], Asked]], questions: Sequence[tuple[object, ...]]
+) -> tuple[dict[str, list[Any]], dict[str, str]]:
+    """Start each system, then put one question a round to each of them, one after the other in rotating order.
+
+    A system that fails gets no further questions; the others go on.
+
+    Returns:
+        The answers of each system, fewer than questions or none if it failed, and the errors of those that failed.
+    """
+    workers: dict[str, Asked] = {}
+    answers: dict[str, list[Any]] = {name: [] for name in systems}
+    failed: dict[str, str] = {}
+    for name, start in systems.items():
+        try:
+            workers[name] = start()
+        except (OSError, RuntimeError) as error:
+            failed[name] = str(error)
     names = list(workers)
     for number, question in enumerate(questions):
-        first = number % len(names)
+        first = number % max(1, len(names))
         for name in names[first:] + names[:first]:
-            answers[name].append(workers[name].ask(*question))
-    return answers
+            if name in failed:
+                continue
+            try:
+                answers[name].append(workers[name].ask(*question))
+            except (OSError, RuntimeError) as error:
+                failed[name] = str(error)
+    for worker in workers.values():
+        worker.close()
+    return answers, failed
 
 
 # ---- the report -----------------------------------------------------------------------------------------------------
@@ -316,6 +369,12 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, rule, *rows])
 
 
+def exit_on_failures(failed: Mapping[str, str]) -> None:
+    """End with exit code 1 and a line for each system that failed, if any did."""
+    if failed:
+        raise SystemExit("\n".join(f"error: {name} failed: {error}" for name, error in failed.items()))
+
+
 def surroundings(threads: int) -> dict[str, str]:
     """Date, machine and versions."""
     versions = [f"Python {platform.python_version()}", f"mtformer {mtformer.__version__}", f"torch {torch.__version__}"]
@@ -348,13 +407,13 @@ def read_lines(path: Path) -> list[str]:
         return [line.rstrip("\n") for line in file]
 
 
-def train_tokenizer(files: Sequence[Path]) -> sentencepiece.SentencePieceProcessor:
+def train_tokenizer(files: Sequence[Path], vocab_size: int = VOCAB_SIZE) -> sentencepiece.SentencePieceProcessor:
     """A joint SentencePiece model of the files, with mtformer's special ids."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=(line for file in files for line in read_lines(file)),
         model_writer=model,
-        vocab_size=VOCAB_SIZE,
+        vocab_size=vocab_size,
         pad_id=PAD,
         unk_id=UNK,
         bos_id=BOS,

@@ -22,7 +22,7 @@ LEGS = {
 
 
 def train(options: argparse.Namespace, leg: tuple[str, ...], run: Path) -> dict[int, float]:
-    """The loss at each log line."""
+    """The loss at each log line; raises CalledProcessError if the training fails."""
     common = (f"training.max_steps={options.steps}", f"training.validate_every={options.steps}", "data.test=")
     command = [sys.executable, "-m", "mtformer", "train", options.config, *options.overrides, *common, *leg]
     subprocess.run([*command, f"training.log_every={options.window}", "--run-dir", str(run)], check=True)
@@ -31,15 +31,19 @@ def train(options: argparse.Namespace, leg: tuple[str, ...], run: Path) -> dict[
 
 
 def report(losses: dict[str, dict[int, float]]) -> str:
-    """A table, and how large the differences are on average."""
-    fp32, bf16, other = losses.values()
-    lines = ["| step | fp32 | bf16 | bf16 - fp32 | fp32, other seed - fp32 |", "|---:|---:|---:|---:|---:|"]
-    for step in fp32:
-        differences = f"{bf16[step] - fp32[step]:+.3f} | {other[step] - fp32[step]:+.3f}"
-        lines.append(f"| {step} | {fp32[step]:.3f} | {bf16[step]:.3f} | {differences} |")
-    by_precision = statistics.mean(abs(bf16[step] - fp32[step]) for step in fp32)
-    by_seed = statistics.mean(abs(other[step] - fp32[step]) for step in fp32)
-    return "\n".join([*lines, "", f"mean absolute difference: {by_precision:.4f} by bf16, {by_seed:.4f} by the seed"])
+    """A table of the runs that did not fail, and their mean absolute differences from the first."""
+    first, *others = losses
+    header = [*losses, *(f"{name} - {first}" for name in others)]
+    lines = [f"| step | {' | '.join(header)} |", "|---:" * (1 + len(header)) + "|"]
+    for step, loss in losses[first].items():
+        numbers = [f"{of_run[step]:.3f}" for of_run in losses.values()]
+        numbers += [f"{losses[name][step] - loss:+.3f}" for name in others]
+        lines.append(f"| {step} | {' | '.join(numbers)} |")
+    lines.append("")
+    for name in others:
+        mean = statistics.mean(abs(losses[name][step] - loss) for step, loss in losses[first].items())
+        lines.append(f"mean absolute difference, {name} - {first}: {mean:.4f}")
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -49,11 +53,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--window", type=int, default=50, help="steps of a log window")
     options = parser.parse_args()
+    losses, failed = {}, []
     with tempfile.TemporaryDirectory() as folder:
-        losses = {
-            name: train(options, leg, Path(folder) / str(number)) for number, (name, leg) in enumerate(LEGS.items())
-        }
-    print(report(losses))
+        for number, (name, leg) in enumerate(LEGS.items()):
+            try:
+                losses[name] = train(options, leg, Path(folder) / str(number))
+            except subprocess.CalledProcessError as error:
+                failed.append(f"error: {name} failed: mtformer train ended with exit code {error.returncode}")
+    if losses:
+        print(report(losses))
+    if failed:
+        raise SystemExit("\n".join(failed))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,9 @@ clipping, in fp32 and in bf16 (`torch.autocast`). Systems named `+allocator` run
 which mtformer does for itself. Every system first goes once through all batches, so that the kernels of each shape are
 there as after a first epoch; then they take turns in short slices. Needs the extra `bench`, and a machine with nothing
 else running. JoeyNMT takes part when `--joeynmt` names an interpreter that has it, see joeynmt_peer.py.
+
+Systems in bf16 are left out on a processor without fast bf16. If a system fails, the others are measured nevertheless,
+and the exit code is 1.
 """
 
 import argparse
@@ -16,6 +19,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +29,7 @@ import peers
 import torch
 import torch.nn.functional as F
 from joeynmt_peer import JoeyNMT
-from peers import ALLOCATOR, PAD, SIZES, VOCAB_SIZE, Size, Worker
+from peers import ALLOCATOR, PAD, SIZES, Size, Worker
 from torch import Tensor, nn
 
 from mtformer.config.schema import TrainingConfig
@@ -38,6 +42,7 @@ PEERS = ("torch-fp32", "torch-bf16", "marian-fp32", "marian-bf16", "joeynmt-fp32
 PEERS_WITH_ALLOCATOR = tuple(f"{name}+allocator" for name in PEERS)
 SYSTEMS = ("mtformer-fp32", "mtformer-bf16", *PEERS, *PEERS_WITH_ALLOCATOR)
 DROPOUT, LABEL_SMOOTHING, LEARNING_RATE, CLIP_NORM = 0.1, 0.1, 5e-4, 1.0
+LIMITS, LIMIT_SIDE = "matrix products", 2048
 
 Step = Callable[[Batch], Tensor]
 """An optimizer step on a batch; gives its loss, on the device."""
@@ -110,8 +115,10 @@ def minimal_loop(model: nn.Module, logits: Callable[[Tensor, Tensor], Tensor], p
     return step
 
 
-def joeynmt_worker(system: str, size: Size, batches_file: str, options: argparse.Namespace) -> JoeyNMT:
-    """JoeyNMT's own training, in its own environment."""
+def joeynmt_worker(
+    system: str, size: Size, batches_file: Path, options: argparse.Namespace, versions: set[str]
+) -> JoeyNMT:
+    """JoeyNMT's own training, in its own environment; adds its versions to `versions`."""
     settings = {
         **vars(size),
         "dropout": DROPOUT,
@@ -119,15 +126,17 @@ def joeynmt_worker(system: str, size: Size, batches_file: str, options: argparse
         "label_smoothing": LABEL_SMOOTHING,
         "learning_rate": LEARNING_RATE,
         "clip_norm": CLIP_NORM,
-        "batches": batches_file,
+        "batches": str(batches_file),
         "threads": options.threads,
     }
-    return JoeyNMT(options.joeynmt, ALLOCATOR if system.endswith("+allocator") else {}, settings)
+    worker = JoeyNMT(options.joeynmt, ALLOCATOR if system.endswith("+allocator") else {}, settings)
+    versions.add(worker.versions)
+    return worker
 
 
-def build(system: str, size: Size, attention_dropout: float, batches_file: str) -> Callable[[int, int], float]:
+def build(system: str, size: Size, attention_dropout: float, batches_file: Path) -> Callable[[int, int], float]:
     """In the worker: what trains on a slice of the batches and returns its seconds."""
-    batches = [Batch(**fields) for fields in torch.load(batches_file, weights_only=True)]
+    batches = load_batches(batches_file)
     family, precision = system.removesuffix("+allocator").split("-")
     if family == "mtformer":
         step = mtformer_system(size, precision)
@@ -146,8 +155,11 @@ def build(system: str, size: Size, attention_dropout: float, batches_file: str) 
     return run
 
 
-def build_matrix_products(side: int = 2048, repeats: int = 4) -> Callable[..., dict[str, float]]:
+def build_matrix_products(side: int, has_bf16: bool, repeats: int = 4) -> Callable[..., dict[str, float]]:
     """In a worker: what measures the rate of large matrix products, in FLOP/s (the arguments are ignored)."""
+    kinds = {"fp32": (torch.float32, "highest"), "fp32 through oneDNN": (torch.float32, "medium")}
+    if has_bf16:
+        kinds["bf16"] = (torch.bfloat16, "highest")
 
     def rate(dtype: torch.dtype, route: str) -> float:
         torch.set_float32_matmul_precision(route)
@@ -159,11 +171,7 @@ def build_matrix_products(side: int = 2048, repeats: int = 4) -> Callable[..., d
         return 2 * side**3 * repeats / (time.perf_counter() - begin)
 
     def measure(*_: object) -> dict[str, float]:
-        return {
-            "fp32": rate(torch.float32, "highest"),
-            "fp32 through oneDNN": rate(torch.float32, "medium"),
-            "bf16": rate(torch.bfloat16, "highest"),
-        }
+        return {name: rate(*kind) for name, kind in kinds.items()}
 
     measure()
     return measure
@@ -172,15 +180,26 @@ def build_matrix_products(side: int = 2048, repeats: int = 4) -> Callable[..., d
 # ---- batches, and what they cost ------------------------------------------------------------------------------------
 
 
-def cut_batches(src: Path, tgt: Path, batch_tokens: int, num_batches: int) -> list[Batch]:
+def cut_batches(src: Path, tgt: Path, vocab_size: int, batch_tokens: int, num_batches: int) -> list[Batch]:
     """The first batches of a shuffled epoch over two parallel files."""
-    tokenizer = peers.train_tokenizer([src, tgt])
+    tokenizer = peers.train_tokenizer([src, tgt], vocab_size)
     src_ids, tgt_ids = (tokenizer.encode(peers.read_lines(file)) for file in (src, tgt))
     if len(src_ids) != len(tgt_ids):
         raise SystemExit(f"{src} has {len(src_ids)} lines, {tgt} {len(tgt_ids)}")
     src_lengths, tgt_lengths = (np.array([len(ids) for ids in side], dtype=np.int32) for side in (src_ids, tgt_ids))
     plan = plan_window(src_lengths, tgt_lengths, batch_tokens, np.random.default_rng(1))[:num_batches]
     return [make_batch([(src_ids[i], tgt_ids[i]) for i in pairs]) for pairs in plan]
+
+
+def save_batches(batches: Sequence[Batch], file: Path) -> None:
+    """Write the tensors and counts of batches, and nothing that `torch.load(weights_only=True)` refuses."""
+    fields = [{name: x for name, x in vars(batch).items() if isinstance(x, (Tensor, int))} for batch in batches]
+    torch.save(fields, file)
+
+
+def load_batches(file: Path) -> list[Batch]:
+    """Return what `save_batches` wrote."""
+    return [Batch(**fields) for fields in torch.load(file, weights_only=True)]
 
 
 def num_tokens(batch: Batch) -> int:
@@ -204,52 +223,59 @@ def model_flops(size: Size, batch: Batch) -> float:
 # ---- measuring ------------------------------------------------------------------------------------------------------
 
 
-def measure(size_name: str, batches: Sequence[Batch], batches_file: str, options: argparse.Namespace) -> dict[str, Any]:
-    """All systems of one size in turns; figures and the printed section."""
-    size = SIZES[size_name]
-    workers: dict[str, peers.Asked] = {"matrix products": Worker(build_matrix_products, threads=options.threads)}
+def measure(
+    size_name: str, batches: Sequence[Batch], batches_file: Path, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Run all systems of one size in turns; the figures of a system that fails later are those of its first rounds."""
+    size = replace(SIZES[size_name], vocab_size=options.vocab_size)
+    side, has_bf16 = min(LIMIT_SIDE, 16 * size.d_model), any("bf16" in system for system in options.systems)
+    systems: dict[str, Callable[[], peers.Asked]] = {
+        LIMITS: partial(Worker, build_matrix_products, side, has_bf16, threads=options.threads)
+    }
+    versions: set[str] = set()
     for system in options.systems:
         if system in JOEYNMT:
-            workers[system] = joeynmt_worker(system, size, batches_file, options)
+            systems[system] = partial(joeynmt_worker, system, size, batches_file, options, versions)
             continue
-        workers[system] = Worker(
+        systems[system] = partial(
+            Worker,
             partial(build, system, size, options.attention_dropout, batches_file),
             threads=options.threads,
             allocator=system.endswith("+allocator"),
         )
     slices = [(number * options.steps, options.steps) for number in range(options.rounds)]
-    answers = peers.take_turns(workers, slices)
-    for worker in workers.values():
-        worker.close()
-    others = {worker.versions for worker in workers.values() if isinstance(worker, JoeyNMT)}
+    answers, failed = peers.take_turns(systems, slices)
 
-    limits = {
-        name: statistics.median(answer[name] for answer in answers["matrix products"])
-        for name in answers["matrix products"][0]
-    }
+    of_limits = answers.pop(LIMITS)
+    names = of_limits[0] if of_limits else {}
+    limits = {name: statistics.median(answer[name] for answer in of_limits) for name in names}
     in_slices = [[batches[n % len(batches)] for n in range(first, first + steps)] for first, steps in slices]
     rates, shares = {}, {}
-    for system in options.systems:
-        seconds = answers[system]
-        rates[system] = [sum(map(num_tokens, part)) / s for part, s in zip(in_slices, seconds, strict=True)]
-        flops = [sum(model_flops(size, b) for b in part) / s for part, s in zip(in_slices, seconds, strict=True)]
-        limit = limits["bf16"] if "bf16" in system else max(limits["fp32"], limits["fp32 through oneDNN"])
-        shares[system] = statistics.median(flops) / limit
+    for system, seconds in answers.items():
+        if not seconds:
+            continue
+        rates[system] = [sum(map(num_tokens, part)) / s for part, s in zip(in_slices, seconds, strict=False)]
+        if limits:
+            flops = [sum(model_flops(size, b) for b in part) / s for part, s in zip(in_slices, seconds, strict=False)]
+            limit = limits["bf16"] if "bf16" in system else max(limits["fp32"], limits["fp32 through oneDNN"])
+            shares[system] = statistics.median(flops) / limit
     return {
+        "limit_side": side,
         "limits_flops_per_second": limits,
         "tokens_per_second": rates,
         "share_of_limit": shares,
-        "beside": sorted(others) or ["JoeyNMT: not measured, no --joeynmt"],
+        "beside": ["JoeyNMT: not measured, no --joeynmt"] if options.joeynmt is None else sorted(versions),
+        "failed": failed,
     }
 
 
 def report(size_name: str, figures: dict[str, Any]) -> str:
     """The markdown section of one size; adds the ratios to the figures."""
-    rates, shares = figures["tokens_per_second"], figures["share_of_limit"]
-    rows = [
-        [system, f"{statistics.median(r):,.0f}", f"{min(r):,.0f}", f"{max(r):,.0f}", f"{100 * shares[system]:.1f} %"]
-        for system, r in rates.items()
-    ]
+    rates, shares, failed = figures["tokens_per_second"], figures["share_of_limit"], figures["failed"]
+    rows = []
+    for system, r in rates.items():
+        share = f"{100 * shares[system]:.1f} %" if system in shares else ""
+        rows.append([system, f"{statistics.median(r):,.0f}", f"{min(r):,.0f}", f"{max(r):,.0f}", share])
     lines = [
         f"## {peers.describe(size_name, SIZES[size_name])}",
         "",
@@ -258,12 +284,14 @@ def report(size_name: str, figures: dict[str, Any]) -> str:
     ]
     figures["ratios"] = []
     for kind, names in (("as users run them", PEERS), ("with our allocator settings", PEERS_WITH_ALLOCATOR)):
-        for ratio in peers.ratios_to_fastest(rates, names):
+        for ratio in peers.ratios_to_fastest({name: r for name, r in rates.items() if name not in failed}, names):
             figures["ratios"].append({"peers": kind, **vars(ratio)})
             lines.append(f"- {ratio} the fastest peer, {kind}")
     limits = ", ".join(f"{name} {rate / 1e9:.0f}" for name, rate in figures["limits_flops_per_second"].items())
-    lines.append(f"- limit (matrix products of 2048 x 2048, GFLOP/s): {limits}; fp32 shares are of the faster route")
+    products = "matrix products of {0} x {0}, GFLOP/s".format(figures["limit_side"])
+    lines.append(f"- limit ({products}): {limits or 'unknown'}; fp32 shares are of the faster route")
     lines += [f"- {line}" for line in figures["beside"]]
+    lines += [f"- failed: {system}: {error}" for system, error in failed.items()]
     return "\n".join(lines)
 
 
@@ -277,6 +305,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--attention-dropout", type=float, default=DROPOUT,
                         help="of the peers; 0 lets them use PyTorch's fused attention (mtformer: 0)")  # fmt: skip
     options = parser.parse_args()
+    if options.joeynmt is not None and not options.joeynmt.is_file():
+        parser.error(f"--joeynmt {options.joeynmt}: no such file")
     if options.joeynmt is None:
         options.systems = [system for system in options.systems if system not in JOEYNMT]
     return options
@@ -290,23 +320,28 @@ def main() -> None:
     print("# Training speed, source + target tokens per second (padding not counted)\n", flush=True)
     for name, value in surroundings.items():
         print(f"- {name}: {value}")
+    options.systems = peers.without_bf16(options.systems)
+    failed = {}
     with tempfile.TemporaryDirectory() as folder:
-        batches = cut_batches(options.src, options.tgt, options.batch_tokens, options.batches)
+        batches = cut_batches(options.src, options.tgt, options.vocab_size, options.batch_tokens, options.batches)
         batches_file = Path(folder) / "batches.pt"
-        torch.save([vars(batch) for batch in batches], batches_file)
+        save_batches(batches, batches_file)
         padding = 1 - sum(map(num_tokens, batches)) / sum(b.src_BS.numel() + b.tgt_out_BT.numel() for b in batches)
         settings = (
             f"{len(batches)} batches of n x longest side <= {options.batch_tokens}, {100 * padding:.1f} % padding; "
-            f"{options.rounds} rounds of {options.steps} steps; vocabulary {VOCAB_SIZE}; dropout {DROPOUT}, "
+            f"{options.rounds} rounds of {options.steps} steps; vocabulary {options.vocab_size}; dropout {DROPOUT}, "
             f"attention dropout of the peers {options.attention_dropout}, of mtformer 0"
         )
         print(f"- settings: {settings}\n", flush=True)
         sizes = {}
         for size_name in options.sizes:
-            sizes[size_name] = measure(size_name, batches, str(batches_file), options)
+            sizes[size_name] = measure(size_name, batches, batches_file, options)
             print(report(size_name, sizes[size_name]) + "\n", flush=True)
-    if options.json:
-        options.json.write_text(json.dumps({**surroundings, "settings": settings, "sizes": sizes}, indent=2) + "\n")
+            failed |= {f"{size_name}, {system}": error for system, error in sizes[size_name]["failed"].items()}
+            if options.json:
+                result = {**surroundings, "settings": settings, "sizes": sizes}
+                options.json.write_text(json.dumps(result, indent=2) + "\n")
+    peers.exit_on_failures(failed)
 
 
 if __name__ == "__main__":

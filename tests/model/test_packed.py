@@ -115,3 +115,16 @@ def test_int8_that_pytorch_does_not_have_is_told(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delattr(torch, "quantize_per_channel")
     with pytest.raises(DeviceError, match="precision 'int8': this PyTorch cannot multiply in it; use bf16 or fp32"):
         pack(tiny_model().float(), "int8")
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_decoding_on_cuda_disables_cudnn_attention(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend that the device is there: the model is not moved."""
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    monkeypatch.setattr(Transformer, "to", lambda self, **_: self)
+    try:
+        torch.backends.cuda.enable_cudnn_sdp(True)
+        for_decoding(tiny_model().float(), torch.device(device), "bf16")
+        assert torch.backends.cuda.cudnn_sdp_enabled() == (device == "cpu")
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)

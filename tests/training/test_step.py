@@ -48,6 +48,12 @@ def test_the_same_seed_gives_the_same_weights_with_dropout() -> None:
     assert torch.equal(*results)
 
 
+def test_training_decides_on_cudnn_attention_by_the_device_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices: list[torch.device] = []
+    monkeypatch.setattr("mtformer.training.step.disable_cudnn_attention", devices.append)
+    assert [toy_step(toy_config()).device] == devices
+
+
 def test_clipping_bounds_what_the_optimizer_sees() -> None:
     step = toy_step(toy_config(clip_norm=0.01))
     seen = []

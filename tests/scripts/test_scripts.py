@@ -1,0 +1,218 @@
+"""The scripts that need no GPU, each at toy size."""
+
+import importlib
+import json
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from mtformer.cli.app import app
+from mtformer.data.batches import make_batch
+from mtformer.data.demo import write_demo
+from mtformer.data.mixture import Place
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+BENCH = SCRIPTS / "bench"
+LINES = {"train": 300, "dev": 10, "test": 10}
+Run = Callable[..., ModuleType]
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the first lines of the demo corpus."""
+    folder = tmp_path_factory.mktemp("corpus")
+    for name, path in write_demo(tmp_path_factory.mktemp("demo")).items():
+        lines = path.read_text(encoding="utf-8").splitlines()[: LINES[name.split(".")[0]]]
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def config(corpus: Path, tmp_path: Path) -> Path:
+    """A config that trains a toy model on the corpus."""
+    path = tmp_path / "toy.yaml"
+    sources = {name: f"{{src: {corpus}/{name}.en, tgt: {corpus}/{name}.de}}" for name in LINES}
+    path.write_text(
+        f"""
+data: {{src_lang: en, tgt_lang: de, train: [{sources["train"]}], dev: [{sources["dev"]}]}}
+tokenizer: {{vocab_size: 200}}
+model: {{d_model: 16, num_heads: 2, d_ff: 32, num_encoder_layers: 1, num_decoder_layers: 1}}
+training: {{device: cpu, batch_tokens: 512, max_steps: 4, log_every: 1, validate_every: 4}}
+""",
+        encoding="utf-8",
+    )
+    return path
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a script with arguments in this process; the processes that it starts are forked from a server.
+
+    The server has imported PyTorch and the peers once, which takes seconds in each process otherwise.
+    """
+    monkeypatch.syspath_prepend(str(BENCH))
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["train_speed", "decode_speed", "data_size", "transformers", "ctranslate2"])
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: context)
+
+    def main(name: str, *arguments: object) -> ModuleType:
+        module = importlib.import_module(name)
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
+        result = module.main()
+        assert not result, result
+        return module
+
+    return main
+
+
+def toy_options(corpus: Path) -> list[object]:
+    files = ["--src", corpus / "train.en", "--tgt", corpus / "train.de"]
+    return [*files, "--sizes", "toy", "--vocab-size", 200, "--rounds", 2, "--threads", 1]
+
+
+def test_train_speed(
+    run: Run, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JoeyNMT fails, because this interpreter has no such package; bf16 is left out, as on an older processor."""
+    monkeypatch.setattr(importlib.import_module("peers"), "pick_precision", lambda *_: "fp32")
+    systems = ["mtformer-fp32", "mtformer-bf16", "torch-fp32", "marian-fp32", "joeynmt-fp32"]
+    options = [*toy_options(corpus), "--systems", *systems, "--steps", 2, "--batches", 3, "--batch-tokens", 256]
+    file = tmp_path / "figures.json"
+    with pytest.raises(SystemExit) as ended:
+        run("train_speed", *options, "--joeynmt", sys.executable, "--json", file)
+    error = "ModuleNotFoundError: No module named 'joeynmt'"
+    assert ended.value.code == f"error: toy, joeynmt-fp32 failed: {error}"
+    figures = json.loads(file.read_text())["sizes"]["toy"]
+    assert {name: len(rates) for name, rates in figures["tokens_per_second"].items()} == {
+        "mtformer-fp32": 2, "torch-fp32": 2, "marian-fp32": 2
+    }  # fmt: skip
+    assert [ratio["ours"] for ratio in figures["ratios"]] == ["mtformer-fp32"]
+    printed = capsys.readouterr().out
+    assert "- left out, because this processor has no fast bf16: mtformer-bf16\n" in printed
+    assert f"- failed: joeynmt-fp32: {error}\n" in printed
+
+
+def test_batches_are_plain_data(run: Run, tmp_path: Path) -> None:
+    """JoeyNMT's interpreter lacks mtformer, and `weights_only=True` refuses its classes."""
+    import joeynmt_peer
+    import train_speed
+
+    batch = replace(make_batch([([4, 5, 1], [6]), ([7], [8, 9])]), end=Place(1, 2), pairs_of={"train": 2})
+    train_speed.save_batches([batch], tmp_path / "batches.pt")
+    (loaded,) = train_speed.load_batches(tmp_path / "batches.pt")
+    assert torch.equal(loaded.tgt_out_BT, batch.tgt_out_BT)
+    assert train_speed.num_tokens(loaded) == train_speed.num_tokens(batch)
+    ((src_BS, src_lengths_B, tgt_BT),) = joeynmt_peer.read_batches(str(tmp_path / "batches.pt"))
+    assert src_BS.tolist() == [[4, 5, 0, 3], [7, 3, 1, 1]]
+    assert src_lengths_B.tolist() == [4, 2]
+    assert tgt_BT.tolist() == [[2, 6, 3, 1], [2, 8, 9, 3]]
+
+
+def test_a_failing_worker_leaves_the_answers_of_the_others(run: Run) -> None:
+    import peers
+
+    def start(name: str, **options: object) -> Callable[[], peers.Worker]:
+        return lambda: peers.Worker(BUILDS[name], threads=1, **options)
+
+    answers, failed = peers.take_turns({name: start(name) for name in BUILDS}, [(2,), (0,), (1,)])
+    assert answers == {"works": ["2", "0", "1"], "fails later": [0.5], "cannot be built": [], "is killed": []}
+    assert failed == {
+        "fails later": "ZeroDivisionError: division by zero",
+        "cannot be built": "ValueError: no",
+        "is killed": "its process ended with exit code 3",
+    }
+
+
+def _works() -> Callable[[int], str]:
+    return str
+
+
+def _fails_later() -> Callable[[int], float]:
+    return lambda number: 1 / number
+
+
+def _cannot_be_built() -> Callable[[int], str]:
+    raise ValueError("no")
+
+
+def _is_killed() -> Callable[[int], str]:
+    os._exit(3)
+
+
+BUILDS = {
+    "works": _works, "fails later": _fails_later, "cannot be built": _cannot_be_built, "is killed": _is_killed
+}  # fmt: skip
+
+
+def test_decode_speed(run: Run, corpus: Path, tmp_path: Path) -> None:
+    systems = ["mtformer-fp32", "huggingface-fp32", "ctranslate2-int8"]
+    options = [*toy_options(corpus), "--systems", *systems, "--searches", "greedy"]
+    run("decode_speed", *options, "--text", corpus / "test.en", "--json", tmp_path / "figures.json")
+    figures = json.loads((tmp_path / "figures.json").read_text())["sizes"]["toy"]["greedy"]
+    assert {name: len(rates) for name, rates in figures["sentences_per_second"].items()} == dict.fromkeys(systems, 2)
+    assert [ratio["peer"] for ratio in figures["ratios"]] == systems[1:]
+
+
+def test_data_size(run: Run, corpus: Path, tmp_path: Path) -> None:
+    files = ["--src", corpus / "train.en", "--tgt", corpus / "train.de"]
+    sizes = ["--pairs", 400, "--batches", 5, "--vocab-size", 200]
+    module = run("data_size", *files, *sizes, "--folder", tmp_path / "work")
+    lines = [json.loads(line) for line in (tmp_path / "work" / "data_size.jsonl").read_text().splitlines()]
+    assert [line["what"] for line in lines] == [
+        "preparing without filters", "preparing with the default filters", "start", "resume in mid-epoch"
+    ]  # fmt: skip
+    with pytest.raises(RuntimeError, match=r"^loading: .*Error: .*nowhere"):  # it waited forever
+        module.in_process(module.loading, str(tmp_path / "nowhere"), False, 1)
+
+
+def test_data_speed(run: Run, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = ["--src", corpus / "train.en", "--tgt", corpus / "train.de"]
+    sizes = ["--pairs", 300, "--repeats", 1, "--vocab-size", 200, "--epochs", 1, "--batch-tokens", 512]
+    run("data_speed", *files, *sizes)
+    assert "epoch 0: " in capsys.readouterr().out
+
+
+def test_kftt_lengths(run: Run, corpus: Path, tmp_path: Path) -> None:
+    run("kftt_lengths", corpus / "train.en", corpus / "train.de", "--vocab-size", 600, "--out", tmp_path / "out.json")
+    batches = json.loads((tmp_path / "out.json").read_text())["batches"]
+    assert len(batches) == 16
+    assert 250 < sum(count for _, _, count in batches[0]) <= 300
+
+
+def test_precision(run: Run, config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs are started in this process; the last one is said to fail."""
+    import precision
+
+    def start(command: list[str], check: bool) -> None:
+        assert command[:3] == [sys.executable, "-m", "mtformer"]
+        assert CliRunner().invoke(app, command[3:]).exit_code == 0
+        if "training.seed=1001" in command:
+            raise precision.subprocess.CalledProcessError(1, command)
+
+    monkeypatch.setattr(precision.subprocess, "run", start)
+    with pytest.raises(SystemExit) as ended:
+        run("precision", config, "--steps", 2, "--window", 1)
+    assert ended.value.code == "error: fp32, other seed failed: mtformer train ended with exit code 1"
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "| step | fp32 | bf16 | bf16 - fp32 |"
+    assert [line.split("|")[1].strip() for line in printed[2:4]] == ["1", "2"]
+    assert printed[-1].startswith("mean absolute difference, bf16 - fp32: 0.")
+
+
+def test_parity_ctranslate2(
+    run: Run, config: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = CliRunner().invoke(app, ["train", str(config), "--run-dir", str(tmp_path / "run")])
+    assert result.exit_code == 0, result.stderr
+    run("parity_ctranslate2", tmp_path / "run", corpus / "test.en", "--beam-size", 2)
+    assert "equal lines: 10 of 10" in capsys.readouterr().out

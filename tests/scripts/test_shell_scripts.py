@@ -1,0 +1,150 @@
+"""The shell scripts: they parse, say how they are used, and call the right commands; no environment is installed."""
+
+import gzip
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mtformer.data.demo import write_demo
+from mtformer.rundir import RunDir
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SCRIPTS = sorted((REPOSITORY / "scripts").rglob("*.sh"))
+RECORD = '#!/bin/sh\nprintf "%s\\n" "$*" >>"$CALLS"\n[ -t 0 ] || cat\n'
+"""Notes how it is called, and repeats its input."""
+
+
+def bash(folder: Path, *arguments: object, **environment: object) -> subprocess.CompletedProcess[str]:
+    """Run Bash in a folder, without a terminal."""
+    variables = {**os.environ, **{name: str(value) for name, value in environment.items()}}
+    command = ["bash", *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=folder, env=variables, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+    )
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A copy of the files that the scripts read."""
+    folder = tmp_path / "repository"
+    shutil.copytree(REPOSITORY / "scripts", folder / "scripts", ignore=shutil.ignore_patterns("bench", "__pycache__"))
+    shutil.copytree(REPOSITORY / "configs", folder / "configs")
+    for name in ("pyproject.toml", "constraints.txt"):
+        shutil.copy(REPOSITORY / name, folder / name)
+    return folder
+
+
+def prepare(repository: Path, environment: str, package: str, **programs: str) -> None:
+    """Make an environment that `make_environment` takes for its own and up to date."""
+    binaries = repository / environment / "bin"
+    binaries.mkdir(parents=True)
+    for name, text in programs.items():
+        (binaries / name).write_text(text)
+        (binaries / name).chmod(0o755)
+    checksum = bash(repository, "-c", "cat pyproject.toml constraints.txt | cksum").stdout.strip()
+    stamp = repository / environment / "mtformer-environment"
+    stamp.write_text(f"{package} {repository} {checksum}\n")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_it_parses(script: Path) -> None:
+    done = bash(REPOSITORY, "-n", script)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("multi30k.sh",), ("multi30k.sh", "nowhere"), ("studies.sh",), ("studies.sh", "/")]
+)
+def test_usage(arguments: tuple[str, ...], repository: Path) -> None:
+    """A folder that exists is accepted; what is wrong then is the environment, which the script has not made."""
+    (repository / ".venv").mkdir()
+    done = bash(repository, f"scripts/{arguments[0]}", *arguments[1:])
+    if arguments[-1] == "/":
+        assert done.returncode == 1
+        assert done.stderr == "error: .venv is there and was not made by this script; move it away and run this again\n"
+    else:
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"usage: bash scripts/{arguments[0]} FOLDER ")
+
+
+def test_gpu_sh_needs_its_packages(tmp_path: Path) -> None:
+    done = bash(REPOSITORY, "scripts/bench/gpu.sh", tmp_path / "nowhere", OUT=tmp_path / "out")
+    assert done.returncode == 2
+    assert "nowhere: No such file or directory" in done.stderr
+
+
+def test_environment_sh_looks_for_a_python(repository: Path) -> None:
+    done = bash(repository, "-c", "source scripts/environment.sh; find_python", PYTHON="/bin/false")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: no Python from 3.10 to 3.13 that has its venv module, tried: /bin/false;")
+
+
+def test_multi30k_sh_trains(repository: Path, tmp_path: Path) -> None:
+    """Two steps of a toy model, on files plain and compressed."""
+    python = f'#!/bin/sh\nPYTHONPATH="{REPOSITORY}" exec "{sys.executable}" '
+    prepare(repository, ".venv", ".", python=f'{python}"$@"\n', mtformer=f'{python}-m mtformer "$@"\n')
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for name, path in write_demo(tmp_path / "demo").items():
+        part, side = name.split(".")
+        text = "".join(path.read_text(encoding="utf-8").splitlines(keepends=True)[: 300 if part == "train" else 5])
+        if part == "train":
+            (corpus / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
+        else:
+            (corpus / f"{ {'dev': 'val', 'test': 'test_2016_flickr'}[part] }.{side}").write_text(text, encoding="utf-8")
+    toy = ["tokenizer.vocab_size=200", "model.d_model=16", "model.num_encoder_layers=1", "model.num_decoder_layers=1",
+           "training.device=cpu", "training.batch_tokens=512", "training.max_steps=2", "training.validate_every=2",
+           "decoding.max_length_ratio=0.1"]  # fmt: skip
+    options = ["configs/multi30k_en_de_tiny.yaml", "--run-dir", tmp_path / "run", *toy]
+    done = bash(repository, "scripts/multi30k.sh", corpus, *options)
+    assert done.returncode == 0, done.stderr
+    assert RunDir(tmp_path / "run").steps() == [2]
+    assert "test_2016_flickr" in done.stdout
+
+
+def test_quickstart_sh_starts_and_resumes(repository: Path, tmp_path: Path) -> None:
+    prepare(repository, ".venv", ".", python="#!/bin/sh\n", mtformer=RECORD)
+    calls = tmp_path / "calls"
+
+    def called(*arguments: str) -> list[str]:
+        calls.unlink(missing_ok=True)
+        done = bash(repository, "scripts/quickstart.sh", *arguments, CALLS=calls)
+        assert done.returncode == 0, done.stderr
+        assert "Yesterday the old woman bought a red lamp for her brother.\n    Yesterday the old woman" in done.stdout
+        return calls.read_text().splitlines()
+
+    train = "train configs/demo.yaml --run-dir runs/demo"
+    assert called() == ["data demo demo", train, "eval runs/demo", "translate runs/demo"]
+    (repository / "runs" / "demo").mkdir(parents=True)
+    assert called()[1] == f"{train} --overwrite"
+    (repository / "runs" / "demo" / "checkpoints" / "step-1").mkdir(parents=True)
+    assert called()[1] == f"{train} --resume"
+    assert called("training.max_steps=2")[1] == f"{train} training.max_steps=2"
+
+
+def test_studies_sh(repository: Path, tmp_path: Path) -> None:
+    prepare(repository, ".venv", ".[report]", python="#!/bin/sh\n", mtformer=RECORD)
+    for run in ("a", "b"):
+        (repository / "runs" / "studies" / "norm" / run).mkdir(parents=True)
+    done = bash(repository, "scripts/studies.sh", tmp_path, "norm", CALLS=tmp_path / "calls")
+    assert done.returncode == 0, done.stderr
+    sweep, compare, report = (tmp_path / "calls").read_text().splitlines()
+    assert sweep.startswith("sweep configs/studies/norm.yaml --jobs 2 --resume data.train=[{src: ")
+    assert compare == "compare runs/studies/norm/a/ runs/studies/norm/b/ --sentences 0"
+    assert report == "report runs/studies/norm/a/ runs/studies/norm/b/ --out runs/studies/norm.html"
+    assert (repository / "runs" / "studies" / "norm.txt").is_file()
+
+
+def test_test_sh(repository: Path, tmp_path: Path) -> None:
+    prepare(repository, ".venv-test", ".[test]", python='#!/bin/sh\n[ "$1" = -c ] || printf "%s\\n" "$*" >>"$CALLS"\n')
+    done = bash(repository, "scripts/test.sh", "-k", "beam", CALLS=tmp_path / "calls")
+    assert done.returncode == 0, done.stderr
+    *lint, tests = (tmp_path / "calls").read_text().splitlines()
+    folders = "mtformer tests scripts"
+    assert lint == [f"-m ruff check {folders}", f"-m ruff format --check {folders}", "-m mypy"]
+    assert tests.startswith("-m pytest --numprocesses auto ")
+    assert tests.endswith(" -k beam")
