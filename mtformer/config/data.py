@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from mtformer.config.section import Count, Fraction, Positive, Section, Share, TagPiece, TestName
+from mtformer.config.section import Count, Fraction, Key, Positive, Section, Share, TagPiece, TestName
 
 
 class _Source(Section):
@@ -19,16 +19,16 @@ class _Source(Section):
 class TextFiles(_Source):
     """Two parallel text files, one sentence a line; `.gz`, `.xz` and `.zst` are read as they are."""
 
-    src: str
+    src: Annotated[str, Key(path="file")]
     """File of source sentences."""
-    tgt: str
+    tgt: Annotated[str, Key(path="file")]
     """File of target sentences, as many lines as `src`."""
 
 
 class TsvFile(_Source):
     """One tab-separated file."""
 
-    tsv: str
+    tsv: Annotated[str, Key(path="file")]
     """The file; `.gz`, `.xz` and `.zst` are read as they are."""
     src_column: Positive = 1
     """Column of the source sentence, counted from 1 as `cut -f` does."""
@@ -39,7 +39,7 @@ class TsvFile(_Source):
 class JsonlFile(_Source):
     """One JSON object a line."""
 
-    jsonl: str
+    jsonl: Annotated[str, Key(path="file")]
     """The file; `.gz`, `.xz` and `.zst` are read as they are."""
     src_field: str | None = None
     """Field of the source, dots for nesting; default `translation.LANG`, else `LANG`."""
@@ -50,7 +50,7 @@ class JsonlFile(_Source):
 class HubDataset(_Source):
     """A Hugging Face data set: a name on the hub or a local folder."""
 
-    dataset: str
+    dataset: Annotated[str, Key(path="folder or name")]
     """What `datasets.load_dataset` takes as `path`."""
     name: str | None = None
     """The data set's configuration."""
@@ -86,6 +86,8 @@ Source = Annotated[
 
 class FilterConfig(Section):
     """What is left out of the training data; dev and test are never filtered."""
+
+    on_resume = "same"
 
     max_tokens: Positive = 256
     """Longest side in tokens, eos not counted; a longer pair is left out."""
@@ -125,6 +127,8 @@ class FilterConfig(Section):
 
 class CheckConfig(Section):
     """What `mtformer data check` calls a mistake, besides files of unequal length and `filters.max_filtered_share`."""
+
+    on_resume = "same"
 
     max_invalid_lines: Count = 0
     """Most lines of a set that are not UTF-8, lack a column or are broken JSON; training refuses such files."""
@@ -191,11 +195,11 @@ class NoiseConfig(Section):
 class DataConfig(Section):
     """The corpora."""
 
-    src_lang: str
+    src_lang: Annotated[str, Key(on_resume="refuse")]
     """Code of the source language (en, ja, ...)."""
-    tgt_lang: str
+    tgt_lang: Annotated[str, Key(on_resume="refuse")]
     """Code of the target language."""
-    train: list[Source] = []
+    train: Annotated[list[Source], Key(on_resume="same")] = []
     """Training sources, joined in this order."""
     corpora: dict[TestName, CorpusConfig] = {}
     """More training data, by name, each with its own weight."""
@@ -205,17 +209,17 @@ class DataConfig(Section):
     """Use all data from target to source too, dev and test sets included (joint vocabulary, `language_tags`)."""
     tgt_langs: list[str] = []
     """More target languages of the model than its data show (a bundle names no data)."""
-    language_tags: Literal["none", "source", "target"] = "none"
+    language_tags: Annotated[Literal["none", "source", "target"], Key(on_resume="refuse")] = "none"
     """How a model of several target languages is told which: `<2de>` before the source, or in the place of bos."""
-    dev: list[Source] = []
+    dev: Annotated[list[Source], Key(on_resume="same")] = []
     """Sources that validation runs on."""
-    test: dict[TestName, Source] = {}
+    test: Annotated[dict[TestName, Source], Key(on_resume="same")] = {}
     """Test sets by name."""
     filters: FilterConfig = FilterConfig()
     """What is left out of the training data."""
     check: CheckConfig = CheckConfig()
     """Limits of `mtformer data check`."""
-    cache_dir: str | None = None
+    cache_dir: Annotated[str | None, Key(on_resume="same", path="file", has_effect=False)] = None
     """Where tokenised corpora lie; default `~/.cache/mtformer`, or `MTFORMER_CACHE`."""
     noise: NoiseConfig = NoiseConfig()
     """Noise in training."""
@@ -223,7 +227,7 @@ class DataConfig(Section):
     """Read and tokenise training data while training, instead of preparing it: for what is larger than the disk."""
     stream_buffer: Positive = 100_000
     """With `streaming`: so many pairs are read and shuffled together; an epoch is one such buffer."""
-    num_workers: Positive | None = None
+    num_workers: Annotated[Positive | None, Key(on_resume="same", has_effect=False)] = None
     """Processes that tokenise; default: the cores there are."""
 
     @property

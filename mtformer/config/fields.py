@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -12,11 +13,12 @@ from pydantic.fields import FieldInfo
 
 from mtformer.config.data import HubDataset, JsonlFile, TextFiles, TsvFile
 from mtformer.config.schema import Config
-from mtformer.config.section import Section
+from mtformer.config.section import Key, OnResume, Section, key_of
 from mtformer.config.yaml_text import KeyPath, dotted
 
 SOURCES: dict[str, type[Section]] = {"src": TextFiles, "tsv": TsvFile, "jsonl": JsonlFile, "dataset": HubDataset}
 """Kinds of sources by the key that tells them apart."""
+DEFAULT_ON_RESUME: OnResume = "warn"
 
 
 @cache
@@ -51,6 +53,20 @@ def child(annotation: Any, key: str | int) -> Any:
     if get_origin(annotation) is tuple and isinstance(key, int):
         return arguments[key] if 0 <= key < len(arguments) else None
     return arguments[1] if get_origin(annotation) is dict else None
+
+
+def key_metadata(path: str) -> Key:
+    """Return what is known of a dotted key of the config, with `on_resume` resolved; a default for an unknown key."""
+    annotation: Any = Config
+    key, on_resume = Key(), DEFAULT_ON_RESUME
+    for name in path.split("."):
+        kinds = SOURCES.values() if is_source(annotation) else [plain(annotation)]
+        section = next((kind for kind in kinds if is_section(kind) and name in kind.model_fields), None)
+        key = Key() if section is None else key_of(section, name)
+        annotation = child(section or annotation, int(name) if section is None and name.isdecimal() else name)
+        inherited = plain(annotation).on_resume if is_section(plain(annotation)) else None
+        on_resume = key.on_resume or inherited or on_resume
+    return replace(key, on_resume=on_resume)
 
 
 def parse_location(location: KeyPath) -> tuple[KeyPath, Any]:

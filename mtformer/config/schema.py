@@ -8,15 +8,17 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from mtformer.config.data import DataConfig
-from mtformer.config.section import Count, Fraction, Pair, Positive, Section
+from mtformer.config.section import Count, Fraction, Key, Pair, Positive, Section, key_of
 
 
 class TokenizerConfig(Section):
     """SentencePiece. Special ids are always pad 0, unk 1, bos 2, eos 3."""
 
-    src_model: str | None = None
+    on_resume = "refuse"
+
+    src_model: Annotated[str | None, Key(path="file")] = None
     """An existing model to use instead of training one (when joint: for both sides)."""
-    tgt_model: str | None = None
+    tgt_model: Annotated[str | None, Key(path="file")] = None
     """An existing target model, for separate vocabularies."""
     model_type: Literal["unigram", "bpe"] = "unigram"
     """How SentencePiece makes pieces."""
@@ -35,7 +37,7 @@ class TokenizerConfig(Section):
     train_sentences: Positive = 2_000_000
     """The tokenizer is trained on at most so many lines of both languages together, sampled evenly; a million lines of
     languages without spaces take 10 minutes and 3 GB of memory."""
-    sampling_alpha: Fraction = 0.0
+    sampling_alpha: Annotated[Fraction, Key(on_resume="warn")] = 0.0
     """Subword sampling in training. 0: off. unigram: smoothing of the sampling (0.1 to 0.5);
     bpe: the share of merges dropped (BPE-dropout, 0.1)."""
 
@@ -49,6 +51,8 @@ class TokenizerConfig(Section):
 class ModelConfig(Section):
     """The Transformer of "Attention Is All You Need"; the defaults are its base model, pre-norm."""
 
+    on_resume = "refuse"
+
     d_model: Positive = 512
     """Width of embeddings and layers."""
     num_heads: Positive = 8
@@ -61,11 +65,11 @@ class ModelConfig(Section):
     """Layers on the source side."""
     num_decoder_layers: Positive = 6
     """Layers on the target side."""
-    dropout: Fraction = 0.1
+    dropout: Annotated[Fraction, Key(on_resume="warn")] = 0.1
     """On the embeddings and on each sub-layer's output."""
-    attention_dropout: Fraction = 0.0
+    attention_dropout: Annotated[Fraction, Key(on_resume="warn")] = 0.0
     """On attention weights; fused kernels want 0."""
-    activation_dropout: Fraction = 0.0
+    activation_dropout: Annotated[Fraction, Key(on_resume="warn")] = 0.0
     """Inside the feed-forward layer, after its activation."""
     norm_position: Literal["pre", "post"] = "pre"
     """pre: before each sub-layer, and once at the end; post: after it, as in the paper."""
@@ -100,12 +104,12 @@ class TrainingConfig(Section):
 
     seed: Count = 1
     """Of the initial weights, dropout, subword sampling and the order of the data."""
-    init_from: str | None = None
+    init_from: Annotated[str | None, Key(on_resume="refuse", path="file")] = None
     """A run or bundle whose weights (those that `translate` takes by default) and tokenizer this run begins with,
     instead of new ones. Its model must have the same shape: let the config extend that run's config.yaml."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], Key(on_resume="same")] = "auto"
     """auto: CUDA when there is one."""
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], Key(on_resume="same")] = "auto"
     """auto: bf16 where the hardware multiplies it, else fp32. fp16 (CUDA only) uses a gradient scaler."""
     deterministic: bool = False
     """On CUDA take only kernels that give the same bits every time, some of them slower; on a CPU all do."""
@@ -118,11 +122,11 @@ class TrainingConfig(Section):
     """A micro-batch of n pairs has n x (longest side, in tokens) up to this."""
     accumulation_steps: Positive = 1
     """Micro-batches to one optimizer step, of each process."""
-    max_steps: Positive = 100_000
+    max_steps: Annotated[Positive, Key(on_resume="same")] = 100_000
     """Optimizer steps in all."""
-    max_epochs: Positive | None = None
+    max_epochs: Annotated[Positive | None, Key(on_resume="same")] = None
     """Stop after so many passes over the data, if that comes first."""
-    optimizer: Literal["adam", "adamw"] = "adam"
+    optimizer: Annotated[Literal["adam", "adamw"], Key(on_resume="refuse")] = "adam"
     """adamw: the weight decay is not part of the gradient."""
     learning_rate: Annotated[float, Field(gt=0.0)] = 7e-4
     """The peak; with `noam` the factor in the paper's formula (the paper: 1.0)."""
@@ -140,31 +144,31 @@ class TrainingConfig(Section):
     """Largest gradient norm; 0: no clipping."""
     label_smoothing: Fraction = 0.1
     """Share of the target probability that is spread over all other pieces."""
-    log_every: Positive = 50
+    log_every: Annotated[Positive, Key(on_resume="same")] = 50
     """Steps from one log line to the next."""
-    validate_every: Positive = 1000
+    validate_every: Annotated[Positive, Key(on_resume="same")] = 1000
     """Steps from one validation, and checkpoint, to the next."""
-    best_metric: str = "bleu"
+    best_metric: Annotated[str, Key(on_resume="same")] = "bleu"
     """The dev metric that chooses the best checkpoint and stops early: loss, perplexity, bleu, chrf."""
-    patience: Positive | None = None
+    patience: Annotated[Positive | None, Key(on_resume="same")] = None
     """Stop after so many validations without a better `best_metric`; null: never."""
-    keep_last: Positive = 5
+    keep_last: Annotated[Positive, Key(on_resume="same")] = 5
     """The newest checkpoints kept."""
-    keep_best: Positive = 1
+    keep_best: Annotated[Positive, Key(on_resume="same")] = 1
     """The best checkpoints kept."""
-    ema_decay: Fraction = 0.0
+    ema_decay: Annotated[Fraction, Key(on_resume="same")] = 0.0
     """Validate and keep exponential moving averages of the weights with this decay per step (such as 0.999); 0: the
     weights themselves."""
-    average_last: Count = 0
+    average_last: Annotated[Count, Key(on_resume="same")] = 0
     """Number of newest checkpoints whose weights are averaged at the end and validated; 0: none. Commands use the
     better of the average and the best checkpoint by `best_metric`."""
-    sample_sentences: Count = 3
+    sample_sentences: Annotated[Count, Key(on_resume="same")] = 3
     """Dev sentences whose translations are logged, and kept in samples.jsonl, at each validation."""
-    tensorboard: bool = False
+    tensorboard: Annotated[bool, Key(on_resume="same", has_effect=False)] = False
     """Write TensorBoard events too (extra `tensorboard`)."""
-    report: bool = False
+    report: Annotated[bool, Key(on_resume="same", has_effect=False)] = False
     """At the end write RUN/report.html, as `mtformer report` does (extra `report`)."""
-    wandb: str | None = None
+    wandb: Annotated[str | None, Key(on_resume="same", has_effect=False)] = None
     """Send the figures to this project of Weights & Biases too (extra `wandb`); WANDB_MODE=offline keeps them here."""
 
     @model_validator(mode="after")
@@ -187,15 +191,17 @@ Stopping = Literal["ended", "estimate", "certain"]
 class DecodingConfig(Section):
     """Search, for `translate`, `eval` and validation."""
 
+    on_resume = "same"
+
     beam_size: Positive = 5
     """1: greedy."""
-    n_best: Positive = 1
+    n_best: Annotated[Positive, Key(in_validation=False)] = 1
     """Translations given for each source: the best of the beam, or so many samples."""
     length_penalty: Annotated[float, Field(ge=0.0)] = 1.0
     """alpha in score = log-probability / length^alpha."""
-    coverage_penalty: Annotated[float, Field(ge=0.0)] = 0.0
+    coverage_penalty: Annotated[float, Field(ge=0.0), Key(in_validation=False)] = 0.0
     """beta: what has ended is ranked by score + beta x the sum, over source tokens, of log(min(1, its attention))."""
-    early_stopping: Stopping = "ended"
+    early_stopping: Annotated[Stopping, Key(in_validation=False)] = "ended"
     """Done when `beam_size` hypotheses have ended; estimate: and none alive is better; certain: nor could be."""
     max_length_ratio: Annotated[float, Field(gt=0.0)] = 2.0
     """A translation has at most this many times the source's tokens, plus 10."""
@@ -209,36 +215,35 @@ class DecodingConfig(Section):
     """No sequence of so many tokens comes twice in a translation; 0: it may."""
     repetition_penalty: Annotated[float, Field(ge=1.0)] = 1.0
     """Log-probabilities of tokens that were there already are multiplied by this while searching; 1: no penalty."""
-    beam_groups: Positive = 1
+    beam_groups: Annotated[Positive, Key(in_validation=False)] = 1
     """Diverse beam search: groups that the beam is cut into, each kept from the tokens that those before it took."""
-    diversity_penalty: Annotated[float, Field(ge=0.0)] = 0.0
+    diversity_penalty: Annotated[float, Field(ge=0.0), Key(in_validation=False)] = 0.0
     """With `beam_groups`: what a token loses for each beam of an earlier group that takes it at this step."""
-    sampling: bool = False
+    sampling: Annotated[bool, Key(in_validation=False)] = False
     """Draw translations at random instead of searching for the best."""
-    temperature: Annotated[float, Field(gt=0.0)] = 1.0
+    temperature: Annotated[float, Field(gt=0.0), Key(in_validation=False)] = 1.0
     """With `sampling`: below 1 probable tokens gain, above 1 they lose."""
-    top_k: Count = 0
+    top_k: Annotated[Count, Key(in_validation=False)] = 0
     """With `sampling`: draw from the k most probable tokens only; 0: from all."""
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    top_p: Annotated[float, Field(gt=0.0, le=1.0), Key(in_validation=False)] = 1.0
     """With `sampling`: draw from the fewest tokens that have this probability together (nucleus)."""
-    seed: Count = 1
+    seed: Annotated[Count, Key(in_validation=False)] = 1
     """Of the samples: one seed, one result, whatever the batches."""
-    mbr_samples: Count = 0
+    mbr_samples: Annotated[Count, Key(in_validation=False)] = 0
     """Draw so many samples and give the one most like the others (minimum Bayes risk); 0: no."""
-    mbr_metric: Literal["chrf", "bleu"] = "chrf"
+    mbr_metric: Annotated[Literal["chrf", "bleu"], Key(in_validation=False)] = "chrf"
     """With `mbr_samples`: what "like" is measured by."""
     replace_unknowns: bool = False
     """Put the source word with the most attention where the model wrote an unknown piece."""
-    batch_tokens: Positive = 8192
+    batch_tokens: Annotated[Positive, Key(has_effect=False)] = 8192
     """A batch of n sentences has n x beam_size x (longest source, in tokens) up to this."""
     validation_beam_size: Positive = 1
     """Beam size when dev is decoded in training."""
 
     def for_validation(self) -> "DecodingConfig":
-        """The section as validation in training uses it: `validation_beam_size`, one translation, nothing drawn."""
-        plain = {"n_best", "early_stopping", "beam_groups", "diversity_penalty", "sampling", "temperature", "top_k"}
-        kept = self.model_dump(exclude=plain | {"top_p", "seed", "mbr_samples", "mbr_metric", "coverage_penalty"})
-        return DecodingConfig.model_validate({**kept, "beam_size": self.validation_beam_size})
+        """Return the section that validation in training uses: `validation_beam_size`, one translation, no sampling."""
+        kept = {key for key in type(self).model_fields if key_of(DecodingConfig, key).in_validation}
+        return DecodingConfig.model_validate({**self.model_dump(include=kept), "beam_size": self.validation_beam_size})
 
     @property
     def draws(self) -> bool:
@@ -279,6 +284,8 @@ class DecodingConfig(Section):
 
 class EvaluationConfig(Section):
     """sacreBLEU's settings, on detokenised text."""
+
+    on_resume = "same"
 
     bleu_tokenizer: Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores200", "none"] = "auto"
     """sacreBLEU's tokenizer for BLEU. auto: by target language, zh for Chinese, ja-mecab for Japanese (extra `ja`),

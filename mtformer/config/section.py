@@ -1,7 +1,8 @@
 """What all sections of the config are made of."""
 
 import re
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -27,7 +28,36 @@ TestName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
 """A set's name is a folder of the run and a part of dotted keys: letters, digits, `_` and `-`."""
 
 
+OnResume = Literal["refuse", "warn", "same"]
+"""What a changed value means to a resumed run. refuse: the saved weights or optimizer state depend on it; warn: the run
+continues, but not as one that never stopped; same: each step stays as it is."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """What is known of a key besides its type, range, default and help text, as metadata of its annotation.
+
+    Args:
+        on_resume: None: as the section says.
+        path: the value is a path; `folder or name`: a path if such a folder exists, else a name.
+        has_effect: the value has an effect on the result of a run.
+        in_validation: a `decoding` key that also applies when dev is decoded in training.
+    """
+
+    on_resume: OnResume | None = None
+    path: Literal["file", "folder or name"] | None = None
+    has_effect: bool = True
+    in_validation: bool = True
+
+
 class Section(BaseModel):
     """A frozen group of keys; an unknown key is an error."""
 
+    on_resume: ClassVar[OnResume | None] = None
+    """Default for the keys of this section; None: as the key that holds the section."""
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+def key_of(section: type[Section], name: str) -> Key:
+    """Return the metadata of a key of a section."""
+    return next((one for one in section.model_fields[name].metadata if isinstance(one, Key)), Key())

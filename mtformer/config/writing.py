@@ -2,12 +2,13 @@
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from mtformer.config.data import JsonlFile, Source, TextFiles, TsvFile
 from mtformer.config.schema import Config
-from mtformer.config.section import Section
+from mtformer.config.section import Section, key_of
 from mtformer.config.yaml_text import KeyPath, dotted, read_yaml, write_yaml
+
+SectionT = TypeVar("SectionT", bound=Section)
 
 
 def dump_config(config: Config) -> str:
@@ -23,47 +24,38 @@ def value_lines(text: str) -> dict[str, int]:
 
 
 def resolve_paths(config: Config) -> Config:
-    """The config with absolute local paths, so that it holds in any working directory.
-
-    A data set that is no existing folder is a name on the hub and stays as it is.
-    """
-    data, tokenizer, training = config.data, config.tokenizer, config.training
-    absolute_data = {
-        "train": [_absolute_source(source) for source in data.train],
-        "corpora": {
-            name: corpus.model_copy(update={"sources": [_absolute_source(source) for source in corpus.sources]})
-            for name, corpus in data.corpora.items()
-        },
-        "dev": [_absolute_source(source) for source in data.dev],
-        "test": {name: _absolute_source(source) for name, source in data.test.items()},
-        "cache_dir": data.cache_dir and _absolute(data.cache_dir),
-    }
-    absolute_tokenizer = {
-        "src_model": tokenizer.src_model and _absolute(tokenizer.src_model),
-        "tgt_model": tokenizer.tgt_model and _absolute(tokenizer.tgt_model),
-    }
-    return config.model_copy(
-        update={
-            "data": data.model_copy(update=absolute_data),
-            "tokenizer": tokenizer.model_copy(update=absolute_tokenizer),
-            "training": training.model_copy(update={"init_from": training.init_from and _absolute(training.init_from)}),
-        }
-    )
+    """Return the config with absolute local paths, so that it holds in any working directory."""
+    return _with_absolute_paths(config)
 
 
-def _absolute(path: str) -> str:
-    return os.path.abspath(os.path.expanduser(path))
+def _with_absolute_paths(section: SectionT) -> SectionT:
+    changes: dict[str, Any] = {}
+    for name in type(section).model_fields:
+        value, path = getattr(section, name), key_of(type(section), name).path
+        if isinstance(value, Section):
+            changes[name] = _with_absolute_paths(value)
+        elif isinstance(value, list) and _holds_sections(value):
+            changes[name] = [_with_absolute_paths(item) for item in value]
+        elif isinstance(value, dict) and _holds_sections(value):
+            changes[name] = {key: _with_absolute_paths(item) for key, item in value.items()}
+        elif value is not None and path is not None:
+            is_path = path == "file" or Path(value).expanduser().is_dir()
+            changes[name] = os.path.abspath(os.path.expanduser(value)) if is_path else value
+    return section.model_copy(update=changes)
 
 
-def _absolute_source(source: Source) -> Source:
-    if isinstance(source, TextFiles):
-        return source.model_copy(update={"src": _absolute(source.src), "tgt": _absolute(source.tgt)})
-    if isinstance(source, TsvFile):
-        return source.model_copy(update={"tsv": _absolute(source.tsv)})
-    if isinstance(source, JsonlFile):
-        return source.model_copy(update={"jsonl": _absolute(source.jsonl)})
-    is_folder = Path(source.dataset).expanduser().is_dir()
-    return source.model_copy(update={"dataset": _absolute(source.dataset)}) if is_folder else source
+def without_files(section: SectionT) -> SectionT:
+    """Return the section without paths, sources and corpora: what is left holds on any machine."""
+    changes: dict[str, Any] = {}
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            changes[name] = without_files(value)
+        elif isinstance(value, dict | list) and _holds_sections(value):
+            changes[name] = type(value)()
+        elif key_of(type(section), name).path is not None:
+            changes[name] = None
+    return section.model_copy(update=changes)
 
 
 def leaves(section: Section, prefix: KeyPath = ()) -> dict[KeyPath, Any]:

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mtformer import __version__
 from mtformer.config.schema import DecodingConfig, EvaluationConfig
+from mtformer.config.section import key_of
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
 from mtformer.evaluation.scores import Score
@@ -29,8 +30,6 @@ from mtformer.rundir import HYPOTHESES, SCORES, SOURCES, RunDir, file_sha256, re
 
 FORMAT = 2
 """Of the card; cards of version 0.1.0 say nothing of it, and nothing of their data."""
-NO_EFFECT = frozenset(("batch_tokens",))
-"""Keys of the `decoding` section that do not change the translations."""
 
 
 class _Part(BaseModel):
@@ -208,7 +207,7 @@ def differences(a: ScoreCard, b: ScoreCard) -> list[str]:
         for score, other in pairs
         if _settings(score.signature) != _settings(other.signature)
     ]
-    found += [text for key, text in _decoding(a, b).items() if key not in NO_EFFECT]
+    found += [text for key, text in _decoding(a, b).items() if key_of(DecodingConfig, key).has_effect]
     return [*found, f"precision {a.dtype} and {b.dtype}"] if a.dtype != b.dtype else found
 
 
@@ -217,7 +216,7 @@ def notes(a: ScoreCard, b: ScoreCard) -> list[str]:
     sides: list[tuple[str, str | None, str | None]] = [("device", a.device, b.device)]
     sides += [(name, a.versions.get(name), b.versions.get(name)) for name in sorted({*a.versions, *b.versions})]
     found = [f"{name} {before} and {after}" for name, before, after in sides if before != after]
-    return [*(text for key, text in _decoding(a, b).items() if key in NO_EFFECT), *found]
+    return [*(text for key, text in _decoding(a, b).items() if not key_of(DecodingConfig, key).has_effect), *found]
 
 
 def _decoding(a: ScoreCard, b: ScoreCard) -> dict[str, str]:
@@ -225,9 +224,7 @@ def _decoding(a: ScoreCard, b: ScoreCard) -> dict[str, str]:
     default = DecodingConfig().model_dump()
     one, other = default | a.decoding, default | b.decoding
     return {
-        key: f"decoding.{key} {one.get(key)} and {other.get(key)}"
-        for key in one | other
-        if one.get(key) != other.get(key)
+        key: f"decoding.{key} {one.get(key)} and {other.get(key)}" for key in default if one.get(key) != other.get(key)
     }
 
 

@@ -22,7 +22,7 @@ from mtformer.evaluation.significance import (
     sacrebleu_measure,
     welch_interval,
 )
-from mtformer.evaluation.systems import SAME_SYSTEM, Material, Run, System, seed_of
+from mtformer.evaluation.systems import Material, Run, System, distinguishes, seed_of
 
 if TYPE_CHECKING:
     from mtformer.evaluation.comet import Comet
@@ -170,7 +170,7 @@ def config_differences(systems: Sequence[System]) -> list[tuple[str, list[Any]]]
         if configs[0] is None or config is None:
             return []
         for key, before, after in config_diff(configs[0], config):
-            if key not in SAME_SYSTEM:
+            if distinguishes(key):
                 keys.setdefault(key, [before] * len(systems))[position] = after
     return list(keys.items())
 

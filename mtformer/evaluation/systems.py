@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mtformer.config.fields import key_metadata
 from mtformer.config.loading import config_diff, load_config
 from mtformer.config.schema import Config, EvaluationConfig
 from mtformer.data.compressed import open_bytes
@@ -16,9 +17,12 @@ from mtformer.evaluation.card import differences, notes, read_card, read_texts
 from mtformer.rundir import SCORES, RunDir
 
 SEED = "training.seed"
-SAME_SYSTEM = frozenset((SEED, "data.cache_dir", "training.tensorboard", "training.wandb", "training.report"))
-"""Keys that do not make another system: the seed, and what has no part in the result."""
 log = logging.getLogger("mtformer")
+
+
+def distinguishes(key: str) -> bool:
+    """Return True if runs that differ in this key are different systems: not in the seed or a key without effect."""
+    return key != SEED and key_metadata(key).has_effect
 
 
 @dataclass(frozen=True)
@@ -205,7 +209,7 @@ def _names(paths: Sequence[Path]) -> list[str]:
 def _same_but_for_seed(a: Run, b: Run) -> bool:
     if a.config is None or b.config is None:
         return False
-    return {key for key, _, _ in config_diff(a.config, b.config)} <= SAME_SYSTEM
+    return not any(distinguishes(key) for key, _, _ in config_diff(a.config, b.config))
 
 
 def _common_name(group: Sequence[Run]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from mtformer import __version__
+from mtformer.config.fields import key_metadata
 from mtformer.config.loading import config_diff
 from mtformer.config.schema import Config
 from mtformer.data.sources import languages
@@ -15,46 +16,6 @@ from mtformer.evaluation.scores import for_language
 from mtformer.experiment.prepare import Prepared
 from mtformer.rundir import RunDir, read_meta
 
-FIXED = (
-    "model.",
-    "tokenizer.",
-    "data.src_lang",
-    "data.tgt_lang",
-    "data.language_tags",
-    "training.optimizer",
-    "training.init_from",
-)
-"""Keys that the saved weights and optimizer state depend on."""
-NOT_FIXED = ("model.dropout", "model.attention_dropout", "model.activation_dropout", "tokenizer.sampling_alpha")
-"""Of these only how training goes on."""
-HARMLESS = (
-    "data.train",  # whether the pairs are others, their fingerprint tells
-    "data.dev",
-    "data.test",
-    "data.filters",
-    "data.check",
-    "data.cache_dir",
-    "data.num_workers",
-    "decoding.",
-    "evaluation.",
-    "training.device",  # which device and precision that gives is compared too
-    "training.precision",
-    "training.max_steps",
-    "training.max_epochs",
-    "training.log_every",
-    "training.validate_every",
-    "training.best_metric",
-    "training.patience",
-    "training.keep_last",
-    "training.keep_best",
-    "training.average_last",
-    "training.ema_decay",
-    "training.report",
-    "training.sample_sentences",
-    "training.tensorboard",
-    "training.wandb",
-)
-"""Keys that leave each step as it is; with all others the run goes on, but not as it would have."""
 DEV_TOKENIZERS = "dev BLEU tokenizers"
 TO_THE_END = ("cosine", "linear")
 """Schedules that depend on max_steps."""
@@ -66,12 +27,13 @@ def compare(run: RunDir, old: Config, new: Config) -> None:
     """Tells every difference as old -> new; raises CheckpointError on one that the checkpoint does not allow."""
     _check_dev_tokenizers(run, old, new)
     for key, before, after in config_diff(old, new):
-        if key.startswith(FIXED) and key not in NOT_FIXED:
+        on_resume = key_metadata(key).on_resume
+        if on_resume == "refuse":
             raise CheckpointError(
                 f"{run.path}: cannot resume with {key} {before!r} -> {after!r}: the saved weights depend on it; "
                 "set it back, or start anew with --overwrite"
             )
-        is_harmless = key.startswith(HARMLESS)
+        is_harmless = on_resume == "same"
         if key == "training.max_steps" and new.training.schedule in TO_THE_END:
             is_harmless = False
         log.warning("resuming with %s %r -> %r%s", key, before, after, "" if is_harmless else INEXACT)

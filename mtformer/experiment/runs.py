@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from mtformer.config.data import SOURCE_KEYS
+from mtformer.config.fields import key_metadata
 from mtformer.config.loading import load_config
 from mtformer.config.schema import TrainingConfig
 from mtformer.config.writing import leaves
@@ -36,10 +36,6 @@ COLUMNS = {
 }
 """What a table has besides what differs in the configs: its headers, and their fields of a row."""
 LARGEST_FIRST = ("step", "best_step", "tokens_per_second")
-WITHOUT_EFFECT = ("data.cache_dir", "data.num_workers")
-"""Keys that say something about a machine and nothing about a run."""
-PATHS = (*SOURCE_KEYS, "tgt", "src_model", "tgt_model")
-"""Last parts of keys that hold files: the same name in another folder is no difference."""
 DEFAULT_METRIC = TrainingConfig().best_metric
 RECENT = 20
 """Log lines that the speed is taken from."""
@@ -124,7 +120,7 @@ def differing_keys(rows: Sequence[RunRow]) -> list[str]:
     def differs(key: str) -> bool:
         # What an older version did not have, or a run that has not begun does not say, is no difference.
         asked = (row for row in known if key in row.config or (row.is_whole and key in whole))
-        return key not in WITHOUT_EFFECT and len({_comparable(key, row.config.get(key)) for row in asked}) > 1
+        return key_metadata(key).has_effect and len({_comparable(key, row.config.get(key)) for row in asked}) > 1
 
     return sorted((key for key in keys if differs(key)), key=lambda key: key.startswith("data."))
 
@@ -168,8 +164,8 @@ def _order(value: Any, sign: int) -> tuple[bool, float, list[tuple[bool, int, st
 
 
 def without_folder(key: str, value: Any) -> Any:
-    """The name of a file that a value names; else the value itself."""
-    return os.path.basename(value) if key.rpartition(".")[2] in PATHS and isinstance(value, str) else value
+    """Return the name of the file that a value names: the same name in another folder is no difference."""
+    return os.path.basename(value) if isinstance(value, str) and key_metadata(key).path else value
 
 
 def _comparable(key: str, value: Any) -> str:

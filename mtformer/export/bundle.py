@@ -2,10 +2,10 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 from mtformer.config.loading import dump_config, load_config
 from mtformer.config.schema import Config
+from mtformer.config.writing import without_files
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, ConfigError
 from mtformer.rundir import RunDir, atomic_folder
@@ -46,11 +46,8 @@ def write_companions(run: RunDir, config: Config, inside: RunDir) -> None:
         config: the run's.
         inside: the folder of the export.
     """
-    named: dict[str, Any] = {"train": [], "corpora": {}, "dev": [], "test": {}, "cache_dir": None}
-    languages = config.data.target_languages[1:]
-    data = config.data.model_copy(update={**named, "tgt_langs": languages, "both_directions": False})
-    tokenizer = config.tokenizer.model_copy(update={"src_model": None, "tgt_model": None})
-    training = config.training.model_copy(update={"init_from": None})
+    languages = {"tgt_langs": config.data.target_languages[1:], "both_directions": False}
+    data = without_files(config.data).model_copy(update=languages)
     shutil.copytree(run.tokenizer, inside.tokenizer)
-    text = dump_config(config.model_copy(update={"data": data, "tokenizer": tokenizer, "training": training}))
+    text = dump_config(without_files(config).model_copy(update={"data": data}))
     inside.config.write_text(text, encoding="utf-8")

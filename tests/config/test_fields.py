@@ -1,0 +1,34 @@
+"""What is declared on a key is found by its dotted path, also below lists, mappings and sources."""
+
+import pytest
+
+from mtformer.config.fields import key_metadata
+from mtformer.config.section import Key
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("training.seed", Key("warn")),
+        ("training.wandb", Key("same", has_effect=False)),
+        ("training.init_from", Key("refuse", path="file")),
+        ("model.d_model", Key("refuse")),
+        ("model.dropout", Key("warn")),
+        ("tokenizer.src_model", Key("refuse", path="file")),
+        ("data.tgt_lang", Key("refuse")),
+        ("data.train.0.src", Key("same", path="file")),
+        ("data.train.0.src_column", Key("same")),
+        ("data.test.newstest.dataset", Key("same", path="folder or name")),
+        ("data.corpora.bt.sources.1.tsv", Key("warn", path="file")),
+        ("data.corpora.bt.weight_changes.0.step", Key("warn")),
+        ("data.filters.max_tokens", Key("same")),
+        ("data.noise.typos", Key("warn")),
+        ("decoding.batch_tokens", Key("same", has_effect=False)),
+        ("decoding.n_best", Key("same", in_validation=False)),
+        ("evaluation.lowercase", Key("same")),
+        ("data.unknown", Key("warn")),
+        ("unknown.key.0", Key("warn")),
+    ],
+)
+def test_metadata_of_a_key(path: str, expected: Key) -> None:
+    assert key_metadata(path) == expected
