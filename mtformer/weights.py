@@ -1,6 +1,6 @@
 """Weights out of a safetensors file, each checked against the model that takes them; tied ones are there once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -10,16 +10,40 @@ from torch import Tensor, nn
 
 from mtformer.errors import CheckpointError
 
+CLOSED = ("output_bias", "final_logits_bias")
+"""Biases, of our models and of Marian's, that may hold -inf: a class that cannot come (see `training.loss`)."""
+
+
+def not_finite(weights: Mapping[str, Tensor]) -> str | None:
+    """Return the name of the first tensor that holds NaN or infinity, or None."""
+    for name, weight in weights.items():
+        is_good = weight.isfinite()
+        if not (is_good | weight.isneginf() if name in CLOSED else is_good).all():
+            return name
+    return None
+
+
+def require_finite(path: Path, weights: Mapping[str, Tensor]) -> None:
+    """Raise CheckpointError if a tensor that was read from `path` holds NaN or infinity."""
+    if name := not_finite(weights):
+        raise CheckpointError(f"{path}: {name} holds NaN or infinity; use another checkpoint")
+
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Tensors by name; raises CheckpointError when the file is missing, cut short or no safetensors file."""
+    """Return the tensors of a safetensors file by name.
+
+    Raises:
+        CheckpointError: when the file is missing, cut short or no safetensors file, or a tensor is not finite.
+    """
     try:
-        return load_file(path)
+        weights = load_file(path)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such file") from None
     except (SafetensorError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise CheckpointError(f"{path}: cut short or damaged ({reason}); use another checkpoint") from error
+    require_finite(path, weights)
+    return weights
 
 
 @torch.no_grad()

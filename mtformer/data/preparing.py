@@ -3,7 +3,8 @@
 The fingerprint of a corpus is a hash of the content of its files (not of their names or times: a copied corpus is
 found, a changed one is not), the tokenizers, the filters, and the version of the format. While it is made it stands
 in `FINGERPRINT.building`, where each finished part stays whatever happens (until nobody went on with it for a week),
-and a lock keeps others from making it too.
+and a lock keeps others from making it too. A file that changes after its hash is computed and before it is read to the
+end is an error, and no part is kept that may differ from what was hashed.
 """
 
 import hashlib
@@ -27,7 +28,17 @@ from mtformer.data.filters import DUPLICATE, REASONS
 from mtformer.data.parts import Made, Paths, RawPart, Work, make_part, read_arrow, write_arrow
 from mtformer.data.records import Unparsed
 from mtformer.data.report import DataReport
-from mtformer.data.sources import bytes_on_disk, describe, languages, open_records, source_fingerprint
+from mtformer.data.sources import (
+    bytes_on_disk,
+    changed,
+    describe,
+    file_states,
+    files_of,
+    languages,
+    open_records,
+    require_unchanged,
+    source_fingerprint,
+)
 from mtformer.data.store import BLOCK_PAIRS, STORE, Contents, Part, Store
 from mtformer.data.workers import WorkerEndedError, Workers
 from mtformer.errors import DataError, told_writing
@@ -77,15 +88,17 @@ def prepare(
         advance: called from time to time while the corpus is tokenised.
 
     Raises:
-        DataError: when a source is missing, damaged or empty, more than filters.max_filtered_share is left out, or
-            the cache cannot be written.
+        DataError: when a source is missing, damaged or empty, changes while it is read, more than
+            filters.max_filtered_share is left out, or the cache cannot be written.
     """
     filters = data.filters if is_training else None
     work = Work(tokenizers, filters, languages(sources[0], data), keep_text)
     work.filter()  # what it needs and is not there is told before anything is done
+    states = file_states(sources)
+    prints = [source_fingerprint(source, data) for source in sources]
     settings = {
         "version": [FORMAT_VERSION, PART_PAIRS],
-        "sources": [source_fingerprint(source, data) for source in sources],
+        "sources": prints,
         "tokenizers": [tokenizers.src.sha256, tokenizers.tgt.sha256],
         "filters": filters.model_dump(exclude={"max_filtered_share"}) if filters is not None else None,
         "languages": work.languages,
@@ -100,7 +113,11 @@ def prepare(
             if not folder.is_dir():  # else another process has made it meanwhile
                 _clear_stale(folder.parent)
                 num_workers = data.num_workers or os.cpu_count() or 1
-                _make(folder, where, _parts(sources, data), work, num_workers, advance)
+                try:
+                    _make(folder, where, _parts(sources, data, states, prints), work, num_workers, advance)
+                except DataError:
+                    require_unchanged(sources, states)  # a change explains any other error in the file
+                    raise
     else:
         log.info("%s: tokenised before, found in %s", where, folder)
     store = Store(folder)
@@ -192,19 +209,36 @@ def _make_parts(building: Path, parts: Iterator[RawPart], work: Work, num_worker
     return num_parts
 
 
-def _parts(sources: Sequence[Source], data: DataConfig) -> Iterator[RawPart]:
-    """All records, a source after the other."""
+def _parts(
+    sources: Sequence[Source], data: DataConfig, states: dict[str, tuple[int, int, int]], prints: Sequence[str]
+) -> Iterator[RawPart]:
+    """Yield all records, one source after the other.
+
+    Args:
+        sources: what to read.
+        data: the languages, whose codes are the default fields.
+        states: what `file_states` returned before the fingerprints were computed.
+        prints: the fingerprint of each source.
+
+    Raises:
+        DataError: before the first part that may differ from what was fingerprinted.
+    """
     part, end = list[Unparsed](), 0
     before, num_bytes = 0, sum(map(bytes_on_disk, sources))
-    for source in sources:
+    for source, fingerprint in zip(sources, prints, strict=True):
         with open_records(source, data) as records:
+            # `datasets` reads from Arrow files that do not change, so one comparison when they are open suffices.
+            if not files_of(source) and source_fingerprint(source, data) != fingerprint:
+                raise DataError(changed(describe(source)))
             while (some := records.take(min(PAIRS_AT_ONCE, PART_PAIRS - end % PART_PAIRS))).size:
                 part.append(some)
                 end += some.size
                 if end % PART_PAIRS == 0:
+                    require_unchanged(sources, states)
                     yield RawPart(end // PART_PAIRS - 1, part, end, (before + records.position) / max(1, num_bytes))
                     part = []
         before += bytes_on_disk(source)
+    require_unchanged(sources, states)
     if part:
         yield RawPart(end // PART_PAIRS, part, end, 1.0)
 

@@ -17,6 +17,7 @@ from mtformer.data import hub
 from mtformer.data.compressed import open_bytes
 from mtformer.data.records import JsonlRecords, Lines, Records, TextRecords, TsvRecords, told
 from mtformer.data.report import Pair
+from mtformer.errors import DataError
 from mtformer.rundir import file_sha256
 
 RECORDS_AT_ONCE = 1000
@@ -150,6 +151,32 @@ def source_fingerprint(source: Source, data: DataConfig) -> str:
         fields = [source.src_field, source.tgt_field, *languages(source, data)]
         what = [*made_from, source.dataset, source.name, source.split, source.revision, len(rows), *fields]
     return hashlib.sha256(json.dumps([type(source).__name__, *what]).encode()).hexdigest()
+
+
+def file_states(sources: Iterable[Source]) -> dict[str, tuple[int, int, int]]:
+    """Return the size, modification time and inode of each file of the sources.
+
+    Raises:
+        DataError: when a file is missing.
+    """
+    states = {}
+    for path in (path for source in sources for path in files_of(source)):
+        with told(path):
+            status = os.stat(path)
+        states[path] = (status.st_size, status.st_mtime_ns, status.st_ino)
+    return states
+
+
+def require_unchanged(sources: Iterable[Source], states: dict[str, tuple[int, int, int]]) -> None:
+    """Raise DataError if a file of the sources was changed or replaced since `file_states` returned `states`."""
+    for path, state in file_states(sources).items():
+        if state != states[path]:
+            raise DataError(changed(path))
+
+
+def changed(what: str) -> str:
+    """Return the error message for a file or data set that changed while it was being read."""
+    return f"{what} changed while it was being read; run the command again"
 
 
 def stream_fingerprint(source: Source, data: DataConfig) -> str:

@@ -3,6 +3,7 @@
 B sentences, S source length, N rows (B x beams of a sentence, row b*R + r), V vocabulary.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -71,6 +72,6 @@ def to_hypotheses(tokens_NT: Tensor, log_prob_NT: Tensor, length_N: Tensor, alph
     found = []
     for tokens, log_probs, length in zip(tokens_NT.tolist(), log_prob_NT.tolist(), length_N.tolist(), strict=True):
         log_probability = sum(log_probs[:length])
-        score = log_probability / length**alpha
+        score = log_probability / length**alpha if length else math.nan  # 0: eos was not found among NaN
         found.append(Hypothesis(tokens[: length - 1], score, log_probability, log_probs[:length]))
     return found

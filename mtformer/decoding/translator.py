@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -37,7 +38,7 @@ from mtformer.decoding.protocol import Hypothesis
 from mtformer.decoding.scorer import coverage
 from mtformer.decoding.translation import Attention, Scored, Translation, join
 from mtformer.decoding.weights import find_weights
-from mtformer.errors import CheckpointError, ConfigError, DataError
+from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
 from mtformer.model.hardware import pick_device, pick_precision, set_up_memory
 from mtformer.model.packed import for_decoding
 from mtformer.model.transformer import Transformer
@@ -228,10 +229,21 @@ class Translator:
             for batch in plan_batches([lengths[i] for i in fits], self.decoding.batch_tokens, 1):
                 numbers = [fits[i] for i in batch]
                 scores = self.engine.score([src[i] for i in numbers], [tgt[i] for i in numbers])
+                self._require_scores(scores)
                 for i, log_probs in zip(numbers, scores, strict=True):
                     found[i] = Scored([*(self._vocabulary[token] for token in tgt[i]), END], log_probs)
                 report(len(numbers))
         return found
+
+    def _require_scores(self, scores: Sequence[Sequence[float]]) -> None:
+        """Raise MtformerError if a sentence has no score or NaN, which only logits that are not finite give."""
+        if not all(of_sentence and not any(map(math.isnan, of_sentence)) for of_sentence in scores):
+            where = "".join(f"{path}: " for path in self.weights)
+            remedy = "" if "32" in self.engine.dtype else " or precision fp32"
+            raise MtformerError(
+                f"{where}the model's scores are not finite; its training diverged, or its weights are too large for "
+                f"{self.engine.dtype}; use another checkpoint{remedy}"
+            )
 
     @cached_property
     def _vocabulary(self) -> list[str]:
@@ -265,6 +277,7 @@ class Translator:
         # Closed at once when something goes wrong here, for it has set the number of threads.
         with contextlib.closing(search_batches(self.engine, requests, decoding, next_SV)) as searched:
             for batch, hypotheses in zip(batches, searched, strict=True):
+                self._require_scores([[one.score for one in of_part] for of_part in hypotheses])
                 some = [parts[number] for number in batch]
                 n_bests = self._best(some, hypotheses, decoding)
                 for number, n_best in zip(batch, self._translations(some, n_bests, decoding, attention), strict=True):

@@ -2,7 +2,6 @@
 
 import itertools
 import logging
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from mtformer.data.changes import Changes
 from mtformer.data.mixture import WINDOW_PAIRS, Corpus, Mixture, Tokenised
 from mtformer.data.preparing import Advance, log_progress
 from mtformer.data.report import DataReport
-from mtformer.data.sources import read_pairs, require_sources, stream_pairs
+from mtformer.data.sources import file_states, read_pairs, require_sources, require_unchanged, stream_pairs
 from mtformer.data.streaming import StreamMixture
 from mtformer.errors import ConfigError, told_writing
 from mtformer.evaluation.evaluate import source_set
@@ -124,7 +123,7 @@ def _make_one(config: Config, existing: str | None, sides: tuple[int, ...], path
         tokenizer = Tokenizer.load(existing)  # says what is wrong with it, if anything is
         for side in sides:
             require_tags(tags[side], tokenizer)
-        shutil.copyfile(existing, path)
+        path.write_bytes(tokenizer.model)
         return
     symbols = [*config.tokenizer.user_symbols, *tags[0], *tags[1]]
     section = config.tokenizer.model_copy(update={"user_symbols": list(dict.fromkeys(symbols))})
@@ -135,8 +134,10 @@ def _text(config: Config, sides: tuple[int, ...]) -> Iterator[str]:
     if config.data.streaming:
         yield from itertools.islice(_first_text(config, sides), config.tokenizer.train_sentences)
         return
+    states = file_states(config.data.sources)
     for pair in itertools.chain.from_iterable(read_pairs(source, config.data) for source in config.data.sources):
         yield from (pair[side] for side in sides)
+    require_unchanged(config.data.sources, states)
 
 
 def _first_text(config: Config, sides: tuple[int, ...]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from mtformer.model.positions import sinusoid
 from mtformer.model.transformer import Transformer
 from mtformer.rundir import RunDir, atomic_folder
 from mtformer.text.tokenizer import BOS, PAD, SRC, TGT
-from mtformer.weights import read_weights
+from mtformer.weights import read_weights, require_finite
 
 FOLDER = (
     "a Marian folder has config.json, vocab.json, source.spm, target.spm, and model.safetensors or pytorch_model.bin"
@@ -256,6 +256,7 @@ def _read_tensors(source: Path) -> tuple[Path, dict[str, Tensor]]:
             raise CheckpointError(f"{path}: not weights that load without running code ({reason})") from error
     if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
         raise CheckpointError(f"{path}: not a dictionary of tensors")
+    require_finite(path, tensors)
     return path, {name: tensor.float() for name, tensor in tensors.items()}
 
 

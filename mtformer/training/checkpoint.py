@@ -69,7 +69,7 @@ def save_checkpoint(
     except Exception as error:
         # safetensors and torch wrap a full disk in errors of their own, so each kind is caught here.
         raise CheckpointError(
-            f"{target}: could not be saved ({_first_line(error)}); {_last_good(run)}. Free some space, or mend what "
+            f"{target}: could not be saved ({_first_line(error)}); {last_good(run)}. Free some space, or mend what "
             "else it may be, and go on with --resume"
         ) from error
     return target
@@ -170,9 +170,12 @@ def prune(run: RunDir, config: TrainingConfig) -> None:
                 log.warning("%s: an old checkpoint that cannot be deleted (%s)", run.checkpoint(step), error.strerror)
 
 
-def _last_good(run: RunDir) -> str:
+def last_good(run: RunDir) -> str:
+    """Return which checkpoint is the newest, in words."""
     steps = run.steps()
-    return f"the last good checkpoint is step {steps[-1]}" if steps else "there is no earlier checkpoint"
+    if not steps:
+        return "there is no earlier checkpoint"
+    return f"the last good checkpoint is step {steps[-1]} ({run.checkpoint(steps[-1])})"
 
 
 def _first_line(error: BaseException) -> str:

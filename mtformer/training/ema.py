@@ -30,7 +30,9 @@ class Ema:
     def update(self, step: int) -> None:
         """After step number `step`; the first is 1."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(self.averages, self.parameters, 1 - decay)
+        # Not `lerp`, whose difference of two biases of -inf (see `training.loss`) is NaN.
+        torch._foreach_mul_(self.averages, decay)
+        torch._foreach_add_(self.averages, self.parameters, alpha=1 - decay)
 
     @torch.no_grad()
     def begin_anew(self) -> None:

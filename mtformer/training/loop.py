@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -17,12 +18,13 @@ from mtformer.data.batches import Batch
 from mtformer.data.mixture import START, Place
 from mtformer.errors import MtformerError
 from mtformer.rundir import LOWER_IS_BETTER, WEIGHTS, RunDir, read_meta, sync
-from mtformer.training.checkpoint import load_trainer_state, prune, save_checkpoint
+from mtformer.training.checkpoint import last_good, load_trainer_state, prune, save_checkpoint
 from mtformer.training.history import append_record, cut_after
 from mtformer.training.metrics import Metrics, Progress, Window
 from mtformer.training.signals import StopSignal
 from mtformer.training.step import MAX_SKIPPED_IN_A_ROW, TrainingStep
 from mtformer.training.validation import DecodeDev, dev_loss
+from mtformer.weights import not_finite
 
 log = logging.getLogger("mtformer")
 
@@ -91,6 +93,8 @@ class Trainer:
         self.window = Window()
         self.metrics = Metrics(run, config) if self.ranks.is_main else None
         self.position = Position()
+        self.last_batches: list[Batch] = []
+        """Micro-batches of the last step."""
         self.saved_step = 0
         """Step of the newest checkpoint."""
         self.is_validated = False
@@ -146,7 +150,8 @@ class Trainer:
 
         Raises:
             InterruptedRunError: after SIGINT or SIGTERM, with a checkpoint saved.
-            MtformerError: when the gradient stays non-finite, or a checkpoint cannot be saved.
+            MtformerError: when the gradient stays non-finite, the loss or the weights of a checkpoint are not finite,
+                or a checkpoint cannot be saved.
         """
         self.mark = time.perf_counter()
         with self.stop, self.metrics or contextlib.nullcontext():
@@ -155,6 +160,8 @@ class Trainer:
             if not self.is_done():
                 self._train_on(self.batches_from(self.position.place, self.position.step))
             self._stop_if_asked()
+            if 0 < self.position.step <= int(self.step.skipped_in_a_row):
+                raise self._diverged("the gradient was not finite in any step")
         return self.position
 
     def _train_on(self, batches: Iterator[Batch]) -> None:
@@ -213,6 +220,7 @@ class Trainer:
         result = self.step.run(micro_batches, self.position.step + 1)
         self.position.step += 1
         self.position.place = micro_batches[-1].end
+        self.last_batches = micro_batches
         window.add(micro_batches, result)
         # Whether a step was skipped is known to the device alone; asking a GPU costs time, and log lines ask anyway.
         if self.step.device.type == "cpu" or self.position.step % self.config.log_every == 0:
@@ -222,10 +230,14 @@ class Trainer:
         """Ends a run that makes no progress; its weights are those of the last finite gradient, and are not saved."""
         count = int(self.step.skipped_in_a_row)
         if count >= MAX_SKIPPED_IN_A_ROW:
-            raise MtformerError(
-                f"step {self.position.step}: the gradient was not finite {count} times in a row; the last checkpoint "
-                "is kept. Try a lower training.learning_rate, more warmup_steps, or precision fp32"
-            )
+            raise self._diverged(f"the gradient was not finite {count} times in a row")
+
+    def _diverged(self, what: str) -> MtformerError:
+        """Return the error that ends the run without saving its weights."""
+        return MtformerError(
+            f"step {self.position.step}: {what}; {last_good(self.run)}. Lower training.learning_rate, raise "
+            "training.warmup_steps, or set training.precision to fp32"
+        )
 
     def _log(self, window: Window) -> Window:
         step = self.position.step
@@ -238,6 +250,15 @@ class Trainer:
         return Window()
 
     def _validate_and_save(self) -> None:
+        self._check_gradients()
+        num_skipped = int(self.step.skipped_in_a_row)
+        saved = self.ranks.gather(max(self.run.regular_steps(), default=0))[0]
+        if 0 < self.position.step - saved <= num_skipped:
+            log.warning(
+                "step %d: not saved: the gradient was not finite in any step since the last checkpoint (step %d)",
+                self.position.step, saved,
+            )  # fmt: skip
+            return
         with self.step.smoothed():
             metrics = self._dev_metrics()
         if metrics:
@@ -265,6 +286,8 @@ class Trainer:
         metrics = {}
         if self.dev_batches is not None:
             metrics = dev_loss(self.step, self._until_stopped(self.dev_batches()))
+            if not math.isfinite(metrics["loss"]):
+                raise self._diverged("the dev loss is not finite")
         if self.decode_dev is not None:
             self.step.model.eval()
             decoded = self.decode_dev(lambda count: self._check_stop())
@@ -295,8 +318,21 @@ class Trainer:
             count, metric = self.config.patience, self.config.best_metric
             log.info("step %d: no better %s in %d validations: stopping early", position.step, metric, count)
 
+    def _check_loss(self) -> None:
+        """End a run whose weights give a loss that is not finite, where dev was not asked.
+
+        A finite gradient does not tell: it is that of the weights before the step.
+        """
+        if self.last_batches:
+            with self.step.smoothed():
+                loss = dev_loss(self.step, self.last_batches[:1])["loss"]
+            if not math.isfinite(loss):
+                raise self._diverged("the training loss is not finite")
+
     def _save(self, metrics: dict[str, float], is_temporary: bool = False) -> None:
         self._check_gradients()
+        if "loss" not in metrics:
+            self._check_loss()
         now = time.perf_counter()
         self.position.seconds += now - self.mark
         self.mark = now
@@ -315,6 +351,8 @@ class Trainer:
         }
         with self.step.smoothed():
             weights = self.step.weights()
+        if name := not_finite(weights) or not_finite(state["unsmoothed"]):
+            raise self._diverged(f"{name} holds NaN or infinity")
         if self.ranks.is_main:
             for path in (self.run.metrics, self.run.samples):
                 if path.is_file():

@@ -4,12 +4,16 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from mtformer.cli.app import app
+from mtformer.config.data import DataConfig, Source
+from mtformer.data.sources import read_pairs
+from mtformer.experiment import prepare
 from mtformer.text.tokenizer import Tokenizer, TokenizerPair
 
 SYLLABLES = {
@@ -63,6 +67,24 @@ def test_train_replaces_nothing(folder: Path) -> None:
     result = invoke("tokenizer", "train", str(folder / "a.yaml"), "--output", str(folder / "joint"))
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {folder / 'joint'}: exists already; ")
+
+
+def test_train_on_a_file_that_changes_meanwhile_is_an_error(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "train.en"
+    path.write_bytes((folder / "train.en").read_bytes())
+
+    def change_meanwhile(source: Source, data: DataConfig) -> Iterator[tuple[str, str]]:
+        yield from read_pairs(source, data)
+        path.write_bytes(path.read_bytes().upper())
+
+    monkeypatch.setattr(prepare, "read_pairs", change_meanwhile)
+    source = f"data.train=[{{src: {path}, tgt: {folder}/train.de}}]"
+    result = invoke("tokenizer", "train", str(folder / "a.yaml"), source, "--output", str(tmp_path / "new"))
+    assert result.exit_code == 2
+    assert result.stderr == f"error: {path} changed while it was being read; run the command again\n"
+    assert not (tmp_path / "new").exists()
 
 
 def test_train_without_text(folder: Path) -> None:

@@ -67,6 +67,23 @@ def test_resume_goes_on_and_tells_what_changed(run: Path, corpus: Path) -> None:
     assert RunDir(run).steps()[-1] == 16
 
 
+@pytest.mark.parametrize(("dev", "loss"), [([], "dev"), (["data.dev=[]"], "training")])
+def test_a_training_that_diverges_ends_with_one_line_and_leaves_no_bad_weights(
+    corpus: Path, tmp_path: Path, dev: list[str], loss: str
+) -> None:
+    path = tmp_path / "run"
+    result = invoke("train", corpus / "small.yaml", "training.learning_rate=1e30", *dev, "--run-dir", path)
+    assert result.exit_code == 2
+    told = f"step 4: the {loss} loss is not finite; there is no earlier checkpoint. Lower training.learning_rate, "
+    assert result.stderr.splitlines()[-1].startswith(f"error: {told}")
+    assert result.stderr.count("error: ") == 1
+    assert RunDir(path).checkpoint_folders() == []
+    assert json.loads(RunDir(path).state.read_text())["state"] == "failed"
+    result = invoke("translate", path, stdin=b"The man sleeps.\n")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"error: {path}: it has no checkpoint yet; train it first\n"
+
+
 def test_overwrite_starts_anew(run: Path, corpus: Path) -> None:
     (run / "eval" / "small" / "hypotheses.txt").write_text("old\n")
     result = invoke("train", corpus / "small.yaml", "training.max_steps=4", "--run-dir", run, "--overwrite")

@@ -1,6 +1,7 @@
 """Tokenising a corpus: what went in comes out, it is found again, goes on after it was killed, is made once only."""
 
 import errno
+import gzip
 import json
 import multiprocessing
 import os
@@ -20,6 +21,7 @@ from mtformer.config.schema import TokenizerConfig
 from mtformer.data import hub, parts, preparing
 from mtformer.data.parts import RawPart
 from mtformer.data.preparing import cache_folder, prepare
+from mtformer.data.sources import open_records
 from mtformer.data.store import Pairs as Block
 from mtformer.data.store import Store, write_part
 from mtformer.errors import DataError
@@ -180,6 +182,95 @@ def test_a_cache_that_cannot_be_made(corpus: Corpus, pairs: Pairs, tokenizers: T
         made(corpus(pairs, cache_dir=str(tmp_path / "file" / "cache")), tokenizers)
 
 
+@pytest.mark.parametrize(
+    ("kind", "how", "moment"),
+    [
+        ("tsv", "replace", "open"),
+        ("tsv", "replace", "advance"),
+        ("tsv", "append", "advance"),
+        ("jsonl", "cut", "advance"),
+        ("tsv.gz", "append", "open"),
+        ("tsv.gz", "cut", "advance"),
+        ("parquet", "replace", "open"),
+    ],
+)
+def test_a_file_that_changes_while_it_is_read_is_an_error_and_nothing_is_kept(
+    corpus: Corpus,
+    pairs: Pairs,
+    tokenizers: TokenizerPair,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    how: str,
+    moment: str,
+) -> None:
+    """The file changes before it is opened, or after two parts; an open data set is read from a copy."""
+    monkeypatch.setattr(preparing, "PART_PAIRS", 200)
+    data, path, changed = corpus([], num_workers=1), tmp_path / f"one.{kind}", tmp_path / f"two.{kind}"
+    source, _ = written(kind, path, pairs), written(kind, changed, pairs[::-1])
+    file, other = (one / "train.parquet" if kind == "parquet" else one for one in (path, changed))
+
+    def change() -> None:
+        if how == "replace":
+            os.replace(other, file)
+        else:
+            text = file.read_bytes()
+            file.write_bytes(text + other.read_bytes() if how == "append" else text[: len(text) // 2])
+
+    def advance(num_pairs: int, share: float) -> None:
+        if (num_pairs, moment) == (400, "advance"):
+            change()
+
+    def open_after_the_change(source: Source, data: DataConfig) -> object:
+        if moment == "open":
+            change()
+        return open_records(source, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "open_records", open_after_the_change)
+        with pytest.raises(DataError) as error:
+            prepare([source], data, tokenizers, is_training=False, advance=advance)
+    what = f"{path} train" if kind == "parquet" else path
+    assert str(error.value) == f"{what} changed while it was being read; run the command again"
+    assert folders(data) == []
+    if how != "cut":
+        store = prepare([source], data, tokenizers, is_training=False)
+        check_content(store, pairs[::-1] if how == "replace" else pairs + pairs[::-1], tokenizers)
+        fresh = prepare(
+            [source], data.model_copy(update={"cache_dir": str(tmp_path / "fresh")}), tokenizers, is_training=False
+        )
+        assert fresh.fingerprint == store.fingerprint
+        for one in fresh.folder.iterdir():
+            assert (store.folder / one.name).read_bytes() == one.read_bytes()
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_no_part_of_a_file_that_changed_is_kept_for_later(
+    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch, num_workers: int
+) -> None:
+    """A process that is killed after the change leaves only parts of the file as it was."""
+    monkeypatch.setattr(preparing, "PART_PAIRS", 200)
+    monkeypatch.setattr(preparing, "PARTS_ALONE", 1)
+    data = corpus(pairs, num_workers=num_workers)
+    source = data.train[0]
+    assert isinstance(source, TextFiles)
+    right = Path(source.tgt).read_bytes()
+
+    def advance(num_pairs: int, share: float) -> None:
+        if num_pairs == 400:
+            Path(source.tgt).write_bytes(right.upper())
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing.shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            prepare([source], data, tokenizers, is_training=False, advance=advance)
+    Path(source.tgt).write_bytes(right)
+    check_content(prepare([source], data, tokenizers, is_training=False), pairs, tokenizers)
+
+
 def prepare_at(barrier: "multiprocessing.synchronize.Barrier", data: DataConfig, tokenizers: TokenizerPair) -> None:
     barrier.wait(60)
     assert len(made(data, tokenizers)) == 1200
@@ -330,8 +421,9 @@ def test_a_mistake_that_another_process_meets_is_told(
 
 
 def written(kind: str, path: Path, pairs: Pairs) -> Source:
-    if kind == "tsv":
-        path.write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs), encoding="utf-8")
+    if kind.startswith("tsv"):
+        with gzip.open(path, "wt") if kind == "tsv.gz" else open(path, "w", encoding="utf-8") as file:
+            file.writelines(f"{src}\t{tgt}\n" for src, tgt in pairs)
         return TsvFile(tsv=str(path))
     rows = [{"en": src, "de": tgt, "number": number} for number, (src, tgt) in enumerate(pairs)]
     if kind == "jsonl":

@@ -19,7 +19,7 @@ from mtformer.decoding.mbr import expected_utilities
 from mtformer.decoding.protocol import Hypothesis
 from mtformer.decoding.scorer import coverage
 from mtformer.decoding.translator import Translation, Translator
-from mtformer.errors import CheckpointError, ConfigError, DataError
+from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
 from mtformer.rundir import RunDir
 from mtformer.text.tags import Target
 from mtformer.text.tokenizer import EOS, UNK
@@ -113,6 +113,51 @@ def test_score_gives_what_translate_reports(translator: Translator, mode: str) -
         assert score.pieces == found[i].pieces
         assert score.token_log_probabilities == pytest.approx(found[i].token_log_probabilities, abs=1e-4)
         assert score.log_probability == pytest.approx(found[i].log_probability, abs=1e-3)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_weights_that_are_too_large_are_one_clear_error(run: RunDir, tmp_path: Path, mode: str) -> None:
+    """Weights as a learning rate of 1e30 leaves them."""
+    save_file({name: x * 1e30 for name, x in load_file(run.bundle_weights).items()}, tmp_path / "x.safetensors")
+    diverged, lines = Translator.load(run.path, str(tmp_path / "x.safetensors"), device="cpu"), random_lines(5, seed=1)
+    told = (
+        f"{tmp_path}/x.safetensors: the model's scores are not finite; its training diverged, or its weights are too "
+        "large for fp32; use another checkpoint"
+    )
+    with pytest.raises(MtformerError) as error:
+        diverged.translate(lines, **MODES[mode])
+    assert str(error.value) == told
+    with pytest.raises(MtformerError) as error:
+        diverged.score(lines, lines)
+    assert str(error.value) == told
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite_are_refused_by_name(run: RunDir, tmp_path: Path, value: float) -> None:
+    weights = load_file(run.bundle_weights)
+    weights["decoder_norm.weight"][-1] = value
+    save_file(weights, tmp_path / "x.safetensors")
+    with pytest.raises(CheckpointError) as error:
+        Translator.load(run.path, str(tmp_path / "x.safetensors"), device="cpu")
+    assert str(error.value) == (
+        f"{tmp_path}/x.safetensors: decoder_norm.weight holds NaN or infinity; use another checkpoint"
+    )
+
+
+def test_a_closed_class_is_loaded_and_an_open_one_is_not(run: RunDir, tmp_path: Path) -> None:
+    copy = RunDir(shutil.copytree(run.path, tmp_path / "run"))
+    copy.config.write_text(copy.config.read_text().replace("output_bias: false", "output_bias: true"))
+    weights, translator = load_file(copy.bundle_weights), Translator.load(run.path, device="cpu")
+    closed = translator.translate(["ein hund"])[0].tokens[0]
+    bias = torch.zeros(translator.tokenizers.tgt.vocab_size)
+    for value, is_loaded in ((-float("inf"), True), (float("inf"), False), (float("nan"), False)):
+        bias[closed] = value
+        save_file({**weights, "output_bias": bias}, copy.bundle_weights)
+        if is_loaded:
+            assert closed not in Translator.load(copy.path, device="cpu").translate(["ein hund"])[0].tokens
+        else:
+            with pytest.raises(CheckpointError, match="output_bias holds NaN or infinity"):
+                Translator.load(copy.path, device="cpu")
 
 
 def test_score_of_odd_lines(translator: Translator) -> None:

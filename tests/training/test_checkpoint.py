@@ -202,7 +202,7 @@ def test_what_the_disk_refuses_is_told_and_nothing_is_lost(
         save(run, 4)
     message = str(error.value)
     assert message.startswith(f"{run.checkpoint(4)}: could not be saved ([Errno 28] No space left on device)")
-    assert "the last good checkpoint is step 4" in message
+    assert f"the last good checkpoint is step 4 ({run.checkpoint(4)})" in message
     assert "--resume" in message
     assert "\n" not in message
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
@@ -303,3 +303,12 @@ def test_a_damaged_one_is_not_averaged(tmp_path: Path) -> None:
         average_last(run, 2)
     assert not run.averaged.exists()
     assert average_last(run, 1) == [3]
+
+
+def test_one_that_is_not_finite_is_not_averaged(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    save(run, 1)
+    save_checkpoint(run, 2, {"weight": torch.tensor([1.0, float("nan")])}, {}, {}, {})
+    with pytest.raises(CheckpointError, match=r"step-00000002/model\.safetensors: weight holds NaN or infinity"):
+        average_last(run, 2)
+    assert not run.averaged.exists()

@@ -10,6 +10,7 @@ from toy_run import Quiet, assert_same_run, finished, resumed, state, trainer
 from toy_training import toy_batch, toy_config, toy_step
 
 from mtformer.rundir import TRAINER_STATE, WEIGHTS, RunDir
+from mtformer.training.ema import Ema
 from mtformer.training.loop import InterruptedRunError
 from mtformer.training.step import TrainingStep
 from mtformer.weights import read_weights
@@ -35,6 +36,13 @@ def test_the_averages_are_those_of_the_formula() -> None:
     with step.smoothed():
         for own, other in zip(copies(step), expected, strict=True):
             torch.testing.assert_close(own, other.float(), rtol=1e-4, atol=1e-6)
+
+
+def test_the_average_of_a_closed_class_is_closed() -> None:
+    model = torch.nn.ParameterList([torch.tensor([1.0, -torch.inf])])
+    ema = Ema(model, DECAY)
+    ema.update(1)
+    assert ema.averages[0].tolist() == [1.0, -torch.inf]
 
 
 def test_training_goes_on_with_its_own_weights() -> None:

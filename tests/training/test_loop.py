@@ -2,19 +2,23 @@
 
 import json
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from toy_run import Quiet, given, resumed, trainer
-from toy_training import toy_config
+from toy_run import Quiet, assert_same_run, given, resumed, trainer
+from toy_training import toy_config, toy_step
 
 from mtformer.data.batches import Batch
 from mtformer.errors import CheckpointError, MtformerError
 from mtformer.rundir import WEIGHTS, RunDir, read_meta
+from mtformer.text.tokenizer import BOS
 from mtformer.training import loop
 from mtformer.training.average import average_last
-from mtformer.training.loop import InterruptedRunError
+from mtformer.training.history import read_records
+from mtformer.training.loop import InterruptedRunError, Trainer
+from mtformer.training.step import StepResult, TrainingStep
 from mtformer.weights import read_weights
 
 
@@ -109,10 +113,129 @@ def test_a_gradient_that_stays_not_finite_stops_the_run(tmp_path: Path) -> None:
         return original(batches, step)
 
     subject.step.run = run  # type: ignore[method-assign, assignment]
-    with pytest.raises(MtformerError, match="not finite 20 times in a row"):
+    with pytest.raises(MtformerError, match=r"not finite 20 times in a row; the last good checkpoint is step 10 \("):
         subject.train()
     weights = read_weights(RunDir(tmp_path).checkpoint(RunDir(tmp_path).steps()[-1]) / WEIGHTS)
     assert all(weight.isfinite().all() for weight in weights.values())
+
+
+def skipping(subject: Trainer, first: int, last: int) -> Trainer:
+    """Return the trainer; the gradients of these steps are not finite."""
+    original = subject.step.run
+
+    def run(batches: list[Batch], step: int) -> StepResult:
+        if not first <= step <= last:
+            return original(batches, step)
+        handle = subject.step.model.decoder_norm.weight.register_hook(lambda grad: grad * float("nan"))
+        result = original(batches, step)
+        handle.remove()
+        return result
+
+    subject.step.run = run  # type: ignore[method-assign]
+    return subject
+
+
+def changed_by(subject: Trainer, number: int, change: Callable[[TrainingStep], object]) -> Trainer:
+    """Return the trainer; this step also makes a change."""
+    original = subject.step.run
+
+    def run(batches: list[Batch], step: int) -> StepResult:
+        result = original(batches, step)
+        if step == number:
+            change(subject.step)
+        return result
+
+    subject.step.run = run  # type: ignore[method-assign]
+    return subject
+
+
+def diverge(step: TrainingStep) -> None:
+    """Multiply the weights by a number with which they stay finite, and the loss does not."""
+    with torch.no_grad():
+        for parameter in [*step.model.parameters(), *(step.ema.averages if step.ema else ())]:
+            parameter.mul_(1e30)
+
+
+@pytest.mark.parametrize("ema_decay", [0.0, 0.9])
+@pytest.mark.parametrize("has_dev", [True, False])
+def test_weights_without_a_finite_loss_are_not_saved(tmp_path: Path, has_dev: bool, ema_decay: float) -> None:
+    """A learning rate of 1e30 gives finite weights in step 1, of a finite gradient; and a run diverges in step 4."""
+    for name, rate, step in (("at once", 1e30, 1), ("later", 5e-4, 4)):
+        config = toy_config(validate_every=1, ema_decay=ema_decay, learning_rate=rate)
+        subject = changed_by(trainer(config, tmp_path / name), 4, diverge)
+        if not has_dev:
+            subject.dev_batches = None
+        with pytest.raises(MtformerError) as error:
+            subject.train()
+        kept = f"the last good checkpoint is step 3 ({subject.run.checkpoint(3)})"
+        assert str(error.value) == (
+            f"step {step}: the {'dev' if has_dev else 'training'} loss is not finite; "
+            f"{kept if step == 4 else 'there is no earlier checkpoint'}. "
+            "Lower training.learning_rate, raise training.warmup_steps, or set training.precision to fp32"
+        )
+        assert subject.run.steps() == list(range(1, step))
+
+
+def test_weights_that_are_not_finite_are_not_saved_whatever_the_loss(tmp_path: Path) -> None:
+    """The embedding of bos is never read on the source side."""
+    config = toy_config(validate_every=1)
+    config = config.model_copy(update={"model": config.model.model_copy(update={"tie_embeddings": "none"})})
+    subject = trainer(config, tmp_path)
+
+    def change(step: TrainingStep) -> None:
+        step.model.src_embedding.data[BOS] = float("inf")
+
+    with pytest.raises(MtformerError, match=r"step 3: src_embedding holds NaN or infinity; .* is step 2 \(.*00002\)"):
+        changed_by(subject, 3, change).train()
+    assert subject.run.steps() == [1, 2]
+
+
+def test_an_interval_of_skipped_steps_is_not_saved_and_the_run_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    skipping(trainer(toy_config(max_steps=14), tmp_path), 5, 8).train()
+    assert RunDir(tmp_path).steps() == [4, 12, 14]
+    records = read_records(RunDir(tmp_path).metrics)
+    assert [record["step"] for record in records if record["kind"] == "dev"] == [4, 12, 14]
+    told = "step 8: not saved: the gradient was not finite in any step since the last checkpoint (step 4)"
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [told]
+
+
+def test_the_first_skips_of_fp16_end_nothing(tmp_path: Path) -> None:
+    """The scaler begins too high and is halved in each skipped step; a checkpoint comes after every step."""
+    config = toy_config(validate_every=1, keep_last=8)
+    subject = trainer(config, tmp_path)
+    subject.step = toy_step(config, "fp16")
+    subject.step.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)
+    assert subject.train().step == 8
+    assert subject.run.steps()[0] > 1
+    assert len(subject.run.steps()) > 2
+
+
+def test_a_run_of_skipped_steps_only_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(MtformerError, match="step 8: the gradient was not finite in any step; there is no earlier"):
+        skipping(trainer(toy_config(), tmp_path), 1, 8).train()
+    assert RunDir(tmp_path).steps() == []
+
+
+@pytest.mark.parametrize("stop_at", [6, 8, 10])
+def test_stopped_while_steps_are_skipped_and_resumed_is_the_same(tmp_path: Path, stop_at: int) -> None:
+    """Skipped steps leave the weights as they were, so the checkpoint of a run that is interrupted holds good ones."""
+    config, whole, halves = toy_config(max_steps=14), tmp_path / "whole", tmp_path / "halves"
+    skipping(trainer(config, whole), 5, 9).train()
+    with pytest.raises(InterruptedRunError):
+        skipping(trainer(config, halves, Quiet(signal_at=stop_at)), 5, 9).train()
+    assert RunDir(halves).steps() == [4, stop_at]
+    skipping(resumed(config, halves), 5, 9).train()
+    assert_same_run(RunDir(whole), RunDir(halves))
+
+
+def test_stopped_after_it_diverged_it_saves_nothing(tmp_path: Path) -> None:
+    subject = changed_by(trainer(toy_config(), tmp_path, Quiet(signal_at=6)), 5, diverge)
+    with pytest.raises(MtformerError, match=r"step 6: the training loss is not finite; the last good .* is step 4"):
+        subject.train()
+    assert RunDir(tmp_path).steps() == [4]
+    assert resumed(toy_config(), tmp_path).train().step == 8
 
 
 def test_skipped_steps_are_counted_in_the_log(tmp_path: Path) -> None:
