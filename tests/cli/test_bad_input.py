@@ -129,7 +129,7 @@ def test_a_full_disk_while_the_tokenizer_is_made(
 ) -> None:
     run, model = tmp_path / "run", trained[0] / "tokenizer" / "joint.model"
     monkeypatch.setattr("mtformer.experiment.prepare.train_tokenizer", full_disk)
-    monkeypatch.setattr("mtformer.experiment.prepare.shutil.copyfile", full_disk)
+    monkeypatch.setattr("pathlib.Path.write_bytes", full_disk)
     for settings in ([], [f"tokenizer.src_model={model}"]):
         message = error_of("train", corpus / "small.yaml", *settings, "--run-dir", run)
         told = "cannot be written: No space left on device; make room, or name another place"

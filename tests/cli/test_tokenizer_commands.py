@@ -87,6 +87,19 @@ def test_train_on_a_file_that_changes_meanwhile_is_an_error(
     assert not (tmp_path / "new").exists()
 
 
+def test_the_model_that_was_checked_is_the_one_that_is_kept(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tmp_path / "a.model"
+    checked = (folder / "joint" / "joint.model").read_bytes()
+    model.write_bytes(checked)
+    monkeypatch.setattr(prepare, "require_tags", lambda *_: model.write_bytes(b"replaced meanwhile"))
+    arguments = [str(folder / "a.yaml"), f"tokenizer.src_model={model}", "--output", str(tmp_path / "new")]
+    result = invoke("tokenizer", "train", *arguments)
+    assert result.exit_code == 0, result.stderr
+    assert (tmp_path / "new" / "joint.model").read_bytes() == checked
+
+
 def test_train_without_text(folder: Path) -> None:
     result = invoke("tokenizer", "train", str(folder / "a.yaml"), "data.train=[]", "--output", str(folder / "new"))
     assert (result.exit_code, result.stderr) == (
