@@ -28,10 +28,10 @@ say 'Scores on the test set: mtformer eval runs/demo'
 "$mtformer" eval runs/demo
 
 say 'Translations: mtformer translate runs/demo'
-sentences='Yesterday the old woman bought a red lamp for her brother.
-The key is expensive, but I cannot find it.
+sentences='Yesterday the old woman bought a beautiful lamp.
+The key is small, but I cannot find it.
 If the dog is tired, it does not run into the garden.
-I know that the teacher wants to invite our friends.'
+I hope that the teacher will invite our friends.'
 translations=$(printf '%s\n' "$sentences" | "$mtformer" translate runs/demo)
 paste -d '\n' <(printf '%s\n' "$sentences") <(printf '    %s\n' "${translations//$'\n'/$'\n'    }")
 

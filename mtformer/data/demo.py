@@ -1,62 +1,87 @@
-"""The demo corpus: English and German sentences of a small grammar of ours, for a first training without any data.
+"""Synthetic English-German corpus for a first training run without any data.
 
-A word-by-word answer fails on it: German verbs go to the end of the clause or before the subject, and articles,
-adjectives and pronouns depend on the gender of a noun. Each English sentence has exactly one German answer.
+Word-by-word translation fails on it: German puts verbs in second place or at the end of a clause, separates their
+prefixes, and inflects articles, adjectives and pronouns for gender and case. Each English sentence has exactly one
+German translation. The words are in `demo_lexicon.yaml`.
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple
 
-from mtformer.data import demo_lexicon as lexicon
-from mtformer.data.demo_grammar import (
-    BE,
-    MODALS,
-    Adjective,
-    Clause,
-    Nominal,
-    NounPhrase,
-    Pair,
-    Preposition,
-    Prepositional,
-    Verb,
-    conditioned,
-    contrasted,
-    joined,
-    question,
-    statement,
-)
+import yaml
+
 from mtformer.errors import DataError
 from mtformer.rundir import write_text
 
 SIZES = {"train": 20_000, "dev": 500, "test": 500}
-MIN_WORDS, MAX_WORDS = 4, 14
+MAX_WORDS = 12
+TENSES = ("present", "present", "past", "past", "can", "should", "will")
 
-Item = TypeVar("Item")
-# Determiners and how often they are said, in the singular and in the plural.
-Weights = tuple[dict[str, int], dict[str, int]]
+Pair = tuple[str, str]
 
-DEFINITE = {"the": 9, "this": 2, "my": 1, "his": 1, "her": 1, "our": 1, "their": 1}
-DEFINITE_ONLY: Weights = (DEFINITE, DEFINITE)
-# With these a negation is nicht, with a and with nothing it is kein; many and numbers are not negated.
-NO_QUANTITIES: Weights = (DEFINITE | {"a": 5}, DEFINITE | {"": 4})
-ANY: Weights = (DEFINITE | {"a": 5}, DEFINITE | {"": 4, "two": 1, "three": 1, "many": 1})
-TENSES = {"present": 9, "past": 6, "can": 1, "must": 1, "should": 1, "want": 1, "will": 1}
-NOT_PAST = {tense: weight for tense, weight in TENSES.items() if tense != "past"}
-NOT_MODAL = {tense: TENSES[tense] for tense in ("present", "past")}
+
+class Verb(NamedTuple):
+    """A row of the lexicon; fields with several words are separated by spaces."""
+
+    subjects: str
+    base: str
+    third: str
+    past: str
+    infinitive: str
+    german_third: str
+    perfect: str
+    government: str = ""
+    """German preposition, if any, and case of the object; empty for intransitive verbs."""
+    objects: str = ""
+    complements: str = ""
+
+
+class Nominal(NamedTuple):
+    """A noun phrase, pronoun or name in all its forms."""
+
+    english: str
+    english_object: str
+    german: Sequence[str]
+    """Nominative, accusative, dative."""
+    person: int
+    """Index into verb forms: 0 for I, 1 for he, 2 for we."""
+    pronoun: str
+    """Key of the pronoun that refers to it."""
+    word: str
+    kinds: str = "person"
+
+    def german_object(self, government: str) -> str:
+        """Return the German form that `government` asks for: a case, or a preposition and a case."""
+        *preposition, case = government.split()
+        return _join(*preposition, self.german[("nom", "acc", "dat").index(case)])
+
+
+class Clause(NamedTuple):
+    """A clause as an English statement and question and in German parts, whose order depends on the sentence."""
+
+    english: str
+    question: str
+    subject: str
+    finite: str
+    middle: str
+    end: str
+    """German prefix, or participle or infinitive and a space."""
+
+    def german(self, verb: str = "second") -> str:
+        """Return the German clause with its finite verb `first`, `second` or `last`."""
+        if verb == "last":
+            return _join(self.subject, self.middle, self.end + self.finite)
+        start = (self.finite, self.subject) if verb == "first" else (self.subject, self.finite)
+        return _join(*start, self.middle, self.end.strip())
 
 
 def write_demo(folder: Path, seed: int = 1) -> dict[str, Path]:
-    """Writes train, dev and test, each as .en and .de with one sentence a line, into `folder`.
+    """Write train, dev and test to `folder`, each as .en and .de, and return the files by name (`train.en`, ...).
 
-    Returns:
-        The files by name (`train.en`, ...). No sentence of dev or test, English or German, stands in another file.
-
-    Raises:
-        DataError: `folder` is a file, or one of the files is there already and holds something else; nothing is
-            written then.
+    Each line is a sentence, and no sentence occurs twice. A file with other contents is never overwritten.
     """
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder}: is a file; name a folder for the demo corpus")
@@ -68,247 +93,157 @@ def write_demo(folder: Path, seed: int = 1) -> dict[str, Path]:
             files[folder / f"{split}.{language}"] = "".join(pair[side] + "\n" for pair in part)
     for path, text in files.items():
         if path.exists() and (not path.is_file() or path.read_bytes() != text.encode()):
-            raise DataError(f"{path}: is there already and is not this demo corpus; remove it or name another folder")
+            raise DataError(f"{path}: exists and is not this demo corpus; remove it or name another folder")
     for path, text in files.items():
         write_text(path, text)
     return {path.name: path for path in files}
 
 
 def make_pairs(count: int, seed: int) -> list[Pair]:
-    """`count` sentence pairs; no English and no German sentence stands in two of them."""
-    speaker = Speaker(random.Random(seed))
-    answers: dict[str, str] = {}
-    said: set[str] = set()
-    while len(answers) < count:
-        english, german = speaker.sentence()
-        assert answers.get(english, german) == german, f"two answers to '{english}'"
-        fits = all(MIN_WORDS <= len(text.split()) <= MAX_WORDS for text in (english, german))
-        if fits and german not in said:
-            answers[english] = german
-            said.add(german)
-    return list(answers.items())
+    """Return `count` sentence pairs in which no English and no German sentence occurs twice."""
+    grammar = Grammar(seed)
+    pairs: dict[str, str] = {}
+    seen: set[str] = set()
+    while len(pairs) < count:
+        english, german = grammar.sentence()
+        if len(english.split()) <= MAX_WORDS and english not in pairs and german not in seen:
+            pairs[english] = german
+            seen.add(german)
+    return list(pairs.items())
 
 
-class Speaker:
-    """Chooses what is said; how it is said is the grammar's matter."""
+class Grammar:
+    """Random sentence pairs from the words in `demo_lexicon.yaml`."""
 
-    def __init__(self, generator: random.Random) -> None:
-        self._random = generator
+    def __init__(self, seed: int) -> None:
+        text = resources.files(__package__).joinpath("demo_lexicon.yaml").read_text(encoding="utf-8")
+        self._random, self._words = random.Random(seed), yaml.safe_load(text)
+        self._verbs = [Verb(kinds, *row) for kinds, rows in self._words["verbs"].items() for row in rows]
+        self._reporting_verbs = [Verb("person", *row) for row in self._words["reporting_verbs"]]
+        self._pronouns: dict[str, Nominal] = {}
+        for name, row in self._words["pronouns"].items():
+            english, english_object, *german, person = row.split()
+            self._pronouns[name] = Nominal(english, english_object, german, int(person), name, name.replace("we", "I"))
+        self._people = [self._pronouns[name] for name in ("I", "we", "he", "she", "they")]
+        self._people += [Nominal(name, name, [name] * 3, 1, he, name) for name, he in self._words["names"].items()]
 
     def sentence(self) -> Pair:
-        """One finished sentence in both languages."""
-        kinds: dict[Callable[[], Pair], int] = {
-            self._statement: 30,
-            self._question: 12,
-            self._description: 10,
-            self._reason: 14,
-            self._report: 14,
-            self._condition: 8,
-            self._contrast: 8,
-            self._reason_in_thing: 8,
-        }
-        return self._weighted(kinds)()
+        """Return a random sentence in both languages."""
+        kinds = [self._simple, self._joined, self._condition, self._contrast]
+        english, german = self._random.choices(kinds, weights=[5, 3, 1, 1])[0]()
+        for apart, contracted in self._words["contractions"].items():
+            german = german.replace(f" {apart} ", f" {contracted} ")
+        return english[0].upper() + english[1:], german[0].upper() + german[1:]
 
-    # Kinds of sentence.
+    def _simple(self) -> Pair:
+        """Today the man opens the door. Heute macht der Mann die Tür auf."""
+        tense, times = self._random.choice(TENSES), self._words["times"]
+        clause, kind = self._clause(tense), self._random.random()
+        if kind < 0.2:
+            return f"{clause.question}?", f"{clause.german('first')}?"
+        if kind < 0.5:
+            return f"{clause.english}.", f"{clause.german()}."
+        time, german_time = self._random.choice(list(times.get(tense, times["modal"]).items()))
+        return f"{time} {clause.english}.", f"{german_time} {clause.german('first')}."
 
-    def _statement(self) -> Pair:
-        return statement(self._clause(0.45, time_first=self._chance(0.5)))
-
-    def _question(self) -> Pair:
-        clause = self._state(0.2) if self._chance(0.2) else self._clause(0.3, can_negate=False)
-        return question(clause, why=self._chance(0.4))
-
-    def _description(self) -> Pair:
-        return statement(self._state(0.3, can_negate=True))
-
-    def _reason(self) -> Pair:
-        """... because ..., of the same person or animal or of another one."""
-        if self._chance(0.5):
-            main = self._short_clause(lexicon.INTRANSITIVE)
-            mood = self._mood(lexicon.pronoun_for(main.subject), "past" if main.tense == "past" else "present")
-            return joined(main, "because", mood)
-        return joined(self._short_clause(), "because", self._short_clause())
-
-    def _report(self) -> Pair:
-        """... knows that ..., ... does not know whether ..."""
-        verb = self._pick((lexicon.KNOW, lexicon.SAY, lexicon.BELIEVE, lexicon.HOPE))
-        negated = verb in (lexicon.KNOW, lexicon.BELIEVE) and self._chance(0.5)
-        main = Clause(self._subject(("person",), 0.0), verb, negated=negated)
-        reported = self._state(0.15) if self._chance(0.2) else self._short_clause()
-        if verb is lexicon.KNOW and negated:
-            return joined(main, "whether", reported)
-        return joined(main, "that", reported)
+    def _joined(self) -> Pair:
+        """I hope that the man opens the door. Ich hoffe, dass der Mann die Tür aufmacht."""
+        main, that, dass = self._clause(), "because", "weil"
+        if self._random.random() < 0.5:
+            main, that, dass = self._clause("present", self._random.choice(self._reporting_verbs)), "that", "dass"
+        second = self._clause()
+        return f"{main.english} {that} {second.english}.", f"{main.german()}, {dass} {second.german('last')}."
 
     def _condition(self) -> Pair:
-        """If ... is tired, ...: the main clause begins with its verb."""
-        verb = self._pick(lexicon.INTRANSITIVE)
-        subject = self._subject(verb.subjects, 0.2)
-        mood = self._mood(subject)
-        main = self._short_clause((verb,), subject=lexicon.pronoun_for(subject), tenses=NOT_PAST)
-        return conditioned(self._pick(("if", "because")), mood, main)
+        """If the dog is tired, it stays in the garden. Wenn der Hund müde ist, bleibt er im Garten."""
+        verb = self._random.choice([verb for verb in self._verbs if not verb.objects])
+        subject = self._nominal(verb.subjects)
+        state = self._state(subject, "mood")
+        main = self._clause(self._random.choice(["present", "can", "will"]), verb, self._pronouns[subject.pronoun])
+        return f"if {state.english}, {main.english}.", f"wenn {state.german('last')}, {main.german('first')}."
 
     def _contrast(self) -> Pair:
-        """The lamp is cheap, but ... buys it: the pronoun has the gender of its noun."""
-        verb, thing = self._thing_and_verb()
-        description = Clause(thing, BE, complement=self._quality(thing), negated=self._chance(0.2))
-        main = Clause(
-            self._subject(verb.subjects, 0.1),
-            verb,
-            self._tense(verb, TENSES),
-            object=lexicon.pronoun_for(thing),
-            negated=self._chance(0.4),
-        )
-        return contrasted(description, main)
+        """The key is new, but I cannot find it. Der Schlüssel ist neu, aber ich kann ihn nicht finden."""
+        thing = self._noun_phrase("thing food")
+        verbs = [verb for verb in self._verbs if verb.government == "acc" and not verb.complements]
+        verb = self._random.choice([verb for verb in verbs if set(verb.objects.split()) & set(thing.kinds.split())])
+        state, main = self._state(thing, thing.kinds), self._clause(verb=verb, thing=self._pronouns[thing.pronoun])
+        return f"{state.english}, but {main.english}.", f"{state.german()}, aber {main.german()}."
 
-    def _reason_in_thing(self) -> Pair:
-        """... buys the lamp because it is cheap."""
-        verb, thing = self._thing_and_verb()
-        # A child or an animal is it, too; with them nobody knows who is cheap.
-        subject = self._pick(lexicon.PRONOUNS_AND_NAMES)
-        if self._chance(0.5):
-            adults = [noun for noun in lexicon.nouns("person") if noun.pronoun != "it"]
-            subject = NounPhrase(self._weighted(DEFINITE), self._pick(adults))
-        tense = self._pick(("present", "past"))
-        main = Clause(subject, verb, tense, object=thing)
-        reason = Clause(lexicon.pronoun_for(thing), BE, tense, complement=self._quality(thing))
-        return joined(main, "because", reason)
-
-    # Clauses.
-
-    def _clause(self, adjectives: float, can_negate: bool = True, time_first: bool = False) -> Clause:
-        """A clause with all that may stand in one; `adjectives` is the share of its nouns that have one."""
-        verb = self._pick(lexicon.VERBS)
-        tense = self._tense(verb, TENSES)
-        negated = can_negate and self._chance(0.2)
-        time = None
-        if time_first or (not negated and self._chance(0.25)):
-            time = self._pick(lexicon.TIMES["modal" if tense in MODALS else tense])
-        subject = self._subject(verb.subjects, adjectives)
-        clause = Clause(subject, verb, tense, time=time, time_first=time_first, negated=negated)
-        return self._filled(clause, adjectives, extras=0.35)
-
-    def _short_clause(
-        self,
-        verbs: Sequence[Verb] = lexicon.VERBS,
-        subject: Nominal | None = None,
-        tenses: dict[str, int] = TENSES,
+    def _clause(
+        self, tense: str = "", verb: Verb | None = None, subject: Nominal | None = None, thing: Nominal | None = None
     ) -> Clause:
-        """A clause that leaves room for a second one in the sentence."""
-        verb = self._pick(verbs)
-        subject = subject or self._subject(verb.subjects, 0.15)
-        clause = Clause(subject, verb, self._tense(verb, tenses), negated=self._chance(0.2))
-        return self._filled(clause, adjectives=0.15, extras=0.15)
-
-    def _tense(self, verb: Verb, tenses: dict[str, int]) -> str:
-        return self._weighted(NOT_MODAL if verb.english in lexicon.NEVER_WITH_MODALS else tenses)
-
-    def _filled(self, clause: Clause, adjectives: float, extras: float) -> Clause:
-        """The clause with the object and the complement that its verb asks for, and sometimes one more."""
-        verb, subject = clause.verb, clause.subject
-        determiners = DEFINITE_ONLY if clause.negated else ANY
-        if verb.governs in ("acc", "to"):
-            determiners = NO_QUANTITIES if clause.negated else ANY
-        thing = self._other(verb.objects, subject, adjectives, determiners) if verb.objects else None
-        if verb.governs == "to":
-            recipient = self._other(("person",), subject, adjectives / 2, DEFINITE_ONLY if clause.negated else ANY)
-            return replace(clause, object=thing, recipient=recipient)
-        if verb.preposition and thing:
-            return replace(clause, complement=Prepositional(verb.preposition, thing))
-        if verb.governs == "goal":
-            return replace(clause, complement=self._place(lexicon.GOALS[verb.english], ("place",), adjectives))
-        complement = None
-        if verb.governs == "place" and (verb.english in lexicon.NEED_A_PLACE or self._chance(2 * extras)):
-            complement = self._circumstance(verb, subject, adjectives)
-        if verb.governs == "acc" and not clause.negated and self._chance(extras):
-            complement = self._circumstance(verb, subject, adjectives)
-        return replace(clause, object=thing, complement=complement)
-
-    def _circumstance(self, verb: Verb, subject: Nominal, adjectives: float) -> Prepositional:
-        """For whom, with or without whom, or where."""
-        prepositions = lexicon.FOR_OR_WITH.get(verb.english)
-        if prepositions and self._chance(0.5):
-            return Prepositional(self._pick(prepositions), self._other(("person",), subject, adjectives, DEFINITE_ONLY))
-        return self._location(adjectives)
-
-    def _location(self, adjectives: float) -> Prepositional:
-        if self._chance(0.3):
-            return self._place((lexicon.BEHIND,), ("building",), adjectives)
-        return self._place((lexicon.INSIDE,), ("place",), adjectives)
-
-    def _place(self, prepositions: Sequence[Preposition], kinds: tuple[str, ...], adjectives: float) -> Prepositional:
-        return Prepositional(
-            self._pick(prepositions), self._noun_phrase(kinds, adjectives, DEFINITE_ONLY, plurals=0.15)
-        )
-
-    def _state(self, adjectives: float, can_negate: bool = False) -> Clause:
-        """Somebody or something is tired, cheap, in the kitchen, ..."""
-        tense = self._pick(("present", "past"))
-        negated = can_negate and self._chance(0.2)
-        if self._chance(0.6):
-            subject = self._subject(BE.subjects, adjectives)
-            return Clause(subject, BE, tense, complement=self._quality(subject), negated=negated)
-        if self._chance(0.6):
-            subject = self._noun_phrase(("small", "food"), adjectives, ANY)
-            where = self._place((lexicon.ON, lexicon.UNDER), ("support",), adjectives)
-            if self._chance(0.4):
-                where = self._place((lexicon.INSIDE,), ("room", "bag"), adjectives)
+        """Return a clause with the object and the complement that its verb takes; what is not given is random."""
+        tense, verb = tense or self._random.choice(TENSES), verb or self._random.choice(self._verbs)
+        subject = subject or self._nominal(verb.subjects)
+        person, base, forms = subject.person, verb.base, self._words["auxiliaries"]
+        prefix, _, infinitive = verb.infinitive.rpartition("|")
+        rest, before, after = "", "", ""
+        if verb.objects:
+            thing = thing or self._nominal(verb.objects, subject.word)
+            rest, german = thing.english_object, thing.german_object(verb.government)
+            before, after = ("", german) if " " in verb.government else (german, "")
+        if verb.complements:
+            name = self._random.choice(verb.complements.split())
+            english, government, kinds = self._words["prepositions"][name]
+            nominal = self._nominal(kinds, subject.word)
+            rest, german = _join(rest, english, nominal.english_object), nominal.german_object(government)
+            # A dative without a preposition precedes the accusative.
+            before, after = (_join(german, before), after) if name == "recipient" else (before, german)
+        if tense == "present":
+            auxiliary, positive = ("does", verb.third) if person == 1 else ("do", base)
+            finite, end = (infinitive[:-1], verb.german_third, infinitive)[person], prefix
+        elif tense == "past":
+            have, participle = verb.perfect.split()
+            auxiliary, positive, finite, end = "did", verb.past, forms[have][person], f"{participle} "
         else:
-            subject, where = self._subject(("person", "animal"), adjectives), self._location(adjectives)
-        time = self._pick(lexicon.TIMES[tense]) if not negated and self._chance(0.3) else None
-        return Clause(subject, BE, tense, complement=where, time=time, negated=negated)
+            auxiliary, positive, finite, end = tense, f"{tense} {base}", forms[tense][person], prefix + infinitive + " "
+        question = _join(auxiliary, subject.english, base, rest)
+        # With an indefinite article, German negates with kein, which this grammar does not have.
+        if self._random.random() < 0.2 and not {"a", "an"} & set(rest.split()):
+            positive = f"{auxiliary} not {base}".replace("can not", "cannot")
+            question, before = _join(auxiliary, subject.english, "not", base, rest), _join(before, "nicht")
+        english = _join(subject.english, positive, rest)
+        return Clause(english, question, subject.german[0], finite, _join(before, after), end)
 
-    def _quality(self, subject: Nominal) -> Adjective:
-        """What may be said of the subject and has not been said yet."""
-        if isinstance(subject, NounPhrase):
-            return self._pick([it for it in lexicon.adjectives(subject.noun) if it != subject.adjective])
-        return self._pick(lexicon.adjectives(lexicon.NOUNS[0]))
+    def _state(self, subject: Nominal, adjectives: str) -> Clause:
+        """Return a clause that describes the subject with one of the adjectives."""
+        rows = [row.split() for _, row in self._rows("adjectives", adjectives)]
+        english, german = self._random.choice([row for row in rows if row[0] not in subject.english.split()])
+        be, ist = (forms[subject.person] for forms in self._words["be"])
+        return Clause(f"{subject.english} {be} {english}", "", subject.german[0], ist, german, "")
 
-    def _mood(self, subject: Nominal, tense: str = "present") -> Clause:
-        return Clause(subject, BE, tense, complement=self._pick(lexicon.MOODS))
-
-    # Nouns and pronouns.
-
-    def _subject(self, kinds: tuple[str, ...], adjectives: float) -> Nominal:
-        if self._chance(0.35):
-            return self._pick(tuple(lexicon.PERSONAL.values()))
-        if self._chance(0.1):
-            return self._pick(lexicon.NAMES)
-        return self._noun_phrase(kinds, adjectives, ANY)
-
-    def _other(self, kinds: tuple[str, ...], subject: Nominal, adjectives: float, determiners: Weights) -> Nominal:
-        """Somebody or something, but not the subject again."""
-        if "person" in kinds and self._chance(0.3):
-            people = [it for it in lexicon.PRONOUNS_AND_NAMES if it != subject]
-            first_person = subject.agreement[0] == "1"
-            return self._pick([it for it in people if not (first_person and it.agreement[0] == "1")])
+    def _nominal(self, kinds: str, other_than: str = "") -> Nominal:
+        """Return a pronoun, name or noun phrase of one of the kinds, with another word than `other_than`."""
         while True:
-            phrase = self._noun_phrase(kinds, adjectives, determiners)
-            if not isinstance(subject, NounPhrase) or subject.noun != phrase.noun:
-                return phrase
+            is_name = "person" in kinds and self._random.random() < 0.4
+            nominal = self._random.choice(self._people) if is_name else self._noun_phrase(kinds)
+            if nominal.word != other_than:
+                return nominal
 
-    def _noun_phrase(
-        self, kinds: tuple[str, ...], adjectives: float, determiners: Weights, plurals: float = 0.35
-    ) -> NounPhrase:
-        noun = self._pick(lexicon.nouns(*kinds))
-        adjective = self._pick(lexicon.adjectives(noun)) if self._chance(adjectives) else None
-        plural = self._chance(plurals)
-        return NounPhrase(self._weighted(determiners[plural]), noun, adjective, plural)
+    def _noun_phrase(self, wanted: str) -> Nominal:
+        kinds, row = self._random.choice(self._rows("nouns", wanted))
+        word, plural, german, german_plural, gender = row.split()
+        pronoun = {"m": "he", "f": "she"}[gender] if "person" in kinds else f"it {gender}"
+        noun, forms, person = word, [german] * 3, 1
+        if self._random.random() < 0.3:
+            noun, forms, person = plural, [german_plural, german_plural, german_plural.removesuffix("n") + "n"], 2
+            pronoun, gender = "they", "p"
+        determiner, stem, declension = self._random.choice(self._words["determiners"][person - 1]).split()
+        endings = [pair.split("+") for pair in self._words["declensions"][declension][gender].split()]
+        if self._random.random() < 0.3:
+            adjective, german = self._random.choice(self._rows("adjectives", kinds))[1].split()
+            noun = f"{adjective} {noun}"
+            forms = [f"{german.removesuffix('e')}{endings[case][1]} {form}" for case, form in enumerate(forms)]
+        forms = [f"{stem}{endings[case][0]} {form}" for case, form in enumerate(forms)]
+        english = f"an {noun}" if determiner == "a" and noun[0] in "aeiou" else f"{determiner} {noun}"
+        return Nominal(english, english, forms, person, pronoun, word, kinds)
 
-    def _thing_and_verb(self) -> tuple[Verb, NounPhrase]:
-        """A verb and a thing or food that can be its object."""
-        thing = self._noun_phrase(("thing", "food"), 0.15, DEFINITE_ONLY)
-        fitting = [
-            verb for verb in lexicon.VERBS if verb.governs == "acc" and set(verb.objects) & set(thing.noun.kinds)
-        ]
-        return self._pick(fitting), thing
+    def _rows(self, table: str, wanted: str) -> list[Pair]:
+        """Return the rows for these kinds, each with its kinds."""
+        groups = self._words[table].items()
+        return [(kinds, row) for kinds, rows in groups if set(kinds.split()) & set(wanted.split()) for row in rows]
 
-    # Chance.
 
-    def _chance(self, probability: float) -> bool:
-        return self._random.random() < probability
-
-    def _pick(self, items: Sequence[Item]) -> Item:
-        return items[self._random.randrange(len(items))]
-
-    def _weighted(self, weights: Mapping[Item, int]) -> Item:
-        return self._random.choices(list(weights), list(weights.values()))[0]
+def _join(*parts: str) -> str:
+    return " ".join(part for part in parts if part)
