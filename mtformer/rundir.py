@@ -4,6 +4,7 @@ Names of files live here and nowhere else.
 
     RUN/config.yaml                       the resolved config; alone it reproduces the run
     RUN/tokenizer/{joint,src,tgt}.model   SentencePiece
+    RUN/checksums.json                    SHA-256 of config.yaml and the tokenizer
     RUN/data_report.json                  pairs read, kept and left out, by reason
     RUN/metrics.jsonl                     one object per log line and validation, append only
     RUN/samples.jsonl                     some dev sentences with their translations, one object per validation
@@ -21,7 +22,8 @@ Of a sweep, whose runs lie in its folder:
     SWEEP/sweep.json                      its runs, the command that trains each, and how that ended
     SWEEP/RUN.log                         what that command printed
 
-A bundle is the same folder with only config.yaml, tokenizer/ and model.safetensors.
+A bundle is the same folder with only config.yaml, tokenizer/, model.safetensors and checksums.json. The checksums.json
+of an export, bundle or other, lists all files of the folder.
 
 What is being written stands beside its place as `.NAME@HOST.PID.tmp`, and what it replaces for a moment as
 `.NAME@HOST.PID.old`. A process that is killed leaves them; the next one that writes there clears them away, or puts the
@@ -36,7 +38,7 @@ import platform
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,9 @@ from mtformer.errors import CheckpointError
 
 WEIGHTS = "model.safetensors"
 TRAINER_STATE = "trainer.pt"
+CT2_WEIGHTS = "model.bin"
 META = "meta.json"
+CHECKSUMS = "checksums.json"
 SWEEP = "sweep.json"
 SWEEP_LOCK = ".sweep.lock"
 SCORES = "scores.json"
@@ -58,15 +62,23 @@ FOREIGN_SECONDS = 24 * 3600
 
 
 class DamagedError(CheckpointError):
-    """A file of a checkpoint that is missing, or not as it was saved.
+    """A file of a checkpoint, run or export that is missing, or not as it was saved.
 
     Args:
         path: the file.
         what: what is wrong with it.
+        listing: the name of the file that lists its checksum: `META` in a checkpoint, else `CHECKSUMS`.
     """
 
-    def __init__(self, path: Path, what: str) -> None:
-        super().__init__(f"{path}: {what}; use another checkpoint, or move {path.parent} away")
+    def __init__(self, path: Path, what: str, listing: str = META) -> None:
+        remedies = {
+            CHECKSUMS: "restore it from a copy, resume the run (which writes a missing one), or export again",
+            "config.yaml": "restore it from a copy or export again; pass other settings on the command line",
+        }
+        remedy = remedies.get(path.name, "restore it from a copy, or export again")
+        if listing == META:
+            remedy = f"use another checkpoint, or move {path.parent} away"
+        super().__init__(f"{path}: {what}; {remedy}")
         self.what = f"{path.name} is {what}"
 
 
@@ -77,16 +89,32 @@ class RunDir:
         self.path = Path(path)
 
     @classmethod
-    def open(cls, path: str | Path) -> "RunDir":
-        """An existing run or bundle; raises CheckpointError when it is none."""
+    def open(cls, path: str | Path, verified: bool = True) -> "RunDir":
+        """Return an existing run, bundle or CTranslate2 export.
+
+        Args:
+            path: the folder.
+            verified: whether to compare its files with checksums.json; weights are left to those who load them.
+
+        Raises:
+            CheckpointError: when it is none, or a file is missing or changed.
+        """
         run = cls(path)
         if not run.config.is_file():
             raise CheckpointError(f"{path}: not a run directory or bundle (it has no config.yaml)")
+        if verified:
+            listed = read_meta(run.path, CHECKSUMS)["sha256"]
+            left = [name for name in (WEIGHTS, CT2_WEIGHTS) if (run.path / name).exists()]
+            verify(run.path, *(name for name in listed if name not in left), listing=CHECKSUMS)
         return run
 
     @property
     def config(self) -> Path:
         return self.path / "config.yaml"
+
+    @property
+    def checksums(self) -> Path:
+        return self.path / CHECKSUMS
 
     @property
     def tokenizer(self) -> Path:
@@ -194,57 +222,87 @@ def references_name(number: int) -> str:
 
 def write_meta(folder: Path, **values: Any) -> None:
     """Writes meta.json: the values, SHA-256 of each file of the folder, and of all this."""
-    meta = {**values, "sha256": {path.name: file_sha256(path) for path in sorted(folder.iterdir())}}
-    text = json.dumps({**meta, "checksum": _checksum(meta)}, indent=1)
+    text = _with_checksum({**values, "sha256": _sha256(folder, folder.iterdir())})
     (folder / META).write_text(text, encoding="utf-8")
 
 
-def read_meta(folder: Path) -> dict[str, Any]:
-    """meta.json of a checkpoint: step, metrics, sha256 and more; raises DamagedError when it is not as it was saved."""
-    path = folder / META
+def write_checksums(folder: Path) -> None:
+    """Write checksums.json of a bundle or another export: SHA-256 of each file of the folder, and of all this."""
+    paths = (path for path in folder.rglob("*") if path.name != CHECKSUMS)
+    (folder / CHECKSUMS).write_text(_with_checksum({"sha256": _sha256(folder, paths)}), encoding="utf-8")
+
+
+def write_config(run: RunDir, text: str) -> None:
+    """Write config.yaml of a run, and checksums.json with it and the tokenizer, if there is one.
+
+    The checksums are written first, those of the new and the present config.yaml side by side: a process killed between
+    the two writes leaves a config.yaml that is listed.
+    """
+    listed = _sha256(run.path, (run.config, *run.tokenizer.glob("*.model")))
+    new = hashlib.sha256(text.encode()).hexdigest()
+    present = listed.get(run.config.name, new)
+    listed[run.config.name] = new if new == present else f"{present} {new}"
+    write_text(run.checksums, _with_checksum({"sha256": listed}))
+    write_text(run.config, text)
+
+
+def read_meta(folder: Path, listing: str = META) -> dict[str, Any]:
+    """meta.json of a checkpoint: step, metrics, sha256 and more; raises DamagedError when it is not as it was saved.
+
+    With `CHECKSUMS` as `listing`, read checksums.json of a run or export, which has only `sha256`.
+    """
+    path = folder / listing
     try:
-        meta: dict[str, Any] = json.loads(_read(path))
+        meta: dict[str, Any] = json.loads(_read(path, listing))
         is_whole = meta.pop("checksum", None) == _checksum(meta)
     except (ValueError, AttributeError, TypeError) as error:  # no JSON, or no object
-        raise DamagedError(path, f"not readable ({error})") from error
+        raise DamagedError(path, f"not readable ({error})", listing) from error
     if not is_whole:
-        raise DamagedError(path, "changed since it was saved")
+        raise DamagedError(path, "changed since it was saved", listing)
     return meta
 
 
-def verify(folder: Path, *names: str) -> dict[str, Any]:
-    """meta.json of a checkpoint, after these of its files were compared with it.
+def verify(folder: Path, *names: str, listing: str = META) -> dict[str, Any]:
+    """meta.json of a checkpoint (or what `listing` names), after these of its files were compared with it.
 
     Raises:
         DamagedError: when one is missing, cut short or changed.
         CheckpointError: when one cannot be read for another reason.
     """
-    meta = read_meta(folder)
+    meta = read_meta(folder, listing)
     for name in names:
         path = folder / name
-        with _told(path):
+        with _told(path, listing):
             actual = file_sha256(path)
-        if actual != meta["sha256"].get(name):
-            raise DamagedError(path, "cut short or changed since it was saved")
+        if actual not in meta["sha256"].get(name, "").split():
+            raise DamagedError(path, "cut short or changed since it was saved", listing)
     return meta
 
 
-def _read(path: Path) -> bytes:
-    with _told(path):
+def _sha256(folder: Path, paths: Iterable[Path]) -> dict[str, str]:
+    """Return the hash of each of these files by its path in the folder."""
+    return {path.relative_to(folder).as_posix(): file_sha256(path) for path in sorted(paths) if path.is_file()}
+
+
+def _read(path: Path, listing: str) -> bytes:
+    with _told(path, listing):
         return path.read_bytes()
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """Turns what the system says about a file of a checkpoint into our errors."""
+def _told(path: Path, listing: str) -> Iterator[None]:
+    """Turns what the system says about a file of a checkpoint, run or export into our errors."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        raise DamagedError(path, "missing") from error
+        raise DamagedError(path, "missing", listing) from error
     except OSError as error:
-        raise CheckpointError(
-            f"{path}: cannot be read ({error.strerror}); mend that, or move {path.parent} away to do without it"
-        ) from error
+        instead = f", or move {path.parent} away to do without it" if listing == META else ""
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); mend that{instead}") from error
+
+
+def _with_checksum(meta: dict[str, Any]) -> str:
+    return json.dumps({**meta, "checksum": _checksum(meta)}, indent=1)
 
 
 def _checksum(meta: dict[str, Any]) -> str:

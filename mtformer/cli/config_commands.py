@@ -57,7 +57,7 @@ def _load(path: Path, overrides: list[str]) -> "LoadedConfig":
     from mtformer.config.loading import load_config
     from mtformer.rundir import RunDir
 
-    return load_config(RunDir.open(path).config if path.is_dir() else path, overrides)
+    return load_config(RunDir.open(path, verified=False).config if path.is_dir() else path, overrides)
 
 
 def _listing(loaded: "LoadedConfig") -> list[str]:

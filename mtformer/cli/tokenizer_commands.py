@@ -115,6 +115,8 @@ def _load(path: Path, side: Side) -> "Tokenizer":
     if not path.is_dir():
         return Tokenizer.load(path)
     run = RunDir(path)
+    if run.config.is_file():
+        RunDir.open(path)
     pair = TokenizerPair.load(run.tokenizer if run.tokenizer.is_dir() else path)
     return pair.src if side is Side.SRC else pair.tgt
 

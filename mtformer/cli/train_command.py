@@ -87,12 +87,15 @@ def train(
     """
     from mtformer.config.loading import load_config
     from mtformer.errors import ConfigError
+    from mtformer.rundir import CHECKSUMS, RunDir
 
     asked = {"--resume": resume, "--overwrite": overwrite, "--verify-resume": verify_resume}
     asked["--dry-run"] = dry_run and verify_resume
     given = [name for name, value in asked.items() if value]
     if len(given) > 1:
         raise ConfigError(f"{' and '.join(given)} exclude each other; give one of them")
+    if (config.parent / CHECKSUMS).exists() and config.name == RunDir(config.parent).config.name:
+        RunDir.open(config.parent)
     loaded = load_config(config, overrides or [])
     run_dir = run_dir or Path("runs") / config.stem
     if loaded.config.training.report:

@@ -21,7 +21,7 @@ from mtformer.decoding.limits import Limits
 from mtformer.decoding.protocol import Hypothesis
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
-from mtformer.rundir import RunDir
+from mtformer.rundir import CHECKSUMS, CT2_WEIGHTS, RunDir, verify
 from mtformer.text.tags import Target
 from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
 
@@ -66,6 +66,7 @@ def load_exported(path: str | Path, device: str = "auto", precision: str | None 
         raise CheckpointError(
             f"{path}: no CTranslate2 model here; `mtformer export RUN --format ctranslate2` writes one"
         )
+    verify(run.path, CT2_WEIGHTS, listing=CHECKSUMS)
     config, tokenizers = load_config(run.config).config, TokenizerPair.load(run.tokenizer)
     where = _pick_device(library, device)
     threads = torch.get_num_threads()
@@ -83,7 +84,7 @@ def load_exported(path: str | Path, device: str = "auto", precision: str | None 
     torch.set_num_threads(threads)  # of OpenMP, which the library has set to its own
     engine = CTranslate2Engine(model, tokenizers, config.model.max_positions)
     trained_tokens = config.data.filters.max_tokens
-    return Translator(engine, tokenizers, config.decoding, trained_tokens, [run.path / "model.bin"], config.data)
+    return Translator(engine, tokenizers, config.decoding, trained_tokens, [run.path / CT2_WEIGHTS], config.data)
 
 
 def _pick_device(library: ModuleType, name: str) -> str:

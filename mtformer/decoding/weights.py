@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mtformer.errors import CheckpointError
-from mtformer.rundir import LOWER_IS_BETTER, META, WEIGHTS, RunDir, read_meta, verify
+from mtformer.rundir import CHECKSUMS, CT2_WEIGHTS, LOWER_IS_BETTER, META, WEIGHTS, RunDir, read_meta, verify
 
 
 def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> Path:
-    """The file of weights that `--checkpoint` names; where meta.json lies beside it, it is as it was saved.
+    """The file of weights that `--checkpoint` names; where meta.json or checksums.json lies beside it, it is as saved.
 
     Args:
         run: a run directory or a bundle.
@@ -22,6 +22,8 @@ def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> Path:
     path = _find(run, checkpoint, best_metric)
     if path.parent.parent == run.checkpoints or (path.name == WEIGHTS and (path.parent / META).exists()):
         verify(path.parent, path.name)
+    elif path == run.bundle_weights or (path.name == WEIGHTS and (path.parent / CHECKSUMS).exists()):
+        verify(path.parent, path.name, listing=CHECKSUMS)
     return path
 
 
@@ -88,7 +90,7 @@ def _find(run: RunDir, checkpoint: str | None, best_metric: str) -> Path:
 def _default(run: RunDir, best_metric: str) -> Path:
     if run.is_bundle:
         return run.bundle_weights
-    if (run.path / "model.bin").is_file():
+    if (run.path / CT2_WEIGHTS).is_file():
         raise CheckpointError(f"{run.path}: exported for CTranslate2; use --backend ctranslate2")
     default = default_weights(run, best_metric)
     if default is None:

@@ -76,7 +76,7 @@ def open_runs(paths: Sequence[Path]) -> list[Run]:
     for path in paths:
         if path.is_file():
             raise DataError(f"{path}: is a file, not a run directory; for files of hypotheses give --ref too")
-    configs = [load_config(RunDir.open(path).config).config for path in paths]
+    configs = [load_config(RunDir.open(path, verified=False).config).config for path in paths]
     names = _names(paths)
     return [Run(name, path, config) for name, path, config in zip(names, paths, configs, strict=True)]
 

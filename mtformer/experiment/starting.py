@@ -19,7 +19,7 @@ from mtformer.config.loading import dump_config, load_config
 from mtformer.config.schema import Config
 from mtformer.errors import CheckpointError
 from mtformer.experiment.resuming import compare
-from mtformer.rundir import LEFTOVER, RunDir, write_text
+from mtformer.rundir import LEFTOVER, RunDir, write_config
 
 PASSING_SECONDS = 1.0
 """A start that is at work has no place empty for as long as this."""
@@ -47,9 +47,13 @@ def prepared_run(run: RunDir, config: Config, resume: Resume, overwrite: bool) -
     if resume and not (is_free and resume == "auto"):
         if is_free:
             raise CheckpointError(f"{run.path}: nothing to resume here (no config.yaml); leave out --resume to start")
+        if run.checksums.exists():
+            RunDir.open(run.path)
+        else:
+            log.warning("%s: missing; config and tokenizer are taken as they are now", run.checksums)
         compare(run, load_config(run.config).config, config)
         yield True
-        write_text(run.config, dump_config(config))
+        write_config(run, dump_config(config))
         return
     if not is_free and not overwrite:
         raise CheckpointError(
@@ -57,8 +61,9 @@ def prepared_run(run: RunDir, config: Config, resume: Resume, overwrite: bool) -
             "--run-dir names another place"
         )
     with _made_anew(path):
-        write_text(run.config, dump_config(config))
+        write_config(run, dump_config(config))
         yield False
+        write_config(run, dump_config(config))  # now with the tokenizer's checksum
 
 
 @contextlib.contextmanager
@@ -91,7 +96,7 @@ def _is_free(path: Path) -> bool:
 def _is_barely_begun(path: Path) -> bool:
     """Whether nothing stands in a folder but what stands in that of a run before its tokenizer is made."""
     run = RunDir(path)
-    files = (run.config.name, run.log.name, run.state.name)
+    files = (run.checksums.name, run.config.name, run.log.name, run.state.name)
     return all(entry.name in files or LEFTOVER.fullmatch(entry.name) for entry in path.iterdir())
 
 

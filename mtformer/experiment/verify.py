@@ -20,7 +20,7 @@ from mtformer.config.schema import Config
 from mtformer.errors import ConfigError, MtformerError
 from mtformer.experiment.train import train_experiment
 from mtformer.model.hardware import pick_device, pick_precision
-from mtformer.rundir import WEIGHTS, RunDir, write_text
+from mtformer.rundir import WEIGHTS, RunDir, write_config
 from mtformer.training.checkpoint import load_trainer_state
 from mtformer.training.loop import InterruptedRunError
 from mtformer.training.metrics import Progress
@@ -70,7 +70,7 @@ def verify_resume(config: Config, leg: Leg | None = None) -> list[Compared]:
         _in_new_process(leg, config, whole.path, None)
         # To train the tokenizer once more could take longer than all the rest, and would show nothing about resuming.
         shutil.copytree(whole.tokenizer, halves.tokenizer)
-        write_text(halves.config, dump_config(config))
+        write_config(halves, dump_config(config))
         log.info("verifying, 2 of 3: %d steps and a stop", STOP_AT)
         _in_new_process(leg, config, halves.path, STOP_AT)
         assert halves.steps()[-1] == STOP_AT, "the run did not stop where it was asked to"

@@ -8,7 +8,7 @@ from mtformer.config.schema import Config
 from mtformer.config.writing import without_files
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, ConfigError
-from mtformer.rundir import RunDir, atomic_folder
+from mtformer.rundir import RunDir, atomic_folder, write_checksums
 
 
 def export_bundle(run: RunDir, target: Path, checkpoint: str | None) -> None:
@@ -24,6 +24,7 @@ def export_bundle(run: RunDir, target: Path, checkpoint: str | None) -> None:
         inside = RunDir(folder)
         shutil.copyfile(weights, inside.bundle_weights)
         write_companions(run, config, inside)
+        write_checksums(folder)
 
 
 def check_is_free(target: Path) -> None:

@@ -21,7 +21,7 @@ from mtformer.model.linear import Linear
 from mtformer.model.norms import EPS, LayerNorm
 from mtformer.model.positions import SinusoidalPositions
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import RunDir, atomic_folder
+from mtformer.rundir import RunDir, atomic_folder, write_checksums
 from mtformer.text.tokenizer import BOS, EOS, UNK, TokenizerPair
 from mtformer.weights import load_weights
 
@@ -61,6 +61,7 @@ def export_ctranslate2(run: RunDir, target: Path, checkpoint: str | None, quanti
     with atomic_folder(target) as folder:
         spec.save(str(folder))
         write_companions(run, config, RunDir(folder))
+        write_checksums(folder)
 
 
 def to_spec(model: Transformer, tokenizers: TokenizerPair) -> Any:

@@ -20,7 +20,7 @@ from mtformer.errors import ConfigError
 from mtformer.export.bundle import check_is_free, check_language_tags
 from mtformer.model.positions import sinusoid
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import RunDir, atomic_folder
+from mtformer.rundir import RunDir, atomic_folder, write_checksums
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK, TokenizerPair
 from mtformer.weights import load_weights
 
@@ -71,6 +71,7 @@ def export_huggingface(run: RunDir, target: Path, checkpoint: str | None) -> Non
             _write_json(folder / "target_vocab.json", vocabularies[1])
         (folder / "source.spm").write_bytes(tokenizers.src.model)
         (folder / "target.spm").write_bytes(tokenizers.tgt.model)
+        write_checksums(folder)
 
 
 def tensor_names(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:

@@ -17,7 +17,7 @@ from mtformer.export.huggingface import tensor_names
 from mtformer.export.marian_tokenizer import SpecialRows, source_side, target_side
 from mtformer.model.positions import sinusoid
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import RunDir, atomic_folder
+from mtformer.rundir import CHECKSUMS, DamagedError, RunDir, atomic_folder, read_meta, verify, write_checksums
 from mtformer.text.tokenizer import BOS, PAD, SRC, TGT
 from mtformer.weights import read_weights, require_finite
 
@@ -82,6 +82,11 @@ def import_marian(source: Path, target: Path) -> None:
     """
     if target.exists():
         raise CheckpointError(f"{target}: exists already; name another folder")
+    if (source / CHECKSUMS).exists():  # `mtformer export` wrote the folder
+        try:
+            verify(source, *read_meta(source, CHECKSUMS)["sha256"], listing=CHECKSUMS)
+        except DamagedError as error:
+            raise CheckpointError(f"{error}; if the change is intended, delete {source / CHECKSUMS}") from error
     settings = _read_settings(source / "config.json")
     vocabulary = _read_vocabulary(source / "vocab.json")
     special = _special_rows(source, settings, vocabulary)
@@ -103,6 +108,7 @@ def import_marian(source: Path, target: Path) -> None:
             (inside.tokenizer / name).write_bytes(side.model)
         save_file(weights, inside.bundle_weights)
         inside.config.write_text(dump_config(config), encoding="utf-8")
+        write_checksums(folder)
 
 
 def _read_spm(path: Path) -> tuple[Path, bytes]:

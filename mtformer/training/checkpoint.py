@@ -5,7 +5,8 @@ A checkpoint is a folder that appears whole or not at all:
     model.safetensors   the weights, tied ones once
     trainer.pt          optimizer, scaler, random state, position, sums of the log window, with `ema_decay` the weights
                         that are not averages: loads with weights_only=True, so it can run no code
-    meta.json           step, dev metrics, what it was made with, SHA-256 of the two files and of meta.json itself
+    meta.json           step, dev metrics, what it was made with, SHA-256 of the two files and of meta.json itself, and
+                        of metrics.jsonl and samples.jsonl as they were then
 
 Old ones are deleted when the new one is safely there. Resuming takes the newest one that is as it was saved; newer ones
 that are damaged are renamed, so that they are out of the way and not lost.
@@ -32,6 +33,7 @@ from mtformer.rundir import (
     verify,
     write_meta,
 )
+from mtformer.training.history import log_checksum
 
 log = logging.getLogger("mtformer")
 
@@ -65,7 +67,8 @@ def save_checkpoint(
         with atomic_folder(target) as folder:
             save_file(weights, folder / WEIGHTS)
             torch.save(trainer_state, folder / TRAINER_STATE)
-            write_meta(folder, step=step, metrics=metrics, made_with=made_with, is_temporary=is_temporary)
+            logs = {path.name: log_checksum(path) for path in (run.metrics, run.samples) if path.is_file()}
+            write_meta(folder, step=step, metrics=metrics, made_with=made_with, is_temporary=is_temporary, logs=logs)
     except Exception as error:
         # safetensors and torch wrap a full disk in errors of their own, so each kind is caught here.
         raise CheckpointError(

@@ -19,7 +19,7 @@ from mtformer.data.mixture import START, Place
 from mtformer.errors import MtformerError
 from mtformer.rundir import LOWER_IS_BETTER, WEIGHTS, RunDir, read_meta, sync
 from mtformer.training.checkpoint import last_good, load_trainer_state, prune, save_checkpoint
-from mtformer.training.history import append_record, cut_after
+from mtformer.training.history import append_record, cut_after, warn_if_changed
 from mtformer.training.metrics import Metrics, Progress, Window
 from mtformer.training.signals import StopSignal
 from mtformer.training.step import MAX_SKIPPED_IN_A_ROW, TrainingStep
@@ -136,6 +136,9 @@ class Trainer:
         if len(windows) == self.ranks.size:
             self.window = Window.from_state(windows[self.ranks.rank])
         if self.metrics is not None:
+            for path in (self.run.metrics, self.run.samples):
+                if path.name in meta.get("logs", {}):
+                    warn_if_changed(path, meta["logs"][path.name], self.position.step)
             self._cut_after(self.position.step, with_dev=not meta["is_temporary"])
             prune(self.run, self.config)  # whoever was killed may not have come to it
             self.metrics.write("resume", self.position.step)

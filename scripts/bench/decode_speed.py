@@ -40,7 +40,7 @@ from mtformer.export.ctranslate2 import export_ctranslate2
 from mtformer.export.huggingface import export_huggingface
 from mtformer.model.hardware import set_up_memory
 from mtformer.model.packed import for_decoding
-from mtformer.rundir import RunDir
+from mtformer.rundir import RunDir, write_checksums
 
 BEAMS = {"greedy": 1, "beam 5": 5}
 SYSTEMS = (
@@ -131,6 +131,7 @@ def make_bundle(size: Size, tokenizer: Any, folder: Path) -> RunDir:
     torch.manual_seed(1)
     model = peers.transformer(size, dropout=0.0)
     save_file({name: parameter.detach() for name, parameter in model.named_parameters()}, run.bundle_weights)
+    write_checksums(run.path)
     for kind in (None, "int8"):
         export_ctranslate2(run, folder / f"ctranslate2-{kind or 'fp32'}", None, kind)
     export_huggingface(run, folder / "huggingface", None)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from program import invoke
 
-from mtformer.rundir import RunDir
+from mtformer.rundir import RunDir, write_config
 
 
 def error_of(*arguments: object) -> str:
@@ -237,7 +237,7 @@ def test_a_damaged_checkpoint_is_passed_over(run: Path, corpus: Path) -> None:
 
 def test_a_checkpoint_that_does_not_fit_the_config(run: Path) -> None:
     config = RunDir(run).config
-    config.write_text(config.read_text().replace("d_ff: 64", "d_ff: 96"))
+    write_config(RunDir(run), config.read_text().replace("d_ff: 64", "d_ff: 96"))
     message = error_of("translate", run)
     assert "does not fit the config" in message
     assert "64" in message

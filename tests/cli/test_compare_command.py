@@ -13,7 +13,7 @@ from program import invoke
 from typer.testing import Result
 
 from mtformer.evaluation import significance
-from mtformer.rundir import RunDir
+from mtformer.rundir import RunDir, write_config
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def edit(run: Path, before: str, after: str) -> None:
     config = RunDir(run).config
     text = config.read_text(encoding="utf-8")
     assert before in text
-    config.write_text(text.replace(before, after), encoding="utf-8")
+    write_config(RunDir(run), text.replace(before, after))
 
 
 def compared(*arguments: object) -> Any:

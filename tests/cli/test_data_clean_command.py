@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from mtformer.config.loading import dump_config, load_config
 from mtformer.config.schema import Config
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import RunDir
+from mtformer.rundir import RunDir, write_checksums
 from mtformer.text.tokenizer import TokenizerPair
 
 LANGUAGES = ("--src-lang", "en", "--tgt-lang", "de")
@@ -47,6 +47,7 @@ def backward(trained: tuple[Path, object], tmp_path_factory: pytest.TempPathFact
     torch.manual_seed(1)
     model = Transformer(config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
     save_file({name: parameter.detach() for name, parameter in model.named_parameters()}, run.bundle_weights)
+    write_checksums(run.path)
     return run.path
 
 

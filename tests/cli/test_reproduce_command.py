@@ -6,6 +6,7 @@ import pytest
 import torch
 from program import invoke
 
+from mtformer.rundir import RunDir, write_config
 from mtformer.training.history import read_records
 
 
@@ -27,7 +28,7 @@ def test_a_run_is_reproduced(run: Path) -> None:
 
 def test_a_changed_config_is_not(run: Path) -> None:
     text = (run / "config.yaml").read_text()
-    (run / "config.yaml").write_text(text.replace("seed: 1\n", "seed: 2\n", 1))
+    write_config(RunDir(run), text.replace("seed: 1\n", "seed: 2\n", 1))
     [then, *_] = [record["loss"] for record in read_records(run / "metrics.jsonl")]
     result = invoke("reproduce", run, "--steps", 4)
     assert result.exit_code == 1

@@ -54,7 +54,12 @@ def test_files_pipes_bundle_and_batch_size_give_the_same(
         assert result.stdout == ""
         assert target.read_text() == piped
     assert (tmp_path / "bundle" / "config.yaml").is_file()
-    assert sorted(path.name for path in bundle.iterdir()) == ["config.yaml", "model.safetensors", "tokenizer"]
+    assert sorted(path.name for path in bundle.iterdir()) == [
+        "checksums.json",
+        "config.yaml",
+        "model.safetensors",
+        "tokenizer",
+    ]
     assert str(corpus) not in (bundle / "config.yaml").read_text()
 
 

@@ -9,7 +9,7 @@ from toy import random_lines
 from mtformer.config.loading import dump_config
 from mtformer.config.schema import Config
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import RunDir
+from mtformer.rundir import RunDir, write_checksums
 
 CONFIG = {
     "data": {"src_lang": "en", "tgt_lang": "de", "filters": {"max_tokens": 50}},
@@ -53,4 +53,5 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
         for parameter in model.parameters():
             parameter.mul_(2.0)  # Sharper distributions than fresh weights give: translations of different lengths.
     save_file({name: parameter.detach() for name, parameter in model.named_parameters()}, run.bundle_weights)
+    write_checksums(run.path)
     return run

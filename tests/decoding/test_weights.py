@@ -6,7 +6,7 @@ import pytest
 
 from mtformer.decoding.weights import default_weights, find_weights
 from mtformer.errors import CheckpointError
-from mtformer.rundir import META, WEIGHTS, RunDir, write_meta
+from mtformer.rundir import META, WEIGHTS, RunDir, write_checksums, write_meta
 
 
 def add(folder: Path, **metrics: float) -> Path:
@@ -70,6 +70,7 @@ def test_without_dev_the_last_is_taken(tmp_path: Path) -> None:
 
 def test_a_bundle_has_its_own(tmp_path: Path) -> None:
     (tmp_path / WEIGHTS).touch()
+    write_checksums(tmp_path)
     assert find_weights(RunDir(tmp_path), None, "bleu") == tmp_path / WEIGHTS
     with pytest.raises(CheckpointError, match="no checkpoint 'best'; a bundle has one set of weights"):
         find_weights(RunDir(tmp_path), "best", "bleu")

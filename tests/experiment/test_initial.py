@@ -15,7 +15,7 @@ from mtformer.errors import CheckpointError, ConfigError
 from mtformer.experiment.preflight import dry_run
 from mtformer.experiment.train import Outcome, train_experiment
 from mtformer.export.bundle import export_bundle
-from mtformer.rundir import WEIGHTS, RunDir
+from mtformer.rundir import WEIGHTS, RunDir, write_config
 from mtformer.training.loop import InterruptedRunError
 from mtformer.weights import read_weights
 
@@ -152,7 +152,7 @@ def test_another_shape_is_told(
 def test_another_kind_of_tokenizer_is_told(base: RunDir, corpus: Path, tmp_path: Path) -> None:
     start = RunDir(shutil.copytree(base.path, tmp_path / "start"))
     text = start.config.read_text(encoding="utf-8")
-    start.config.write_text(text.replace("tie_embeddings: all", "tie_embeddings: output"), encoding="utf-8")
+    write_config(start, text.replace("tie_embeddings: all", "tie_embeddings: output"))
     changes = {"model": {"tie_embeddings": "output"}, "tokenizer": {"joint": False}}
     config = make_config(corpus, **changes, training={"init_from": str(start.path)})
     with pytest.raises(ConfigError, match=r"^training\.init_from: .*/start needs tokenizer\.joint: true; set it so$"):
@@ -182,6 +182,7 @@ def test_a_run_that_has_its_tokenizer_keeps_it(base: RunDir, corpus: Path, tmp_p
     train(make_config(other_corpus(corpus, tmp_path / "corpus"), training={"max_steps": 1}), other)
     shutil.rmtree(start / "tokenizer")
     shutil.copytree(other.tokenizer, start / "tokenizer")
+    write_config(RunDir(start), RunDir(start).config.read_text(encoding="utf-8"))
     with pytest.raises(ConfigError, match=r"the tokenizer of .*/start is not the one that this run has"):
         train(config, run, resume=True)
 

@@ -1,5 +1,6 @@
 """A start that fails, or is killed at any moment, leaves a run directory that the next start can read."""
 
+import itertools
 import multiprocessing
 import os
 import shutil
@@ -16,7 +17,7 @@ from mtformer.config.schema import Config
 from mtformer.errors import CheckpointError, DataError
 from mtformer.experiment import starting
 from mtformer.experiment.starting import prepared_run
-from mtformer.rundir import RunDir, atomic_folder
+from mtformer.rundir import CHECKSUMS, RunDir, atomic_folder, read_meta, write_config
 
 CONFIG = Config(data=DataConfig(src_lang="en", tgt_lang="de"))
 
@@ -61,7 +62,7 @@ def test_a_failed_overwrite_brings_the_old_run_back(run: RunDir, tmp_path: Path)
 def test_a_good_overwrite_removes_the_old_run(run: RunDir, tmp_path: Path) -> None:
     with prepared_run(run, CONFIG, resume=False, overwrite=True) as goes_on:
         assert not goes_on
-    assert names(run.path) == ["config.yaml"]
+    assert names(run.path) == ["checksums.json", "config.yaml"]
     assert names(tmp_path) == ["run"]
 
 
@@ -94,7 +95,7 @@ def test_a_link_to_another_disk_stays_a_link(run: RunDir, tmp_path: Path) -> Non
     with prepared_run(link, CONFIG, resume=False, overwrite=True):
         pass
     assert link.path.is_symlink()
-    assert names(run.path) == ["config.yaml"]
+    assert names(run.path) == ["checksums.json", "config.yaml"]
 
 
 @pytest.mark.parametrize("resume", [True, False, "auto"])
@@ -144,6 +145,16 @@ def start_and_die_before_config(run: RunDir, overwrite: bool) -> None:
         pass
 
 
+def die_before_write(run: RunDir, config: Config, number: int) -> None:
+    """Resume, or start, with this config; die before the write of this number."""
+    writes = itertools.count()
+    replace = os.replace
+    pytest.MonkeyPatch().setattr(os, "replace", lambda *names: die() if next(writes) == number else replace(*names))
+    with prepared_run(run, config, resume="auto", overwrite=False):
+        run.tokenizer.mkdir(exist_ok=True)
+        (run.tokenizer / "joint.model").write_text("tokenizer")
+
+
 def start_and_die_before_mkdir(run: RunDir, overwrite: bool) -> None:
     pytest.MonkeyPatch().setattr(Path, "mkdir", die)
     with prepared_run(run, CONFIG, resume=False, overwrite=overwrite):
@@ -170,6 +181,39 @@ def test_killed_before_the_run_began_it_starts(
     with prepared_run(run, CONFIG, resume, overwrite=False) as goes_on:
         assert not goes_on
         assert run.config.is_file()
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_killed_between_any_two_writes_of_a_start_it_can_be_started_again(
+    number: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = RunDir(tmp_path / "run")
+    killed(die_before_write, run, CONFIG, number)
+    if run.config.exists():
+        RunDir.open(run.path)
+    with prepared_run(run, CONFIG, resume="auto", overwrite=False) as goes_on:
+        assert goes_on == (number >= 2)
+    assert read_meta(RunDir.open(run.path).path, CHECKSUMS)["sha256"].keys() <= {"config.yaml", "tokenizer/joint.model"}
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_killed_between_any_two_writes_of_a_resume_it_loads_and_resumes(number: int, run: RunDir) -> None:
+    other = CONFIG.model_copy(update={"training": CONFIG.training.model_copy(update={"keep_last": 7})})
+    killed(die_before_write, run, other, number)
+    RunDir.open(run.path)
+    assert run.config.read_text() == dump_config(CONFIG)
+    for _ in range(2):
+        with prepared_run(run, other, resume=True, overwrite=False):
+            RunDir.open(run.path)
+        RunDir.open(run.path)
+        assert run.config.read_text() == dump_config(other)
+    run.config.write_text(dump_config(other)[:-20])
+    with (
+        pytest.raises(CheckpointError, match=r"config\.yaml: cut short or changed"),
+        prepared_run(run, other, True, False),
+    ):
+        pass
 
 
 def test_killed_while_it_was_prepared_it_goes_on(tmp_path: Path) -> None:
@@ -232,10 +276,10 @@ def test_an_overwrite_that_is_at_work_is_left_alone(
 
     def work_on(_: float) -> None:
         run.path.mkdir()
-        run.config.write_text(dump_config(CONFIG))
+        write_config(run, dump_config(CONFIG))
 
     monkeypatch.setattr(time, "sleep", work_on)
     with prepared_run(run, CONFIG, resume="auto", overwrite=False):
         pass
-    assert names(run.path) == ["config.yaml"]
+    assert names(run.path) == ["checksums.json", "config.yaml"]
     assert len(names(tmp_path)) == 2

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from mtformer.config.loading import dump_config
 from mtformer.config.schema import Config
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import RunDir
+from mtformer.rundir import RunDir, write_checksums
 from mtformer.text.tokenizer import Tokenizer, TokenizerPair
 
 WORDS = [
@@ -62,4 +62,5 @@ def write_bundle(folder: Path, model: Transformer, tokenizers: TokenizerPair) ->
     tokenizers.save(run.tokenizer)
     run.config.write_text(dump_config(config_of(**model.config.model_dump())), encoding="utf-8")
     save_file({name: parameter.detach() for name, parameter in model.named_parameters()}, run.bundle_weights)
+    write_checksums(folder)
     return run

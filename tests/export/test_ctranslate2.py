@@ -23,7 +23,7 @@ from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.export import ctranslate2 as module
 from mtformer.export.ctranslate2 import export_ctranslate2, to_spec
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import RunDir
+from mtformer.rundir import RunDir, write_checksums
 from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
@@ -43,7 +43,7 @@ TAUGHT: list[dict[str, Any]] = [
      "tie_embeddings": "none"},
 ]  # fmt: skip
 LINES = random_lines(40, seed=1)
-EXPORTED = ["config.json", "config.yaml", "model.bin", "shared_vocabulary.json", "tokenizer"]
+EXPORTED = ["checksums.json", "config.json", "config.yaml", "model.bin", "shared_vocabulary.json", "tokenizer"]
 
 
 def both(model: Transformer, tokenizers: TokenizerPair, folder: Path) -> tuple[Translator, Translator]:
@@ -374,6 +374,7 @@ def test_a_folder_that_cannot_be_loaded_is_told(
         load_exported(target, "cpu", "bf16")
     model = (target / "model.bin").read_bytes()
     (target / "model.bin").write_bytes(model[: len(model) // 2])
+    write_checksums(target)
     with pytest.raises(CheckpointError, match=f"{target}: not to be loaded") as caught:
         load_exported(target, "cpu")
     assert "\n" not in str(caught.value)

@@ -20,7 +20,7 @@ from mtformer.errors import CheckpointError, ConfigError
 from mtformer.export import huggingface
 from mtformer.export.huggingface import export_huggingface
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import RunDir
+from mtformer.rundir import RunDir, write_checksums
 from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
 
 CAN_GO: list[dict[str, Any]] = [
@@ -45,6 +45,7 @@ def set_decoding(run: RunDir, **values: object) -> None:
     config = load_config(run.config).config
     decoding = config.decoding.model_copy(update=values)
     run.config.write_text(dump_config(config.model_copy(update={"decoding": decoding})), encoding="utf-8")
+    write_checksums(run.path)
 
 
 @pytest.mark.parametrize("options", CAN_GO, ids=str)

@@ -23,7 +23,7 @@ from mtformer.decoding.translator import Translator
 from mtformer.evaluation.card import Texts, write_card
 from mtformer.evaluation.scores import score
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import RunDir, write_text
+from mtformer.rundir import RunDir, write_config, write_text
 from mtformer.text.tokenizer import JOINT, Tokenizer
 from mtformer.text.train import train_tokenizer
 from mtformer.training.checkpoint import save_checkpoint
@@ -57,10 +57,10 @@ def begin_run(folder: Path, **training: object) -> RunDir:
         decoding=DecodingConfig(beam_size=1, max_length=12),
         training=TrainingConfig(**{"max_steps": STEPS, "validate_every": VALIDATE_EVERY, **training}),
     )
-    write_text(run.config, dump_config(config))
     for number, language in enumerate(("en", "de")):
         write_text(folder / f"test.{language}", "".join(f"{pair[number]}\n" for pair in PAIRS))
     train_tokenizer((line for pair in PAIRS * 5 for line in pair), config.tokenizer, run.tokenizer / JOINT)
+    write_config(run, dump_config(config))
     return run
 
 

@@ -14,7 +14,7 @@ from mtformer.decoding.attention_maps import attention_maps
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError
 from mtformer.report.report import write_report
-from mtformer.rundir import SCORES, WEIGHTS, RunDir
+from mtformer.rundir import SCORES, WEIGHTS, RunDir, write_checksums, write_config
 from mtformer.training.checkpoint import save_averaged, save_checkpoint
 from mtformer.training.history import append_record
 from mtformer.weights import read_weights
@@ -216,6 +216,7 @@ def test_a_bundle(made: RunDir, opens: Opens, tmp_path: Path) -> None:
     shutil.copytree(made.tokenizer, bundle.tokenizer)
     shutil.copyfile(made.config, bundle.config)
     shutil.copyfile(made.checkpoint(STEPS) / WEIGHTS, bundle.bundle_weights)
+    write_checksums(bundle.path)
     write_report([bundle.path], bundle.report)
     page = opens(bundle.report)
     assert "is a bundle" in page.locator("header").inner_text()
@@ -243,7 +244,7 @@ def test_a_run_that_did_not_finish(opens: Opens, tmp_path: Path, state: str, tol
 def test_a_run_of_an_older_version(made: RunDir, opens: Opens, tmp_path: Path) -> None:
     run = RunDir(shutil.copytree(made.path, tmp_path / "old"))
     keep_last_line(run.metrics)
-    run.config.write_text("".join(f"{line}\n" for line in run.config.read_text().splitlines() if "clip" not in line))
+    write_config(run, "".join(f"{line}\n" for line in run.config.read_text().splitlines() if "clip" not in line))
     for path in (run.samples, run.state):
         path.unlink()
     folder = run.evaluation("small")

@@ -19,7 +19,7 @@ from mtformer.config.schema import Config
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import RunDir
+from mtformer.rundir import RunDir, write_checksums
 from mtformer.serving.api import create_app
 from mtformer.serving.server import listen, make_server, url
 
@@ -59,6 +59,7 @@ def make_bundle(path: Path, **data: Any) -> Path:
         for parameter in model.parameters():
             parameter.mul_(2.0)  # Sharper distributions than fresh weights give: translations that differ.
     save_file({name: parameter.detach() for name, parameter in model.named_parameters()}, run.bundle_weights)
+    write_checksums(path)
     return path
 
 

@@ -311,6 +311,43 @@ def test_a_damaged_newest_is_set_aside_and_the_one_before_is_used(
     assert_same_run(whole, run)
 
 
+def drop_a_line(file: Path) -> None:
+    _, *rest = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(rest))
+
+
+@pytest.mark.parametrize("harm", [None, flip, cut, drop_a_line, Path.unlink])
+@pytest.mark.parametrize("name", ["metrics", "samples"])
+def test_a_damaged_log_is_reported_and_does_not_stop_a_resume(
+    tmp_path: Path, name: str, harm: Callable[[Path], object] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Lines behind those that the checkpoint knows are not its own."""
+    decode = given([1.0, 2.0, 3.0, 4.0])
+    with pytest.raises(Killed):
+        trainer(toy_config(max_steps=16), tmp_path, Quiet(kill_at=15), decode).train()
+    log: Path = getattr(RunDir(tmp_path), name)
+    if harm is not None:
+        harm(log)
+    caplog.clear()
+    resumed(toy_config(max_steps=16), tmp_path, None, decode).train()
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    told = f"{log}: changed or cut short since the checkpoint of step 12 was saved; training is not affected"
+    assert [warning.startswith(told) for warning in warnings[:1]] == ([] if harm is None else [True])
+    assert warnings[1:] in ([], [f"{log}: damaged lines removed: 1"])
+    assert RunDir(tmp_path).steps()[-1] == 16
+
+
+def test_damaged_lines_of_a_log_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = finished(tmp_path, max_steps=8, log_every=1)
+    lines = run.metrics.read_bytes().splitlines(keepends=True)
+    run.metrics.write_bytes(b"".join([b"\x00" + lines[0], *lines[1:4], b"[1]\n", *lines[4:], b'{"kind": "tr']))
+    caplog.clear()
+    resumed(toy_config(max_steps=8, log_every=1), tmp_path)
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING][1:] == [
+        f"{run.metrics}: damaged lines removed: 2"
+    ]
+
+
 def test_one_that_is_damaged_again_is_set_aside_beside_the_first(tmp_path: Path) -> None:
     run = finished(tmp_path, max_steps=9)
     for _ in range(2):

@@ -1,0 +1,136 @@
+"""Changed, cut or missing files of a run or an export are refused in one line that names the file."""
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from program import invoke
+
+from mtformer.errors import CheckpointError
+from mtformer.rundir import RunDir
+
+COMMANDS = {
+    "run": ["translate", "--checkpoint", "averaged"],
+    "bundle": ["translate"],
+    "ctranslate2": ["translate", "--backend", "ctranslate2"],
+    "huggingface": ["import", "again"],
+}
+"""What reads each kind of folder, with its options or arguments."""
+READ = {"run": ("config.yaml", "checksums.json", "tokenizer/*", "checkpoints/averaged/*")}
+FLIPS = 6
+"""Bits of each file, one after the other."""
+
+
+@pytest.fixture(params=COMMANDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def folder(kind: str, run: Path, tmp_path: Path) -> Path:
+    """A run or an export of it."""
+    if kind == "run":
+        return run
+    result = invoke("export", run, "--format", kind, "--output", tmp_path / kind)
+    assert result.exit_code == 0, result.stderr
+    return tmp_path / kind
+
+
+def error_of(*arguments: object) -> str:
+    """Return the only line that a failing command prints."""
+    result = invoke(*arguments, stdin=b"A dog runs.\n")
+    assert (result.exit_code, result.stdout) == (2, ""), result.stderr
+    [line] = result.stderr.splitlines()
+    return str(line)
+
+
+def test_every_flipped_bit_is_noticed(kind: str, folder: Path, tmp_path: Path) -> None:
+    command, *options = COMMANDS[kind]
+    options = [str(tmp_path / option) if option == "again" else option for option in options]
+    result = invoke(command, folder, *options, stdin=b"A dog runs.\n")
+    assert kind == "huggingface" or result.exit_code == 0, result.stderr  # pre-norm models cannot be imported
+    chance = random.Random(kind)
+    files = [path for pattern in READ.get(kind, ("**/*",)) for path in sorted(folder.glob(pattern)) if path.is_file()]
+    assert len(files) >= 4
+    for file in files:
+        data = file.read_bytes()
+        for _ in range(FLIPS):
+            changed, place = bytearray(data), chance.randrange(len(data))
+            changed[place] ^= 1 << chance.randrange(8)
+            file.write_bytes(changed)
+            line = error_of(command, folder, *options)
+            assert line.startswith(f"error: {file}: "), place
+            assert "changed since it was saved" in line or "not readable" in line
+        file.unlink()
+        if file.name != "config.yaml" and (kind, file.name) != ("huggingface", "checksums.json"):
+            assert error_of(command, folder, *options).startswith(f"error: {file}: missing; ")
+        file.write_bytes(data)
+
+
+@pytest.mark.parametrize("kind", ["run", "bundle", "ctranslate2"], indirect=True)
+def test_a_config_cut_at_any_line_is_refused(kind: str, folder: Path) -> None:
+    config = folder / "config.yaml"
+    lines = config.read_bytes().splitlines(keepends=True)
+    message = (
+        f"{config}: cut short or changed since it was saved; restore it from a copy or export again; pass other "
+        "settings on the command line"
+    )
+    for count in range(len(lines)):
+        config.write_bytes(b"".join(lines[:count]))
+        with pytest.raises(CheckpointError) as error:
+            RunDir.open(folder)
+        assert str(error.value) == message
+    assert error_of(COMMANDS[kind][0], folder, *COMMANDS[kind][1:]) == f"error: {message}"
+    assert invoke("config", "show", folder).exit_code == 0  # it only shows what is there
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "tokenizer/joint.model"])
+def test_every_command_that_uses_a_run_refuses_it(name: str, run: Path, corpus: Path, tmp_path: Path) -> None:
+    data = (run / name).read_bytes()
+    (run / name).write_bytes(data[:-1] + b"7")
+    small, new = corpus / "small.yaml", tmp_path / "new"
+    commands: list[tuple[object, ...]] = [
+        *(("export", run, "--format", kind, "--output", new) for kind in ("bundle", "ctranslate2", "huggingface")),
+        ("eval", run),
+        ("score", run, corpus / "test.en", corpus / "test.de"),
+        ("serve", run),
+        ("reproduce", run),
+        ("tokenizer", "encode", run),
+        ("tokenizer", "decode", run),
+        ("data", "check", run),
+        ("train", run / "config.yaml", "--run-dir", new),
+        ("train", small, f"training.init_from={run}", "--run-dir", new),
+        ("train", small, "--run-dir", run, "--resume"),
+    ]
+    for command in commands:
+        result = invoke(*command)
+        assert (result.exit_code, result.stdout) == (2, ""), command
+        errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+        assert len(errors) == 1, command
+        assert f"{run / name}: cut short or changed since it was saved; restore it" in errors[0], command
+        assert not new.exists()
+    assert invoke("runs", run.parent).exit_code == 0
+
+
+def test_without_checksums_an_export_is_refused_and_a_run_gets_them_when_resumed(
+    run: Path, corpus: Path, tmp_path: Path
+) -> None:
+    assert invoke("export", run, "--output", tmp_path / "bundle").exit_code == 0
+    for folder in (run, tmp_path / "bundle"):
+        (folder / "checksums.json").unlink()
+        assert error_of("translate", folder) == (
+            f"error: {folder / 'checksums.json'}: missing; restore it from a copy, resume the run (which writes a "
+            "missing one), or export again"
+        )
+    result = invoke("train", corpus / "small.yaml", "--run-dir", run, "--resume")
+    assert result.exit_code == 0, result.stderr
+    assert (
+        f"warning: {run / 'checksums.json'}: missing; config and tokenizer are taken as they are now" in result.stderr
+    )
+    assert invoke("translate", run, stdin=b"A dog.\n").exit_code == 0
+
+
+def test_weights_that_checksums_do_not_list_are_refused(run: Path) -> None:
+    shutil.copyfile(run / "checkpoints" / "averaged" / "model.safetensors", run / "model.safetensors")
+    assert error_of("translate", run).startswith(f"error: {run / 'model.safetensors'}: cut short or changed since")
