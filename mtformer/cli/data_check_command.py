@@ -1,19 +1,11 @@
 """`mtformer data check`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from mtformer.cli.data_arguments import SrcLang, TgtLang, TokenizerFolder, load_tokenizers, read_arguments
-
-if TYPE_CHECKING:
-    from mtformer.config.data import DataConfig
-    from mtformer.data.check import CorpusCheck
-    from mtformer.text.tokenizer import TokenizerPair
-
-BROKEN = 1
-"""Exit code when a limit of the config is broken."""
 
 
 def check(
@@ -29,67 +21,44 @@ def check(
     tgt_lang: TgtLang = None,
     tokenizer: TokenizerFolder = None,
     json: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write all figures here.", show_default=False)
+        Path | None, typer.Option("--json", metavar="FILE", help="Write all counts to this file.", show_default=False)
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="Write a page with histograms here.", show_default=False),
+        typer.Option("--html", metavar="FILE", help="Write a page with histograms and samples.", show_default=False),
     ] = None,
 ) -> None:
-    """Look at corpora before training: faults, duplicates, outliers, overlap, and what the filters would leave out.
+    """Inspect corpora before training: faults, duplicates, outliers, overlap, and what the filters remove.
 
-    Exits with 1 when a limit of data.check or data.filters is broken.
+    Exits with 1 when a limit of data.check or data.filters is exceeded.
     """
+    from tqdm import tqdm
+
     from mtformer.cli.output import error_lines
-    from mtformer.data.check_making import make_report
-    from mtformer.data.check_text import broken_limits, report_lines
-    from mtformer.errors import ConfigError
+    from mtformer.data.check.check import check_corpora, num_bytes
+    from mtformer.data.check.report import exceeded_limits, page, report_lines, verdict
+    from mtformer.errors import ConfigError, told_writing
+    from mtformer.rundir import write_text
 
     asked = read_arguments(words, src_lang, tgt_lang)
     data = asked.config.data
     if not (data.sources or data.dev or data.test):
         raise ConfigError(f"{words[0]}: data names no corpus; name at least one source in data.train")
-    if html is not None:
-        from mtformer.data.check_page import require_matplotlib
+    with tqdm(total=num_bytes(data) or None, unit="B", unit_scale=True, disable=None, leave=False) as bar:
 
-        require_matplotlib()
-    report = make_report(_look(data, load_tokenizers(asked, tokenizer)))
-    broken = broken_limits(report, data)
-    for line in report_lines(report):
+        def advance(name: str, num_pairs: int, size: int) -> None:
+            bar.set_description(f"{name}: {num_pairs:,} pairs", refresh=False)
+            bar.update(size)
+
+        result = check_corpora(data, load_tokenizers(asked, tokenizer), advance)
+    exceeded = exceeded_limits(result, data)
+    for line in report_lines(result):
         typer.echo(line)
-    if json is not None:
-        _write(json, report.to_json())
-    if html is not None:
-        from mtformer.data.check_page import page
-
-        _write(html, page(report, broken))
-    error_lines("\n".join(broken))
-    if broken:
-        raise typer.Exit(BROKEN)
-
-
-def _look(data: "DataConfig", tokenizers: "TokenizerPair | None") -> "CorpusCheck":
-    from tqdm import tqdm
-
-    from mtformer.data.check import check_corpora, num_bytes
-
-    pairs = 0
-    size = num_bytes(data)
-    with tqdm(total=size or None, unit="B", unit_scale=True, disable=None, leave=False) as bar:
-
-        def advance(name: str, more_pairs: int, more_bytes: int) -> None:
-            nonlocal pairs
-            pairs += more_pairs
-            bar.set_description(name, refresh=False)
-            bar.set_postfix_str(f"{pairs:,} pairs", refresh=False)
-            bar.update(more_bytes)
-
-        return check_corpora(data, tokenizers, advance)
-
-
-def _write(path: Path, text: str) -> None:
-    from mtformer.errors import told_writing
-    from mtformer.rundir import write_text
-
-    with told_writing(f"{path}:", "name another file"):
-        write_text(path, text)
+    for path, text in ((json, result.to_json), (html, lambda: page(result, exceeded))):
+        if path is not None:
+            with told_writing(f"{path}:", "name another file"):
+                write_text(path, text())
+    error_lines("\n".join(one.message for one in exceeded))
+    typer.echo(verdict(exceeded))
+    if exceeded:
+        raise typer.Exit(1)

@@ -152,6 +152,8 @@ class Counts(NamedTuple):
     """Letters."""
     own: Numbers
     """Letters of the scripts of the language."""
+    foreign: Numbers
+    """Letters of scripts that are neither the language's own nor Latin, unweighted."""
     runs: Numbers
     """The longest run of one character, digits and white space left out."""
 
@@ -167,6 +169,7 @@ class Alphabet:
         scripts = scripts_of(language)
         letters = [WEIGHTS.get(name, 1.0) for name in SCRIPTS]
         own = [weight * (not scripts or name in scripts) for name, weight in zip(SCRIPTS, letters, strict=True)]
+        foreign = [float(bool(scripts) and name not in scripts | {"Latin"}) for name in SCRIPTS]
         ones, zeros = [1.0] * len(SCRIPTS), [0.0] * len(SCRIPTS)
         # A row for each field of Counts but the last; columns: SPACE, DIGIT, MARK, SYMBOL, OTHER, then the scripts.
         rows = [
@@ -176,6 +179,7 @@ class Alphabet:
             [0, 1, 0, 0, 0, *zeros],
             [0, 0, 0, 0, 1, *letters],
             [0, 0, 0, 0, 0 if scripts else 1, *own],
+            [0, 0, 0, 0, 0, *foreign],
         ]
         self._table = np.array(rows, dtype=np.float64).T
 

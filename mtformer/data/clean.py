@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from mtformer.config.data import FilterConfig
 from mtformer.data.compressed import create_bytes
-from mtformer.data.duplicates import Keys, hash_keys
+from mtformer.data.duplicates import Keys, SeenKeys, hash_keys
 from mtformer.data.filters import DUPLICATE, KEPT, REASONS, Codes, Filter, code, duplicate_key
 from mtformer.data.report import DataReport, Pair, sides
 from mtformer.data.workers import Workers
@@ -220,28 +220,6 @@ def _without_duplicates(
         reasons = [REASONS[number - 1] if number != KEPT else STAYS for number in codes.tolist()]
         yield _Chunk(pairs, reasons, tokens, [])
         progress(len(pairs))
-
-
-class SeenKeys:
-    """All keys so far, 8 bytes each, in a few sorted arrays whose sizes at least double."""
-
-    def __init__(self) -> None:
-        self._arrays: list[Keys] = []
-
-    def add(self, keys: Keys) -> NDArray[np.bool_]:
-        """True for each key that has stood before, in an earlier call or earlier in this one."""
-        first = np.unique(keys, return_index=True)[1]
-        has_stood = np.ones(len(keys), dtype=np.bool_)
-        has_stood[first] = False
-        for array in self._arrays:
-            at = np.minimum(np.searchsorted(array, keys), len(array) - 1)
-            has_stood |= array[at] == keys
-        new = np.sort(keys[~has_stood])
-        if len(new):
-            while self._arrays and len(self._arrays[-1]) < 2 * len(new):
-                new = np.union1d(new, self._arrays.pop())
-            self._arrays.append(new)
-        return has_stood
 
 
 # ---- scoring --------------------------------------------------------------------------------------------------------

@@ -22,6 +22,34 @@ def hash_keys(texts: Iterable[str]) -> Keys:
     return np.frombuffer(digests, dtype="<u8").astype(np.uint64, copy=False)
 
 
+class SeenKeys:
+    """The set of all keys added so far: 8 bytes each, in a few sorted arrays whose sizes at least double."""
+
+    def __init__(self) -> None:
+        self._arrays: list[Keys] = []
+
+    def add(self, keys: Keys) -> NDArray[np.bool_]:
+        """Return True for each key that occurred before, in an earlier call or earlier in this one."""
+        first = np.unique(keys, return_index=True)[1]
+        is_repeated = np.ones(len(keys), dtype=np.bool_)
+        is_repeated[first] = False
+        is_repeated |= self.contains(keys)
+        new = np.sort(keys[~is_repeated])
+        if len(new):
+            while self._arrays and len(self._arrays[-1]) < 2 * len(new):
+                new = np.union1d(new, self._arrays.pop())
+            self._arrays.append(new)
+        return is_repeated
+
+    def contains(self, keys: Keys) -> NDArray[np.bool_]:
+        """Return True for each key that was added before."""
+        is_known = np.zeros(len(keys), dtype=np.bool_)
+        for array in self._arrays:
+            at = np.minimum(np.searchsorted(array, keys), len(array) - 1)
+            is_known |= array[at] == keys
+        return is_known
+
+
 def repeated(parts: Iterable[Keys], num_keys: int) -> Iterator[NDArray[np.bool_]]:
     """For each part, which of its keys stood before, in it or in an earlier part.
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from mtformer.config.data import DataConfig, HubDataset
-from mtformer.data.records import NOTHING, Records, Unparsed
+from mtformer.data.records import NOTHING, Faults, Records, Unparsed
 from mtformer.data.report import Sides
 from mtformer.data.rows import Fields, RowError
 from mtformer.errors import DataError
@@ -85,15 +85,18 @@ def _packed(table: Any, fields: Fields) -> bytes:
     return packed
 
 
-def _parse(where: str, first: int, packed: bytes, fields: Fields) -> Sides:
+def _parse(where: str, first: int, packed: bytes, fields: Fields, faults: Faults | None = None) -> Sides:
     import pyarrow as pa
 
     sides: Sides = [], []
-    for number, row in enumerate(pa.ipc.open_stream(packed).read_all().to_pylist(), first + 1):
+    for number, row in enumerate(pa.ipc.open_stream(packed).read_all().to_pylist()):
         try:
             src, tgt = fields.pair(row)
         except RowError as error:
-            raise DataError(f"{where}, row {number}: {error}") from error
+            if faults is None:
+                raise DataError(f"{where}, row {first + number + 1}: {error}") from error
+            faults.broken[number] = str(error)
+            src = tgt = ""
         sides[0].append(src)
         sides[1].append(tgt)
     return sides

@@ -7,11 +7,12 @@ a byte order mark at the start of a file are taken off.
 
 import contextlib
 import gzip
+import io
 import lzma
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from types import TracebackType
@@ -31,14 +32,32 @@ class Unparsed:
 
     Args:
         size: how many.
-        parse: makes text of them; raises DataError, with their number, for those that cannot be parsed.
+        parse: makes text of them; raises DataError, with their number, for those that cannot be parsed. Given
+            `Faults`, it records them there instead.
     """
 
     size: int
-    parse: Callable[[], Sides]
+    parse: Callable[..., Sides]
 
 
-def _nothing() -> Sides:
+@dataclass
+class Faults:
+    """Faulty records among some neighboring ones, by their number from 0.
+
+    The keys of `invalid` and `crlf` are src and tgt, or "pair" for lines that hold both.
+    """
+
+    invalid: dict[str, list[int]] = field(default_factory=dict)
+    """Lines that are not UTF-8; invalid bytes become U+FFFD."""
+    crlf: dict[str, list[int]] = field(default_factory=dict)
+    """Lines that end with \\r\\n."""
+    short: list[int] = field(default_factory=list)
+    """Lines that lack a column; it becomes empty."""
+    broken: dict[int, str] = field(default_factory=dict)
+    """Error messages of rows without both texts; both become empty."""
+
+
+def _nothing(faults: Faults | None = None) -> Sides:
     return [], []
 
 
@@ -65,6 +84,11 @@ class Records(ABC):
         Raises:
             DataError: when the source is damaged, or its files are of unequal length.
         """
+
+    @property
+    def num_lines(self) -> list[int]:
+        """Number of lines read from each file; empty for a data set."""
+        return []
 
 
 class Lines:
@@ -126,20 +150,28 @@ class FileRecords(Records):
     def position(self) -> int:
         return sum(file.position for file in self._files)
 
+    @property
+    def num_lines(self) -> list[int]:
+        return [file.number for file in self._files]
+
 
 class TextRecords(FileRecords):
-    """Two parallel files."""
+    """Two parallel files; with `is_lenient`, the records end with the shorter one."""
 
-    def __init__(self, source: TextFiles, src: Lines, tgt: Lines) -> None:
+    def __init__(self, source: TextFiles, src: Lines, tgt: Lines, *, is_lenient: bool) -> None:
         super().__init__(src, tgt)
-        self._source = source
+        self._source, self._is_lenient = source, is_lenient
 
     def take(self, count: int) -> Unparsed:
         src, tgt = self._files
         first, sides = self.number, (src.take(count), tgt.take(count))
         if src.number != tgt.number:
+            num_common = max(0, min(src.number, tgt.number) - first)
             src.pass_over()
             tgt.pass_over()
+            if self._is_lenient:
+                common = [b"".join(islice(io.BytesIO(lines), num_common)) for lines in sides]
+                return Unparsed(num_common, partial(_parse_text, self._source, first, common[0], common[1]))
             raise DataError(
                 f"{src.path} has {src.number:,} lines but {tgt.path} has {tgt.number:,}; parallel files need as many "
                 "lines, which end at \\n alone"
@@ -160,72 +192,106 @@ class TsvRecords(FileRecords):
 
 
 class JsonlRecords(FileRecords):
-    """A file with a JSON object in each line; the first one taken tells where the texts stand in it."""
+    """A file with a JSON object in each line; the first one taken tells where the texts stand in it.
 
-    def __init__(self, source: JsonlFile, data: DataConfig, lines: Lines) -> None:
+    With `is_lenient`, lines before the first one that holds a JSON object are skipped for that.
+    """
+
+    def __init__(self, source: JsonlFile, data: DataConfig, lines: Lines, *, is_lenient: bool) -> None:
         super().__init__(lines)
-        self._source, self._data = source, data
+        self._source, self._data, self._is_lenient = source, data, is_lenient
         self._fields: Fields | None = None
 
     def take(self, count: int) -> Unparsed:
         path, first, lines = self._source.jsonl, self.number, self._files[0].take(count)
         if not lines:
             return NOTHING
-        if self._fields is None:
+        if self._fields is None and self._is_lenient:
+            self._fields = self._first_fields(_decode(path, first, lines, "pair", Faults()))
+        elif self._fields is None:
             (line,) = _decode(path, first, b"".join(lines.partition(b"\n")[:2]))
             try:
                 self._fields = Fields.of(self._source, self._data, parse_row(line))
             except RowError as error:
                 raise DataError(f"{path}:{first + 1}: {error}") from error
-        return Unparsed(self.number - first, partial(_parse_jsonl, path, first, lines, self._fields))
+        fields = self._fields or Fields.of(self._source, self._data, {})
+        return Unparsed(self.number - first, partial(_parse_jsonl, path, first, lines, fields))
+
+    def _first_fields(self, lines: list[str]) -> Fields | None:
+        for line in lines:
+            with contextlib.suppress(RowError):
+                return Fields.of(self._source, self._data, parse_row(line))
+        return None
 
 
-def _parse_text(source: TextFiles, first: int, src: bytes, tgt: bytes) -> Sides:
-    return _decode(source.src, first, src), _decode(source.tgt, first, tgt)
+def _parse_text(source: TextFiles, first: int, src: bytes, tgt: bytes, faults: Faults | None = None) -> Sides:
+    return _decode(source.src, first, src, "src", faults), _decode(source.tgt, first, tgt, "tgt", faults)
 
 
-def _parse_tsv(source: TsvFile, first: int, lines: bytes) -> Sides:
+def _parse_tsv(source: TsvFile, first: int, lines: bytes, faults: Faults | None = None) -> Sides:
     src, tgt = source.src_column, source.tgt_column
-    rows = [line.split("\t") for line in _decode(source.tsv, first, lines)]
-    for number, row in enumerate(rows, first + 1):
+    rows = [line.split("\t") for line in _decode(source.tsv, first, lines, "pair", faults)]
+    for number, row in enumerate(rows):
         if len(row) < max(src, tgt):
             asked = "src_column" if src > len(row) else "tgt_column"
-            raise DataError(
-                f"{source.tsv}:{number}: {asked} asks for column {getattr(source, asked)}, but the line has "
-                f"{len(row)} (split at tabs, counted from 1)"
-            )
+            if faults is None:
+                raise DataError(
+                    f"{source.tsv}:{first + number + 1}: {asked} asks for column {getattr(source, asked)}, but the "
+                    f"line has {len(row)} (split at tabs, counted from 1)"
+                )
+            faults.short.append(number)
+            row += [""] * (max(src, tgt) - len(row))
     return [row[src - 1] for row in rows], [row[tgt - 1] for row in rows]
 
 
-def _parse_jsonl(path: str, first: int, lines: bytes, fields: Fields) -> Sides:
+def _parse_jsonl(path: str, first: int, lines: bytes, fields: Fields, faults: Faults | None = None) -> Sides:
     sides: Sides = [], []
-    for number, line in enumerate(_decode(path, first, lines), first + 1):
+    for number, line in enumerate(_decode(path, first, lines, "pair", faults)):
         try:
             src, tgt = fields.pair(parse_row(line))
         except RowError as error:
-            raise DataError(f"{path}:{number}: {error}") from error
+            if faults is None:
+                raise DataError(f"{path}:{first + number + 1}: {error}") from error
+            faults.broken[number] = str(error)
+            src = tgt = ""
         sides[0].append(src)
         sides[1].append(tgt)
     return sides
 
 
-def _decode(path: str, first: int, lines: bytes) -> list[str]:
-    """Lines, of which the first has this number from 0, as text without their ends."""
+def _decode(path: str, first: int, lines: bytes, side: str = "", faults: Faults | None = None) -> list[str]:
+    """Lines, of which the first has this number from 0, as text without their ends; `side` is their key in `faults`."""
     if not lines:
         return []
+    lines = lines.removeprefix(BOM) if first == 0 else lines
     try:
-        text = (lines.removeprefix(BOM) if first == 0 else lines).decode("utf-8")
+        text = lines.decode("utf-8")
     except UnicodeDecodeError as error:
-        number = first + 1 + error.object.count(b"\n", 0, error.start)
-        column = error.start - error.object.rfind(b"\n", 0, error.start)
-        raise DataError(
-            f"{path}:{number}: not UTF-8 (byte {error.object[error.start]:#04x} at column {column}); convert the file "
-            "with iconv, or mend the line"
-        ) from error
+        if faults is None:
+            number = first + 1 + error.object.count(b"\n", 0, error.start)
+            column = error.start - error.object.rfind(b"\n", 0, error.start)
+            raise DataError(
+                f"{path}:{number}: not UTF-8 (byte {error.object[error.start]:#04x} at column {column}); convert the "
+                "file with iconv, or mend the line"
+            ) from error
+        text = lines.decode("utf-8", "replace")
+        faults.invalid[side] = [number for number, line in enumerate(lines.split(b"\n")) if not _is_utf8(line)]
     found = text.split("\n")
     if text.endswith("\n"):
         found.pop()
-    return [line.removesuffix("\r") for line in found] if "\r" in text else found
+    if "\r" not in text:
+        return found
+    if faults is not None and (crlf := [number for number, line in enumerate(found) if line.endswith("\r")]):
+        faults.crlf[side] = crlf
+    return [line.removesuffix("\r") for line in found]
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

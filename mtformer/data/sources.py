@@ -57,7 +57,9 @@ def _read(source: Source, data: DataConfig, start: int, is_streamed: bool) -> Ge
 
 
 @contextmanager
-def open_records(source: Source, data: DataConfig, start: int = 0, *, is_streamed: bool = False) -> Iterator[Records]:
+def open_records(
+    source: Source, data: DataConfig, start: int = 0, *, is_streamed: bool = False, is_lenient: bool = False
+) -> Iterator[Records]:
     """The records of a source from number `start` on, counted from 0; those before are passed over without a look.
 
     Args:
@@ -65,6 +67,7 @@ def open_records(source: Source, data: DataConfig, start: int = 0, *, is_streame
         data: the languages, whose codes are the default fields.
         start: number of the first record.
         is_streamed: of a Hugging Face data set keep nothing on the disk.
+        is_lenient: Accept files of unequal length, and a first JSON line that cannot be parsed.
 
     Raises:
         DataError: a file is missing, or its packing damaged; the hub cannot be reached.
@@ -72,11 +75,11 @@ def open_records(source: Source, data: DataConfig, start: int = 0, *, is_streame
     with ExitStack() as stack:
         files = [stack.enter_context(Lines(path, start)) for path in files_of(source)]
         if isinstance(source, TextFiles):
-            yield TextRecords(source, *files)
+            yield TextRecords(source, *files, is_lenient=is_lenient)
         elif isinstance(source, TsvFile):
             yield TsvRecords(source, *files)
         elif isinstance(source, JsonlFile):
-            yield JsonlRecords(source, data, *files)
+            yield JsonlRecords(source, data, *files, is_lenient=is_lenient)
         else:
             yield hub.HubRecords(source, data, start, is_streamed)
 

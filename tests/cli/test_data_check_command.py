@@ -1,4 +1,4 @@
-"""`mtformer data check`: what it is given, what it writes, and how it ends."""
+"""`mtformer data check`: arguments, files written, exit codes, and the last line."""
 
 import json
 import subprocess
@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 from program import invoke
-
-from mtformer.data.check_report import CorpusReport
 
 
 @pytest.fixture
@@ -23,15 +21,16 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 LANGUAGES = ("--src-lang", "en", "--tgt-lang", "de")
 
 
-def test_a_config_is_looked_at(corpus: Path, tmp_path: Path) -> None:
+def test_a_config_is_checked(corpus: Path, tmp_path: Path) -> None:
     report, html = tmp_path / "new" / "report.json", tmp_path / "new" / "page.html"
     words = [corpus / "small.yaml", "data.check.max_test_overlap=1", "--json", report, "--html", html]
     result = invoke("data", "check", *words)
     assert result.exit_code == 0, result.stderr
     assert "train: 600 pairs" in result.stdout
-    assert "test.small in train: of 20 pairs" in result.stdout
+    assert "of 20 test.small pairs also occur in train (" in result.stdout
     assert "no tokenizer" in result.stdout
-    assert [one.pairs for one in CorpusReport.from_json(report.read_text(encoding="utf-8")).sets] == [600, 20, 20]
+    assert result.stdout.splitlines()[-1] == "ok: no limit exceeded"
+    assert [one["pairs"] for one in json.loads(report.read_text(encoding="utf-8"))["sets"]] == [600, 20, 20]
     assert html.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
@@ -59,7 +58,7 @@ def test_the_models_of_a_config_and_a_folder_give_the_same(
     assert json.loads(written[0])["has_tokenizer"]
 
 
-def test_a_broken_limit_is_one_line_and_exit_code_1(files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_an_exceeded_limit_is_one_line_and_exit_code_1(files: tuple[Path, Path], tmp_path: Path) -> None:
     with files[0].open("ab") as file:
         file.write(b"\xff\n")
     result = invoke("data", "check", *files, *LANGUAGES, "--json", tmp_path / "r.json")
@@ -67,12 +66,14 @@ def test_a_broken_limit_is_one_line_and_exit_code_1(files: tuple[Path, Path], tm
     errors = [line for line in result.stderr.splitlines() if line.startswith("error:")]
     assert len(errors) == 1
     assert "51 and 50 lines" in errors[0]
+    assert result.stdout.splitlines()[-1] == "failed: 1 limit exceeded: unequal file lengths (train)"
     assert (tmp_path / "r.json").is_file()
     with files[1].open("ab") as file:
         file.write(b"x\n")
     result = invoke("data", "check", *files, *LANGUAGES)
     assert result.exit_code == 1
-    assert f"data.check.max_invalid_lines 0; mend them (the first: {files[0]}:51)" in result.stderr
+    assert f"data.check.max_invalid_lines 0; fix them (the first: {files[0]}:51)" in result.stderr
+    assert result.stdout.splitlines()[-1] == "failed: 1 limit exceeded: data.check.max_invalid_lines (train)"
 
 
 def test_files_by_themselves(files: tuple[Path, Path], tmp_path: Path) -> None:
@@ -107,6 +108,7 @@ def test_broken_json_is_counted_and_exit_code_1(tmp_path: Path) -> None:
     assert "train: 60 pairs" in result.stdout
     told = "no field 'de' (there: en); name the field by tgt_field"
     assert f"30  broken JSON line (50 %)\n             x.jsonl:2  [{told}]\n" in result.stdout
+    assert "30 lines cannot be read (broken JSON line 30), more than data.check.max_invalid_lines 0" in result.stderr
     assert f"(the first: {path}:2: {told})" in result.stderr
 
 
@@ -138,14 +140,17 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert message in result.stderr
 
 
-def test_the_real_program_with_several_processes(files: tuple[Path, Path]) -> None:
+def test_the_last_line_of_the_program_is_the_verdict(files: tuple[Path, Path]) -> None:
     config = files[0].parent / "c.yaml"
     config.write_text(
         f"data: {{src_lang: en, tgt_lang: de, num_workers: 2, train: [{{src: {files[0]}, tgt: {files[1]}}}]}}\n",
         encoding="utf-8",
     )
-    command = [sys.executable, "-m", "mtformer", "data", "check", str(config)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert result.returncode == 0, result.stderr
-    assert "train: 50 pairs" in result.stdout
-    assert result.stderr == "train: 50 pairs read\n"
+    command = [sys.executable, "-m", "mtformer", "data", "check", str(config), "data.filters.max_filtered_share=0"]
+    files[0].write_text("\n" * 50, encoding="utf-8")
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+    assert result.returncode == 1, result.stdout
+    lines = result.stdout.splitlines()
+    assert lines[:2] == ["train: 50 pairs read", "train: 50 pairs"]
+    assert lines[-2].startswith("error: train: the filters remove 100 % of the pairs, more than data.filters.max_")
+    assert lines[-1] == "failed: 1 limit exceeded: data.filters.max_filtered_share (train)"

@@ -26,7 +26,7 @@ def bundle(trained: tuple[Path, Result], tmp_path: Path) -> Path:
 
 def test_translate_gives_one_line_for_each(trained: tuple[Path, Result]) -> None:
     text = "".join(f"{line}\n" for line in HARD_LINES)
-    result = invoke("translate", trained[0], "--min-length-ratio", 0.5, stdin=text.encode())
+    result = invoke("translate", trained[0], "--min-length-ratio", 2, stdin=text.encode())
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.split("\n")
     assert len(lines) == len(HARD_LINES) + 1

@@ -53,7 +53,7 @@ def test_no_block_is_of_two_scripts() -> None:
 
 def slowly(line: str, own: set[str]) -> list[float]:
     """The fields of Counts, a character at a time."""
-    length = visible = other = digits = weight = own_weight = 0.0
+    length = visible = other = digits = weight = own_weight = foreign = 0.0
     longest = run = 1
     for place, character in enumerate(line):
         kind = int(kinds()[ord(character)]) - FIRST_SCRIPT
@@ -67,10 +67,11 @@ def slowly(line: str, own: set[str]) -> list[float]:
         other += not (is_letter or is_accent or character.isspace())
         weight += WEIGHTS.get(script or "", 1.0) if is_letter and not is_accent else 0
         own_weight += WEIGHTS.get(script or "", 1.0) if script in own else 0
+        foreign += script is not None and script not in {*own, "Latin"}
         is_same = place and line[place - 1] == character and category != "Nd" and not character.isspace()
         run = run + 1 if is_same else 1
         longest = max(longest, run)
-    return [length, visible, other, digits, weight, own_weight, longest]
+    return [length, visible, other, digits, weight, own_weight, foreign, longest]
 
 
 def test_counting_many_lines_is_counting_each() -> None:
@@ -86,4 +87,5 @@ def test_counting_many_lines_is_counting_each() -> None:
 
 def test_of_an_unknown_language_every_letter_is_its_own() -> None:
     counts = Alphabet("tlh").count(["abc漢字 ϗ1", "1"])
+    assert counts.foreign.tolist() == [0, 0]
     assert counts.own.tolist() == counts.weight.tolist() == [3 + 2 * WEIGHTS["Han"] + 1, 0]

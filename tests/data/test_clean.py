@@ -13,7 +13,8 @@ import pytest
 
 from mtformer.config.data import FilterConfig
 from mtformer.data import clean as cleaning
-from mtformer.data.clean import LOW_SCORE, Rows, Scoring, SeenKeys, clean, dual_scores
+from mtformer.data.clean import LOW_SCORE, Rows, Scoring, clean, dual_scores
+from mtformer.data.duplicates import SeenKeys
 from mtformer.data.filters import DUPLICATE, EMPTY, IDENTICAL, KEPT, REASONS, TOO_LONG, Filter
 from mtformer.data.report import DataReport
 from mtformer.errors import DataError

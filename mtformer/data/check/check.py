@@ -1,0 +1,368 @@
+"""One pass over all sets of a config, in several processes and bounded memory.
+
+Worker processes count what adds up from chunk to chunk (`_Checker`). This process finds what needs whole sets, which
+are duplicates, overlap and random samples (`_Pass`); it keeps up to 40 bytes for each pair.
+"""
+
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+from unicodedata import normalize
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mtformer.config.data import DataConfig, FilterConfig, Source
+from mtformer.data.characters import Alphabet
+from mtformer.data.check import result as found
+from mtformer.data.check.result import NUM_EXAMPLES, SIDES, CorpusCheck, Example, Overlap, SetCheck, Side, SourceCount
+from mtformer.data.duplicates import Keys, SeenKeys, hash_keys
+from mtformer.data.filters import DUPLICATE, KEPT, REASONS, Codes, Filter, code, duplicate_key, is_blank
+from mtformer.data.records import Faults, Unparsed
+from mtformer.data.report import Sides
+from mtformer.data.sources import bytes_on_disk, describe, files_of, languages, open_records, require_files
+from mtformer.data.workers import Workers
+from mtformer.text.tokenizer import UNK, TokenizerPair
+
+log = logging.getLogger("mtformer")
+
+PAIRS_PER_CHUNK = 4096
+NUM_SAMPLED = 20
+"""Random pairs kept for each reason of removal."""
+TEXT_LENGTH = 300
+"""Characters kept of each line of an example."""
+MAX_TRACKED = 1000
+"""Repeated texts whose occurrences are counted one by one, to find the most frequent."""
+MIN_RATIO_LENGTH = 20
+"""The length ratio is checked if a side has more characters than this."""
+ANY_FAULT = re.compile(f"[{re.escape(''.join(found.FAULTS.values()))}]")
+FAULT_PATTERNS = {name: re.compile(f"[{re.escape(characters)}]") for name, characters in found.FAULTS.items()}
+WITHOUT_SPACES = frozenset(["bo", "dz", "ja", "khb", "km", "lo", "lzh", "my", "nod", "th", "wuu", "yue", "zh"])
+"""Languages whose words are not counted, because spaces do not separate them."""
+AS_IT_IS, NORMALIZED = FilterConfig(normalise_duplicates=False), FilterConfig(normalise_duplicates=True)
+BLANK = np.uint64(0)
+"""Stands for the hash of a blank line."""
+
+
+def check_corpora(
+    data: DataConfig,
+    tokenizers: TokenizerPair | None,
+    advance: Callable[[str, int, int], object] = lambda name, num_pairs, num_bytes: None,
+) -> CorpusCheck:
+    """Read train, dev and test once and count what is faulty, repeated or unusual.
+
+    Args:
+        data: the section of a config; `num_workers` processes share the work.
+        tokenizers: None skips all counts of tokens.
+        advance: called after each chunk with the name of the set, the number of its pairs read so far, and the number
+            of bytes on disk read since the last call.
+
+    Raises:
+        DataError: A file is missing, or its compression is damaged. Faults inside lines are counted instead.
+    """
+    require_files(source for _, sources in sets_of(data) for source in sources)
+    check = CorpusCheck(data.src_lang, data.tgt_lang, tokenizers is not None)
+    earlier: list[_Pass] = []
+    num_workers = data.num_workers or os.cpu_count() or 1
+    with Workers[_Chunk, _Checked](_Checker, (data.filters, tokenizers), num_workers) as workers:
+        for name, sources in sets_of(data):
+            one = _Pass(name, sources, data, earlier)
+            for chunk, checked in workers.map(one.chunks()):
+                one.add(chunk, checked)
+                advance(name, one.result.pairs, chunk.num_bytes)
+            check.sets.append(one.finish())
+            check.overlaps += one.overlaps
+            earlier += [one] if name in ("train", "dev") else []
+            log.info("%s: %s pairs read", name, f"{one.result.pairs:,}")
+    return check
+
+
+def sets_of(data: DataConfig) -> list[tuple[str, list[Source]]]:
+    """Return name and sources of the sets that a config names: train, dev, test.NAME."""
+    sets = [("train", data.sources), ("dev", data.dev)]
+    sets += [(f"test.{name}", [source]) for name, source in data.test.items()]
+    return [(name, sources) for name, sources in sets if sources]
+
+
+def num_bytes(data: DataConfig) -> int:
+    """Return the size on disk of all sets; data sets of the hub count as 0."""
+    return sum(bytes_on_disk(source) for _, sources in sets_of(data) for source in sources)
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Consecutive pairs of one source."""
+
+    unparsed: Unparsed
+    first_line: int
+    num_bytes: int
+    files: tuple[str, str]
+    """Of source and target, possibly the same."""
+    languages: tuple[str, str]
+    is_training: bool
+
+    @cached_property
+    def parsed(self) -> tuple[Sides, Faults]:
+        """The text, and which lines could not be read as they are."""
+        faults = Faults()
+        return self.unparsed.parse(faults), faults
+
+    def example(self, row: int, side: str = "pair", note: str = "", rank: float = 0.0) -> Example:
+        """Return a pair of the chunk as an example of a finding on a side."""
+        src, tgt = (lines[row][:TEXT_LENGTH] for lines in self.parsed[0])
+        return Example(self.files[side == "tgt"], self.first_line + row, src, tgt, note, rank)
+
+
+class _Hashes(NamedTuple):
+    """Hashes of the pairs of a chunk and of their sides; `near` ignores case, punctuation and white space."""
+
+    src: Keys
+    tgt: Keys
+    pair: Keys
+    near: Keys
+
+
+class _Checked(NamedTuple):
+    """Result for a chunk; `codes` are the reasons of removal, duplicates aside."""
+
+    counts: SetCheck
+    hashes: _Hashes
+    codes: Codes
+
+
+# ---- in each process ------------------------------------------------------------------------------------------------
+
+
+class _Checker:
+    """Check one chunk after the other, with the filters and tokenizers in `settings`."""
+
+    def __init__(self, settings: tuple[FilterConfig, TokenizerPair | None]) -> None:
+        self._config, self._tokenizers = settings
+        self._filters: dict[tuple[bool, tuple[str, str]], Filter] = {}
+
+    def __call__(self, chunk: _Chunk) -> _Checked:
+        one = _ChunkCheck(chunk)
+        one.check_reading()
+        for side, lines, language in zip(SIDES, one.texts, chunk.languages, strict=True):
+            one.check_characters(side, lines)
+            one.check_normalization(side, lines)
+            one.check_scripts(side, lines, language)
+            one.check_length(side, lines, language)
+        one.check_ratio()
+        key = (chunk.is_training, chunk.languages)
+        if key not in self._filters:
+            self._filters[key] = Filter(self._config if chunk.is_training else None, *chunk.languages)
+        codes = self._filters[key].by_text(one.pairs)
+        if self._tokenizers is not None:
+            lengths = [one.check_tokens(side, self._tokenizers) for side in SIDES]
+            codes = np.where(codes == KEPT, self._filters[key].by_length(*lengths), codes)
+        return _Checked(one.counts, one.check_equality(), codes)
+
+
+class _ChunkCheck:
+    """Counts of one chunk."""
+
+    def __init__(self, chunk: _Chunk) -> None:
+        self.chunk = chunk
+        self.texts, self.faults = chunk.parsed
+        self.pairs = list(zip(*self.texts, strict=True))
+        self.counts = SetCheck("", Side(chunk.languages[0]), Side(chunk.languages[1]), len(self.pairs))
+
+    def find(self, kind: str, side: str, rows: Iterable[int], notes: dict[int, str] | None = None) -> None:
+        """Count rows under a finding; the first ones are examples."""
+        numbers = list(rows)
+        examples = [self.chunk.example(row, side, (notes or {}).get(row, "")) for row in numbers[:NUM_EXAMPLES]]
+        self.counts.find(kind, side, len(numbers), examples)
+
+    def rank(self, kind: str, side: str, rows: NDArray[np.int64], ranks: NDArray[Any], note: str = "") -> None:
+        """Count rows under a finding; those of the highest rank are examples, and `note` describes the rank."""
+        worst = rows[np.argsort(-ranks[rows], kind="stable")[:NUM_EXAMPLES]].tolist()
+        examples = [self.chunk.example(row, side, note.format(ranks[row]), float(ranks[row])) for row in worst]
+        self.counts.find(kind, side, len(rows), examples)
+
+    def check_reading(self) -> None:
+        """Find lines that cannot be read as they are."""
+        for kind, rows_of in ((found.INVALID, self.faults.invalid), (found.CRLF, self.faults.crlf)):
+            for side, rows in rows_of.items():
+                self.find(kind, side, rows)
+        self.find(found.SHORT, "pair", self.faults.short)
+        self.find(found.BROKEN, "pair", self.faults.broken, self.faults.broken)
+
+    def check_characters(self, side: str, lines: list[str]) -> None:
+        """Find faulty characters; U+FFFD that replaces invalid bytes is not counted again."""
+        if not ANY_FAULT.search(" ".join(lines)):
+            return
+        invalid = {*self.faults.invalid.get(side, ()), *self.faults.invalid.get("pair", ())}
+        suspicious = {row: line for row, line in enumerate(lines) if ANY_FAULT.search(line)}
+        suspicious |= {row: lines[row].replace("\ufffd", " ") for row in suspicious.keys() & invalid}
+        faulty: set[int] = set()
+        for kind, pattern in FAULT_PATTERNS.items():
+            matches = {row: match for row, line in suspicious.items() if (match := pattern.search(line))}
+            self.find(kind, side, matches, {row: f"character {match.start() + 1}" for row, match in matches.items()})
+            faulty.update(matches)
+        self.counts.side(side).faulty_lines += len(faulty)
+
+    def check_normalization(self, side: str, lines: list[str]) -> None:
+        """Find lines with characters that the Unicode normalization forms NFC and NFD write differently."""
+        other = [(row, line) for row, line in enumerate(lines) if not line.isascii()]
+        self.find(found.COMPOSED, side, [row for row, line in other if len(normalize("NFD", line)) > len(line)])
+        self.find(found.DECOMPOSED, side, [row for row, line in other if len(normalize("NFC", line)) < len(line)])
+
+    def check_scripts(self, side: str, lines: list[str], language: str) -> None:
+        """Find letters of scripts that the language is not written in; a few Latin letters are fine in any line."""
+        counts, note = Alphabet(language).count(lines), "{:.0f} letters of another script"
+        self.rank(found.FOREIGN, side, np.flatnonzero(counts.foreign), counts.foreign, note)
+        self.rank(found.OTHER_SCRIPT, side, np.flatnonzero(counts.own < counts.weight / 2), counts.weight - counts.own)
+
+    def check_length(self, side: str, lines: list[str], language: str) -> None:
+        """Count characters and words; outliers are chosen among the longest when all lengths are known."""
+        lengths = self._count("characters", side, map(len, lines))
+        self.rank(found.LONG, side, np.arange(len(lines)), lengths, "{:,} characters")
+        if re.split("[-_]", language.lower())[0] not in WITHOUT_SPACES:
+            self._count("words", side, (len(line.split()) for line in lines))
+
+    def check_ratio(self) -> None:
+        """Count the ratio of the sides' lengths."""
+        src, tgt = (np.fromiter(map(len, lines), np.float64, len(lines)) for lines in self.texts)
+        rows = np.flatnonzero((np.minimum(src, tgt) > 0) & (np.maximum(src, tgt) > MIN_RATIO_LENGTH))
+        ratios = np.maximum(tgt, 1) / np.maximum(src, 1)
+        self.counts.log_ratios.update(np.rint(np.log(ratios[rows]) / found.RATIO_STEP).astype(int).tolist())
+        self.rank(found.HIGH_RATIO, "pair", rows, ratios, "{:.3g} target characters per source character")
+        self.rank(found.LOW_RATIO, "pair", rows, 1 / ratios, "{:.3g} source characters per target character")
+
+    def check_tokens(self, side: str, tokenizers: TokenizerPair) -> NDArray[np.int32]:
+        """Count tokens; return the number in each line."""
+        tokenizer = tokenizers.src if side == "src" else tokenizers.tgt
+        ids = tokenizer.encode(self.texts[SIDES.index(side)])
+        lengths = self._count("tokens", side, map(len, ids))
+        unknown = np.fromiter((line.count(UNK) for line in ids), np.int64, len(ids))
+        self.rank(found.UNKNOWN, side, np.flatnonzero(unknown), unknown, "{} unknown")
+        self.counts.side(side).unknown += int(unknown.sum())
+        return lengths
+
+    def check_equality(self) -> _Hashes:
+        """Find empty sides and copies; return the hashes by which repeated lines and pairs are found."""
+        blank = [np.fromiter(map(is_blank, lines), np.bool_, len(lines)) for lines in self.texts]
+        for side, is_empty in zip(SIDES, blank, strict=True):
+            self.find(found.EMPTY, side, np.flatnonzero(is_empty).tolist())
+        copies = (row for row, (src, tgt) in enumerate(self.pairs) if src.strip() == tgt.strip() and not blank[0][row])
+        self.find(found.COPY, "pair", copies)
+        exact, near = ([duplicate_key(pair, config) for pair in self.pairs] for config in (AS_IT_IS, NORMALIZED))
+        keys = [hash_keys(texts) for texts in (*self.texts, exact, near)]
+        blank += [blank[0] & blank[1]] * 2
+        return _Hashes(*(np.where(is_empty, BLANK, some) for is_empty, some in zip(blank, keys, strict=True)))
+
+    def _count(self, unit: str, side: str, lengths: Iterable[int]) -> NDArray[np.int32]:
+        counted = np.fromiter(lengths, np.int32, len(self.pairs))
+        self.counts.side(side).lengths[unit] = found.Lengths(counted.tolist())
+        return counted
+
+
+# ---- over a whole set -----------------------------------------------------------------------------------------------
+
+
+class _Pass:
+    """The pass over one set.
+
+    Args:
+        name: of the set.
+        sources: of the set, in their order.
+        data: languages and filters.
+        earlier: sets in which this one is searched.
+    """
+
+    def __init__(self, name: str, sources: Sequence[Source], data: DataConfig, earlier: Sequence["_Pass"]) -> None:
+        self.data, self.sources, self.is_training = data, sources, name == "train"
+        src_lang, tgt_lang = languages(sources[0], data)
+        self.result = SetCheck(name, Side(src_lang), Side(tgt_lang))
+        self.earlier = list(earlier)
+        self.overlaps = [Overlap(name, one.result.name) for one in earlier]
+        self.seen = {column: SeenKeys() for column in _Hashes._fields}
+        self._several_targets, self._kept = SeenKeys(), SeenKeys()
+        self._repeated: dict[tuple[str, str, str], dict[int, Example]] = {}
+        """Examples of the first `MAX_TRACKED` repeated texts, ranked by occurrences, by kind, side and note."""
+        self._num_removed = np.zeros(1 + len(REASONS), dtype=np.int64)
+        self._random = np.random.default_rng(0)
+
+    def chunks(self) -> Iterator[_Chunk]:
+        """Yield the set in chunks."""
+        for source in self.sources:
+            count, paths, position = SourceCount(describe(source)), files_of(source), 0
+            self.result.sources.append(count)
+            files = (paths[0], paths[-1]) if paths else (count.name, count.name)
+            with open_records(source, self.data, is_lenient=True) as records:
+                while (unparsed := records.take(PAIRS_PER_CHUNK)).size:
+                    first, more, position = count.pairs + 1, records.position - position, records.position
+                    count.pairs += unparsed.size
+                    yield _Chunk(unparsed, first, more, files, languages(source, self.data), self.is_training)
+                count.lines = records.num_lines
+
+    def add(self, chunk: _Chunk, checked: _Checked) -> None:
+        """Add the next chunk."""
+        self.result.merge(checked.counts)
+        hashes = checked.hashes
+        has_text = hashes.pair != BLANK
+        is_repeated = self.seen["pair"].add(hashes.pair) & has_text
+        is_near = self.seen["near"].add(hashes.near) & has_text & ~is_repeated
+        distinct = np.flatnonzero(~is_repeated & (hashes.src != BLANK))
+        has_other_target = distinct[self.seen["src"].add(hashes.src[distinct])]
+        self.seen["tgt"].add(hashes.tgt)
+        num_sources = int((~self._several_targets.add(hashes.src[has_other_target])).sum())
+        for kind, side, note, keys, rows in (
+            (found.DUPLICATE, "pair", "occurs {} times", hashes.pair, np.flatnonzero(is_repeated)),
+            (found.NEAR_DUPLICATE, "pair", "occurs in {} spellings", hashes.near, np.flatnonzero(is_near)),
+            (found.SEVERAL_TARGETS, "src", "has {} targets", hashes.src, has_other_target),
+        ):
+            self.result.find(kind, side, len(rows) if side == "pair" else num_sources)
+            examples = self._repeated.setdefault((kind, side, note), {})
+            for row, key in zip(rows.tolist(), keys[rows].tolist(), strict=True):
+                if key in examples:
+                    examples[key] = replace(examples[key], rank=examples[key].rank + 1)
+                elif len(examples) < MAX_TRACKED:
+                    examples[key] = chunk.example(row, side, rank=2)
+        self._add_overlaps(chunk, hashes)
+        self._add_sample(chunk, checked)
+
+    def _add_overlaps(self, chunk: _Chunk, hashes: _Hashes) -> None:
+        """Find lines and pairs that occur in earlier sets."""
+        for overlap, other in zip(self.overlaps, self.earlier, strict=True):
+            overlap.size += chunk.unparsed.size
+            for column, finding in overlap.found.items():
+                keys: Keys = getattr(hashes, column)
+                rows = np.flatnonzero(other.seen[column].contains(keys) & (keys != BLANK)).tolist()
+                # Long lines rank higher: they are less likely to be equal by chance.
+                lines = chunk.parsed[0][column == "tgt"]
+                finding.add(len(rows), [chunk.example(row, column, rank=len(lines[row])) for row in rows])
+
+    def _add_sample(self, chunk: _Chunk, checked: _Checked) -> None:
+        """Count the reasons of removal; keep the pairs of the lowest random ranks of each reason."""
+        codes, filters = checked.codes, self.data.filters
+        if self.is_training and filters.drop_duplicates:
+            keys = checked.hashes.near if filters.normalise_duplicates else checked.hashes.pair
+            kept = np.flatnonzero((codes == KEPT) & (keys != BLANK))
+            codes[kept[self._kept.add(keys[kept])]] = code(DUPLICATE)
+        self._num_removed += np.bincount(codes, minlength=len(self._num_removed))
+        ranks = self._random.random(len(codes))
+        for number in np.unique(codes).tolist():
+            sample = self.result.sample.setdefault(REASONS[number - 1] if number != KEPT else "", [])
+            limit = sample[-1].rank if len(sample) == NUM_SAMPLED else 1.0
+            rows = np.flatnonzero((codes == number) & (ranks < limit))
+            rows = rows[np.argsort(ranks[rows])[:NUM_SAMPLED]]
+            sample += [chunk.example(row, rank=float(ranks[row])) for row in rows.tolist()]
+            sample.sort(key=lambda example: example.rank)
+            del sample[NUM_SAMPLED:]
+
+    def finish(self) -> SetCheck:
+        """Return the result of the whole set."""
+        for (kind, side, note), examples in self._repeated.items():
+            if finding := self.result.findings.get((kind, side)):
+                finding.add(0, [replace(one, note=note.format(int(one.rank))) for one in examples.values()])
+        if self.is_training:
+            counts = zip(REASONS, self._num_removed[1:].tolist(), strict=True)
+            self.result.removed = {reason: count for reason, count in counts if count}
+        self.result.finish()
+        return self.result

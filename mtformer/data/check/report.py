@@ -1,0 +1,170 @@
+"""The report on checked corpora: lines for the terminal, an HTML page, and the limits that are exceeded."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from mtformer.config.data import DataConfig
+from mtformer.data.check import result as found
+from mtformer.data.check.result import SIDES, UNITS, CorpusCheck, Example, Finding, Lengths, SetCheck, percentile
+from mtformer.page import STYLE
+
+SIDE_NAMES = {"src": "source", "tgt": "target", "pair": ""}
+EXCERPT = 60
+"""Characters of an example that are shown on the terminal."""
+UNREADABLE = (found.INVALID, found.SHORT, found.BROKEN)
+RATES = {"tokens_per_word": "tokens per word", "tokens_per_character": "tokens per character"}
+
+
+class Excess(NamedTuple):
+    """A limit of the config that is exceeded: its key, the set, and a message."""
+
+    limit: str
+    name: str
+    message: str
+
+
+def exceeded_limits(check: CorpusCheck, data: DataConfig) -> list[Excess]:
+    """Return the limits of `data.check` and `data.filters` that are exceeded, and files of unequal length."""
+    exceeded = list[Excess]()
+
+    def test(name: str, key: str, value: float, what: str, remedy: str) -> None:
+        section, _, field = key.rpartition(".")
+        limit: float = getattr(data.filters if section else data.check, field)
+        if value > limit:
+            key = f"data.{section or 'check'}.{field}"
+            exceeded.append(Excess(key, name, f"{name}: {what}, more than {key} {limit:g}; {remedy}"))
+
+    for one in check.sets:
+        for source in one.sources:
+            if len(set(source.lines)) > 1:
+                message = f"{source.name} have {source.lines[0]:,} and {source.lines[1]:,} lines"
+                exceeded.append(Excess("unequal file lengths", one.name, f"{one.name}: {message}; align the files"))
+        if invalid := [finding for finding in one.findings.values() if finding.kind in UNREADABLE]:
+            count, first = sum(finding.count for finding in invalid), invalid[0].examples[0]
+            kinds = ", ".join(f"{title(finding)} {finding.count:,}" for finding in invalid)
+            remedy = f"fix them (the first: {first.file}:{first.line}" + (f": {first.note})" if first.note else ")")
+            test(one.name, "max_invalid_lines", count, f"{count:,} lines cannot be read ({kinds})", remedy)
+        for side in SIDES:
+            counts, where = one.side(side), SIDE_NAMES[side]
+            what = f"{counts.faulty_lines:,} {where} lines contain characters that break lines or indicate damage"
+            test(one.name, "max_faulty_share", counts.faulty_lines / max(1, one.pairs), what, "fix them")
+            if (unknown := counts.rates()["unknown_rate"]) is not None and one.name in ("train", "dev"):
+                what, remedy = f"{percent(unknown)} of the {where} tokens are unknown", "use tokenizer.byte_fallback"
+                test(one.name, "max_unknown_rate", unknown, what, f"{remedy}, or a tokenizer trained on this text")
+        removed = one.num_removed() / max(1, one.pairs)
+        what = f"the filters remove {percent(removed)} of the pairs"
+        test(one.name, "filters.max_filtered_share", removed, what, "fix the files, or change the filters")
+    for overlap in check.overlaps:
+        if overlap.within == "train":
+            count = overlap.found["pair"].count
+            what = f"{count:,} of {overlap.size:,} pairs also occur in train"
+            test(overlap.of, "max_test_overlap", count / max(1, overlap.size), what, "remove them from train")
+    return exceeded
+
+
+def verdict(exceeded: Sequence[Excess]) -> str:
+    """Return the last line of the report."""
+    if not exceeded:
+        return "ok: no limit exceeded"
+    names = ", ".join(f"{one.limit} ({one.name})" for one in exceeded)
+    return f"failed: {len(exceeded)} limit{'s' * (len(exceeded) > 1)} exceeded: {names}"
+
+
+def report_lines(check: CorpusCheck) -> list[str]:
+    """Return the report for the terminal."""
+    lines = [line for one in check.sets for line in _set_lines(one)]
+    for overlap in check.overlaps:
+        counts = [overlap.found[side].count for side in ("pair", *SIDES)]
+        lines.append(
+            f"{counts[0]:,} of {overlap.size:,} {overlap.of} pairs also occur in {overlap.within} "
+            f"({counts[1]:,} sources, {counts[2]:,} targets)"
+        )
+        lines += [line for finding in overlap.found.values() for line in _example_lines(finding)]
+    if not check.has_tokenizer:
+        lines.append("no tokenizer: tokens are not counted, and the filters of length are not applied")
+    return lines
+
+
+def _set_lines(one: SetCheck) -> list[str]:
+    lines = [f"{one.name}: {one.pairs:,} pairs", *(f"  {count.name}: {count.pairs:,} pairs" for count in one.sources)]
+    rows = [("", *(f"{SIDE_NAMES[side]} ({one.side(side).language})" for side in SIDES)), *figures(one)]
+    lines += [f"  {name:<36}  {src:>24}  {tgt:>24}" for name, src, tgt in rows]
+    for finding in one.findings.values():
+        lines += [f"  {finding.count:>9,}  {title(finding)} ({percent(finding.count / one.pairs)})"]
+        lines[-1] += f"; {finding.rule}" if finding.rule else ""
+        lines += _example_lines(finding)
+    if one.removed is not None:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in one.removed.items())
+        share = percent(one.num_removed() / max(1, one.pairs))
+        lines += ["", f"  the filters remove {one.num_removed():,} pairs ({share})"]
+        lines[-1] += f": {reasons}" if reasons else ""
+    return [*lines, ""]
+
+
+def _example_lines(finding: Finding) -> list[str]:
+    """Return a line for the worst example."""
+    lines = []
+    for one in finding.examples[:1]:
+        texts = {"src": [one.src], "tgt": [one.tgt]}.get(finding.side, [one.src, one.tgt])
+        excerpt = " | ".join(printable(text, EXCERPT // len(texts)) for text in texts) if any(texts) else ""
+        note = f"[{one.note}]" if one.note else ""
+        lines.append("  ".join(filter(None, (f"             {os.path.basename(one.file)}:{one.line}", note, excerpt))))
+    return lines
+
+
+def figures(one: SetCheck) -> list[tuple[str, ...]]:
+    """Return name, source and target of each figure of a set."""
+    rows = []
+    for unit in UNITS:
+        sides = [one.side(side).lengths.get(unit) for side in SIDES]
+        if any(sides):
+            rows.append((unit, *("-" if lengths is None else f"{lengths.sum():,}" for lengths in sides)))
+            rows.append(("  per line: mean, median, 99 %, longest", *map(_summary, sides)))
+    rates = [one.side(side).rates() for side in SIDES]
+    for key, name in RATES.items():
+        rows.append((name, *("-" if (value := rate[key]) is None else f"{value:.2f}" for rate in rates)))
+    rows.append(("unknown tokens", *(percent(rate["unknown_rate"]) for rate in rates)))
+    return [row for row in rows if row[1:] != ("-", "-")]
+
+
+def _summary(lengths: Lengths | None) -> str:
+    if lengths is None:
+        return "-"
+    mean, median, most = lengths.sum() / max(1, lengths.total()), percentile(lengths, 50), percentile(lengths, 99)
+    return f"{mean:.1f}, {median:,}, {most:,}, {max(lengths, default=0):,}"
+
+
+def title(finding: Finding) -> str:
+    """Return the side and the kind of a finding."""
+    return f"{SIDE_NAMES[finding.side]}: {finding.kind}".removeprefix(": ")
+
+
+def printable(text: str, length: int | None = None) -> str:
+    """Cut a text to a length and escape the characters that are not printable."""
+    cut = text if length is None or len(text) <= length else text[: length - 1] + "…"
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in cut)
+
+
+def percent(share: float | None) -> str:
+    """Return a share as text."""
+    return "-" if share is None else f"{100 * share:.3g} %"
+
+
+def random_pairs(one: SetCheck) -> list[tuple[str, Example]]:
+    """Return reason and pair of the samples of all reasons; the first of them are a sample of all pairs."""
+    pairs = [(reason, example) for reason, sample in one.sample.items() for example in sample]
+    return sorted(pairs, key=lambda pair: pair[1].rank)
+
+
+def page(check: CorpusCheck, exceeded: Sequence[Excess]) -> str:
+    """Return the HTML page, which needs no network."""
+    loader = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters.update(printable=printable, percent=percent)
+    values = {"check": check, "exceeded": exceeded, "verdict": verdict(exceeded), "units": UNITS, "sides": SIDE_NAMES}
+    functions = {"figures": figures, "random_pairs": random_pairs, "title": title}
+    return environment.get_template("page.html").render(values, **functions, style=STYLE)

@@ -1,0 +1,294 @@
+"""The result of checking corpora: counts that add up chunk by chunk, and the statistics derived from them."""
+
+import heapq
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from mtformer.data.report import UNUSUAL
+
+NUM_EXAMPLES = 10
+"""Examples kept of each finding."""
+OUTLIER_DEVIATIONS = 3.5
+"""Robust standard deviations (1.4826 times the median absolute deviation; Iglewicz and Hoaglin 1993)."""
+MIN_OUTLIER_FACTOR = 2.0
+"""A value within this factor of the median is never an outlier."""
+RATIO_STEP = 0.02
+"""Length ratios are counted by their logarithm, in steps of this width."""
+PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
+NUM_BINS, RATIO_STEPS_PER_BIN = 40, 6
+UNITS = ("characters", "words", "tokens")
+SIDES = ("src", "tgt")
+
+KINDS = (
+    INVALID, SHORT, BROKEN, CRLF, MIXED, EMPTY, COPY, DUPLICATE, NEAR_DUPLICATE, SEVERAL_TARGETS, LONG, LOW_RATIO,
+    HIGH_RATIO, FOREIGN, OTHER_SCRIPT, UNKNOWN, COMPOSED, DECOMPOSED,
+) = (
+    "invalid UTF-8", "missing column", "broken JSON line", "line end \\r\\n", "mixed normalization (NFC and NFD)",
+    "empty side", "copy", "exact duplicate", "near duplicate", "several targets", "long line",
+    "target short for its source", "target long for its source", "letters of another script",
+    "mostly in another script", "unknown tokens", "composed (NFC)", "decomposed (NFD)",
+)  # fmt: skip
+FAULTS = {
+    **UNUSUAL,
+    "byte order mark inside (U+FEFF)": "\ufeff",
+    "control character": "".join(
+        chr(point) for point in (*range(1, 9), *range(0x0E, 0x1C), 0x1F, *range(0x7F, 0x85), *range(0x86, 0xA0))
+    ),
+}
+"""Characters that break lines in other tools or indicate damage."""
+ORDER = (*KINDS[:4], *FAULTS, *KINDS[4:])
+"""The order of findings in the report."""
+
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A pair that shows a finding.
+
+    Args:
+        file: the file that holds the line (the source file, if the finding concerns both), or the name of the data set.
+        line: counted from 1.
+        src, tgt: the texts, cut to 300 characters.
+        note: what to look for; may be empty.
+        rank: the higher, the worse.
+    """
+
+    file: str
+    line: int
+    src: str
+    tgt: str
+    note: str = ""
+    rank: float = 0.0
+
+
+@dataclass
+class Finding:
+    """Lines or pairs that have something in common."""
+
+    kind: str
+    side: str
+    """src or tgt; pair if it concerns both."""
+    count: int = 0
+    rule: str = ""
+    """The limit, if it depends on the corpus."""
+    examples: list[Example] = field(default_factory=list)
+    """The worst first; equally bad ones in their order."""
+
+    def add(self, count: int, examples: Iterable[Example]) -> None:
+        """Add what was found in later lines."""
+        self.count += count
+        self.examples = heapq.nsmallest(NUM_EXAMPLES, [*self.examples, *examples], key=lambda example: -example.rank)
+
+
+class Lengths(Counter[int]):
+    """Number of lines of each length, or of pairs of each length ratio."""
+
+    def sum(self) -> int:
+        """Return the total length of all lines."""
+        return sum(length * count for length, count in self.items())
+
+    def bins(self, first: int, width: int) -> list[int]:
+        """Return the counts of `NUM_BINS` bins; the outer ones also hold all values beyond them."""
+        counts = [0] * NUM_BINS
+        for value, count in self.items():
+            counts[min(NUM_BINS - 1, max(0, (value - first) // width))] += count
+        return counts
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object."""
+        percentiles = {percent: percentile(self, percent) for percent in PERCENTILES}
+        mean, longest = self.sum() / max(1, self.total()), max(self, default=0)
+        counts = {length: self[length] for length in sorted(self)}
+        return {"total": self.sum(), "mean": mean, "longest": longest, "percentiles": percentiles, "counts": counts}
+
+    def histogram(self) -> tuple[list[float], list[int]]:
+        """Return starts and counts of bins up to the 99th percentile; the last one holds all longer lines."""
+        width = max(1, math.ceil((percentile(self, 99) + 1) / NUM_BINS))
+        return [float(width * number) for number in range(NUM_BINS)], self.bins(0, width)
+
+
+@dataclass
+class Side:
+    """Counts of one side of a set."""
+
+    language: str
+    lengths: dict[str, Lengths] = field(default_factory=dict)
+    """By unit: characters; words, if the language separates them by spaces; tokens, if there is a tokenizer."""
+    unknown: int = 0
+    """Unknown tokens."""
+    faulty_lines: int = 0
+    """Lines with at least one character of `FAULTS`."""
+
+    def merge(self, other: "Side") -> None:
+        """Add the counts of another chunk."""
+        for unit, lengths in other.lengths.items():
+            self.lengths.setdefault(unit, Lengths()).update(lengths)
+        self.unknown += other.unknown
+        self.faulty_lines += other.faulty_lines
+
+    def rates(self) -> dict[str, float | None]:
+        """Return tokens per word, tokens per character and the share of unknown tokens; None where not counted."""
+        characters, words, tokens = (self.lengths.get(unit, Lengths()) for unit in UNITS)
+        num_tokens, has_tokens = max(1, tokens.sum()), "tokens" in self.lengths
+        return {
+            # Not if only some of the sources have words.
+            "tokens_per_word": num_tokens / words.sum() if words.sum() and words.total() == tokens.total() else None,
+            "tokens_per_character": num_tokens / max(1, characters.sum()) if has_tokens else None,
+            "unknown_rate": self.unknown / num_tokens if has_tokens else None,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object."""
+        lengths = {unit: lengths.to_dict() for unit, lengths in self.lengths.items()}
+        return {"language": self.language, **lengths, **self.rates(), "faulty_lines": self.faulty_lines}
+
+
+@dataclass
+class SourceCount:
+    """What was read from one source: pairs, and lines of each of its files (none for a data set)."""
+
+    name: str
+    pairs: int = 0
+    lines: list[int] = field(default_factory=list)
+
+
+@dataclass
+class SetCheck:
+    """Counts of one set, or of a chunk of it."""
+
+    name: str
+    """train, dev, or test.NAME."""
+    src: Side
+    tgt: Side
+    pairs: int = 0
+    sources: list[SourceCount] = field(default_factory=list)
+    findings: dict[tuple[str, str], Finding] = field(default_factory=dict)
+    """By kind and side."""
+    log_ratios: Lengths = field(default_factory=Lengths)
+    """Number of pairs, short ones excepted, by `round(log(target characters / source characters) / RATIO_STEP)`."""
+    removed: dict[str, int] | None = None
+    """Pairs that the filters remove, by reason; None for sets that are not filtered."""
+    sample: dict[str, list[Example]] = field(default_factory=dict)
+    """Random pairs by reason of removal ("" for kept pairs); their ranks are random."""
+
+    def side(self, name: str) -> Side:
+        """Return the counts of src or tgt."""
+        return self.src if name == "src" else self.tgt
+
+    def find(self, kind: str, side: str, count: int, examples: Iterable[Example] = ()) -> None:
+        """Add to a finding."""
+        if count:
+            self.findings.setdefault((kind, side), Finding(kind, side)).add(count, examples)
+
+    def merge(self, other: "SetCheck") -> None:
+        """Add the counts of the next chunk."""
+        self.pairs += other.pairs
+        self.src.merge(other.src)
+        self.tgt.merge(other.tgt)
+        self.log_ratios.update(other.log_ratios)
+        for finding in other.findings.values():
+            self.find(finding.kind, finding.side, finding.count, finding.examples)
+
+    def finish(self) -> None:
+        """Replace candidates by outliers and by mixed forms, which depend on the whole set, and sort the findings."""
+        for side in SIDES:
+            logs = {math.log(n): count for n, count in self.side(side).lengths.get("characters", {}).items() if n}
+            limit = outlier_limits(logs)[1]
+            self._keep_outliers(LONG, side, logs, limit, f"over {limit:,.0f} characters")
+            forms = [self.findings.pop((form, side), Finding(form, side)) for form in (DECOMPOSED, COMPOSED)]
+            rarer = min(forms, key=lambda finding: finding.count)
+            if rarer.count:
+                self.findings[MIXED, side] = Finding(
+                    MIXED, side, rarer.count, f"the rarer form: {rarer.kind}", rarer.examples
+                )
+        logs = {key * RATIO_STEP: count for key, count in self.log_ratios.items()}
+        low, high = outlier_limits(logs)
+        inverse = {-value: count for value, count in logs.items()}
+        self._keep_outliers(LOW_RATIO, "pair", inverse, 1 / low, f"below {low:.3g} characters per source character")
+        self._keep_outliers(HIGH_RATIO, "pair", logs, high, f"above {high:.3g} characters per source character")
+        order = sorted(self.findings, key=lambda key: (ORDER.index(key[0]), key[1]))
+        self.findings = {key: self.findings[key] for key in order}
+
+    def _keep_outliers(self, kind: str, side: str, logs: Mapping[float, int], limit: float, rule: str) -> None:
+        """Keep the examples that rank above a limit; `logs` counts the logarithms of all ranks."""
+        candidates = self.findings.pop((kind, side), Finding(kind, side)).examples
+        if count := sum(number for value, number in logs.items() if value > math.log(limit)):
+            examples = [example for example in candidates if example.rank > limit]
+            self.findings[kind, side] = Finding(kind, side, count, rule, examples)
+
+    def num_removed(self) -> int:
+        """Return the number of pairs that the filters remove."""
+        return sum((self.removed or {}).values())
+
+    def ratios(self) -> tuple[list[float], list[int]]:
+        """Return starts and counts of bins of the length ratio, equally wide in its logarithm, around the median."""
+        first = percentile(self.log_ratios, 50) - NUM_BINS * RATIO_STEPS_PER_BIN // 2
+        # A step reaches from half a step below its key to half a step above it.
+        starts = [math.exp((first + RATIO_STEPS_PER_BIN * n - 0.5) * RATIO_STEP) for n in range(NUM_BINS)]
+        return starts, self.log_ratios.bins(first, RATIO_STEPS_PER_BIN)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object."""
+        values = {key: value for key, value in vars(self).items() if key != "log_ratios"}
+        ratios = {f"{math.exp(key * RATIO_STEP):.4g}": self.log_ratios[key] for key in sorted(self.log_ratios)}
+        return {**values, "findings": list(self.findings.values()), "ratios": ratios}
+
+
+@dataclass
+class Overlap:
+    """Pairs of one set that also occur in another; blank lines are ignored."""
+
+    of: str
+    """dev or test.NAME."""
+    within: str
+    """train or dev."""
+    size: int = 0
+    """Pairs of the first set."""
+    found: dict[str, Finding] = field(default_factory=lambda: {c: Finding("overlap", c) for c in ("pair", *SIDES)})
+    """Pairs of the first set that also occur in the second one as a pair, or of which one side does."""
+
+
+@dataclass
+class CorpusCheck:
+    """Everything that was found."""
+
+    src_lang: str
+    tgt_lang: str
+    has_tokenizer: bool
+    """Without one, nothing is counted in tokens, and the filters of length do not apply."""
+    sets: list[SetCheck] = field(default_factory=list)
+    """train, dev, then the test sets; those that exist."""
+    overlaps: list[Overlap] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        """Return the text of the JSON file."""
+        return json.dumps(self, default=_json_object, indent=2, ensure_ascii=False) + "\n"
+
+
+def _json_object(value: Any) -> dict[str, Any]:
+    return value.to_dict() if hasattr(value, "to_dict") else vars(value)
+
+
+def outlier_limits(logs: Mapping[float, int]) -> tuple[float, float]:
+    """Return the values below and above which a value is an outlier; `logs` counts the logarithms of all values."""
+    median = percentile(logs, 50)
+    deviations: Counter[float] = Counter()
+    for value, count in logs.items():
+        deviations[abs(value - median)] += count
+    width = max(math.log(MIN_OUTLIER_FACTOR), OUTLIER_DEVIATIONS * 1.4826 * percentile(deviations, 50))
+    return math.exp(median - width), math.exp(median + width)
+
+
+def percentile(counts: Mapping[Number, int], percent: float) -> Number:
+    """Return the smallest value that at least `percent` of all values do not exceed; 0 if there are none."""
+    wanted, seen = percent / 100 * sum(counts.values()), 0
+    for value in sorted(counts):
+        seen += counts[value]
+        if seen >= wanted:
+            return value
+    return 0

@@ -1,0 +1,47 @@
+"""Several processes that share work."""
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from mtformer.data.workers import Workers
+from mtformer.errors import DataError
+
+
+def _adder(offset: int) -> Callable[[int], int]:
+    def add(number: int) -> int:
+        if number == 13:
+            raise DataError("unlucky")
+        if number == 14:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number + offset
+
+    return add
+
+
+@pytest.mark.parametrize("num_processes", [1, 3])
+def test_results_come_in_order(num_processes: int) -> None:
+    with Workers[int, int](_adder, 100, num_processes) as workers:
+        assert list(workers.map(range(10))) == [(number, number + 100) for number in range(10)]
+        assert list(workers.map([1])) == [(1, 101)]
+        with pytest.raises(DataError, match="unlucky"):
+            list(workers.map(range(10, 14)))
+
+
+def test_a_process_that_is_killed_is_told() -> None:
+    with Workers[int, int](_adder, 0, 2) as workers, pytest.raises(DataError, match="ended by the system"):
+        list(workers.map([1, 14, 2, 3, 4]))
+
+
+def _who(settings: None) -> Callable[[int], int]:
+    return lambda number: os.getpid()
+
+
+def test_processes_share_the_work_and_do_not_outlive_it() -> None:
+    with Workers[int, int](_who, None, 2) as workers:
+        assert len({pid for _, pid in workers.map(range(6))} - {os.getpid()}) == 2
+        processes = list(workers._processes)
+        assert all(process.is_alive() for process in processes)
+    assert not any(process.is_alive() for process in processes)
