@@ -107,8 +107,8 @@ def test_broken_json_is_counted_and_exit_code_1(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "train: 60 pairs" in result.stdout
     told = "no field 'de' (there: en); name the field by tgt_field"
-    assert f"30  broken JSON line (50 %)\n             x.jsonl:2  [{told}]\n" in result.stdout
-    assert "30 lines cannot be read (broken JSON line 30), more than data.check.max_invalid_lines 0" in result.stderr
+    assert f"30  broken row (50 %)\n             x.jsonl:2  [{told}]\n" in result.stdout
+    assert "30 lines cannot be read (broken row 30), more than data.check.max_invalid_lines 0" in result.stderr
     assert f"(the first: {path}:2: {told})" in result.stderr
 
 

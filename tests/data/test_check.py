@@ -300,9 +300,9 @@ def test_broken_lines_of_jsonl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(checking, "PAIRS_PER_CHUNK", size)
         check = check_corpora(data, None)
         train = check.sets[0]
-        assert counts(train)["broken JSON line", "pair"] == 3
+        assert counts(train)["broken row", "pair"] == 3
         assert counts(train)["line feed inside a field", "tgt"] == 1
-        assert [(line, note.split(" (")[0]) for _, line, note in examples(train, "broken JSON line", "pair")] == [
+        assert [(line, note.split(" (")[0]) for _, line, note in examples(train, "broken row", "pair")] == [
             (1, "not JSON"),
             (3, "no field 'translation.de'"),
             (4, "not a JSON object but '[1]'; each line must be one JSON object"),

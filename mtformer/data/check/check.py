@@ -241,7 +241,9 @@ class _ChunkCheck:
         lengths = self._count("tokens", side, map(len, ids))
         unknown = np.fromiter((line.count(UNK) for line in ids), np.int64, len(ids))
         self.rank(found.UNKNOWN, side, np.flatnonzero(unknown), unknown, "{} unknown")
-        self.counts.side(side).unknown += int(unknown.sum())
+        counts = self.counts.side(side)
+        counts.unknown = int(unknown.sum())
+        counts.word_tokens = int(lengths.sum()) if "words" in counts.lengths else 0
         return lengths
 
     def check_equality(self) -> _Hashes:
@@ -304,8 +306,7 @@ class _Pass:
     def add(self, chunk: _Chunk, checked: _Checked) -> None:
         """Add the next chunk."""
         self.result.merge(checked.counts)
-        hashes = checked.hashes
-        has_text = hashes.pair != BLANK
+        hashes, has_text = checked.hashes, checked.hashes.pair != BLANK
         is_repeated = self.seen["pair"].add(hashes.pair) & has_text
         is_near = self.seen["near"].add(hashes.near) & has_text & ~is_repeated
         distinct = np.flatnonzero(~is_repeated & (hashes.src != BLANK))

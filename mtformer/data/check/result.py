@@ -27,7 +27,7 @@ KINDS = (
     INVALID, SHORT, BROKEN, CRLF, MIXED, EMPTY, COPY, DUPLICATE, NEAR_DUPLICATE, SEVERAL_TARGETS, LONG, LOW_RATIO,
     HIGH_RATIO, FOREIGN, OTHER_SCRIPT, UNKNOWN, COMPOSED, DECOMPOSED,
 ) = (
-    "invalid UTF-8", "missing column", "broken JSON line", "line end \\r\\n", "mixed normalization (NFC and NFD)",
+    "invalid UTF-8", "missing column", "broken row", "line end \\r\\n", "mixed normalization (NFC and NFD)",
     "empty side", "copy", "exact duplicate", "near duplicate", "several targets", "long line",
     "target short for its source", "target long for its source", "letters of another script",
     "mostly in another script", "unknown tokens", "composed (NFC)", "decomposed (NFD)",
@@ -121,6 +121,8 @@ class Side:
     """By unit: characters; words, if the language separates them by spaces; tokens, if there is a tokenizer."""
     unknown: int = 0
     """Unknown tokens."""
+    word_tokens: int = 0
+    """Tokens of the lines whose words are counted."""
     faulty_lines: int = 0
     """Lines with at least one character of `FAULTS`."""
 
@@ -129,6 +131,7 @@ class Side:
         for unit, lengths in other.lengths.items():
             self.lengths.setdefault(unit, Lengths()).update(lengths)
         self.unknown += other.unknown
+        self.word_tokens += other.word_tokens
         self.faulty_lines += other.faulty_lines
 
     def rates(self) -> dict[str, float | None]:
@@ -136,8 +139,7 @@ class Side:
         characters, words, tokens = (self.lengths.get(unit, Lengths()) for unit in UNITS)
         num_tokens, has_tokens = max(1, tokens.sum()), "tokens" in self.lengths
         return {
-            # Not if only some of the sources have words.
-            "tokens_per_word": num_tokens / words.sum() if words.sum() and words.total() == tokens.total() else None,
+            "tokens_per_word": self.word_tokens / words.sum() if has_tokens and words.sum() else None,
             "tokens_per_character": num_tokens / max(1, characters.sum()) if has_tokens else None,
             "unknown_rate": self.unknown / num_tokens if has_tokens else None,
         }
