@@ -85,7 +85,7 @@ def cut_after(path: Path, step: int, with_dev: bool) -> None:
         temporary.write_bytes(text)
     num_unreadable = (belongs if data.endswith(b"\n") else belongs[:-1]).count(None)
     if num_unreadable:
-        log.warning("%s: %d damaged lines removed", path, num_unreadable)
+        log.warning("%s: damaged lines removed: %d", path, num_unreadable)
     num_later = len(lines) - belongs.count(True) - num_unreadable
     if num_later:
         log.info("%s: %d lines from after step %d cut off; these steps come again", path, num_later, step)

@@ -17,7 +17,7 @@ from mtformer.errors import CheckpointError
 from mtformer.experiment.resuming import INEXACT
 from mtformer.experiment.state import held, read_state
 from mtformer.experiment.train import Outcome, train_experiment
-from mtformer.rundir import WEIGHTS, RunDir, read_meta
+from mtformer.rundir import WEIGHTS, RunDir, read_meta, write_config
 from mtformer.training.loop import InterruptedRunError
 
 LINES = {"train": 300, "dev": 24, "test": 0}
@@ -122,6 +122,7 @@ def test_another_tokenizer_is_refused_and_nothing_is_changed(folder: Path, tmp_p
     train(Config.model_validate(shorter), other)
     shutil.rmtree(run.tokenizer)
     shutil.copytree(other.tokenizer, run.tokenizer)
+    write_config(run, run.config.read_text(encoding="utf-8"))
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     with pytest.raises(CheckpointError, match="put that tokenizer back"):
         train(config(folder, max_steps=6), run, resume=True)
