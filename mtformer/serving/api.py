@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from mtformer.decoding.parts import one_line
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
-from mtformer.errors import DeviceError
+from mtformer.errors import MtformerError
 from mtformer.serving.batching import Batcher, BusyError, ClosedError, Job
 from mtformer.serving.guard import Guard
 from mtformer.serving.languages import Languages, detect, name
@@ -163,7 +163,7 @@ class _Service:
             if not answer.done():
                 raise RefusedError(503, "the translation took too long; send less at a time")
             return answer.result()
-        except (ClosedError, DeviceError) as error:
+        except (ClosedError, MtformerError) as error:
             raise _as_refusal(error) from error
         except asyncio.CancelledError:  # when the server ends and has waited long enough
             raise _as_refusal(ClosedError()) from None
@@ -195,7 +195,7 @@ async def _events(job: Job, news: asyncio.Event, so_far: dict[int, str]) -> Asyn
     except asyncio.TimeoutError:
         yield _json_line({"error": "the translation took too long; send less at a time"})
     except Exception as error:
-        if not isinstance(error, (ClosedError, DeviceError)):
+        if not isinstance(error, (ClosedError, MtformerError)):
             _log(error)
         yield _json_line({"error": _as_refusal(error).message})
     finally:
@@ -237,7 +237,7 @@ def _detected(language: str, confidence: float) -> dict[str, Any]:
 def _as_refusal(error: Exception) -> RefusedError:
     if isinstance(error, ClosedError):
         return RefusedError(503, "the server ends")
-    if isinstance(error, DeviceError):
+    if isinstance(error, MtformerError):  # out of memory, or a model whose scores are not finite
         return RefusedError(503, str(error))
     return RefusedError(500, "this is a bug in mtformer; the server's log says more")
 
