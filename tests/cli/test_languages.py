@@ -69,7 +69,7 @@ def test_the_language_is_chosen_by_to(both: RunDir, tmp_path: Path) -> None:
 def test_scores_of_search_are_those_of_score(both: RunDir, tmp_path: Path) -> None:
     translator = Translator.load(both.path).into("en")
     lines = ["Der Mann schläft.", "Ein Hund."]
-    found = translator.translate(lines, attention=True)
+    found = translator.translate(lines, attention=True, min_length=1)
     scored = translator.score(lines, [one.text for one in found])
     for one, again in zip(found, scored, strict=True):
         assert again is not None

@@ -20,7 +20,7 @@ from mtformer.decoding.protocol import Hypothesis
 from mtformer.decoding.scorer import coverage
 from mtformer.decoding.translator import Translation, Translator
 from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
-from mtformer.rundir import RunDir
+from mtformer.rundir import RunDir, write_checksums
 from mtformer.text.tags import Target
 from mtformer.text.tokenizer import EOS, UNK
 
@@ -48,6 +48,7 @@ def other(run: RunDir, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     weights = load_file(copy.bundle_weights)
     noise = {name: torch.randn(x.shape, generator=generator) for name, x in weights.items()}
     save_file({name: x + 0.1 * x.std() * noise[name] for name, x in weights.items() if x.dim()}, copy.bundle_weights)
+    write_checksums(copy.path)
     return copy
 
 
@@ -153,6 +154,7 @@ def test_a_closed_class_is_loaded_and_an_open_one_is_not(run: RunDir, tmp_path: 
     for value, is_loaded in ((-float("inf"), True), (float("inf"), False), (float("nan"), False)):
         bias[closed] = value
         save_file({**weights, "output_bias": bias}, copy.bundle_weights)
+        write_checksums(copy.path)
         if is_loaded:
             assert closed not in Translator.load(copy.path, device="cpu").translate(["ein hund"])[0].tokens
         else:
@@ -247,6 +249,7 @@ def test_runs_with_other_tokenizers_do_not_go_together(run: RunDir, tmp_path: Pa
     copy = RunDir(shutil.copytree(run.path, tmp_path / "copy"))
     model = copy.tokenizer / "joint.model"
     model.write_bytes(model.read_bytes().replace(b"katze", b"gatze"))
+    write_checksums(copy.path)
     with pytest.raises(CheckpointError, match="its tokenizer is not that of") as caught:
         Translator.load([run.path, copy.path], device="cpu")
     assert "\n" not in str(caught.value)

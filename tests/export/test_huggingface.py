@@ -188,6 +188,7 @@ def test_from_the_command_line(sharp: Make, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["export", str(bundle.path), "--format", "huggingface"])
     assert (result.exit_code, result.stdout) == (0, f"{bundle.path / 'huggingface'}\n"), result.stderr
     assert sorted(path.name for path in (bundle.path / "huggingface").iterdir()) == [
+        "checksums.json",
         "config.json",
         "generation_config.json",
         "model.safetensors",

@@ -114,7 +114,7 @@ def test_quickstart_sh_starts_and_resumes(repository: Path, tmp_path: Path) -> N
         calls.unlink(missing_ok=True)
         done = bash(repository, "scripts/quickstart.sh", *arguments, CALLS=calls)
         assert done.returncode == 0, done.stderr
-        assert "Yesterday the old woman bought a red lamp for her brother.\n    Yesterday the old woman" in done.stdout
+        assert "Yesterday the old woman bought a beautiful lamp.\n    Yesterday the old woman" in done.stdout
         return calls.read_text().splitlines()
 
     train = "train configs/demo.yaml --run-dir runs/demo"
