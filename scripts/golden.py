@@ -40,6 +40,13 @@ SEARCHES = {
 }
 EXPORTS = {"bundle": [*MODELS], "ctranslate2": [*MODELS], "huggingface": ["default", "postnorm"]}
 IGNORED_KEYS = {"seconds", "date", "versions", "hardware", "file", "checksum", "sha256"}  # paths, and differ by call
+# Tensors whose name differs between versions: old part of the name and new one.
+RENAMED = {
+    "around_attention": "self_attention_residual",
+    "around_self_attention": "self_attention_residual",
+    "around_cross_attention": "cross_attention_residual",
+    "around_feed_forward": "feed_forward_residual",
+}
 NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
 
 
@@ -103,10 +110,15 @@ def contents(path: Path) -> Any:
     if not path.exists():
         return None
     if path.suffix == ".safetensors":
-        return {name: (tensor.shape, tensor.tobytes()) for name, tensor in load_file(path).items()}
+        return {renamed(name): (tensor.shape, tensor.tobytes()) for name, tensor in load_file(path).items()}
     if path.suffix == ".json":
         return json.loads(path.read_text(encoding="utf-8"))
     return path.read_text(encoding="utf-8") if path.suffix == ".txt" else path.read_bytes()
+
+
+def renamed(name: str) -> str:
+    """Return the present name of a tensor."""
+    return ".".join(RENAMED.get(part, part) for part in name.split("."))
 
 
 def difference(a: Any, b: Any, where: str) -> str | None:

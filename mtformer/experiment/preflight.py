@@ -17,9 +17,9 @@ from mtformer.data.mixture import Corpus, Tokenised
 from mtformer.data.store import Store
 from mtformer.decoding.batching import plan_batches
 from mtformer.decoding.translator import Translator
+from mtformer.device import peak_bytes, pick_device, pick_precision, set_up_memory
 from mtformer.errors import ConfigError, DeviceError
 from mtformer.experiment.prepare import Prepared, prepare_experiment
-from mtformer.model.hardware import peak_bytes, pick_device, pick_precision, set_up_memory
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.rundir import RunDir
 from mtformer.training.step import TrainingStep
