@@ -88,7 +88,8 @@ def make(out: Path, data: Path, python: str) -> None:
     for name, (src, tgt, source) in corpora.items():
         corpus = f"{{src_lang: {src}, tgt_lang: {tgt}, train: [{source}], filters: {{max_filtered_share: 1.0}}}}"
         (out / f"{name}.yaml").write_text(f"data: {corpus}\n{SMALL}")
-        run("train", f"{name}.yaml", "training.max_steps=1", "training.average_last=0", "--run-dir", f"corpora/{name}")
+        one_step = ("tokenizer.vocab_size=5000", "training.max_steps=1", "training.average_last=0")
+        run("train", f"{name}.yaml", *one_step, "--run-dir", f"corpora/{name}")
 
 
 def stores(folder: Path) -> list[Any]:
