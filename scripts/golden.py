@@ -40,13 +40,6 @@ SEARCHES = {
 }
 EXPORTS = {"bundle": [*MODELS], "ctranslate2": [*MODELS], "huggingface": ["default", "postnorm"]}
 IGNORED_KEYS = {"seconds", "date", "versions", "hardware", "file", "checksum", "sha256"}  # paths, and differ by call
-# Tensors whose name differs between versions: old part of the name and new one.
-RENAMED = {
-    "around_attention": "self_attention_residual",
-    "around_self_attention": "self_attention_residual",
-    "around_cross_attention": "cross_attention_residual",
-    "around_feed_forward": "feed_forward_residual",
-}
 NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
 
 
@@ -118,8 +111,8 @@ def contents(path: Path) -> Any:
 
 
 def renamed(name: str) -> str:
-    """Return the present name of a tensor."""
-    return ".".join(RENAMED.get(part, part) for part in name.split("."))
+    """Return the current name of a tensor that an older version called around_..."""
+    return re.sub(r"around_(\w+)", r"\1_residual", name.replace("around_attention", "around_self_attention"))
 
 
 def difference(a: Any, b: Any, where: str) -> str | None:
