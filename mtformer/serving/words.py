@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mtformer.decoding.long_lines import UNSPACED
-from mtformer.decoding.phrases import BYTE_PIECE, SPACE, piece_bytes
 from mtformer.decoding.translation import Attention, Translation
+from mtformer.text.tokenizer import BYTE_PIECE, SPACE, piece_bytes
 
 LEAST_WEIGHT = 0.01
 """Below which attention is not worth showing."""
