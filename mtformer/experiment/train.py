@@ -14,7 +14,7 @@ from mtformer.data.batches import Batch
 from mtformer.data.mixture import Place
 from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import default_weights
-from mtformer.errors import CheckpointError, ConfigError, DeviceError
+from mtformer.errors import CheckpointError, ConfigError, DeviceError, InterruptedRunError
 from mtformer.evaluation.scores import for_language, score
 from mtformer.experiment.corpora import DevSet
 from mtformer.experiment.initial import take_initial_weights
@@ -28,7 +28,7 @@ from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.rundir import WEIGHTS, RunDir, read_meta, verify, write_text
 from mtformer.training.average import average_last
 from mtformer.training.checkpoint import newest_good, save_averaged
-from mtformer.training.loop import InterruptedRunError, Position, Trainer
+from mtformer.training.loop import Position, Trainer
 from mtformer.training.metrics import Progress
 from mtformer.training.ranks import ALONE, Ranks, join_ranks, own_device
 from mtformer.training.step import TrainingStep

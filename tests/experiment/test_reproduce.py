@@ -14,7 +14,7 @@ import torch
 
 from mtformer.config.schema import Config
 from mtformer.data.demo import write_demo
-from mtformer.errors import CheckpointError, ConfigError, MtformerError
+from mtformer.errors import CheckpointError, ConfigError, InterruptedRunError, MtformerError
 from mtformer.experiment import resuming
 from mtformer.experiment.reproduce import Difference, Reproduced, how_far, reproduce
 from mtformer.experiment.train import train_experiment
@@ -22,7 +22,6 @@ from mtformer.experiment.verify import StopAt
 from mtformer.model import hardware
 from mtformer.rundir import RunDir
 from mtformer.training.history import read_records
-from mtformer.training.loop import InterruptedRunError
 
 QUIET = StopAt(None)
 
