@@ -109,7 +109,7 @@ def test_another_tokenizer_of_dev_bleu_is_refused_where_it_chooses_the_best(tmp_
     compare(run, old, chinese())  # there is no checkpoint yet
     folder = run.checkpoint(5)
     folder.mkdir(parents=True)
-    write_meta(folder, made_with={DEV_TOKENIZERS: {"zh-CN": "13a"}})
+    write_meta(folder, is_temporary=False, made_with={DEV_TOKENIZERS: {"zh-CN": "13a"}})
     with pytest.raises(
         CheckpointError, match=r"BLEU on dev \(zh-CN\) tokenized by 13a -> zh: .* to 13a, .*--overwrite"
     ):
