@@ -27,10 +27,10 @@ def reproduce(
     """
     from mtformer.cli.output import error_lines
     from mtformer.cli.progress import TrainingProgress
+    from mtformer.errors import InterruptedRunError
     from mtformer.experiment.reproduce import how_far
     from mtformer.experiment.reproduce import reproduce as reproduce_run
     from mtformer.rundir import RunDir
-    from mtformer.training.loop import InterruptedRunError
 
     opened = RunDir.open(run)
     num_steps = how_far(opened, steps)

@@ -318,11 +318,6 @@ class Config(Section):
             raise ValueError("data.both_directions needs tokenizer.joint: true")
         if self.model.tie_embeddings == "all" and not self.tokenizer.joint:
             raise ValueError("model.tie_embeddings 'all' needs tokenizer.joint: true; use 'output' or 'none'")
-        if self.data.streaming and self.training.max_epochs is not None:
-            raise ValueError(
-                "training.max_epochs needs the size of the data, which is not known with data.streaming; give "
-                "training.max_steps alone"
-            )
         if self.data.filters.max_tokens >= self.model.max_positions:
             raise ValueError(
                 f"data.filters.max_tokens {self.data.filters.max_tokens} (and eos) does not fit "

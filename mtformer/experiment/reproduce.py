@@ -14,13 +14,12 @@ from torch import distributed
 
 from mtformer.config.loading import load_config
 from mtformer.config.schema import Config
-from mtformer.errors import CheckpointError, ConfigError, DeviceError, MtformerError
+from mtformer.device import pick_device, pick_precision
+from mtformer.errors import CheckpointError, ConfigError, DeviceError, InterruptedRunError, MtformerError
 from mtformer.experiment.train import train_experiment
 from mtformer.experiment.verify import TIMINGS, StopAt
-from mtformer.model.hardware import pick_device, pick_precision
 from mtformer.rundir import RunDir, read_meta
 from mtformer.training.history import read_records
-from mtformer.training.loop import InterruptedRunError
 from mtformer.training.metrics import Progress
 
 NUM_STEPS = 50

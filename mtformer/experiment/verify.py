@@ -17,12 +17,11 @@ from torch import Tensor, distributed
 
 from mtformer.config.loading import dump_config, resolve_paths
 from mtformer.config.schema import Config
-from mtformer.errors import ConfigError, MtformerError
+from mtformer.device import pick_device, pick_precision
+from mtformer.errors import ConfigError, InterruptedRunError, MtformerError
 from mtformer.experiment.train import train_experiment
-from mtformer.model.hardware import pick_device, pick_precision
 from mtformer.rundir import WEIGHTS, RunDir, write_config
 from mtformer.training.checkpoint import load_trainer_state
-from mtformer.training.loop import InterruptedRunError
 from mtformer.training.metrics import Progress
 from mtformer.weights import read_weights
 

@@ -14,15 +14,13 @@ import torch
 
 from mtformer.config.schema import Config
 from mtformer.data.demo import write_demo
-from mtformer.errors import CheckpointError, ConfigError, MtformerError
+from mtformer.errors import CheckpointError, ConfigError, InterruptedRunError, MtformerError
 from mtformer.experiment import resuming
 from mtformer.experiment.reproduce import Difference, Reproduced, how_far, reproduce
 from mtformer.experiment.train import train_experiment
 from mtformer.experiment.verify import StopAt
-from mtformer.model import hardware
 from mtformer.rundir import RunDir
 from mtformer.training.history import read_records
-from mtformer.training.loop import InterruptedRunError
 
 QUIET = StopAt(None)
 
@@ -157,10 +155,10 @@ def test_other_data_and_versions_are_named(
 
 def test_precision_auto_is_what_it_was(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDir(tmp_path / "run")
-    monkeypatch.setattr(hardware, "_says_it_multiplies_bf16", lambda: False)
-    monkeypatch.setattr(hardware, "_cpu_product_seconds", lambda dtype: 1.0)
+    monkeypatch.setattr("mtformer.device._says_it_multiplies_bf16", lambda: False)
+    monkeypatch.setattr("mtformer.device._cpu_product_seconds", lambda dtype: 1.0)
     train_experiment(config(corpus, max_steps=2, precision="auto"), run, QUIET, resume=False, overwrite=False)
-    monkeypatch.setattr(hardware, "_says_it_multiplies_bf16", lambda: True)
+    monkeypatch.setattr("mtformer.device._says_it_multiplies_bf16", lambda: True)
     found = reproduce(run, 2, QUIET)
     assert (found.first, found.surroundings) == (None, [])
 
