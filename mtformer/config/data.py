@@ -220,7 +220,7 @@ class DataConfig(Section):
     """How a model of several target languages is told which: `<2de>` before the source, or in the place of bos."""
     dev: Annotated[list[Source], Key(on_resume="same")] = []
     """Sources that validation runs on."""
-    test: Annotated[dict[TestName, Source], Key(on_resume="same")] = {}
+    test: Annotated[dict[TestName, Source], Key(on_resume="same", side_output=True)] = {}
     """Test sets by name."""
     filters: FilterConfig = FilterConfig()
     """What is left out of the training data."""
