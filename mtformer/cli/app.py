@@ -21,7 +21,6 @@ from mtformer.cli.eval_command import evaluate
 from mtformer.cli.export_command import export
 from mtformer.cli.import_command import import_model
 from mtformer.cli.output import error_lines, flush_or_discard_stdout, set_up_logging, use_utf8
-from mtformer.cli.plot_command import plot
 from mtformer.cli.report_command import report
 from mtformer.cli.reproduce_command import reproduce
 from mtformer.cli.runs_command import runs
@@ -104,7 +103,6 @@ app.command("compare")(compare)
 app.command("sweep")(sweep)
 app.command("runs")(runs)
 app.command("report")(report)
-app.command("plot")(plot)
 app.command("attention")(attention)
 app.command("reproduce")(reproduce)
 app.command("average")(average)
