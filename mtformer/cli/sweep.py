@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mtformer.cli.options import OverridesArgument
+
 if TYPE_CHECKING:
     from mtformer.experiment.sweep import Sweep
 
@@ -15,10 +17,7 @@ FAILED = 1
 
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="SWEEP", help="YAML file of the sweep.", show_default=False)],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[SECTION.KEY=VALUE]...", help="Values that all runs get.", show_default=False),
-    ] = None,
+    overrides: OverridesArgument = None,
     jobs: Annotated[
         int | None,
         typer.Option(
