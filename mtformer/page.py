@@ -1,17 +1,48 @@
-"""The common look of all pages: one HTML file that works from disk without a network, in light and dark, on a phone."""
+"""HTML pages: each is one file that works without a network, in light and dark mode, and on a phone.
+
+The templates, style sheets and scripts are in the folder `templates`; `base.html` and `base.css` are common to all.
+"""
 
 import io
 import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from mtformer.errors import MtformerError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def render(template: str, **values: Any) -> str:
+    """Return a page.
+
+    Args:
+        template: name of a file in the folder of templates.
+        values: variables of the template; text is escaped.
+    """
+    return _environment().get_template(template).render(values)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    # The filter tojson, for the data of scripts, escapes whatever could end the script.
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
+    return environment
+
 
 INK, LINE, BAR = "#010203", "#020304", "#040506"
 """Colours that matplotlib draws in and the page's own replace: of text, of the grid, of bars."""

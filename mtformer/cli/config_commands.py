@@ -2,11 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-
-from mtformer.cli.output import columns
 
 if TYPE_CHECKING:
     from mtformer.config.loading import LoadedConfig
@@ -37,21 +35,6 @@ def schema() -> None:
     typer.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
 
 
-@app.command()
-def diff(
-    old: Annotated[Path, typer.Argument(help="A config or a run directory.", show_default=False)],
-    new: Annotated[Path, typer.Argument(help="Another one.", show_default=False)],
-) -> None:
-    """Print the values that two configs or runs do not share, as old -> new."""
-    from mtformer.config.loading import config_diff
-
-    differences = config_diff(_load(old, []).config, _load(new, []).config)
-    for line in columns([(key, f"{_shown(before)} -> {_shown(after)}") for key, before, after in differences]):
-        typer.echo(line)
-    if not differences:
-        typer.echo("the same in every value", err=True)
-
-
 def _load(path: Path, overrides: list[str]) -> "LoadedConfig":
     """A config file, or that of a run directory or bundle."""
     from mtformer.config.loading import load_config
@@ -70,7 +53,3 @@ def _listing(loaded: "LoadedConfig") -> list[str]:
     rows = list(enumerate(text.split("\n")[:-1], start=1))
     width = min(40, max(len(line) for _, line in rows))
     return [f"{line:<{width}}  {comments.get(number, '')}".rstrip() for number, line in rows]
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

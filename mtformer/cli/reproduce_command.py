@@ -27,34 +27,33 @@ def reproduce(
     """
     from mtformer.cli.output import error_lines
     from mtformer.cli.progress import TrainingProgress
-    from mtformer.experiment.reproduce import how_far
-    from mtformer.experiment.reproduce import reproduce as reproduce_run
+    from mtformer.errors import InterruptedRunError
+    from mtformer.experiment import verify
     from mtformer.rundir import RunDir
-    from mtformer.training.loop import InterruptedRunError
 
     opened = RunDir.open(run)
-    num_steps = how_far(opened, steps)
+    num_steps = verify.steps_to_reproduce(opened, steps)
     # Without a handler SIGTERM would leave the temporary folder behind.
     previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         with TrainingProgress(num_steps) as progress:
-            found = reproduce_run(opened, num_steps, progress)
+            found = verify.reproduce(opened, num_steps, progress)
     except InterruptedRunError as stopped:
         typer.echo(f"stopped at step {stopped.step} of {num_steps}", err=True)
         raise typer.Exit(128 + stopped.signal_number) from None
     finally:
         signal.signal(signal.SIGTERM, previous)
-    for what, then, now in found.surroundings or ():
+    for what, then, now in found.environment or ():
         typer.echo(f"not as it was: {what}: {then} -> {now}", err=True)
     if found.first is None:
         counts = f"{found.num_figures} figures in {found.num_records} records"
         typer.echo(f"steps 1 to {num_steps}: equal to the last digit ({counts})")
         return
     first = found.first
-    typer.echo(f"step {first.step}: {first.kind} {first.name} was {first.then!r} and is {first.now!r}")
-    if found.surroundings:
+    typer.echo(f"{first.name} was {first.then!r} and is {first.now!r}")
+    if found.environment:
         why = "what is not as it was stands above"
-    elif found.surroundings is None:
+    elif found.environment is None:
         why = "it has no checkpoint that tells its data, versions and device"
     elif found.is_deterministic:
         why = "data, versions and device are the same, so its config may have been changed since"

@@ -120,9 +120,9 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
     from mtformer.cli.report_command import report
     from mtformer.decoding.translator import Translator
     from mtformer.decoding.weights import default_weights
+    from mtformer.errors import InterruptedRunError
     from mtformer.experiment.train import train_experiment
     from mtformer.rundir import RunDir
-    from mtformer.training.loop import InterruptedRunError
 
     run, is_main = RunDir(run_dir), os.environ.get("RANK", "0") == "0"
     if not is_main:  # one of several processes that torchrun started: the first one tells what there is to tell

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mtformer")
 BACKEND_HELP = (
-    "Who searches. ctranslate2: that library, on a folder that `mtformer export --format ctranslate2` wrote, in its "
-    "own precision unless one is given."
+    "Decoding backend. ctranslate2: that library, on a folder that `mtformer export --format ctranslate2` wrote, in "
+    "the precision of that folder unless --precision is given, which may then also be int8."
 )
 
 

@@ -58,6 +58,16 @@ def without_files(section: SectionT) -> SectionT:
     return section.model_copy(update=changes)
 
 
+def without_side_outputs(config: Config, **training: Any) -> Config:
+    """Return the config with the side outputs at their defaults, and with these values in the training section."""
+    changes: dict[str, Section] = {}
+    for name, section in config:
+        fields = type(section).model_fields
+        defaults = {key: field.default for key, field in fields.items() if key_of(type(section), key).side_output}
+        changes[name] = section.model_copy(update={**defaults, **(training if name == "training" else {})})
+    return config.model_copy(update=changes)
+
+
 def leaves(section: Section, prefix: KeyPath = ()) -> dict[KeyPath, Any]:
     """All values by path; sections, sources and test sets are opened, lists of scalars are values."""
     found: dict[KeyPath, Any] = {}

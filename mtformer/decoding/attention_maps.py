@@ -3,19 +3,17 @@
 L layers, H heads, S source pieces, T target pieces (tags and eos counted).
 """
 
-import threading
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mtformer.decoding.alignment import align
 from mtformer.decoding.parts import check_lines
-from mtformer.decoding.scorer import pad
+from mtformer.decoding.scorer import alignment_layer, pad
 from mtformer.decoding.translator import END, Translator
 from mtformer.errors import ConfigError, DataError
-from mtformer.model.attention import MultiHeadAttention
+from mtformer.model.attention import MultiHeadAttention, record_weights
 from mtformer.model.transformer import Transformer
 from mtformer.text.tokenizer import EOS
 
@@ -52,8 +50,8 @@ class AttentionMaps:
 
     @property
     def alignment_layer(self) -> int:
-        """The layer whose cross-attention gives alignments, see `Transformer.source_attention`."""
-        return max(0, len(self.cross_LHTS) - 2)
+        """The layer whose cross-attention gives alignments, see `attention_of_targets`."""
+        return alignment_layer(len(self.cross_LHTS))
 
     @property
     def alignment(self) -> list[tuple[int, int]]:
@@ -113,21 +111,12 @@ def _of_layers(weights: dict[nn.Module, Tensor], layers: nn.ModuleList, name: st
 @torch.inference_mode()
 def _weights(model: Transformer, src: list[int], tgt_in: list[int]) -> dict[nn.Module, Tensor]:
     """(H, query, key) of each attention of the model, by its module."""
-    thread, weights = threading.get_ident(), dict[nn.Module, Tensor]()
-
-    def record(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        assert isinstance(module, MultiHeadAttention)
-        if threading.get_ident() == thread:  # others may be translating with the same model
-            weights[module] = module.weights(*arguments, **named)[0].float().cpu()
-
     was_training, device = model.training, model.output.device
-    found = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
-    hooks = [module.register_forward_pre_hook(record, with_kwargs=True) for module in found]
+    modules = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
     model.eval()
     try:
-        model(*pad([src], device), pad([tgt_in], device)[0])
+        with record_weights(modules) as recorded:
+            model(*pad([src], device), pad([tgt_in], device)[0])
     finally:
         model.train(was_training)
-        for hook in hooks:
-            hook.remove()
-    return weights
+    return {module: weights_BHTS[0].float().cpu() for module, weights_BHTS in recorded.items()}

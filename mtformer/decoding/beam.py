@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mtformer.config.schema import Stopping
 from mtformer.decoding.limits import Limits
-from mtformer.decoding.protocol import Cache, CacheT, Decodable, Hypothesis, MemoryT, to_hypotheses
+from mtformer.decoding.protocol import CacheT, Decodable, ExactLogits, Hypothesis, to_hypotheses
 from mtformer.decoding.rules import LengthBounds, Rule, Step, Watch, apply
 from mtformer.decoding.topk import Exact, top_candidates
 from mtformer.text.tokenizer import BOS, EOS, PAD
@@ -63,7 +63,7 @@ class Diverse:
 
 @torch.inference_mode()
 def beam_search(
-    model: Decodable[MemoryT, CacheT],
+    model: Decodable[CacheT],
     src_BS: Tensor,
     src_lengths_B: Tensor,
     beam_size: int,
@@ -103,13 +103,13 @@ def beam_search(
     """
     bounds = LengthBounds(*limits.bounds(src_lengths_B))
     B, R, max_steps = src_BS.size(0), beam_size // num_groups, bounds.longest_max + 1
-    cache = model.start(model.encode(src_BS, src_lengths_B), beam_size, max_steps)
+    cache = model.start(src_BS, src_lengths_B, beam_size, max_steps)
     beams = _Beams(B, num_groups, R, max_steps, length_penalty, src_BS.device, start)
     found: list[list[tuple[float, Hypothesis]]] = [[] for _ in range(B)]
     for position in range(max_steps):
-        logits_NV = model.step(beams.last_N, cache)
+        logits_NV, exact_logits = model.step(beams.last_N, cache)
         own_URV = log_probs(logits_NV, R)
-        exact = None if rules else correction(cache, logits_NV, R)
+        exact = None if rules else correction(exact_logits, logits_NV, R)
         step = apply(rules, bounds, Step(own_URV, own_URV, beams.tokens_URT[..., :position], beams.sentence_U, exact))
         if watch is not None:
             watch(step)
@@ -137,11 +137,10 @@ def log_probs(logits_NV: Tensor, R: int) -> Tensor:
     return torch.log_softmax(logits_NV, dim=-1, dtype=torch.float32).view(-1, R, logits_NV.size(-1))
 
 
-def correction(cache: Cache, logits_NV: Tensor, R: int) -> Exact | None:
+def correction(exact_logits: ExactLogits | None, logits_NV: Tensor, R: int) -> Exact | None:
     """What `top_candidates` adds to log-probabilities whose logits are rounded; None when they are not."""
-    if cache.exact_logits is None:
+    if exact_logits is None:
         return None
-    exact_logits = cache.exact_logits
 
     def correct(beam_UX: Tensor, token_UX: Tensor) -> Tensor:
         row_UX = beam_UX + torch.arange(0, len(beam_UX) * R, R, device=beam_UX.device).unsqueeze(1)

@@ -12,35 +12,31 @@ from torch import Tensor
 
 
 class Cache(Protocol):
-    """What a model remembers between two steps."""
-
-    exact_logits: "ExactLogits | None"
-    """Where the logits of the last step are rounded: what gives some of them exactly."""
+    """State of a model between two steps."""
 
     def reorder(self, rows_N: Tensor, /) -> None:
-        """Row i goes on from the history of rows_N[i], a row of the same sentence."""
+        """Let row i continue the history of row rows_N[i], which belongs to the same sentence."""
 
     def keep(self, sentences_B: Tensor, /) -> None:
-        """Only these sentences stay in the batch, in this order, each with all its rows."""
+        """Keep only these sentences in the batch, in this order, each with all its rows."""
 
 
 ExactLogits = Callable[[Tensor, Tensor], Tensor]
 """(rows (...,), tokens (...,)) -> logits (...,) in float32."""
-MemoryT = TypeVar("MemoryT")
 CacheT = TypeVar("CacheT", bound=Cache)
 
 
-class Decodable(Protocol[MemoryT, CacheT]):
+class Decodable(Protocol[CacheT]):
     """A model, or several that act as one."""
 
-    def encode(self, src_BS: Tensor, src_lengths_B: Tensor, /) -> MemoryT:
-        """Reads source ids (eos at the end, padded on the right); lengths count eos."""
+    def start(self, src_BS: Tensor, src_lengths_B: Tensor, num_beams: int, max_length: int, /) -> CacheT:
+        """Encode source ids (eos at the end, padded on the right; lengths count eos) and return an empty cache.
 
-    def start(self, memory: MemoryT, num_beams: int, max_length: int, /) -> CacheT:
-        """An empty cache for at most `max_length` steps of B x num_beams rows."""
+        It has room for `max_length` steps of B x num_beams rows.
+        """
 
-    def step(self, token_N: Tensor, cache: CacheT, /) -> Tensor:
-        """Logits (N, V), in any float dtype, of the token after token_N."""
+    def step(self, token_N: Tensor, cache: CacheT, /) -> tuple[Tensor, ExactLogits | None]:
+        """Return the logits (N, V) of the token after token_N, and a way to exact ones if these are rounded."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from mtformer.decoding.ensemble import mean_log_probs
-from mtformer.model.masks import padding_keep
-from mtformer.model.transformer import Transformer
+from mtformer.decoding.inference import InferenceModel
+from mtformer.model.attention import record_weights
+from mtformer.model.ops import padding_mask
+from mtformer.model.transformer import DecoderLayer
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
 POSITIONS_AT_ONCE = 2048
@@ -27,7 +29,10 @@ def pad(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Te
 
 @torch.inference_mode()
 def score_targets(
-    models: Sequence[Transformer], sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], start: int = BOS
+    models: Sequence[InferenceModel],
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    start: int = BOS,
 ) -> list[list[float]]:
     """log p(token | source, tokens before it) for each token of each target, and for the eos after them.
 
@@ -37,11 +42,11 @@ def score_targets(
         targets: ids without bos and eos.
         start: what the decoder starts with.
     """
-    device = models[0].output.device
+    device = models[0].transformer.output.device
     src_BS, src_lengths_B = pad(sources, device)
     tgt_BT, lengths_B = pad([[start, *target, EOS] for target in targets], device)
-    is_real_BT = padding_keep(lengths_B - 1, tgt_BT.size(1) - 1)
-    hidden_ND = [model(src_BS, src_lengths_B, tgt_BT[:, :-1])[is_real_BT] for model in models]
+    is_real_BT = padding_mask(lengths_B - 1, tgt_BT.size(1) - 1)
+    hidden_ND = [model.transformer(src_BS, src_lengths_B, tgt_BT[:, :-1])[is_real_BT] for model in models]
     next_N = tgt_BT[:, 1:][is_real_BT]
     found = []
     for first in range(0, len(next_N), POSITIONS_AT_ONCE):
@@ -54,19 +59,39 @@ def score_targets(
 
 @torch.inference_mode()
 def attention_of_targets(
-    models: Sequence[Transformer], sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], start: int = BOS
+    models: Sequence[InferenceModel],
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    start: int = BOS,
 ) -> list[Tensor]:
     """By which weights each target token, and the eos after them, look at the source: (T, S) each, float32 on the CPU.
 
-    Arguments as in `score_targets`; of several models the mean. See `Transformer.source_attention`.
+    Arguments as in `score_targets`; of several models the mean. The weights are the mean over the heads of
+    `alignment_layer`.
     """
-    device = models[0].output.device
+    device = models[0].transformer.output.device
     src_BS, src_lengths_B = pad(sources, device)
     tgt_in_BT, _ = pad([[start, *target] for target in targets], device)
-    weights = [model.source_attention(tgt_in_BT, model.encode(src_BS, src_lengths_B)).float() for model in models]
+    weights = []
+    for model in models:
+        decoder = model.transformer.decoder
+        layer = decoder[alignment_layer(len(decoder))]
+        assert isinstance(layer, DecoderLayer)
+        attention = layer.cross_attention
+        with record_weights([attention]) as recorded:
+            model.transformer(src_BS, src_lengths_B, tgt_in_BT)
+        weights.append(recorded[attention].mean(dim=1).float())
     mean_BTS = torch.stack(weights).mean(dim=0).cpu()
     pairs = zip(mean_BTS, sources, targets, strict=True)
     return [weights_TS[: len(target) + 1, : len(source)].clone() for weights_TS, source, target in pairs]
+
+
+def alignment_layer(num_layers: int) -> int:
+    """Return the decoder layer whose cross-attention is nearest to word alignments: the last but one, if any.
+
+    Garg et al. 2019, section 4.1.
+    """
+    return max(0, num_layers - 2)
 
 
 def coverage(attention_TS: Tensor) -> float:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mtformer.decoding.beam import correction, log_probs, may_leave
 from mtformer.decoding.limits import Limits
-from mtformer.decoding.protocol import CacheT, Decodable, Hypothesis, MemoryT, to_hypotheses
+from mtformer.decoding.protocol import CacheT, Decodable, Hypothesis, to_hypotheses
 from mtformer.decoding.rules import LengthBounds, Rule, Step, Watch, apply
 from mtformer.decoding.topk import top_candidates
 from mtformer.text.tokenizer import BOS, EOS, PAD
@@ -38,7 +38,7 @@ class Sampling:
 
 
 def greedy(
-    model: Decodable[MemoryT, CacheT],
+    model: Decodable[CacheT],
     src_BS: Tensor,
     src_lengths_B: Tensor,
     limits: Limits,
@@ -68,7 +68,7 @@ def greedy(
 
 
 def sample(
-    model: Decodable[MemoryT, CacheT],
+    model: Decodable[CacheT],
     src_BS: Tensor,
     src_lengths_B: Tensor,
     limits: Limits,
@@ -128,7 +128,7 @@ def draw_tokens(log_prob_MV: Tensor, uniform_M: Tensor, temperature: float, top_
 
 @torch.inference_mode()
 def _grow(
-    model: Decodable[MemoryT, CacheT],
+    model: Decodable[CacheT],
     src_BS: Tensor,
     src_lengths_B: Tensor,
     limits: Limits,
@@ -142,16 +142,16 @@ def _grow(
     """C translations of each sentence, those of one sentence together."""
     bounds = LengthBounds(*limits.bounds(src_lengths_B))
     B, max_steps, device = src_BS.size(0), bounds.longest_max + 1, src_BS.device
-    cache = model.start(model.encode(src_BS, src_lengths_B), C, max_steps)
+    cache = model.start(src_BS, src_lengths_B, C, max_steps)
     tokens_NT = torch.full((B * C, max_steps), PAD, device=device)
     own_NT = torch.zeros(B * C, max_steps, device=device)
     row_M = torch.arange(B * C, device=device)
     token_M = torch.full((B * C,), start, device=device)
     done_M = torch.zeros(B * C, dtype=torch.bool, device=device)
     for position in range(max_steps):
-        logits_MV = model.step(token_M, cache)
+        logits_MV, exact_logits = model.step(token_M, cache)
         own_M1V = log_probs(logits_MV, 1)
-        exact = None if rules else correction(cache, logits_MV, 1)
+        exact = None if rules else correction(exact_logits, logits_MV, 1)
         step = Step(own_M1V, own_M1V, tokens_NT[row_M, :position].unsqueeze(1), row_M // C, exact)
         if watch is not None:
             watch(step)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from mtformer.experiment.runs import RunContents
 from mtformer.page import SERIES, drawing, svg
-from mtformer.report.reading import ReadRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +43,7 @@ CHARTS = (
 )
 
 
-def curves_html(runs: Sequence[ReadRun]) -> str:
+def curves_html(runs: Sequence[RunContents]) -> str:
     """A legend and a figure for each chart that any of the runs has points of; nothing when there are none."""
     charts = [chart for chart in CHARTS if any(_of(run, chart, kind) for run in runs for kind in ("train", "dev"))]
     if not charts:
@@ -78,7 +78,7 @@ def perplexities(points: Points) -> list[tuple[int, float]]:
     return [(step, math.exp(value)) for step, value in points if value < 700]
 
 
-def _of(run: ReadRun, chart: Chart, kind: str) -> Points:
+def _of(run: RunContents, chart: Chart, kind: str) -> Points:
     key = chart.train if kind == "train" else chart.dev
     if key is None:
         return []
@@ -87,7 +87,7 @@ def _of(run: ReadRun, chart: Chart, kind: str) -> Points:
     return run.points(kind, key)
 
 
-def _figure(chart: Chart, runs: Sequence[ReadRun]) -> str:
+def _figure(chart: Chart, runs: Sequence[RunContents]) -> str:
     from matplotlib.figure import Figure
 
     name = f"curve-{chart.name}"
@@ -133,7 +133,7 @@ def dress(axes: "Axes", is_log: bool) -> None:
     axes.grid(axis="y", linewidth=0.6)
 
 
-def _legend(runs: Sequence[ReadRun]) -> str:
+def _legend(runs: Sequence[RunContents]) -> str:
     from matplotlib.figure import Figure
 
     keys = []

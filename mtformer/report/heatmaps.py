@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from mtformer.decoding.attention_maps import AttentionMaps
+from mtformer.experiment.runs import RunContents
 from mtformer.page import data_script
-from mtformer.report.reading import ReadRun
 from mtformer.report.sentences import Sentence
 
 MOST_WORDS = 15
@@ -19,7 +19,7 @@ MOST_WEIGHTS = 400_000
 KINDS = {"cross": "target looks at source", "encoder": "source looks at source", "decoder": "target looks at target"}
 
 
-def choose(sentences: dict[str, list[Sentence]], run: ReadRun) -> list[tuple[str, str, str | None]]:
+def choose(sentences: dict[str, list[Sentence]], run: RunContents) -> list[tuple[str, str, str | None]]:
     """(label, source, target language) of sentences evenly from the best to the worst, or else of dev's samples."""
     chosen: list[tuple[str, str, str | None]] = []
     for name, all_of_set in sentences.items():

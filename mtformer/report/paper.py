@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtformer.errors import ConfigError
+from mtformer.experiment.runs import RunContents, read_run, run_names
 from mtformer.page import require_matplotlib
 from mtformer.report.curves import Points, draw, dress, perplexities, style_of
-from mtformer.report.reading import ReadRun, read_run, run_names
 from mtformer.rundir import atomic_file
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def plot(paths: Sequence[Path], out: Path, metrics: Sequence[str] = DEFAULT_METR
         figure.savefig(temporary, format=out.suffix.lower()[1:], metadata=date)
 
 
-def _check(metric: str, runs: Sequence[ReadRun]) -> None:
+def _check(metric: str, runs: Sequence[RunContents]) -> None:
     """Raises ConfigError when no run has the metric; warns about those that do not have it."""
     without = [run.name for run in runs if not _points(run, metric)]
     if len(without) < len(runs):
@@ -71,21 +71,21 @@ def _check(metric: str, runs: Sequence[ReadRun]) -> None:
     raise ConfigError(f"--metric {metric}: no run has it; there are {there}")
 
 
-def _keys(run: ReadRun) -> set[tuple[str, str]]:
+def _keys(run: RunContents) -> set[tuple[str, str]]:
     """Kinds of records and the keys in them that have points."""
     keys = {(record["kind"], key) for record in run.records for key in record if key not in ("kind", "step")}
     found = {(kind, key) for kind, key in keys if kind in ("train", "dev") and run.points(kind, key)}
     return found | {("train", "perplexity") for kind, key in found if (kind, key) == ("train", "nll")}
 
 
-def _points(run: ReadRun, metric: str) -> Points:
+def _points(run: RunContents, metric: str) -> Points:
     if not metric.startswith("train.") and (points := run.points("dev", metric)):
         return points
     key = metric.removeprefix("train.")
     return perplexities(run.points("train", "nll")) if key == "perplexity" else run.points("train", key)
 
 
-def _figure(runs: Sequence[ReadRun], metrics: Sequence[str]) -> "Figure":
+def _figure(runs: Sequence[RunContents], metrics: Sequence[str]) -> "Figure":
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 

@@ -11,11 +11,11 @@ from mtformer.decoding.attention_maps import AttentionMaps, attention_maps
 from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import default_weights
 from mtformer.errors import ConfigError, MtformerError
+from mtformer.experiment.runs import RunContents, read_run, run_names
 from mtformer.page import page, require_matplotlib, table
 from mtformer.report import heatmaps, sections
 from mtformer.report.curves import curves_html
 from mtformer.report.parameters import parameters
-from mtformer.report.reading import ReadRun, read_run, run_names
 from mtformer.report.sentences import best_and_worst, by_characters, judged, over_time
 from mtformer.rundir import write_text
 from mtformer.text.tokenizer import TokenizerPair
@@ -69,7 +69,7 @@ def write_report(paths: Sequence[Path], out: Path) -> None:
     write_text(out, make_report(runs))
 
 
-def make_report(runs: Sequence[ReadRun]) -> str:
+def make_report(runs: Sequence[RunContents]) -> str:
     """The HTML text of a report; it may add to what is told as unread."""
     each = [_parts(run, number, heatmaps.MOST_WEIGHTS // len(runs)) for number, run in enumerate(runs, start=1)]
     shared = [
@@ -101,22 +101,20 @@ def _folded(part: Part) -> str:
     return f"<details><summary>{escape(part[1])}</summary>\n{part[2]}\n</details>"
 
 
-def _state(run: ReadRun) -> str:
+def _state(run: RunContents) -> str:
     """How the run is, as what one says after its name."""
     state = run.state
-    of = f" of {state.max_steps:,}" if state.max_steps is not None else ""
+    of = f" of {run.max_steps:,}" if run.max_steps is not None else ""
     what = STATES[state.state]
     if state.state == "new" and run.run.is_bundle:
         what = "is a bundle: it has weights, and not the history of their training"
-    elif state.state == "new" and state.step:
-        what = "is of a version that did not keep how a run ended"
-    reached = f": step {state.step:,}{of}" if state.step or state.state != "new" else ""
+    reached = f": step {run.step:,}{of}" if run.step or state.state != "new" else ""
     error = f'. <span class="bad">{escape(state.error)}</span>' if state.error else ""
     nothing = "" if run.records or run.run.is_bundle else '. <span class="faint">Nothing is logged yet</span>'
     return f'<span class="state {state.state}">{what}</span>{reached}{error}{nothing}'
 
 
-def _unread(runs: Sequence[ReadRun]) -> str:
+def _unread(runs: Sequence[RunContents]) -> str:
     """What could not be read, once for all runs that it is true of."""
     names: dict[str, list[str]] = {}
     for run in runs:
@@ -126,12 +124,12 @@ def _unread(runs: Sequence[ReadRun]) -> str:
     return "\n".join(f'<p class="faint unread">Not shown{escape(of[line])}: {escape(line)}</p>' for line in names)
 
 
-def _overview(runs: Sequence[ReadRun]) -> str:
+def _overview(runs: Sequence[RunContents]) -> str:
     """How each run is, and the figures that one asks for first."""
     tests = list(dict.fromkeys(name for run in runs for name in run.scores))[:3]
     rows = []
     for run in runs:
-        best, seconds = run.best("bleu"), sections.training_seconds(run)
+        best, seconds = run.best("bleu"), run.training_seconds
         rows.append((
             escape(run.name), _state(run),
             f'{best[1]:.2f} <span class="faint">at {best[0]:,}</span>' if best else sections.NOTHING,
@@ -146,7 +144,7 @@ def _overview(runs: Sequence[ReadRun]) -> str:
     return told + (table(head[2:], [rows[0][2:]]) if has_figures else "")
 
 
-def _weights(run: ReadRun) -> str:
+def _weights(run: RunContents) -> str:
     """Which of averaged weights and best checkpoint the run stands for."""
     if run.config is None or run.run.is_bundle:
         return ""
@@ -166,7 +164,7 @@ def _bleu(card: dict[str, Any]) -> str:
     return sections.number(sections.score_values(card).get("BLEU"))
 
 
-def _parts(run: ReadRun, number: int, most_weights: int) -> list[Part]:
+def _parts(run: RunContents, number: int, most_weights: int) -> list[Part]:
     """What a report shows of one run by itself; adds to `run.unread`."""
     unspaced, sentences = by_characters(run), judged(run, run.unread)
     found = [
@@ -187,7 +185,7 @@ def _parts(run: ReadRun, number: int, most_weights: int) -> list[Part]:
     return found
 
 
-def _told(run: ReadRun, what: str, make: Callable[[], str]) -> str:
+def _told(run: RunContents, what: str, make: Callable[[], str]) -> str:
     """A part that needs files which may not be there or not be whole."""
     try:
         return make()
@@ -196,13 +194,13 @@ def _told(run: ReadRun, what: str, make: Callable[[], str]) -> str:
         return ""
 
 
-def _parameters(run: ReadRun) -> str:
+def _parameters(run: RunContents) -> str:
     if run.config is None or not run.run.tokenizer.is_dir():
         return ""
     return parameters(run.config.model, TokenizerPair.load(run.run.tokenizer))
 
 
-def _attention(run: ReadRun, name: str, chosen: Sequence[tuple[str, str, str | None]], most_weights: int) -> str:
+def _attention(run: RunContents, name: str, chosen: Sequence[tuple[str, str, str | None]], most_weights: int) -> str:
     if not chosen or run.config is None or not (run.run.steps() or run.run.is_bundle):
         return ""
 

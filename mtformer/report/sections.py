@@ -4,7 +4,6 @@ import json
 import shlex
 from collections.abc import Sequence
 from html import escape
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,8 +15,8 @@ from mtformer.config.yaml_text import dotted
 from mtformer.data.report import DataReport
 from mtformer.errors import DataError
 from mtformer.evaluation.card import differences, read_card
+from mtformer.experiment.runs import RunContents, is_number
 from mtformer.page import table
-from mtformer.report.reading import ReadRun, is_number
 
 NOTHING = "–"
 
@@ -40,13 +39,7 @@ def duration(seconds: float) -> str:
     return f"{minutes:.0f} min" if minutes < 90 else f"{hours:.1f} h"
 
 
-def training_seconds(run: ReadRun) -> float:
-    """Spent in steps so far, without validations, as far as log lines tell."""
-    points = [(0, 0.0), *run.points("train", "seconds_per_step")]
-    return sum((after[0] - before[0]) * after[1] for before, after in pairwise(points))
-
-
-def speed(run: ReadRun) -> str:
+def speed(run: RunContents) -> str:
     """Tokens a second, where the time went, and what is left of it."""
     rows: list[tuple[str, str]] = []
     tokens = [value for _, value in run.points("train", "tokens_per_second")]
@@ -64,17 +57,17 @@ def speed(run: ReadRun) -> str:
             rows.append((name, f"{count:,.0f}"))
     steps = run.points("train", "seconds_per_step")
     if steps:
-        rows.append(("time in steps, validations not counted", duration(training_seconds(run))))
+        rows.append(("time in steps, validations not counted", duration(run.training_seconds)))
     state = run.state
-    if steps and state.state == "running" and state.max_steps is not None:
-        rows.append(("left", f"about {duration((state.max_steps - state.step) * steps[-1][1])}, and the validations"))
+    if steps and state.state == "running" and run.max_steps is not None:
+        rows.append(("left", f"about {duration((run.max_steps - run.step) * steps[-1][1])}, and the validations"))
     rows += [(name, escape(when)) for name, when in (("started", state.started), ("ended", state.ended)) if when]
     made_with = {key: run.made_with[key] for key in ("device", "precision", "processes") if key in run.made_with}
     rows += [(key, escape(str(value))) for key, value in made_with.items()]
     return table((), rows) if rows else ""
 
 
-def scores(runs: Sequence[ReadRun]) -> str:
+def scores(runs: Sequence[RunContents]) -> str:
     """BLEU and the others of each test set, a row a run, with signatures and settings to open."""
     parts = []
     for test in dict.fromkeys(name for run in runs for name in run.scores):
@@ -106,7 +99,7 @@ def _scores(card: dict[str, Any]) -> list[dict[str, Any]]:
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
-def _unlike(runs: Sequence[ReadRun], test: str) -> str:
+def _unlike(runs: Sequence[RunContents], test: str) -> str:
     """What makes the scores of later runs incomparable to those of the first, where the cards tell."""
     cards, unknown = [], []
     for run in runs:
@@ -135,7 +128,7 @@ def _card(title: str, card: dict[str, Any]) -> str:
     return f"<details><summary>{escape(title)}</summary>{table((), cells)}</details>"
 
 
-def data(run: ReadRun, unread: list[str]) -> str:
+def data(run: RunContents, unread: list[str]) -> str:
     """Pairs read, kept and left out, and tokens by side; a column for all and for each corpus.
 
     Args:
@@ -180,7 +173,7 @@ def _data_rows(reports: Sequence[DataReport]) -> list[tuple[str, ...]]:
     return rows
 
 
-def config(run: ReadRun) -> str:
+def config(run: RunContents) -> str:
     """Values that are not the default first; then all."""
     if run.loaded is None:
         return f"<pre>{escape(run.run.config.read_text(encoding='utf-8', errors='replace'))}</pre>"
@@ -205,7 +198,7 @@ def config(run: ReadRun) -> str:
     )
 
 
-def config_differences(runs: Sequence[ReadRun]) -> str:
+def config_differences(runs: Sequence[RunContents]) -> str:
     """The values that are not the same in all runs, a column a run."""
     known = [(run.name, run.config) for run in runs if run.config is not None]
     if len(known) < 2:
@@ -219,7 +212,7 @@ def config_differences(runs: Sequence[ReadRun]) -> str:
     return table(("key", *(escape(name) for name, _ in known)), rows)
 
 
-def commands(run: ReadRun) -> str:
+def commands(run: RunContents) -> str:
     """What to type for the same again, and the versions that it was made with."""
     path = run.run.path
     lines = [] if run.run.is_bundle else [["train", str(run.run.config), "--run-dir", f"{path}-again"]]
@@ -239,7 +232,7 @@ def commands(run: ReadRun) -> str:
     return f'<pre>{escape(text)}</pre><p class="faint">{escape(told)}</p>'
 
 
-def _checkpoint(run: ReadRun) -> Sequence[str]:
+def _checkpoint(run: RunContents) -> Sequence[str]:
     """The option that names the weights that were scored, when they are those of a step."""
     for card in run.scores.values():
         files = card.get("checkpoints")

@@ -11,8 +11,8 @@ from mtformer.errors import DataError, MtformerError
 from mtformer.evaluation.card import Texts, read_card, read_texts
 from mtformer.evaluation.evaluate import config_sets
 from mtformer.evaluation.scores import UNSPACED, bleu_tokenizer
+from mtformer.experiment.runs import RunContents
 from mtformer.page import table
-from mtformer.report.reading import ReadRun
 from mtformer.rundir import HYPOTHESES
 
 SHOWN = 8
@@ -34,7 +34,7 @@ class Sentence:
     tgt_lang: str | None = None
 
 
-def judged(run: ReadRun, unread: list[str]) -> dict[str, list[Sentence]]:
+def judged(run: RunContents, unread: list[str]) -> dict[str, list[Sentence]]:
     """The sentences of each test set that was scored, the worst first.
 
     Args:
@@ -52,7 +52,7 @@ def judged(run: ReadRun, unread: list[str]) -> dict[str, list[Sentence]]:
     return found
 
 
-def _texts(run: ReadRun, name: str) -> tuple[Texts, str | None]:
+def _texts(run: RunContents, name: str) -> tuple[Texts, str | None]:
     """What was scored, and its target language; of an older version's card from the config's test set."""
     folder = run.run.evaluation(name)
     if "format" in run.scores[name]:
@@ -79,7 +79,7 @@ def _judge(texts: Texts, tgt_lang: str | None, config: EvaluationConfig) -> list
     return sorted(sentences, key=lambda sentence: sentence.chrf)
 
 
-def by_characters(run: ReadRun) -> bool:
+def by_characters(run: RunContents) -> bool:
     """Whether the target language writes no spaces between words."""
     tgt_lang = run.config.data.tgt_lang if run.config is not None else None
     return bleu_tokenizer(run.evaluation, tgt_lang) in UNSPACED

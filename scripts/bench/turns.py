@@ -23,7 +23,7 @@ from unittest import mock
 import torch
 
 import mtformer
-from mtformer.model.hardware import pick_precision
+from mtformer.device import pick_precision
 
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1)}
 """What mtformer sets for itself: glibc keeps large freed tensors and does not have to fault them in again."""

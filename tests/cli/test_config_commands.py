@@ -42,12 +42,8 @@ def test_what_show_prints_is_the_config(folder: Path) -> None:
     assert load_config("again.yaml").config == load_config("a.yaml", ["data.train=[{tsv: 'a #b'}]"]).config
 
 
-def test_show_and_diff_take_a_run(folder: Path) -> None:
+def test_show_takes_a_run(folder: Path) -> None:
     assert "seed: 7" in invoke("config", "show", "run").stdout
-    result = invoke("config", "diff", "a.yaml", "run")
-    assert (result.exit_code, result.stdout) == (0, "training.seed  1 -> 7\n")
-    result = invoke("config", "diff", "run", "run")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "the same in every value\n")
 
 
 def test_a_folder_that_is_no_run(folder: Path) -> None:

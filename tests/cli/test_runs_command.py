@@ -79,7 +79,7 @@ def test_what_is_wrong_with_a_run_is_told_below_the_table(folder: Path) -> None:
         file.write("gone: 1\n")
     result = invoke("runs", folder)
     assert result.exit_code == 0
-    assert "finished, old config" in result.stdout
+    assert "finished, damaged config" in result.stdout
     assert result.stderr.startswith(f"run: {folder}/run/config.yaml:")
     assert "gone: unknown key" in result.stderr
 
@@ -87,7 +87,7 @@ def test_what_is_wrong_with_a_run_is_told_below_the_table(folder: Path) -> None:
 def test_a_table_is_as_wide_as_the_terminal() -> None:
     rows = [
         RunRow(f"study/norm={norm},layers={layers},seed={seed}", Path(), "finished", step=seed, best=1.5, metric="bleu",
-               config={"model.norm": norm, "model.d_ff": layers, "training.init_from": "x" * 60 + norm}, is_whole=True)
+               config={"model.norm": norm, "model.d_ff": layers, "training.init_from": "x" * 60 + norm})
         for norm in ("pre", "post") for layers in (2, 6) for seed in (1, 2)
     ]  # fmt: skip
     keys = differing_keys(rows)

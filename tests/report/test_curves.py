@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from small_run import begin_run, write_history
 
+from mtformer.experiment.runs import read_run
 from mtformer.page import SERIES
 from mtformer.report.curves import MOST_POINTS, curves_html, perplexities, style_of, thinned
-from mtformer.report.reading import read_run
 from mtformer.training.history import append_record
 
 

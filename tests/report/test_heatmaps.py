@@ -9,8 +9,8 @@ import torch
 from small_run import PAIRS, begin_run, write_history
 
 from mtformer.decoding.attention_maps import AttentionMaps
+from mtformer.experiment.runs import RunContents, read_run
 from mtformer.report.heatmaps import MOST_SENTENCES, MOST_WORDS, choose, heatmaps_html, maps_of
-from mtformer.report.reading import ReadRun, read_run
 from mtformer.report.sentences import Sentence
 
 
@@ -23,13 +23,13 @@ def made_maps(source: str, language: str | None = None) -> AttentionMaps:
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> ReadRun:
+def read(tmp_path: Path) -> RunContents:
     run = begin_run(tmp_path / "run")
     write_history(run)
     return read_run(run.path, "run")
 
 
-def test_the_best_the_worst_and_some_between_of_those_that_are_short(read: ReadRun) -> None:
+def test_the_best_the_worst_and_some_between_of_those_that_are_short(read: RunContents) -> None:
     sentences = [Sentence(f"s {n}", "r", "h", float(n), "de") for n in range(101)]
     sentences[100] = Sentence("word " * (MOST_WORDS + 1), "r", "h", 100.0, "de")
     chosen = choose({"set": sentences, "other": sentences[:3]}, read)
@@ -38,11 +38,11 @@ def test_the_best_the_worst_and_some_between_of_those_that_are_short(read: ReadR
     assert chosen[-1] == ("set, chrF2++ 0.0", "s 0", "de")
 
 
-def test_one_sentence_is_chosen_once(read: ReadRun) -> None:
+def test_one_sentence_is_chosen_once(read: RunContents) -> None:
     assert len(choose({"set": [Sentence("s", "r", "h", 1.0)]}, read)) == 1
 
 
-def test_without_test_sentences_those_of_dev_are_taken(read: ReadRun) -> None:
+def test_without_test_sentences_those_of_dev_are_taken(read: RunContents) -> None:
     assert choose({}, read) == [("dev", src, None) for src, _ in PAIRS[:2]]
 
 

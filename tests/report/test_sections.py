@@ -8,11 +8,11 @@ import pytest
 from small_run import begin_run, write_history
 
 from mtformer.config.loading import load_config
+from mtformer.experiment.runs import RunContents, read_run
 from mtformer.experiment.state import RunState
 from mtformer.model.transformer import Transformer
 from mtformer.report import sections
 from mtformer.report.parameters import parameters
-from mtformer.report.reading import ReadRun, read_run
 from mtformer.text.tokenizer import TokenizerPair
 
 
@@ -25,13 +25,13 @@ def rows(html: str) -> list[list[str]]:
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> ReadRun:
-    run = begin_run(tmp_path / "run", patience=7)
+def read(tmp_path: Path) -> RunContents:
+    run = begin_run(tmp_path / "run", patience=7, max_steps=180)
     write_history(run)
     return read_run(run.path, "run")
 
 
-def test_values_that_are_not_the_default_come_first(read: ReadRun) -> None:
+def test_values_that_are_not_the_default_come_first(read: RunContents) -> None:
     html = sections.config(read)
     changed, all_values = html.split("<details>")
     assert ["training.patience", "7", "null"] in rows(changed)
@@ -43,7 +43,7 @@ def test_values_that_are_not_the_default_come_first(read: ReadRun) -> None:
     assert len(rows(all_values)) == 1 + len(load_config(read.run.config).origins)
 
 
-def test_what_an_older_file_does_not_hold_is_told(read: ReadRun) -> None:
+def test_what_an_older_file_does_not_hold_is_told(read: RunContents) -> None:
     text = read.run.config.read_text()
     read.run.config.write_text("".join(f"{line}\n" for line in text.splitlines() if "clip_norm" not in line))
     html = sections.config(read_run(read.run.path, "run"))
@@ -58,9 +58,10 @@ def test_durations(seconds: float, told: str) -> None:
     assert sections.duration(seconds) == told
 
 
-def test_time_in_steps_and_what_is_left(read: ReadRun) -> None:
-    assert sections.training_seconds(read) == pytest.approx(30.0)  # 60 steps of half a second
-    running = ReadRun("run", read.run, RunState("running", 60, 180), read.loaded, read.records)
+def test_time_in_steps_and_what_is_left(read: RunContents) -> None:
+    assert read.training_seconds == pytest.approx(30.0)  # 60 steps of half a second
+    running = read_run(read.run.path)
+    running.state = RunState("running")
     table = dict(rows(sections.speed(running)))
     assert table["time in steps, validations not counted"] == "30 s"
     assert table["left"] == "about 60 s, and the validations"
@@ -69,7 +70,7 @@ def test_time_in_steps_and_what_is_left(read: ReadRun) -> None:
     assert "left" not in dict(rows(sections.speed(read)))
 
 
-def test_parameters_are_grouped_by_layer_and_add_up(read: ReadRun) -> None:
+def test_parameters_are_grouped_by_layer_and_add_up(read: RunContents) -> None:
     assert read.config is not None
     tokenizers = TokenizerPair.load(read.run.tokenizer)
     size = tokenizers.src.vocab_size
@@ -83,11 +84,12 @@ def test_parameters_are_grouped_by_layer_and_add_up(read: ReadRun) -> None:
     assert ["tgt_embedding", f"{size} × 16", "1", f"{16 * size:,}", f"{64 * size / 1e6:.2f}"] in found
 
 
-def test_data_of_several_corpora_are_columns(read: ReadRun) -> None:
+def test_data_of_several_corpora_are_columns(read: RunContents) -> None:
     one = {"read": 5, "kept": 4, "left_out": {"duplicate": 1}, "tokens": {"src": 8, "tgt": 12}}
     whole = {**one, "read": 10, "kept": 8, "corpora": {"a <b>": one, "c": {**one, "left_out": {}}}}
     unread: list[str] = []
-    found = rows(sections.data(ReadRun("run", read.run, read.state, None, data_report=whole), unread))
+    read.data_report = whole
+    found = rows(sections.data(read, unread))
     assert unread == []
     assert found[0] == ["", "all", "a <b>", "c"]
     assert ["pairs read", "10", "5", "5"] in found
@@ -95,7 +97,7 @@ def test_data_of_several_corpora_are_columns(read: ReadRun) -> None:
     assert ["target tokens a line", "1.5", "3.0", "3.0"] in found
 
 
-def test_commands_can_be_pasted(read: ReadRun, tmp_path: Path) -> None:
+def test_commands_can_be_pasted(read: RunContents, tmp_path: Path) -> None:
     renamed = read.run.path.rename(tmp_path / "a run's")
     text = unescape(re.sub(r"<[^>]*>", "\n", sections.commands(read_run(renamed, "run"))))
     quoted = "'" + str(renamed).replace("'", "'\"'\"'")

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from mtformer.config.schema import EvaluationConfig
-from mtformer.report.reading import ReadRun
+from mtformer.experiment.runs import RunContents
 from mtformer.report.sentences import SHOWN, Sentence, best_and_worst, by_characters, marked, over_time
 
 EXTRA, MISSING, END = '<mark class="extra">', '<mark class="missing">', "</mark>"
@@ -39,7 +39,7 @@ def test_the_target_language_tells_whether_characters_are_compared(
 ) -> None:
     evaluation = EvaluationConfig.model_validate({"bleu_tokenizer": tokenizer})
     config = SimpleNamespace(data=SimpleNamespace(tgt_lang=tgt_lang))
-    run = cast(ReadRun, SimpleNamespace(config=config, evaluation=evaluation))
+    run = cast(RunContents, SimpleNamespace(config=config, evaluation=evaluation))
     assert by_characters(run) is expected
 
 

@@ -11,13 +11,13 @@ from toy_run import Quiet, assert_same_run, given, resumed, trainer
 from toy_training import toy_config, toy_step
 
 from mtformer.data.batches import Batch
-from mtformer.errors import CheckpointError, MtformerError
+from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
 from mtformer.rundir import WEIGHTS, RunDir, read_meta
 from mtformer.text.tokenizer import BOS
 from mtformer.training import loop
 from mtformer.training.average import average_last
 from mtformer.training.history import read_records
-from mtformer.training.loop import InterruptedRunError, Trainer
+from mtformer.training.loop import Trainer
 from mtformer.training.step import StepResult, TrainingStep
 from mtformer.weights import read_weights
 

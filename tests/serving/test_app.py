@@ -15,8 +15,8 @@ from fastapi.testclient import TestClient
 from served import alone, recorded, run_async
 
 from mtformer.decoding.translator import Translator
-from mtformer.serving import api, requests
-from mtformer.serving.requests import MOST_LINES
+from mtformer.serving import app, requests
+from mtformer.serving.requests import MAX_LINES
 
 Start = Callable[..., TestClient]
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -130,12 +130,13 @@ def test_settings_and_health(start: Start, client: TestClient, translator: Trans
         ({"q": 3, **EN_DE}, "neither a text nor a list of texts"),
         ({"q": ["a", 3], **EN_DE}, "neither a text nor a list of texts"),
         ({"q": "<b>x</b>", **EN_DE, "format": "html"}, 'only "text" is translated'),
+        ({"q": "x", **EN_DE, "format": "\ud800"}, 'only "text" is translated'),
         ({"q": "x", **EN_DE, "alternatives": -1}, "alternatives is not a number from 0"),
         ({"q": "x", **EN_DE, "alternatives": "many"}, "alternatives is not a number from 0"),
         ({"q": "x", **EN_DE, "alternatives": True}, "alternatives is not a number from 0"),
-        ({"q": "x" * 301, **EN_DE}, "q has 301 characters; this server takes 300"),
+        ({"q": "x" * 301, **EN_DE}, "q has 301 characters; the maximum for a request is 300"),
         ({"q": ["x" * 200, "y" * 101], **EN_DE}, "q has 301 characters"),
-        ({"q": [""] * (MOST_LINES + 1), **EN_DE}, "q has 1,001 lines"),
+        ({"q": [""] * (MAX_LINES + 1), **EN_DE}, "q has 1,001 lines"),
     ],
 )
 def test_fields_that_cannot_be(client: TestClient, fields: dict[str, Any], message: str) -> None:
@@ -160,7 +161,7 @@ def test_fields_that_cannot_be(client: TestClient, fields: dict[str, Any], messa
         (b"q=x&" * 2000, FORM["Content-Type"], "more than 1,000 fields"),
         (b'{"q": "x", "source": "en", "target": "de"}', FORM["Content-Type"], "JSON sent as a form"),
         (b"source=en&target=de", FORM["Content-Type"], "q is missing"),
-        (b"--x", "multipart/form-data; boundary=x", "multipart/form-data is not read here"),
+        (b"--x", "multipart/form-data; boundary=x", "multipart/form-data is not supported"),
     ],
 )
 def test_bodies_that_cannot_be(start: Start, translator: Translator, body: bytes, kind: str, message: str) -> None:
@@ -281,7 +282,7 @@ def held(start: Start, translator: Translator) -> Iterator[tuple[TestClient, thr
         begun.set()
         assert go_on.wait(20)
 
-    client = start(recorded(translator, hold)[0], most_waiting=1)
+    client = start(recorded(translator, hold)[0], queue_size=1)
     yield client, begun, go_on
     go_on.set()
 
@@ -312,7 +313,7 @@ def test_a_full_queue_is_told_at_once(held: Any, translator: Translator) -> None
 
 def test_nobody_waits_for_ever(held: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     client, _, _ = held
-    monkeypatch.setattr(api, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(app, "ANSWER_SECONDS", 0.2)
     answer = client.post("/translate", json={"q": "a dog", **EN_DE})
     assert answer.status_code == 503
     assert "took too long" in answer.json()["error"]

@@ -6,14 +6,14 @@ import pytest
 
 from mtformer.decoding.translation import Attention, Translation
 from mtformer.decoding.translator import Translator
-from mtformer.serving.words import shown_line
+from mtformer.serving.page import line_values
 
 
 def line(
     src: list[str], tgt: list[str], weights: list[list[float]], starts: list[int] | None = None
 ) -> dict[str, object]:
     attention = Attention(src, tgt, weights, starts or [0] * len(tgt))
-    (shown,) = [shown_line(Translation("text", -0.5, [], flags=("copy",), attention=attention), 1)]
+    (shown,) = [line_values(Translation("text", -0.5, [], flags=("copy",), attention=attention), 1)]
     return shown
 
 
@@ -54,14 +54,14 @@ def test_the_parts_of_a_line_that_was_split_look_at_their_own_pieces() -> None:
 def test_no_more_are_shown_than_were_asked_for() -> None:
     attention = Attention(["▁a"], ["▁x"], [[1.0]], [0])
     one = Translation("x", 0.0, [], attention=attention)
-    shown = shown_line(replace(one, alternatives=(replace(one, text="y"), replace(one, text="z"))), 2)
+    shown = line_values(replace(one, alternatives=(replace(one, text="y"), replace(one, text="z"))), 2)
     assert [each["text"] for each in shown["hypotheses"]] == ["x", "y"]
 
 
 def test_words_put_together_are_the_translation(translator: Translator) -> None:
     lines = ["the dog sees the red cat", "ein mann", "the dog sleeps. " * 12, ""]
     for source, one in zip(lines, translator.translate(lines, n_best=2, attention=True), strict=True):
-        shown = shown_line(one, 2)
+        shown = line_values(one, 2)
         assert "".join(shown["source"]).split() == source.split()
         for each in shown["hypotheses"]:
             assert "".join(word["text"] for word in each["words"]).split() == each["text"].split()

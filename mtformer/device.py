@@ -1,9 +1,8 @@
-"""The device, and the precision that it multiplies fastest."""
+"""The device, its fastest precision, and the settings of its memory."""
 
 import ctypes
 import logging
 import os
-import resource
 import sys
 import time
 
@@ -32,14 +31,18 @@ def pick_device(name: str) -> torch.device:
 
 
 def pick_precision(name: str, device: torch.device) -> str:
-    """`auto` -> `bf16` where the hardware multiplies it faster, else `fp32`; raises DeviceError on what cannot be.
+    """Return the precision, with `auto` replaced by the fastest one: `bf16`, `fp16` (older GPUs) or `fp32` (CPUs).
 
-    `int8` is for decoding on a CPU only.
+    Raises:
+        DeviceError: if the device does not have this precision.
     """
-    if name not in ("auto", *DTYPES, "int8"):
-        raise DeviceError(f"precision '{name}': no such precision; use auto, {', '.join(DTYPES)} or int8")
-    if name == "int8" and device.type != "cpu":
-        raise DeviceError("precision 'int8' is for CPUs; on a GPU use auto, bf16 or fp16")
+    if name == "int8":
+        raise DeviceError(
+            "precision 'int8' needs CTranslate2: use `mtformer export --format ctranslate2` and --backend ctranslate2 "
+            "with the folder that it writes; or precision auto, fp32, bf16 or fp16"
+        )
+    if name not in ("auto", *DTYPES):
+        raise DeviceError(f"precision '{name}': no such precision; use auto, fp32, bf16 or fp16")
     if name == "fp16" and device.type == "cpu":
         raise DeviceError("precision 'fp16' needs a CUDA device; on a CPU use auto, bf16 or fp32")
     if name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
@@ -74,6 +77,8 @@ def peak_bytes(device: torch.device) -> int:
     """The most memory that the process (on CUDA: its tensors on the device) has had in use so far."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    import resource  # which Windows does not have
+
     # In kilobytes on Linux, in bytes on macOS.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 

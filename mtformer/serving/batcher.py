@@ -12,7 +12,7 @@ from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
 
 GATHER_SECONDS = 0.005
-MOST_TOGETHER = 10_000
+MAX_CHARACTERS = 10_000
 """Characters, from which on no more requests are taken into a batch."""
 
 
@@ -61,16 +61,16 @@ class Batcher:
 
     Args:
         translators: one for each target language, with the same settings.
-        most_waiting: requests that may wait; those that are being translated do not count.
+        queue_size: requests that may wait; those that are being translated do not count.
     """
 
-    def __init__(self, translators: Mapping[str, Translator], most_waiting: int) -> None:
+    def __init__(self, translators: Mapping[str, Translator], queue_size: int) -> None:
         self._translators = translators
-        self._waiting: queue.Queue[Job | None] = queue.Queue(most_waiting)
+        self._waiting: queue.Queue[Job | None] = queue.Queue(queue_size)
         self._is_closing = False
         # Samples hang on a line's place among those that are translated with it.
         draws = any(one.decoding.draws for one in translators.values())
-        self._most_together = 0 if draws else MOST_TOGETHER
+        self._max_characters = 0 if draws else MAX_CHARACTERS
         self._thread = threading.Thread(target=self._work, name="translate", daemon=True)
 
     def start(self) -> None:
@@ -109,7 +109,7 @@ class Batcher:
         """The next job, and those that come with it or within a few milliseconds."""
         jobs: list[Job] = []
         size, deadline = 0, None
-        while not jobs or size < self._most_together:
+        while not jobs or size < self._max_characters:
             try:
                 timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
                 job = self._waiting.get(timeout=timeout)

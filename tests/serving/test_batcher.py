@@ -9,7 +9,7 @@ from served import alone, recorded, some_lines
 
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator, override
-from mtformer.serving.batching import MOST_TOGETHER, Batcher, BusyError, ClosedError, Job
+from mtformer.serving.batcher import MAX_CHARACTERS, Batcher, BusyError, ClosedError, Job
 
 SECONDS = 20
 
@@ -38,7 +38,7 @@ def test_jobs_that_wait_are_one_batch_and_each_gets_its_own_lines(translator: Tr
 def test_a_batch_is_not_larger_than_it_may_be(translator: Translator) -> None:
     mine, calls = recorded(translator)
     jobs = [Job(["the dog sees the cat"] * 200, "de") for _ in range(5)]
-    assert 2 * jobs[0].size < MOST_TOGETHER < 3 * jobs[0].size
+    assert 2 * jobs[0].size < MAX_CHARACTERS < 3 * jobs[0].size
     run(Batcher({"de": mine}, 10), *jobs)
     assert [len(lines) for lines in calls] == [600, 400]
 
