@@ -101,7 +101,7 @@ def train(
     loaded = load_config(config, overrides or [])
     run_dir = run_dir or Path("runs") / config.stem
     if loaded.config.training.report:
-        from mtformer.page import require_matplotlib
+        from mtformer.report.curves import require_matplotlib
 
         require_matplotlib("training.report")
     if dry_run:
