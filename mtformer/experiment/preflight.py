@@ -49,9 +49,8 @@ class Rehearsal(NamedTuple):
 
     def lines(self) -> list[tuple[str, str]]:
         """(what, value) for the reader."""
-        validation = (
-            f", up to {format_duration(self.validation_seconds)} of validation" if self.validation_seconds else ""
-        )
+        seconds = self.validation_seconds
+        validation = f", up to {format_duration(seconds)} of validation" if seconds else ""
         return [
             ("largest batch", self.shape),
             ("memory at its peak", f"{self.peak_bytes / 1e9:.2f} GB"),
