@@ -172,6 +172,12 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def format_duration(seconds: float) -> str:
+    """Return a duration as h:mm:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
 def _is_sample(record: Record) -> bool:
     rows = record.get("samples")
     return isinstance(rows, list) and all(

@@ -34,8 +34,8 @@ from mtformer.config.schema import Config, DecodingConfig
 from mtformer.decoding import engine as engines
 from mtformer.decoding.beam import beam_search
 from mtformer.decoding.inference import InferenceModel
-from mtformer.decoding.limits import Limits
-from mtformer.decoding.stepwise import greedy
+from mtformer.decoding.rules import Limits
+from mtformer.decoding.sampling import greedy
 from mtformer.decoding.translator import Translator
 from mtformer.device import set_up_memory
 from mtformer.export.ctranslate2 import export_ctranslate2

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from program import invoke
 
-from mtformer.cli.runs_command import SHORTEST_NAME, clock, table
-from mtformer.experiment.runs import RunRow, differing_keys
+from mtformer.cli.runs_command import SHORTEST_NAME, table
+from mtformer.experiment.runs import RunRow, differing_keys, format_duration
 
 
 @pytest.fixture
@@ -110,5 +110,5 @@ def test_a_table_is_as_wide_as_the_terminal() -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.4, "0:00:00"), (59.6, "0:01:00"), (3661, "1:01:01"), (90000, "25:00:00")]
 )
-def test_clock(seconds: float, text: str) -> None:
-    assert clock(seconds) == text
+def test_durations(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text

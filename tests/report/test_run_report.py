@@ -13,7 +13,7 @@ from small_run import IMAGE, PAIRS, SCRIPT, STEPS, Opens, begin_run, finished_ru
 from mtformer.decoding.attention_maps import attention_maps
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError
-from mtformer.report.report import write_report
+from mtformer.report.run_report import write_report
 from mtformer.rundir import SCORES, WEIGHTS, RunDir, write_checksums
 from mtformer.training.checkpoint import save_averaged, save_checkpoint
 from mtformer.training.history import append_record
@@ -225,8 +225,8 @@ def test_a_bundle(made: RunDir, opens: Opens, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("state", "told"), [
-    ("running", "was killed, or its machine went down; it can go on"),  # nobody holds the lock
-    ("interrupted", "was stopped by a signal, and can go on"),
+    ("running", "was killed, or its machine went down; it can be resumed"),  # nobody holds the lock
+    ("interrupted", "was stopped by a signal and can be resumed"),
     ("failed", f"failed: step {STEPS} of 900. a bad {IMAGE} gradient"),
 ])  # fmt: skip
 def test_a_run_that_did_not_finish(opens: Opens, tmp_path: Path, state: str, told: str) -> None:

@@ -1,4 +1,4 @@
-"""Curves for a paper: one column wide, in fonts that are readable there, colours that the colour-blind tell apart."""
+"""Curves for a paper: one column wide, in readable fonts, and colors that the color-blind tell apart."""
 
 import logging
 from collections.abc import Sequence
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mtformer.errors import ConfigError
 from mtformer.experiment.runs import RunContents, read_run, run_names
-from mtformer.page import require_matplotlib
-from mtformer.report.curves import Points, draw, dress, perplexities, style_of
+from mtformer.report.curves import Points, draw, format_axes, points_of, require_matplotlib, style_of
 from mtformer.rundir import atomic_file
 
 if TYPE_CHECKING:
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
 
 DEFAULT_METRICS = ("loss", "bleu")
 FORMATS = (".pdf", ".png", ".svg")
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#A07800", "#444444")
-"""Of Okabe and Ito (2008); the last two stand for yellow and black, which are hard to see or look like text."""
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#A07800", "#444444")
+"""Of Okabe and Ito (2008); the last two replace yellow and black, which are hard to see or look like text."""
 SETTINGS: dict[Any, Any] = {
     "font.family": "sans-serif", "font.size": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7,
     "legend.fontsize": 7, "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
@@ -33,18 +32,18 @@ log = logging.getLogger("mtformer")
 
 
 def plot(paths: Sequence[Path], out: Path, metrics: Sequence[str] = DEFAULT_METRICS) -> None:
-    """Draws the curves of runs into a file, a panel for each metric.
+    """Draw the curves of runs into a file, a panel for each metric.
 
     Args:
         paths: run directories.
-        out: its ending is the format: .pdf, .png or .svg.
+        out: the file; its suffix is the format: .pdf, .png or .svg.
         metrics: keys of the dev lines of metrics.jsonl, else of the train lines; `train.loss` is that of train.
 
     Raises:
-        MtformerError: of a format or metric that there is not, a path that is no run, and without matplotlib.
+        MtformerError: for an unknown format or metric, a path that is no run, and without matplotlib.
     """
     if out.suffix.lower() not in FORMATS:
-        raise ConfigError(f"--out {out}: its ending is to be one of {', '.join(FORMATS)}")
+        raise ConfigError(f"--plot {out}: unknown format; end the name in one of {', '.join(FORMATS)}")
     require_matplotlib("a plot")
     runs = [read_run(path, name) for path, name in zip(paths, run_names(paths), strict=True)]
     for metric in dict.fromkeys(metrics):
@@ -58,21 +57,21 @@ def plot(paths: Sequence[Path], out: Path, metrics: Sequence[str] = DEFAULT_METR
 
 
 def _check(metric: str, runs: Sequence[RunContents]) -> None:
-    """Raises ConfigError when no run has the metric; warns about those that do not have it."""
+    """Raise ConfigError if no run has the metric; warn about those that do not have it."""
     without = [run.name for run in runs if not _points(run, metric)]
     if len(without) < len(runs):
         for name in without:
-            log.warning("%s: has no %s yet, so it is not in that picture", name, metric)
+            log.warning("%s: has no %s yet and is missing from that panel", name, metric)
         return
     named = {f"train.{key}" if kind == "train" else key for run in runs for kind, key in _keys(run)}
-    there = ", ".join(sorted(named))
-    if not there:
+    known = ", ".join(sorted(named))
+    if not known:
         raise ConfigError(f"{', '.join(run.name for run in runs)}: nothing is logged yet, so there is nothing to plot")
-    raise ConfigError(f"--metric {metric}: no run has it; there are {there}")
+    raise ConfigError(f"--metric {metric}: no run has it; known are {known}")
 
 
 def _keys(run: RunContents) -> set[tuple[str, str]]:
-    """Kinds of records and the keys in them that have points."""
+    """Return the kinds of records, and the keys in them that have points."""
     keys = {(record["kind"], key) for record in run.records for key in record if key not in ("kind", "step")}
     found = {(kind, key) for kind, key in keys if kind in ("train", "dev") and run.points(kind, key)}
     return found | {("train", "perplexity") for kind, key in found if (kind, key) == ("train", "nll")}
@@ -81,8 +80,7 @@ def _keys(run: RunContents) -> set[tuple[str, str]]:
 def _points(run: RunContents, metric: str) -> Points:
     if not metric.startswith("train.") and (points := run.points("dev", metric)):
         return points
-    key = metric.removeprefix("train.")
-    return perplexities(run.points("train", "nll")) if key == "perplexity" else run.points("train", key)
+    return points_of(run, "train", metric.removeprefix("train."))
 
 
 def _figure(runs: Sequence[RunContents], metrics: Sequence[str]) -> "Figure":
@@ -96,13 +94,13 @@ def _figure(runs: Sequence[RunContents], metrics: Sequence[str]) -> "Figure":
     for axes, metric in zip(panels, metrics, strict=True):
         is_train = not any(run.points("dev", metric) for run in runs)
         for number, run in enumerate(runs):
-            draw(axes, _points(run, metric), style_of(number, COLOURS), is_train=is_train)
-        dress(axes, is_log=metric.endswith("perplexity"))
+            draw(axes, _points(run, metric), style_of(number, COLORS), is_train=is_train)
+        format_axes(axes, is_log=metric.endswith("perplexity"))
         axes.set_ylabel(LABELS.get(metric, metric))
     panels[-1].set_xlabel("step")
     if len(runs) > 1:
         lines = [
-            Line2D([], [], **style_of(number, COLOURS), markersize=4, linewidth=1.5, label=run.name)
+            Line2D([], [], **style_of(number, COLORS), markersize=4, linewidth=1.5, label=run.name)
             for number, run in enumerate(runs)
         ]
         figure.legend(handles=lines, loc="outside upper center", ncols=columns, frameon=False, handlelength=4)

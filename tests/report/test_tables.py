@@ -1,7 +1,7 @@
 """The tables of a report."""
 
 import re
-from html import unescape
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,17 +11,14 @@ from mtformer.config.loading import load_config
 from mtformer.experiment.runs import RunContents, read_run
 from mtformer.experiment.state import RunState
 from mtformer.model.transformer import Transformer
-from mtformer.report import sections
-from mtformer.report.parameters import parameters
+from mtformer.report import tables
+from mtformer.templating import Table
 from mtformer.text.tokenizer import TokenizerPair
 
 
-def rows(html: str) -> list[list[str]]:
-    """The cells of all rows as text."""
-    return [
-        [unescape(re.sub(r"<[^>]*>", "", cell)) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)]
-        for row in re.findall(r"<tr>(.*?)</tr>", html)
-    ]
+def rows(table: Table | None) -> list[list[str]]:
+    assert table is not None
+    return [list(row) for row in ([table.head] if table.head else []) + list[Sequence[str]](table.rows)]
 
 
 @pytest.fixture
@@ -32,8 +29,8 @@ def read(tmp_path: Path) -> RunContents:
 
 
 def test_values_that_are_not_the_default_come_first(read: RunContents) -> None:
-    html = sections.config(read)
-    changed, all_values = html.split("<details>")
+    found = tables.config(read)
+    changed, all_values = found["changed"], found["all"]
     assert ["training.patience", "7", "null"] in rows(changed)
     assert ["model.d_model", "16", "512"] in rows(changed)
     assert ["data.src_lang", "en", "–"] in rows(changed)
@@ -43,31 +40,16 @@ def test_values_that_are_not_the_default_come_first(read: RunContents) -> None:
     assert len(rows(all_values)) == 1 + len(load_config(read.run.config).origins)
 
 
-def test_what_an_older_file_does_not_hold_is_told(read: RunContents) -> None:
-    text = read.run.config.read_text()
-    read.run.config.write_text("".join(f"{line}\n" for line in text.splitlines() if "clip_norm" not in line))
-    html = sections.config(read_run(read.run.path, "run"))
-    assert ["training.clip_norm", "1.0", "default, not in the file"] in rows(html)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "told"),
-    [(0.4, "0 s"), (89, "89 s"), (90, "2 min"), (3599, "60 min"), (5400, "1.5 h"), (360000, "100.0 h")],
-)
-def test_durations(seconds: float, told: str) -> None:
-    assert sections.duration(seconds) == told
-
-
 def test_time_in_steps_and_what_is_left(read: RunContents) -> None:
     assert read.training_seconds == pytest.approx(30.0)  # 60 steps of half a second
     running = read_run(read.run.path)
     running.state = RunState("running")
-    table = dict(rows(sections.speed(running)))
-    assert table["time in steps, validations not counted"] == "30 s"
-    assert table["left"] == "about 60 s, and the validations"
+    table = dict(rows(tables.speed(running)))
+    assert table["time in steps, validations not counted"] == "0:00:30"
+    assert table["left"] == "about 0:01:00, and the validations"
     assert table["tokens per second, source and target, median"] == "1,032"
     assert table["memory, most"] == "1.50 GB"
-    assert "left" not in dict(rows(sections.speed(read)))
+    assert "left" not in dict(rows(tables.speed(read)))
 
 
 def test_parameters_are_grouped_by_layer_and_add_up(read: RunContents) -> None:
@@ -75,7 +57,7 @@ def test_parameters_are_grouped_by_layer_and_add_up(read: RunContents) -> None:
     tokenizers = TokenizerPair.load(read.run.tokenizer)
     size = tokenizers.src.vocab_size
     model = Transformer(read.config.model, size, size)
-    found = rows(parameters(read.config.model, tokenizers))[1:]
+    found = rows(tables.parameters(read.config.model, tokenizers))[1:]
     numbers = [int(row[3].replace(",", "")) for row in found]
     assert numbers[-1] == sum(numbers[:-1]) == sum(each.numel() for each in model.parameters())
     assert found[-1][4] == f"{4 * numbers[-1] / 1e6:.2f}"
@@ -87,19 +69,18 @@ def test_parameters_are_grouped_by_layer_and_add_up(read: RunContents) -> None:
 def test_data_of_several_corpora_are_columns(read: RunContents) -> None:
     one = {"read": 5, "kept": 4, "left_out": {"duplicate": 1}, "tokens": {"src": 8, "tgt": 12}}
     whole = {**one, "read": 10, "kept": 8, "corpora": {"a <b>": one, "c": {**one, "left_out": {}}}}
-    unread: list[str] = []
     read.data_report = whole
-    found = rows(sections.data(read, unread))
-    assert unread == []
+    found = rows(tables.data(read))
+    assert read.unread == []
     assert found[0] == ["", "all", "a <b>", "c"]
     assert ["pairs read", "10", "5", "5"] in found
     assert ["left out: duplicate", "1", "1", "–"] in found
-    assert ["target tokens a line", "1.5", "3.0", "3.0"] in found
+    assert ["target tokens per line", "1.5", "3.0", "3.0"] in found
 
 
 def test_commands_can_be_pasted(read: RunContents, tmp_path: Path) -> None:
     renamed = read.run.path.rename(tmp_path / "a run's")
-    text = unescape(re.sub(r"<[^>]*>", "\n", sections.commands(read_run(renamed, "run"))))
+    text = tables.commands(read_run(renamed, "run"))["text"]
     quoted = "'" + str(renamed).replace("'", "'\"'\"'")
     assert f"mtformer train {quoted}/config.yaml' --run-dir {quoted}-again'" in text
     for command in ("reproduce", "eval", "report"):

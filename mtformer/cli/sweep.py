@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mtformer.cli.options import OverridesArgument
+
 if TYPE_CHECKING:
     from mtformer.experiment.sweep import Sweep
 
@@ -15,10 +17,7 @@ FAILED = 1
 
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="SWEEP", help="YAML file of the sweep.", show_default=False)],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[SECTION.KEY=VALUE]...", help="Values that all runs get.", show_default=False),
-    ] = None,
+    overrides: OverridesArgument = None,
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -71,7 +70,8 @@ def _dry_run(planned: "Sweep", jobs: int | None) -> None:
     from tqdm import tqdm
 
     from mtformer.cli.output import columns
-    from mtformer.cli.runs_command import clock, shown
+    from mtformer.cli.runs_command import shown
+    from mtformer.experiment.runs import format_duration
     from mtformer.experiment.sweep import short_keys
     from mtformer.experiment.sweep_estimate import estimate, finishing_time
     from mtformer.experiment.sweeping import devices, threads_each
@@ -84,7 +84,7 @@ def _dry_run(planned: "Sweep", jobs: int | None) -> None:
     rows = [["run", *keys.values(), "time", "disk"]]
     for run, need in zip(planned.runs, needs, strict=True):
         values = [shown(run.values[key]) if key in run.values else "" for key in keys]
-        rows.append([run.name, *values, clock(need.seconds), f"{need.disk_bytes / 1e9:.2f} GB"])
+        rows.append([run.name, *values, format_duration(need.seconds), f"{need.disk_bytes / 1e9:.2f} GB"])
     common = f" with {' '.join(planned.common)}" if planned.common else ""
     typer.echo(f"base: {planned.config}{common}")
     for line in columns(rows):
@@ -92,7 +92,7 @@ def _dry_run(planned: "Sweep", jobs: int | None) -> None:
     seconds = finishing_time([need.seconds for need in needs], jobs)
     disk, free = sum(need.disk_bytes for need in needs), min(need.free_bytes for need in needs)
     typer.echo(
-        f"{len(needs)} runs, {jobs} at a time: about {clock(seconds)}; up to {disk / 1e9:.2f} GB for checkpoints, "
+        f"{len(needs)} runs, {jobs} at a time: about {format_duration(seconds)}; up to {disk / 1e9:.2f} GB for checkpoints, "
         f"{free / 1e9:.2f} GB free"
     )
 

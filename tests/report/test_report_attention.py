@@ -1,7 +1,5 @@
 """Which sentences have maps, and how many; what is drawn is in test_run_report.py."""
 
-import json
-import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,7 @@ from small_run import PAIRS, begin_run, write_history
 
 from mtformer.decoding.attention_maps import AttentionMaps
 from mtformer.experiment.runs import RunContents, read_run
-from mtformer.report.heatmaps import MOST_SENTENCES, MOST_WORDS, choose, heatmaps_html, maps_of
+from mtformer.report.attention import MAX_SENTENCES, MAX_WORDS, choose, map_values, maps_of
 from mtformer.report.sentences import Sentence
 
 
@@ -31,9 +29,9 @@ def read(tmp_path: Path) -> RunContents:
 
 def test_the_best_the_worst_and_some_between_of_those_that_are_short(read: RunContents) -> None:
     sentences = [Sentence(f"s {n}", "r", "h", float(n), "de") for n in range(101)]
-    sentences[100] = Sentence("word " * (MOST_WORDS + 1), "r", "h", 100.0, "de")
+    sentences[100] = Sentence("word " * (MAX_WORDS + 1), "r", "h", 100.0, "de")
     chosen = choose({"set": sentences, "other": sentences[:3]}, read)
-    assert len(chosen) == MOST_SENTENCES
+    assert len(chosen) == MAX_SENTENCES
     assert chosen[0] == ("set, chrF2++ 99.0", "s 99", "de")
     assert chosen[-1] == ("set, chrF2++ 0.0", "s 0", "de")
 
@@ -62,13 +60,10 @@ def test_as_many_maps_as_fit_but_one_at_least() -> None:
 
 def test_the_numbers_in_the_page_are_whole_percents_by_layer_and_head() -> None:
     one = made_maps("</script>")
-    html = heatmaps_html("w", [("<b>", one)])
-    assert html.count("</script>") == 1
-    found = json.loads(re.findall(r'id="w">(.*)</script>', html)[0])[0]
+    found = map_values("<b>", one)
     assert found["source"] == "</script>"
     assert found["maps"]["decoder"]["keys"] == ["<s>", "▁x", "y"]
     assert found["maps"]["cross"]["keys"] == one.src_pieces
     for kind, weights in (("cross", one.cross_LHTS), ("encoder", one.encoder_LHSS), ("decoder", one.decoder_LHTT)):
         expected = (100 * weights).round().int().flatten(2).tolist()
         assert found["maps"][kind]["weights"] == expected
-    assert heatmaps_html("w", []) == ""
