@@ -22,7 +22,6 @@ from peers import Size
 from torch import Tensor
 from torch.profiler import ProfilerActivity
 from train_speed import STEPS, Setup, Step, model_flops, num_tokens, padding
-from turns import one_line
 
 from mtformer.data.batches import Batch, make_batch
 
@@ -123,6 +122,7 @@ def limits(bench: Bench) -> Measurements:
 
 
 def measure_product(bench: Bench, M: int, K: int, N: int, dtype: torch.dtype) -> Figure:
+    """Multiply random matrices, (M, K) by (K, N); zeros would be faster."""
     left, right = torch.randn(M, K, device=bench.device).to(dtype), torch.randn(K, N, device=bench.device).to(dtype)
     out = left @ right
     repeats = max(4, int(2e13 / (2 * M * K * N))) if bench.device == "cuda" else 1
@@ -136,6 +136,7 @@ def measure_product(bench: Bench, M: int, K: int, N: int, dtype: torch.dtype) ->
 
 
 def measure_copy(bench: Bench) -> Figure:
+    """Copy bytes from one place of the device's memory to another."""
     source = torch.randint(0, 255, (bench.scale.copied_bytes,), dtype=torch.uint8, device=bench.device)
     target = torch.empty_like(source)
     seconds = bench.slices(lambda: target.copy_(source), warm_up=2, most_seconds=0.5)
@@ -212,13 +213,13 @@ def measure_training(
     bench: Bench, size: Size, step: Callable[[], Step], batches: Sequence[Batch], warm_up: int
 ) -> Figure:
     """Train one system on one set of batches."""
-    gc.collect()  # the system before
+    gc.collect()  # frees the previous system
+    begin = time.perf_counter()
+    train, moved = step(), [batch.to(bench.device) for batch in batches]
+    losses: list[Tensor] = []
     if bench.device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    losses: list[Tensor] = []
-    begin = time.perf_counter()
-    train, moved = step(), [batch.to(bench.device) for batch in batches]
 
     def run() -> None:
         losses[:] = [train(batch) for batch in moved]
@@ -327,6 +328,7 @@ def decoding(bench: Bench) -> Measurements:
 def measure_decoding(
     bench: Bench, make: Callable[..., decode_speed.Decode], size: Size, num_beams: int, num_sentences: int
 ) -> Figure:
+    """Translate one batch into a fixed number of tokens."""
     decode = make(size, "bf16", num_beams, bench.scale.target_tokens, bench.device)
     batch = kftt_batches(bench.scale, size, bench.scale.batch_tokens[0])[0]
     rows = torch.arange(num_sentences) % len(batch.src_BS)
@@ -374,7 +376,7 @@ def build(name: str, device: Literal["cpu", "cuda"], scale_name: str) -> Callabl
             figure |= measure()
         except Exception as error:
             traceback.print_exc()
-            figure["error"] = one_line(error)
+            figure["error"] = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
         return figure
 
     return measure_next
