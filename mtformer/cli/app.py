@@ -14,7 +14,6 @@ from typer.core import TyperGroup
 from mtformer import __version__
 from mtformer.cli import config_commands, data_commands, tokenizer_commands
 from mtformer.cli.attention_command import attention
-from mtformer.cli.average_command import average
 from mtformer.cli.compare_command import compare
 from mtformer.cli.decoding_options import with_decoding_options
 from mtformer.cli.eval_command import evaluate
@@ -107,7 +106,6 @@ app.command("report")(report)
 app.command("plot")(plot)
 app.command("attention")(attention)
 app.command("reproduce")(reproduce)
-app.command("average")(average)
 app.command("export")(export)
 app.command("import")(import_model)
 app.add_typer(tokenizer_commands.app, name="tokenizer")

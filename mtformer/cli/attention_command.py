@@ -120,8 +120,8 @@ def _looks(maps: "AttentionMaps", weights_TS: "Tensor") -> list[tuple[str, list[
 def _words(pieces: list[str]) -> list[tuple[str, list[int]]]:
     """Each word with the places of its pieces; where the script has no spaces, each piece is one."""
     from mtformer.decoding.alignment import word_numbers
-    from mtformer.decoding.long_lines import UNSPACED
     from mtformer.decoding.phrases import SPACE
+    from mtformer.decoding.sentences import UNSPACED
 
     is_unspaced = UNSPACED.search("".join(pieces)) is not None
     words: dict[int, list[int]] = {}

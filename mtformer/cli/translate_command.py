@@ -7,13 +7,12 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
-from enum import Enum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mtformer.cli.eval_command import CHECKPOINT_HELP, ENSEMBLE_HELP, PRECISION_HELP, TO_HELP
+from mtformer.cli.eval_command import CHECKPOINT_HELP, ENSEMBLE_HELP, TO_HELP, BackendOption, PrecisionOption
 
 if TYPE_CHECKING:
     from mtformer.cli.line_files import ParallelLines, ResumableOutput
@@ -21,17 +20,6 @@ if TYPE_CHECKING:
     from mtformer.decoding.translator import Translator
 
 log = logging.getLogger("mtformer")
-BACKEND_HELP = (
-    "Who searches. ctranslate2: that library, on a folder that `mtformer export --format ctranslate2` wrote, in its "
-    "own precision unless one is given."
-)
-
-
-class Backend(str, Enum):
-    """What translates."""
-
-    MTFORMER = "mtformer"
-    CTRANSLATE2 = "ctranslate2"
 
 
 def translate(
@@ -70,8 +58,8 @@ def translate(
         bool, typer.Option("--alignment", help="Source word - target word, as in 0-0 1-2, after ' ||| '.")
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    precision: Annotated[str | None, typer.Option(help=PRECISION_HELP, show_default="fp32")] = None,
-    backend: Annotated[Backend, typer.Option(help=BACKEND_HELP)] = Backend.MTFORMER,
+    precision: PrecisionOption = None,
+    backend: BackendOption = None,
     checkpoint: Annotated[
         list[str] | None, typer.Option(help=CHECKPOINT_HELP + ENSEMBLE_HELP, show_default=False)
     ] = None,
@@ -96,14 +84,13 @@ def translate(
     if target is not None:
         require_package(target)
     beside = {name: path for name, path in (("prefixes", prefixes), ("required", required)) if path is not None}
-    arguments = {"forbidden": _phrases(forbidden), "attention": attention or alignment}
+    arguments = {"forbidden": _phrases(forbidden), "attention": attention or alignment, "token_scores": as_json}
     # Missing files, and an output that another process is writing, are reported before a model is loaded.
     with parallel_lines([source, *beside.values()]) as lines, output.locked() if output else nullcontext():
-        from mtformer.decoding.translator import override
+        from mtformer.decoding.translator import Translator
 
-        translator = _load(backend, run, checkpoint or None, device, precision)
-        translator = translator.into(to)
-        translator.decoding = override(translator.decoding, **settings)
+        translator = Translator.load(run, checkpoint or None, device, precision, backend)
+        translator = translator.into(to).with_decoding(**settings)
         write = _writer(translator.decoding.n_best, as_json, attention, alignment)
         work = _Work(translator, write, arguments, list(beside), lines)
         if source is None and target is None and not beside and sys.stdin.isatty():
@@ -121,22 +108,6 @@ def translate(
         work.tell_doubts()
 
 
-def _load(
-    backend: Backend, runs: list[Path], checkpoint: list[str] | None, device: str, precision: str | None
-) -> "Translator":
-    """Of either backend, which is not imported before it is needed."""
-    if backend is Backend.MTFORMER:
-        from mtformer.decoding.translator import Translator
-
-        return Translator.load(runs, checkpoint, device, precision or "fp32")
-    from mtformer.decoding.ctranslate2_engine import load_exported
-    from mtformer.errors import ConfigError
-
-    if len(runs) > 1 or checkpoint is not None:
-        raise ConfigError("--backend ctranslate2 takes one exported folder; --checkpoint is for `mtformer export`")
-    return load_exported(runs[0], device, precision)
-
-
 def _is_special(path: Path) -> bool:
     """A pipe or a device, such as /dev/null: to be written to, not replaced."""
     return path.exists() and not path.is_file()
@@ -149,7 +120,7 @@ def _made_by(translator: "Translator") -> dict[str, Any]:
 
     return {
         "weights": [f"{path.parent.name}/{path.name} {file_sha256(path)[:12]}" for path in translator.weights],
-        **({"to": asked} if (asked := asdict(translator.engine.asked)) != asdict(Target()) else {}),
+        **({"to": asked} if (asked := asdict(translator.engine.target)) != asdict(Target()) else {}),
         "device": translator.engine.device,
         "precision": translator.engine.dtype,
         **translator.decoding.model_dump(mode="json", exclude={"batch_tokens", "validation_beam_size"}),

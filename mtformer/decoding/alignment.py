@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from mtformer.decoding.long_lines import UNSPACED
 from mtformer.decoding.phrases import SPACE
+from mtformer.decoding.sentences import UNSPACED
 
 
 def word_numbers(pieces: Sequence[str]) -> list[int]:

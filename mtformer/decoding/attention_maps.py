@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from mtformer.decoding.alignment import align
-from mtformer.decoding.parts import check_lines
+from mtformer.decoding.inputs import check_lines
+from mtformer.decoding.postprocessing import END
 from mtformer.decoding.scorer import pad
-from mtformer.decoding.translator import END, Translator
+from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DataError
 from mtformer.model.attention import MultiHeadAttention
 from mtformer.model.transformer import Transformer
@@ -78,7 +79,7 @@ def attention_maps(translator: Translator, source: str, translation: str | None 
     """
     if len(translator.models) != 1:
         raise ConfigError("attention maps are of one model of mtformer's own; give one run, and one checkpoint")
-    [model], tgt, asked = translator.models, translator.tokenizers.tgt, translator.engine.asked
+    [model], tgt, target = translator.models, translator.tokenizers.tgt, translator.engine.target
     [source] = check_lines([source])
     if translation is None:
         found = translator.translate([source])[0]
@@ -87,22 +88,22 @@ def attention_maps(translator: Translator, source: str, translation: str | None 
     else:
         [translation] = check_lines([translation])
         tokens, pieces = tgt.encode([translation])[0], tgt.pieces(translation)
-    src = [*asked.tags, *translator.tokenizers.src.encode([source])[0], EOS]
+    src = [*target.tags, *translator.tokenizers.src.encode([source])[0], EOS]
     for what, length in (("source", len(src)), ("translation", len(tokens) + 1)):
         if length > translator.engine.max_positions:
             most = translator.engine.max_positions
             raise DataError(f"the {what} has {length} tokens; the model has positions for {most}, give a shorter one")
-    weights = _weights(model, src, [asked.start, *tokens])
+    weights = _weights(model, src, [target.start, *tokens])
     return AttentionMaps(
         source=source,
         translation=translation,
-        src_pieces=[*translator.tokenizers.src.id_pieces(asked.tags), *translator.tokenizers.src.pieces(source), END],
+        src_pieces=[*translator.tokenizers.src.id_pieces(target.tags), *translator.tokenizers.src.pieces(source), END],
         tgt_pieces=[*pieces, END],
         encoder_LHSS=_of_layers(weights, model.encoder, "self_attention"),
         decoder_LHTT=_of_layers(weights, model.decoder, "self_attention"),
         cross_LHTS=_of_layers(weights, model.decoder, "cross_attention"),
-        num_tags=len(asked.tags),
-        start=tgt.id_pieces([asked.start])[0],
+        num_tags=len(target.tags),
+        start=tgt.id_pieces([target.start])[0],
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mtformer.decoding.long_lines import UNSPACED
+from mtformer.decoding.sentences import UNSPACED
 
 REPETITION, LENGTH_LIMIT, COPY, LOW_CONFIDENCE = "repetition", "length limit", "copy of the source", "low confidence"
 MISSING, FORBIDDEN = "missing", "forbidden"

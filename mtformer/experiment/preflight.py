@@ -15,7 +15,7 @@ from mtformer.config.loading import resolve_paths
 from mtformer.config.schema import Config
 from mtformer.data.mixture import Corpus, Tokenised
 from mtformer.data.store import Store
-from mtformer.decoding.batching import plan_batches
+from mtformer.decoding.engine import plan_batches
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DeviceError
 from mtformer.experiment.prepare import Prepared, prepare_experiment

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mtformer.decoding.long_lines import UNSPACED
 from mtformer.decoding.phrases import BYTE_PIECE, SPACE, piece_bytes
+from mtformer.decoding.sentences import UNSPACED
 from mtformer.decoding.translation import Attention, Translation
 
 LEAST_WEIGHT = 0.01
