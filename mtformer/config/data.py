@@ -56,12 +56,20 @@ class HubDataset(_Source):
     """The data set's configuration."""
     split: str = "train"
     """The split; slices such as `train[:1000]` work."""
+    stream: bool = False
+    """Read it from the hub as a stream while it is prepared, so that the data set itself takes no disk space."""
     revision: str | None = None
     """A version on the hub; `refs/convert/parquet` for old sets that are made by a script."""
     src_field: str | None = None
     """Field of the source, dots for nesting; default `translation.LANG`, else `LANG`."""
     tgt_field: str | None = None
     """Field of the target, dots for nesting; default `translation.LANG`, else `LANG`."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> "HubDataset":
+        if self.stream and "[" in self.split:
+            raise ValueError(f"split '{self.split}' is a slice, which cannot be read as a stream; leave [...] out")
+        return self
 
 
 SOURCE_KEYS = ("src", "tsv", "jsonl", "dataset")
@@ -155,8 +163,7 @@ class CorpusConfig(Section):
     sources: list[Source]
     """Joined in this order."""
     weight: Annotated[float, Field(gt=0.0)] = 1.0
-    """How often an epoch holds each of its pairs: 2: twice, 0.5: every other one. With `data.streaming`: its part of
-    what is read, to the parts of the others."""
+    """How often an epoch holds each of its pairs: 2: twice, 0.5: every other one."""
     weight_changes: list[WeightChange] = []
     """Other weights later in the run, by ascending step; an epoch ends where a weight changes."""
     tag: TagPiece | None = None
@@ -213,7 +220,7 @@ class DataConfig(Section):
     """How a model of several target languages is told which: `<2de>` before the source, or in the place of bos."""
     dev: Annotated[list[Source], Key(on_resume="same")] = []
     """Sources that validation runs on."""
-    test: Annotated[dict[TestName, Source], Key(on_resume="same")] = {}
+    test: Annotated[dict[TestName, Source], Key(on_resume="same", side_output=True)] = {}
     """Test sets by name."""
     filters: FilterConfig = FilterConfig()
     """What is left out of the training data."""
@@ -223,10 +230,6 @@ class DataConfig(Section):
     """Where tokenised corpora lie; default `~/.cache/mtformer`, or `MTFORMER_CACHE`."""
     noise: NoiseConfig = NoiseConfig()
     """Noise in training."""
-    streaming: bool = False
-    """Read and tokenise training data while training, instead of preparing it: for what is larger than the disk."""
-    stream_buffer: Positive = 100_000
-    """With `streaming`: so many pairs are read and shuffled together; an epoch is one such buffer."""
     num_workers: Annotated[Positive | None, Key(on_resume="same", has_effect=False)] = None
     """Processes that tokenise; default: the cores there are."""
 
@@ -261,18 +264,4 @@ class DataConfig(Section):
             raise ValueError(
                 f"there are several target languages ({', '.join(targets)}); set language_tags to source or target"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _can_be_streamed(self) -> "DataConfig":
-        if not self.streaming:
-            return self
-        if self.temperature > 1:
-            raise ValueError(
-                "temperature needs the sizes of the corpora, which are not known with streaming; give the corpora "
-                "weights instead"
-            )
-        for source in self.sources:
-            if isinstance(source, HubDataset) and "[" in source.split:
-                raise ValueError(f"split '{source.split}' is a slice, which streaming cannot read; leave [...] out")
         return self

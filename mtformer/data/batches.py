@@ -13,11 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mtformer.data.mixture import START, Corpus, Mixture, Place, Tokenised, Window
+from mtformer.data.mixture import START, Corpus, Mixture, Place, Window
 from mtformer.data.prefetch import Ahead
 from mtformer.data.ragged import Ints, Ragged
-from mtformer.data.store import Pairs, Store
-from mtformer.data.streaming import StreamMixture
+from mtformer.data.store import Pairs
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK
 
 log = logging.getLogger("mtformer")
@@ -164,7 +163,7 @@ def _cut(
     return batches
 
 
-def ordered_batches(corpus: Corpus[Store], batch_tokens: int, max_tokens: int | None = None) -> Iterator[Batch]:
+def ordered_batches(corpus: Corpus, batch_tokens: int, max_tokens: int | None = None) -> Iterator[Batch]:
     """Batches of dev or test, the largest first, so that a lack of memory shows at once.
 
     Args:
@@ -205,7 +204,7 @@ class TrainingBatches:
         changes: makes the pairs of a window other ones in each epoch, or leaves them as they are.
     """
 
-    def __init__(self, mixture: Mixture | StreamMixture, batch_tokens: int, changes: "Change | None" = None) -> None:
+    def __init__(self, mixture: Mixture, batch_tokens: int, changes: "Change | None" = None) -> None:
         self.mixture = mixture
         self.batch_tokens = batch_tokens
         self.changes = changes
@@ -284,7 +283,7 @@ class TrainingBatches:
 
     def _read(self, blocks: Window, epoch: int) -> "_Window":
         """The pairs of a window, and its batches."""
-        corpora: Sequence[Corpus[Tokenised]] = self.mixture.corpora
+        corpora = self.mixture.corpora
         parts, numbers = [], []
         for number, (corpus, some) in enumerate(zip(corpora, blocks.blocks, strict=True)):
             if not len(some):
@@ -308,9 +307,7 @@ Change = Callable[[Pairs, tuple[int, ...]], Pairs]
 class _Window:
     """What is in memory: pairs, and which of them make which batch."""
 
-    def __init__(
-        self, src: Ragged, tgt: Ragged, corpora: Sequence[Corpus[Tokenised]], corpus_B: Ints, plan: list[Ints]
-    ) -> None:
+    def __init__(self, src: Ragged, tgt: Ragged, corpora: Sequence[Corpus], corpus_B: Ints, plan: list[Ints]) -> None:
         self.src, self.tgt, self.corpora, self.corpus_B, self.plan = src, tgt, corpora, corpus_B, plan
         self.ends: list[Place] = []
 

@@ -4,6 +4,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from mtformer.config.data import DataConfig, HubDataset
@@ -25,16 +26,14 @@ class HubRecords(Records):
     Args:
         source: where from.
         data: the languages, whose codes are the default fields.
-        start: number of the first row to take, from 0; those before are passed over without a look.
-        is_streamed: keep nothing of it on the disk.
 
     Raises:
         DataError: when it cannot be loaded.
     """
 
-    def __init__(self, source: HubDataset, data: DataConfig, start: int, is_streamed: bool) -> None:
-        self._source, self._data, self._start = source, data, start
-        self._tables = load(source, is_streamed).with_format("arrow").iter(batch_size=ROWS_AT_ONCE)
+    def __init__(self, source: HubDataset, data: DataConfig) -> None:
+        self._source, self._data = source, data
+        self._tables = load(source).with_format("arrow").iter(batch_size=ROWS_AT_ONCE)
         self._rows: Any = None
         """Of the table read last those not taken yet."""
         self._fields: Fields | None = None
@@ -66,9 +65,6 @@ class HubRecords(Records):
                 self._rows = next(self._tables, None)
                 if self._rows is None:
                     return
-                num_before = min(self._rows.num_rows, max(0, self._start - self._number))
-                self._number += num_before
-                self._rows = self._rows.slice(num_before)
 
 
 def _packed(table: Any, fields: Fields) -> bytes:
@@ -107,25 +103,51 @@ def describe(source: HubDataset) -> str:
     return " ".join(filter(None, (source.dataset, source.name, source.split)))
 
 
-def load(source: HubDataset, is_streamed: bool = False) -> Any:
-    """The split as a `datasets.Dataset`, or as an `IterableDataset`.
+def load(source: HubDataset) -> Any:
+    """Return the split as a `datasets.Dataset`, or as an `IterableDataset` if it is to be read as a stream.
 
     Raises:
-        DataError: when it is not there or cannot be reached.
+        DataError: when it does not exist or cannot be reached.
     """
+    with _reading(describe(source)):
+        import datasets
+
+        return datasets.load_dataset(
+            source.dataset, source.name, split=source.split, revision=source.revision, streaming=source.stream
+        )
+
+
+def version(source: HubDataset) -> list[str]:
+    """Return what identifies the content of a data set; it changes with the commit on the hub, or with a local file.
+
+    Raises:
+        DataError: as `load`.
+    """
+    if not source.stream:
+        # `datasets` names its Arrow files by a hash of what they were made from.
+        rows = load(source)
+        return [*(str(Path(file["filename"]).parent) for file in rows.cache_files), str(len(rows))]
+    with _reading(describe(source)):
+        import datasets
+
+        builder = datasets.load_dataset_builder(source.dataset, source.name, revision=source.revision)
+        # The resolved commit is part of `hash`; the files' commits or modification times are part of the folder's name.
+        return [str(builder.hash), str(builder.cache_dir)]
+
+
+@contextlib.contextmanager
+def _reading(where: str) -> Iterator[None]:
+    """Load without progress bars and without warnings of each of its attempts to reach the hub; see `_told`."""
     import datasets  # takes a second to import
 
     was_shown = not datasets.utils.are_progress_bars_disabled()
     datasets.disable_progress_bars()
-    # It warns of each of its five attempts to reach the hub; what comes of them is told here.
     log_of_hub = logging.getLogger("huggingface_hub")
     level = log_of_hub.level
     log_of_hub.setLevel(logging.ERROR)
     try:
-        with _told(describe(source)):
-            return datasets.load_dataset(
-                source.dataset, source.name, split=source.split, revision=source.revision, streaming=is_streamed
-            )
+        with _told(where):
+            yield
     finally:
         log_of_hub.setLevel(level)
         if was_shown:

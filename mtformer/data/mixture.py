@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
 from mtformer.data.order import permuted
 from mtformer.data.ragged import Ints
-from mtformer.data.report import DataReport
 from mtformer.data.store import Pairs, Store
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import BOS
@@ -25,29 +24,14 @@ WINDOW_PAIRS = 1 << 17
 """About so many pairs are sorted by length together; more would hardly lower the padding."""
 
 
-class Tokenised(Protocol):
-    """Where a corpus's pairs are: a `Store` in blocks, or a `Stream` of records."""
-
-    report: DataReport
-    fingerprint: str
-    longest: tuple[int, int]
-
-    def read(self, numbers: Sequence[int]) -> Pairs:
-        """The pairs of these blocks or records, by ascending number."""
-
-
-T_co = TypeVar("T_co", bound=Tokenised, covariant=True)
-
-
 @dataclass(frozen=True)
-class Corpus(Generic[T_co]):
+class Corpus:
     """Pairs and how they are used."""
 
     name: str
-    store: T_co
+    store: Store
     weights: tuple[tuple[int, float], ...] = ((0, 1.0),)
-    """(from this step on, how often an epoch holds each pair; of a stream: its part of a buffer, to the parts of the
-    others), by ascending step."""
+    """(from this step on, how often an epoch holds each pair), by ascending step."""
     is_swapped: bool = False
     """From its targets to its sources."""
     tags: tuple[int, ...] = ()
@@ -60,12 +44,12 @@ class Corpus(Generic[T_co]):
         return [weight for since, weight in self.weights if since <= step][-1]
 
     def read(self, numbers: Ints) -> Pairs:
-        """Its blocks or records as it gives them, without tags."""
+        """Return the pairs of these blocks, by ascending number, without tags."""
         pairs = self.store.read(sorted(numbers.tolist()))
         return pairs.swapped() if self.is_swapped else pairs
 
     def longest(self) -> tuple[int, int]:
-        """Tokens of the longest source, tags counted, and of the longest target, of a stream at most."""
+        """Return the tokens of the longest source, tags counted, and of the longest target."""
         src, tgt = self.store.longest[::-1] if self.is_swapped else self.store.longest
         return src + len(self.tags), tgt
 
@@ -79,8 +63,7 @@ class Place(NamedTuple):
     since_step: int = 0
     """The step at which the epoch began: its weights are those of that step."""
     taken: dict[str, int] | None = None
-    """Blocks of each corpus's stream before this epoch, with data.streaming records; None: as many as so many epochs
-    take without a schedule."""
+    """Blocks of each corpus's stream before this epoch; None: as many as so many epochs take without a schedule."""
 
 
 START = Place()
@@ -112,7 +95,7 @@ class Mixture:
     """
 
     def __init__(
-        self, corpora: Sequence[Corpus[Store]], seed: int, temperature: float = 1.0, window_pairs: int = WINDOW_PAIRS
+        self, corpora: Sequence[Corpus], seed: int, temperature: float = 1.0, window_pairs: int = WINDOW_PAIRS
     ) -> None:
         self.corpora = [corpus for corpus in corpora if len(corpus.store)]
         if not self.corpora:
@@ -169,7 +152,7 @@ class Mixture:
         lot = int(permuted(np.zeros(1, np.int64), 1 << 20, self.seed, corpus.name, "lot", epoch)[0]) / (1 << 20)
         return math.floor(shares[which] * corpus.store.num_blocks * progress + lot)
 
-    def _stream(self, corpus: Corpus[Store], start: int, end: int) -> Ints:
+    def _stream(self, corpus: Corpus, start: int, end: int) -> Ints:
         """The blocks at these places of a corpus's stream."""
         places, size = np.arange(start, end), corpus.store.num_blocks
         blocks = np.empty(len(places), dtype=np.int64)

@@ -228,7 +228,7 @@ def _parts(
     before, num_bytes = 0, sum(map(bytes_on_disk, sources))
     for source, fingerprint in zip(sources, prints, strict=True):
         with open_records(source, data) as records:
-            # `datasets` reads from Arrow files that do not change, so one comparison when they are open suffices.
+            # `datasets` has now downloaded Arrow files that do not change, or resolved the commit to read.
             if not files_of(source) and source_fingerprint(source, data) != fingerprint:
                 raise DataError(changed(describe(source)))
             while (some := records.take(min(PAIRS_AT_ONCE, PART_PAIRS - end % PART_PAIRS))).size:

@@ -96,21 +96,18 @@ class Lines:
 
     Args:
         path: of the file, plain or packed.
-        start: number of the first line to take, from 0; those before are passed over without a look.
 
     Raises:
         DataError: on entering and while reading, when the file is missing or its packing damaged.
     """
 
-    def __init__(self, path: str, start: int) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
         self.number = 0
-        self._start = start
 
     def __enter__(self) -> "Lines":
         with told(self.path):
             self._file = open_bytes(self.path)
-        self.pass_over(self._start)
         return self
 
     def __exit__(
@@ -130,10 +127,10 @@ class Lines:
         self.number += len(lines)
         return b"".join(lines)
 
-    def pass_over(self, count: int | None = None) -> None:
-        """So many, or all there are."""
+    def count_rest(self) -> None:
+        """Read to the end."""
         with told(self.path):
-            self.number += sum(1 for _ in islice(self._file, count))
+            self.number += sum(1 for _ in self._file)
 
 
 class FileRecords(Records):
@@ -167,8 +164,8 @@ class TextRecords(FileRecords):
         first, sides = self.number, (src.take(count), tgt.take(count))
         if src.number != tgt.number:
             num_common = max(0, min(src.number, tgt.number) - first)
-            src.pass_over()
-            tgt.pass_over()
+            src.count_rest()
+            tgt.count_rest()
             if self._is_lenient:
                 common = [b"".join(islice(io.BytesIO(lines), num_common)) for lines in sides]
                 return Unparsed(num_common, partial(_parse_text, self._source, first, common[0], common[1]))

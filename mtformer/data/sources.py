@@ -7,9 +7,8 @@ import hashlib
 import json
 import os
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 from mtformer.config.data import DataConfig, JsonlFile, Source, TextFiles, TsvFile
@@ -34,46 +33,25 @@ def read_pairs(source: Source, data: DataConfig) -> Iterator[Pair]:
         DataError: a file is missing, damaged, or not UTF-8; files of unequal length; a column or field is not there;
             the hub cannot be reached.
     """
-    return _read(source, data, 0, is_streamed=False)
-
-
-def stream_pairs(source: Source, data: DataConfig, start: int = 0) -> Generator[Pair, None, int]:
-    """The pairs of a source from number `start` on, counted from 0; those before are passed over without a look.
-
-    Of a Hugging Face data set nothing is kept on the disk. When it is at its end, the generator returns how many pairs
-    the source has.
-
-    Raises:
-        DataError: as `read_pairs`.
-    """
-    return _read(source, data, start, is_streamed=True)
-
-
-def _read(source: Source, data: DataConfig, start: int, is_streamed: bool) -> Generator[Pair, None, int]:
-    with open_records(source, data, start, is_streamed=is_streamed) as records:
+    with open_records(source, data) as records:
         while (some := records.take(RECORDS_AT_ONCE)).size:
             yield from zip(*some.parse(), strict=True)
-        return records.number
 
 
 @contextmanager
-def open_records(
-    source: Source, data: DataConfig, start: int = 0, *, is_streamed: bool = False, is_lenient: bool = False
-) -> Iterator[Records]:
-    """The records of a source from number `start` on, counted from 0; those before are passed over without a look.
+def open_records(source: Source, data: DataConfig, *, is_lenient: bool = False) -> Iterator[Records]:
+    """Open the records of a source.
 
     Args:
         source: where from.
         data: the languages, whose codes are the default fields.
-        start: number of the first record.
-        is_streamed: of a Hugging Face data set keep nothing on the disk.
         is_lenient: Accept files of unequal length, and a first JSON line that cannot be parsed.
 
     Raises:
         DataError: a file is missing, or its packing damaged; the hub cannot be reached.
     """
     with ExitStack() as stack:
-        files = [stack.enter_context(Lines(path, start)) for path in files_of(source)]
+        files = [stack.enter_context(Lines(path)) for path in files_of(source)]
         if isinstance(source, TextFiles):
             yield TextRecords(source, *files, is_lenient=is_lenient)
         elif isinstance(source, TsvFile):
@@ -81,7 +59,7 @@ def open_records(
         elif isinstance(source, JsonlFile):
             yield JsonlRecords(source, data, *files, is_lenient=is_lenient)
         else:
-            yield hub.HubRecords(source, data, start, is_streamed)
+            yield hub.HubRecords(source, data)
 
 
 def languages(source: Source, data: DataConfig) -> tuple[str, str]:
@@ -129,7 +107,7 @@ def require_sources(data: DataConfig) -> None:
     """
     require_files([*data.sources, *data.dev, *data.test.values()])
     for source in data.sources:
-        with open_records(source, data, is_streamed=data.streaming) as records:
+        with open_records(source, data) as records:
             records.take(1).parse()
     for source in data.dev:
         deque(read_pairs(source, data), maxlen=0)
@@ -148,11 +126,8 @@ def source_fingerprint(source: Source, data: DataConfig) -> str:
     elif isinstance(source, JsonlFile):
         what = [_sha256(source.jsonl), source.src_field, source.tgt_field, *languages(source, data)]
     else:
-        # `datasets` names its Arrow files by a hash of what they were made from.
-        rows = hub.load(source)
-        made_from = [str(Path(file["filename"]).parent) for file in rows.cache_files]
         fields = [source.src_field, source.tgt_field, *languages(source, data)]
-        what = [*made_from, source.dataset, source.name, source.split, source.revision, len(rows), *fields]
+        what = [*hub.version(source), source.dataset, source.name, source.split, source.revision, *fields]
     return hashlib.sha256(json.dumps([type(source).__name__, *what]).encode()).hexdigest()
 
 
@@ -180,20 +155,6 @@ def require_unchanged(sources: Iterable[Source], states: dict[str, tuple[int, in
 def changed(what: str) -> str:
     """Return the error message for a file or data set that changed while it was being read."""
     return f"{what} changed while it was being read; run the command again"
-
-
-def stream_fingerprint(source: Source, data: DataConfig) -> str:
-    """As `source_fingerprint`, without reading: of files their paths, sizes and times, of data sets their names.
-
-    Raises:
-        DataError: when a file is missing.
-    """
-    what: list[Any] = [source.model_dump(), *languages(source, data)]
-    for path in files_of(source):
-        with told(path):
-            status = os.stat(path)
-        what += [status.st_size, status.st_mtime_ns]
-    return hashlib.sha256(json.dumps(what).encode()).hexdigest()
 
 
 def _sha256(path: str) -> str:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mtformer.decoding.required import Phrase
+from mtformer.decoding.constraints import Phrase
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import UNK, Tokenizer
 

@@ -9,10 +9,10 @@ from mtformer.config.schema import Config
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2, open_model, unsupported
 from mtformer.decoding.ctranslate2_model import cached_model
 from mtformer.decoding.engine import Engine, OwnEngine
+from mtformer.decoding.inference import InferenceModel
 from mtformer.decoding.weights import find_weights
+from mtformer.device import pick_device, pick_precision, set_up_memory
 from mtformer.errors import CheckpointError, ConfigError
-from mtformer.model.hardware import pick_device, pick_precision, set_up_memory
-from mtformer.model.packed import for_decoding
 from mtformer.model.transformer import Transformer
 from mtformer.rundir import CT2_WEIGHTS, RunDir
 from mtformer.text.tokenizer import TokenizerPair
@@ -83,7 +83,7 @@ def _load_own(runs: Sequence[RunDir], checkpoints: Sequence[str | None], device_
             paths = find_weights(run, checkpoint, config.training.best_metric)
             model = Transformer(config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
             load_weights(model, *paths)
-            models.append(for_decoding(model, device, precision))
+            models.append(InferenceModel.prepare(model, device, precision))
             weights += paths
     trained_tokens = min(config.data.filters.max_tokens for config in configs)
     return Loaded(OwnEngine(models, precision), tokenizers, configs[0], trained_tokens, weights)

@@ -11,15 +11,12 @@ from torch import Tensor
 from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.alignment import best_source_words
 from mtformer.decoding.engine import Engine, NBests
-from mtformer.decoding.flags import flags
 from mtformer.decoding.inputs import one_line
-from mtformer.decoding.mbr import expected_utilities
-from mtformer.decoding.phrases import SPACE
-from mtformer.decoding.protocol import Hypothesis
-from mtformer.decoding.scorer import coverage
+from mtformer.decoding.quality import coverage, expected_utilities, flags
+from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.segments import Segment
 from mtformer.decoding.translation import Attention, Translation
-from mtformer.text.tokenizer import UNK, TokenizerPair
+from mtformer.text.tokenizer import SPACE, UNK, TokenizerPair
 
 END = "</s>"
 UNKNOWN = f"{SPACE}⁇{SPACE}"

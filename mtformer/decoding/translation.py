@@ -11,9 +11,9 @@ from functools import cached_property
 import torch
 
 from mtformer.decoding.alignment import align, word_numbers
-from mtformer.decoding.flags import FORBIDDEN, MISSING
-from mtformer.decoding.phrases import SPACE
+from mtformer.decoding.quality import FORBIDDEN, MISSING
 from mtformer.decoding.sentences import join_lines, needs_space
+from mtformer.text.tokenizer import SPACE
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,18 @@ from torch import Tensor
 
 from mtformer.config.data import DataConfig
 from mtformer.config.schema import DecodingConfig
+from mtformer.decoding.constraints import automaton, over_vocabulary
 from mtformer.decoding.engine import Engine, OwnEngine, plan_batches
+from mtformer.decoding.inference import InferenceModel
 from mtformer.decoding.inputs import as_written, check_inputs, check_lines
 from mtformer.decoding.loading import load
-from mtformer.decoding.phrases import automaton, over_vocabulary, piece_bytes
 from mtformer.decoding.postprocessing import END, Postprocessor
 from mtformer.decoding.segments import Segment, make_segments, watched
 from mtformer.decoding.translation import Scored, Translation, flag_phrases, join_n_best
 from mtformer.errors import ConfigError, DataError, MtformerError
 from mtformer.model.transformer import Transformer
 from mtformer.text.tags import target
-from mtformer.text.tokenizer import CONTROL_IDS, EOS, TokenizerPair
+from mtformer.text.tokenizer import CONTROL_IDS, EOS, TokenizerPair, piece_bytes
 
 
 class Translator:
@@ -50,8 +51,10 @@ class Translator:
         weights: Sequence[Path] = (),
         data: DataConfig | None = None,
     ) -> None:
-        self.engine: Engine = OwnEngine(models) if isinstance(models, Sequence) else models
-        self.models = self.engine.models if isinstance(self.engine, OwnEngine) else ()
+        if isinstance(models, Sequence):
+            models = OwnEngine([InferenceModel(model) for model in models])
+        self.engine: Engine = models
+        self.models = [one.transformer for one in self.engine.models] if isinstance(self.engine, OwnEngine) else []
         self.tokenizers = tokenizers
         self.decoding = decoding
         self.most_tokens = self.engine.max_positions - 1
@@ -269,7 +272,7 @@ def override(decoding: DecodingConfig, **values: Any) -> DecodingConfig:
 
 
 def _automaton(phrases: Sequence[str], vocabulary: Sequence[str]) -> Tensor | None:
-    """Return the automaton for `mtformer.decoding.rules.ForbiddenPhrases`, or None without phrases."""
+    """Return the automaton for `mtformer.decoding.constraints.ForbiddenPhrases`, or None without phrases."""
     if not phrases:
         return None
     pieces = [piece_bytes(piece, number in CONTROL_IDS) for number, piece in enumerate(vocabulary)]

@@ -1,17 +1,14 @@
 """The corpora that a config names, tokenised, with their weights, tags and languages."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mtformer.config.data import CorpusConfig, DataConfig, Source
 from mtformer.config.schema import Config
-from mtformer.data.mixture import Corpus, Tokenised
+from mtformer.data.mixture import Corpus
 from mtformer.data.preparing import Advance, prepare
 from mtformer.data.report import DataReport
 from mtformer.data.sources import languages
-from mtformer.data.store import Store
-from mtformer.data.streaming import Stream
 from mtformer.text.tags import tag_id, target
 from mtformer.text.tokenizer import TokenizerPair
 
@@ -22,46 +19,19 @@ TRAIN, DEV = "train", "dev"
 class DevSet:
     """Dev in one direction."""
 
-    corpus: Corpus[Store]
+    corpus: Corpus
     tgt_lang: str
     sources: list[str]
     references: list[str]
 
 
-def training_corpora(config: Config, tokenizers: TokenizerPair, advance: Advance) -> list[Corpus[Store]]:
-    """Each corpus in each of its directions; `advance` is told of each while it is tokenised.
+def training_corpora(config: Config, tokenizers: TokenizerPair, advance: Advance) -> list[Corpus]:
+    """Prepare each training corpus in each of its directions; `advance` is called while it is tokenized.
 
     Raises:
         DataError, ConfigError: when data or tokenizers are not as they should be.
     """
-    keep_text = needs_text(config)
-    return [
-        Corpus(
-            store=prepare(sources, config.data, tokenizers, is_training=True, keep_text=keep_text, advance=advance),
-            **use,
-        )
-        for sources, use in _training(config, tokenizers)
-    ]
-
-
-def training_streams(config: Config, tokenizers: TokenizerPair) -> list[Corpus[Stream]]:
-    """As `training_corpora`, for data.streaming; nothing is read yet."""
-    return [
-        Corpus(
-            store=Stream(use["name"], sources, config.data, tokenizers, keep_text=needs_text(config)),
-            **use,
-        )
-        for sources, use in _training(config, tokenizers)
-    ]
-
-
-def needs_text(config: Config) -> bool:
-    """Whether pairs are changed anew in each epoch, see `Changes`."""
-    return config.tokenizer.sampling_alpha > 0 or any(config.data.noise.model_dump().values())
-
-
-def _training(config: Config, tokenizers: TokenizerPair) -> Iterator[tuple[list[Source], dict[str, Any]]]:
-    """The sources of each training corpus in each of its directions, and how they are used."""
+    keep_text, corpora = needs_text(config), list[Corpus]()
     sections: dict[str, CorpusConfig] = dict(config.data.corpora)
     if config.data.train:
         sections = {TRAIN: CorpusConfig(sources=config.data.train), **sections}
@@ -69,8 +39,17 @@ def _training(config: Config, tokenizers: TokenizerPair) -> Iterator[tuple[list[
         own = [tag_id(section.tag, tokenizers.src)] if section.tag is not None else []
         for one in _in_each_direction(name, section.sources, config.data):
             asked = target(config.data, tokenizers, one.tgt_lang)
-            use = {"name": one.name, "weights": tuple(section.weights), "is_swapped": one.is_swapped}
-            yield one.sources, {**use, "tags": (*asked.tags, *own), "start": asked.start}
+            store = prepare(
+                one.sources, config.data, tokenizers, is_training=True, keep_text=keep_text, advance=advance
+            )
+            weights, tags = tuple(section.weights), (*asked.tags, *own)
+            corpora.append(Corpus(one.name, store, weights, one.is_swapped, tags, asked.start))
+    return corpora
+
+
+def needs_text(config: Config) -> bool:
+    """Return whether each epoch changes the pairs, see `Changes`."""
+    return config.tokenizer.sampling_alpha > 0 or any(config.data.noise.model_dump().values())
 
 
 def dev_sets(config: Config, tokenizers: TokenizerPair) -> list[DevSet]:
@@ -85,8 +64,8 @@ def dev_sets(config: Config, tokenizers: TokenizerPair) -> list[DevSet]:
     return sets
 
 
-def reports(corpora: Sequence[Corpus[Tokenised]]) -> Mapping[str, DataReport]:
-    """What was read for each (of a stream: until now), without those that are another one backwards."""
+def reports(corpora: Sequence[Corpus]) -> Mapping[str, DataReport]:
+    """Return the report of each corpus by name, without those that are another one reversed."""
     return {corpus.name: corpus.store.report for corpus in corpora if not corpus.is_swapped}
 
 

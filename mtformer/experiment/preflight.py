@@ -13,13 +13,11 @@ import torch
 
 from mtformer.config.loading import resolve_paths
 from mtformer.config.schema import Config
-from mtformer.data.mixture import Corpus, Tokenised
-from mtformer.data.store import Store
 from mtformer.decoding.engine import plan_batches
 from mtformer.decoding.translator import Translator
+from mtformer.device import peak_bytes, pick_device, pick_precision, set_up_memory
 from mtformer.errors import ConfigError, DeviceError
 from mtformer.experiment.prepare import Prepared, prepare_experiment
-from mtformer.model.hardware import peak_bytes, pick_device, pick_precision, set_up_memory
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.rundir import RunDir
 from mtformer.training.step import TrainingStep
@@ -163,22 +161,14 @@ def _disk(config: Config, step: TrainingStep, run: RunDir) -> tuple[int, int]:
 def _data_rows(config: Config, prepared: Prepared) -> list[tuple[str, str]]:
     sizes = sorted({prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size})
     steps = prepared.batches.sizes().num_batches / config.training.accumulation_steps
-    epoch = "buffer" if config.data.streaming else "epoch"
     return [
         ("vocabulary", " and ".join(f"{size:,}" for size in sizes) + (" (joint)" if prepared.tokenizers.joint else "")),
-        *((f"training pairs, {corpus.name}", _size(corpus)) for corpus in prepared.corpora),
+        *((f"training pairs, {corpus.name}", f"{len(corpus.store):,}") for corpus in prepared.corpora),
         ("dev pairs", f"{sum(len(one.sources) for one in prepared.dev):,}"),
         ("test sets", ", ".join(config.data.test) or "none"),
-        (f"steps per {epoch}", f"{steps:,.1f}"),
-        ("steps in all", f"{config.training.max_steps:,} ({config.training.max_steps / steps:,.1f} {epoch}s)"),
+        ("steps per epoch", f"{steps:,.1f}"),
+        ("steps in all", f"{config.training.max_steps:,} ({config.training.max_steps / steps:,.1f} epochs)"),
     ]
-
-
-def _size(corpus: Corpus[Tokenised]) -> str:
-    if isinstance(corpus.store, Store):
-        return f"{len(corpus.store):,}"
-    report = corpus.store.report
-    return f"streamed; {report.kept:,} of the first {report.read:,} kept"
 
 
 @contextlib.contextmanager

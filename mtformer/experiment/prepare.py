@@ -10,14 +10,13 @@ from typing import Any
 from mtformer.config.schema import Config
 from mtformer.data.batches import Batch, TrainingBatches, ordered_batches
 from mtformer.data.changes import Changes
-from mtformer.data.mixture import WINDOW_PAIRS, Corpus, Mixture, Tokenised
+from mtformer.data.mixture import WINDOW_PAIRS, Corpus, Mixture
 from mtformer.data.preparing import Advance, log_progress
 from mtformer.data.report import DataReport
-from mtformer.data.sources import file_states, read_pairs, require_sources, require_unchanged, stream_pairs
-from mtformer.data.streaming import StreamMixture
+from mtformer.data.sources import file_states, read_pairs, require_sources, require_unchanged
 from mtformer.errors import ConfigError, told_writing
 from mtformer.evaluation.evaluate import source_set
-from mtformer.experiment.corpora import DevSet, dev_sets, needs_text, reports, training_corpora, training_streams
+from mtformer.experiment.corpora import DevSet, dev_sets, needs_text, reports, training_corpora
 from mtformer.experiment.initial import initial_tokenizers
 from mtformer.rundir import atomic_folder
 from mtformer.text.tags import require_tags, source_tags, target_tags
@@ -34,10 +33,9 @@ class Prepared:
     """All that training needs of text and data."""
 
     tokenizers: TokenizerPair
-    corpora: Sequence[Corpus[Tokenised]]
+    corpora: Sequence[Corpus]
     dev: list[DevSet]
     batches: TrainingBatches
-    is_streamed: bool
 
     def dev_batches(self, config: Config) -> Iterator[Batch]:
         """Each dev set once, by length."""
@@ -45,7 +43,7 @@ class Prepared:
             yield from ordered_batches(one.corpus, config.training.batch_tokens, config.model.max_positions - 1)
 
     def report(self) -> dict[str, Any]:
-        """What was read for training (of streams: until now) and left out; by corpus too where there are several."""
+        """Return what was read for training and left out; by corpus too where there are several."""
         by_name = reports(self.corpora)
         total = sum(by_name.values(), DataReport()).to_dict()
         return total if len(by_name) == 1 else {**total, "corpora": {n: one.to_dict() for n, one in by_name.items()}}
@@ -67,30 +65,20 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
     tokenizers = TokenizerPair.load(tokenizer_folder) if exists else make_tokenizers(config, tokenizer_folder)
     if tokenizers.joint != config.tokenizer.joint:
         raise ConfigError(f"tokenizer.joint is {config.tokenizer.joint}, but {tokenizer_folder} holds the other kind")
-    corpora, mixture = _mixture(config, tokenizers, advance)
+    corpora = training_corpora(config, tokenizers, advance)
     dev = dev_sets(config, tokenizers)
     for name, report in {**reports(corpora), **reports([one.corpus for one in dev])}.items():
         for line in report.lines():
             log.info("%s: %s", name, line)
-    changes = None
+    changes, window_pairs = None, WINDOW_PAIRS
     if needs_text(config):
         changes = Changes(
             tokenizers, config.tokenizer.sampling_alpha, config.data.noise, config.data.filters.max_tokens
         )
+        window_pairs = CHANGED_WINDOW_PAIRS
+    mixture = Mixture(corpora, config.training.seed, config.data.temperature, window_pairs)
     batches = TrainingBatches(mixture, config.training.batch_tokens, changes)
-    return Prepared(tokenizers, corpora, dev, batches, config.data.streaming)
-
-
-def _mixture(
-    config: Config, tokenizers: TokenizerPair, advance: Advance
-) -> tuple[Sequence[Corpus[Tokenised]], Mixture | StreamMixture]:
-    data, seed = config.data, config.training.seed
-    if data.streaming:
-        streams = training_streams(config, tokenizers)
-        return streams, StreamMixture(streams, seed, data.stream_buffer)
-    corpora = training_corpora(config, tokenizers, advance)
-    window_pairs = CHANGED_WINDOW_PAIRS if needs_text(config) else WINDOW_PAIRS
-    return corpora, Mixture(corpora, seed, data.temperature, window_pairs)
+    return Prepared(tokenizers, corpora, dev, batches)
 
 
 def make_tokenizers(config: Config, folder: Path) -> TokenizerPair:
@@ -131,23 +119,7 @@ def _make_one(config: Config, existing: str | None, sides: tuple[int, ...], path
 
 
 def _text(config: Config, sides: tuple[int, ...]) -> Iterator[str]:
-    if config.data.streaming:
-        yield from itertools.islice(_first_text(config, sides), config.tokenizer.train_sentences)
-        return
     states = file_states(config.data.sources)
     for pair in itertools.chain.from_iterable(read_pairs(source, config.data) for source in config.data.sources):
         yield from (pair[side] for side in sides)
     require_unchanged(config.data.sources, states)
-
-
-def _first_text(config: Config, sides: tuple[int, ...]) -> Iterator[str]:
-    """A pair of each source in turn, so that each language has its part in the first lines."""
-    log.info(
-        "data.streaming: the tokenizer sees the first %s lines of all sources together, and not a sample of all lines",
-        f"{config.tokenizer.train_sentences:,}",
-    )
-    streams = [stream_pairs(source, config.data) for source in config.data.sources]
-    for pairs in itertools.zip_longest(*streams):
-        for pair in pairs:
-            if pair is not None:
-                yield from (pair[side] for side in sides)

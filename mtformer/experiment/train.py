@@ -14,6 +14,7 @@ from mtformer.data.batches import Batch
 from mtformer.data.mixture import Place
 from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import default_weights, find_weights
+from mtformer.device import be_deterministic, pick_device, pick_precision, set_up_memory
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.evaluation.scores import for_language, score
 from mtformer.experiment.corpora import DevSet
@@ -23,11 +24,10 @@ from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.experiment.resuming import compare_surroundings, surroundings
 from mtformer.experiment.starting import Resume, prepared_run
 from mtformer.experiment.state import held, recorded
-from mtformer.model.hardware import be_deterministic, pick_device, pick_precision, set_up_memory
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.rundir import WEIGHTS, RunDir, read_meta, verify, write_text
 from mtformer.training.checkpoint import newest_good, save_averaged
-from mtformer.training.loop import InterruptedRunError, Position, Trainer
+from mtformer.training.loop import Position, Trainer
 from mtformer.training.metrics import Progress
 from mtformer.training.ranks import ALONE, Ranks, join_ranks, own_device
 from mtformer.training.step import TrainingStep
@@ -109,19 +109,8 @@ def _prepare(
 def _run(trainer: Trainer, prepared: Prepared, goes_on: bool) -> tuple[Position, bool]:
     """Trains; the position at the end, and whether there was nothing to do."""
     first_step = trainer.position.step
-    try:
-        position = trainer.train()
-    except InterruptedRunError:
-        _write_report_of_stream(trainer, prepared)
-        raise
-    _write_report_of_stream(trainer, prepared)
+    position = trainer.train()
     return position, goes_on and position.step == first_step
-
-
-def _write_report_of_stream(trainer: Trainer, prepared: Prepared) -> None:
-    """What was read while it was trained on is known in the end only."""
-    if trainer.ranks.is_main and prepared.is_streamed:
-        _write_report(trainer.run, prepared)
 
 
 def _write_report(run: RunDir, prepared: Prepared) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from mtformer.config.schema import Config
 from mtformer.data.batches import Batch
 from mtformer.data.mixture import START, Place
-from mtformer.errors import MtformerError
+from mtformer.errors import InterruptedRunError, MtformerError
 from mtformer.rundir import LOWER_IS_BETTER, WEIGHTS, RunDir, read_meta, sync
 from mtformer.training.checkpoint import last_good, load_trainer_state, prune, save_checkpoint
 from mtformer.training.history import append_record, cut_after, warn_if_changed
@@ -27,15 +27,6 @@ from mtformer.training.validation import DecodeDev, dev_loss
 from mtformer.weights import not_finite
 
 log = logging.getLogger("mtformer")
-
-
-class InterruptedRunError(Exception):
-    """The run was asked to stop; a checkpoint of `step` is saved."""
-
-    def __init__(self, step: int, signal_number: int) -> None:
-        super().__init__(f"stopped at step {step}")
-        self.step = step
-        self.signal_number = signal_number
 
 
 class _AbandonedError(Exception):
@@ -114,7 +105,7 @@ class Trainer:
             return
         state, meta = load_trainer_state(checkpoint), read_meta(checkpoint)
         self.step.load_weights(checkpoint / WEIGHTS)
-        if state.get("unsmoothed"):
+        if state["unsmoothed"]:
             self.step.load_unsmoothed(state["unsmoothed"])
         # The moments are the checkpoint's; betas, eps and weight decay are the config's, which may have been changed.
         pairs = zip(self.step.optimizer.state_dict()["param_groups"], state["optimizer"]["param_groups"], strict=True)
@@ -137,7 +128,7 @@ class Trainer:
             self.window = Window.from_state(windows[self.ranks.rank])
         if self.metrics is not None:
             for path in (self.run.metrics, self.run.samples):
-                if path.name in meta.get("logs", {}):
+                if path.name in meta["logs"]:
                     warn_if_changed(path, meta["logs"][path.name], self.position.step)
             self._cut_after(self.position.step, with_dev=not meta["is_temporary"])
             prune(self.run, self.config)  # whoever was killed may not have come to it

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from mtformer.config.schema import TrainingConfig
 from mtformer.data.batches import Batch
+from mtformer.device import DTYPES, disable_cudnn_attention
 from mtformer.errors import DeviceError
-from mtformer.model.hardware import DTYPES, disable_cudnn_attention
 from mtformer.model.transformer import Transformer
 from mtformer.training.ema import Ema
 from mtformer.training.objective import Objective

@@ -33,18 +33,18 @@ from mtformer.config.loading import dump_config
 from mtformer.config.schema import Config, DecodingConfig
 from mtformer.decoding import engine as engines
 from mtformer.decoding.beam import beam_search
-from mtformer.decoding.limits import Limits
-from mtformer.decoding.stepwise import greedy
+from mtformer.decoding.inference import InferenceModel
+from mtformer.decoding.rules import Limits
+from mtformer.decoding.sampling import greedy
 from mtformer.decoding.translator import Translator
+from mtformer.device import set_up_memory
 from mtformer.export.ctranslate2 import export_ctranslate2
 from mtformer.export.huggingface import export_huggingface
-from mtformer.model.hardware import set_up_memory
-from mtformer.model.packed import for_decoding
 from mtformer.rundir import RunDir, write_checksums
 
 BEAMS = {"greedy": 1, "beam 5": 5}
 SYSTEMS = (
-    *("mtformer-fp32", "mtformer-bf16", "mtformer-int8"),
+    *("mtformer-fp32", "mtformer-bf16"),
     *("huggingface-fp32", "huggingface-bf16"),
     *("ctranslate2-fp32", "ctranslate2-int8"),
 )
@@ -64,7 +64,7 @@ def mtformer_system(
 ) -> Decode:
     """mtformer's search on its own model."""
     set_up_memory()
-    model = for_decoding(peers.transformer(size, dropout=0.0), torch.device(device), precision)
+    model = InferenceModel.prepare(peers.transformer(size, dropout=0.0), torch.device(device), precision)
     # The ratios are out of the way, so that max_tokens alone decides; it does not count eos.
     limits = Limits(max_length_ratio=1000, min_length_ratio=1000, max_tokens=num_tokens - 1)
 

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 import mtformer
 from mtformer.config.schema import ModelConfig
-from mtformer.model.hardware import pick_precision
+from mtformer.device import pick_precision
 from mtformer.model.transformer import Transformer
 
 if TYPE_CHECKING:

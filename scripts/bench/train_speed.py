@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from mtformer.config.schema import TrainingConfig
 from mtformer.data.batches import Batch, make_batch, plan_window
-from mtformer.model.hardware import set_up_memory
+from mtformer.device import set_up_memory
 from mtformer.training.step import TrainingStep
 
 JOEYNMT = ("joeynmt-fp32", "joeynmt-fp32+allocator")

@@ -13,8 +13,10 @@ import pytest
 import zstandard
 
 from mtformer.config.data import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
+from mtformer.data.preparing import prepare
 from mtformer.data.sources import read_pairs, require_files, require_sources, source_fingerprint
 from mtformer.errors import DataError
+from mtformer.text.tokenizer import TokenizerPair
 
 DATA = DataConfig(src_lang="en", tgt_lang="de")
 PAIRS = [("a tree", "ein Baum"), ("", ""), ("  two words ", "zwei Wörter"), ("😀", "漢字")]
@@ -148,6 +150,8 @@ def test_hugging_face_folder(
 ) -> None:
     write_dataset(tmp_path / "set", [form(*pair) for pair in PAIRS] * 600, ending)
     source = HubDataset(dataset=str(tmp_path / "set"), **fields)
+    assert read(source.model_copy(update={"stream": True})) == PAIRS * 600
+    assert not list(tmp_path.glob("hub_cache/**/*.arrow"))
     assert read(source) == PAIRS * 600
     assert read(source.model_copy(update={"split": "train[1:3]"})) == PAIRS[1:3]
 
@@ -260,12 +264,33 @@ def test_fingerprints_of_columns_fields_and_data_sets(tmp_path: Path) -> None:
         JsonlFile(jsonl=str(tmp_path / "x"), src_field="de"),
         HubDataset(dataset=str(tmp_path / "set")),
         HubDataset(dataset=str(tmp_path / "set"), split="train[:2]"),
+        HubDataset(dataset=str(tmp_path / "set"), stream=True),
     ]
     prints = [source_fingerprint(source, DATA) for source in sources]
     assert len(set(prints)) == len(sources)
     assert prints == [source_fingerprint(source, DATA) for source in sources]
     write_dataset(tmp_path / "set", [{"en": "a", "de": "c"}] * 5, "jsonl")
     assert source_fingerprint(sources[4], DATA) != prints[4]
+    assert source_fingerprint(sources[6], DATA) != prints[6]
+
+
+def test_a_slice_cannot_be_streamed() -> None:
+    with pytest.raises(ValueError, match=r"'train\[:2\]' is a slice, which cannot be read as a stream"):
+        HubDataset(dataset="set", split="train[:2]", stream=True)
+
+
+@pytest.mark.usefixtures("_own_hub_cache")
+def test_preparing_a_stream_writes_only_the_store(tmp_path: Path, tokenizers: TokenizerPair) -> None:
+    write_dataset(tmp_path / "set", [{"en": f"one {n}", "de": f"two {n}"} for n in range(1500)], "parquet")
+    stores = []
+    for stream in (True, False):
+        source = HubDataset(dataset=str(tmp_path / "set"), stream=stream)
+        data = DataConfig(src_lang="en", tgt_lang="de", cache_dir=str(tmp_path / "cache"), num_workers=1)
+        stores.append(prepare([source], data, tokenizers, is_training=True))
+        assert bool(list(tmp_path.glob("hub_cache/**/*.arrow"))) != stream
+    streamed, loaded = (store.read_all() for store in stores)
+    assert streamed.text() == loaded.text()
+    assert streamed.src.ids_N.tolist() == loaded.src.ids_N.tolist()
 
 
 def test_real_files_have_the_lines_they_should(shared_data: Path) -> None:

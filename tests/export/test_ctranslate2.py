@@ -24,6 +24,7 @@ from mtformer.config.schema import DecodingConfig, ModelConfig
 from mtformer.decoding.ctranslate2_engine import CTranslate2Engine
 from mtformer.decoding.ctranslate2_model import to_spec
 from mtformer.decoding.engine import Engine, Request
+from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
@@ -69,10 +70,10 @@ def load_exported(path: Path, device: str = "cpu", precision: str | None = None)
     return Translator.load(path, device=device, precision=precision, backend="ctranslate2")
 
 
-def search(engine: Engine, request: Request, settings: DecodingConfig) -> list[int]:
-    """Return the tokens of the best hypothesis."""
+def search(engine: Engine, request: Request, settings: DecodingConfig) -> Hypothesis:
+    """Return the best hypothesis."""
     [[n_best]] = engine.search([[request]], settings, None)
-    return n_best[0].tokens
+    return n_best[0]
 
 
 def leaning(model: Transformer, token: int, by: float) -> Transformer:
@@ -136,9 +137,11 @@ def test_texts_may_fill_all_positions(sharp: Make, tmp_path: Path) -> None:
     assert other.engine.score(sources, targets)[0] == pytest.approx(own.engine.score(sources, targets)[0], abs=1e-4)
     settings = DecodingConfig(beam_size=1, max_length=20)
     whole, cut = Request(sources[0]), Request([*tokens[:1023], EOS])
-    expected = search(own.engine, whole, settings)
-    assert search(other.engine, whole, settings) == expected
-    assert search(own.engine, cut, settings) != expected, "a cut source would not show"
+    expected, shorter = (search(own.engine, request, settings) for request in (whole, cut))
+    found = search(other.engine, whole, settings)
+    assert found.tokens == expected.tokens
+    assert found.log_probability == pytest.approx(expected.log_probability, abs=1e-4)
+    assert abs(shorter.log_probability - expected.log_probability) > 1e-3, "a truncated source would not be noticed"
     (ours,), (theirs,) = [one.engine.attention(sources, targets) for one in (own, other)]
     assert torch.allclose(theirs, ours, atol=1e-5)
 

@@ -212,7 +212,9 @@ def test_precision(run: Run, config: Path, capsys: pytest.CaptureFixture[str], m
 def test_parity_ctranslate2(
     run: Run, config: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = CliRunner().invoke(app, ["train", str(config), "--run-dir", str(tmp_path / "run")])
+    # A seed whose model is not about to repeat one token: there the next best one is a tie up to rounding.
+    train = ["train", str(config), "--run-dir", str(tmp_path / "run"), "training.seed=3"]
+    result = CliRunner().invoke(app, train)
     assert result.exit_code == 0, result.stderr
     run("parity_ctranslate2", tmp_path / "run", corpus / "test.en", "--beam-size", 2)
     assert "equal lines: 10 of 10" in capsys.readouterr().out

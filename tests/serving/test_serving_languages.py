@@ -3,11 +3,11 @@
 import pytest
 
 from mtformer.config.data import DataConfig
-from mtformer.serving.languages import Languages, detect, name
+from mtformer.serving.languages import Languages, detect, language_name
 
 
 def languages(**data: object) -> Languages:
-    return Languages.of(DataConfig.model_validate({"src_lang": "en", "tgt_lang": "de", **data}))
+    return Languages.from_config(DataConfig.model_validate({"src_lang": "en", "tgt_lang": "de", **data}))
 
 
 def test_a_run_has_the_directions_of_its_data() -> None:
@@ -15,7 +15,7 @@ def test_a_run_has_the_directions_of_its_data() -> None:
     found = languages(train=corpus, language_tags="source")
     assert found.directions == [("en", "de"), ("fr", "es")]
     assert (found.sources, found.targets("en"), found.sources_of("es")) == (["en", "fr"], ["de"], ["fr"])
-    assert [one["code"] for one in found.described()] == ["en", "fr", "de", "es"]
+    assert [one["code"] for one in found.describe()] == ["en", "fr", "de", "es"]
 
 
 def test_a_bundle_has_those_of_its_target_languages() -> None:
@@ -30,10 +30,19 @@ def test_a_bundle_has_those_of_its_target_languages() -> None:
     [("de", "German"), ("pt-BR", "Portuguese (BR)"), ("zh_Hant", "Chinese (Hant)"), ("qya", "qya")],
 )
 def test_names(code: str, expected: str) -> None:
-    assert name(code) == expected
+    assert language_name(code) == expected
 
 
-def test_of_equal_candidates_the_first_is_given_without_confidence() -> None:
-    assert detect("12 !", ["ja", "de"]) == ("ja", 0.0)
-    assert detect("der", ["ja", "de"]) == ("de", 100.0)
-    assert detect("the the the der", ["de", "en"]) == ("en", 75.0)
+@pytest.mark.parametrize(
+    ("text", "candidates", "expected"),
+    [
+        ("12 !", ["ja", "de"], ("ja", 0.0)),
+        ("der", ["ja", "de"], ("de", 100.0)),
+        ("the the the der", ["de", "en"], ("en", 75.0)),
+    ],
+)
+def test_the_language_with_more_function_words_is_detected(
+    text: str, candidates: list[str], expected: tuple[str, float]
+) -> None:
+    found = detect(text, candidates)
+    assert (found["language"], found["confidence"]) == expected

@@ -9,9 +9,9 @@ from torch import Tensor
 from toy_run import Quiet, assert_same_run, finished, resumed, state, trainer
 from toy_training import toy_batch, toy_config, toy_step
 
+from mtformer.errors import InterruptedRunError
 from mtformer.rundir import TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.training.ema import Ema
-from mtformer.training.loop import InterruptedRunError
 from mtformer.training.step import TrainingStep
 from mtformer.weights import read_weights
 

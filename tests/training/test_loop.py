@@ -12,12 +12,12 @@ from toy_training import toy_config, toy_step
 
 from mtformer.data.batches import Batch
 from mtformer.decoding.weights import find_weights
-from mtformer.errors import CheckpointError, MtformerError
+from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
 from mtformer.rundir import WEIGHTS, RunDir, read_meta
 from mtformer.text.tokenizer import BOS
 from mtformer.training import loop
 from mtformer.training.history import read_records
-from mtformer.training.loop import InterruptedRunError, Trainer
+from mtformer.training.loop import Trainer
 from mtformer.training.step import StepResult, TrainingStep
 from mtformer.weights import average_weights, read_weights
 

@@ -15,12 +15,12 @@ from toy_run import Killed, Quiet, assert_same_run, finished, given, names, resu
 from toy_training import toy_batch, toy_config
 
 from mtformer.data.batches import Batch
-from mtformer.errors import CheckpointError, MtformerError
+from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
 from mtformer.rundir import META, TRAINER_STATE, WEIGHTS, RunDir, read_meta
 from mtformer.training import loop
 from mtformer.training.checkpoint import newest_good, save_checkpoint
 from mtformer.training.history import read_records
-from mtformer.training.loop import InterruptedRunError, Trainer
+from mtformer.training.loop import Trainer
 from mtformer.training.validation import Decoded
 
 # ---- stopped and killed ---------------------------------------------------------------------------------------------
