@@ -1,19 +1,15 @@
-"""Whether CTranslate2 translates as mtformer does: a run is exported, both translate a file, lines are compared.
+"""Compare the translations of CTranslate2 and mtformer: both translate a file with the same run.
 
     python scripts/parity_ctranslate2.py RUN SRC
 
-Float32, on the CPU, beam 5 and length penalty 1 unless told otherwise. Exit code 1 when a line differs.
+Float32, on the CPU, by default beam 5 and length penalty 1. Exit code 1 if a line differs.
 """
 
 import argparse
 import sys
-import tempfile
 from pathlib import Path
 
-from mtformer.decoding.ctranslate2_engine import load_exported
 from mtformer.decoding.translator import Translator
-from mtformer.export.ctranslate2 import export_ctranslate2
-from mtformer.rundir import RunDir
 
 
 def main() -> int:
@@ -26,11 +22,10 @@ def main() -> int:
     options = parser.parse_args()
     settings = {"beam_size": options.beam_size, "length_penalty": options.length_penalty}
     lines = options.source.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    own = Translator.load(options.run, options.checkpoint, "cpu").translate(lines, **settings)
-    with tempfile.TemporaryDirectory() as folder:
-        exported = Path(folder) / "exported"
-        export_ctranslate2(RunDir.open(options.run), exported, options.checkpoint, None)
-        other = load_exported(exported, "cpu", "fp32").translate(lines, **settings)
+    own, other = (
+        Translator.load(options.run, options.checkpoint, "cpu", "fp32", backend).translate(lines, **settings)
+        for backend in ("mtformer", "ctranslate2")
+    )
     differing = [number for number, pair in enumerate(zip(own, other, strict=True)) if pair[0].tokens != pair[1].tokens]
     for number in differing[:10]:
         print(f"line {number + 1}")

@@ -35,7 +35,6 @@ COMMANDS = {
     "sweep": ("sweep:sweep", "Train many runs: a base config, and values of its keys multiplied out."),
     "runs": ("runs_command:runs", "List the runs in a folder: state, step, best dev score, speed, config differences."),
     "report": ("report_command:report", "Write one HTML file about a run, or several."),
-    "attention": ("attention_command:attention", "Show where a model looks: as words, heat maps, or numbers."),
     "reproduce": ("reproduce:reproduce", "Train the first steps of a run again, and compare losses to the last digit."),
     "export": ("export_command:export", "Write a run in a form that can be given away."),
     "import": ("import_command:import_model", "Make a Marian model from Hugging Face a bundle."),

@@ -16,8 +16,10 @@ from mtformer.cli.eval_command import CHECKPOINT_HELP, ENSEMBLE_HELP, TO_HELP, B
 
 if TYPE_CHECKING:
     from mtformer.cli.line_files import ParallelLines, ResumableOutput
+    from mtformer.decoding.attention_maps import AttentionMaps
     from mtformer.decoding.translation import Attention, Translation
     from mtformer.decoding.translator import Translator
+    from mtformer.report.attention import AttentionFile
 
 log = logging.getLogger("mtformer")
 
@@ -53,7 +55,31 @@ def translate(
     as_json: Annotated[
         bool, typer.Option("--json", help="An object a line: text, score, flags, and what else was asked for.")
     ] = False,
-    attention: Annotated[bool, typer.Option("--attention", help="With --json: attention, piece by piece.")] = False,
+    json_attention: Annotated[
+        bool, typer.Option("--json-attention", help="With --json: cross-attention, piece by piece.")
+    ] = False,
+    attention: Annotated[
+        Path | None,
+        typer.Option(
+            "--attention",
+            metavar="FILE.{json,png,html}",
+            help="File of the attention of every layer and head: numbers, heat maps of one line, or a page.",
+            show_default=False,
+        ),
+    ] = None,
+    attention_layer: Annotated[
+        int | None, typer.Option(help="Decoder layer of a .png, from 1; default: the last.", show_default=False)
+    ] = None,
+    attention_head: Annotated[
+        int | None, typer.Option(help="Head of a .png, from 1; default: all.", show_default=False)
+    ] = None,
+    targets: Annotated[
+        Path | None,
+        typer.Option(
+            help="File: translations whose attention is written instead of that of the model's own, one a line.",
+            show_default=False,
+        ),
+    ] = None,
     alignment: Annotated[
         bool, typer.Option("--alignment", help="Source word - target word, as in 0-0 1-2, after ' ||| '.")
     ] = False,
@@ -74,8 +100,12 @@ def translate(
     from mtformer.data.compressed import create_bytes, require_package
     from mtformer.errors import ConfigError
 
-    if attention and not as_json:
-        raise ConfigError("--attention needs --json")
+    if json_attention and not as_json:
+        raise ConfigError("--json-attention needs --json")
+    if attention is None and (attention_layer or attention_head or targets):
+        raise ConfigError("--attention-layer, --attention-head and --targets need --attention FILE")
+    if attention is not None and continues:
+        raise ConfigError("--attention needs all lines; leave --continue out")
     if target is not None and target.is_dir():
         raise ConfigError(f"--output {target} is a folder; name a file")
     if continues and (target is None or _is_special(target)):
@@ -83,20 +113,29 @@ def translate(
     output = ResumableOutput(target) if target is not None and not _is_special(target) else None
     if target is not None:
         require_package(target)
-    beside = {name: path for name, path in (("prefixes", prefixes), ("required", required)) if path is not None}
-    arguments = {"forbidden": _phrases(forbidden), "attention": attention or alignment, "token_scores": as_json}
+    beside = {
+        name: path
+        for name, path in (("prefixes", prefixes), ("required", required), ("targets", targets))
+        if path is not None
+    }
+    arguments = {"forbidden": _phrases(forbidden), "attention": json_attention or alignment, "token_scores": as_json}
+    attention_file = None
+    if attention is not None:
+        from mtformer.report.attention import AttentionFile
+
+        attention_file = AttentionFile(attention, attention_layer, attention_head)
     # Missing files, and an output that another process is writing, are reported before a model is loaded.
     with parallel_lines([source, *beside.values()]) as lines, output.locked() if output else nullcontext():
         from mtformer.decoding.translator import Translator
 
         translator = Translator.load(run, checkpoint or None, device, precision, backend)
         translator = translator.into(to).with_decoding(**settings)
-        write = _writer(translator.decoding.n_best, as_json, attention, alignment)
-        work = _Work(translator, write, arguments, list(beside), lines)
+        write = _writer(translator.decoding.n_best, as_json, json_attention, alignment)
+        work = _Work(translator, write, arguments, list(beside), lines, attention_file)
         if source is None and target is None and not beside and sys.stdin.isatty():
             work.converse()
         elif output is not None:
-            layout = {"json": as_json, "attention": attention, "alignment": alignment, "files": list(beside)}
+            layout = {"json": as_json, "attention": json_attention, "alignment": alignment, "files": list(beside)}
             made_with = {**_made_by(translator), **layout, "forbidden": arguments["forbidden"]}
             work.run_to_file(output, made_with, continues)
         elif target is not None:
@@ -104,6 +143,7 @@ def translate(
                 work.run(out, out.flush)
         else:
             work.run(sys.stdout.buffer, sys.stdout.buffer.flush)
+        work.write_attention()
     if not as_json:
         work.tell_doubts()
 
@@ -136,7 +176,8 @@ class _Work:
     Args:
         write: (number of the line, translation) -> lines of output.
         arguments: of `Translator.translate`.
-        given: what the files beside the source are, in their order.
+        given: names of the files beside the source, in their order.
+        attention_file: where the attention weights are written.
     """
 
     def __init__(
@@ -146,9 +187,12 @@ class _Work:
         arguments: dict[str, Any],
         given: list[str],
         lines: "ParallelLines",
+        attention_file: "AttentionFile | None" = None,
     ) -> None:
         self.translator, self.write, self.arguments, self.given = translator, write, arguments, given
         self.lines = lines
+        self.attention_file = attention_file
+        self.maps: list[tuple[int, AttentionMaps]] = []
         self.num_lines = 0
         self.doubts = Counter[str]()
 
@@ -171,6 +215,7 @@ class _Work:
         for number, line in enumerate(sys.stdin):
             translation = self.translator.translate([line.rstrip("\n")], first_line=number, **self.arguments)[0]
             typer.echo(self.write(number, translation), nl=False)
+            self._add_attention(number, line, translation)
 
     def run(self, out: IO[bytes], save: Callable[[], object]) -> None:
         """Translates what is left of the input; `save` is called after each block."""
@@ -182,17 +227,35 @@ class _Work:
         ) as bar:
             for block in self.lines.blocks():
                 beside: dict[str, Any] = dict(zip(self.given, block[1:], strict=True))
+                targets = beside.pop("targets", None)
                 if "required" in beside:
                     beside["required"] = [[p for p in line.split("\t") if p.strip()] for line in beside["required"]]
                 translations = self.translator.translate(
                     block[0], first_line=first_line, progress=bar.update, **beside, **self.arguments
                 )
-                for number, translation in enumerate(translations, start=first_line):
+                for source, given, (number, translation) in zip(
+                    block[0], targets or translations, enumerate(translations, start=first_line), strict=True
+                ):
+                    self._add_attention(number, source, given)
                     out.write(self.write(number, translation).encode("utf-8"))
                     self.doubts.update({flag.split(":")[0] for flag in translation.flags})
                 first_line += len(translations)
                 self.num_lines += len(translations)
                 save()
+
+    def _add_attention(self, number: int, source: str, translation: "str | Translation") -> None:
+        """Compute the attention of a line that is not blank, if it was asked for."""
+        from mtformer.decoding.attention_maps import attention_maps
+
+        if self.attention_file is not None and source.strip():
+            self.attention_file.check_num_lines(len(self.maps) + 1)
+            self.maps.append((number + 1, attention_maps(self.translator, source, translation)))
+
+    def write_attention(self) -> None:
+        """Write the file of attention weights, if it was asked for."""
+        if self.attention_file is not None:
+            self.attention_file.write(self.maps)
+            log.info("attention written to %s", self.attention_file.path)
 
     def tell_doubts(self) -> None:
         """What went wrong must not go by in silence where the output does not tell it."""

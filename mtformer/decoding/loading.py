@@ -70,8 +70,6 @@ def _is_export(run: RunDir) -> bool:
 def _load_own(runs: Sequence[RunDir], checkpoints: Sequence[str | None], device_name: str, precision: str) -> Loaded:
     device = pick_device(device_name)
     if device.type == "cpu":
-        if precision == "int8":
-            raise ConfigError("precision 'int8' is for --backend ctranslate2; use that, or bf16 or fp32")
         set_up_memory()
     precision = pick_precision(precision, device)
     configs = [load_config(run.config).config for run in runs]

@@ -428,7 +428,10 @@ def test_out_and_back_by_the_command_line(bundle: RunDir, tmp_path: Path) -> Non
             "sampling: CTranslate2 does not",
         ),
         (("serve", "RUN", "--backend", "ctranslate2", "--port", "0", "--mbr-samples", "4"), "mbr_samples: CTranslate2"),
-        (("translate", "RUN", "--backend", "mtformer", "--precision", "int8", "--device", "cpu"), "is for --backend"),
+        (
+            ("translate", "RUN", "--backend", "mtformer", "--precision", "int8", "--device", "cpu"),
+            "needs CTranslate2: use --backend ctranslate2",
+        ),
     ],
 )
 def test_mistakes_are_one_line(bundle: RunDir, arguments: tuple[str, ...], message: str) -> None:
