@@ -56,7 +56,7 @@ class Translation:
         log_probability: of the tokens and eos, in nats.
         token_log_probabilities: one a token, eos last; of a line that was split, with one eos a part.
         pieces: what each of these tokens wrote, eos as `</s>`.
-        flags: why to doubt it: see `mtformer.decoding.flags`, and phrases that were asked for and are missing.
+        flags: why to doubt it: see `mtformer.decoding.quality`, and phrases that were asked for and are missing.
         attention: when asked for.
         alternatives: with `n_best`, the others, best first.
     """
