@@ -1,4 +1,4 @@
-"""What decoding keeps from one step to the next: the encoder output, and the keys and values of all attention.
+"""State of decoding between two steps: the encoder output, and the keys and values of all attention layers.
 
 B sentences, R beams per sentence, N = B x R rows (row b*R + r), T maximum number of steps, t steps so far, G key and
 value heads, K width of a head, S source length, D model width.

@@ -49,7 +49,7 @@ def test_an_ordinary_translation_has_none() -> None:
         ([*[5, 6, 7] * 3, 5, 6], False),
         (list(range(8)) * 4, True),
         (list(range(8)) * 3 + [9], False),
-        (list(range(9)) * 5, False),  # longer than what is looked for
+        (list(range(9)) * 5, False),  # longer than the longest sequence detected
         ([7, 1, 7, 2, 7, 3, 7, 4, 7, 5, 7, 6, 7], False),
         ([], False),
     ],
