@@ -8,6 +8,7 @@ from typing import NoReturn
 from tqdm import tqdm
 
 from mtformer.data.preparing import log_progress
+from mtformer.experiment.runs import format_duration
 
 log = logging.getLogger("mtformer")
 
@@ -59,7 +60,9 @@ class TrainingProgress:
                 self.bar.set_postfix_str(_short(epoch, figures))
         elif figures is not None:
             remaining = (self.num_steps - step) * figures["seconds_per_step"]
-            log.info("step %d/%d, %s, %s left", step, self.num_steps, _short(epoch, figures), _duration(remaining))
+            log.info(
+                "step %d/%d, %s, %s left", step, self.num_steps, _short(epoch, figures), format_duration(remaining)
+            )
 
     def _end_preparing(self) -> None:
         if self.preparing is not None:
@@ -73,9 +76,3 @@ def _short(epoch: int, figures: dict[str, float]) -> str:
         f"lr {figures['learning_rate']:.2e}, grad {figures['grad_norm']:.2f}"
     )
     return text + (f", {figures['skipped_steps']:.0f} steps skipped" if figures["skipped_steps"] else "")
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}"
