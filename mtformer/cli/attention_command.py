@@ -121,7 +121,7 @@ def _words(pieces: list[str]) -> list[tuple[str, list[int]]]:
     """Each word with the places of its pieces; where the script has no spaces, each piece is one."""
     from mtformer.decoding.alignment import word_numbers
     from mtformer.decoding.long_lines import UNSPACED
-    from mtformer.decoding.phrases import SPACE
+    from mtformer.text.tokenizer import SPACE
 
     is_unspaced = UNSPACED.search("".join(pieces)) is not None
     words: dict[int, list[int]] = {}

@@ -225,7 +225,7 @@ class _Work:
 
     def tell_doubts(self) -> None:
         """What went wrong must not go by in silence where the output does not tell it."""
-        from mtformer.decoding.flags import FORBIDDEN, LENGTH_LIMIT, MISSING, REPETITION
+        from mtformer.decoding.quality import FORBIDDEN, LENGTH_LIMIT, MISSING, REPETITION
 
         told = [f"{self.doubts[flag]} {flag}" for flag in (MISSING, FORBIDDEN, LENGTH_LIMIT, REPETITION)]
         told = [one for one in told if not one.startswith("0 ")]

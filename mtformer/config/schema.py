@@ -237,7 +237,7 @@ class DecodingConfig(Section):
     """Put the source word with the most attention where the model wrote an unknown piece."""
     batch_tokens: Annotated[Positive, Key(has_effect=False)] = 8192
     """A batch of n sentences has n x beam_size x (longest source, in tokens) up to this."""
-    validation_beam_size: Positive = 1
+    validation_beam_size: Annotated[Positive, Key(is_option=False)] = 1
     """Beam size when dev is decoded in training."""
 
     def for_validation(self) -> "DecodingConfig":

@@ -16,10 +16,10 @@ def dump_config(config: Config) -> str:
     return write_yaml(config.model_dump())
 
 
-def value_lines(text: str) -> dict[str, int]:
-    """The line, from 1, in which each dotted path of a dumped config stands."""
-    lines: dict[str, int] = {}
-    read_yaml(text, str, lambda path, line: lines.update({dotted(path): line}))
+def key_lines(text: str) -> dict[int, KeyPath]:
+    """Return the path of the key in each line, from 1, of a dumped config."""
+    lines: dict[int, KeyPath] = {}
+    read_yaml(text, str, lambda path, line: lines.update({line: path} if isinstance(path[-1], str) else {}))
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Where a model looks while it reads a sentence and writes its translation: every layer and head of all its attention.
+"""Attention weights of every layer and head over a sentence and its translation.
 
 L layers, H heads, S source pieces, T target pieces (tags and eos counted).
 """
@@ -20,17 +20,17 @@ from mtformer.text.tokenizer import EOS
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """The weights of one pass over a source and its translation; float32 on the CPU, (layers, heads, query, key).
+    """Attention weights of one pass over a source and its translation; float32 on the CPU, (layers, heads, query, key).
 
     Args:
         source, translation: the text.
-        src_pieces: as the encoder sees them: the tag of the target language if the model wants one, the text, eos.
+        src_pieces: input of the encoder: the tag of the target language if the model needs one, the text, eos.
         tgt_pieces: eos last.
         encoder_LHSS: from source pieces to source pieces.
         decoder_LHTT: from the query that predicts target piece t to `decoder_keys`; 0 at those after it.
         cross_LHTS: from the query that predicts target piece t to source pieces.
         num_tags: how many of the source pieces are tags.
-        start: what the decoder starts with, as a piece.
+        start: first token of the decoder, as a piece.
     """
 
     source: str
@@ -45,7 +45,7 @@ class AttentionMaps:
 
     @property
     def decoder_keys(self) -> list[str]:
-        """The pieces that the decoder has read: its start, and all target pieces but eos."""
+        """Input pieces of the decoder: its start, and all target pieces but eos."""
         return [self.start, *self.tgt_pieces[:-1]]
 
     @property
@@ -55,24 +55,24 @@ class AttentionMaps:
 
     @property
     def alignment(self) -> list[tuple[int, int]]:
-        """(source word, target word) for each target word, as `mtformer translate --alignment` gives them."""
+        """(source word, target word) for each target word, as `mtformer translate --alignment` writes them."""
         weights_TS = self.cross_LHTS[self.alignment_layer].mean(dim=0)[:, self.num_tags :]
         return align(weights_TS, self.src_pieces[self.num_tags : -1], self.tgt_pieces[:-1])
 
 
 def attention_maps(translator: Translator, source: str, translation: str | None = None) -> AttentionMaps:
-    """All attention of one model, over a sentence and a translation of it.
+    """Return all attention weights of one model over a sentence and a translation of it.
 
-    The source is read in one pass, also where `Translator.translate` would split it into sentences.
+    The source is encoded in one pass, even if `Translator.translate` would split it into sentences.
 
     Args:
         translator: of one model; it may be in training.
         source: one line.
-        translation: one line; None: the one that the translator finds.
+        translation: one line; None: that of the translator.
 
     Raises:
-        ConfigError: of an ensemble, or of a model of another library.
-        DataError: when source or translation is longer than the model can take.
+        ConfigError: for an ensemble, or a model of another library.
+        DataError: if source or translation is longer than the model's positions.
     """
     if len(translator.models) != 1:
         raise ConfigError("attention maps are of one model of mtformer's own; give one run, and one checkpoint")
@@ -81,7 +81,7 @@ def attention_maps(translator: Translator, source: str, translation: str | None 
     if translation is None:
         found = translator.translate([source])[0]
         translation, tokens = found.text, found.tokens
-        pieces = [piece for piece in found.pieces if piece != END]  # of a line that was split each part has one
+        pieces = [piece for piece in found.pieces if piece != END]  # each part of a split line has one
     else:
         [translation] = check_lines([translation])
         tokens, pieces = tgt.encode([translation])[0], tgt.pieces(translation)
@@ -110,7 +110,7 @@ def _of_layers(weights: dict[nn.Module, Tensor], layers: nn.ModuleList, name: st
 
 @torch.inference_mode()
 def _weights(model: Transformer, src: list[int], tgt_in: list[int]) -> dict[nn.Module, Tensor]:
-    """(H, query, key) of each attention of the model, by its module."""
+    """Return the weights (H, query, key) of each attention module of the model."""
     was_training, device = model.training, model.output.device
     modules = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
     model.eval()

@@ -14,23 +14,13 @@ import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.beam import Chooser, Diverse, beam_search, likeliest
-from mtformer.decoding.ensemble import Ensemble
-from mtformer.decoding.inference import InferenceModel
-from mtformer.decoding.limits import Limits
-from mtformer.decoding.protocol import Decodable, Hypothesis
-from mtformer.decoding.required import Phrase, RequiredPhrases
-from mtformer.decoding.rules import (
-    ForbiddenPhrases,
-    NoRepeatedNgrams,
-    Prefixes,
-    RepetitionPenalty,
-    Rule,
-    Step,
-    Watch,
-)
+from mtformer.decoding.beam import Chooser, Diverse, beam_search, best_candidates
+from mtformer.decoding.constraints import ForbiddenPhrases, Phrase, Prefixes, RequiredPhrases
+from mtformer.decoding.inference import Ensemble, InferenceModel
+from mtformer.decoding.rules import Limits, NoRepeatedNgrams, RepetitionPenalty, Rule, Step, Watch
+from mtformer.decoding.sampling import Sampling, greedy, sample
 from mtformer.decoding.scorer import attention_of_targets, pad, score_targets
-from mtformer.decoding.stepwise import Sampling, greedy, sample
+from mtformer.decoding.search import Decodable, Hypothesis
 from mtformer.errors import DeviceError
 from mtformer.text.tags import Target
 
@@ -181,7 +171,7 @@ class OwnEngine:
                 top_p=settings.top_p,
             )
             return _marked(sample(self.model, *src, limits, sampling, alpha, rules, start, watch), most)
-        choose: Chooser = likeliest
+        choose: Chooser = best_candidates
         if settings.beam_groups > 1:
             choose = Diverse(settings.beam_groups, settings.diversity_penalty)
         if any(request.required for request in requests):

@@ -1,30 +1,32 @@
-"""A Transformer as search uses it: weights in the layout and precision of the device, and one decoding step at a time.
+"""Models as search uses them: one Transformer or an ensemble, one decoding step at a time.
 
-On a CPU the matrices are laid out once as the kernels want them, in fp32 or bf16. Embeddings, norms and the residual
-stream stay in float32, which costs little and keeps nearly all translations the same (LOG.md has figures).
+On a CPU the matrices are converted once to the layout of the kernels, in fp32 or bf16. Embeddings, norms and the
+residual stream stay in float32, which costs little and keeps nearly all translations the same (LOG.md has figures).
 
 B sentences, S source length, R beams, N = B x R rows (row b*R + r), D model width, V vocabulary.
 """
 
+import math
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Generic
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mtformer.decoding.protocol import ExactLogits
+from mtformer.decoding.search import CacheT, Decodable, ExactLogits
 from mtformer.device import DTYPES, disable_cudnn_attention
 from mtformer.model.cache import DecoderCache
 from mtformer.model.ops import Linear
 from mtformer.model.transformer import Transformer
 
 ROWS = 256
-"""Rows of a typical product, for which the layout is chosen."""
+"""Rows of a typical matrix product, for which the layout is chosen."""
 
 
 class PackedMatrix:
-    """x -> x W^T + b with a weight that is laid out once; the result has the dtype of the weight.
+    """x -> x W^T + b with a weight in the layout of the kernel; the result has the dtype of the weight.
 
     Args:
         weight: (out, in), float32.
@@ -65,7 +67,7 @@ class PackedLinear(nn.Module):
 
 
 class InferenceModel:
-    """A Transformer that search decodes with, one step at a time (see `protocol.Decodable`).
+    """A Transformer that search decodes with, one step at a time (see `search.Decodable`).
 
     Args:
         transformer: on its device; it may be in training.
@@ -78,7 +80,7 @@ class InferenceModel:
 
     @classmethod
     def prepare(cls, transformer: Transformer, device: torch.device, precision: str) -> "InferenceModel":
-        """Move a float32 model to a device and a precision; on a CPU it cannot be trained any more.
+        """Move a float32 model to a device and a precision; on a CPU it can no longer be trained.
 
         Args:
             transformer: in float32, on a CPU.
@@ -110,3 +112,42 @@ class InferenceModel:
     def _exact_logits(self, hidden_ND: Tensor, row: Tensor, token: Tensor) -> Tensor:
         logits = (hidden_ND[row] * F.embedding(token, self.transformer.output)).sum(dim=-1)
         return logits if self.transformer.output_bias is None else logits + self.transformer.output_bias[token]
+
+
+class EnsembleCache(Generic[CacheT]):
+    """One cache for each member."""
+
+    def __init__(self, caches: list[CacheT]) -> None:
+        self.caches = caches
+
+    def reorder(self, rows_N: Tensor) -> None:
+        """Let row i continue the history of row rows_N[i], in each member."""
+        for cache in self.caches:
+            cache.reorder(rows_N)
+
+    def keep(self, sentences_B: Tensor) -> None:
+        """Keep only these sentences in the batch, in each member."""
+        for cache in self.caches:
+            cache.keep(sentences_B)
+
+
+class Ensemble(Generic[CacheT]):
+    """Models of any sizes with one vocabulary; p(token) is the mean over the members."""
+
+    def __init__(self, models: Sequence[Decodable[CacheT]]) -> None:
+        self.models = models
+
+    def start(self, src_BS: Tensor, src_lengths_B: Tensor, num_beams: int, max_length: int) -> EnsembleCache[CacheT]:
+        """Return an empty cache of each member."""
+        return EnsembleCache([model.start(src_BS, src_lengths_B, num_beams, max_length) for model in self.models])
+
+    def step(self, token_N: Tensor, cache: EnsembleCache[CacheT]) -> tuple[Tensor, None]:
+        """Return the log-probabilities (N, V) of the token after token_N, in float32."""
+        logits = [model.step(token_N, one)[0] for model, one in zip(self.models, cache.caches, strict=True)]
+        return mean_log_probs(logits), None
+
+
+def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
+    """Return the log of the members' mean probabilities, (..., V) in float32; of one member its log-probabilities."""
+    log_probs = torch.stack([torch.log_softmax(one, dim=-1, dtype=torch.float32) for one in logits])
+    return log_probs.logsumexp(dim=0) - math.log(len(logits))

@@ -19,10 +19,9 @@ from mtformer.config.loading import load_config
 from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.alignment import best_source_words
 from mtformer.decoding.batching import plan_batches
+from mtformer.decoding.constraints import automaton, over_vocabulary
 from mtformer.decoding.engine import Engine, OwnEngine, search_batches
-from mtformer.decoding.flags import FORBIDDEN, MISSING, flags
 from mtformer.decoding.inference import InferenceModel
-from mtformer.decoding.mbr import expected_utilities
 from mtformer.decoding.parts import (
     Part,
     as_written,
@@ -34,9 +33,8 @@ from mtformer.decoding.parts import (
     one_line,
     watched,
 )
-from mtformer.decoding.phrases import SPACE, automaton, over_vocabulary, piece_bytes
-from mtformer.decoding.protocol import Hypothesis
-from mtformer.decoding.scorer import coverage
+from mtformer.decoding.quality import FORBIDDEN, MISSING, coverage, expected_utilities, flags
+from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.translation import Attention, Scored, Translation, join
 from mtformer.decoding.weights import find_weights
 from mtformer.device import pick_device, pick_precision, set_up_memory
@@ -44,7 +42,7 @@ from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerErr
 from mtformer.model.transformer import Transformer
 from mtformer.rundir import RunDir
 from mtformer.text.tags import target
-from mtformer.text.tokenizer import CONTROL_IDS, EOS, UNK, TokenizerPair
+from mtformer.text.tokenizer import CONTROL_IDS, EOS, SPACE, UNK, TokenizerPair, piece_bytes
 from mtformer.weights import load_weights
 
 END = "</s>"
@@ -252,7 +250,7 @@ class Translator:
         return self.tokenizers.tgt.vocabulary()
 
     def _automaton(self, phrases: Sequence[str]) -> Tensor | None:
-        """For `mtformer.decoding.rules.ForbiddenPhrases`."""
+        """For `mtformer.decoding.constraints.ForbiddenPhrases`."""
         if not phrases:
             return None
         pieces = [piece_bytes(piece, number in CONTROL_IDS) for number, piece in enumerate(self._vocabulary)]

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mtformer.decoding.long_lines import UNSPACED
-from mtformer.decoding.phrases import BYTE_PIECE, SPACE, piece_bytes
 from mtformer.decoding.translation import Attention, Translation
 from mtformer.serving.languages import Languages
 from mtformer.serving.requests import Limits
 from mtformer.templating import render
+from mtformer.text.tokenizer import BYTE_PIECE, SPACE, piece_bytes
 
 MAX_ALTERNATIVES = 4
 MIN_WEIGHT = 0.01

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from program import invoke
 
-from mtformer.cli.train_command import join_resume
+from mtformer.cli.train import join_resume
 from mtformer.errors import ConfigError
 from mtformer.experiment import verify
 from mtformer.experiment.verify import Compared, Difference

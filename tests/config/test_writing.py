@@ -9,10 +9,11 @@ import pytest
 
 from mtformer.config.data import CorpusConfig, WeightChange
 from mtformer.config.fields import SOURCES, fields, section_keys
-from mtformer.config.loading import config_diff, dump_config, json_schema, load_config, resolve_paths, value_lines
+from mtformer.config.loading import config_diff, dump_config, json_schema, load_config, resolve_paths
 from mtformer.config.schema import Config
 from mtformer.config.section import Section
-from mtformer.config.yaml_text import read_yaml
+from mtformer.config.writing import key_lines
+from mtformer.config.yaml_text import dotted, read_yaml
 
 Write = Callable[[str, str], str]
 
@@ -47,7 +48,7 @@ def test_a_dumped_config_is_read_back(write: Write) -> None:
 def test_each_value_of_a_dumped_config_has_a_line_of_its_own(write: Write) -> None:
     loaded = load_config(write("a.yaml", FULL))
     text = dump_config(loaded.config)
-    lines = value_lines(text)
+    lines = {dotted(path): line for line, path in key_lines(text).items()}
     numbers = [lines[key] for key in loaded.origins]
     assert len(set(numbers)) == len(numbers)
     for key in loaded.origins:

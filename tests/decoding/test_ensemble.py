@@ -6,10 +6,10 @@ import torch
 from toy import ToyModel, assert_same, batch, random_ids, sentences, tiny_model
 
 from mtformer.decoding.beam import beam_search
-from mtformer.decoding.ensemble import Ensemble, mean_log_probs
-from mtformer.decoding.limits import Limits
+from mtformer.decoding.inference import Ensemble, mean_log_probs
+from mtformer.decoding.rules import Limits
+from mtformer.decoding.sampling import Sampling, greedy, sample
 from mtformer.decoding.scorer import score_targets
-from mtformer.decoding.stepwise import Sampling, greedy, sample
 from mtformer.text.tokenizer import EOS
 
 LIMITS = Limits(max_length_ratio=1.0)

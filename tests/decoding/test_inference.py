@@ -8,9 +8,9 @@ from toy import batch, random_ids, tiny_transformer
 
 from mtformer.decoding.beam import beam_search
 from mtformer.decoding.inference import InferenceModel, PackedLinear
-from mtformer.decoding.limits import Limits
-from mtformer.decoding.stepwise import greedy
-from mtformer.decoding.topk import top_candidates
+from mtformer.decoding.rules import Limits
+from mtformer.decoding.sampling import greedy
+from mtformer.decoding.search import top_candidates
 from mtformer.model.ops import Linear
 from mtformer.model.transformer import Transformer, greedy_decode
 from mtformer.text.tokenizer import BOS, EOS, PAD

@@ -10,10 +10,11 @@ from toy import batch, random_ids, tiny_model
 
 from mtformer.decoding import scorer
 from mtformer.decoding.beam import beam_search
-from mtformer.decoding.ensemble import Ensemble
-from mtformer.decoding.limits import Limits
-from mtformer.decoding.scorer import attention_of_targets, coverage, pad, score_targets
-from mtformer.decoding.stepwise import greedy
+from mtformer.decoding.inference import Ensemble
+from mtformer.decoding.quality import coverage
+from mtformer.decoding.rules import Limits
+from mtformer.decoding.sampling import greedy
+from mtformer.decoding.scorer import attention_of_targets, pad, score_targets
 from mtformer.model.transformer import DecoderLayer, Transformer
 from mtformer.text.tokenizer import BOS, EOS
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from mtformer.config.schema import ModelConfig
 from mtformer.decoding.inference import InferenceModel
-from mtformer.decoding.limits import Limits
-from mtformer.decoding.protocol import Hypothesis
+from mtformer.decoding.rules import Limits
+from mtformer.decoding.search import Hypothesis
 from mtformer.model.transformer import Transformer
 from mtformer.text.tokenizer import BOS, EOS, PAD
 

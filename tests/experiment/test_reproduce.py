@@ -29,7 +29,7 @@ def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
     folder = tmp_path_factory.mktemp("temporary")
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield
-    assert list(folder.iterdir()) == []
+    assert list(folder.glob("mtformer-*")) == []
 
 
 @pytest.fixture(scope="module")

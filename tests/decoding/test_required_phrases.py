@@ -8,11 +8,18 @@ import torch
 from toy import ToyModel, assert_same, batch, random_ids, sentences, tiny_model, up_to
 
 from mtformer.decoding.beam import beam_search
-from mtformer.decoding.limits import Limits
-from mtformer.decoding.phrases import automaton, over_vocabulary
-from mtformer.decoding.protocol import Hypothesis
-from mtformer.decoding.required import Phrase, RequiredPhrases, missing, num_met
-from mtformer.decoding.rules import ForbiddenPhrases, NoRepeatedNgrams, Prefixes, Rule
+from mtformer.decoding.constraints import (
+    ForbiddenPhrases,
+    Phrase,
+    Prefixes,
+    RequiredPhrases,
+    automaton,
+    missing,
+    num_met,
+    over_vocabulary,
+)
+from mtformer.decoding.rules import Limits, NoRepeatedNgrams, Rule
+from mtformer.decoding.search import Hypothesis
 from mtformer.text.tokenizer import EOS, UNK
 
 TEN = [4, 5, 6, 5, 4, 6, 6, 4, 5, 5]

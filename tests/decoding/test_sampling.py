@@ -10,10 +10,9 @@ import pytest
 import torch
 from toy import ToyModel, assert_same, batch, sentences, up_to
 
-from mtformer.decoding.limits import Limits
-from mtformer.decoding.protocol import Hypothesis
-from mtformer.decoding.rules import NoRepeatedNgrams
-from mtformer.decoding.stepwise import Sampling, draw_tokens, greedy, sample
+from mtformer.decoding.rules import Limits, NoRepeatedNgrams
+from mtformer.decoding.sampling import Sampling, draw_tokens, greedy, sample
+from mtformer.decoding.search import Hypothesis
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK
 
 TEN = [4, 5, 6, 5, 4, 6, 6, 4, 5, 5]

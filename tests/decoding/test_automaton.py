@@ -10,9 +10,9 @@ import pytest
 import sentencepiece
 from toy import random_lines
 
-from mtformer.decoding.phrases import FOUND, automaton, over_vocabulary, piece_bytes
+from mtformer.decoding.constraints import FOUND, automaton, over_vocabulary
 from mtformer.rundir import RunDir
-from mtformer.text.tokenizer import BOS, CONTROL_IDS, EOS, PAD, UNK, Tokenizer, TokenizerPair
+from mtformer.text.tokenizer import BOS, CONTROL_IDS, EOS, PAD, UNK, Tokenizer, TokenizerPair, piece_bytes
 
 
 def first_end(next_Sx: npt.NDArray[np.int32], symbols: Sequence[int]) -> int | None:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mtformer.cli.options import OverridesArgument
+
 if TYPE_CHECKING:
     from mtformer.experiment.sweep import Sweep
 
@@ -15,10 +17,7 @@ FAILED = 1
 
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="SWEEP", help="YAML file of the sweep.", show_default=False)],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[SECTION.KEY=VALUE]...", help="Values that all runs get.", show_default=False),
-    ] = None,
+    overrides: OverridesArgument = None,
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -92,8 +91,8 @@ def _dry_run(planned: "Sweep", jobs: int | None) -> None:
     seconds = finishing_time([need.seconds for need in needs], jobs)
     disk, free = sum(need.disk_bytes for need in needs), min(need.free_bytes for need in needs)
     typer.echo(
-        f"{len(needs)} runs, {jobs} at a time: about {format_duration(seconds)}; up to {disk / 1e9:.2f} GB for checkpoints, "
-        f"{free / 1e9:.2f} GB free"
+        f"{len(needs)} runs, {jobs} at a time: about {format_duration(seconds)}; "
+        f"up to {disk / 1e9:.2f} GB for checkpoints, {free / 1e9:.2f} GB free"
     )
 
 

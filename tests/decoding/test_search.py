@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mtformer.decoding.topk import top_candidates
+from mtformer.decoding.search import top_candidates
 
 
 @pytest.mark.parametrize("vocab", [6, 64, 127, 640, 1000])

@@ -1,6 +1,7 @@
-"""One token a row at each step: the most probable one (greedy), or one drawn at random.
+"""Greedy search and sampling: one token for each row at each step, the most probable one or a random one.
 
-B sentences, C translations of each, M rows still in the batch, S source length, T target length, V vocabulary.
+B sentences, C translations of each, N = B x C rows, M rows still in the batch, S source length, T target length,
+V vocabulary, X tokens that may be drawn.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,23 +11,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mtformer.decoding.beam import correction, log_probs, may_leave
-from mtformer.decoding.limits import Limits
-from mtformer.decoding.protocol import CacheT, Decodable, Hypothesis, to_hypotheses
-from mtformer.decoding.rules import LengthBounds, Rule, Step, Watch, apply
-from mtformer.decoding.topk import top_candidates
+from mtformer.decoding.rules import LengthBounds, Limits, Rule, Step, Watch, apply
+from mtformer.decoding.search import (
+    CacheT,
+    Decodable,
+    Hypothesis,
+    correction,
+    log_probs,
+    sentences_to_keep,
+    to_hypotheses,
+    top_candidates,
+)
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
 Choose = Callable[[Step, Tensor, int], Tensor]
-"""(step, numbers of the rows in the batch as it came, position) -> token_M."""
+"""(step, indices of the rows in the original batch, position) -> token_M."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """What to draw from, and with which random numbers.
+    """Settings of sampling.
 
-    `keys` are one number a sentence, its place in the user's input: draws hang on (seed, key, number of the sample,
-    position) and on nothing else, so a batch of any size draws the same.
+    `keys` has for each sentence its place in the user's input. Draws depend on (seed, key, number of the sample,
+    position) and on nothing else, so results do not depend on batching.
     """
 
     num_samples: int
@@ -47,24 +54,24 @@ def greedy(
     start: int = BOS,
     watch: Watch | None = None,
 ) -> list[Hypothesis]:
-    """The most probable token at each step, for each sentence of the batch.
+    """Return for each sentence the translation that takes the most probable token at each step.
 
     Args:
         model: in evaluation mode.
         src_BS: int64, each row ends with eos, padded on the right.
         src_lengths_B: int64, eos counted.
-        limits: shortest and longest translation.
+        limits: minimum and maximum length.
         length_penalty: alpha of `Hypothesis.score`; it does not change the translation.
-        rules: what else may not come, or costs more.
-        start: what the decoder starts with.
+        rules: applied at each step.
+        start: first token of the decoder.
         watch: called at each step.
     """
 
     def most_probable(step: Step, _: Tensor, __: int) -> Tensor:
         zero_M1 = step.log_prob_URV.new_zeros(step.log_prob_URV.shape[:2])
-        return top_candidates(step.log_prob_URV, zero_M1, 1, step.exact)[2].squeeze(1)
+        return top_candidates(step.log_prob_URV, zero_M1, 1, step.correct)[2].squeeze(1)
 
-    return _grow(model, src_BS, src_lengths_B, limits, length_penalty, rules, 1, most_probable, start, watch)
+    return _generate(model, src_BS, src_lengths_B, limits, length_penalty, rules, 1, most_probable, start, watch)
 
 
 def sample(
@@ -78,12 +85,12 @@ def sample(
     start: int = BOS,
     watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
-    """`num_samples` translations of each sentence, drawn from the model's distribution, in the order of drawing.
+    """Return `num_samples` translations of each sentence, drawn from the model's distribution, in that order.
 
-    Scores are the model's own, whatever the temperature. Arguments as in `greedy`.
+    Scores are those of the model at temperature 1. Arguments as in `greedy`.
     """
     C, max_steps = sampling.num_samples, int(limits.bounds(src_lengths_B)[1].max()) + 1
-    # A generator each, so that neither the longest of the batch nor the number of samples moves what one draws.
+    # A generator for each sample: neither the longest sentence of the batch nor the number of samples changes a draw.
     numbers = [
         np.random.default_rng((sampling.seed, key, number)).random(max_steps)
         for key in sampling.keys
@@ -96,27 +103,27 @@ def sample(
         log_prob_MV = step.log_prob_URV.squeeze(1)
         return draw_tokens(log_prob_MV, uniform_M, sampling.temperature, sampling.top_k, sampling.top_p)
 
-    hypotheses = _grow(model, src_BS, src_lengths_B, limits, length_penalty, rules, C, draw, start, watch)
+    hypotheses = _generate(model, src_BS, src_lengths_B, limits, length_penalty, rules, C, draw, start, watch)
     return [hypotheses[i : i + C] for i in range(0, len(hypotheses), C)]
 
 
 def draw_tokens(log_prob_MV: Tensor, uniform_M: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
-    """One token (M,) a row, by where a number from [0, 1) falls among the summed probabilities.
+    """Return one token (M,) for each row: the one whose interval of the cumulative distribution holds the number.
 
     Args:
         log_prob_MV: float32, -inf: never.
-        uniform_M: float64.
+        uniform_M: float64, from [0, 1).
         temperature: probabilities are raised to its inverse.
-        top_k: only the k most probable tokens count (Fan et al. 2018); 0: all.
-        top_p: only the fewest tokens with this much probability together count (Holtzman et al. 2020, section 3.1).
+        top_k: draw from the k most probable tokens (Fan et al. 2018); 0: from all.
+        top_p: draw from the fewest tokens with this total probability (Holtzman et al. 2020, section 3.1).
     """
     V = log_prob_MV.size(1)
     num_kept = min(top_k or V, V)
     token_MX = None
     if num_kept < V or top_p < 1.0:
-        log_prob_MV, token_MX = log_prob_MV.topk(num_kept)  # sorted, which the nucleus needs
+        log_prob_MV, token_MX = log_prob_MV.topk(num_kept)  # sorted, as top_p requires
     log_prob_MX = log_prob_MV.double()
-    # The best one at 0, so that no temperature, however low, sends all of them to -inf.
+    # Shifted so that the largest is 0: at no temperature, however low, all of them become -inf.
     prob_MX = ((log_prob_MX - log_prob_MX.amax(dim=1, keepdim=True)) / temperature).softmax(dim=1)
     if top_p < 1.0:
         prob_MX = prob_MX.masked_fill(prob_MX.cumsum(dim=1) - prob_MX >= top_p, 0.0)
@@ -127,7 +134,7 @@ def draw_tokens(log_prob_MV: Tensor, uniform_M: Tensor, temperature: float, top_
 
 
 @torch.inference_mode()
-def _grow(
+def _generate(
     model: Decodable[CacheT],
     src_BS: Tensor,
     src_lengths_B: Tensor,
@@ -139,32 +146,32 @@ def _grow(
     start: int,
     watch: Watch | None,
 ) -> list[Hypothesis]:
-    """C translations of each sentence, those of one sentence together."""
-    bounds = LengthBounds(*limits.bounds(src_lengths_B))
-    B, max_steps, device = src_BS.size(0), bounds.longest_max + 1, src_BS.device
+    """Return C translations of each sentence, in the order of sentences."""
+    bounds = LengthBounds(limits, src_lengths_B)
+    B, max_steps, device = src_BS.size(0), bounds.max_steps, src_BS.device
     cache = model.start(src_BS, src_lengths_B, C, max_steps)
     tokens_NT = torch.full((B * C, max_steps), PAD, device=device)
-    own_NT = torch.zeros(B * C, max_steps, device=device)
+    raw_NT = torch.zeros(B * C, max_steps, device=device)
     row_M = torch.arange(B * C, device=device)
     token_M = torch.full((B * C,), start, device=device)
     done_M = torch.zeros(B * C, dtype=torch.bool, device=device)
     for position in range(max_steps):
         logits_MV, exact_logits = model.step(token_M, cache)
-        own_M1V = log_probs(logits_MV, 1)
-        exact = None if rules else correction(exact_logits, logits_MV, 1)
-        step = Step(own_M1V, own_M1V, tokens_NT[row_M, :position].unsqueeze(1), row_M // C, exact)
+        raw_M1V = log_probs(logits_MV, 1)
+        correct = None if rules else correction(exact_logits, logits_MV, 1)
+        step = Step(raw_M1V, raw_M1V, tokens_NT[row_M, :position].unsqueeze(1), row_M // C, correct)
         if watch is not None:
             watch(step)
         token_M = choose(apply(rules, bounds, step), row_M, position).masked_fill(done_M, PAD)
-        own_M = own_M1V.squeeze(1).gather(1, token_M.unsqueeze(1)).squeeze(1)
+        raw_M = raw_M1V.squeeze(1).gather(1, token_M.unsqueeze(1)).squeeze(1)
         tokens_NT[row_M, position] = token_M
-        own_NT[row_M, position] = own_M.masked_fill(done_M, 0.0)
+        raw_NT[row_M, position] = raw_M.masked_fill(done_M, 0.0)
         done_M = done_M | (token_M == EOS)
-        keep_B = may_leave(done_M.view(-1, C).all(dim=1), position)
+        keep_B = sentences_to_keep(done_M.view(-1, C).all(dim=1), position)
         if keep_B is not None:
             if keep_B.size(0) == 0:
                 break
             cache.keep(keep_B)
             keep_M = (keep_B.unsqueeze(1) * C + torch.arange(C, device=device)).flatten()
             row_M, token_M, done_M = row_M[keep_M], token_M[keep_M], done_M[keep_M]
-    return to_hypotheses(tokens_NT, own_NT, (tokens_NT != PAD).sum(dim=1), length_penalty)
+    return to_hypotheses(tokens_NT, raw_NT, (tokens_NT != PAD).sum(dim=1), length_penalty)

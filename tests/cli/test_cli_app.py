@@ -54,17 +54,58 @@ def end_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], Resul
     return invoke
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["config", "show", "--help"], ["eval", "--help"]])
-def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+def imported(*arguments: str) -> set[str]:
+    """Return the modules that a command has imported when it ends."""
     code = (
         "import sys; from mtformer.cli.app import app\n"
-        f"try: app({arguments!r})\n"
-        "except SystemExit: pass\n"
-        f"sys.exit(' '.join(set({HEAVY!r}) & set(sys.modules)) or 0)"
+        f"try: app({list(arguments)!r})\n"
+        "except SystemExit as end: assert not end.code\n"
+        "sys.stderr.write(' '.join(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stderr == ""
-    assert "Usage: " in done.stdout
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["config", "show", "--help"], ["train", "--help"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    assert not imported(*arguments) & {*HEAVY}
+
+
+@pytest.mark.parametrize("command", [["runs", "."], ["config", "show"], ["config", "show", "run"]])
+def test_commands_that_read_small_files_import_no_torch(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("data: {src_lang: en, tgt_lang: de}\n")
+    found = imported(*command)
+    assert "mtformer.config.schema" in found
+    assert not found & {"torch", "numpy", "datasets", "sacrebleu", "sentencepiece"}
+
+
+@pytest.mark.parametrize("name", program.COMMANDS)
+def test_each_command_has_a_help(name: str) -> None:
+    result = CliRunner().invoke(program.app, [name, "--help"])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert f"mtformer {name}" in " ".join(result.stdout.split()) or f" {name} " in result.stdout
+    assert "--install-completion" not in result.stdout
+
+
+def complete(words: str) -> list[str]:
+    """Return what bash completes the last word to."""
+    count = str(len(words.split()) - 1)
+    variables = {"COMP_WORDS": words, "COMP_CWORD": count, "_MTFORMER_COMPLETE": "complete_bash"}
+    code = "import sys; sys.argv = ['mtformer']; from mtformer.cli.app import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **variables}, capture_output=True, text=True)
+    return done.stdout.split()
+
+
+def test_completion() -> None:
+    assert complete("mtformer tr") == ["train", "translate"]
+    assert complete("mtformer train a.yaml training.lea") == ["training.learning_rate="]
+    assert complete("mtformer config show a.yaml data.filters.max_t") == ["data.filters.max_tokens="]
+    assert complete("mtformer config show --section dec") == ["decoding"]
 
 
 def test_version() -> None:
@@ -73,7 +114,7 @@ def test_version() -> None:
 
 
 def test_wrong_usage_exits_with_2() -> None:
-    for arguments in (["nothing"], ["config", "show"], ["--nothing"], ["config", "nothing"]):
+    for arguments in (["nothing"], ["train"], ["--nothing"], ["config", "nothing"]):
         done = run_process(*arguments)
         assert done.returncode == 2
         assert b"Usage: mtformer" in done.stderr

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from mtformer.cli.options import ConfigArgument, OverridesArgument
+
 if TYPE_CHECKING:
     from mtformer.config.schema import Config
     from mtformer.experiment.starting import Resume
@@ -49,12 +51,12 @@ def join_resume(words: list[str]) -> list[str]:
     return joined
 
 
+COMMAND_CLASS = TrainCommand
+
+
 def train(
-    config: Annotated[Path, typer.Argument(help="YAML file of the experiment.", show_default=False)],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[SECTION.KEY=VALUE]...", help="Values that replace the file's.", show_default=False),
-    ] = None,
+    config: ConfigArgument,
+    overrides: OverridesArgument = None,
     run_dir: Annotated[
         Path | None,
         typer.Option("--run-dir", help="Where the run lies; default: runs/ and the config's name.", show_default=False),
