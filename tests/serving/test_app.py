@@ -333,7 +333,7 @@ def test_a_stream_grows_into_the_translation(client: TestClient, translator: Tra
     assert "".join(last["lines"][0]["source"]).strip() == "the dog sleeps"
     assert last["lines"][1]["source"] == []
     for word in last["lines"][0]["hypotheses"][0]["words"]:
-        assert 0.1 < sum(weight for _, weight in word["attention"]) <= 1.01
+        assert 0 < sum(weight for _, weight in word["attention"]) <= 1.01
 
 
 class Caller:
