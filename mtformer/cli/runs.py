@@ -51,7 +51,7 @@ def runs(
 
 def table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | None) -> tuple[list[str], list[str]]:
     """The lines of a table no wider than `width`, and the keys that it has no room for."""
-    from mtformer.cli.output import columns
+    from mtformer.cli.output import columns, shorten
     from mtformer.experiment.runs import COLUMNS, format_value, without_folder
     from mtformer.experiment.sweep import short_keys
 
@@ -61,7 +61,7 @@ def table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | None) -> t
     room = None if width is None else width - max(map(len, columns([line[1:] for line in cells], GAP))) - len(GAP)
     names = max(len(line[0]) for line in cells)
     if room is not None and names > room:
-        cells = [[_cut(line[0], max(SHORTEST_NAME, room)), *line[1:]] for line in cells]
+        cells = [[shorten(line[0], max(SHORTEST_NAME, room)), *line[1:]] for line in cells]
     left_out = []
     for key, short in short_keys(keys).items():
         column = [short, *(format_value(without_folder(key, row.config.get(key, ""))) for row in rows)]
@@ -117,11 +117,3 @@ def _cells(row: "RunRow") -> list[str]:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.0f}"
-
-
-def _cut(text: str, width: int) -> str:
-    """The text, its middle left out when it is too long: what tells names apart stands at their ends."""
-    if len(text) <= width:
-        return text
-    head = (width - 1) // 3
-    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
