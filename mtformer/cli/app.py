@@ -28,14 +28,14 @@ BROKEN_PIPE = 141
 COMMANDS = {
     "train": ("train:train", "Train a model: tokenizer, data, training, averaging, test scores."),
     "translate": ("translate_command:translate", "Translate lines from stdin (or a file) to stdout (or a file)."),
-    "serve": ("serve_command:serve", "Serve a model: a page to translate on, and an API as LibreTranslate's."),
+    "serve": ("serve:serve", "Serve a model: a page to translate on, and an API as LibreTranslate's."),
     "score": ("score_command:score", "Print the log-probability of given translations."),
     "eval": ("eval_command:evaluate", "Score a model: BLEU, chrF2++ and TER on test sets."),
-    "compare": ("compare_command:compare", "Compare runs, or files of hypotheses: scores, significance, sentences."),
+    "compare": ("compare:compare", "Compare runs, or files of hypotheses: scores, significance, sentences."),
     "sweep": ("sweep:sweep", "Train many runs: a base config, and values of its keys multiplied out."),
-    "runs": ("runs_command:runs", "List the runs in a folder: state, step, best dev score, speed, differences."),
+    "runs": ("runs:runs", "List the runs in a folder: state, step, best dev score, speed, differences."),
     "report": (
-        "report_command:report",
+        "report:report",
         "Write an HTML page about runs, or draw their curves for a paper.",
     ),
     "reproduce": ("reproduce:reproduce", "Train the first steps of a run again, and compare losses to the last digit."),
