@@ -33,8 +33,11 @@ COMMANDS = {
     "eval": ("eval_command:evaluate", "Score a model: BLEU, chrF2++ and TER on test sets."),
     "compare": ("compare_command:compare", "Compare runs, or files of hypotheses: scores, significance, sentences."),
     "sweep": ("sweep:sweep", "Train many runs: a base config, and values of its keys multiplied out."),
-    "runs": ("runs_command:runs", "List the runs in a folder: state, step, best dev score, speed, config differences."),
-    "report": ("report_command:report", "Write one HTML file about a run, or several."),
+    "runs": ("runs_command:runs", "List the runs in a folder: state, step, best dev score, speed, differences."),
+    "report": (
+        "report_command:report",
+        "Write an HTML page about runs, or draw their curves for a paper.",
+    ),
     "attention": ("attention_command:attention", "Show where a model looks: as words, heat maps, or numbers."),
     "reproduce": ("reproduce:reproduce", "Train the first steps of a run again, and compare losses to the last digit."),
     "average": ("average_command:average", "Average the weights of the newest checkpoints of a run."),

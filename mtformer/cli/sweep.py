@@ -89,11 +89,11 @@ def _dry_run(planned: "Sweep", jobs: int | None) -> None:
     typer.echo(f"base: {planned.config}{common}")
     for line in columns(rows):
         typer.echo(line)
-    seconds = finishing_time([need.seconds for need in needs], jobs)
+    time = format_duration(finishing_time([need.seconds for need in needs], jobs))
     disk, free = sum(need.disk_bytes for need in needs), min(need.free_bytes for need in needs)
     typer.echo(
-        f"{len(needs)} runs, {jobs} at a time: about {format_duration(seconds)}; "
-        f"up to {disk / 1e9:.2f} GB for checkpoints, {free / 1e9:.2f} GB free"
+        f"{len(needs)} runs, {jobs} at a time: about {time}; up to {disk / 1e9:.2f} GB for checkpoints, "
+        f"{free / 1e9:.2f} GB free"
     )
 
 

@@ -18,6 +18,7 @@ from mtformer.decoding.translator import Translator
 from mtformer.device import peak_bytes, pick_device, pick_precision, set_up_memory
 from mtformer.errors import ConfigError, DeviceError
 from mtformer.experiment.prepare import Prepared, prepare_experiment
+from mtformer.experiment.runs import format_duration
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.rundir import RunDir
 from mtformer.training.step import TrainingStep
@@ -48,12 +49,13 @@ class Rehearsal(NamedTuple):
 
     def lines(self) -> list[tuple[str, str]]:
         """(what, value) for the reader."""
-        validation = f", up to {_duration(self.validation_seconds)} of validation" if self.validation_seconds else ""
+        seconds = self.validation_seconds
+        validation = f", up to {format_duration(seconds)} of validation" if seconds else ""
         return [
             ("largest batch", self.shape),
             ("memory at its peak", f"{self.peak_bytes / 1e9:.2f} GB"),
             ("one step on it", f"{self.step_seconds:.2f} s"),
-            ("time, about", f"{_duration(self.training_seconds)} of training{validation}"),
+            ("time, about", f"{format_duration(self.training_seconds)} of training{validation}"),
             ("disk", f"{self.disk_bytes / 1e9:.2f} GB for checkpoints, {self.free_bytes / 1e9:.2f} GB free"),
         ]
 
@@ -177,8 +179,3 @@ def _stopwatch() -> Iterator[Callable[[], float]]:
     stop: list[float] = []
     yield lambda: stop[0] - start
     stop.append(time.perf_counter())
-
-
-def _duration(seconds: float) -> str:
-    hours, minutes = seconds / 3600, max(1, round(seconds / 60))
-    return f"{hours:.1f} hours" if hours >= 1 else f"{minutes} minute{'s' if minutes > 1 else ''}"

@@ -19,6 +19,7 @@ from mtformer.experiment import resuming
 from mtformer.experiment.train import train_experiment
 from mtformer.experiment.verify import Difference, Reproduced, StopAt, reproduce, steps_to_reproduce
 from mtformer.rundir import RunDir
+from mtformer.training.figures import TIMINGS
 from mtformer.training.history import read_records
 
 QUIET = StopAt(None)
@@ -94,8 +95,7 @@ def test_a_whole_run_comes_out_the_same(finished: RunDir) -> None:
     assert [(one["step"], one["kind"]) for one in records] == [
         *((2, "train"), (3, "dev"), (4, "train"), (6, "train"), (6, "dev"))
     ]
-    times = {"kind", "step", "tokens_per_second", "waiting_for_data", "seconds_per_step", "memory_gb"}
-    num_figures = sum(len(record.keys() - times) for record in records)
+    num_figures = sum(len(record.keys() - TIMINGS - {"kind", "step"}) for record in records)
     assert found == Reproduced(5, num_figures, None, [], True)
     assert all({"loss", "grad_norm", "learning_rate"} <= one.keys() for one in records if one["kind"] == "train")
 

@@ -19,7 +19,7 @@ from mtformer.training.checkpoint import save_averaged, save_checkpoint
 from mtformer.training.history import append_record
 from mtformer.weights import read_weights
 
-CURVES = ["loss", "perplexity", "bleu", "chrf", "learning-rate", "gradient-norm", "speed", "memory"]
+CURVES = ["loss", "perplexity", "bleu", "chrf", "learning_rate", "grad_norm", "tokens_per_second", "memory_gb"]
 SECTIONS = [
     "curves", "scores", "samples", "sentences", "attention", "speed", "data", "parameters", "config", "commands",
 ]  # fmt: skip
