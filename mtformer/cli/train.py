@@ -16,7 +16,7 @@ from mtformer.cli.options import ConfigArgument, OverridesArgument
 
 if TYPE_CHECKING:
     from mtformer.config.schema import Config
-    from mtformer.experiment.starting import Resume
+    from mtformer.experiment.open_run import Resume
 
 DIFFERENT = 1
 """Exit code of `--verify-resume` when the resumed run is not the run that never stopped."""

@@ -95,6 +95,7 @@ class TextRequest(BaseModel):
     @field_validator("q")
     @classmethod
     def _check_size(cls, q: str | list[str], info: ValidationInfo) -> str | list[str]:
+        assert info.context is not None
         limits: Limits = info.context[0]
         texts = [q] if isinstance(q, str) else q
         num_characters = sum(map(len, texts))
@@ -129,6 +130,7 @@ class TranslationRequest(TextRequest):
 
     @model_validator(mode="after")
     def _check_direction(self, info: ValidationInfo) -> "TranslationRequest":
+        assert info.context is not None
         languages: Languages = info.context[1]
         candidates = languages.sources_of(self.target)
         if not candidates or (self.source != "auto" and self.source not in candidates):

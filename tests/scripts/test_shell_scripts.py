@@ -65,7 +65,7 @@ def test_usage(arguments: tuple[str, ...], repository: Path) -> None:
     done = bash(repository, f"scripts/{arguments[0]}", *arguments[1:])
     if arguments[-1] == "/":
         assert done.returncode == 1
-        assert done.stderr == "error: .venv is there and was not made by this script; move it away and run this again\n"
+        assert done.stderr == "error: .venv exists and was not made by this script; move it away and run this again\n"
     else:
         assert done.returncode == 2
         assert done.stderr.startswith(f"usage: bash scripts/{arguments[0]} FOLDER ")

@@ -37,7 +37,7 @@ class RunState:
 
 
 @contextlib.contextmanager
-def held(run: RunDir) -> Iterator[None]:
+def lock_run(run: RunDir) -> Iterator[None]:
     """Inside, no other process trains in this run directory; raises CheckpointError when one does already."""
     run.lock.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(run.lock)
@@ -56,7 +56,7 @@ def held(run: RunDir) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def recorded(run: RunDir) -> Iterator[None]:
+def record_state(run: RunDir) -> Iterator[None]:
     """Writes into state.json that the run trains, and in the end how that ended."""
     started = _now()
     _write(run, "running", started)

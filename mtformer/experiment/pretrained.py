@@ -15,7 +15,7 @@ from mtformer.training.step import TrainingStep
 log = logging.getLogger("mtformer")
 
 
-def initial_tokenizers(config: Config) -> TokenizerPair:
+def pretrained_tokenizers(config: Config) -> TokenizerPair:
     """Those of the run that `training.init_from` names.
 
     Raises:
@@ -34,7 +34,7 @@ def initial_tokenizers(config: Config) -> TokenizerPair:
     return tokenizers
 
 
-def take_initial_weights(config: Config, tokenizers: TokenizerPair, step: TrainingStep) -> None:
+def load_pretrained(config: Config, tokenizers: TokenizerPair, step: TrainingStep) -> None:
     """Puts the weights of the run that `training.init_from` names into the model of a run at its beginning.
 
     Raises:
