@@ -94,15 +94,15 @@ def check_memory(config: Config, prepared: Prepared, step: TrainingStep, run: Ru
     sizes = prepared.batches.sizes()
     largest = sizes.largest
     for batch in (largest, sizes.longest):
-        step.rehearse(batch)  # memory is taken and kernels are set up; the next time tells how long a step takes
-    seconds = step.rehearse(largest)
-    limits = [cells for cells in step.ranks.gather(step.max_cells) if cells is not None]
+        step.check_memory(batch)  # memory is taken and kernels are set up; the next time tells how long a step takes
+    seconds = step.check_memory(largest)
+    limits = [cells for cells in step.ranks.gather(step.max_padded_tokens) if cells is not None]
     if limits:
-        step.max_cells = min(limits)
+        step.max_padded_tokens = min(limits)
         log.warning(
             "the largest batch does not fit the memory: micro-batches of more than %d tokens, padding counted, will be "
             "cut in two; a lower training.batch_tokens with more accumulation_steps does the same at less cost",
-            step.max_cells,
+            step.max_padded_tokens,
         )
     validation_seconds = _check_dev(config, prepared, step) if prepared.dev else 0.0
     training, mean_cells = config.training, sizes.mean_cells
@@ -124,7 +124,7 @@ def _check_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:
     decoding = config.decoding.for_validation()
     lengths = [len(ids) + 1 for ids in prepared.tokenizers.src.encode(sources)]
     plan = plan_batches(lengths, decoding.batch_tokens, decoding.beam_size)
-    translator = Translator([step.whole_model()], prepared.tokenizers, decoding, data=config.data)
+    translator = Translator([step.full_model()], prepared.tokenizers, decoding, data=config.data)
     batches = list(prepared.dev_batches(config))
     with _stopwatch() as loss_seconds:
         dev_loss(step, batches[:1])

@@ -213,7 +213,7 @@ def decode_dev(config: Config, step: TrainingStep, prepared: Prepared) -> Decode
         return hypotheses
 
     def decode(progress: Callable[[int], object]) -> Decoded:
-        translator = Translator([step.whole_model()], prepared.tokenizers, decoding, data=config.data)
+        translator = Translator([step.full_model()], prepared.tokenizers, decoding, data=config.data)
         found: dict[str, list[float]] = {"bleu": [], "chrf": []}
         metrics: dict[str, float] = {}
         samples: list[tuple[str, str, str]] = []

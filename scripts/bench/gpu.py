@@ -17,7 +17,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ from mtformer.rundir import write_text
 
 SHUTDOWN_SECONDS = 20
 """Kept at the end of the time for the last figure of a section."""
-DATASHEET = {"NVIDIA H100 80GB HBM3": 989.4e12, "NVIDIA H200": 989.4e12}
-"""Dense bf16 FLOP/s by the device's name, as the vendor states them: the usual base of utilization."""
+DATASHEET = {"NVIDIA H100 80GB HBM3": 989.4, "NVIDIA H200": 989.4}
+"""Dense bf16 TFLOP/s by the device's name, as the vendor states them: the usual base of utilization."""
 
 Figures = list[dict[str, Any]]
 
@@ -42,39 +42,10 @@ TABLES = {
     "limit": ("Limits of the machine (random data)", ()),
     "training": ("Training", ("size", "batches")),
     "waiting": ("Time of a step, and of the host alone", ("size",)),
-    "profile": ("Profile of 3 steps", ("size", "system", "batches", "batch_tokens")),
+    "profile": ("Profile of 3 steps", ("size", "system", "batches", "batch tokens")),
     "decoding": ("Decoding: base, random weights, bf16, a fixed number of target tokens", ("search",)),
 }
 """Title of each kind of figure, and the keys of the figures that share a table."""
-
-
-def format_ms(seconds: float) -> str:
-    return f"{1000 * seconds:.1f}"
-
-
-COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "name": ("what", lambda name: name.replace("|", "/")[:110]),
-    "system": ("system", str),
-    "batches": ("batches", str),
-    "batch_tokens": ("batch tokens", "{:,}".format),
-    "sentences": ("batch", str),
-    "flops_per_second": ("TFLOP/s", lambda rate: f"{rate / 1e12:,.1f}"),
-    "bytes_per_second": ("TB/s read and written", lambda rate: f"{rate / 1e12:.2f}"),
-    "tokens_per_second": ("tokens/s, median (range)", format_range),
-    "sentences_per_second": ("sentences/s, median (range)", format_range),
-    "times_fastest_peer": ("times the fastest peer", "{:.2f}".format),
-    "seconds_per_step": ("ms a step", format_ms),
-    "seconds_one_by_one": ("ms with a wait after each", format_ms),
-    "host_seconds": ("ms of the host alone", format_ms),
-    "peak_bytes": ("peak GiB", lambda peak: f"{peak / 2**30:.1f}"),
-    "of_datasheet": ("of the datasheet", "{:.1%}".format),
-    "of_product": ("of the fastest product", "{:.1%}".format),
-    "padding": ("padding", "{:.1%}".format),
-    "warm_up_seconds": ("s to build and warm up", "{:.0f}".format),
-    "share": ("share of kernels", "{:.1%}".format),
-    "calls": ("calls a step", "{:.0f}".format),
-}
-"""Label and format of each value of a figure that is shown."""
 
 
 def report(result: dict[str, Any]) -> str:
@@ -97,28 +68,37 @@ def report(result: dict[str, Any]) -> str:
                 groups.setdefault(tuple(str(figure[key]) for key in keys), []).append(figure)
         for group, members in groups.items():
             rows = [{**figure, **row} for figure in members for row in figure.get("rows", [{}])]
-            columns = [key for key in COLUMNS if key not in keys and any(row.get(key) is not None for row in rows)]
-            cells = [["" if row.get(key) is None else COLUMNS[key][1](row[key]) for key in columns] for row in rows]
-            table = markdown_table([COLUMNS[key][0] for key in columns], cells)
-            lines += [f"## {', '.join((title, *group))}", "", table, ""]
+            hidden = {"section", "kind", "rows", *keys}
+            columns = [key for key in dict.fromkeys(key for row in rows for key in row) if key not in hidden]
+            cells = [[format_value(row.get(key, "")) for key in columns] for row in rows]
+            lines += [f"## {', '.join((title, *group))}", "", markdown_table(columns, cells), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def format_value(value: str | float | list[float]) -> str:
+    """Format a name, a number with three significant digits, or rates of several slices."""
+    if isinstance(value, list):
+        return format_range(value)
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return str(value).replace("|", "/")[:110]
 
 
 def add_ratios(figures: Figures, datasheet: float | None) -> None:
     """Add to the figures what follows from others: utilization, and the ratio to the fastest peer."""
     product = max(
-        (f["flops_per_second"] for f in figures if f["kind"] == "limit" and "flops_per_second" in f), default=None
+        (figure["TFLOP/s"] for figure in figures if figure["kind"] == "limit" and "TFLOP/s" in figure), default=None
     )
-    for rate, group in (("tokens_per_second", ("size", "batches")), ("sentences_per_second", ("search", "sentences"))):
+    for rate, group in (("tokens/s", ("size", "batches")), ("sentences/s", ("search", "sentences"))):
         measured = [figure for figure in figures if rate in figure]
         for figure in measured:
             alike = [other for other in measured if all(other[key] == figure[key] for key in group)]
             peers = [statistics.median(f[rate]) for f in alike if not f["system"].startswith("mtformer")]
             if peers:
-                figure["times_fastest_peer"] = statistics.median(figure[rate]) / max(peers)
-            if rate == "tokens_per_second":
-                figure["of_datasheet"] = datasheet and figure["flops_per_second"] / datasheet
-                figure["of_product"] = product and figure["flops_per_second"] / product
+                figure["times the fastest peer"] = statistics.median(figure[rate]) / max(peers)
+            for limit, name in ((datasheet, "datasheet"), (product, "fastest product")):
+                if limit and "TFLOP/s" in figure:
+                    figure[f"% of the {name}"] = 100 * figure["TFLOP/s"] / limit
 
 
 # ---- the run --------------------------------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ from peers import Size
 from torch import Tensor
 from torch.profiler import ProfilerActivity
 from train_speed import STEPS, Setup, Step, model_flops, num_tokens, padding
-from turns import one_line
 
 from mtformer.data.batches import Batch, make_batch
 
@@ -34,6 +33,7 @@ SYSTEMS = {"mtformer": "mtformer", "torch": "torch.nn.Transformer", "marian": "H
 FIRST_WORD = 4  # ids below are special
 
 Figure = dict[str, Any]
+"""Keys of values are their labels, with the unit."""
 Measurements = Generator[tuple[Figure, Callable[[], Figure]], Figure, None]
 """Yields the description of each figure with the function that measures it, and receives the figure."""
 
@@ -122,6 +122,7 @@ def limits(bench: Bench) -> Measurements:
 
 
 def measure_product(bench: Bench, M: int, K: int, N: int, dtype: torch.dtype) -> Figure:
+    """Multiply random matrices, (M, K) by (K, N); zeros would be faster."""
     left, right = torch.randn(M, K, device=bench.device).to(dtype), torch.randn(K, N, device=bench.device).to(dtype)
     out = left @ right
     repeats = max(4, int(2e13 / (2 * M * K * N))) if bench.device == "cuda" else 1
@@ -131,14 +132,15 @@ def measure_product(bench: Bench, M: int, K: int, N: int, dtype: torch.dtype) ->
             torch.mm(left, right, out=out)
 
     seconds = bench.slices(run, warm_up=2, most_seconds=0.5)
-    return {"flops_per_second": 2 * M * K * N * repeats / statistics.median(seconds)}
+    return {"TFLOP/s": 2e-12 * M * K * N * repeats / statistics.median(seconds)}
 
 
 def measure_copy(bench: Bench) -> Figure:
+    """Copy bytes from one place of the device's memory to another."""
     source = torch.randint(0, 255, (bench.scale.copied_bytes,), dtype=torch.uint8, device=bench.device)
     target = torch.empty_like(source)
     seconds = bench.slices(lambda: target.copy_(source), warm_up=2, most_seconds=0.5)
-    return {"bytes_per_second": 2 * bench.scale.copied_bytes / statistics.median(seconds)}
+    return {"TB/s read and written": 2e-12 * bench.scale.copied_bytes / statistics.median(seconds)}
 
 
 # ---- batches --------------------------------------------------------------------------------------------------------
@@ -192,17 +194,17 @@ def training(bench: Bench, size_name: str, compile: bool) -> Measurements:
         about = {"size": size_name, "system": SYSTEMS[family] + (", compiled" if compile else "")}
         for kind, number in cells:
             figure = yield (
-                {"kind": "training", **about, "batches": kind, "batch_tokens": number},
+                {"kind": "training", **about, "batches": kind, "batch tokens": number},
                 functools.partial(measure_training, bench, size, step, batches[kind, number], 2 if compile else 1),
             )
             if family == "mtformer" and kind == REAL and "error" not in figure:
-                rates[number] = statistics.median(figure["tokens_per_second"])
+                rates[number] = statistics.median(figure["tokens/s"])
     if rates:  # a closer look at the best batch size
         best = max(rates, key=rates.__getitem__)
         if not compile:  # built a second time, because the peers come before: a profiler slows down what follows it
             step = functools.cache(functools.partial(STEPS["mtformer"], setup))
             about["system"] = "mtformer"
-        about |= {"batches": REAL, "batch_tokens": best}
+        about |= {"batches": REAL, "batch tokens": best}
         yield {"kind": "waiting", **about}, functools.partial(measure_waiting, bench, step, batches[REAL, best])
         yield {"kind": "profile", **about}, functools.partial(measure_profile, bench, step, batches[REAL, best][:3])
 
@@ -211,13 +213,13 @@ def measure_training(
     bench: Bench, size: Size, step: Callable[[], Step], batches: Sequence[Batch], warm_up: int
 ) -> Figure:
     """Train one system on one set of batches."""
-    gc.collect()  # the system before
+    gc.collect()  # frees the previous system
+    begin = time.perf_counter()
+    train, moved = step(), [batch.to(bench.device) for batch in batches]
+    losses: list[Tensor] = []
     if bench.device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    losses: list[Tensor] = []
-    begin = time.perf_counter()
-    train, moved = step(), [batch.to(bench.device) for batch in batches]
 
     def run() -> None:
         losses[:] = [train(batch) for batch in moved]
@@ -226,14 +228,17 @@ def measure_training(
     total = time.perf_counter() - begin
     if not all(math.isfinite(float(loss)) for loss in losses):
         raise FloatingPointError("the loss is not finite")
-    return {
-        "tokens_per_second": [sum(map(num_tokens, batches)) / s for s in seconds],
-        "flops_per_second": sum(model_flops(size, batch) for batch in batches) / statistics.median(seconds),
-        "seconds_per_step": statistics.median(seconds) / len(batches),
-        "padding": padding(batches),
-        "warm_up_seconds": total - sum(seconds),
-        "peak_bytes": torch.cuda.max_memory_allocated() if bench.device == "cuda" else None,
+    median, flops = statistics.median(seconds), sum(model_flops(size, batch) for batch in batches)
+    figure = {
+        "tokens/s": [sum(map(num_tokens, batches)) / s for s in seconds],
+        "TFLOP/s": flops / median / 1e12,
+        "ms a step": 1000 * median / len(batches),
+        "% padding": 100 * padding(batches),
+        "s to build and warm up": total - sum(seconds),
     }
+    if bench.device == "cuda":
+        figure["peak GiB"] = torch.cuda.max_memory_allocated() / 2**30
+    return figure
 
 
 def measure_waiting(bench: Bench, step: Callable[[], Step], batches: Sequence[Batch]) -> Figure:
@@ -241,18 +246,18 @@ def measure_waiting(bench: Bench, step: Callable[[], Step], batches: Sequence[Ba
     train, moved = step(), [batch.to(bench.device) for batch in batches]
     little = [random_batch([(1, 1)] * 2, Size(1, 1, 1, 1, FIRST_WORD + 1)).to(bench.device)] * len(batches)
 
-    def run(batches: Sequence[Batch], wait: bool = False) -> None:
+    def run(batches: Sequence[Batch], wait: bool) -> None:
         for batch in batches:
             train(batch)
             if wait:
                 bench.synchronize()
 
-    def median(*arguments: Any) -> float:
-        return statistics.median(bench.slices(lambda: run(*arguments), 1, 1.0)) / len(batches)
-
-    return {
-        "seconds_per_step": median(moved), "seconds_one_by_one": median(moved, True), "host_seconds": median(little)
-    }  # fmt: skip
+    cases = {
+        "ms a step": functools.partial(run, moved, False),
+        "ms with a wait after each": functools.partial(run, moved, True),
+        "ms of the host alone": functools.partial(run, little, False),
+    }
+    return {name: 1000 * statistics.median(bench.slices(run, 1, 1.0)) / len(batches) for name, run in cases.items()}
 
 
 KERNELS = {  # the first pattern that the kernel's name matches
@@ -290,15 +295,15 @@ def measure_profile(bench: Bench, step: Callable[[], Step], batches: Sequence[Ba
             continue
         kind = next(name for name, pattern in KERNELS.items() if re.search(pattern, event.key, re.IGNORECASE))
         for name in ("all kernels", f"class: {kind}", event.key):
-            spent[name][0] += microseconds / 1e6 / len(batches)
+            spent[name][0] += microseconds / 1e3 / len(batches)
             spent[name][1] += event.count / len(batches)
     rows = [
-        {"name": name, "seconds_per_step": time_of, "share": time_of / spent["all kernels"][0], "calls": calls}
-        for name, (time_of, calls) in sorted(spent.items(), key=lambda item: item[1][0], reverse=True)
+        {"name": name, "ms a step": ms, "%": 100 * ms / spent["all kernels"][0], "calls a step": calls}
+        for name, (ms, calls) in sorted(spent.items(), key=lambda item: item[1][0], reverse=True)
     ]
     classes = [row for row in rows if row["name"].startswith(("all kernels", "class: "))]
     kernels = [row for row in rows if row not in classes][:15]
-    step_row = {"name": "step, with the profiler on", "seconds_per_step": seconds / len(batches)}
+    step_row = {"name": "step, with the profiler on", "ms a step": 1000 * seconds / len(batches)}
     return {"rows": [step_row, *classes, *kernels]}
 
 
@@ -323,6 +328,7 @@ def decoding(bench: Bench) -> Measurements:
 def measure_decoding(
     bench: Bench, make: Callable[..., decode_speed.Decode], size: Size, num_beams: int, num_sentences: int
 ) -> Figure:
+    """Translate one batch into a fixed number of tokens."""
     decode = make(size, "bf16", num_beams, bench.scale.target_tokens, bench.device)
     batch = kftt_batches(bench.scale, size, bench.scale.batch_tokens[0])[0]
     rows = torch.arange(num_sentences) % len(batch.src_BS)
@@ -332,7 +338,7 @@ def measure_decoding(
         with torch.inference_mode():
             decode(src_BS, lengths_B)
 
-    return {"sentences_per_second": [num_sentences / s for s in bench.slices(run, warm_up=2)]}
+    return {"sentences/s": [num_sentences / s for s in bench.slices(run, warm_up=2)]}
 
 
 # ---- sections -------------------------------------------------------------------------------------------------------
@@ -370,7 +376,7 @@ def build(name: str, device: Literal["cpu", "cuda"], scale_name: str) -> Callabl
             figure |= measure()
         except Exception as error:
             traceback.print_exc()
-            figure["error"] = one_line(error)
+            figure["error"] = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
         return figure
 
     return measure_next

@@ -39,11 +39,11 @@ from mtformer.data.batches import Batch, make_batch, plan_window
 from mtformer.device import set_up_memory
 from mtformer.training.step import TrainingStep
 
-JOEYNMT = ("joeynmt-fp32", "joeynmt-fp32+allocator")
 PEERS = ("torch-fp32", "torch-bf16", "marian-fp32", "marian-bf16", "joeynmt-fp32")
 PEERS_WITH_ALLOCATOR = tuple(f"{name}+allocator" for name in PEERS)
 SYSTEMS = ("mtformer-fp32", "mtformer-bf16", *PEERS, *PEERS_WITH_ALLOCATOR)
-DROPOUT, LABEL_SMOOTHING, LEARNING_RATE, CLIP_NORM = 0.1, 0.1, 5e-4, 1.0
+DROPOUT = 0.1
+TRAINING = {"learning_rate": 5e-4, "label_smoothing": 0.1, "clip_norm": 1.0}
 LIMITS = "matrix products"
 
 Step = Callable[[Batch], Tensor]
@@ -72,15 +72,7 @@ class Setup:
 def mtformer_step(setup: Setup) -> Step:
     """Return an optimizer step of mtformer's own training."""
     set_up_memory()
-    config = TrainingConfig(
-        device=setup.device,
-        compile=setup.compile,
-        learning_rate=LEARNING_RATE,
-        schedule="constant",
-        warmup_steps=0,
-        clip_norm=CLIP_NORM,
-        label_smoothing=LABEL_SMOOTHING,
-    )
+    config = TrainingConfig(device=setup.device, compile=setup.compile, schedule="constant", warmup_steps=0, **TRAINING)
     model = peers.transformer(setup.size, setup.dropout).to(setup.device)
     training = TrainingStep(model, config, setup.precision)
     return lambda batch: training.run([batch], step=1).loss
@@ -106,7 +98,7 @@ def marian_step(setup: Setup) -> Step:
 def minimal_loop(model: nn.Module, logits: Callable[[Tensor, Tensor], Tensor], setup: Setup) -> Step:
     """Return an optimizer step of a peer whose `logits` are (B, T, V)."""
     model.to(setup.device).train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), fused=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=TRAINING["learning_rate"], betas=(0.9, 0.98), fused=True)
 
     def step(batch: Batch) -> Tensor:
         with torch.autocast(setup.device, dtype=torch.bfloat16, enabled=setup.precision == "bf16"):
@@ -115,11 +107,11 @@ def minimal_loop(model: nn.Module, logits: Callable[[Tensor, Tensor], Tensor], s
                 logits_BTV.flatten(0, 1),
                 batch.tgt_out_BT.flatten(),
                 ignore_index=PAD,
-                label_smoothing=LABEL_SMOOTHING,
+                label_smoothing=TRAINING["label_smoothing"],
             )
         optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+        nn.utils.clip_grad_norm_(model.parameters(), TRAINING["clip_norm"])
         optimizer.step()
         return loss.detach()
 
@@ -138,9 +130,7 @@ def build(family: str, setup: Setup, batches: Sequence[Pairs], joeynmt: Path | N
                 **vars(setup.size),
                 "dropout": setup.dropout,
                 "attention_dropout": setup.attention_dropout,
-                "label_smoothing": LABEL_SMOOTHING,
-                "learning_rate": LEARNING_RATE,
-                "clip_norm": CLIP_NORM,
+                **TRAINING,
                 "batches": batches,
                 "threads": torch.get_num_threads(),
             },
@@ -294,7 +284,7 @@ def parse_options() -> argparse.Namespace:
     if options.joeynmt is not None and not options.joeynmt.is_file():
         parser.error(f"--joeynmt {options.joeynmt}: no such file")
     if options.joeynmt is None:
-        options.systems = [system for system in options.systems if system not in JOEYNMT]
+        options.systems = [system for system in options.systems if not system.startswith("joeynmt")]
     return options
 
 

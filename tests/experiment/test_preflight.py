@@ -112,8 +112,8 @@ def test_what_does_not_fit_the_memory_is_cut_from_then_on(
     step.objective.register_forward_pre_hook(forward)
     with caplog.at_level(logging.WARNING, logger="mtformer"):
         check_memory(config, prepared, step, RunDir(tmp_path / "run"))
-    assert step.max_cells is not None
-    assert f"more than {step.max_cells} tokens, padding counted, will be cut in two" in caplog.text
+    assert step.max_padded_tokens is not None
+    assert f"more than {step.max_padded_tokens} tokens, padding counted, will be cut in two" in caplog.text
     with prepared.batches.start() as batches:
         assert step.run([next(batches)], 1).num_splits == 0
 

@@ -28,7 +28,7 @@ from mtformer.model.cache import EncoderOutput
 from mtformer.model.ops import causal_mask
 from mtformer.model.positions import sinusoid
 from mtformer.model.transformer import DecoderLayer, EncoderLayer, Transformer, count_parameters
-from mtformer.training.objective import Objective
+from mtformer.training.loss import Objective
 
 LENGTHS = [7, 2, 4]
 BASE = {

@@ -160,13 +160,13 @@ def test_a_run_whose_gradients_stay_bad_saves_nothing_more(tmp_path: Path) -> No
 
 def test_what_memory_allowed_is_remembered_on_the_same_machine_only(tmp_path: Path) -> None:
     subject = trainer(toy_config(max_steps=4), tmp_path)
-    subject.step.max_cells = 30
+    subject.step.max_padded_tokens = 30
     subject.train()
-    assert resumed(toy_config(), tmp_path).step.max_cells == 30
+    assert resumed(toy_config(), tmp_path).step.max_padded_tokens == 30
     elsewhere = trainer(toy_config(), tmp_path)
     elsewhere.made_with = {**subject.made_with, "device": "larger"}
     elsewhere.resume(newest_good(subject.run))
-    assert elsewhere.step.max_cells is None
+    assert elsewhere.step.max_padded_tokens is None
 
 
 # ---- stopped while validating ---------------------------------------------------------------------------------------
