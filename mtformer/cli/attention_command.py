@@ -81,7 +81,7 @@ def attention(
         _show(maps, weights_HTS.mean(dim=0) if head is None else weights_HTS[head - 1])
         return
     if kind == ".json":
-        from mtformer.rundir import write_text
+        from mtformer.files import write_text
 
         write_text(out, json.dumps(_described(maps), ensure_ascii=False) + "\n")
     else:

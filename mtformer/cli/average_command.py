@@ -14,7 +14,7 @@ def average(
 
     Use it with --checkpoint averaged. Training validates its own average, see training.average_last.
     """
-    from mtformer.rundir import RunDir
+    from mtformer.run_dir import RunDir
     from mtformer.training.average import average_last
 
     opened = RunDir.open(run)

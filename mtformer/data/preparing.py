@@ -42,7 +42,7 @@ from mtformer.data.sources import (
 from mtformer.data.store import BLOCK_PAIRS, STORE, Contents, Part, Store
 from mtformer.data.workers import WorkerEndedError, Workers
 from mtformer.errors import DataError, told_writing
-from mtformer.rundir import sync, write_text
+from mtformer.files import sync, write_text
 from mtformer.text.tokenizer import TokenizerPair
 
 FORMAT_VERSION = 2

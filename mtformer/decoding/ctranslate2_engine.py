@@ -21,7 +21,8 @@ from mtformer.decoding.rules import Limits
 from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
-from mtformer.rundir import CHECKSUMS, CT2_WEIGHTS, RunDir, verify
+from mtformer.files import CHECKSUMS, verify
+from mtformer.run_dir import CT2_WEIGHTS, RunDir
 from mtformer.text.tags import Target
 from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
 

@@ -40,7 +40,7 @@ from mtformer.decoding.weights import find_weights
 from mtformer.device import pick_device, pick_precision, set_up_memory
 from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 from mtformer.text.tags import target
 from mtformer.text.tokenizer import CONTROL_IDS, EOS, SPACE, UNK, TokenizerPair, piece_bytes
 from mtformer.weights import load_weights

@@ -14,7 +14,7 @@ from mtformer.data.compressed import open_bytes
 from mtformer.data.records import told
 from mtformer.errors import DataError
 from mtformer.evaluation.card import differences, notes, read_card, read_texts
-from mtformer.rundir import SCORES, RunDir
+from mtformer.run_dir import SCORES, RunDir
 
 SEED = "training.seed"
 log = logging.getLogger("mtformer")

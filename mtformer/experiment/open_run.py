@@ -26,7 +26,8 @@ from mtformer.data.sources import languages
 from mtformer.errors import CheckpointError
 from mtformer.evaluation.scores import for_language
 from mtformer.experiment.prepare import Prepared
-from mtformer.rundir import LEFTOVER, RunDir, read_meta, write_config
+from mtformer.files import LEFTOVER, read_meta
+from mtformer.run_dir import RunDir, write_config
 
 PASSING_SECONDS = 1.0
 """A start that is at work has no place empty for as long as this."""

@@ -20,7 +20,7 @@ from mtformer.errors import ConfigError, DeviceError
 from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.experiment.runs import format_duration
 from mtformer.model.transformer import Transformer, count_parameters
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 from mtformer.training.step import TrainingStep
 from mtformer.training.validation import dev_loss
 

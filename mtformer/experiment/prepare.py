@@ -18,7 +18,7 @@ from mtformer.errors import ConfigError, told_writing
 from mtformer.evaluation.evaluate import source_set
 from mtformer.experiment.corpora import DevSet, dev_sets, needs_text, reports, training_corpora
 from mtformer.experiment.pretrained import pretrained_tokenizers
-from mtformer.rundir import atomic_folder
+from mtformer.files import atomic_folder
 from mtformer.text.tags import require_tags, source_tags, target_tags
 from mtformer.text.tokenizer import JOINT, SRC, TGT, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer

@@ -8,7 +8,7 @@ from mtformer.config.loading import load_config
 from mtformer.config.schema import Config, ModelConfig
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, ConfigError
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.training.step import TrainingStep
 

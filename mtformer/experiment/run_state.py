@@ -15,7 +15,8 @@ from typing import Any, Literal, get_args
 from filelock import FileLock, Timeout
 
 from mtformer.errors import CheckpointError, InterruptedRunError
-from mtformer.rundir import RunDir, write_text
+from mtformer.files import write_text
+from mtformer.run_dir import RunDir
 
 StateName = Literal["new", "running", "finished", "interrupted", "failed", "killed"]
 LOOKING_SECONDS = 1.0

@@ -26,7 +26,8 @@ from mtformer.errors import CheckpointError, ConfigError, MtformerError
 from mtformer.experiment.run_state import read_state
 from mtformer.experiment.runs import RunContents, summarize
 from mtformer.experiment.sweep import PlannedRun, Sweep, command_line
-from mtformer.rundir import SCORES, SWEEP, SWEEP_LOCK, write_text
+from mtformer.files import write_text
+from mtformer.run_dir import SCORES, SWEEP, SWEEP_LOCK
 from mtformer.training.signals import StopSignal
 
 PROGRAM = (sys.executable, "-m", "mtformer")

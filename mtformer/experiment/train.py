@@ -23,8 +23,9 @@ from mtformer.experiment.preflight import check_memory
 from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.experiment.pretrained import load_pretrained
 from mtformer.experiment.run_state import lock_run, record_state
+from mtformer.files import read_meta, verify, write_text
 from mtformer.model.transformer import Transformer, count_parameters
-from mtformer.rundir import WEIGHTS, RunDir, read_meta, verify, write_text
+from mtformer.run_dir import WEIGHTS, RunDir
 from mtformer.training.average import average_last
 from mtformer.training.checkpoint import newest_good, save_averaged
 from mtformer.training.loop import Position, Trainer

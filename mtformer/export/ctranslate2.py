@@ -16,11 +16,12 @@ from mtformer.decoding.scorer import alignment_layer
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import ConfigError
 from mtformer.export.bundle import check_is_free, check_language_tags, write_companions
+from mtformer.files import atomic_folder, write_checksums
 from mtformer.model.attention import MultiHeadAttention
 from mtformer.model.ops import NORM_EPS, LayerNorm, Linear
 from mtformer.model.positions import SINUSOID_BASE, SinusoidalPositions
 from mtformer.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Transformer
-from mtformer.rundir import RunDir, atomic_folder, write_checksums
+from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import BOS, EOS, UNK, TokenizerPair
 from mtformer.weights import load_weights
 

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from mtformer.errors import CheckpointError
-from mtformer.rundir import WEIGHTS, RunDir, verify
+from mtformer.files import verify
+from mtformer.run_dir import WEIGHTS, RunDir
 from mtformer.training.checkpoint import save_averaged
 from mtformer.weights import read_weights
 

@@ -11,7 +11,7 @@ import pytest
 from program import invoke
 from typer.testing import Result
 
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 
 HARD_LINES = ["The man sleeps.", "", "word " * 10_000, "   ", "日本語 ☃ \U0001f600", "a\u2028b\x0bc", "The man sleeps."]
 

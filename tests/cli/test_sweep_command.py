@@ -16,7 +16,7 @@ from program import invoke
 
 from mtformer.experiment import preflight
 from mtformer.experiment.run_state import read_state
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 
 PATIENCE_SECONDS = 120.0
 

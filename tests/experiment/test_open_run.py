@@ -17,7 +17,8 @@ from mtformer.config.schema import Config
 from mtformer.errors import CheckpointError, DataError
 from mtformer.experiment import open_run as module
 from mtformer.experiment.open_run import open_run
-from mtformer.rundir import CHECKSUMS, RunDir, atomic_folder, read_meta, write_config
+from mtformer.files import CHECKSUMS, atomic_folder, read_meta
+from mtformer.run_dir import RunDir, write_config
 
 CONFIG = Config(data=DataConfig(src_lang="en", tgt_lang="de"))
 

@@ -15,7 +15,7 @@ from mtformer.errors import DeviceError
 from mtformer.experiment.preflight import MemoryCheck, check_memory
 from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.model.transformer import Transformer, count_parameters
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 from mtformer.training.step import TrainingStep
 
 WORDS = ["the", "old", "man", "saw", "a", "dog", "and", "two", "cats", "near", "his", "house", "by", "a", "river"]
@@ -58,9 +58,7 @@ def weights_after(step: TrainingStep, prepared: Prepared) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in step.model.parameters()])
 
 
-def test_a_memory_check_does_not_change_a_run(
-    config: Config, prepared: Prepared, tmp_path: Path
-) -> None:
+def test_a_memory_check_does_not_change_a_run(config: Config, prepared: Prepared, tmp_path: Path) -> None:
     plain = weights_after(make_step(config, prepared), prepared)
     step = make_step(config, prepared)
     check_memory(config, prepared, step, RunDir(tmp_path / "run"))

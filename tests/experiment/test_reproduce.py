@@ -18,7 +18,7 @@ from mtformer.errors import CheckpointError, ConfigError, InterruptedRunError, M
 from mtformer.experiment import open_run
 from mtformer.experiment.train import train_experiment
 from mtformer.experiment.verify import Difference, Reproduced, StopAt, reproduce, steps_to_reproduce
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 from mtformer.training.figures import TIMINGS
 from mtformer.training.history import read_records
 

@@ -10,7 +10,8 @@ import pytest
 from mtformer.config.schema import Config
 from mtformer.errors import CheckpointError
 from mtformer.experiment.open_run import DEV_TOKENIZERS, INEXACT, compare_configs, compare_environments
-from mtformer.rundir import RunDir, write_meta
+from mtformer.files import write_meta
+from mtformer.run_dir import RunDir
 
 RUN = RunDir("runs/x")
 BASE: dict[str, Any] = {

@@ -9,12 +9,12 @@ import pytest
 
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
 from mtformer.experiment.run_state import lock_run, read_state, record_state
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 
 HOLDS = """
 import sys, time
 from mtformer.experiment.run_state import lock_run, record_state
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 run = RunDir(sys.argv[1])
 with lock_run(run), record_state(run):
     print("holds", flush=True)

@@ -20,7 +20,7 @@ from mtformer.experiment.runs import (
     sort_runs,
     summarize,
 )
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 
 
 def make_run(path: Path, *overrides: str, records: list[dict[str, Any]] | None = None) -> RunDir:

@@ -20,7 +20,7 @@ from mtformer.experiment import sweep_runner
 from mtformer.experiment.run_state import record_state
 from mtformer.experiment.sweep import Sweep, plan_sweep
 from mtformer.experiment.sweep_runner import finishing_time, is_done, run_sweep, threads_each
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 
 PROGRAM = """
 import json, os, signal, sys, time

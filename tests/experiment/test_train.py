@@ -20,7 +20,8 @@ from mtformer.evaluation import scores
 from mtformer.experiment.open_run import DEV_TOKENIZERS, INEXACT
 from mtformer.experiment.run_state import lock_run, read_state
 from mtformer.experiment.train import Outcome, train_experiment
-from mtformer.rundir import WEIGHTS, RunDir, read_meta, write_config
+from mtformer.files import read_meta
+from mtformer.run_dir import WEIGHTS, RunDir, write_config
 from mtformer.training.loop import Trainer
 
 LINES = {"train": 300, "dev": 24, "test": 0}

@@ -12,7 +12,8 @@ from toy_training import toy_config, toy_step
 
 from mtformer.data.batches import Batch
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
-from mtformer.rundir import WEIGHTS, RunDir, read_meta
+from mtformer.files import read_meta
+from mtformer.run_dir import WEIGHTS, RunDir
 from mtformer.text.tokenizer import BOS
 from mtformer.training import loop
 from mtformer.training.average import average_last
