@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from tqdm import tqdm
 
-from mtformer.data.preparing import log_progress
+from mtformer.data.store.prepare import log_progress
 
 log = logging.getLogger("mtformer")
 

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -42,12 +42,16 @@ class Key:
         path: the value is a path; `folder or name`: a path if such a folder exists, else a name.
         has_effect: the value has an effect on the result of a run.
         in_validation: a `decoding` key that also applies when dev is decoded in training.
+        off: the value that turns a filter off, which then does not change the fingerprint of prepared corpora.
+        in_fingerprint: a filter key that has an effect on prepared corpora.
     """
 
     on_resume: OnResume | None = None
     path: Literal["file", "folder or name"] | None = None
     has_effect: bool = True
     in_validation: bool = True
+    off: Any = ...
+    in_fingerprint: bool = True
 
 
 class Section(BaseModel):

@@ -10,8 +10,8 @@ from pathlib import Path
 from mtformer.config.fields import key_metadata
 from mtformer.config.loading import config_diff, load_config
 from mtformer.config.schema import Config, EvaluationConfig
-from mtformer.data.compressed import open_bytes
-from mtformer.data.records import told
+from mtformer.data.corpus.compressed import open_bytes
+from mtformer.data.corpus.readers import reading
 from mtformer.errors import DataError
 from mtformer.evaluation.card import differences, notes, read_card, read_texts
 from mtformer.rundir import SCORES, RunDir
@@ -187,7 +187,7 @@ def _read_lines(path: Path) -> list[str]:
         raise DataError(f"{path}: is a folder; with --ref all arguments are files of hypotheses")
     if not path.exists():
         raise DataError(f"{path}: no such file")
-    with told(str(path)), open_bytes(path) as file:
+    with reading(str(path)), open_bytes(path) as file:
         data = file.read().removeprefix(b"\xef\xbb\xbf")
     lines = data.split(b"\n")
     try:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from mtformer.config.schema import Config
-from mtformer.data.batches import Batch
+from mtformer.data.batching.batches import Batch
 from mtformer.errors import MtformerError
 from mtformer.model.hardware import peak_bytes
 from mtformer.rundir import RunDir, write_text

@@ -25,7 +25,7 @@ from peers import Size
 from torch import Tensor
 from train_speed import Step, model_flops, num_tokens
 
-from mtformer.data.batches import Batch, make_batch
+from mtformer.data.batching.batches import Batch, make_batch
 
 LENGTHS = Path(__file__).with_name("kftt_lengths.json")
 LENGTHS_BATCH_TOKENS = 32_768

@@ -16,7 +16,7 @@ import numpy as np
 import peers
 
 from mtformer.config.schema import TokenizerConfig
-from mtformer.data.batches import plan_window
+from mtformer.data.batching.batches import plan_window
 from mtformer.text.tokenizer import Tokenizer
 from mtformer.text.train import train_tokenizer
 

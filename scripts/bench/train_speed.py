@@ -33,7 +33,7 @@ from peers import ALLOCATOR, PAD, SIZES, Size, Worker
 from torch import Tensor, nn
 
 from mtformer.config.schema import TrainingConfig
-from mtformer.data.batches import Batch, make_batch, plan_window
+from mtformer.data.batching.batches import Batch, make_batch, plan_window
 from mtformer.model.hardware import set_up_memory
 from mtformer.training.step import TrainingStep
 

@@ -22,7 +22,7 @@ from program import invoke
 from typer.testing import Result
 
 from mtformer.cli import line_files
-from mtformer.data.compressed import SUFFIXES, create_bytes, open_bytes
+from mtformer.data.corpus.compressed import SUFFIXES, create_bytes, open_bytes
 from mtformer.decoding.translator import Translator
 
 PROGRAM = "import mtformer.cli.line_files as f; f.LINES_AT_ONCE = 40; from mtformer.cli.app import main; main()"

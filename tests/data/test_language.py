@@ -9,7 +9,7 @@ import pytest
 
 from mtformer.config.data import FilterConfig
 from mtformer.data import language
-from mtformer.data.filters import KEPT, LANGUAGE, Filter, code
+from mtformer.data.filters.filters import KEPT, LANGUAGE, Filter, code
 from mtformer.data.language import confidences
 from mtformer.errors import ConfigError
 
@@ -78,7 +78,9 @@ def test_pairs_with_a_side_in_another_language() -> None:
         ("a long sentence [EN]", "another long sentence [EN]"),
         ("short", "kurz"),
     ]
-    codes = Filter(FilterConfig(min_language_confidence=0.01, drop_other_languages=False), "en", "de").by_text(pairs)
+    codes = Filter(FilterConfig(min_language_confidence=0.01, drop_other_languages=False), "en", "de").by_text(
+        ([src for src, _ in pairs], [tgt for _, tgt in pairs])
+    )
     assert codes.tolist() == [KEPT, code(LANGUAGE), code(LANGUAGE), KEPT]
 
 

@@ -15,9 +15,9 @@ import torch
 from typer.testing import CliRunner
 
 from mtformer.cli.app import app
-from mtformer.data.batches import make_batch
+from mtformer.data.batching.batches import make_batch
+from mtformer.data.batching.mixture import SamplerState
 from mtformer.data.demo import write_demo
-from mtformer.data.mixture import Place
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 BENCH = SCRIPTS / "bench"
@@ -107,7 +107,7 @@ def test_batches_are_plain_data(run: Run, tmp_path: Path) -> None:
     import joeynmt_peer
     import train_speed
 
-    batch = replace(make_batch([([4, 5, 1], [6]), ([7], [8, 9])]), end=Place(1, 2), pairs_of={"train": 2})
+    batch = replace(make_batch([([4, 5, 1], [6]), ([7], [8, 9])]), end=SamplerState(1, 2), pairs_of={"train": 2})
     train_speed.save_batches([batch], tmp_path / "batches.pt")
     (loaded,) = train_speed.load_batches(tmp_path / "batches.pt")
     assert torch.equal(loaded.tgt_out_BT, batch.tgt_out_BT)

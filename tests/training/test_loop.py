@@ -10,7 +10,7 @@ import torch
 from toy_run import Quiet, assert_same_run, given, resumed, trainer
 from toy_training import toy_config, toy_step
 
-from mtformer.data.batches import Batch
+from mtformer.data.batching.batches import Batch
 from mtformer.errors import CheckpointError, MtformerError
 from mtformer.rundir import WEIGHTS, RunDir, read_meta
 from mtformer.text.tokenizer import BOS

@@ -12,7 +12,7 @@ import torch
 from toy_training import toy_batch, toy_batches, toy_config, toy_step
 
 from mtformer.config.schema import Config
-from mtformer.data.batches import Batch
+from mtformer.data.batching.batches import Batch
 from mtformer.rundir import TRAINER_STATE, WEIGHTS, RunDir, read_meta
 from mtformer.training.checkpoint import newest_good
 from mtformer.training.history import read_records
