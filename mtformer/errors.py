@@ -28,6 +28,15 @@ class LostProcessError(Exception):
     """Another process of a training that several share has ended; what was wrong is for that one to say."""
 
 
+class InterruptedRunError(Exception):
+    """The run was asked to stop; a checkpoint of `step` is saved."""
+
+    def __init__(self, step: int, signal_number: int) -> None:
+        super().__init__(f"stopped at step {step}")
+        self.step = step
+        self.signal_number = signal_number
+
+
 class DeviceError(MtformerError):
     """A device or precision that this machine does not have."""
 

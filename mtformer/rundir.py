@@ -58,7 +58,7 @@ LOWER_IS_BETTER = ("loss", "perplexity")
 """Dev metrics that fall as a model improves; of the others more is better."""
 LEFTOVER = re.compile(r"\.(?P<name>.+)@(?P<host>[^@]*)\.(?P<pid>\d{1,9})\.(?P<kind>tmp|old)", re.DOTALL)
 FOREIGN_SECONDS = 24 * 3600
-"""Whether a process of another machine lives cannot be asked; what it left untouched for so long is taken for left."""
+"""Age at which temporary files of another machine, whose processes cannot be asked for, are deleted."""
 
 
 class DamagedError(CheckpointError):
@@ -72,7 +72,7 @@ class DamagedError(CheckpointError):
 
     def __init__(self, path: Path, what: str, listing: str = META) -> None:
         remedies = {
-            CHECKSUMS: "restore it from a copy, resume the run (which writes a missing one), or export again",
+            CHECKSUMS: "restore it from a copy, export again, or train again with --overwrite",
             "config.yaml": "restore it from a copy or export again; pass other settings on the command line",
         }
         remedy = remedies.get(path.name, "restore it from a copy, or export again")
@@ -196,7 +196,7 @@ class RunDir:
 
     def regular_steps(self) -> list[int]:
         """`steps` without those that were only saved because the run was interrupted."""
-        return [step for step, meta in self._metas().items() if not meta.get("is_temporary", False)]
+        return [step for step, meta in self._metas().items() if not meta["is_temporary"]]
 
     def best_steps(self, metric: str) -> list[int]:
         """Steps whose checkpoint knows this dev metric, the best first, the earlier one when equal."""
@@ -387,10 +387,7 @@ def _beside(path: Path, kind: str) -> Path:
 def _may_live(path: Path, pid: int, host: str) -> bool:
     """Whether the process that wrote a temporary file or folder may still be at it."""
     if host != platform.node():
-        with contextlib.suppress(FileNotFoundError):
-            newest = max(one.stat().st_mtime for one in (path, *path.rglob("*")))
-            return time.time() - newest < FOREIGN_SECONDS
-        return True  # something in it went away just now
+        return time.time() - path.stat().st_mtime < FOREIGN_SECONDS
     if pid == os.getpid():
         return False  # of an earlier process with our number, as in a container: we write one thing at a time
     try:

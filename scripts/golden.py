@@ -82,7 +82,8 @@ def make(out: Path, data: Path, python: str) -> None:
     for name, (src, tgt, source) in corpora.items():
         corpus = f"{{src_lang: {src}, tgt_lang: {tgt}, train: [{source}], filters: {{max_filtered_share: 1.0}}}}"
         (out / f"{name}.yaml").write_text(f"data: {corpus}\n{SMALL}")
-        run("train", f"{name}.yaml", "training.max_steps=1", "training.average_last=0", "--run-dir", f"corpora/{name}")
+        one_step = ("tokenizer.vocab_size=5000", "training.max_steps=1", "training.average_last=0")
+        run("train", f"{name}.yaml", *one_step, "--run-dir", f"corpora/{name}")
 
 
 def stores(folder: Path) -> list[Any]:
@@ -107,10 +108,15 @@ def contents(path: Path) -> Any:
     if not path.exists():
         return None
     if path.suffix == ".safetensors":
-        return {name: (tensor.shape, tensor.tobytes()) for name, tensor in load_file(path).items()}
+        return {renamed(name): (tensor.shape, tensor.tobytes()) for name, tensor in load_file(path).items()}
     if path.suffix == ".json":
         return json.loads(path.read_text(encoding="utf-8"))
     return path.read_text(encoding="utf-8") if path.suffix == ".txt" else path.read_bytes()
+
+
+def renamed(name: str) -> str:
+    """Return the current name of a tensor that an older version called around_..."""
+    return re.sub(r"around_(\w+)", r"\1_residual", name.replace("around_attention", "around_self_attention"))
 
 
 def difference(a: Any, b: Any, where: str) -> str | None:

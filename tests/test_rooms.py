@@ -11,7 +11,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # Rooms of one floor do not know each other.
 FLOORS = [
     {"", "errors"},
-    {"config", "page", "rundir", "weights"},
+    {"config", "device", "rundir", "templating", "weights"},
     {"text", "model"},
     {"data"},
     {"training", "decoding"},

@@ -1,35 +1,21 @@
 """The program `mtformer`: its commands, and how each of them ends.
 
-Commands import what they need when they run, so that `--help` is instant.
+The module of a command is imported when the command runs, and commands import what they need when they run, so that
+`--help` is instant.
 """
 
+import inspect
 import os
 import sys
 import time
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from mtformer import __version__
-from mtformer.cli import config_commands, data_commands, tokenizer_commands
-from mtformer.cli.attention_command import attention
-from mtformer.cli.average_command import average
-from mtformer.cli.compare_command import compare
-from mtformer.cli.decoding_options import with_decoding_options
-from mtformer.cli.eval_command import evaluate
-from mtformer.cli.export_command import export
-from mtformer.cli.import_command import import_model
 from mtformer.cli.output import error_lines, flush_or_discard_stdout, set_up_logging, use_utf8
-from mtformer.cli.plot_command import plot
-from mtformer.cli.report_command import report
-from mtformer.cli.reproduce_command import reproduce
-from mtformer.cli.runs_command import runs
-from mtformer.cli.score_command import score
-from mtformer.cli.serve_command import serve
-from mtformer.cli.sweep_command import sweep
-from mtformer.cli.train_command import TrainCommand, train
-from mtformer.cli.translate_command import translate
 from mtformer.errors import LostProcessError, MtformerError
 
 DEBUG = "MTFORMER_DEBUG"
@@ -39,8 +25,37 @@ BROKEN_PIPE = 141
 """As a shell reports a filter that SIGPIPE ended."""
 
 
+COMMANDS = {
+    "train": ("train:train", "Train a model: tokenizer, data, training, averaging, test scores."),
+    "translate": ("translate_command:translate", "Translate lines from stdin (or a file) to stdout (or a file)."),
+    "serve": ("serve_command:serve", "Serve a model: a page to translate on, and an API as LibreTranslate's."),
+    "score": ("score_command:score", "Print the log-probability of given translations."),
+    "eval": ("eval_command:evaluate", "Score a model: BLEU, chrF2++ and TER on test sets."),
+    "compare": ("compare_command:compare", "Compare runs, or files of hypotheses: scores, significance, sentences."),
+    "sweep": ("sweep:sweep", "Train many runs: a base config, and values of its keys multiplied out."),
+    "runs": ("runs_command:runs", "List the runs in a folder: state, step, best dev score, speed, differences."),
+    "report": (
+        "report_command:report",
+        "Write an HTML page about runs, or draw their curves for a paper.",
+    ),
+    "attention": ("attention_command:attention", "Show where a model looks: as words, heat maps, or numbers."),
+    "reproduce": ("reproduce:reproduce", "Train the first steps of a run again, and compare losses to the last digit."),
+    "average": ("average_command:average", "Average the weights of the newest checkpoints of a run."),
+    "export": ("export_command:export", "Write a run in a form that can be given away."),
+    "import": ("import_command:import_model", "Make a Marian model from Hugging Face a bundle."),
+    "tokenizer": ("tokenizer_commands:app", "Train and use tokenizers."),
+    "data": ("data_commands:app", "Corpora."),
+    "config": ("config:app", "Look at configs."),
+}
+"""By name, in the order of the help: module in `mtformer.cli` and its function or `typer.Typer`, and a summary."""
+
+
 class _Program(TyperGroup):
-    """Turns what the user or the machine did wrong into one line and an exit code."""
+    """Loads the command that runs, and turns an error of the user or the machine into one line and an exit code."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command if name is None or name not in COMMANDS else load_command(name), rest
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -94,25 +109,27 @@ def _program(
     set_up_logging()
 
 
-# The commands, in the order of the help.
-app.command("train", cls=TrainCommand)(train)
-app.command("translate")(with_decoding_options(translate))
-app.command("serve")(with_decoding_options(serve))
-app.command("score")(score)
-app.command("eval")(with_decoding_options(evaluate))
-app.command("compare")(compare)
-app.command("sweep")(sweep)
-app.command("runs")(runs)
-app.command("report")(report)
-app.command("plot")(plot)
-app.command("attention")(attention)
-app.command("reproduce")(reproduce)
-app.command("average")(average)
-app.command("export")(export)
-app.command("import")(import_model)
-app.add_typer(tokenizer_commands.app, name="tokenizer")
-app.add_typer(data_commands.app, name="data")
-app.add_typer(config_commands.app, name="config")
+for _name, (_, _summary) in COMMANDS.items():
+    app.command(_name, help=_summary)(lambda: None)
+
+
+def load_command(name: str) -> Any:
+    """Return the Click command of this name, with its options."""
+    module_name, attribute = COMMANDS[name][0].split(":")
+    module = import_module(f"mtformer.cli.{module_name}")
+    function = getattr(module, attribute)
+    if isinstance(function, typer.Typer):
+        command: Any = typer.main.get_group(function)
+    else:
+        if "settings" in inspect.signature(function).parameters:
+            from mtformer.cli.decoding_options import with_decoding_options
+
+            function = with_decoding_options(function)
+        alone = typer.Typer(add_completion=False)
+        alone.command(name, cls=getattr(module, "COMMAND_CLASS", None))(function)
+        command = typer.main.get_command(alone)
+    command.name = name
+    return command
 
 
 def main() -> None:

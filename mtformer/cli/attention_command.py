@@ -65,7 +65,7 @@ def attention(
     if not sentence.strip():
         raise ConfigError("the sentence is blank; give one in quotes")
     if kind == ".png":
-        from mtformer.page import require_matplotlib
+        from mtformer.report.curves import require_matplotlib
 
         require_matplotlib("a picture of attention")
     from mtformer.decoding.attention_maps import attention_maps
@@ -85,7 +85,7 @@ def attention(
 
         write_text(out, json.dumps(_described(maps), ensure_ascii=False) + "\n")
     else:
-        from mtformer.report.attention_picture import save_picture
+        from mtformer.report.attention import save_picture
 
         save_picture(maps, (layer or num_layers) - 1, None if head is None else head - 1, out)
     typer.echo(f"{maps.translation}\nwritten: {out}", err=True)
@@ -121,7 +121,7 @@ def _words(pieces: list[str]) -> list[tuple[str, list[int]]]:
     """Each word with the places of its pieces; where the script has no spaces, each piece is one."""
     from mtformer.decoding.alignment import word_numbers
     from mtformer.decoding.long_lines import UNSPACED
-    from mtformer.decoding.phrases import SPACE
+    from mtformer.text.tokenizer import SPACE
 
     is_unspaced = UNSPACED.search("".join(pieces)) is not None
     words: dict[int, list[int]] = {}

@@ -121,8 +121,8 @@ def _compare_all(
 
     comet = None
     if comet_model is not None:
+        from mtformer.device import pick_device
         from mtformer.evaluation.comet import Comet
-        from mtformer.model.hardware import pick_device
 
         comet = Comet(comet_model, pick_device("auto").type)
     total = num_units(systems, comet is not None) * len(materials)

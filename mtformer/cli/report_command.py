@@ -9,7 +9,7 @@ import typer
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(help="Run directory or bundle; several are laid over one another.", show_default=False),
+        typer.Argument(help="Run directory or bundle; the curves of several share the panels.", show_default=False),
     ],
     out: Annotated[
         Path | None,
@@ -17,10 +17,41 @@ def report(
             "--out", help="The HTML file; default: RUN/report.html, of several runs ./report.html.", show_default=False
         ),
     ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Instead of the report write curves for a paper, one column wide: .pdf, .svg or .png.",
+            show_default=False,
+        ),
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metric",
+            help="With --plot: a key of metrics.jsonl, such as bleu, chrf, perplexity, train.loss; several are panels. "
+            "Default: loss and bleu, on dev.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """One HTML file about a run, or several: curves, scores, sentences, attention, config; it needs no network."""
-    from mtformer.report.report import write_report
+    """Write an HTML file on a run, or several: curves, scores, sentences, attention, config; it needs no network."""
+    from mtformer.errors import ConfigError
     from mtformer.rundir import RunDir
+
+    if plot is not None:
+        from mtformer.report.plot import DEFAULT_METRICS
+        from mtformer.report.plot import plot as plot_runs
+
+        if out is not None:
+            raise ConfigError("--plot and --out exclude each other; give one of them")
+        plot_runs(runs, plot, metric or DEFAULT_METRICS)
+        typer.echo(f"plot: {plot}", err=True)
+        return
+    if metric:
+        raise ConfigError("--metric is for plots; give --plot FILE too")
+    from mtformer.report.run_report import write_report
 
     file = out or (RunDir(runs[0]).report if len(runs) == 1 else Path("report.html"))
     write_report(runs, file)

@@ -49,12 +49,6 @@ def runs(
         _print_table(rows, keys, shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
 
 
-def clock(seconds: float) -> str:
-    """h:mm:ss."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
-
-
 def table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | None) -> tuple[list[str], list[str]]:
     """The lines of a table no wider than `width`, and the keys that it has no room for."""
     from mtformer.cli.output import columns
@@ -103,7 +97,9 @@ def _print_csv(rows: "Sequence[RunRow]", keys: Sequence[str]) -> None:
 
 
 def _cells(row: "RunRow") -> list[str]:
-    """What stands below each header."""
+    """Return the cells below the headers."""
+    from mtformer.experiment.runs import format_duration
+
     of = f"/{row.max_steps}" if row.max_steps is not None else ""
     return [
         row.name,
@@ -113,7 +109,7 @@ def _cells(row: "RunRow") -> list[str]:
         _number(row.best_step),
         row.weights or "",
         _number(row.tokens_per_second),
-        "" if row.seconds is None else clock(row.seconds),
+        "" if row.seconds is None else format_duration(row.seconds),
     ]
 
 

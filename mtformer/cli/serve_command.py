@@ -23,7 +23,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: one that is free.")] = 8000,
     api_key: Annotated[str | None, typer.Option(help=KEY_HELP, envvar="MTFORMER_API_KEY", show_default=False)] = None,
     max_characters: Annotated[int, typer.Option(min=1, help="Longest text of a request.")] = 5000,
-    most_waiting: Annotated[
+    queue_size: Annotated[
         int, typer.Option("--queue", min=1, help="Requests that may wait; one more is told to come again.")
     ] = 200,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -49,14 +49,13 @@ def serve(
                 "or leave --host out"
             )
         from mtformer.decoding.translator import Translator, override
-        from mtformer.serving.api import create_app
-        from mtformer.serving.guard import LOCAL_HOSTS
+        from mtformer.serving.app import LOCAL_HOSTS, create_app
 
         translator = Translator.load(runs, checkpoint or None, device, precision)
         translator.decoding = override(translator.decoding, **settings)
         names = LOCAL_HOSTS | {host.lower()} if is_local(sock) else None
         title = ", ".join(run.resolve().name for run in runs)
-        app = create_app(translator, title, max_characters, most_waiting, api_key or None, names)
+        app = create_app(translator, title, max_characters, queue_size, api_key or None, names)
         log.info("%s translates with %s; Ctrl-C ends it", url(sock), ", ".join(map(str, runs)))
         # Ctrl-C is how a server is meant to end.
         with contextlib.suppress(KeyboardInterrupt):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.config_commands import OverridesArgument
+from mtformer.cli.options import OverridesArgument
 
 if TYPE_CHECKING:
     from mtformer.text.tokenizer import Tokenizer

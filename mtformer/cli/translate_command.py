@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mtformer")
 BACKEND_HELP = (
-    "Who searches. ctranslate2: that library, on a folder that `mtformer export --format ctranslate2` wrote, in its "
-    "own precision unless one is given."
+    "Decoding backend. ctranslate2: that library, on a folder that `mtformer export --format ctranslate2` wrote, in "
+    "the precision of that folder unless --precision is given, which may then also be int8."
 )
 
 
@@ -225,7 +225,7 @@ class _Work:
 
     def tell_doubts(self) -> None:
         """What went wrong must not go by in silence where the output does not tell it."""
-        from mtformer.decoding.flags import FORBIDDEN, LENGTH_LIMIT, MISSING, REPETITION
+        from mtformer.decoding.quality import FORBIDDEN, LENGTH_LIMIT, MISSING, REPETITION
 
         told = [f"{self.doubts[flag]} {flag}" for flag in (MISSING, FORBIDDEN, LENGTH_LIMIT, REPETITION)]
         told = [one for one in told if not one.startswith("0 ")]

@@ -127,8 +127,8 @@ class FilterConfig(Section):
     drop_other_languages: Annotated[bool, Key(off=False)] = True
     """Leave out pairs with a side that has common words of another language and none of its own (30 languages)."""
     min_language_confidence: Annotated[Share, Key(off=0)] = 0.0
-    """Leave out pairs with a side that the language identifier `lingua` (extra `langid`) gives its language less
-    probability than this; 0: not asked."""
+    """Drop pairs with a side to whose language and close relatives the identifier py3langid (extra `langid`) assigns
+    less probability than this; languages it does not know are not checked; 0: off."""
     max_filtered_share: Annotated[Share, Key(in_fingerprint=False)] = 0.5
     """An error when a larger share of the pairs than this is left out."""
 
@@ -220,7 +220,7 @@ class DataConfig(Section):
     """How a model of several target languages is told which: `<2de>` before the source, or in the place of bos."""
     dev: Annotated[list[Source], Key(on_resume="same")] = []
     """Sources that validation runs on."""
-    test: Annotated[dict[TestName, Source], Key(on_resume="same")] = {}
+    test: Annotated[dict[TestName, Source], Key(on_resume="same", side_output=True)] = {}
     """Test sets by name."""
     filters: FilterConfig = FilterConfig()
     """What is left out of the training data."""

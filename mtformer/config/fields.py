@@ -55,18 +55,34 @@ def child(annotation: Any, key: str | int) -> Any:
     return arguments[1] if get_origin(annotation) is dict else None
 
 
-def key_metadata(path: str) -> Key:
-    """Return what is known of a dotted key of the config, with `on_resume` resolved; a default for an unknown key."""
+def _sections_on(path: KeyPath) -> Iterator[tuple[type[Section] | None, str, Any]]:
+    """Yield each key of a path with the section that declares it (None: list item, mapping key) and its annotation."""
     annotation: Any = Config
-    key, on_resume = Key(), DEFAULT_ON_RESUME
-    for name in path.split("."):
+    for name in path:
         kinds = SOURCES.values() if is_source(annotation) else [plain(annotation)]
         section = next((kind for kind in kinds if is_section(kind) and name in kind.model_fields), None)
+        annotation = child(section or annotation, name)
+        yield section, str(name), annotation
+
+
+def key_metadata(path: str) -> Key:
+    """Return what is known of a dotted key of the config, with `on_resume` resolved; a default for an unknown key."""
+    key, on_resume = Key(), DEFAULT_ON_RESUME
+    for section, name, annotation in _sections_on(tuple(int(n) if n.isdecimal() else n for n in path.split("."))):
         key = Key() if section is None else key_of(section, name)
-        annotation = child(section or annotation, int(name) if section is None and name.isdecimal() else name)
         inherited = plain(annotation).on_resume if is_section(plain(annotation)) else None
         on_resume = key.on_resume or inherited or on_resume
     return replace(key, on_resume=on_resume)
+
+
+def documentation(path: KeyPath) -> str | None:
+    """Return the help text of a key and its range; None for list items and keys of mappings."""
+    *_, (section, name, annotation) = _sections_on(path)
+    if section is None:
+        return None
+    text = " ".join((section.model_fields[name].description or "").split())
+    limit = limits(annotation)
+    return f"{text} ({limit})" if limit else text
 
 
 def parse_location(location: KeyPath) -> tuple[KeyPath, Any]:
@@ -84,12 +100,14 @@ def parse_location(location: KeyPath) -> tuple[KeyPath, Any]:
     return tuple(path), annotation
 
 
-def section_keys(section: type[Section] = Config, prefix: KeyPath = ()) -> Iterator[KeyPath]:
-    """Paths of all keys of the sections below `section`, sources left out."""
+def section_keys(section: type[Section] = Config, prefix: KeyPath = (), leaves_only: bool = False) -> Iterator[KeyPath]:
+    """Yield the paths of all keys of the sections below `section`, without sources and, if asked, without sections."""
     for key, annotation in fields(section).items():
-        yield (*prefix, key)
-        if is_section(plain(annotation)):
-            yield from section_keys(plain(annotation), (*prefix, key))
+        has_keys = is_section(plain(annotation))
+        if not (has_keys and leaves_only):
+            yield (*prefix, key)
+        if has_keys:
+            yield from section_keys(plain(annotation), (*prefix, key), leaves_only)
 
 
 def nearest(word: str, allowed: list[str]) -> str | None:

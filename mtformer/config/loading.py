@@ -8,12 +8,12 @@ from typing import Any, get_origin
 
 from pydantic import ValidationError
 
-from mtformer.config.data import source_kind
+from mtformer.config.data import DataConfig, source_kind
 from mtformer.config.fields import SOURCES, child, fields, is_section, is_source, plain
 from mtformer.config.mistakes import describe_mistakes
-from mtformer.config.origins import DEFAULT, Origin, Origins
+from mtformer.config.origins import DEFAULT, REQUIRED, Origin, Origins
 from mtformer.config.schema import Config
-from mtformer.config.writing import config_diff, dump_config, json_schema, leaves, resolve_paths, value_lines
+from mtformer.config.writing import config_diff, dump_config, json_schema, leaves, resolve_paths
 from mtformer.config.yaml_text import KeyPath, dotted, read_yaml
 from mtformer.errors import ConfigError
 
@@ -24,8 +24,8 @@ __all__ = [
     "dump_config",
     "json_schema",
     "load_config",
+    "load_defaults",
     "resolve_paths",
-    "value_lines",
 ]
 
 
@@ -61,6 +61,14 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
     except ValidationError as error:
         raise ConfigError(describe_mistakes(error, origins)) from error
     return LoadedConfig(config, {dotted(leaf): origins.get(leaf, DEFAULT) for leaf in leaves(config)})
+
+
+def load_defaults() -> LoadedConfig:
+    """Return the defaults of all keys; a key that has none is None, with `REQUIRED` as its origin."""
+    required = [key for key, field in DataConfig.model_fields.items() if field.is_required()]
+    config = Config(data=DataConfig.model_construct(**dict.fromkeys(required)))
+    origins = {dotted(leaf): DEFAULT for leaf in leaves(config)}
+    return LoadedConfig(config, {**origins, **{f"data.{key}": REQUIRED for key in required}})
 
 
 def _read_file(path: str, origins: Origins, extended_by: tuple[str, ...]) -> dict[str, Any]:

@@ -11,13 +11,13 @@ class Origin:
     """Where a value comes from.
 
     Attributes:
-        kind: The schema's default, a config file, or an override of the command line.
+        kind: The schema's default, none (the key is required), a config file, or an override of the command line.
         file: The file, as it is typed or as `extends` leads to it.
         line: The line in `file`, from 1.
         override: The override as it is typed.
     """
 
-    kind: Literal["default", "file", "override"]
+    kind: Literal["default", "required", "file", "override"]
     file: str | None = None
     line: int | None = None
     override: str | None = None
@@ -27,10 +27,11 @@ class Origin:
             return f"override '{self.override}'"
         if self.kind == "file":
             return str(self.file) if self.line is None else f"{self.file}:{self.line}"
-        return "default"
+        return self.kind
 
 
 DEFAULT = Origin("default")
+REQUIRED = Origin("required")
 Origins = dict[KeyPath, Origin]
 """Origins of all keys and list items that stand in a file or an override, sections included."""
 

@@ -159,16 +159,16 @@ class TrainingConfig(Section):
     ema_decay: Annotated[Fraction, Key(on_resume="same")] = 0.0
     """Validate and keep exponential moving averages of the weights with this decay per step (such as 0.999); 0: the
     weights themselves."""
-    average_last: Annotated[Count, Key(on_resume="same")] = 0
+    average_last: Annotated[Count, Key(on_resume="same", side_output=True)] = 0
     """Number of newest checkpoints whose weights are averaged at the end and validated; 0: none. Commands use the
     better of the average and the best checkpoint by `best_metric`."""
     sample_sentences: Annotated[Count, Key(on_resume="same")] = 3
     """Dev sentences whose translations are logged, and kept in samples.jsonl, at each validation."""
-    tensorboard: Annotated[bool, Key(on_resume="same", has_effect=False)] = False
+    tensorboard: Annotated[bool, Key(on_resume="same", has_effect=False, side_output=True)] = False
     """Write TensorBoard events too (extra `tensorboard`)."""
-    report: Annotated[bool, Key(on_resume="same", has_effect=False)] = False
+    report: Annotated[bool, Key(on_resume="same", has_effect=False, side_output=True)] = False
     """At the end write RUN/report.html, as `mtformer report` does (extra `report`)."""
-    wandb: Annotated[str | None, Key(on_resume="same", has_effect=False)] = None
+    wandb: Annotated[str | None, Key(on_resume="same", has_effect=False, side_output=True)] = None
     """Send the figures to this project of Weights & Biases too (extra `wandb`); WANDB_MODE=offline keeps them here."""
 
     @model_validator(mode="after")
@@ -237,7 +237,7 @@ class DecodingConfig(Section):
     """Put the source word with the most attention where the model wrote an unknown piece."""
     batch_tokens: Annotated[Positive, Key(has_effect=False)] = 8192
     """A batch of n sentences has n x beam_size x (longest source, in tokens) up to this."""
-    validation_beam_size: Positive = 1
+    validation_beam_size: Annotated[Positive, Key(is_option=False)] = 1
     """Beam size when dev is decoded in training."""
 
     def for_validation(self) -> "DecodingConfig":

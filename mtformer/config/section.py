@@ -41,6 +41,9 @@ class Key:
         on_resume: None: as the section says.
         path: the value is a path; `folder or name`: a path if such a folder exists, else a name.
         has_effect: the value has an effect on the result of a run.
+        is_option: a `decoding` key that is an option of `translate`, `eval` and `serve` too.
+        side_output: the value asks for something besides training and its figures; a training that is done again for
+            comparison leaves it out.
         in_validation: a `decoding` key that also applies when dev is decoded in training.
         off: the value that turns a filter off, which then does not change the fingerprint of prepared corpora.
         in_fingerprint: a filter key that has an effect on prepared corpora.
@@ -49,6 +52,8 @@ class Key:
     on_resume: OnResume | None = None
     path: Literal["file", "folder or name"] | None = None
     has_effect: bool = True
+    is_option: bool = True
+    side_output: bool = False
     in_validation: bool = True
     off: Any = ...
     in_fingerprint: bool = True

@@ -16,10 +16,10 @@ def dump_config(config: Config) -> str:
     return write_yaml(config.model_dump())
 
 
-def value_lines(text: str) -> dict[str, int]:
-    """The line, from 1, in which each dotted path of a dumped config stands."""
-    lines: dict[str, int] = {}
-    read_yaml(text, str, lambda path, line: lines.update({dotted(path): line}))
+def key_lines(text: str) -> dict[int, KeyPath]:
+    """Return the path of the key in each line, from 1, of a dumped config."""
+    lines: dict[int, KeyPath] = {}
+    read_yaml(text, str, lambda path, line: lines.update({line: path} if isinstance(path[-1], str) else {}))
     return lines
 
 
@@ -56,6 +56,16 @@ def without_files(section: SectionT) -> SectionT:
         elif key_of(type(section), name).path is not None:
             changes[name] = None
     return section.model_copy(update=changes)
+
+
+def without_side_outputs(config: Config, **training: Any) -> Config:
+    """Return the config with the side outputs at their defaults, and with these values in the training section."""
+    changes: dict[str, Section] = {}
+    for name, section in config:
+        fields = type(section).model_fields
+        defaults = {key: field.default for key, field in fields.items() if key_of(type(section), key).side_output}
+        changes[name] = section.model_copy(update={**defaults, **(training if name == "training" else {})})
+    return config.model_copy(update=changes)
 
 
 def leaves(section: Section, prefix: KeyPath = ()) -> dict[KeyPath, Any]:

@@ -1,6 +1,6 @@
-"""Word alignments out of attention.
+"""Word alignments from attention weights.
 
-S source pieces (eos not counted), T target pieces, W source words, X target words; words are what whitespace separates.
+S source pieces (eos not counted), T target pieces, W source words, X target words; words are separated by whitespace.
 """
 
 from collections.abc import Sequence
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from mtformer.decoding.long_lines import UNSPACED
-from mtformer.decoding.phrases import SPACE
+from mtformer.text.tokenizer import SPACE
 
 
 def word_numbers(pieces: Sequence[str]) -> list[int]:
-    """The word, counted from 0, in which each piece begins; one that is only a space belongs to the word after it."""
+    """Return the word, counted from 0, in which each piece begins; a piece of only a space belongs to the next word."""
     numbers, word, has_begun = [], 0, False
     for piece in pieces:
         first = None
@@ -27,13 +27,13 @@ def word_numbers(pieces: Sequence[str]) -> list[int]:
 
 
 def align(attention_TS: Tensor, src_pieces: Sequence[str], tgt_pieces: Sequence[str]) -> list[tuple[int, int]]:
-    """(source word, target word) for each target word: the source word with the most of its pieces' attention.
+    """Return (source word, target word) for each target word: the source word with the most attention of its pieces.
 
     Args:
-        attention_TS: weights; rows and columns beyond the pieces (eos) are left out.
+        attention_TS: weights; rows and columns beyond the pieces (eos) are ignored.
         src_pieces, tgt_pieces: the pieces as text.
     """
-    if not src_pieces or not tgt_pieces:
+    if not all("".join(pieces).strip(SPACE) for pieces in (src_pieces, tgt_pieces)):
         return []
     tgt_words = word_numbers(tgt_pieces)
     weights_TW = _over_words(attention_TS[: len(tgt_pieces)], word_numbers(src_pieces))
@@ -43,15 +43,15 @@ def align(attention_TS: Tensor, src_pieces: Sequence[str], tgt_pieces: Sequence[
 
 
 def best_source_words(attention_TS: Tensor, src_pieces: Sequence[str], is_unknown: Sequence[bool]) -> list[str]:
-    """For each row what a copy of the source word with the most attention writes.
+    """Return for each row the text of the source word with the most attention.
 
-    Of a word with unknown pieces it is the best of those alone, since the model can write the rest; and where the
-    script has no spaces, it is the best piece.
+    Of a word with unknown pieces it is only the one with the most attention, since the model can write the others; in a
+    script without spaces it is the piece with the most attention.
 
     Args:
-        attention_TS: weights; columns beyond the pieces (eos) are left out.
+        attention_TS: weights; columns beyond the pieces (eos) are ignored.
         src_pieces: the source's pieces as text.
-        is_unknown: which of them are not in the vocabulary.
+        is_unknown: True for pieces that are not in the vocabulary.
     """
     numbers = word_numbers(src_pieces)
     best_T = _over_words(attention_TS, numbers).argmax(dim=1).tolist()
@@ -62,12 +62,12 @@ def best_source_words(attention_TS: Tensor, src_pieces: Sequence[str], is_unknow
 
 
 def pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
-    """`0-0 1-2`: source word and target word, counted from 0."""
+    """Return pairs of source and target word, counted from 0, as in `0-0 1-2`."""
     return " ".join(f"{src}-{tgt}" for src, tgt in pairs)
 
 
 def _over_words(weights_TS: Tensor, words: Sequence[int]) -> Tensor:
-    """(T, W): the sums over the columns of each word."""
+    """Return the sums over the columns of each word, (T, W)."""
     sums_TW = weights_TS.new_zeros(len(weights_TS), words[-1] + 1)
     return sums_TW.index_add_(1, weights_TS.new_tensor(words).long(), weights_TS[:, : len(words)])
 
@@ -75,7 +75,7 @@ def _over_words(weights_TS: Tensor, words: Sequence[int]) -> Tensor:
 def _copy(
     places: Sequence[int], weights_S: Sequence[float], src_pieces: Sequence[str], is_unknown: Sequence[bool]
 ) -> str:
-    """The text of a word's pieces, or of the one that is meant."""
+    """Return the text of a word, or of one piece of it (see `best_source_words`)."""
     texts = {i: src_pieces[i].replace(SPACE, " ").strip() for i in places}
     word = "".join(texts.values())
     unknown = [i for i in places if is_unknown[i]]

@@ -1,38 +1,36 @@
-"""Where a model looks while it reads a sentence and writes its translation: every layer and head of all its attention.
+"""Attention weights of every layer and head over a sentence and its translation.
 
 L layers, H heads, S source pieces, T target pieces (tags and eos counted).
 """
 
-import threading
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mtformer.decoding.alignment import align
 from mtformer.decoding.parts import check_lines
-from mtformer.decoding.scorer import pad
+from mtformer.decoding.scorer import alignment_layer, pad
 from mtformer.decoding.translator import END, Translator
 from mtformer.errors import ConfigError, DataError
-from mtformer.model.attention import MultiHeadAttention
+from mtformer.model.attention import MultiHeadAttention, record_weights
 from mtformer.model.transformer import Transformer
 from mtformer.text.tokenizer import EOS
 
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """The weights of one pass over a source and its translation; float32 on the CPU, (layers, heads, query, key).
+    """Attention weights of one pass over a source and its translation; float32 on the CPU, (layers, heads, query, key).
 
     Args:
         source, translation: the text.
-        src_pieces: as the encoder sees them: the tag of the target language if the model wants one, the text, eos.
+        src_pieces: input of the encoder: the tag of the target language if the model needs one, the text, eos.
         tgt_pieces: eos last.
         encoder_LHSS: from source pieces to source pieces.
         decoder_LHTT: from the query that predicts target piece t to `decoder_keys`; 0 at those after it.
         cross_LHTS: from the query that predicts target piece t to source pieces.
         num_tags: how many of the source pieces are tags.
-        start: what the decoder starts with, as a piece.
+        start: first token of the decoder, as a piece.
     """
 
     source: str
@@ -47,34 +45,34 @@ class AttentionMaps:
 
     @property
     def decoder_keys(self) -> list[str]:
-        """The pieces that the decoder has read: its start, and all target pieces but eos."""
+        """Input pieces of the decoder: its start, and all target pieces but eos."""
         return [self.start, *self.tgt_pieces[:-1]]
 
     @property
     def alignment_layer(self) -> int:
-        """The layer whose cross-attention gives alignments, see `Transformer.source_attention`."""
-        return max(0, len(self.cross_LHTS) - 2)
+        """The layer whose cross-attention gives alignments, see `attention_of_targets`."""
+        return alignment_layer(len(self.cross_LHTS))
 
     @property
     def alignment(self) -> list[tuple[int, int]]:
-        """(source word, target word) for each target word, as `mtformer translate --alignment` gives them."""
+        """(source word, target word) for each target word, as `mtformer translate --alignment` writes them."""
         weights_TS = self.cross_LHTS[self.alignment_layer].mean(dim=0)[:, self.num_tags :]
         return align(weights_TS, self.src_pieces[self.num_tags : -1], self.tgt_pieces[:-1])
 
 
 def attention_maps(translator: Translator, source: str, translation: str | None = None) -> AttentionMaps:
-    """All attention of one model, over a sentence and a translation of it.
+    """Return all attention weights of one model over a sentence and a translation of it.
 
-    The source is read in one pass, also where `Translator.translate` would split it into sentences.
+    The source is encoded in one pass, even if `Translator.translate` would split it into sentences.
 
     Args:
         translator: of one model; it may be in training.
         source: one line.
-        translation: one line; None: the one that the translator finds.
+        translation: one line; None: that of the translator.
 
     Raises:
-        ConfigError: of an ensemble, or of a model of another library.
-        DataError: when source or translation is longer than the model can take.
+        ConfigError: for an ensemble, or a model of another library.
+        DataError: if source or translation is longer than the model's positions.
     """
     if len(translator.models) != 1:
         raise ConfigError("attention maps are of one model of mtformer's own; give one run, and one checkpoint")
@@ -83,7 +81,7 @@ def attention_maps(translator: Translator, source: str, translation: str | None 
     if translation is None:
         found = translator.translate([source])[0]
         translation, tokens = found.text, found.tokens
-        pieces = [piece for piece in found.pieces if piece != END]  # of a line that was split each part has one
+        pieces = [piece for piece in found.pieces if piece != END]  # each part of a split line has one
     else:
         [translation] = check_lines([translation])
         tokens, pieces = tgt.encode([translation])[0], tgt.pieces(translation)
@@ -112,22 +110,13 @@ def _of_layers(weights: dict[nn.Module, Tensor], layers: nn.ModuleList, name: st
 
 @torch.inference_mode()
 def _weights(model: Transformer, src: list[int], tgt_in: list[int]) -> dict[nn.Module, Tensor]:
-    """(H, query, key) of each attention of the model, by its module."""
-    thread, weights = threading.get_ident(), dict[nn.Module, Tensor]()
-
-    def record(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        assert isinstance(module, MultiHeadAttention)
-        if threading.get_ident() == thread:  # others may be translating with the same model
-            weights[module] = module.weights(*arguments, **named)[0].float().cpu()
-
+    """Return the weights (H, query, key) of each attention module of the model."""
     was_training, device = model.training, model.output.device
-    found = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
-    hooks = [module.register_forward_pre_hook(record, with_kwargs=True) for module in found]
+    modules = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
     model.eval()
     try:
-        model(*pad([src], device), pad([tgt_in], device)[0])
+        with record_weights(modules) as recorded:
+            model(*pad([src], device), pad([tgt_in], device)[0])
     finally:
         model.train(was_training)
-        for hook in hooks:
-            hook.remove()
-    return weights
+    return {module: weights_BHTS[0].float().cpu() for module, weights_BHTS in recorded.items()}

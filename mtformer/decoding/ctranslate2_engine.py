@@ -17,8 +17,8 @@ from torch import Tensor
 from mtformer.config.loading import load_config
 from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.engine import Request
-from mtformer.decoding.limits import Limits
-from mtformer.decoding.protocol import Hypothesis
+from mtformer.decoding.rules import Limits
+from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.rundir import CHECKSUMS, CT2_WEIGHTS, RunDir, verify

@@ -14,24 +14,14 @@ import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.beam import Chooser, Diverse, beam_search, likeliest
-from mtformer.decoding.ensemble import Ensemble
-from mtformer.decoding.limits import Limits
-from mtformer.decoding.protocol import Decodable, Hypothesis
-from mtformer.decoding.required import Phrase, RequiredPhrases
-from mtformer.decoding.rules import (
-    ForbiddenPhrases,
-    NoRepeatedNgrams,
-    Prefixes,
-    RepetitionPenalty,
-    Rule,
-    Step,
-    Watch,
-)
+from mtformer.decoding.beam import Chooser, Diverse, beam_search, best_candidates
+from mtformer.decoding.constraints import ForbiddenPhrases, Phrase, Prefixes, RequiredPhrases
+from mtformer.decoding.inference import Ensemble, InferenceModel
+from mtformer.decoding.rules import Limits, NoRepeatedNgrams, RepetitionPenalty, Rule, Step, Watch
+from mtformer.decoding.sampling import Sampling, greedy, sample
 from mtformer.decoding.scorer import attention_of_targets, pad, score_targets
-from mtformer.decoding.stepwise import Sampling, greedy, sample
+from mtformer.decoding.search import Decodable, Hypothesis
 from mtformer.errors import DeviceError
-from mtformer.model.transformer import Transformer
 from mtformer.text.tags import Target
 
 log = logging.getLogger("mtformer")
@@ -119,12 +109,13 @@ class OwnEngine:
         precision: what reports call it; None: the dtype of the weights.
     """
 
-    def __init__(self, models: Sequence[Transformer], precision: str | None = None) -> None:
+    def __init__(self, models: Sequence[InferenceModel], precision: str | None = None) -> None:
         self.models = models
-        self.model: Decodable[Any, Any] = models[0] if len(models) == 1 else Ensemble(models)
-        self.max_positions = min(model.config.max_positions for model in models)
-        self.device = models[0].output.device.type
-        self.dtype = precision or str(models[0].output.dtype).removeprefix("torch.")
+        self.model: Decodable[Any] = models[0] if len(models) == 1 else Ensemble(models)
+        self.max_positions = min(model.transformer.config.max_positions for model in models)
+        weights = models[0].transformer.output
+        self.device = weights.device.type
+        self.dtype = precision or str(weights.dtype).removeprefix("torch.")
         self.asked = Target()
 
     def asking(self, asked: Target) -> "OwnEngine":
@@ -163,7 +154,7 @@ class OwnEngine:
     def _search(
         self, requests: Sequence[Request], settings: DecodingConfig, forbidden: Tensor | None
     ) -> list[list[Hypothesis]]:
-        device = self.models[0].output.device
+        device = self.models[0].transformer.output.device
         src, start = pad(self._tagged([request.source for request in requests]), device), self.asked.start
         reserved = [len(request.prefix) + sum(map(len, request.required)) for request in requests]
         limits = Limits.of(settings, reserved, self.max_positions - 1)
@@ -180,7 +171,7 @@ class OwnEngine:
                 top_p=settings.top_p,
             )
             return _marked(sample(self.model, *src, limits, sampling, alpha, rules, start, watch), most)
-        choose: Chooser = likeliest
+        choose: Chooser = best_candidates
         if settings.beam_groups > 1:
             choose = Diverse(settings.beam_groups, settings.diversity_penalty)
         if any(request.required for request in requests):

@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from mtformer.decoding.constraints import Phrase
 from mtformer.decoding.engine import Request
 from mtformer.decoding.long_lines import join_lines, split_line
-from mtformer.decoding.required import Phrase
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import EOS, UNK, Tokenizer, TokenizerPair
 

@@ -1,8 +1,9 @@
-"""What may come next, beside what the model says: rules that search applies at each step before it chooses.
+"""Rules that search applies to the log-probabilities of each step: length limits, n-grams, repetition.
 
-A rule is a function of the tokens so far, so beams may change places and sentences may leave without telling it.
+A rule is a function of the tokens so far, so it needs no notice when beams are reordered or sentences leave the batch.
+`mtformer.decoding.constraints` has those about given words.
 
-U units (sentences, or groups of their beams), R beams of a unit, V vocabulary, t tokens so far.
+B sentences, U units (sentences, or groups of their beams), R beams of a unit, V vocabulary, t tokens so far.
 """
 
 import math
@@ -12,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mtformer.decoding.topk import Exact
+from mtformer.config.schema import DecodingConfig
+from mtformer.decoding.search import Correction
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
 
@@ -20,47 +22,76 @@ from mtformer.text.tokenizer import BOS, EOS, PAD
 class Step:
     """One step of a search.
 
-    `log_prob_URV` is what rules change in place: -inf for what must not come. `own_URV` is what the model said; without
-    rules it may be the same tensor. `sentence_U` are the numbers of the units' sentences in the batch as it came.
-    `exact`: see `top_candidates`; not with rules, which would be undone by it.
+    Attributes:
+        log_prob_URV: rules change it in place: -inf for tokens that are not allowed.
+        raw_URV: the model's own log-probabilities; without rules it may be the same tensor.
+        history_URt: the tokens so far.
+        sentence_U: index of each unit's sentence in the original batch.
+        correct: see `top_candidates`; only without rules, which it would undo.
     """
 
     log_prob_URV: Tensor
-    own_URV: Tensor
+    raw_URV: Tensor
     history_URt: Tensor
     sentence_U: Tensor
-    exact: Exact | None = None
+    correct: Correction | None = None
 
 
 Rule = Callable[[Step], None]
 Watch = Callable[[Step], object]
-"""What gets to see each step of a search, and changes nothing."""
+"""Called with each step of a search; it must not change the step."""
 
 
-def apply(rules: Sequence[Rule], bounds: "LengthBounds", step: Step) -> Step:
-    """The step after all rules; the bounds come last. A row that has nowhere to go ends."""
-    if rules:
-        step = Step(step.own_URV.clone(), step.own_URV, step.history_URt, step.sentence_U)
-        for rule in rules:
-            rule(step)
-    bounds(step)
-    if rules:
-        stuck_UR = step.log_prob_URV.amax(dim=2) == -math.inf
-        eos_UR = step.log_prob_URV[..., EOS]
-        eos_UR.copy_(torch.where(stuck_UR, step.own_URV[..., EOS], eos_UR))
-    return step
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of the translation's length, in tokens without eos; the ratios are relative to the source without eos.
+
+    At least max(min_tokens, floor(min_length_ratio x source)), at most ceil(max_length_ratio x source) + 10, and at
+    most `max_tokens`; but never fewer than `reserved` (for each sentence the length of its constraints), and never more
+    than `room`, the positions of the model. At the maximum length eos ends a hypothesis.
+    """
+
+    max_length_ratio: float = 2.0
+    min_length_ratio: float = 0.0
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    reserved: Sequence[int] | None = None
+    room: int | None = None
+
+    @classmethod
+    def of(cls, settings: DecodingConfig, reserved: Sequence[int], room: int) -> "Limits":
+        """Return the limits of the `decoding` section."""
+        ratios = settings.max_length_ratio, settings.min_length_ratio
+        return cls(*ratios, settings.max_length, settings.min_length, reserved, room)
+
+    def bounds(self, src_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the minimum and maximum length (B,) of each translation; the given lengths count eos."""
+        src_B = (src_lengths_B - 1).double()
+        max_B = (src_B * self.max_length_ratio).ceil().long() + 10
+        if self.max_tokens is not None:
+            max_B = max_B.clamp(max=self.max_tokens)
+        if self.reserved is not None:
+            max_B = torch.maximum(max_B, torch.tensor(self.reserved, device=max_B.device))
+        if self.room is not None:
+            max_B = max_B.clamp(max=self.room)
+        min_B = (src_B * self.min_length_ratio).floor().long().clamp(min=self.min_tokens)
+        return torch.minimum(min_B, max_B), max_B
 
 
 class LengthBounds:
-    """Never pad or bos; no eos before the shortest length, and nothing else at the longest.
+    """Exclude pad and bos, eos below the minimum length, and everything but eos at the maximum.
 
     Args:
-        min_B, max_B: tokens, eos not counted. Python's numbers of them save asking the device at each step.
+        limits: of the search.
+        src_lengths_B: count eos.
     """
 
-    def __init__(self, min_B: Tensor, max_B: Tensor) -> None:
-        self.min_B, self.max_B = min_B, max_B
-        self.longest_min, self.shortest_max, self.longest_max = int(min_B.max()), int(max_B.min()), int(max_B.max())
+    def __init__(self, limits: Limits, src_lengths_B: Tensor) -> None:
+        self.min_B, self.max_B = limits.bounds(src_lengths_B)
+        # Python numbers, so that no step waits for the device.
+        self.longest_min, self.shortest_max = int(self.min_B.max()), int(self.max_B.min())
+        self.max_steps = int(self.max_B.max()) + 1
+        """Of the whole batch, with eos."""
 
     def __call__(self, step: Step) -> None:
         position, log_prob_URV = step.history_URt.size(2), step.log_prob_URV
@@ -70,14 +101,28 @@ class LengthBounds:
         if position < self.longest_min:
             eos_UR.masked_fill_((position < self.min_B[step.sentence_U]).unsqueeze(1), -math.inf)
         if position >= self.shortest_max:
-            eos_UR = step.own_URV[..., EOS].clone()
+            eos_UR = step.raw_URV[..., EOS].clone()
             ends_U = position >= self.max_B[step.sentence_U]
             log_prob_URV.masked_fill_(ends_U.view(-1, 1, 1), -math.inf)
             log_prob_URV[..., EOS] = torch.where(ends_U.unsqueeze(1), eos_UR, log_prob_URV[..., EOS])
 
 
+def apply(rules: Sequence[Rule], bounds: LengthBounds, step: Step) -> Step:
+    """Return the step after all rules, the bounds last. A row without an allowed token ends with eos."""
+    if rules:
+        step = Step(step.raw_URV.clone(), step.raw_URV, step.history_URt, step.sentence_U)
+        for rule in rules:
+            rule(step)
+    bounds(step)
+    if rules:
+        is_stuck_UR = step.log_prob_URV.amax(dim=2) == -math.inf
+        eos_UR = step.log_prob_URV[..., EOS]
+        eos_UR.copy_(torch.where(is_stuck_UR, step.raw_URV[..., EOS], eos_UR))
+    return step
+
+
 class NoRepeatedNgrams:
-    """No n tokens come twice in a row of a translation (Paulus et al. 2018, section 2.5)."""
+    """Exclude tokens that would repeat an n-gram of the translation (Paulus et al. 2018, section 2.5)."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -91,12 +136,12 @@ class NoRepeatedNgrams:
         is_same_URt = torch.ones_like(follows_URt, dtype=torch.bool)
         for i in range(before):
             is_same_URt &= step.history_URt[..., i : i + follows_URt.size(2)] == last_URn[..., i : i + 1]
-        # What did not follow the same tokens writes to pad, which must not come anyhow.
+        # The others write to pad, which is excluded anyway.
         step.log_prob_URV.scatter_(2, follows_URt.masked_fill(~is_same_URt, PAD), -math.inf)
 
 
 class RepetitionPenalty:
-    """Log-probabilities of what was there already are multiplied by theta >= 1 (Keskar et al. 2019, section 4.1)."""
+    """Multiply the log-probabilities of earlier tokens by theta >= 1 (Keskar et al. 2019, section 4.1)."""
 
     def __init__(self, theta: float) -> None:
         self.theta = theta
@@ -104,47 +149,3 @@ class RepetitionPenalty:
     def __call__(self, step: Step) -> None:
         seen_URt = step.log_prob_URV.gather(2, step.history_URt)
         step.log_prob_URV.scatter_(2, step.history_URt, seen_URt * self.theta)
-
-
-class Prefixes:
-    """Each translation begins with the tokens it was given, which rules before this one do not keep out.
-
-    Args:
-        prefixes: one list of ids a sentence, which may be empty.
-        device: where search runs.
-    """
-
-    def __init__(self, prefixes: Sequence[Sequence[int]], device: torch.device) -> None:
-        longest = max(map(len, prefixes))
-        rows = [[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes]
-        self.prefix_BT = torch.tensor(rows, dtype=torch.long, device=device)
-
-    def __call__(self, step: Step) -> None:
-        position = step.history_URt.size(2)
-        if position >= self.prefix_BT.size(1):
-            return
-        token_U = self.prefix_BT[step.sentence_U, position]
-        index_UR1 = token_U.clamp(min=0).view(-1, 1, 1).expand(-1, step.log_prob_URV.size(1), 1)
-        is_forced_U11 = (token_U >= 0).view(-1, 1, 1)
-        forced_UR1 = step.own_URV.gather(2, index_UR1)
-        free_UR1 = step.log_prob_URV.gather(2, index_UR1)
-        step.log_prob_URV.masked_fill_(is_forced_U11, -math.inf)
-        step.log_prob_URV.scatter_(2, index_UR1, torch.where(is_forced_U11, forced_UR1, free_UR1))
-
-
-class ForbiddenPhrases:
-    """No translation holds any of the phrases, however it is cut into pieces.
-
-    Args:
-        next_SV: of `mtformer.decoding.phrases.over_vocabulary`: state of the automaton after each piece, -1 where a
-            phrase would be complete.
-    """
-
-    def __init__(self, next_SV: Tensor) -> None:
-        self.next_SV = next_SV
-
-    def __call__(self, step: Step) -> None:
-        state_UR = step.history_URt.new_zeros(step.history_URt.shape[:2])
-        for position in range(step.history_URt.size(2)):
-            state_UR = self.next_SV[state_UR, step.history_URt[..., position]].clamp(min=0).long()
-        step.log_prob_URV.masked_fill_(self.next_SV[state_UR] < 0, -math.inf)

@@ -1,4 +1,4 @@
-"""What models say of given translations: the log-probability of each token, and where it looks in the source.
+"""Score given translations: the log-probability of each token, and its attention to the source.
 
 B sentences, S source length, T target length (eos counted), V vocabulary.
 """
@@ -8,17 +8,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mtformer.decoding.ensemble import mean_log_probs
-from mtformer.model.masks import padding_keep
-from mtformer.model.transformer import Transformer
+from mtformer.decoding.inference import InferenceModel, mean_log_probs
+from mtformer.model.attention import record_weights
+from mtformer.model.ops import padding_mask
+from mtformer.model.transformer import DecoderLayer
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
 POSITIONS_AT_ONCE = 2048
-"""Target positions whose V probabilities are held together."""
+"""Target positions whose V probabilities are in memory at the same time."""
 
 
 def pad(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Rows of ids -> (B, longest), filled with pad on the right, and their lengths (B,); int64."""
+    """Return rows of ids padded on the right, (B, longest), and their lengths (B,); int64."""
     lengths = [len(row) for row in rows]
     longest = max(lengths)
     filled = [[*row, *[PAD] * (longest - len(row))] for row in rows]
@@ -27,21 +28,24 @@ def pad(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Te
 
 @torch.inference_mode()
 def score_targets(
-    models: Sequence[Transformer], sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], start: int = BOS
+    models: Sequence[InferenceModel],
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    start: int = BOS,
 ) -> list[list[float]]:
-    """log p(token | source, tokens before it) for each token of each target, and for the eos after them.
+    """Return log p(token | source, previous tokens) for each token of each target, and for the eos after them.
 
     Args:
-        models: in evaluation mode; of several the mean of their probabilities counts.
+        models: in evaluation mode; several: their mean probabilities.
         sources: ids with eos.
         targets: ids without bos and eos.
-        start: what the decoder starts with.
+        start: first token of the decoder.
     """
-    device = models[0].output.device
+    device = models[0].transformer.output.device
     src_BS, src_lengths_B = pad(sources, device)
     tgt_BT, lengths_B = pad([[start, *target, EOS] for target in targets], device)
-    is_real_BT = padding_keep(lengths_B - 1, tgt_BT.size(1) - 1)
-    hidden_ND = [model(src_BS, src_lengths_B, tgt_BT[:, :-1])[is_real_BT] for model in models]
+    is_real_BT = padding_mask(lengths_B - 1, tgt_BT.size(1) - 1)
+    hidden_ND = [model.transformer(src_BS, src_lengths_B, tgt_BT[:, :-1])[is_real_BT] for model in models]
     next_N = tgt_BT[:, 1:][is_real_BT]
     found = []
     for first in range(0, len(next_N), POSITIONS_AT_ONCE):
@@ -54,21 +58,36 @@ def score_targets(
 
 @torch.inference_mode()
 def attention_of_targets(
-    models: Sequence[Transformer], sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], start: int = BOS
+    models: Sequence[InferenceModel],
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    start: int = BOS,
 ) -> list[Tensor]:
-    """By which weights each target token, and the eos after them, look at the source: (T, S) each, float32 on the CPU.
+    """Return the attention of each target token, and of the eos after them, to the source: (T, S) each, on the CPU.
 
-    Arguments as in `score_targets`; of several models the mean. See `Transformer.source_attention`.
+    Arguments as in `score_targets`; several models: the mean. The weights are float32, the mean over the heads of
+    `alignment_layer`.
     """
-    device = models[0].output.device
+    device = models[0].transformer.output.device
     src_BS, src_lengths_B = pad(sources, device)
     tgt_in_BT, _ = pad([[start, *target] for target in targets], device)
-    weights = [model.source_attention(tgt_in_BT, model.encode(src_BS, src_lengths_B)).float() for model in models]
+    weights = []
+    for model in models:
+        decoder = model.transformer.decoder
+        layer = decoder[alignment_layer(len(decoder))]
+        assert isinstance(layer, DecoderLayer)
+        attention = layer.cross_attention
+        with record_weights([attention]) as recorded:
+            model.transformer(src_BS, src_lengths_B, tgt_in_BT)
+        weights.append(recorded[attention].mean(dim=1).float())
     mean_BTS = torch.stack(weights).mean(dim=0).cpu()
     pairs = zip(mean_BTS, sources, targets, strict=True)
     return [weights_TS[: len(target) + 1, : len(source)].clone() for weights_TS, source, target in pairs]
 
 
-def coverage(attention_TS: Tensor) -> float:
-    """Sum over source tokens of log(min(1, what attention they got)) (Wu et al. 2016, equation 14); at most 0."""
-    return attention_TS.sum(dim=0).clamp(min=1e-20, max=1.0).log().sum().item()
+def alignment_layer(num_layers: int) -> int:
+    """Return the decoder layer whose cross-attention is nearest to word alignments: the last but one, if any.
+
+    Garg et al. 2019, section 4.1.
+    """
+    return max(0, num_layers - 2)

@@ -12,7 +12,7 @@ import torch
 
 from mtformer.decoding.alignment import align, word_numbers
 from mtformer.decoding.long_lines import join_lines, needs_space
-from mtformer.decoding.phrases import SPACE
+from mtformer.text.tokenizer import SPACE
 
 
 @dataclass(frozen=True)

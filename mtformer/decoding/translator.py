@@ -19,9 +19,9 @@ from mtformer.config.loading import load_config
 from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.alignment import best_source_words
 from mtformer.decoding.batching import plan_batches
+from mtformer.decoding.constraints import automaton, over_vocabulary
 from mtformer.decoding.engine import Engine, OwnEngine, search_batches
-from mtformer.decoding.flags import FORBIDDEN, MISSING, flags
-from mtformer.decoding.mbr import expected_utilities
+from mtformer.decoding.inference import InferenceModel
 from mtformer.decoding.parts import (
     Part,
     as_written,
@@ -33,18 +33,16 @@ from mtformer.decoding.parts import (
     one_line,
     watched,
 )
-from mtformer.decoding.phrases import SPACE, automaton, over_vocabulary, piece_bytes
-from mtformer.decoding.protocol import Hypothesis
-from mtformer.decoding.scorer import coverage
+from mtformer.decoding.quality import FORBIDDEN, MISSING, coverage, expected_utilities, flags
+from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.translation import Attention, Scored, Translation, join
 from mtformer.decoding.weights import find_weights
+from mtformer.device import pick_device, pick_precision, set_up_memory
 from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
-from mtformer.model.hardware import pick_device, pick_precision, set_up_memory
-from mtformer.model.packed import for_decoding
 from mtformer.model.transformer import Transformer
 from mtformer.rundir import RunDir
 from mtformer.text.tags import target
-from mtformer.text.tokenizer import CONTROL_IDS, EOS, UNK, TokenizerPair
+from mtformer.text.tokenizer import CONTROL_IDS, EOS, SPACE, UNK, TokenizerPair, piece_bytes
 from mtformer.weights import load_weights
 
 END = "</s>"
@@ -74,8 +72,10 @@ class Translator:
         weights: Sequence[Path] = (),
         data: DataConfig | None = None,
     ) -> None:
-        self.engine: Engine = OwnEngine(models) if isinstance(models, Sequence) else models
-        self.models = self.engine.models if isinstance(self.engine, OwnEngine) else ()
+        if isinstance(models, Sequence):
+            models = OwnEngine([InferenceModel(model) for model in models])
+        self.engine: Engine = models
+        self.models = [one.transformer for one in self.engine.models] if isinstance(self.engine, OwnEngine) else []
         self.tokenizers = tokenizers
         self.decoding = decoding
         self.most_tokens = self.engine.max_positions - 1
@@ -100,7 +100,7 @@ class Translator:
             checkpoint: see `find_weights`; several: each of them, of each run.
             device: `auto` (CUDA when there is one), `cpu` or `cuda`.
             precision: `fp32`, in which a translation does not depend on the batch it is in; `bf16`, `fp16` (CUDA),
-                `int8` (CPU), or `auto`: bf16 where the device multiplies it fastest.
+                or `auto`: bf16 where the device multiplies it fastest.
 
         Raises:
             CheckpointError, ConfigError, DeviceError: when a run, its weights or the device are not as they should.
@@ -121,7 +121,7 @@ class Translator:
                 weights.append(find_weights(run, name, config.training.best_metric))
                 model = Transformer(config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
                 load_weights(model, weights[-1])
-                models.append(for_decoding(model, where, precision))
+                models.append(InferenceModel.prepare(model, where, precision))
         trained_tokens = min(config.data.filters.max_tokens for config in configs)
         return cls(
             OwnEngine(models, precision), tokenizers, configs[0].decoding, trained_tokens, weights, configs[0].data
@@ -250,7 +250,7 @@ class Translator:
         return self.tokenizers.tgt.vocabulary()
 
     def _automaton(self, phrases: Sequence[str]) -> Tensor | None:
-        """For `mtformer.decoding.rules.ForbiddenPhrases`."""
+        """For `mtformer.decoding.constraints.ForbiddenPhrases`."""
         if not phrases:
             return None
         pieces = [piece_bytes(piece, number in CONTROL_IDS) for number, piece in enumerate(self._vocabulary)]

@@ -71,16 +71,11 @@ def score(
     return found
 
 
-def sentence_chrf(
-    hypotheses: Sequence[str],
-    references: Sequence[str],
-    more_references: Sequence[Sequence[str]] = (),
-    lowercase: bool = False,
-) -> list[float]:
-    """chrF2++ of each sentence by itself; with several references that of the one it is most like."""
+def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False) -> list[float]:
+    """Return chrF2++ of each sentence by itself."""
     metric = make_metric("chrf", EvaluationConfig(lowercase=lowercase))
-    rows = zip(hypotheses, references, *more_references, strict=True)
-    return [metric.sentence_score(hypothesis, some).score for hypothesis, *some in rows]
+    rows = zip(hypotheses, references, strict=True)
+    return [metric.sentence_score(hypothesis, [reference]).score for hypothesis, reference in rows]
 
 
 def looks_tokenised(references: Sequence[str]) -> bool:

@@ -3,6 +3,7 @@
 import logging
 from typing import Any
 
+from mtformer.config.fields import key_metadata
 from mtformer.config.loading import load_config
 from mtformer.config.schema import Config, ModelConfig
 from mtformer.decoding.weights import find_weights
@@ -11,8 +12,6 @@ from mtformer.rundir import RunDir
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.training.step import TrainingStep
 
-FREE = ("dropout", "attention_dropout", "activation_dropout")
-"""Settings of the model that its weights do not depend on."""
 log = logging.getLogger("mtformer")
 
 
@@ -65,7 +64,9 @@ def _open(config: Config) -> tuple[RunDir, Config]:
 
 
 def _differences(theirs: ModelConfig, own: ModelConfig) -> list[tuple[str, Any, Any]]:
-    """(key, their value, own value) of what weights depend on."""
-    free = (*FREE, "max_positions") if own.positions != "learned" else FREE  # computed ones are as many as one likes
+    """Return (key, their value, own value) of the settings that weights depend on."""
     there, here = theirs.model_dump(), own.model_dump()
-    return [(key, there[key], here[key]) for key in there if there[key] != here[key] and key not in free]
+    different = [key for key in there if there[key] != here[key] and key_metadata(f"model.{key}").on_resume == "refuse"]
+    if own.positions != "learned":  # computed positions have no weights
+        different = [key for key in different if key != "max_positions"]
+    return [(key, there[key], here[key]) for key in different]

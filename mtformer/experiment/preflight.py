@@ -15,9 +15,10 @@ from mtformer.config.loading import resolve_paths
 from mtformer.config.schema import Config
 from mtformer.decoding.batching import plan_batches
 from mtformer.decoding.translator import Translator
+from mtformer.device import peak_bytes, pick_device, pick_precision, set_up_memory
 from mtformer.errors import ConfigError, DeviceError
 from mtformer.experiment.prepare import Prepared, prepare_experiment
-from mtformer.model.hardware import peak_bytes, pick_device, pick_precision, set_up_memory
+from mtformer.experiment.runs import format_duration
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.rundir import RunDir
 from mtformer.training.step import TrainingStep
@@ -48,12 +49,13 @@ class Rehearsal(NamedTuple):
 
     def lines(self) -> list[tuple[str, str]]:
         """(what, value) for the reader."""
-        validation = f", up to {_duration(self.validation_seconds)} of validation" if self.validation_seconds else ""
+        seconds = self.validation_seconds
+        validation = f", up to {format_duration(seconds)} of validation" if seconds else ""
         return [
             ("largest batch", self.shape),
             ("memory at its peak", f"{self.peak_bytes / 1e9:.2f} GB"),
             ("one step on it", f"{self.step_seconds:.2f} s"),
-            ("time, about", f"{_duration(self.training_seconds)} of training{validation}"),
+            ("time, about", f"{format_duration(self.training_seconds)} of training{validation}"),
             ("disk", f"{self.disk_bytes / 1e9:.2f} GB for checkpoints, {self.free_bytes / 1e9:.2f} GB free"),
         ]
 
@@ -92,15 +94,15 @@ def rehearse(config: Config, prepared: Prepared, step: TrainingStep, run: RunDir
     sizes = prepared.batches.sizes()
     largest = sizes.largest
     for batch in (largest, sizes.longest):
-        step.rehearse(batch)  # memory is taken and kernels are set up; the next time tells how long a step takes
-    seconds = step.rehearse(largest)
-    limits = [cells for cells in step.ranks.gather(step.max_cells) if cells is not None]
+        step.check_memory(batch)  # memory is taken and kernels are set up; the next time tells how long a step takes
+    seconds = step.check_memory(largest)
+    limits = [cells for cells in step.ranks.gather(step.max_padded_tokens) if cells is not None]
     if limits:
-        step.max_cells = min(limits)
+        step.max_padded_tokens = min(limits)
         log.warning(
             "the largest batch does not fit the memory: micro-batches of more than %d tokens, padding counted, will be "
             "cut in two; a lower training.batch_tokens with more accumulation_steps does the same at less cost",
-            step.max_cells,
+            step.max_padded_tokens,
         )
     validation_seconds = _rehearse_dev(config, prepared, step) if prepared.dev else 0.0
     training, mean_seconds = config.training, seconds / largest.num_padded_tokens * sizes.mean_padded_tokens
@@ -122,7 +124,7 @@ def _rehearse_dev(config: Config, prepared: Prepared, step: TrainingStep) -> flo
     decoding = config.decoding.for_validation()
     lengths = [len(ids) + 1 for ids in prepared.tokenizers.src.encode(sources)]
     plan = plan_batches(lengths, decoding.batch_tokens, decoding.beam_size)
-    translator = Translator([step.whole_model()], prepared.tokenizers, decoding, data=config.data)
+    translator = Translator([step.full_model()], prepared.tokenizers, decoding, data=config.data)
     batches = list(prepared.dev_batches(config))
     with _stopwatch() as loss_seconds:
         dev_loss(step, batches[:1])
@@ -177,8 +179,3 @@ def _stopwatch() -> Iterator[Callable[[], float]]:
     stop: list[float] = []
     yield lambda: stop[0] - start
     stop.append(time.perf_counter())
-
-
-def _duration(seconds: float) -> str:
-    hours, minutes = seconds / 3600, max(1, round(seconds / 60))
-    return f"{hours:.1f} hours" if hours >= 1 else f"{minutes} minute{'s' if minutes > 1 else ''}"

@@ -25,7 +25,7 @@ log = logging.getLogger("mtformer")
 
 def compare(run: RunDir, old: Config, new: Config) -> None:
     """Tells every difference as old -> new; raises CheckpointError on one that the checkpoint does not allow."""
-    _check_dev_tokenizers(run, old, new)
+    _check_dev_tokenizers(run, new)
     for key, before, after in config_diff(old, new):
         on_resume = key_metadata(key).on_resume
         if on_resume == "refuse":
@@ -39,12 +39,12 @@ def compare(run: RunDir, old: Config, new: Config) -> None:
         log.warning("resuming with %s %r -> %r%s", key, before, after, "" if is_harmless else INEXACT)
 
 
-def _check_dev_tokenizers(run: RunDir, old: Config, new: Config) -> None:
+def _check_dev_tokenizers(run: RunDir, new: Config) -> None:
     """Raise CheckpointError when dev BLEU chooses the best checkpoint and its tokenizer is not the earlier one."""
     steps = run.steps()
-    made_with = read_meta(run.checkpoint(steps[-1])).get("made_with", {}) if steps else {}
-    # A checkpoint of an older version does not say, but its config names a tokenizer.
-    before, after = made_with.get(DEV_TOKENIZERS, _dev_tokenizers(old)), _dev_tokenizers(new)
+    if not steps:
+        return
+    before, after = read_meta(run.checkpoint(steps[-1]))["made_with"][DEV_TOKENIZERS], _dev_tokenizers(new)
     for language in before.keys() & after.keys():
         if before[language] != after[language] and new.training.best_metric == "bleu":
             raise CheckpointError(
@@ -84,7 +84,7 @@ def surroundings(
 def compare_surroundings(run: RunDir, old: dict[str, Any], new: dict[str, Any]) -> None:
     """Tells what `surroundings` gave otherwise when the checkpoint was saved; raises CheckpointError on a tokenizer."""
     for name, after in new.items():
-        before = old.get(name, after)  # an older version may not have kept it
+        before = old.get(name)
         if before == after:
             continue
         if name == "tokenizer":

@@ -1,27 +1,31 @@
-"""The runs below a folder, one row each: how far, how good, how quick, and what differs in their configs.
+"""Read run directories, and list the runs below a folder with their state, best score, speed and differing settings.
 
-A row is made of whatever can be read: a run of another version, a half-made one and a bundle have one too.
+Whatever can be read is read: a run that is damaged, killed or half-made has a row and a report too.
 """
 
+import contextlib
 import json
+import math
 import os
 import re
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from mtformer.config.fields import key_metadata
-from mtformer.config.loading import load_config
-from mtformer.config.schema import TrainingConfig
+from mtformer.config.loading import LoadedConfig, load_config
+from mtformer.config.schema import Config, EvaluationConfig
 from mtformer.config.writing import leaves
-from mtformer.config.yaml_text import dotted, read_yaml
+from mtformer.config.yaml_text import dotted
 from mtformer.decoding.weights import default_weights
 from mtformer.errors import CheckpointError, ConfigError, MtformerError
-from mtformer.experiment.state import StateName, read_state
+from mtformer.experiment.state import RunState, read_state
 from mtformer.experiment.sweep import short_keys
-from mtformer.rundir import LOWER_IS_BETTER, SWEEP, RunDir
+from mtformer.rundir import LOWER_IS_BETTER, SCORES, SWEEP, RunDir, read_meta
 from mtformer.training.history import read_records
 
 COLUMNS = {
@@ -34,27 +38,166 @@ COLUMNS = {
     "tokens/s": "tokens_per_second",
     "time": "seconds",
 }
-"""What a table has besides what differs in the configs: its headers, and their fields of a row."""
+"""Headers of the table and their fields of a row; the settings that differ follow."""
 LARGEST_FIRST = ("step", "best_step", "tokens_per_second")
-DEFAULT_METRIC = TrainingConfig().best_metric
 RECENT = 20
-"""Log lines that the speed is taken from."""
+"""Number of last log lines whose median is the speed."""
+Record = dict[str, Any]
+
+
+class RunContents:
+    """What a run directory or bundle holds; each part is read when it is first used.
+
+    Args:
+        path: the run directory.
+        name: distinguishes it from other runs; default: the name of the folder.
+    """
+
+    def __init__(self, path: Path, name: str | None = None) -> None:
+        self.run = RunDir(path)
+        self.name = name or path.name or str(path)
+        self.unread: list[str] = []
+        """Parts that exist and cannot be read, one line each; reports add theirs."""
+
+    @cached_property
+    def loaded(self) -> LoadedConfig | None:
+        """The config; None if it is missing or cannot be read."""
+        if not self.run.config.is_file():
+            return None
+        try:
+            return load_config(self.run.config)
+        except ConfigError as error:
+            self.unread.append(str(error).splitlines()[0])
+            return None
+
+    @property
+    def config(self) -> Config | None:
+        return self.loaded.config if self.loaded is not None else None
+
+    @property
+    def evaluation(self) -> EvaluationConfig:
+        """The section, or the default one."""
+        return self.config.evaluation if self.config is not None else EvaluationConfig()
+
+    @property
+    def max_steps(self) -> int | None:
+        return self.config.training.max_steps if self.config is not None else None
+
+    @cached_property
+    def state(self) -> RunState:
+        return read_state(self.run)
+
+    @cached_property
+    def records(self) -> list[Record]:
+        """The lines of metrics.jsonl."""
+        return read_records(self.run.metrics)
+
+    @property
+    def step(self) -> int:
+        """Step of the last line of metrics.jsonl, or of the latest checkpoint if that is later."""
+        logged = [record["step"] for record in self.records[-1:] if is_number(record["step"])]
+        return max(logged + self.run.steps()[-1:], default=0)
+
+    @cached_property
+    def samples(self) -> list[Record]:
+        """Dev translations by validation: `step` and `samples`, which are lists of source, reference and hypothesis."""
+        return [one for one in read_records(self.run.samples) if _is_sample(one)]
+
+    @cached_property
+    def data_report(self) -> dict[str, Any] | None:
+        return self._json(self.run.data_report)
+
+    @cached_property
+    def scores(self) -> dict[str, dict[str, Any]]:
+        """The contents of scores.json by the name of the test set."""
+        folders = sorted(folder for folder in self.run.evaluations.glob("*") if folder.is_dir())
+        cards = {folder.name: self._json(folder / SCORES) for folder in folders}
+        return {name: card for name, card in cards.items() if card is not None}
+
+    @cached_property
+    def made_with(self) -> dict[str, Any]:
+        """Device, precision and versions of the latest readable checkpoint."""
+        for step in reversed(self.run.steps()):
+            with contextlib.suppress(CheckpointError):
+                made_with: dict[str, Any] = read_meta(self.run.checkpoint(step))["made_with"]
+                return made_with
+        return {}
+
+    @property
+    def training_seconds(self) -> float:
+        """Time of the logged steps, without validations."""
+        points = [(0, 0.0), *self.points("train", "seconds_per_step")]
+        return sum((after[0] - before[0]) * after[1] for before, after in pairwise(points))
+
+    def points(self, kind: str, key: str) -> list[tuple[int, float]]:
+        """Return (step, value) of a figure of the records of this kind, where it is finite."""
+        of_kind = [record for record in self.records if record["kind"] == kind]
+        return [(one["step"], float(one[key])) for one in of_kind if is_number(one.get(key)) and is_number(one["step"])]
+
+    def best(self, key: str) -> tuple[int, float] | None:
+        """Return step and value of the best validation by this metric, the earlier one when equal; None without any."""
+        sign = 1 if key in LOWER_IS_BETTER else -1
+        return min(self.points("dev", key), key=lambda point: (sign * point[1], point[0]), default=None)
+
+    def _json(self, path: Path) -> dict[str, Any] | None:
+        """Return the object in a file; None if there is no file, or, with a line in `unread`, no object in it."""
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(value, dict):
+                return value
+            self.unread.append(f"{path}: holds no JSON object")
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            self.unread.append(f"{path}: cannot be read ({error})")
+        return None
+
+
+def read_run(path: Path, name: str | None = None) -> RunContents:
+    """Return the contents of a run directory or bundle; raise CheckpointError if it is neither."""
+    RunDir.open(path, verified=False)
+    return RunContents(path, name)
+
+
+def run_names(paths: Sequence[Path]) -> list[str]:
+    """Return the shortest ends of the paths that differ, numbered where the same run is given twice."""
+    parts = [path.resolve().parts for path in paths]
+    depth = next((n for n in range(1, 1 + max(map(len, parts))) if len({p[-n:] for p in parts}) == len(parts)), 1)
+    names = ["/".join(part.strip("/") for part in p[-depth:]) or "/" for p in parts]
+    return [f"{name} ({n})" if names.count(name) > 1 else name for n, name in enumerate(names, start=1)]
+
+
+def is_number(value: object) -> bool:
+    """Return True for a finite number as JSON holds it."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration as h:mm:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def _is_sample(record: Record) -> bool:
+    rows = record.get("samples")
+    return isinstance(rows, list) and all(
+        isinstance(row, list) and len(row) == 3 and all(isinstance(text, str) for text in row) for row in rows
+    )
 
 
 @dataclass(frozen=True)
 class RunRow:
-    """What is known of a run; None is what is not."""
+    """A run in a table; None is unknown."""
 
     name: str
     """The path below the folder that was searched."""
     path: Path
     state: str
-    """As in `read_state`, or: bundle; half-made (without config.yaml); unfinished (of an older version, which kept no
-    state); waiting (of a sweep, not begun); unreadable."""
+    """As in `RunState`, or: bundle; half-made (without config.yaml); waiting (planned by a sweep); unreadable."""
     note: str | None = None
-    """old config: of another version; damaged config: not even YAML."""
+    """damaged config: it cannot be read."""
     problem: str | None = None
-    """What could not be read of it, or what made it fail, in one line."""
+    """What could not be read, or what made the run fail, in one line."""
     step: int | None = None
     max_steps: int | None = None
     metric: str | None = None
@@ -62,24 +205,24 @@ class RunRow:
     best: float | None = None
     best_step: int | None = None
     weights: str | None = None
-    """Weights that the run stands for, where it has averaged ones: average or best, and how the average compares."""
+    """Weights that commands use, where the run has averaged ones: average or best, and how the average compares."""
     tokens_per_second: float | None = None
     """Median of the last log lines."""
     seconds: float | None = None
-    """That its steps took, validations not counted."""
+    """Time of its steps, without validations."""
     config: dict[str, Any] = field(default_factory=dict)
     """Values by dotted key."""
-    is_whole: bool = False
-    """The config is one of this version, with all of its values."""
+    is_planned: bool = False
+    """The run of a sweep has not begun: its config has only the values that the sweep sets."""
 
     def to_dict(self, keys: Sequence[str]) -> dict[str, Any]:
-        """Plain values; of the config only these keys."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "is_whole"}
+        """Return plain values; of the config only these keys."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "is_planned"}
         return {**values, "path": str(self.path), "config": {key: self.config.get(key) for key in keys}}
 
 
 def list_runs(folder: Path) -> list[RunRow]:
-    """All runs and bundles in a folder and below it, by name; raises CheckpointError when there is no such folder."""
+    """Return all runs and bundles in a folder and below it, by name; raise CheckpointError if there is no folder."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder; name the one that holds the runs")
     rows = {row.path: row for row in _walk(folder)}
@@ -90,46 +233,40 @@ def list_runs(folder: Path) -> list[RunRow]:
     return sorted(named, key=lambda row: natural(row.name))
 
 
-def read_run(path: Path) -> RunRow:
-    """The row of one run, whatever is wrong with it."""
-    run, row = RunDir(path), RunRow(path.name or str(path), path, "unreadable")
+def summarize(path: Path) -> RunRow:
+    """Return the row of one run, whatever is wrong with it."""
+    contents = RunContents(path)
+    row = RunRow(contents.name, path, "unreadable")
     try:
-        row = _with_config(row, run)
-        state = read_state(run)
-        what: str = state.state
-        if what not in get_args(StateName):
-            raise ValueError(f"{run.state.name}: no such state: {what}")
-        if run.is_bundle:
-            what = "bundle"
-        elif what == "new" and not run.config.is_file():
-            what = "half-made"
-        elif what == "new" and state.step:  # an older version kept no state
-            what = "finished" if state.max_steps is not None and state.step >= state.max_steps else "unfinished"
-        row = replace(row, state=what, problem=state.error or row.problem, max_steps=state.max_steps)
-        return row if run.is_bundle else _with_figures(replace(row, step=state.step), run)
+        row = _with_config(row, contents)
+        state = contents.state
+        row = replace(row, state=state.state, problem=state.error or row.problem)
+        if contents.run.is_bundle:
+            return replace(row, state="bundle")
+        if state.state == "new" and not contents.run.config.is_file():
+            row = replace(row, state="half-made")
+        return _with_figures(replace(row, step=contents.step), contents)
     except (MtformerError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:  # files of any content
         return replace(row, problem=row.problem or " ".join(f"{path}: {error}".split()))
 
 
 def differing_keys(rows: Sequence[RunRow]) -> list[str]:
-    """The dotted keys whose values are not the same in all runs that have a config; those of the data last."""
+    """Return the dotted keys whose values are not the same in all runs that have a config; those of the data last."""
     known = [row for row in rows if row.config]
-    whole = {key for row in known if row.is_whole for key in row.config}
-    keys = dict.fromkeys(key for row in sorted(known, key=lambda row: not row.is_whole) for key in row.config)
+    keys = dict.fromkeys(key for row in sorted(known, key=lambda row: row.is_planned) for key in row.config)
 
     def differs(key: str) -> bool:
-        # What an older version did not have, or a run that has not begun does not say, is no difference.
-        asked = (row for row in known if key in row.config or (row.is_whole and key in whole))
-        return key_metadata(key).has_effect and len({_comparable(key, row.config.get(key)) for row in asked}) > 1
+        stated = (row for row in known if key in row.config or not row.is_planned)
+        return key_metadata(key).has_effect and len({_comparable(key, row.config.get(key)) for row in stated}) > 1
 
     return sorted((key for key in keys if differs(key)), key=lambda key: key.startswith("data."))
 
 
 def sort_runs(rows: Sequence[RunRow], by: str, keys: Sequence[str]) -> list[RunRow]:
-    """The rows by a column or by a key of the config, dotted or short; the best, furthest and fastest first.
+    """Return the rows by a column or by a key of the config, dotted or short; the best, furthest and fastest first.
 
     Raises:
-        ConfigError: when there is no such column or key.
+        ConfigError: if there is no such column or key.
     """
     column = COLUMNS.get(by, by)
     if column in COLUMNS.values():
@@ -147,7 +284,7 @@ def sort_runs(rows: Sequence[RunRow], by: str, keys: Sequence[str]) -> list[RunR
 
 
 def natural(text: str) -> list[tuple[bool, int, str]]:
-    """A key to sort names by: `seed=10` comes after `seed=2`."""
+    """Return a key to sort names by: `seed=10` comes after `seed=2`."""
     return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", text)]
 
 
@@ -158,9 +295,10 @@ def _sign(row: RunRow, column: str) -> int:
 
 
 def _order(value: Any, sign: int) -> tuple[bool, float, list[tuple[bool, int, str]]]:
-    """Numbers first."""
-    is_number = isinstance(value, int | float)
-    return not is_number, sign * value if is_number else 0.0, [] if is_number else natural(str(value))
+    """Return a sort key that puts numbers first."""
+    if isinstance(value, int | float):
+        return False, sign * value, []
+    return True, 0.0, natural(str(value))
 
 
 def without_folder(key: str, value: Any) -> Any:
@@ -173,12 +311,12 @@ def _comparable(key: str, value: Any) -> str:
 
 
 def _walk(folder: Path) -> Iterator[RunRow]:
-    """Rows of the runs that lie there, and of those that a sweep has not begun, or could not prepare."""
+    """Yield rows of the runs in a folder, and of those that a sweep has not begun, or could not prepare."""
     for place, folders, files in os.walk(folder):
         here = RunDir(place)
         if {here.config.name, here.metrics.name, here.state.name}.intersection(files) or here.checkpoints.is_dir():
             folders.clear()
-            yield read_run(here.path)
+            yield summarize(here.path)
             continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         if SWEEP in files:
@@ -186,11 +324,18 @@ def _walk(folder: Path) -> Iterator[RunRow]:
 
 
 def _of_sweep(folder: Path, begun: Sequence[str]) -> Iterator[RunRow]:
-    """Rows of what is in sweep.json and has no folder."""
+    """Yield rows of the runs in sweep.json that have no folder."""
     try:
         runs = json.loads((folder / SWEEP).read_text(encoding="utf-8"))["runs"]
         planned = [
-            RunRow(one["name"], folder / one["name"], "waiting", problem=one["error"], config=dict(one["values"]))
+            RunRow(
+                one["name"],
+                folder / one["name"],
+                "waiting",
+                problem=one["error"],
+                config=dict(one["values"]),
+                is_planned=True,
+            )
             for one in runs
         ]
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -201,55 +346,24 @@ def _of_sweep(folder: Path, begun: Sequence[str]) -> Iterator[RunRow]:
             yield replace(row, state="failed") if row.problem else row
 
 
-def _with_config(row: RunRow, run: RunDir) -> RunRow:
-    """What its config.yaml says, of a version that may be another one."""
-    if not run.config.is_file():
-        return row
-    try:
-        values = leaves(load_config(run.config).config)
-        config = {dotted(path): value for path, value in values.items()}
-        return replace(row, config=config, is_whole=True, metric=config["training.best_metric"])
-    except ConfigError as error:
-        problem = str(error).splitlines()[0]
-    try:
-        tree = read_yaml(run.config.read_text(encoding="utf-8"), str, lambda path, line: None)
-    except (ConfigError, UnicodeDecodeError):
-        return replace(row, problem=problem, note="damaged config")
-    config = dict(_leaves(tree if isinstance(tree, dict) else {}))
+def _with_config(row: RunRow, contents: RunContents) -> RunRow:
+    if contents.loaded is None:
+        return replace(row, problem=contents.unread[0], note="damaged config") if contents.unread else row
+    config = {dotted(path): value for path, value in leaves(contents.loaded.config).items()}
+    return replace(row, config=config, metric=config["training.best_metric"], max_steps=contents.max_steps)
+
+
+def _with_figures(row: RunRow, contents: RunContents) -> RunRow:
+    speeds = [speed for _, speed in contents.points("train", "tokens_per_second")[-RECENT:]]
+    best_step, best = (row.metric and contents.best(row.metric)) or (None, None)
     return replace(
         row,
-        config=config,
-        metric=config.get("training.best_metric", DEFAULT_METRIC),
-        problem=problem,
-        note="old config",
+        best=best,
+        best_step=best_step,
+        tokens_per_second=statistics.median(speeds) if speeds else None,
+        seconds=contents.training_seconds if any(one["kind"] == "train" for one in contents.records) else None,
+        weights=_weights(contents.run, row.metric) if row.metric else None,
     )
-
-
-def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{key}.")
-        elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
-            yield from _leaves({str(index): item for index, item in enumerate(value)}, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
-
-
-def _with_figures(row: RunRow, run: RunDir) -> RunRow:
-    """What its metrics.jsonl says."""
-    records = read_records(run.metrics)
-    train = [record for record in records if record["kind"] == "train"]
-    speeds = [speed for record in train if isinstance(speed := record.get("tokens_per_second"), int | float)]
-    found = [(record[row.metric or ""], record["step"]) for record in records if _knows(record, row.metric)]
-    seconds, last = 0.0, 0
-    for record in train:
-        seconds += record.get("seconds_per_step", 0.0) * (record["step"] - last)
-        last = record["step"]
-    sign = 1 if row.metric in LOWER_IS_BETTER else -1
-    best, best_step = min(found, key=lambda one: (sign * one[0], one[1]), default=(None, None))
-    speed = statistics.median(speeds[-RECENT:]) if speeds else None
-    row = replace(row, best=best, best_step=best_step, tokens_per_second=speed, seconds=seconds if train else None)
-    return replace(row, weights=_weights(run, row.metric or DEFAULT_METRIC))
 
 
 def _weights(run: RunDir, metric: str) -> str | None:
@@ -260,7 +374,3 @@ def _weights(run: RunDir, metric: str) -> str | None:
     if default.gain is None:
         return f"{name} (not validated)" if default.is_average else f"{name} (average not validated)"
     return f"average {default.gain:+.2f}" if default.is_average else f"best (average {default.gain:+.2f})"
-
-
-def _knows(record: dict[str, Any], metric: str | None) -> bool:
-    return record["kind"] == "dev" and isinstance(record.get(metric or ""), int | float)

@@ -47,10 +47,7 @@ def prepared_run(run: RunDir, config: Config, resume: Resume, overwrite: bool) -
     if resume and not (is_free and resume == "auto"):
         if is_free:
             raise CheckpointError(f"{run.path}: nothing to resume here (no config.yaml); leave out --resume to start")
-        if run.checksums.exists():
-            RunDir.open(run.path)
-        else:
-            log.warning("%s: missing; config and tokenizer are taken as they are now", run.checksums)
+        RunDir.open(run.path)
         compare(run, load_config(run.config).config, config)
         yield True
         write_config(run, dump_config(config))

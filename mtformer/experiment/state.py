@@ -14,10 +14,8 @@ from typing import Any, Literal, get_args
 
 from filelock import FileLock, Timeout
 
-from mtformer.errors import CheckpointError
+from mtformer.errors import CheckpointError, InterruptedRunError
 from mtformer.rundir import RunDir, write_text
-from mtformer.training.history import read_records
-from mtformer.training.loop import InterruptedRunError
 
 StateName = Literal["new", "running", "finished", "interrupted", "failed", "killed"]
 LOOKING_SECONDS = 1.0
@@ -31,10 +29,6 @@ class RunState:
 
     state: StateName
     """new: nothing is trained yet; killed: its process ended without a word."""
-    step: int
-    """Of the last line of metrics, or of the newest checkpoint."""
-    max_steps: int | None
-    """None: its config.yaml does not say."""
     error: str | None = None
     """What made it fail, in one line."""
     started: str | None = None
@@ -77,23 +71,18 @@ def recorded(run: RunDir) -> Iterator[None]:
 
 
 def read_state(run: RunDir) -> RunState:
-    """The state of a run; of one that was made before there was a state.json, as far as its checkpoints tell."""
+    """Return the state of a run; `new` if state.json is missing or damaged."""
     saved: Any = {}
     with contextlib.suppress(OSError, ValueError):
         saved = json.loads(run.state.read_text(encoding="utf-8"))
     if not isinstance(saved, dict) or saved.get("state") not in get_args(StateName):
         saved = {}
-    steps = run.steps()
-    step = max([record["step"] for record in read_records(run.metrics)[-1:]] + steps[-1:], default=0)
-    max_steps = _max_steps(run.config)
     state: StateName = saved.get("state", "new")
-    if "state" not in saved and steps and max_steps is not None and steps[-1] >= max_steps:
-        state = "finished"
     if _is_held(run.lock):
         state = "running"
     elif state == "running":
         state = "killed"
-    return RunState(state, step, max_steps, saved.get("error"), saved.get("started"), saved.get("ended"))
+    return RunState(state, saved.get("error"), saved.get("started"), saved.get("ended"))
 
 
 def _is_held(path: Path) -> bool:
@@ -106,15 +95,6 @@ def _is_held(path: Path) -> bool:
         return True
     except OSError:  # not ours to lock: another user's
         return False
-
-
-def _max_steps(path: Path) -> int | None:
-    """`training.max_steps` of a config of any version."""
-    import yaml
-
-    with contextlib.suppress(OSError, yaml.YAMLError, KeyError, TypeError, ValueError):
-        return int(yaml.safe_load(path.read_text(encoding="utf-8"))["training"]["max_steps"])
-    return None
 
 
 def _write(run: RunDir, state: StateName, started: str, error: str | None = None) -> None:

@@ -10,12 +10,12 @@ import torch
 
 from mtformer.config.loading import dump_config, resolve_paths
 from mtformer.config.schema import Config
+from mtformer.device import pick_device, pick_precision, set_up_memory
 from mtformer.errors import MtformerError
 from mtformer.experiment.preflight import rehearse
 from mtformer.experiment.prepare import prepare_experiment
 from mtformer.experiment.sweep import PlannedRun, Sweep
 from mtformer.experiment.train import make_step
-from mtformer.model.hardware import pick_device, pick_precision, set_up_memory
 
 
 class Estimate(NamedTuple):

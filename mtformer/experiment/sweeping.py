@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 
 from mtformer.config.loading import config_diff, load_config, resolve_paths
 from mtformer.errors import CheckpointError, ConfigError
-from mtformer.experiment.runs import read_run
+from mtformer.experiment.runs import RunContents, summarize
 from mtformer.experiment.state import read_state
 from mtformer.experiment.sweep import PlannedRun, Sweep, command_line
 from mtformer.rundir import SCORES, SWEEP, SWEEP_LOCK, write_text
@@ -165,7 +165,7 @@ class _Running:
             self._count(run.name)
             log.info("%s: finished%s", run.name, _result(run))
         elif self.outcome.stopped_by is not None and (code in STOPPED or -code in (signal.SIGINT, signal.SIGTERM)):
-            log.info("%s: stopped at step %d", run.name, read_state(run.run).step)
+            log.info("%s: stopped at step %d", run.name, RunContents(run.run.path).step)
         else:
             self.outcome.failed[run.name] = _error(log_of(run), job.start_of_log, code)
             log.warning("%s: failed: %s", run.name, self.outcome.failed[run.name])
@@ -206,7 +206,7 @@ def is_done(run: PlannedRun) -> bool:
         if not run.run.config.is_file() or read_state(run.run).state != "finished":
             return False
         differences = config_diff(load_config(run.run.config).config, resolve_paths(run.config))
-    except ConfigError:  # of another version: what can be done is for the training to say
+    except ConfigError:  # damaged: the training reports it
         return False
     scored = [(run.run.evaluation(name) / SCORES).is_file() for name in run.config.data.test]
     return not differences and all(scored)
@@ -246,7 +246,7 @@ def _hang_up_is_terminate() -> Iterator[None]:
 
 def _result(run: PlannedRun) -> str:
     """The best figure and the time, as far as they are known."""
-    row = read_run(run.run.path)
+    row = summarize(run.run.path)
     best = f": {row.metric} {row.best:.2f} at step {row.best_step:,}" if row.best is not None else ""
     return best + (f", {row.seconds / 60:.1f} minutes of training" if row.seconds is not None else "")
 

@@ -14,6 +14,7 @@ from mtformer.data.batching.batches import Batch
 from mtformer.data.batching.mixture import SamplerState
 from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import default_weights
+from mtformer.device import be_deterministic, pick_device, pick_precision, set_up_memory
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.evaluation.scores import for_language, score
 from mtformer.experiment.corpora import DevSet
@@ -23,7 +24,6 @@ from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.experiment.resuming import compare_surroundings, surroundings
 from mtformer.experiment.starting import Resume, prepared_run
 from mtformer.experiment.state import held, recorded
-from mtformer.model.hardware import be_deterministic, pick_device, pick_precision, set_up_memory
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.rundir import WEIGHTS, RunDir, read_meta, verify, write_text
 from mtformer.training.average import average_last
@@ -214,7 +214,7 @@ def decode_dev(config: Config, step: TrainingStep, prepared: Prepared) -> Decode
         return hypotheses
 
     def decode(progress: Callable[[int], object]) -> Decoded:
-        translator = Translator([step.whole_model()], prepared.tokenizers, decoding, data=config.data)
+        translator = Translator([step.full_model()], prepared.tokenizers, decoding, data=config.data)
         found: dict[str, list[float]] = {"bleu": [], "chrf": []}
         metrics: dict[str, float] = {}
         samples: list[tuple[str, str, str]] = []

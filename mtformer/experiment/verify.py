@@ -1,13 +1,15 @@
-"""`--verify-resume`: some steps of a config without a stop, the same with one, and the two compared bit by bit."""
+"""Train again and compare: `train --verify-resume` and `reproduce`."""
 
-import json
+import contextlib
 import logging
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,14 +17,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, distributed
 
-from mtformer.config.loading import dump_config, resolve_paths
+from mtformer.config.loading import dump_config, load_config, resolve_paths
 from mtformer.config.schema import Config
-from mtformer.errors import ConfigError, MtformerError
+from mtformer.config.writing import without_side_outputs
+from mtformer.device import pick_device, pick_precision
+from mtformer.errors import CheckpointError, ConfigError, DeviceError, InterruptedRunError, MtformerError
 from mtformer.experiment.train import train_experiment
-from mtformer.model.hardware import pick_device, pick_precision
-from mtformer.rundir import WEIGHTS, RunDir, write_config
+from mtformer.rundir import WEIGHTS, RunDir, read_meta, write_config
 from mtformer.training.checkpoint import load_trainer_state
-from mtformer.training.loop import InterruptedRunError
+from mtformer.training.figures import TIMINGS
+from mtformer.training.history import read_records
 from mtformer.training.metrics import Progress
 from mtformer.weights import read_weights
 
@@ -30,27 +34,57 @@ NUM_STEPS = 20
 STOP_AT = NUM_STEPS // 2
 INTERVALS = {"validate_every": 7, "log_every": 4}
 """A validation before the stop and one after it (and one at the end); a log line whose steps lie on both sides."""
-TIMINGS = frozenset(("seconds", "tokens_per_second", "waiting_for_data", "seconds_per_step", "memory_gb"))
-"""Figures of the clock and the machine: no two runs have the same."""
+REPRODUCED_STEPS = 50
 log = logging.getLogger("mtformer")
 
 Leg = Callable[[Config, Path, int | None], None]
-"""(config, run directory, step to stop at) -> trains from where the run stands until then, or to its end."""
+"""(config, run directory, step to stop at) -> train from where the run is until then, or to its end."""
+Records = dict[tuple[int, str], dict[str, Any]]
+"""Figures of metrics.jsonl by step and kind (train or dev), without timings."""
+
+
+class Difference(NamedTuple):
+    """A tensor or value that is not the same in two runs."""
+
+    name: str
+    then: Any
+    now: Any
 
 
 class Compared(NamedTuple):
-    """One part of what two runs left behind."""
+    """One part of the results of two runs."""
 
     what: str
     num_tensors: int
     num_numbers: int
     """In tensors and outside of them."""
-    first_difference: str | None
-    """Name of the first tensor or value that is not the same in both."""
+    difference: Difference | None
+    """The first one."""
+
+    @property
+    def first_difference(self) -> str | None:
+        """Name of the first tensor or value that is not the same in both."""
+        return self.difference.name if self.difference is not None else None
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """How the figures of a run compare with those of the same training done again."""
+
+    num_records: int
+    """Records that both have."""
+    num_figures: int
+    """Figures in these records."""
+    first: Difference | None
+    """None: all are equal to the last digit."""
+    environment: list[tuple[str, Any, Any]] | None
+    """(what, then, now): data, versions and device that are not those of the run; None: it has no checkpoint."""
+    is_deterministic: bool
+    """Whether the same numbers come twice on this device with this config."""
 
 
 def verify_resume(config: Config, leg: Leg | None = None) -> list[Compared]:
-    """Trains `NUM_STEPS` steps in a temporary folder without a stop, and again with a stop, resumed in a new process.
+    """Train `NUM_STEPS` steps in a temporary folder without a stop, and again with a stop, resumed in a new process.
 
     All but lengths and intervals is as the config says.
 
@@ -61,8 +95,7 @@ def verify_resume(config: Config, leg: Leg | None = None) -> list[Compared]:
     Raises:
         MtformerError: on anything that would have stopped the training too.
     """
-    if distributed.is_torchelastic_launched():
-        raise ConfigError("--verify-resume starts its own processes; start it without torchrun")
+    _refuse_torchrun("--verify-resume starts its own processes")
     leg, config = leg or train_leg, _shortened(resolve_paths(config))
     with tempfile.TemporaryDirectory(prefix="mtformer-") as folder:
         whole, halves = RunDir(Path(folder) / "whole"), RunDir(Path(folder) / "halves")
@@ -79,74 +112,148 @@ def verify_resume(config: Config, leg: Leg | None = None) -> list[Compared]:
         return compare_runs(whole, halves)
 
 
-def train_leg(config: Config, folder: Path, stop_at: int | None) -> None:
-    """Trains as `mtformer train --resume auto` does; at `stop_at` it sends itself the SIGTERM of a cluster."""
+def steps_to_reproduce(run: RunDir, wanted: int | None) -> int:
+    """Return how many steps to train again: `wanted` (default `REPRODUCED_STEPS`), limited to those of the run.
+
+    Raises:
+        CheckpointError: if the run has no figures.
+        ConfigError: if it has none up to the wanted step.
+    """
+    steps = [step for step, kind in _records(run) if kind == "train"]
+    if not steps:
+        raise CheckpointError(
+            f"{run.path}: nothing to compare with (no figures of training in {run.metrics.name}); give a run that has "
+            "reached its first log line"
+        )
+    if wanted is not None and wanted < steps[0]:
+        raise ConfigError(
+            f"--steps {wanted}: the first figures of {run.path} are of step {steps[0]}; give at least that"
+        )
+    return min(max(wanted or REPRODUCED_STEPS, steps[0]), steps[-1])
+
+
+def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
+    """Train from the run's config in a temporary folder, and compare the figures up to a step.
+
+    Everything is made again, the tokenizer too; only tokenized data are taken from the cache if they are those of the
+    same text and tokenizer. The config is that of the run, including `max_steps` with its schedule. What it leaves open
+    is taken from the oldest checkpoint: the precision, and the number of threads.
+
+    Args:
+        run: finished or not, resumed or not.
+        num_steps: see `steps_to_reproduce`.
+        progress: shows the training.
+
+    Raises:
+        MtformerError: on anything that would stop a training.
+        InterruptedRunError: after a signal; nothing is left behind.
+    """
+    _refuse_torchrun("`mtformer reproduce` trains in one process")
+    made_with = _made_with(run)
+    if made_with.get("processes", 1) != 1:
+        raise ConfigError(
+            f"{run.path}: was trained by {made_with['processes']} processes; only runs of one can be reproduced"
+        )
+    config = load_config(run.config).config
+    device = pick_device(config.training.device)
+    precision: dict[str, str] = {}
+    if config.training.precision == "auto" and made_with:
+        with contextlib.suppress(DeviceError):  # this device may not have it, which is reported as a difference
+            precision["precision"] = pick_precision(made_with["precision"], device)
+    config = without_side_outputs(config, keep_last=1, **precision)
+    with tempfile.TemporaryDirectory(prefix="mtformer-") as folder, _same_num_threads(made_with):
+        again = RunDir(Path(folder) / "again")
+        # A step more, so that a validation after the last one is not left in its middle.
+        train_leg(config, again.path, num_steps + 1, progress)
+        now = _made_with(again)
+        changed = [(what, then, now.get(what)) for what, then in made_with.items() if then != now.get(what)]
+        old, new = _records(run), _records(again)
+    common = [key for key in old if key in new and key[0] <= num_steps]
+    if not common:
+        raise MtformerError(
+            f"{run.path}: its config gives figures at other steps; training.log_every was changed in it"
+        )
+    names = [(key, name) for key in common for name in old[key] if name in new[key]]
+    sides = [{f"step {key[0]}: {key[1]} {name}": side[key][name] for key, name in names} for side in (old, new)]
+    return Reproduced(
+        num_records=len(common),
+        num_figures=len(names),
+        first=_compare("figures", *sides).difference,
+        environment=changed if made_with else None,
+        is_deterministic=device.type == "cpu" or config.training.deterministic,
+    )
+
+
+def train_leg(config: Config, folder: Path, stop_at: int | None, progress: Progress | None = None) -> None:
+    """Train as `mtformer train --resume auto` does; at `stop_at` send this process the SIGTERM of a cluster."""
     try:
-        train_experiment(config, RunDir(folder), StopAt(stop_at), resume="auto", overwrite=False)
+        train_experiment(config, RunDir(folder), StopAt(stop_at, progress), resume="auto", overwrite=False)
     except InterruptedRunError as stopped:
         if stopped.step != stop_at:
             raise
 
 
 def compare_runs(one: RunDir, other: RunDir) -> list[Compared]:
-    """The newest checkpoints of two runs, which checkpoints there are, and the metrics, compared to the last bit.
+    """Compare the latest checkpoints of two runs, their numbers of checkpoints, and the metrics, to the last bit.
 
-    Left out is what the clock has a part in, and `resume` lines.
+    Timings and `resume` lines are left out.
     """
-    sides = [_what_is_left(run) for run in (one, other)]
+    sides = [_results(run) for run in (one, other)]
     return [_compare(what, dict(_leaves(sides[0][what])), dict(_leaves(sides[1][what]))) for what in sides[0]]
 
 
 class StopAt:
-    """Progress that asks the training to stop; it shows nothing, or what comes before that by another one."""
+    """Progress that stops the training at a step, and passes the steps before it on to another progress, if any."""
 
     def __init__(self, step: int | None, shown: Progress | None = None) -> None:
         self.step, self.shown = step, shown
 
     def prepared(self, num_pairs: int, share: float) -> None:
-        """Some pairs are tokenised; see `mtformer.training.metrics.Progress`."""
+        """Pass on that pairs are tokenized; see `mtformer.training.metrics.Progress`."""
         if self.shown is not None:
             self.shown.prepared(num_pairs, share)
 
     def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
-        """A step is done; see `mtformer.training.metrics.Progress`."""
+        """Stop, or pass on that a step is done; see `mtformer.training.metrics.Progress`."""
         if step == self.step:
             os.kill(os.getpid(), signal.SIGTERM)
         elif self.shown is not None:
             self.shown.advance(step, epoch, figures)
 
 
+def _refuse_torchrun(why: str) -> None:
+    if distributed.is_torchelastic_launched():
+        raise ConfigError(f"{why}; start it without torchrun")
+
+
 def _shortened(config: Config) -> Config:
-    """The config for a few steps. Device and precision are picked here, once: `auto` measures, and could differ."""
+    """Return the config for a few steps. Device and precision are picked here, once: `auto` measures, and may vary."""
     device = pick_device(config.training.device)
     precision = pick_precision(config.training.precision, device)
     picked = {"device": device.type, "precision": precision, "deterministic": True}
     length = {"max_steps": NUM_STEPS, "max_epochs": None, "patience": None, **INTERVALS}
-    kept = {"keep_last": 1, "keep_best": 1, "average_last": 0, "tensorboard": False, "wandb": None}
-    training = config.training.model_copy(update={**picked, **length, **kept})
-    data = config.data.model_copy(update={"test": {}})
-    return config.model_copy(update={"training": training, "data": data})
+    return without_side_outputs(config, keep_last=1, **picked, **length)
 
 
 def _in_new_process(leg: Leg, config: Config, folder: Path, stop_at: int | None) -> None:
-    """Runs a leg and waits for its end; a mistake of the user that it met is raised here."""
+    """Run a leg and wait for its end; raise here the user error that it met."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_run_leg, args=(sender, leg, config, folder, stop_at))
     process.start()
     sender.close()
     try:
-        mistake = receiver.recv()
+        message = receiver.recv()
     except EOFError:
         process.join()
         if process.exitcode == -signal.SIGKILL:
             raise MtformerError("the training was killed by the system, perhaps for want of memory") from None
         raise RuntimeError(f"the training to be verified ended with exit code {process.exitcode}") from None
     finally:
-        process.kill()  # when we are interrupted, it does not train on
+        process.kill()  # it does not outlive an interrupted parent
         process.join()
-    if mistake is not None:
-        raise MtformerError(mistake)
+    if message is not None:
+        raise MtformerError(message)
 
 
 def _run_leg(sender: Connection, leg: Leg, config: Config, folder: Path, stop_at: int | None) -> None:
@@ -158,33 +265,54 @@ def _run_leg(sender: Connection, leg: Leg, config: Config, folder: Path, stop_at
         sender.send(None)
 
 
-def _what_is_left(run: RunDir) -> dict[str, Any]:
+def _made_with(run: RunDir) -> dict[str, Any]:
+    """Return the environment that the run's oldest checkpoint was made in; empty without checkpoints."""
+    steps = run.steps()
+    return dict(read_meta(run.checkpoint(steps[0]))["made_with"]) if steps else {}
+
+
+@contextlib.contextmanager
+def _same_num_threads(made_with: dict[str, Any]) -> Iterator[None]:
+    """Use as many threads as the run had: sums on a CPU depend on it."""
+    before, found = torch.get_num_threads(), re.search(r"(\d+) threads$", made_with.get("device", ""))
+    torch.set_num_threads(int(found[1]) if found else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _results(run: RunDir) -> dict[str, Any]:
+    """Return what a run has computed, in parts that are nested dicts and lists."""
     folder = run.checkpoint(run.steps()[-1])
     state = load_trainer_state(folder)
     position = state.pop("position")
+    num_lines = sum(record["kind"] != "resume" for record in read_records(run.metrics))
+    metrics = {f"step {step}: {kind}": figures for (step, kind), figures in _records(run).items()}
     return {
         "weights": read_weights(folder / WEIGHTS),
         "optimizer state": {key: state.pop(key) for key in ("optimizer", "scaler")},
         "random state": state.pop("rng"),
         "position": {**_without_timings(position), **state},
-        "metrics": _metrics(run),
+        "metrics": {**metrics, "lines": num_lines},
         "checkpoints": {"steps": run.steps()},
     }
 
 
-def _metrics(run: RunDir) -> dict[str, Any]:
-    """Each line of metrics.jsonl, by its number and what it is about."""
-    rows = [json.loads(line) for line in run.metrics.read_text(encoding="utf-8").splitlines()]
-    rows = [_without_timings(row) for row in rows if row["kind"] != "resume"]
-    return {f"line {number} ({row['kind']}, step {row['step']})": row for number, row in enumerate(rows, 1)}
+def _records(run: RunDir) -> Records:
+    return {
+        (record.pop("step"), kind): _without_timings(record)
+        for record in read_records(run.metrics)
+        if (kind := record.pop("kind")) != "resume"
+    }
 
 
 def _without_timings(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in TIMINGS}
+    return {name: value for name, value in values.items() if name not in (*TIMINGS, "seconds")}
 
 
 def _leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Tensors and values of nested dicts and lists, by dotted path."""
+    """Yield tensors and values of nested dicts and lists, by dotted path."""
     if isinstance(tree, dict | list | tuple):
         for key, branch in tree.items() if isinstance(tree, dict) else enumerate(tree):
             yield from _leaves(branch, (*path, str(key)))
@@ -193,8 +321,9 @@ def _leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
 
 
 def _compare(what: str, one: dict[str, Any], other: dict[str, Any]) -> Compared:
-    names = [*one, *(name for name in other if name not in one)]
-    different = (name for name in names if not _is_same(one.get(name, "missing"), other.get(name, "missing")))
+    missing = "missing"
+    pairs = {name: (one.get(name, missing), other.get(name, missing)) for name in (*one, *other)}
+    different = (Difference(name, *pair) for name, pair in pairs.items() if not _is_same(*pair))
     tensors = [value for value in one.values() if isinstance(value, Tensor)]
     num_scalars = sum(type(value) in (int, float) for value in one.values())
     num_numbers = num_scalars + sum(tensor.numel() for tensor in tensors)
@@ -202,7 +331,7 @@ def _compare(what: str, one: dict[str, Any], other: dict[str, Any]) -> Compared:
 
 
 def _is_same(a: Any, b: Any) -> bool:
-    """Whether two values are the same bits; a NaN is itself here, and 0.0 is not -0.0."""
+    """Return True if two values are the same bits; a NaN equals itself here, and 0.0 is not -0.0."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         bits = [tensor.contiguous().flatten().view(torch.uint8) for tensor in (a, b)]
         return a.dtype == b.dtype and a.shape == b.shape and torch.equal(*bits)

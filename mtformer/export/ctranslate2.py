@@ -12,22 +12,20 @@ from torch import Tensor, nn
 from mtformer.config.loading import load_config
 from mtformer.config.schema import ModelConfig
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2
+from mtformer.decoding.scorer import alignment_layer
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import ConfigError
 from mtformer.export.bundle import check_is_free, check_language_tags, write_companions
 from mtformer.model.attention import MultiHeadAttention
-from mtformer.model.layers import DecoderLayer, EncoderLayer, FeedForward
-from mtformer.model.linear import Linear
-from mtformer.model.norms import EPS, LayerNorm
-from mtformer.model.positions import SinusoidalPositions
-from mtformer.model.transformer import Transformer
+from mtformer.model.ops import NORM_EPS, LayerNorm, Linear
+from mtformer.model.positions import SINUSOID_BASE, SinusoidalPositions
+from mtformer.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Transformer
 from mtformer.rundir import RunDir, atomic_folder, write_checksums
 from mtformer.text.tokenizer import BOS, EOS, UNK, TokenizerPair
 from mtformer.weights import load_weights
 
 # Names in `ctranslate2.specs.Activation`; its GELU is the exact one, by the error function, as ours is.
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swiglu": "SWISH", "geglu": "GELU"}
-ROTARY_BASE = 10000.0
 NUM_SPECIAL = 4
 
 
@@ -76,8 +74,7 @@ def to_spec(model: Transformer, tokenizers: TokenizerPair) -> Any:
     encoder = specs.TransformerEncoderSpec(config.num_encoder_layers, **common)
     decoder = specs.TransformerDecoderSpec(
         config.num_decoder_layers,
-        # The attention that it gives is that of `Transformer.source_attention`.
-        alignment_layer=max(0, config.num_decoder_layers - 2),
+        alignment_layer=alignment_layer(config.num_decoder_layers),
         alignment_heads=config.num_heads,
         **common,
     )
@@ -88,13 +85,13 @@ def to_spec(model: Transformer, tokenizers: TokenizerPair) -> Any:
         decoder.projection.bias = _copy(model.output_bias)
     for layer, layer_spec in zip(model.encoder, encoder.layer, strict=True):
         assert isinstance(layer, EncoderLayer)
-        _fill_self_attention(layer_spec.self_attention, layer.self_attention, layer.around_attention.norm)
-        _fill_feed_forward(layer_spec.ffn, layer.feed_forward, layer.around_feed_forward.norm)
+        _fill_self_attention(layer_spec.self_attention, layer.self_attention, layer.self_attention_residual.norm)
+        _fill_feed_forward(layer_spec.ffn, layer.feed_forward, layer.feed_forward_residual.norm)
     for layer, layer_spec in zip(model.decoder, decoder.layer, strict=True):
         assert isinstance(layer, DecoderLayer)
-        _fill_self_attention(layer_spec.self_attention, layer.self_attention, layer.around_self_attention.norm)
-        _fill_cross_attention(layer_spec.attention, layer.cross_attention, layer.around_cross_attention.norm)
-        _fill_feed_forward(layer_spec.ffn, layer.feed_forward, layer.around_feed_forward.norm)
+        _fill_self_attention(layer_spec.self_attention, layer.self_attention, layer.self_attention_residual.norm)
+        _fill_cross_attention(layer_spec.attention, layer.cross_attention, layer.cross_attention_residual.norm)
+        _fill_feed_forward(layer_spec.ffn, layer.feed_forward, layer.feed_forward_residual.norm)
     spec = specs.TransformerSpec(encoder, decoder)
     _register_vocabularies(spec, tokenizers)
     return spec
@@ -112,7 +109,7 @@ def _settings(config: ModelConfig) -> dict[str, Any]:
         "num_heads_kv": config.num_kv_heads if config.num_kv_heads != config.num_heads else None,
         "rotary_dim": config.d_model // config.num_heads if config.positions == "rotary" else None,
         "rotary_interleave": False,  # dimension i of a head is paired with i + K/2
-        "rotary_base": ROTARY_BASE,
+        "rotary_base": SINUSOID_BASE,
     }
 
 
@@ -185,4 +182,4 @@ def _register_vocabularies(spec: Any, tokenizers: TokenizerPair) -> None:
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = tgt[UNK], tgt[BOS], tgt[EOS]
     spec.config.decoder_start_token = tgt[BOS]
     spec.config.add_source_eos = True
-    spec.config.layer_norm_epsilon = EPS
+    spec.config.layer_norm_epsilon = NORM_EPS

@@ -31,10 +31,10 @@ CLASSES = {"post": ("marian", "MarianMTModel"), "pre": ("pegasus", "PegasusForCo
 LANGUAGE_CODE = re.compile(r">>((?!<<).)+<<")
 """What `MarianTokenizer` cuts off the beginning of a line, and looks up as it stands."""
 ATTENTIONS = {
-    "encoder": {"self_attention": ("self_attn", "around_attention")},
+    "encoder": {"self_attention": ("self_attn", "self_attention_residual")},
     "decoder": {
-        "self_attention": ("self_attn", "around_self_attention"),
-        "cross_attention": ("encoder_attn", "around_cross_attention"),
+        "self_attention": ("self_attn", "self_attention_residual"),
+        "cross_attention": ("encoder_attn", "cross_attention_residual"),
     },
 }
 
@@ -85,7 +85,7 @@ def tensor_names(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
                 yield ours(f"{around}.norm"), [theirs(f"{name}_layer_norm")]
             yield ours("feed_forward.expand"), [theirs("fc1")]
             yield ours("feed_forward.contract"), [theirs("fc2")]
-            yield ours("around_feed_forward.norm"), [theirs("final_layer_norm")]
+            yield ours("feed_forward_residual.norm"), [theirs("final_layer_norm")]
         if config.norm_position == "pre":
             for leaf in ("weight", "bias"):
                 yield f"{side}_norm.{leaf}", [f"model.{side}.layer_norm.{leaf}"]

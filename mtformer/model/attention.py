@@ -1,43 +1,73 @@
-"""Scaled dot-product attention and its many heads ("Attention Is All You Need", section 3.2).
+r"""Scaled dot-product attention and multi-head attention (Vaswani et al. 2017, section 3.2).
 
-B batch, T query length, S key length, D model width, H heads, G key/value heads, K width of a head, R beams.
+With grouped-query attention (Ainslie et al. 2023; G < H) several query heads share one head of keys and values:
+
+    H = 8 query heads            0   1   2   3   4   5   6   7
+                                  \   \ /   /     \   \ /   /
+    G = 2 key and value heads         0               1
+
+B batch, T query length, S key length, D model width, H heads, G key and value heads, K width of a head.
 """
+
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mtformer.model.cache import LayerCache
-from mtformer.model.dropout import dropout
-from mtformer.model.linear import Linear
-from mtformer.model.masks import subsequent_keep
-from mtformer.model.positions import RotaryPositions
+from mtformer.model.cache import KeyValues, LayerCache
+from mtformer.model.ops import Linear, causal_mask, dropout
+from mtformer.model.positions import Rotation
+
+# T x S from which the fused kernel is faster on a CPU. Forward and backward on two Zen 4 cores, ms written out / fused:
+# fp32 14 x 14 5.6 / 10.1, 128 x 128 14.2 / 10.5; bf16 14 x 14 3.5 / 35.9, 512 x 512 22.2 / 32.4 (longer not measured).
+CPU_FUSED_FROM = {torch.float32: 128 * 128, torch.float64: 128 * 128, torch.bfloat16: 1024 * 1024}
 
 
 def attend(
-    q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, keep: Tensor | None = None, dropout_p: float = 0.0
-) -> tuple[Tensor, Tensor]:
-    """softmax(q k^T / sqrt(K)) v (equation 1), written out.
+    q_BHTK: Tensor,
+    k_BHSK: Tensor,
+    v_BHSK: Tensor,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    """Return softmax(q k^T / sqrt(K)) v (equation 1) by the faster kernel for this device and these sizes.
 
     Args:
-        keep: bool, broadcastable to (B, H, T, S), True = attend; None: everything.
-
-    Returns:
-        The output (B, H, T, K) and the weights (B, H, T, S), before dropout.
+        mask: bool, broadcastable to (B, H, T, S), True = attend; None: attend to everything.
+        is_causal: attend to the own position and earlier ones (without `mask`).
+        dropout_p: probability of dropping an attention weight.
     """
+    assert mask is None or not is_causal, "one mask or the other"
+    threshold = CPU_FUSED_FROM.get(q_BHTK.dtype, 128 * 128)
+    is_fast_on_cpu = dropout_p == 0.0 and q_BHTK.size(2) * k_BHSK.size(2) >= threshold
+    if q_BHTK.device.type != "cpu" or is_fast_on_cpu:
+        return F.scaled_dot_product_attention(
+            q_BHTK, k_BHSK, v_BHSK, attn_mask=mask, is_causal=is_causal, dropout_p=dropout_p
+        )
+    return dropout(attention_weights(q_BHTK, k_BHSK, mask, is_causal), dropout_p) @ v_BHSK
+
+
+def attention_weights(q_BHTK: Tensor, k_BHSK: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+    """Return softmax(q k^T / sqrt(K)), (B, H, T, S). Arguments as in `attend`."""
+    if is_causal:
+        mask = causal_mask(q_BHTK.size(2), device=q_BHTK.device)
     scores_BHTS = (q_BHTK * q_BHTK.size(-1) ** -0.5) @ k_BHSK.transpose(-2, -1)
-    if keep is not None:
-        scores_BHTS = scores_BHTS.masked_fill(~keep, float("-inf"))
-    weights_BHTS = _softmax(scores_BHTS)
-    return dropout(weights_BHTS, dropout_p) @ v_BHSK, weights_BHTS
+    if mask is not None:
+        scores_BHTS = scores_BHTS.masked_fill(~mask, float("-inf"))
+    return _softmax(scores_BHTS)
 
 
 def _softmax(scores_BHTS: Tensor) -> Tensor:
-    """Softmax over the keys.
+    """Return the softmax over the keys.
 
-    A CPU's kernel is slow over rows shorter than one of its vectors (64 bytes): there the keys come first instead. The
-    attention of 290 sentences of 14 tokens takes 0.7 ms so, forward and backward, and else 2.3 (bf16). A single query
-    gains nothing, and its weights would lie in a way that makes the product with v ten times slower.
+    A CPU kernel is slow on rows shorter than one of its vectors (64 bytes), so short rows are transposed: the attention
+    of 290 sentences of 14 tokens then takes 0.7 ms instead of 2.3, forward and backward (bf16). A single query gains
+    nothing, and the layout of its weights would make the product with v ten times slower.
     """
     is_short = scores_BHTS.size(-1) * scores_BHTS.element_size() < 64 and scores_BHTS.size(-2) > 1
     if scores_BHTS.device.type == "cpu" and is_short:
@@ -45,36 +75,10 @@ def _softmax(scores_BHTS: Tensor) -> Tensor:
     return scores_BHTS.softmax(dim=-1)
 
 
-def attend_fused(
-    q_BHTK: Tensor,
-    k_BHSK: Tensor,
-    v_BHSK: Tensor,
-    keep: Tensor | None = None,
-    is_causal: bool = False,
-    dropout_p: float = 0.0,
-) -> Tensor:
-    """The same through PyTorch's fused kernels, which never hold the (T, S) weights. Returns (B, H, T, K)."""
-    return F.scaled_dot_product_attention(
-        q_BHTK, k_BHSK, v_BHSK, attn_mask=keep, is_causal=is_causal, dropout_p=dropout_p
-    )
-
-
-# T x S from which the fused kernel is taken on CPU. Forward and backward on two Zen 4 cores, ms written out / fused:
-# fp32 14 x 14 5.6 / 10.1, 128 x 128 14.2 / 10.5; bf16 14 x 14 3.5 / 35.9, 512 x 512 22.2 / 32.4 (longer not measured).
-CPU_FUSED_FROM = {torch.float32: 128 * 128, torch.float64: 128 * 128, torch.bfloat16: 1024 * 1024}
-
-
-def use_fused(q_BHTK: Tensor, S: int, dropout_p: float) -> bool:
-    """Whether the fused kernel is the quicker one for this device and these sizes."""
-    if q_BHTK.device.type != "cpu":
-        return True
-    return dropout_p == 0.0 and q_BHTK.size(2) * S >= CPU_FUSED_FROM.get(q_BHTK.dtype, 128 * 128)
-
-
 class MultiHeadAttention(nn.Module):
-    """Self-attention, or cross-attention onto a memory; with grouped key/value heads when G < H (Ainslie et al. 2023).
+    """Self-attention and cross-attention with H query heads and G heads of keys and values.
 
-    The projections of queries, keys and values lie in one matrix of H*K + G*K + G*K rows.
+    One matrix of H*K + G*K + G*K rows projects queries, keys and values.
     """
 
     def __init__(self, D: int, num_heads: int, num_kv_heads: int | None = None, dropout_p: float = 0.0) -> None:
@@ -84,93 +88,83 @@ class MultiHeadAttention(nn.Module):
         self.in_projection = Linear(D, D, self.G * self.K, self.G * self.K)
         self.out_projection = Linear(D, D)
 
+    def keys_values(self, x_BSD: Tensor) -> KeyValues:
+        """Return keys and values (B, G, S, K) of another sequence, which queries of this layer attend to."""
+        k, v = self.in_projection(x_BSD, self.H * self.K).chunk(2, dim=-1)
+        return KeyValues(self._split(k), self._split(v))
+
     def forward(
         self,
         x_BTD: Tensor,
-        keep: Tensor | None = None,
-        *,
-        memory_BSD: Tensor | None = None,
+        kv: KeyValues | None = None,
+        mask: Tensor | None = None,
         is_causal: bool = False,
-        rotary: RotaryPositions | None = None,
+        rotation: Rotation | None = None,
+        cache: LayerCache | None = None,
     ) -> Tensor:
-        """Attends from x to x, or to the memory when there is one.
+        """Return the attended values, projected to (B, T, D).
 
         Args:
-            keep: bool, broadcastable to (B, H, T, S); True = attend.
-            is_causal: each position sees itself and what stands before it (without `keep`).
+            x_BTD: the queries; in decoding with a cache, T are the beams of a sentence at one position.
+            kv: keys and values of another sequence (cross-attention); None: those of x (self-attention).
+            mask: bool, broadcastable to (B, H, T, S), True = attend; None: attend to everything.
+            is_causal: attend to the own position and earlier ones (without `mask`).
+            rotation: rotary positions of x, in self-attention.
+            cache: keys and values of earlier positions, to which those of x are appended.
         """
-        assert keep is None or not is_causal, "one mask or the other"
-        q_BHTK, k_BGSK, v_BGSK = self._project(x_BTD, memory_BSD, rotary)
-        return self._merge(self._attend(q_BHTK, k_BGSK, v_BGSK, keep, is_causal))
-
-    def step(
-        self,
-        x_BRD: Tensor,
-        cache: LayerCache,
-        keep: Tensor | None,
-        position: int,
-        rotary: RotaryPositions | None = None,
-    ) -> Tensor:
-        """Self-attention of one new position of R beams a sentence; its keys and values join the cache.
-
-        The beams stand where a sequence's T queries would. `keep`: see `DecoderCache.history_keep`.
-        """
-        q_BHRK, k_BGRK, v_BGRK = self._project(x_BRD, None)
-        if rotary is not None:
-            q_BHRK, k_BGRK = rotary.at(q_BHRK, position), rotary.at(k_BGRK, position)
-        k_BGSK, v_BGSK = cache.append(k_BGRK, v_BGRK, position * x_BRD.size(1))
-        return self._merge(self._attend(q_BHRK, k_BGSK, v_BGSK, keep, False))
-
-    def project_memory(self, memory_BSD: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values (B, G, S, K) of a memory, once for all steps of decoding."""
-        k_BSX, v_BSX = self.in_projection(memory_BSD, self.H * self.K).chunk(2, dim=-1)
-        return self._split(k_BSX).contiguous(), self._split(v_BSX).contiguous()
-
-    def cross_step(self, x_BRD: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, keep: Tensor) -> Tensor:
-        """Cross-attention of R beams a sentence onto keys and values that `project_memory` made."""
-        q_BHRK = self._split(self.in_projection(x_BRD, 0, self.H * self.K))
-        return self._merge(self._attend(q_BHRK, k_BGSK, v_BGSK, keep, False))
+        q_BHTK, k_BGSK, v_BGSK = self._project(x_BTD, kv, rotation, cache)
+        dropout_p = self.dropout_p if self.training else 0.0
+        out_BHTK = attend(q_BHTK, self._repeat(k_BGSK), self._repeat(v_BGSK), mask, is_causal, dropout_p)
+        return self.out_projection(out_BHTK.transpose(1, 2).flatten(-2))
 
     def weights(
         self,
         x_BTD: Tensor,
-        keep: Tensor | None = None,
-        memory_BSD: Tensor | None = None,
+        kv: KeyValues | None = None,
+        mask: Tensor | None = None,
         is_causal: bool = False,
-        rotary: RotaryPositions | None = None,
+        rotation: Rotation | None = None,
+        cache: None = None,
     ) -> Tensor:
-        """The weights (B, H, T, S) by which `forward` attends when it is given the same, before dropout."""
-        q_BHTK, k_BGSK, v_BGSK = self._project(x_BTD, memory_BSD, rotary)
-        if is_causal:
-            keep = subsequent_keep(q_BHTK.size(2), device=q_BHTK.device)
-        return attend(q_BHTK, self._repeat(k_BGSK), self._repeat(v_BGSK), keep)[1]
+        """Return the weights (B, H, T, S) that `forward` applies with the same arguments, before dropout."""
+        assert cache is None, "without a cache only: projecting again would append to it again"
+        q_BHTK, k_BGSK, _ = self._project(x_BTD, kv, rotation)
+        return attention_weights(q_BHTK, self._repeat(k_BGSK), mask, is_causal)
 
     def _project(
-        self, x_BTD: Tensor, memory_BSD: Tensor | None, rotary: RotaryPositions | None = None
+        self, x_BTD: Tensor, kv: KeyValues | None, rotation: Rotation | None = None, cache: LayerCache | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries (B, H, T, K), keys and values (B, G, S, K)."""
+        if kv is not None:
+            return self._split(self.in_projection(x_BTD, 0, self.H * self.K)), *kv
         widths = [self.H * self.K, self.G * self.K, self.G * self.K]
-        if memory_BSD is None:
-            q, k, v = self.in_projection(x_BTD).split(widths, dim=-1)
-        else:
-            q = self.in_projection(x_BTD, 0, widths[0])
-            k, v = self.in_projection(memory_BSD, widths[0]).chunk(2, dim=-1)
-        q_BHTK, k_BGSK, v_BGSK = self._split(q), self._split(k), self._split(v)
-        return (q_BHTK, k_BGSK, v_BGSK) if rotary is None else (rotary(q_BHTK), rotary(k_BGSK), v_BGSK)
-
-    def _attend(self, q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, keep: Tensor | None, is_causal: bool) -> Tensor:
-        k_BHSK, v_BHSK = self._repeat(k_BGSK), self._repeat(v_BGSK)
-        dropout_p = self.dropout_p if self.training else 0.0
-        if use_fused(q_BHTK, k_BHSK.size(2), dropout_p):
-            return attend_fused(q_BHTK, k_BHSK, v_BHSK, keep, is_causal, dropout_p)
-        if is_causal:
-            keep = subsequent_keep(q_BHTK.size(2), device=q_BHTK.device)
-        return attend(q_BHTK, k_BHSK, v_BHSK, keep, dropout_p)[0]
+        q_BHTK, k_BGTK, v_BGTK = map(self._split, self.in_projection(x_BTD).split(widths, dim=-1))
+        if rotation is not None:
+            q_BHTK, k_BGTK = rotation(q_BHTK), rotation(k_BGTK)
+        return (q_BHTK, k_BGTK, v_BGTK) if cache is None else (q_BHTK, *cache.append(k_BGTK, v_BGTK))
 
     def _repeat(self, x_BGSK: Tensor) -> Tensor:
+        """Return (B, H, S, K): each head of keys or values H/G times."""
         return x_BGSK if self.G == self.H else x_BGSK.repeat_interleave(self.H // self.G, dim=1)
 
     def _split(self, x_BTX: Tensor) -> Tensor:
+        """Split X = heads * K and return (B, heads, T, K)."""
         return x_BTX.unflatten(-1, (-1, self.K)).transpose(1, 2)
 
-    def _merge(self, x_BHTK: Tensor) -> Tensor:
-        return self.out_projection(x_BHTK.transpose(1, 2).flatten(-2))
+
+@contextlib.contextmanager
+def record_weights(modules: Iterable[MultiHeadAttention]) -> Iterator[dict[nn.Module, Tensor]]:
+    """Record the attention weights (B, H, T, S) of the last forward pass of these modules in the calling thread."""
+    thread, recorded = threading.get_ident(), dict[nn.Module, Tensor]()
+
+    def record(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        assert isinstance(module, MultiHeadAttention)
+        if threading.get_ident() == thread:  # others may be translating with the same model
+            recorded[module] = module.weights(*arguments, **named)
+
+    hooks = [module.register_forward_pre_hook(record, with_kwargs=True) for module in modules]
+    try:
+        yield recorded
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,81 +1,107 @@
-"""What decoding remembers: keys and values of the steps behind, and of the source.
+"""What decoding keeps from one step to the next: the encoder output, and the keys and values of all attention.
 
-B sentences, R beams a sentence, N = B x R rows (row b*R + r), T steps of room, t steps so far, G key/value heads,
-K width of a head, S source length.
+B sentences, R beams per sentence, N = B x R rows (row b*R + r), T maximum number of steps, t steps so far, G key and
+value heads, K width of a head, S source length, D model width.
 """
 
-from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-class LayerCache:
-    """Keys and values of one layer's self-attention, (B, G, T*R, K): step t of beam r stands at place t*R + r.
+class EncoderOutput(NamedTuple):
+    """States of the source positions, and which of them are not padding (True = attend)."""
 
-    They are never moved when beams change places: `DecoderCache` knows which places belong to whose history.
+    states_BSD: Tensor
+    mask_B11S: Tensor
+
+
+class KeyValues(NamedTuple):
+    """Projected keys and values."""
+
+    k_BGSK: Tensor
+    v_BGSK: Tensor
+
+
+class LayerCache:
+    """Keys and values of one decoder layer.
+
+    Those of self-attention, (B, G, T*R, K), hold step t of beam r at index t*R + r. They are not moved when beams are
+    reordered: `DecoderCache` knows which of them belong to the history of each beam.
+
+    Args:
+        source: keys and values (B, G, S, K) of cross-attention.
+        capacity: T*R.
     """
 
-    def __init__(self, B: int, G: int, K: int, num_places: int, like: Tensor) -> None:
-        self.k = like.new_empty(B, G, num_places, K)
-        self.v = like.new_empty(B, G, num_places, K)
+    def __init__(self, source: KeyValues, capacity: int) -> None:
+        self.source = KeyValues(source.k_BGSK.contiguous(), source.v_BGSK.contiguous())
+        B, G, _, K = source.k_BGSK.shape
+        self.k = source.k_BGSK.new_empty(B, G, capacity, K)
+        self.v = torch.empty_like(self.k)
+        self.num_filled = 0
 
-    def append(self, k_BGRK: Tensor, v_BGRK: Tensor, start: int) -> tuple[Tensor, Tensor]:
-        """Writes one step at place `start` and returns all steps so far, (B, G, start + R, K), without copying."""
-        end = start + k_BGRK.size(2)
-        assert end <= self.k.size(2), "no room for another step"
-        self.k[:, :, start:end] = k_BGRK
-        self.v[:, :, start:end] = v_BGRK
-        return self.k[:, :, :end], self.v[:, :, :end]
+    def append(self, k_BGRK: Tensor, v_BGRK: Tensor) -> KeyValues:
+        """Append one step of all beams and return views of all steps so far, (B, G, (t + 1)*R, K)."""
+        start, self.num_filled = self.num_filled, self.num_filled + k_BGRK.size(2)
+        assert self.num_filled <= self.k.size(2), "the cache is full"
+        self.k[:, :, start : self.num_filled] = k_BGRK
+        self.v[:, :, start : self.num_filled] = v_BGRK
+        return KeyValues(self.k[:, :, : self.num_filled], self.v[:, :, : self.num_filled])
+
+    def keep(self, sentences_M: Tensor) -> None:
+        """Keep only these sentences, in this order."""
+        self.source = KeyValues(*(x.index_select(0, sentences_M) for x in self.source))
+        self.k, self.v = (self._select(x, sentences_M) for x in (self.k, self.v))
+
+    def _select(self, x_BGXK: Tensor, sentences_M: Tensor) -> Tensor:
+        """Copy only what is filled; the capacity stays the same."""
+        selected = x_BGXK.new_empty(sentences_M.size(0), *x_BGXK.shape[1:])
+        selected[:, :, : self.num_filled] = x_BGXK[:, :, : self.num_filled].index_select(0, sentences_M)
+        return selected
 
 
 class DecoderCache:
-    """The whole state of a batch in decoding.
+    """The state of a batch in decoding.
 
-    Cross-attention keys and values are kept once a sentence, not once a beam: they are the largest part, and the
-    beams of a sentence read the same ones. So it is with the steps behind: the R beams of a sentence attend to all
-    that any of them wrote, and `is_own_BRTR` masks what is not of their own history. This makes one product of R
-    queries of what would be R products of one query, and spares copying all keys and values at each step.
+    Keys and values of the source are stored once per sentence, not once per beam: they are the largest part, and the
+    beams of a sentence share them. In self-attention the R beams of a sentence see the keys of all its beams, and
+    `is_own_BRTR` masks those that are not in their own history. This computes one product of R queries instead of R
+    products of one query, and reordering beams copies no keys and values.
+
+    Args:
+        encoder_output: that of the batch.
+        layers: one cache for each decoder layer.
+        R: beams per sentence.
+        T: maximum number of steps.
     """
 
-    def __init__(
-        self, layers: list[LayerCache], cross: list[tuple[Tensor, Tensor]], keep_B11S: Tensor, R: int, T: int
-    ) -> None:
+    def __init__(self, encoder_output: EncoderOutput, layers: list[LayerCache], R: int, T: int) -> None:
+        self.encoder_output = encoder_output
         self.layers = layers
-        self.cross = cross
-        self.keep_B11S = keep_B11S
         self.R = R
         self.length = 0
-        self.exact_logits: Callable[[Tensor, Tensor], Tensor] | None = None
-        """(rows, tokens) -> their logits after the last step in float32, where those that it gave are rounded."""
-        # A step that was not reordered yet is each beam's own.
-        self.is_own_BRTR = torch.eye(R, dtype=torch.bool, device=keep_B11S.device).unsqueeze(1)
-        self.is_own_BRTR = self.is_own_BRTR.repeat(keep_B11S.size(0), 1, T, 1)
+        """Steps so far."""
+        # [b, r, t, q]: step t of beam q is in the history of beam r. Until the first `reorder`, r == q.
+        is_own_1R1R = torch.eye(R, dtype=torch.bool, device=encoder_output.mask_B11S.device)[None, :, None]
+        self.is_own_BRTR = is_own_1R1R.repeat(encoder_output.mask_B11S.size(0), 1, T, 1)
 
-    def history_keep(self) -> Tensor | None:
-        """(B, 1, R, (t + 1)*R): the places that each beam may attend to in the step that comes; None: all."""
+    def mask(self) -> Tensor | None:
+        """Return the self-attention mask of the next step, (B, 1, R, (t + 1)*R); None: attend to everything."""
         if self.R == 1:
             return None
         return self.is_own_BRTR[:, :, : self.length + 1].flatten(2).unsqueeze(1)
 
     def reorder(self, rows_N: Tensor) -> None:
-        """Row i goes on from the history of rows_N[i], a row of the same sentence."""
+        """Let row i continue the history of row rows_N[i], which belongs to the same sentence."""
         own_BRtR = self.is_own_BRTR[:, :, : self.length]
         beam_BR = rows_N.view(-1, self.R) % self.R
         self.is_own_BRTR[:, :, : self.length] = own_BRtR.gather(1, beam_BR[:, :, None, None].expand_as(own_BRtR))
 
     def keep(self, sentences_M: Tensor) -> None:
-        """Only these sentences stay in the batch, in this order."""
-        num_places = self.length * self.R
+        """Keep only these sentences in the batch, in this order."""
         for layer in self.layers:
-            layer.k, layer.v = _select(layer.k, sentences_M, num_places), _select(layer.v, sentences_M, num_places)
-        self.cross = [(k.index_select(0, sentences_M), v.index_select(0, sentences_M)) for k, v in self.cross]
-        self.keep_B11S = self.keep_B11S.index_select(0, sentences_M)
+            layer.keep(sentences_M)
+        self.encoder_output = EncoderOutput(*(x.index_select(0, sentences_M) for x in self.encoder_output))
         self.is_own_BRTR = self.is_own_BRTR.index_select(0, sentences_M)
-
-
-def _select(x_BGPK: Tensor, sentences_M: Tensor, num_places: int) -> Tensor:
-    """Some sentences, in as much room as before; copies only the places that are filled."""
-    selected = x_BGPK.new_empty(sentences_M.size(0), *x_BGPK.shape[1:])
-    selected[:, :, :num_places] = x_BGPK[:, :, :num_places].index_select(0, sentences_M)
-    return selected

@@ -1,37 +1,132 @@
-"""The whole model: embeddings, encoder, decoder, output projection.
+"""The Transformer ("Attention Is All You Need", Vaswani et al. 2017), top to bottom.
 
-B batch, S source length, T target length, D model width, V vocabulary, N rows of a decoding step (B x beams).
+    source ids -> embedding + positions -> N x EncoderLayer -> norm -> EncoderOutput
+    target ids -> embedding + positions -> N x DecoderLayer -> norm -> hidden states -> project -> logits
+
+B batch, S source length, T target length (in decoding with a cache: the R beams of one position), D model width,
+V vocabulary.
 """
 
 from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mtformer.config.schema import ModelConfig
-from mtformer.model.cache import DecoderCache, LayerCache
-from mtformer.model.dropout import Dropout
-from mtformer.model.initialisation import init_embedding
-from mtformer.model.layers import DecoderLayer, EncoderLayer
-from mtformer.model.masks import padding_keep
-from mtformer.model.norms import make_norm
-from mtformer.model.positions import LearnedPositions, RotaryPositions, SinusoidalPositions
+from mtformer.model.attention import MultiHeadAttention
+from mtformer.model.cache import DecoderCache, EncoderOutput, LayerCache
+from mtformer.model.ops import NORMS, Dropout, Linear, padding_mask
+from mtformer.model.positions import LearnedPositions, RotaryPositions, Rotation, SinusoidalPositions
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "swiglu": F.silu,
+    "geglu": F.gelu,
+}
 
 
-class Memory(NamedTuple):
-    """What the encoder made of the source, and which of its positions are real."""
+class FeedForward(nn.Module):
+    """W2 f(W1 x + b1) + b2 (equation 2); the gated forms are W2 (f(W1 x) * V x) (Shazeer 2020)."""
 
-    memory_BSD: Tensor
-    keep_B11S: Tensor
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.is_gated = config.activation in ("swiglu", "geglu")
+        self.activation = ACTIVATIONS[config.activation]
+        self.expand = Linear(config.d_model, *([config.d_ff] * (2 if self.is_gated else 1)))
+        self.contract = Linear(config.d_ff, config.d_model)
+        self.dropout = Dropout(config.activation_dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.expand(x)
+        if self.is_gated:
+            gate, up = h.chunk(2, dim=-1)
+            h = self.activation(gate) * up
+        else:
+            h = self.activation(h)
+        return self.contract(self.dropout(h))
+
+
+class Residual(nn.Module):
+    """Norm, dropout and residual connection of a sub-layer.
+
+    Pre-norm (Xiong et al. 2020): x + dropout(f(norm(x))). Post-norm (the paper): norm(x + dropout(f(x))).
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.is_pre_norm = config.norm_position == "pre"
+        self.norm = NORMS[config.norm](config.d_model)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.is_pre_norm:
+            return x + self.dropout(sublayer(self.norm(x)))
+        return self.norm(x + self.dropout(sublayer(x)))
+
+
+def _attention(config: ModelConfig) -> MultiHeadAttention:
+    return MultiHeadAttention(config.d_model, config.num_heads, config.num_kv_heads, config.attention_dropout)
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward (section 3.1)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_attention = _attention(config)
+        self.feed_forward = FeedForward(config)
+        self.self_attention_residual = Residual(config)
+        self.feed_forward_residual = Residual(config)
+
+    def forward(self, x_BSD: Tensor, mask_B11S: Tensor, rotation: Rotation | None = None) -> Tensor:
+        x_BSD = self.self_attention_residual(x_BSD, lambda x: self.self_attention(x, mask=mask_B11S, rotation=rotation))
+        return self.feed_forward_residual(x_BSD, self.feed_forward)
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, cross-attention to the source, then feed-forward (section 3.1)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_attention = _attention(config)
+        self.cross_attention = _attention(config)
+        self.feed_forward = FeedForward(config)
+        self.self_attention_residual = Residual(config)
+        self.cross_attention_residual = Residual(config)
+        self.feed_forward_residual = Residual(config)
+
+    def forward(
+        self,
+        x_BTD: Tensor,
+        encoder_output: EncoderOutput,
+        rotation: Rotation | None = None,
+        cache: LayerCache | None = None,
+        history_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Return (B, T, D).
+
+        Without a cache the causal mask is the only target mask: targets are padded on the right, and the loss ignores
+        padding. With a cache, T counts the beams of one position and `history_mask` is that of `DecoderCache.mask`.
+        """
+        states_BSD, source_mask = encoder_output
+        kv = self.cross_attention.keys_values(states_BSD) if cache is None else cache.source
+        x_BTD = self.self_attention_residual(
+            x_BTD,
+            lambda x: self.self_attention(
+                x, mask=history_mask, is_causal=cache is None, rotation=rotation, cache=cache
+            ),
+        )
+        x_BTD = self.cross_attention_residual(x_BTD, lambda x: self.cross_attention(x, kv, source_mask))
+        return self.feed_forward_residual(x_BTD, self.feed_forward)
 
 
 class Transformer(nn.Module):
     """Encoder-decoder Transformer.
 
-    Tied embeddings are one parameter object, so they are stored, counted and optimised once.
+    Tied embeddings are one parameter object, so they are stored, counted and optimized once.
 
     Args:
         config: the `model` section.
@@ -41,110 +136,96 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig, src_vocab: int, tgt_vocab: int) -> None:
         super().__init__()
         assert config.tie_embeddings != "all" or src_vocab == tgt_vocab, "tying all embeddings needs one vocabulary"
-        D = config.d_model
+        D, tie, is_pre_norm = config.d_model, config.tie_embeddings, config.norm_position == "pre"
         self.config = config
         self.compute_dtype: torch.dtype | None = None
         """Dtype of the activations; None: that of the weights."""
-        self.packed_output: Callable[[Tensor], Tensor] | None = None
-        """The output projection when the weights are packed (`mtformer.model.packed`)."""
-        self.tgt_embedding = _embedding(tgt_vocab, D)
-        self.src_embedding = self.tgt_embedding if config.tie_embeddings == "all" else _embedding(src_vocab, D)
-        self.output = _embedding(tgt_vocab, D) if config.tie_embeddings == "none" else self.tgt_embedding
+        self.tgt_embedding = nn.Parameter(torch.empty(tgt_vocab, D))
+        self.src_embedding = self.tgt_embedding if tie == "all" else nn.Parameter(torch.empty(src_vocab, D))
+        self.output = nn.Parameter(torch.empty(tgt_vocab, D)) if tie == "none" else self.tgt_embedding
         self.output_bias = nn.Parameter(torch.zeros(tgt_vocab)) if config.output_bias else None
         self.src_positions, self.tgt_positions = _added_positions(config), _added_positions(config)
-        rotary = config.positions == "rotary"
-        self.rotary = RotaryPositions(config.max_positions, D // config.num_heads) if rotary else None
+        is_rotary = config.positions == "rotary"
+        self.rotary = RotaryPositions(config.max_positions, D // config.num_heads) if is_rotary else None
         self.embedding_dropout = Dropout(config.dropout)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_decoder_layers))
-        final = config.norm_position == "pre"
-        self.encoder_norm = make_norm(config.norm, D) if final else nn.Identity()
-        self.decoder_norm = make_norm(config.norm, D) if final else nn.Identity()
+        self.encoder_norm = NORMS[config.norm](D) if is_pre_norm else nn.Identity()
+        self.decoder_norm = NORMS[config.norm](D) if is_pre_norm else nn.Identity()
+        self.init_weights()
+
+    @torch.no_grad()
+    def init_weights(self) -> None:
+        """Initialize matrices and embeddings.
+
+        Matrices: Xavier uniform (Glorot and Bengio 2010), each projection by its own fan-in and fan-out, also where
+        several share a matrix. Embeddings: normal with standard deviation D^-0.5; scaled by sqrt(D) they have unit
+        variance, and the tied output projection of a normalized state gives logits of unit variance. Biases are 0 and
+        norms 1 from their constructors.
+        """
+        embeddings = dict.fromkeys((self.tgt_embedding, self.src_embedding, self.output))
+        learned = [one.weight for one in (self.src_positions, self.tgt_positions) if isinstance(one, LearnedPositions)]
+        for weight in (*embeddings, *learned):
+            nn.init.normal_(weight, std=weight.size(1) ** -0.5)
+        for module in self.modules():
+            if isinstance(module, Linear):
+                for projection in module.weight.split(module.out_widths):
+                    nn.init.xavier_uniform_(projection)
 
     def forward(self, src_BS: Tensor, src_lengths_B: Tensor, tgt_in_BT: Tensor) -> Tensor:
-        """States (B, T, D) that `project` turns into logits; position t has seen target tokens up to t."""
+        """Return hidden states (B, T, D), which `project` turns into logits; position t has seen target tokens <= t."""
         return self.decode(tgt_in_BT, self.encode(src_BS, src_lengths_B))
 
-    def encode(self, src_BS: Tensor, src_lengths_B: Tensor) -> Memory:
-        """Reads source ids (eos at the end, padded on the right); lengths count eos."""
-        keep_B11S = padding_keep(src_lengths_B, src_BS.size(1))[:, None, None, :]
-        x_BSD = self._embed(src_BS, self.src_embedding, self.src_positions, 0)
+    def encode(self, src_BS: Tensor, src_lengths_B: Tensor) -> EncoderOutput:
+        """Encode source ids (eos at the end, padded on the right); lengths count eos."""
+        positions = slice(src_BS.size(1))
+        mask_B11S = padding_mask(src_lengths_B, src_BS.size(1))[:, None, None, :]
+        x_BSD = self._embed(src_BS, self.src_embedding, self.src_positions, positions)
+        rotation = self.rotary(positions) if self.rotary is not None else None
         for layer in self.encoder:
-            x_BSD = layer(x_BSD, keep_B11S, self.rotary)
-        return Memory(self.encoder_norm(x_BSD), keep_B11S)
+            x_BSD = layer(x_BSD, mask_B11S, rotation)
+        return EncoderOutput(self.encoder_norm(x_BSD), mask_B11S)
 
-    def decode(self, tgt_in_BT: Tensor, memory: Memory) -> Tensor:
-        """States (B, T, D) of a whole target (bos first, padded on the right)."""
-        x_BTD = self._embed(tgt_in_BT, self.tgt_embedding, self.tgt_positions, 0)
-        for layer in self.decoder:
-            x_BTD = layer(x_BTD, memory.memory_BSD, memory.keep_B11S, self.rotary)
+    def decode(self, tgt_in_BT: Tensor, encoder_output: EncoderOutput, cache: DecoderCache | None = None) -> Tensor:
+        """Return hidden states (B, T, D).
+
+        Args:
+            tgt_in_BT: a whole target (bos first, padded on the right); with a cache the last token of each beam (B, R).
+            encoder_output: that of `encode`; with a cache that of the cache, in which finished sentences are gone.
+            cache: from `new_cache`; it grows by one position.
+        """
+        positions = slice(tgt_in_BT.size(1)) if cache is None else slice(cache.length, cache.length + 1)
+        assert cache is None or cache.length < self.config.max_positions, "beyond max_positions"
+        history_mask = None if cache is None else cache.mask()
+        x_BTD = self._embed(tgt_in_BT, self.tgt_embedding, self.tgt_positions, positions)
+        rotation = self.rotary(positions) if self.rotary is not None else None
+        for i, layer in enumerate(self.decoder):
+            layer_cache = None if cache is None else cache.layers[i]
+            x_BTD = layer(x_BTD, encoder_output, rotation, layer_cache, history_mask)
+        if cache is not None:
+            cache.length += 1
         return self.decoder_norm(x_BTD)
 
-    def source_attention(self, tgt_in_BT: Tensor, memory: Memory) -> Tensor:
-        """Weights (B, T, S) by which position t, that predicts target token t, looks at the source.
-
-        Those of the last decoder layer but one (of the only one, if so), the mean over its heads: there they come
-        nearest to word alignments (Garg et al. 2019, section 4.1).
-        """
-        x_BTD = self._embed(tgt_in_BT, self.tgt_embedding, self.tgt_positions, 0)
-        chosen = max(0, len(self.decoder) - 2)
-        for layer in self.decoder[:chosen]:
-            x_BTD = layer(x_BTD, memory.memory_BSD, memory.keep_B11S, self.rotary)
-        last = self.decoder[chosen]
-        assert isinstance(last, DecoderLayer)
-        return last.source_attention(x_BTD, memory.memory_BSD, memory.keep_B11S, self.rotary)
-
     def project(self, hidden: Tensor) -> Tensor:
-        """(..., D) -> logits (..., V)."""
-        if self.packed_output is not None:
-            return self.packed_output(hidden)
+        """Project hidden states (..., D) to logits (..., V)."""
         bias = self.output_bias.to(hidden.dtype) if self.output_bias is not None else None
         return F.linear(hidden, self.output.to(hidden.dtype), bias)
 
-    def start(self, memory: Memory, num_beams: int, max_length: int) -> DecoderCache:
-        """An empty cache for `max_length` steps of B x num_beams rows."""
-        B = memory.memory_BSD.size(0)
-        caches, cross = [], []
+    def new_cache(self, encoder_output: EncoderOutput, num_beams: int, max_length: int) -> DecoderCache:
+        """Return an empty cache for `max_length` steps of `num_beams` beams of each sentence."""
+        layers = []
         for layer in self.decoder:
             assert isinstance(layer, DecoderLayer)
-            attention = layer.self_attention
-            cross.append(layer.cross_attention.project_memory(memory.memory_BSD))
-            # In the dtype of projections, which may be narrower than the memory's (`packed.py`).
-            caches.append(LayerCache(B, attention.G, attention.K, max_length * num_beams, cross[-1][0]))
-        return DecoderCache(caches, cross, memory.keep_B11S, num_beams, max_length)
+            source = layer.cross_attention.keys_values(encoder_output.states_BSD)
+            layers.append(LayerCache(source, max_length * num_beams))
+        return DecoderCache(encoder_output, layers, num_beams, max_length)
 
-    def step(self, token_N: Tensor, cache: DecoderCache) -> Tensor:
-        """Logits (N, V) of the token after token_N; the cache grows by one step."""
-        position = cache.length
-        x_N1D = self._embed(token_N.unsqueeze(1), self.tgt_embedding, self.tgt_positions, position)
-        x_BRD, history_keep = x_N1D.view(-1, cache.R, x_N1D.size(2)), cache.history_keep()
-        for layer, layer_cache, cross in zip(self.decoder, cache.layers, cache.cross, strict=True):
-            assert isinstance(layer, DecoderLayer)
-            x_BRD = layer.step(x_BRD, layer_cache, cross, history_keep, cache.keep_B11S, position, self.rotary)
-        cache.length += 1
-        hidden_ND = self.decoder_norm(x_BRD).flatten(0, 1)
-        logits_NV = self.project(hidden_ND)
-        if logits_NV.dtype != hidden_ND.dtype:
-            cache.exact_logits = partial(self._exact_logits, hidden_ND)
-        return logits_NV
-
-    def _exact_logits(self, hidden_ND: Tensor, row: Tensor, token: Tensor) -> Tensor:
-        """Logits (...,) of some rows and tokens (...,), without rounding them as a narrow `project` does."""
-        logits = (hidden_ND[row] * F.embedding(token, self.output)).sum(dim=-1)
-        return logits if self.output_bias is None else logits + self.output_bias[token]
-
-    def _embed(self, ids: Tensor, weight: Tensor, positions: nn.Module | None, offset: int) -> Tensor:
+    def _embed(self, ids: Tensor, weight: Tensor, added: nn.Module | None, positions: slice) -> Tensor:
         # Scaled by sqrt(D): section 3.4. The lookup is in the weights' own dtype, so that its gradient adds up there.
         x = F.embedding(ids, weight) * self.config.d_model**0.5
-        if positions is not None:
-            x = positions(x, offset)
+        if added is not None:
+            x = x + added(positions).to(x.dtype)
         return self.embedding_dropout(x.to(self.compute_dtype or weight.dtype))
-
-
-def _embedding(V: int, D: int) -> nn.Parameter:
-    weight = nn.Parameter(torch.empty(V, D))
-    init_embedding(weight)
-    return weight
 
 
 def _added_positions(config: ModelConfig) -> nn.Module | None:
@@ -155,8 +236,24 @@ def _added_positions(config: ModelConfig) -> nn.Module | None:
     return None
 
 
+@torch.inference_mode()
+def greedy_decode(model: Transformer, src_BS: Tensor, src_lengths_B: Tensor, bos: int, eos: int, steps: int) -> Tensor:
+    """Return the most probable token of each step (B, T), up to `steps`; what follows eos has no meaning.
+
+    Without a cache: the readable reference of search, for tests.
+    """
+    encoder_output = model.encode(src_BS, src_lengths_B)
+    tgt_BT = torch.full((src_BS.size(0), 1), bos, device=src_BS.device)
+    for _ in range(steps):
+        logits_BV = model.project(model.decode(tgt_BT, encoder_output)[:, -1])
+        tgt_BT = torch.cat([tgt_BT, logits_BV.argmax(dim=-1, keepdim=True)], dim=1)
+        if (tgt_BT == eos).any(dim=1).all():
+            break
+    return tgt_BT[:, 1:]
+
+
 def count_parameters(model: Transformer) -> dict[str, int]:
-    """Parameters by part, tied ones once; `total` is their sum."""
+    """Return the number of parameters of each part, tied ones counted once, and their `total`."""
     parts: dict[str, int] = {"embeddings": 0, "positions": 0, "encoder": 0, "decoder": 0}
     for name, parameter in model.named_parameters():
         first = name.split(".")[0]

@@ -1,283 +1,104 @@
-"""The page: type a sentence, see its translation grow, the n best with scores, and where each word looked."""
+"""The page: type a sentence, see its translation grow, the n-best list with scores, and the attention of each word."""
 
 import base64
 import hashlib
 import re
-from html import escape
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from mtformer.page import data_script, page
+from mtformer.decoding.long_lines import UNSPACED
+from mtformer.decoding.translation import Attention, Translation
 from mtformer.serving.languages import Languages
 from mtformer.serving.requests import Limits
+from mtformer.templating import render
+from mtformer.text.tokenizer import BYTE_PIECE, SPACE, piece_bytes
 
-MOST_ALTERNATIVES = 4
-STYLE = """
-h1 { margin-bottom: 0; } header p { margin: 0 0 1.25rem; }
-form { display: grid; gap: .6rem; }
-.bar { display: flex; flex-wrap: wrap; gap: .5rem .75rem; align-items: center; }
-.bar .space { flex: 1; }
-textarea, input, select, button { font: inherit; color: inherit; background: var(--back);
-  border: 1px solid var(--line); border-radius: .5rem; padding: .5rem .75rem; }
-textarea { display: block; width: 100%; min-height: 8rem; resize: vertical; font-size: 1.125rem; }
-select { padding: .35rem .5rem; max-width: 100%; }
-button { cursor: pointer; } .main { background: var(--bar); border-color: var(--bar); color: var(--back);
-  font-weight: 600; padding: .45rem 1.1rem; }
-[hidden] { display: none !important; }
-#message:empty { display: none; }
-.line { border-top: 1px solid var(--line); padding: 1rem 0; }
-#result { margin-top: 1.5rem; } .line:first-child { border-top: 0; padding-top: 0; }
-.translation { font-size: 1.35rem; line-height: 1.45; margin: 0; min-height: 1.45em; border-radius: .25rem;
-  white-space: pre-wrap; }
-.growing::after { content: ""; display: inline-block; width: .12em; height: 1em; margin-left: .1em;
-  vertical-align: -.12em; background: var(--bar); }
-.word { border-radius: .25rem; cursor: default; } .word.chosen { background: var(--bar); color: var(--back); }
-.source { margin: .5rem 0 0; color: var(--faint); white-space: pre-wrap; }
-.piece { border-radius: .2rem; } .piece.seen { color: var(--ink); }
-.n-best { list-style: none; margin: .75rem 0 0; padding: 0; }
-.n-best button { display: flex; gap: .9rem; width: 100%; text-align: start; border: 0; border-radius: .4rem;
-  padding: .3rem .5rem; align-items: baseline; }
-.n-best button:hover { background: var(--soft); } .n-best [aria-pressed=true] { background: var(--soft); }
-.n-best .text { flex: 1; min-width: 0; } .score { font-variant-numeric: tabular-nums; color: var(--faint);
-  font-size: .9rem; }
-.flags { color: var(--bad); font-size: .9rem; }
-.hint { font-size: .9rem; }
-@media (min-width: 52rem) {
-  main { display: grid; grid-template-columns: 1fr 1fr; gap: 0 2rem; align-items: start; }
-  #result { margin-top: 0; } textarea { min-height: 12rem; }
-}
-"""
-
-SCRIPT = """
-"use strict";
-const settings = JSON.parse(document.getElementById("settings").textContent);
-const at = id => document.getElementById(id);
-const PAUSE = 500;
-let running = null, timer = null;
-
-function make(tag, kind, text) {
-  const element = document.createElement(tag);
-  if (kind) element.className = kind;
-  if (text !== undefined) element.textContent = text;
-  return element;
-}
-
-// Spans of a text; the spaces stay between them.
-function spansOf(texts, kind, place) {
-  const spans = texts.map(text => make("span", kind, text.trim()));
-  place.replaceChildren(...spans.flatMap((span, number) =>
-    number && texts[number].startsWith(" ") ? [" ", span] : [span]));
-  return spans;
-}
-
-function offerTargets() {
-  const kept = at("target").value;
-  const targets = settings.targets[at("source").value];
-  at("target").replaceChildren(...targets.map(code => new Option(settings.names[code], code)));
-  if (targets.includes(kept)) at("target").value = kept;
-}
-
-function tell(message) { at("message").textContent = message; }
-
-function count() {
-  const used = [...at("text").value].length;
-  at("count").textContent = `${used.toLocaleString("en")} / ${settings.characters.toLocaleString("en")}`;
-  at("count").classList.toggle("bad", used > settings.characters);
-}
-
-async function* jsonLines(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const lines = (rest + value).split("\\n");
-    rest = lines.pop();
-    for (const line of lines) yield JSON.parse(line);
-  }
-}
-
-async function refused(response) {
-  const answer = await response.json().catch(() => ({}));
-  if (response.status === 403 && settings.keyed) {
-    at("key-row").hidden = false;
-    at("key").focus();
-    return at("key").value ? "This is not the key of the server." : "This server asks for its API key.";
-  }
-  return answer.error || `The server answered ${response.status}.`;
-}
-
-async function translate() {
-  clearTimeout(timer);
-  if (running) running.abort();
-  const text = at("text").value;
-  tell("");
-  if (!text.trim()) { at("result").replaceChildren(); at("hint").hidden = true; return; }
-  const mine = running = new AbortController();
-  at("result").setAttribute("aria-busy", "true");
-  const request = { q: text, source: at("source").value, target: at("target").value,
-    alternatives: settings.alternatives, api_key: at("key").value };
-  try {
-    const response = await fetch("stream", { method: "POST", signal: mine.signal,
-      headers: { "Content-Type": "application/json" }, body: JSON.stringify(request) });
-    if (!response.ok) { const why = await refused(response); if (mine === running) tell(why); return; }
-    if (settings.keyed) { at("key-row").hidden = true; sessionStorage.setItem("key", at("key").value); }
-    at("result").replaceChildren();
-    for await (const news of jsonLines(response)) {
-      if (mine !== running) return;
-      if (news.error) tell(news.error);
-      else if (news.lines) show(news.lines);
-      else grow(news.line, news.so_far);
-    }
-  } catch (error) {
-    if (error.name !== "AbortError") tell("The server does not answer; is it still running?");
-  } finally {
-    if (mine === running) { running = null; at("result").removeAttribute("aria-busy"); }
-  }
-}
-
-function grow(number, text) {
-  while (at("result").children.length <= number) {
-    const line = make("div", "line");
-    line.append(make("p", "translation growing"));
-    at("result").append(line);
-  }
-  const place = at("result").children[number].firstChild;
-  place.dir = "auto";
-  place.textContent = text;
-}
-
-function show(lines) {
-  at("result").replaceChildren(...lines.map(showLine));
-  at("hint").hidden = !lines.some(line => line.source.length);
-}
-
-function showLine(line) {
-  const box = make("div", "line");
-  const translation = make("p", "translation"), source = make("p", "source"), list = make("ol", "n-best");
-  translation.dir = source.dir = "auto";
-  translation.lang = at("target").value;
-  source.lang = at("source").value;
-  const pieces = spansOf(line.source, "piece", source);
-  const buttons = line.hypotheses.map((one, number) => {
-    const button = make("button");
-    button.type = "button";
-    const text = make("span", "text", one.text);
-    text.dir = "auto";
-    button.append(make("span", "score", one.score.toFixed(3)), text);
-    if (one.flags.length) button.append(make("span", "flags", one.flags.join(", ")));
-    button.addEventListener("click", () => choose(number));
-    return button;
-  });
-  function choose(number) {
-    buttons.forEach((button, other) => button.setAttribute("aria-pressed", other === number));
-    showWords(translation, pieces, line.hypotheses[number].words);
-  }
-  box.append(translation);
-  if (line.source.length) {
-    list.append(...buttons.map(button => { const item = make("li"); item.append(button); return item; }));
-    box.append(source, list);
-    choose(0);
-  }
-  return box;
-}
-
-function showWords(translation, pieces, words) {
-  const spans = spansOf(words.map(word => word.text), "word", translation);
-  let chosen = -1;
-  function look(number) {
-    chosen = number;
-    spans.forEach((span, other) => span.classList.toggle("chosen", other === number));
-    const seen = new Map(number < 0 ? [] : words[number].attention);
-    pieces.forEach((piece, place) => {
-      const weight = seen.get(place) || 0;
-      piece.classList.toggle("seen", weight > 0);
-      piece.title = weight ? weight.toFixed(2) : "";
-      const share = Math.round(70 * Math.sqrt(weight));
-      piece.style.backgroundColor = `color-mix(in srgb, var(--bar) ${share}%, transparent)`;
-    });
-  }
-  spans.forEach((span, number) => {
-    span.addEventListener("pointerenter", () => look(number));
-    span.addEventListener("click", () => look(number));
-  });
-  translation.onpointerleave = event => { if (event.pointerType === "mouse") look(-1); };
-  translation.tabIndex = 0;
-  translation.onkeydown = event => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
-    event.preventDefault();
-    look(Math.min(spans.length - 1, Math.max(0, chosen + step)));
-  };
-  translation.onblur = () => look(-1);
-}
-
-at("source").replaceChildren(...Object.keys(settings.targets).map(code => new Option(settings.names[code], code)));
-offerTargets();
-at("source").addEventListener("change", () => { offerTargets(); translate(); });
-at("target").addEventListener("change", translate);
-at("text").addEventListener("input", () => {
-  count();
-  clearTimeout(timer);
-  timer = setTimeout(translate, PAUSE);
-});
-at("text").addEventListener("keydown", event => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); translate(); }
-});
-at("form").addEventListener("submit", event => { event.preventDefault(); translate(); });
-if (settings.keyed) {
-  at("key").value = sessionStorage.getItem("key") || "";
-  at("key-row").hidden = at("key").value !== "";
-}
-count();
-"""
-
-BODY = """
-<header><h1>Translate</h1><p class="faint">{title}</p></header>
-<main>
-<form id="form">
-<div class="bar">
-<select id="source" aria-label="From"></select><span aria-hidden="true">→</span>
-<select id="target" aria-label="Into"></select>
-</div>
-<div class="bar" id="key-row" hidden>
-<label for="key">API key</label><input id="key" type="password" autocomplete="current-password">
-</div>
-<textarea id="text" dir="auto" aria-label="Text to translate" placeholder="Type a sentence" autofocus></textarea>
-<div class="bar"><span id="count" class="faint"></span><span class="space"></span>
-<button class="main">Translate</button></div>
-</form>
-<div>
-<p id="message" class="bad" role="alert"></p>
-<div id="result" aria-live="polite"></div>
-<p id="hint" class="hint faint" hidden>Point at a word of the translation, or choose one with the arrow keys, and the
-source is shaded by its attention. Numbers are scores: log-probability / length^alpha.</p>
-</div>
-</main>
-"""
+MAX_ALTERNATIVES = 4
+MIN_WEIGHT = 0.01
+"""Smallest attention weight that the page shows."""
 
 
 def make_page(title: str, languages: Languages, limits: Limits) -> tuple[str, dict[str, str]]:
-    """The page, and headers by which the browser lets nothing but its own script run and load.
+    """Return the page, and headers that make the browser run and load nothing but its own script.
 
     Args:
-        title: what the page calls the model.
-        languages: to choose from.
-        limits: what it may ask for.
+        title: name of the model on the page.
+        languages: those to choose from.
+        limits: bounds on requests.
     """
-    described = languages.described()
+    described = languages.describe()
     settings = {
         "names": {one["code"]: one["name"] for one in described},
         "targets": {one["code"]: one["targets"] for one in described if one["targets"]},
         "characters": limits.characters,
-        "alternatives": min(limits.alternatives, MOST_ALTERNATIVES),
+        "alternatives": min(limits.alternatives, MAX_ALTERNATIVES),
         "keyed": limits.api_key is not None,
     }
-    body = data_script("settings", settings) + BODY.replace("{title}", escape(title))
-    html = page(f"Translate: {title}", body, style=STYLE, script=SCRIPT)
+    html = render("serve.html", title=f"Translate: {title}", model=title, settings=settings)
     (script,) = re.findall("<script>(.*?)</script>", html, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; connect-src 'self'; "
         "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-    kept_out = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
-    return html, {"Content-Security-Policy": policy, **kept_out}
+    private = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
+    return html, {"Content-Security-Policy": policy, **private}
+
+
+def line_values(translation: Translation, n_best: int) -> dict[str, Any]:
+    """Return the source pieces of a line, and its translations with their words and attention, for the page's script.
+
+    Args:
+        translation: with attention.
+        n_best: how many of its n best to include.
+    """
+    hypotheses = [translation, *translation.alternatives][:n_best]
+    pieces = translation.attention.src_pieces if translation.attention is not None else []
+    units = _units(pieces, joins_words=False)
+    return {
+        "source": [_text(pieces[start:end]) for start, end in units],
+        "hypotheses": [
+            {"text": one.text, "score": round(one.score, 4), "flags": list(one.flags), "words": _words(one, units)}
+            for one in hypotheses
+        ],
+    }
+
+
+def _words(translation: Translation, src_units: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
+    """Return text and [number of a source unit, weight] of each word; the weights are the mean over its pieces."""
+    attention = translation.attention
+    if attention is None:
+        return []
+    unit_of = {position: number for number, (start, end) in enumerate(src_units) for position in range(start, end)}
+    words = []
+    for start, end in _units(attention.tgt_pieces, joins_words=True):
+        sums: dict[int, float] = {}
+        for position, weight in _weights(attention, range(start, end)):
+            sums[unit_of[position]] = sums.get(unit_of[position], 0.0) + weight / (end - start)
+        seen = [[number, round(weight, 3)] for number, weight in sums.items() if weight >= MIN_WEIGHT]
+        words.append({"text": _text(attention.tgt_pieces[start:end]), "attention": seen})
+    return words
+
+
+def _weights(attention: Attention, rows: Iterable[int]) -> Iterable[tuple[int, float]]:
+    for row in rows:
+        yield from enumerate(attention.weights[row], start=attention.src_starts[row])
+
+
+def _units(pieces: Sequence[str], joins_words: bool) -> list[tuple[int, int]]:
+    """Return start and end of each unit: the bytes of a letter; with `joins_words` also the pieces of a word."""
+    units: list[tuple[int, int]] = []
+    for position, piece in enumerate(pieces):
+        before = pieces[position - 1] if position else SPACE
+        is_byte = BYTE_PIECE.fullmatch(piece) is not None and BYTE_PIECE.fullmatch(before) is not None
+        is_inside_word = joins_words and not piece.startswith(SPACE) and not UNSPACED.search(before + piece)
+        if units and (is_byte or is_inside_word or before == SPACE):
+            units[-1] = (units[-1][0], position + 1)
+        else:
+            units.append((position, position + 1))
+    return units
+
+
+def _text(pieces: Sequence[str]) -> str:
+    """Return the text of pieces, with a space before it if there is one."""
+    return b"".join(map(piece_bytes, pieces)).decode("utf-8", "replace")

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import threading
 from collections.abc import Sequence
 from functools import cached_property
@@ -16,6 +17,20 @@ from mtformer.text.sampling import Sampler, make_sampler
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 CONTROL_IDS = frozenset((PAD, BOS, EOS))
 JOINT, SRC, TGT = "joint.model", "src.model", "tgt.model"
+SPACE = "▁"
+"""How SentencePiece writes a space in a piece."""
+BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
+UNKNOWN_PIECE, UNKNOWN_TEXT = "<unk>", " ⁇ "
+
+
+def piece_bytes(piece: str, is_control: bool = False) -> bytes:
+    """Return the text of a SentencePiece piece in UTF-8."""
+    if is_control:
+        return b""
+    if piece == UNKNOWN_PIECE:
+        return UNKNOWN_TEXT.encode()
+    byte = BYTE_PIECE.fullmatch(piece)
+    return bytes([int(byte[1], 16)]) if byte else piece.replace(SPACE, " ").encode()
 
 
 class Tokenizer:

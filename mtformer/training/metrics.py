@@ -13,8 +13,8 @@ import torch
 
 from mtformer.config.schema import Config
 from mtformer.data.batching.batches import Batch
+from mtformer.device import peak_bytes
 from mtformer.errors import MtformerError
-from mtformer.model.hardware import peak_bytes
 from mtformer.rundir import RunDir, write_text
 from mtformer.training.history import append_record
 from mtformer.training.ranks import ALONE, Ranks

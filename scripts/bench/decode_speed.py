@@ -13,7 +13,6 @@ and the exit code is 1.
 
 import argparse
 import json
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +24,8 @@ from typing import Any
 
 import peers
 import torch
-from peers import EOS, PAD, SIZES, Size, Worker
+import turns
+from peers import EOS, PAD, SIZES, Size
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -33,18 +33,18 @@ from mtformer.config.loading import dump_config
 from mtformer.config.schema import Config, DecodingConfig
 from mtformer.decoding import engine as engines
 from mtformer.decoding.beam import beam_search
-from mtformer.decoding.limits import Limits
-from mtformer.decoding.stepwise import greedy
+from mtformer.decoding.inference import InferenceModel
+from mtformer.decoding.rules import Limits
+from mtformer.decoding.sampling import greedy
 from mtformer.decoding.translator import Translator
+from mtformer.device import set_up_memory
 from mtformer.export.ctranslate2 import export_ctranslate2
 from mtformer.export.huggingface import export_huggingface
-from mtformer.model.hardware import set_up_memory
-from mtformer.model.packed import for_decoding
 from mtformer.rundir import RunDir, write_checksums
 
 BEAMS = {"greedy": 1, "beam 5": 5}
 SYSTEMS = (
-    *("mtformer-fp32", "mtformer-bf16", "mtformer-int8"),
+    *("mtformer-fp32", "mtformer-bf16"),
     *("huggingface-fp32", "huggingface-bf16"),
     *("ctranslate2-fp32", "ctranslate2-int8"),
 )
@@ -64,7 +64,7 @@ def mtformer_system(
 ) -> Decode:
     """mtformer's search on its own model."""
     set_up_memory()
-    model = for_decoding(peers.transformer(size, dropout=0.0), torch.device(device), precision)
+    model = InferenceModel.prepare(peers.transformer(size, dropout=0.0), torch.device(device), precision)
     # The ratios are out of the way, so that max_tokens alone decides; it does not count eos.
     limits = Limits(max_length_ratio=1000, min_length_ratio=1000, max_tokens=num_tokens - 1)
 
@@ -242,10 +242,12 @@ def measure(folder: Path, sources: Sequence[Sequence[int]], options: argparse.Na
     figures: dict[str, dict[str, Any]] = {}
     for search in options.searches:
         systems = {
-            system: partial(Worker, partial(build, system, folder, BEAMS[search], sources), threads=options.threads)
+            system: partial(
+                turns.Worker, partial(build, system, folder, BEAMS[search], sources), threads=options.threads
+            )
             for system in options.systems
         }
-        answers, failed = peers.take_turns(systems, [()] * options.rounds)
+        answers, failed = turns.take_turns(systems, [()] * options.rounds)
         answers = {name: parts for name, parts in answers.items() if parts}
         figures[search] = {
             "sentences_per_second": {name: [len(sources) / s for s, _ in parts] for name, parts in answers.items()},
@@ -261,18 +263,17 @@ def report(size_name: str, figures: dict[str, dict[str, Any]]) -> str:
     for search, of_search in figures.items():
         rates = of_search["sentences_per_second"]
         for system, r in rates.items():
-            numbers = [f"{value:,.0f}" for value in (statistics.median(r), min(r), max(r))]
-            rows.append([f"{search}, {system}", *numbers, of_search["setting"][system]])
+            rows.append([f"{search}, {system}", turns.format_range(r), of_search["setting"][system]])
         of_search["ratios"] = []
         rates = {name: r for name, r in rates.items() if name not in of_search["failed"]}
         for peer in [name for name in rates if not name.startswith("mtformer")]:
-            for ratio in peers.ratios_to_fastest(rates, [peer]):
-                of_search["ratios"].append({**vars(ratio), "peer": peer})
-                ratios.append(f"- {search}, {ratio} {peer}")
+            for ours, rounds in turns.ratios_to_fastest(rates, [peer]).items():
+                of_search["ratios"].append({"ours": ours, "peer": peer, "rounds": rounds})
+                ratios.append(f"- {search}, {ours}: {turns.format_range(rounds, 2)} times {peer}")
         ratios += [f"- failed: {search}, {system}: {error}" for system, error in of_search["failed"].items()]
-    header = ["system", "sentences/s, median", "lowest", "highest", "sentences a batch, workers"]
-    table = peers.markdown_table(header, rows)
-    return "\n".join([f"## {peers.describe(size_name, SIZES[size_name])}", "", table, "", *ratios])
+    header = ["system", "sentences/s, median (range)", "sentences a batch, workers"]
+    table = turns.markdown_table(header, rows)
+    return "\n".join([f"## {size_name} ({SIZES[size_name]})", "", table, "", *ratios])
 
 
 def parse_options() -> argparse.Namespace:
@@ -288,18 +289,16 @@ def parse_options() -> argparse.Namespace:
 
 def main() -> None:
     options = parse_options()
-    if any(system.startswith("huggingface") for system in options.systems):
-        peers.require_transformers()
     tokenizer = peers.train_tokenizer([options.src, options.tgt], options.vocab_size)
     sources = tokenizer.encode(peers.read_lines(options.text)[: options.sentences])
     header = {
-        **peers.surroundings(options.threads),
+        **turns.describe_environment(options.threads),
         "settings": f"{len(sources)} sentences, {NUM_TARGET_TOKENS} target tokens forced (eos counted), "
         f"{options.rounds} rounds, vocabulary {options.vocab_size}",
     }
     print("# Decoding speed, sentences per second\n")
     print("\n".join(f"- {name}: {value}" for name, value in header.items()))
-    options.systems = peers.without_bf16(options.systems)
+    options.systems = turns.without_bf16(options.systems)
     print(flush=True)
     sizes, failed = {}, {}
     for size_name in options.sizes:
@@ -311,7 +310,7 @@ def main() -> None:
             failed |= {f"{size_name}, {search}, {system}": error for system, error in figures["failed"].items()}
         if options.json:
             options.json.write_text(json.dumps({**header, "sizes": sizes}, indent=2) + "\n")
-    peers.exit_on_failures(failed)
+    turns.exit_on_failures(failed)
 
 
 if __name__ == "__main__":

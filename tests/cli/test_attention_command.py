@@ -14,7 +14,7 @@ from typer.testing import Result
 from mtformer.decoding.attention_maps import AttentionMaps, attention_maps
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError
-from mtformer.report.attention_picture import draw, save_picture
+from mtformer.report.attention import draw, save_picture
 from mtformer.text.tokenizer import TokenizerPair
 
 SENTENCE = "The man sleeps in the small house."

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from mtformer.cli.app import app
+from mtformer.config.fields import section_keys
 from mtformer.config.loading import json_schema, load_config
 
 CONFIG = "data: {src_lang: en, tgt_lang: de}\nmodel:\n  num_heads: 4\n"
@@ -42,12 +43,27 @@ def test_what_show_prints_is_the_config(folder: Path) -> None:
     assert load_config("again.yaml").config == load_config("a.yaml", ["data.train=[{tsv: 'a #b'}]"]).config
 
 
-def test_show_and_diff_take_a_run(folder: Path) -> None:
+def test_show_prints_the_documentation_above_each_key(folder: Path) -> None:
+    lines = invoke("config", "show", "a.yaml").stdout.splitlines()
+    above = lines[next(number for number, line in enumerate(lines) if line.startswith("  num_heads:")) - 1]
+    assert above == "  # Attention heads; must divide `d_model`. (at least 1)"
+    assert all(len(line) <= 120 for line in lines)
+
+
+def test_show_prints_the_defaults_or_a_section(folder: Path) -> None:
+    keys = {line.split(":")[0].strip() for line in invoke("config", "show").stdout.splitlines() if "#" not in line[:5]}
+    assert {".".join(path).split(".")[-1] for path in section_keys()} <= keys
+    assert "  src_lang: null                          # required" in invoke("config", "show").stdout
+    part = invoke("config", "show", "a.yaml", "--section", "decoding").stdout.splitlines()
+    assert (part[1], "  beam_size: 5                            # default" in part) == ("decoding:", True)
+    assert not any("src_lang" in line for line in part)
+    assert invoke("config", "show", "--section", "x").stderr == (
+        "error: --section x: no such section; there are data, tokenizer, model, training, decoding, evaluation\n"
+    )
+
+
+def test_show_takes_a_run(folder: Path) -> None:
     assert "seed: 7" in invoke("config", "show", "run").stdout
-    result = invoke("config", "diff", "a.yaml", "run")
-    assert (result.exit_code, result.stdout) == (0, "training.seed  1 -> 7\n")
-    result = invoke("config", "diff", "run", "run")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "the same in every value\n")
 
 
 def test_a_folder_that_is_no_run(folder: Path) -> None:

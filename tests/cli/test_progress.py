@@ -27,8 +27,8 @@ def test_plain_lines_tell_the_time_left(caplog: pytest.LogCaptureFixture) -> Non
         progress.advance(10, 0, FIGURES)
         progress.advance(20, 0, {**FIGURES, "skipped_steps": 3.0})
     assert caplog.messages == [
-        "step 10/100, epoch 1, loss 1.500, 12,345 tokens/s, lr 1.00e-03, grad 0.50, 0:03:00 left",
-        "step 20/100, epoch 1, loss 1.500, 12,345 tokens/s, lr 1.00e-03, grad 0.50, 3 steps skipped, 0:02:40 left",
+        "step 10/100, epoch 1, loss 1.500, lr 1.00e-03, grad 0.50, 12,345 tokens/s, 0:03:00 left",
+        "step 20/100, epoch 1, loss 1.500, lr 1.00e-03, grad 0.50, 12,345 tokens/s, 3 steps skipped, 0:02:40 left",
     ]
 
 
@@ -38,9 +38,9 @@ def test_plain_lines_tell_of_each_million_pairs(caplog: pytest.LogCaptureFixture
             progress.prepared(part * SHARD_PAIRS, part / 80)
         progress.prepared(3 * LOG_PAIRS, 0.0)
     assert caplog.messages == [
-        "1,024,000 pairs tokenised, 25% of the corpus",
-        "2,048,000 pairs tokenised, 50% of the corpus",
-        "3,072,000 pairs tokenised",
+        "1,024,000 pairs tokenized, 25% of the corpus",
+        "2,048,000 pairs tokenized, 50% of the corpus",
+        "3,072,000 pairs tokenized",
     ]
 
 

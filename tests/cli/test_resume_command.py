@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from program import invoke
 
-from mtformer.cli.train_command import join_resume
+from mtformer.cli.train import join_resume
 from mtformer.errors import ConfigError
 from mtformer.experiment import verify
-from mtformer.experiment.verify import Compared
+from mtformer.experiment.verify import Compared, Difference
 from mtformer.rundir import RunDir
 
 
@@ -165,7 +165,8 @@ def test_verify_resume_shows_that_all_is_equal(corpus: Path, tmp_path: Path) -> 
 def test_verify_resume_gives_exit_code_1_and_the_name_of_the_first_difference(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parts = [Compared("weights", 2, 9, None), Compared("metrics", 0, 3, "line 4.loss"), Compared("x", 0, 1, "y")]
+    loss = Difference("step 4: train.loss", 1.0, 2.0)
+    parts = [Compared("weights", 2, 9, None), Compared("metrics", 0, 3, loss), Compared("x", 0, 1, loss)]
     monkeypatch.setattr(verify, "verify_resume", lambda config: parts)
     result = invoke("train", "--verify-resume", corpus / "small.yaml")
     assert result.exit_code == 1
@@ -173,7 +174,7 @@ def test_verify_resume_gives_exit_code_1_and_the_name_of_the_first_difference(
         ["weights", "2", "9", "yes"], ["metrics", "0", "3", "no"], ["x", "0", "1", "no"],
     ]  # fmt: skip
     assert result.stderr.splitlines() == [
-        "error: the resumed run is not the run that never stopped; the first that differs: metrics: line 4.loss"
+        "error: the resumed run is not the run that never stopped; the first that differs: metrics: step 4: train.loss"
     ]
 
 

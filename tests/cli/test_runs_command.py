@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from program import invoke
 
-from mtformer.cli.runs_command import SHORTEST_NAME, clock, table
-from mtformer.experiment.runs import RunRow, differing_keys
+from mtformer.cli.runs_command import SHORTEST_NAME, table
+from mtformer.experiment.runs import RunRow, differing_keys, format_duration
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_what_is_wrong_with_a_run_is_told_below_the_table(folder: Path) -> None:
         file.write("gone: 1\n")
     result = invoke("runs", folder)
     assert result.exit_code == 0
-    assert "finished, old config" in result.stdout
+    assert "finished, damaged config" in result.stdout
     assert result.stderr.startswith(f"run: {folder}/run/config.yaml:")
     assert "gone: unknown key" in result.stderr
 
@@ -87,7 +87,7 @@ def test_what_is_wrong_with_a_run_is_told_below_the_table(folder: Path) -> None:
 def test_a_table_is_as_wide_as_the_terminal() -> None:
     rows = [
         RunRow(f"study/norm={norm},layers={layers},seed={seed}", Path(), "finished", step=seed, best=1.5, metric="bleu",
-               config={"model.norm": norm, "model.d_ff": layers, "training.init_from": "x" * 60 + norm}, is_whole=True)
+               config={"model.norm": norm, "model.d_ff": layers, "training.init_from": "x" * 60 + norm})
         for norm in ("pre", "post") for layers in (2, 6) for seed in (1, 2)
     ]  # fmt: skip
     keys = differing_keys(rows)
@@ -110,5 +110,5 @@ def test_a_table_is_as_wide_as_the_terminal() -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.4, "0:00:00"), (59.6, "0:01:00"), (3661, "1:01:01"), (90000, "25:00:00")]
 )
-def test_clock(seconds: float, text: str) -> None:
-    assert clock(seconds) == text
+def test_durations(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text

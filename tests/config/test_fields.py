@@ -10,7 +10,7 @@ from mtformer.config.section import Key
     ("path", "expected"),
     [
         ("training.seed", Key("warn")),
-        ("training.wandb", Key("same", has_effect=False)),
+        ("training.wandb", Key("same", has_effect=False, side_output=True)),
         ("training.init_from", Key("refuse", path="file")),
         ("model.d_model", Key("refuse")),
         ("model.dropout", Key("warn")),

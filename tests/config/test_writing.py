@@ -9,10 +9,11 @@ import pytest
 
 from mtformer.config.data import CorpusConfig, WeightChange
 from mtformer.config.fields import SOURCES, fields, section_keys
-from mtformer.config.loading import config_diff, dump_config, json_schema, load_config, resolve_paths, value_lines
+from mtformer.config.loading import config_diff, dump_config, json_schema, load_config, resolve_paths
 from mtformer.config.schema import Config
 from mtformer.config.section import Section
-from mtformer.config.yaml_text import read_yaml
+from mtformer.config.writing import key_lines
+from mtformer.config.yaml_text import dotted, read_yaml
 
 Write = Callable[[str, str], str]
 
@@ -47,7 +48,7 @@ def test_a_dumped_config_is_read_back(write: Write) -> None:
 def test_each_value_of_a_dumped_config_has_a_line_of_its_own(write: Write) -> None:
     loaded = load_config(write("a.yaml", FULL))
     text = dump_config(loaded.config)
-    lines = value_lines(text)
+    lines = {dotted(path): line for line, path in key_lines(text).items()}
     numbers = [lines[key] for key in loaded.origins]
     assert len(set(numbers)) == len(numbers)
     for key in loaded.origins:
@@ -90,8 +91,10 @@ def test_diff(write: Write) -> None:
         ("data.dev.0.dataset", "here", None),
         ("data.dev.0.name", "null", None),
         ("data.dev.0.split", "train", None),
+        ("data.dev.0.stream", False, None),
         ("data.dev.1.dataset", "some/hub", None),
         ("data.dev.1.split", "train[:10]", None),
+        ("data.dev.1.stream", False, None),
         ("tokenizer.user_symbols", ["<2no>", "yes", "[x]"], None),
         ("training.seed", 1, 3),
         ("data.test.new.tsv", None, "n"),

@@ -41,6 +41,7 @@ def test_words_are_aligned_by_the_sum_over_their_pieces() -> None:
 def test_nothing_is_aligned_with_nothing() -> None:
     assert align(torch.zeros(1, 3), ["▁a", "▁b"], []) == []
     assert align(torch.zeros(2, 1), [], ["▁a"]) == []
+    assert align(torch.zeros(1, 2), ["▁a", "▁b"], ["▁"]) == [], "a space is no word"
 
 
 def test_a_piece_of_two_words_aligns_the_first() -> None:

@@ -63,13 +63,13 @@ class ByHand:
     def run(self, src: list[int], tgt_in: list[int]) -> None:
         x = self.embed(src)
         for layer in self.model.encoder:
-            x = x + self.attend("encoder", layer.self_attention, norm(x, layer.around_attention.norm))
+            x = x + self.attend("encoder", layer.self_attention, norm(x, layer.self_attention_residual.norm))
             x = x + feed_forward(layer, x)
         memory = norm(x, self.model.encoder_norm)
         x = self.embed(tgt_in)
         for layer in self.model.decoder:
-            x = x + self.attend("decoder", layer.self_attention, norm(x, layer.around_self_attention.norm))
-            x = x + self.attend("cross", layer.cross_attention, norm(x, layer.around_cross_attention.norm), memory)
+            x = x + self.attend("decoder", layer.self_attention, norm(x, layer.self_attention_residual.norm))
+            x = x + self.attend("cross", layer.cross_attention, norm(x, layer.cross_attention_residual.norm), memory)
             x = x + feed_forward(layer, x)
 
     def embed(self, ids: list[int]) -> Tensor:
@@ -116,7 +116,7 @@ def norm(x: Tensor, of: Any) -> Tensor:
 
 def feed_forward(layer: Any, x: Tensor) -> Tensor:
     expand, contract = layer.feed_forward.expand, layer.feed_forward.contract
-    hidden = F.relu(F.linear(norm(x, layer.around_feed_forward.norm), expand.weight, expand.bias))
+    hidden = F.relu(F.linear(norm(x, layer.feed_forward_residual.norm), expand.weight, expand.bias))
     return F.linear(hidden, contract.weight, contract.bias)
 
 

@@ -8,8 +8,8 @@ from toy import ToyModel, assert_same, batch, naive_beam_search, sentences, up_t
 
 from mtformer.config.schema import Stopping
 from mtformer.decoding.beam import beam_search
-from mtformer.decoding.limits import Limits
-from mtformer.decoding.stepwise import greedy
+from mtformer.decoding.rules import Limits
+from mtformer.decoding.sampling import greedy
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
 TEN = [4, 5, 6, 5, 4, 6, 6, 4, 5, 5]
@@ -101,8 +101,8 @@ def test_sentences_that_leave_change_nothing_and_save_work(monkeypatch: pytest.M
     src = batch(*sentences(60, seed=1))
     leaving, staying = ToyModel(), ToyModel()
     expected = beam_search(leaving, *src, 3, 1.0, Limits()), greedy(leaving, *src, Limits())
-    for module in ("beam", "stepwise"):
-        monkeypatch.setattr(f"mtformer.decoding.{module}.may_leave", lambda done_B, position: None)
+    for module in ("beam", "sampling"):
+        monkeypatch.setattr(f"mtformer.decoding.{module}.sentences_to_keep", lambda done_B, position: None)
     found = beam_search(staying, *src, 3, 1.0, Limits()), greedy(staying, *src, Limits())
     assert found == expected
     assert leaving.num_rows < staying.num_rows / 2

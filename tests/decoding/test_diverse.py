@@ -6,9 +6,8 @@ from toy import ToyModel, assert_same, batch, naive_beam_search, sentences
 
 from mtformer.config.schema import Stopping
 from mtformer.decoding.beam import Diverse, beam_search
-from mtformer.decoding.limits import Limits
-from mtformer.decoding.protocol import Hypothesis
-from mtformer.decoding.rules import Step
+from mtformer.decoding.rules import Limits, Step
+from mtformer.decoding.search import Hypothesis
 from mtformer.text.tokenizer import EOS, UNK
 
 LIMITS = Limits(max_length_ratio=0.8)

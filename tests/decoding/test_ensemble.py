@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from toy import ToyModel, assert_same, batch, random_ids, sentences, tiny_transformer
+from toy import ToyModel, assert_same, batch, random_ids, sentences, tiny_model
 
 from mtformer.decoding.beam import beam_search
-from mtformer.decoding.ensemble import Ensemble, mean_log_probs
-from mtformer.decoding.limits import Limits
+from mtformer.decoding.inference import Ensemble, mean_log_probs
+from mtformer.decoding.rules import Limits
+from mtformer.decoding.sampling import Sampling, greedy, sample
 from mtformer.decoding.scorer import score_targets
-from mtformer.decoding.stepwise import Sampling, greedy, sample
 from mtformer.text.tokenizer import EOS
 
 LIMITS = Limits(max_length_ratio=1.0)
@@ -41,7 +41,7 @@ def test_the_mean_is_of_probabilities() -> None:
 
 
 def test_a_model_with_itself_is_the_model() -> None:
-    model = tiny_transformer(seed=1)
+    model = tiny_model(seed=1)
     src = batch(*random_ids(30, seed=1))
     both = Ensemble([model, model, model])
     for ours, alone in zip(
@@ -76,9 +76,9 @@ def test_two_models_search_as_their_mean_does(beam_size: int) -> None:
 
 def test_members_of_any_size_go_together_and_sentences_do_not_see_each_other() -> None:
     models = [
-        tiny_transformer(seed=1),
-        tiny_transformer(seed=2, d_model=24, num_heads=3, num_decoder_layers=1, norm_position="post"),
-        tiny_transformer(seed=3, d_ff=48, num_encoder_layers=1, positions="rotary", max_positions=40),
+        tiny_model(seed=1),
+        tiny_model(seed=2, d_model=24, num_heads=3, num_decoder_layers=1, norm_position="post"),
+        tiny_model(seed=3, d_ff=48, num_encoder_layers=1, positions="rotary", max_positions=40),
     ]
     ensemble, many = Ensemble(models), random_ids(25, seed=2)
     together = beam_search(ensemble, *batch(*many), 3, 1.0, LIMITS)
@@ -89,9 +89,9 @@ def test_members_of_any_size_go_together_and_sentences_do_not_see_each_other() -
         assert n_best[0].token_log_probabilities == pytest.approx(expected, abs=1e-4)
 
 
-def test_what_a_cache_is_told_all_members_hear() -> None:
+def test_reorder_and_keep_apply_to_the_cache_of_each_member() -> None:
     ensemble = Ensemble([ToyModel(seed=1), ToyModel(seed=2)])
-    cache = ensemble.start(ensemble.encode(*batch([4], [5], [6])), 2, 5)
+    cache = ensemble.start(*batch([4], [5], [6]), 2, 5)
     ensemble.step(torch.tensor([4, 5, 4, 5, 4, 5]), cache)
     cache.reorder(torch.tensor([1, 1, 3, 2, 4, 4]))
     cache.keep(torch.tensor([2, 0]))

@@ -172,7 +172,7 @@ def test_forbidden_phrases_are_in_no_translation(translator: Translator) -> None
     for settings in ({"beam_size": 1}, {"beam_size": 4, "n_best": 3}, {"sampling": True}):
         free = translator.translate(lines, **settings)
         words = sorted({word for one in free for word in one.text.split()})[:6]
-        letters = sorted({one.text[1:4] for one in free if " " not in one.text[1:4]})[:3]
+        letters = sorted({one.text[1:4] for one in free if one.text[1:4] and " " not in one.text[1:4]})[:3]
         found = translator.translate(lines, forbidden=[*words, *letters], **settings)
         for one in found:
             for each in (one, *one.alternatives):

@@ -9,11 +9,10 @@ import torch
 from toy import Steer, ToyModel, assert_same, batch, naive_beam_search, sentences, up_to
 
 from mtformer.decoding.beam import beam_search
-from mtformer.decoding.limits import Limits
-from mtformer.decoding.phrases import automaton, over_vocabulary
-from mtformer.decoding.protocol import Hypothesis
-from mtformer.decoding.rules import ForbiddenPhrases, NoRepeatedNgrams, Prefixes, RepetitionPenalty, Rule, Step
-from mtformer.decoding.stepwise import Sampling, greedy, sample
+from mtformer.decoding.constraints import ForbiddenPhrases, Prefixes, automaton, over_vocabulary
+from mtformer.decoding.rules import Limits, NoRepeatedNgrams, RepetitionPenalty, Rule, Step
+from mtformer.decoding.sampling import Sampling, greedy, sample
+from mtformer.decoding.search import Hypothesis
 from mtformer.text.tokenizer import EOS, UNK
 
 CPU = torch.device("cpu")
@@ -98,15 +97,15 @@ def test_no_ngram_comes_twice_and_nothing_else_is_kept_out(n: int) -> None:
 
 def test_the_repetition_penalty_is_the_formula() -> None:
     generator = torch.Generator().manual_seed(0)
-    own_URV = torch.randn(3, 2, 9, generator=generator).log_softmax(-1)
+    raw_URV = torch.randn(3, 2, 9, generator=generator).log_softmax(-1)
     history_URt = torch.randint(9, (3, 2, 5), generator=generator)  # with repetitions
-    step = Step(own_URV.clone(), own_URV, history_URt, torch.arange(3))
+    step = Step(raw_URV.clone(), raw_URV, history_URt, torch.arange(3))
     RepetitionPenalty(1.7)(step)
     for unit in range(3):
         for beam in range(2):
             for token in range(9):
                 factor = 1.7 if token in history_URt[unit, beam].tolist() else 1.0
-                expected = factor * own_URV[unit, beam, token].item()
+                expected = factor * raw_URV[unit, beam, token].item()
                 assert step.log_prob_URV[unit, beam, token].item() == pytest.approx(expected, rel=1e-6)
 
 

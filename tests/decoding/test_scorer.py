@@ -6,16 +6,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from toy import batch, random_ids, tiny_transformer
+from toy import batch, random_ids, tiny_model
 
 from mtformer.decoding import scorer
 from mtformer.decoding.beam import beam_search
-from mtformer.decoding.ensemble import Ensemble
-from mtformer.decoding.limits import Limits
-from mtformer.decoding.scorer import attention_of_targets, coverage, pad, score_targets
-from mtformer.decoding.stepwise import greedy
-from mtformer.model.layers import DecoderLayer
-from mtformer.model.transformer import Transformer
+from mtformer.decoding.inference import Ensemble
+from mtformer.decoding.quality import coverage
+from mtformer.decoding.rules import Limits
+from mtformer.decoding.sampling import greedy
+from mtformer.decoding.scorer import attention_of_targets, pad, score_targets
+from mtformer.model.transformer import DecoderLayer, Transformer
 from mtformer.text.tokenizer import BOS, EOS
 
 LIMITS = Limits(max_length_ratio=1.0)
@@ -28,7 +28,7 @@ def with_eos(many: list[list[int]]) -> list[list[int]]:
 
 @pytest.mark.parametrize("num_models", [1, 2])
 def test_scores_are_those_that_search_reports(num_models: int) -> None:
-    models = [tiny_transformer(seed, d_model=16 + 8 * seed) for seed in range(num_models)]
+    models = [tiny_model(seed, d_model=16 + 8 * seed) for seed in range(num_models)]
     model = models[0] if num_models == 1 else Ensemble(models)
     many = random_ids(30, seed=1)
     n_bests = [*beam_search(model, *batch(*many), 4, 0.6, LIMITS)]
@@ -43,7 +43,7 @@ def test_scores_are_those_that_search_reports(num_models: int) -> None:
 
 
 def test_a_batch_of_many_is_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    models = [tiny_transformer(1), tiny_transformer(2, norm_position="post")]
+    models = [tiny_model(1), tiny_model(2, norm_position="post")]
     sources, targets = with_eos(random_ids(40, seed=2)), [[], *random_ids(39, seed=3)]
     together = score_targets(models, sources, targets)
     assert [len(log_probs) for log_probs in together] == [len(target) + 1 for target in targets]
@@ -55,7 +55,7 @@ def test_a_batch_of_many_is_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_probabilities_of_what_may_come_next_add_up_to_one() -> None:
-    model, source, before = tiny_transformer(3), [5, 9, EOS], [7, 8]
+    model, source, before = tiny_model(3), [5, 9, EOS], [7, 8]
     each = score_targets([model], [source] * 40, [[*before, token] for token in range(40)])
     assert sum(math.exp(log_probs[2]) for log_probs in each) == pytest.approx(1.0, abs=1e-5)
     assert all(log_probs[:2] == pytest.approx(each[0][:2], abs=1e-5) for log_probs in each)
@@ -66,21 +66,21 @@ def array(x: torch.Tensor) -> Array:
 
 
 def plain_attention(model: Transformer, source: list[int], target: list[int]) -> Array:
-    """The weights of the layer before the last, with the formula in numpy: softmax(q k^T / sqrt(K)) of each head."""
-    memory = model.encode(*pad([source], torch.device("cpu")))
-    x_BTD = torch.tensor([[BOS, *target]])
-    hidden = model._embed(x_BTD, model.tgt_embedding, model.tgt_positions, 0)
+    """The weights of the last decoder layer but one, by the formula in numpy: softmax(q k^T / sqrt(K)) of each head."""
+    encoder_output = model.encode(*pad([source], torch.device("cpu")))
+    tgt_in_BT = torch.tensor([[BOS, *target]])
+    hidden = model._embed(tgt_in_BT, model.tgt_embedding, model.tgt_positions, slice(tgt_in_BT.size(1)))
     for layer in model.decoder[:-2]:
-        hidden = layer(hidden, memory.memory_BSD, memory.keep_B11S, model.rotary)
+        hidden = layer(hidden, encoder_output)
     layer = model.decoder[-2]
     assert isinstance(layer, DecoderLayer)
-    hidden = layer.around_self_attention(hidden, lambda x: layer.self_attention(x, is_causal=True))
+    hidden = layer.self_attention_residual(hidden, lambda x: layer.self_attention(x, is_causal=True))
     if model.config.norm_position == "pre":
-        hidden = layer.around_cross_attention.norm(hidden)
+        hidden = layer.cross_attention_residual.norm(hidden)
     cross, D = layer.cross_attention, model.config.d_model
     weight, bias = array(cross.in_projection.weight), array(cross.in_projection.bias)
     q_TD = array(hidden[0]) @ weight[:D].T + bias[:D]
-    k_SD = array(memory.memory_BSD[0]) @ weight[D : 2 * D].T + bias[D : 2 * D]
+    k_SD = array(encoder_output.states_BSD[0]) @ weight[D : 2 * D].T + bias[D : 2 * D]
     heads = []
     for h in range(cross.H):
         here = slice(h * cross.K, (h + 1) * cross.K)
@@ -93,7 +93,8 @@ def plain_attention(model: Transformer, source: list[int], target: list[int]) ->
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
 @pytest.mark.parametrize("num_decoder_layers", [2, 3])
 def test_attention_is_numpys(norm_position: str, num_decoder_layers: int) -> None:
-    model = tiny_transformer(4, norm_position=norm_position, num_decoder_layers=num_decoder_layers).double()
+    model = tiny_model(4, norm_position=norm_position, num_decoder_layers=num_decoder_layers)
+    model.transformer.double()
     sources, targets = with_eos(random_ids(20, seed=4)), [[], *random_ids(19, seed=5)]
     sharpest = 0.0
     for source, target, weights_TS in zip(
@@ -101,13 +102,13 @@ def test_attention_is_numpys(norm_position: str, num_decoder_layers: int) -> Non
     ):
         assert weights_TS.shape == (len(target) + 1, len(source)), "padding has no place"
         np.testing.assert_allclose(weights_TS.sum(dim=1), 1.0, atol=1e-5)  # so none of the weight is on padding
-        np.testing.assert_allclose(weights_TS, plain_attention(model, source, target), atol=1e-6)
+        np.testing.assert_allclose(weights_TS, plain_attention(model.transformer, source, target), atol=1e-6)
         sharpest = max(sharpest, float(weights_TS.max() * weights_TS.size(1)))
     assert sharpest > 1.5, "all weights are alike, so nothing was tested"
 
 
 def test_attention_of_several_models_is_their_mean() -> None:
-    models = [tiny_transformer(5), tiny_transformer(6, d_model=24)]
+    models = [tiny_model(5), tiny_model(6, d_model=24)]
     sources, targets = with_eos(random_ids(10, seed=6)), random_ids(10, seed=7)
     first, second = (attention_of_targets([model], sources, targets) for model in models)
     for mean, a, b in zip(attention_of_targets(models, sources, targets), first, second, strict=True):

@@ -15,9 +15,8 @@ from toy import random_lines
 
 from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.engine import Request
-from mtformer.decoding.mbr import expected_utilities
-from mtformer.decoding.protocol import Hypothesis
-from mtformer.decoding.scorer import coverage
+from mtformer.decoding.quality import coverage, expected_utilities
+from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.translator import Translation, Translator
 from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
 from mtformer.rundir import RunDir, write_checksums

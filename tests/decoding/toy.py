@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from mtformer.config.schema import ModelConfig
-from mtformer.decoding.limits import Limits
-from mtformer.decoding.protocol import ExactLogits, Hypothesis
+from mtformer.decoding.inference import InferenceModel
+from mtformer.decoding.rules import Limits
+from mtformer.decoding.search import Hypothesis
 from mtformer.model.transformer import Transformer
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
@@ -28,9 +29,7 @@ Steer = Callable[[tuple[int, ...], list[float]], list[float]]
 
 
 class ToyCache:
-    """Rows remember their prefix as text; `keep` and `reorder` are the plainest that meet the contract."""
-
-    exact_logits: ExactLogits | None = None
+    """Rows are pairs of source and prefix; `keep` and `reorder` are the simplest that meet the contract."""
 
     def __init__(self, sources: list[tuple[int, ...]], num_beams: int, max_length: int) -> None:
         self.num_beams = num_beams
@@ -55,18 +54,15 @@ class ToyModel:
         self.num_rows = 0
         self.known: dict[tuple[tuple[int, ...], tuple[int, ...]], Tensor] = {}
 
-    def encode(self, src_BS: Tensor, src_lengths_B: Tensor) -> list[tuple[int, ...]]:
+    def start(self, src_BS: Tensor, src_lengths_B: Tensor, num_beams: int, max_length: int) -> ToyCache:
         rows = zip(src_BS.tolist(), src_lengths_B.tolist(), strict=True)
-        return [tuple(ids[:length]) for ids, length in rows]
+        return ToyCache([tuple(ids[:length]) for ids, length in rows], num_beams, max_length)
 
-    def start(self, memory: list[tuple[int, ...]], num_beams: int, max_length: int) -> ToyCache:
-        return ToyCache(memory, num_beams, max_length)
-
-    def step(self, token_N: Tensor, cache: ToyCache) -> Tensor:
+    def step(self, token_N: Tensor, cache: ToyCache) -> tuple[Tensor, None]:
         cache.rows = [(s, (*prefix, t)) for (s, prefix), t in zip(cache.rows, token_N.tolist(), strict=True)]
         self.num_rows += len(cache.rows)
         assert all(len(prefix) <= cache.max_length for _, prefix in cache.rows), "more steps than promised"
-        return torch.stack([self.logits(source, prefix) for source, prefix in cache.rows])
+        return torch.stack([self.logits(source, prefix) for source, prefix in cache.rows]), None
 
     def logits(self, source: tuple[int, ...], prefix: tuple[int, ...]) -> Tensor:
         if (source, prefix) not in self.known:
@@ -182,6 +178,11 @@ def tiny_transformer(seed: int, vocab: int = 40, **changes: Any) -> Transformer:
         for parameter in model.parameters():
             parameter.mul_(2.0)  # Sharper distributions than fresh weights give.
     return model
+
+
+def tiny_model(seed: int, **changes: Any) -> InferenceModel:
+    """`tiny_transformer`, for search."""
+    return InferenceModel(tiny_transformer(seed, **changes))
 
 
 def random_ids(count: int, seed: int, vocab: int = 40) -> list[list[int]]:

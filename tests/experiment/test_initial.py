@@ -11,12 +11,11 @@ import torch
 from mtformer.config.loading import load_config
 from mtformer.config.schema import Config
 from mtformer.data.demo import write_demo
-from mtformer.errors import CheckpointError, ConfigError
+from mtformer.errors import CheckpointError, ConfigError, InterruptedRunError
 from mtformer.experiment.preflight import dry_run
 from mtformer.experiment.train import Outcome, train_experiment
 from mtformer.export.bundle import export_bundle
 from mtformer.rundir import WEIGHTS, RunDir, write_config
-from mtformer.training.loop import InterruptedRunError
 from mtformer.weights import read_weights
 
 LINES = {"train": 200, "dev": 10, "test": 0}

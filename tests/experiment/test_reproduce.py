@@ -14,15 +14,13 @@ import torch
 
 from mtformer.config.schema import Config
 from mtformer.data.demo import write_demo
-from mtformer.errors import CheckpointError, ConfigError, MtformerError
+from mtformer.errors import CheckpointError, ConfigError, InterruptedRunError, MtformerError
 from mtformer.experiment import resuming
-from mtformer.experiment.reproduce import Difference, Reproduced, how_far, reproduce
 from mtformer.experiment.train import train_experiment
-from mtformer.experiment.verify import StopAt
-from mtformer.model import hardware
+from mtformer.experiment.verify import Difference, Reproduced, StopAt, reproduce, steps_to_reproduce
 from mtformer.rundir import RunDir
+from mtformer.training.figures import TIMINGS
 from mtformer.training.history import read_records
-from mtformer.training.loop import InterruptedRunError
 
 QUIET = StopAt(None)
 
@@ -32,7 +30,7 @@ def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
     folder = tmp_path_factory.mktemp("temporary")
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield
-    assert list(folder.iterdir()) == []
+    assert list(folder.glob("mtformer-*")) == []
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +95,7 @@ def test_a_whole_run_comes_out_the_same(finished: RunDir) -> None:
     assert [(one["step"], one["kind"]) for one in records] == [
         *((2, "train"), (3, "dev"), (4, "train"), (6, "train"), (6, "dev"))
     ]
-    times = {"kind", "step", "tokens_per_second", "waiting_for_data", "seconds_per_step", "memory_gb"}
-    num_figures = sum(len(record.keys() - times) for record in records)
+    num_figures = sum(len(record.keys() - TIMINGS - {"kind", "step"}) for record in records)
     assert found == Reproduced(5, num_figures, None, [], True)
     assert all({"loss", "grad_norm", "learning_rate"} <= one.keys() for one in records if one["kind"] == "train")
 
@@ -109,7 +106,7 @@ def test_of_some_steps_the_last_validation_counts(run: RunDir) -> None:
     assert (found.num_records, found.first) == (2, None)
     bleu = read_records(run.metrics)[1]["bleu"]
     change(run.metrics, f'"bleu": {bleu}', '"bleu": 99.5')
-    assert reproduce(run, 3, QUIET).first == Difference(3, "dev", "bleu", 99.5, bleu)
+    assert reproduce(run, 3, QUIET).first == Difference("step 3: dev bleu", 99.5, bleu)
 
 
 def test_that_a_run_was_resumed_does_not_matter(corpus: Path, finished: RunDir, tmp_path: Path) -> None:
@@ -120,17 +117,17 @@ def test_that_a_run_was_resumed_does_not_matter(corpus: Path, finished: RunDir, 
     train_experiment(config(corpus), run, QUIET, resume=True, overwrite=False)
     assert any(record["kind"] == "resume" for record in read_records(run.metrics))
     found = reproduce(run, 6, QUIET)
-    assert (found.num_records, found.first, found.surroundings) == (5, None, [])
+    assert (found.num_records, found.first, found.environment) == (5, None, [])
 
 
 def test_a_changed_seed_is_found(run: RunDir) -> None:
     change(run.config, "seed: 1", "seed: 2")
     found = reproduce(run, 2, QUIET)
     assert found.first is not None
-    assert (found.first.step, found.first.kind, found.first.name) == (2, "train", "loss")
+    assert found.first.name == "step 2: train loss"
     assert found.first.then == next(record["loss"] for record in read_records(run.metrics))
     assert found.first.then != found.first.now
-    assert found.surroundings == []
+    assert found.environment == []
 
 
 def test_the_last_digit_counts(run: RunDir) -> None:
@@ -138,7 +135,7 @@ def test_the_last_digit_counts(run: RunDir) -> None:
     loss = rows[2]["loss"]
     text = repr(loss)[:-1] + str((int(repr(loss)[-1]) + 1) % 10)
     change(run.metrics, repr(loss), text)
-    assert reproduce(run, 4, QUIET).first == Difference(4, "train", "loss", float(text), loss)
+    assert reproduce(run, 4, QUIET).first == Difference("step 4: train loss", float(text), loss)
 
 
 def test_other_data_and_versions_are_named(
@@ -149,39 +146,39 @@ def test_other_data_and_versions_are_named(
     run.config.write_text(run.config.read_text().replace(str(corpus), str(other)))
     monkeypatch.setattr(resuming, "__version__", "9.9")
     found = reproduce(run, 2, QUIET)
-    assert found.surroundings is not None
-    assert [what for what, _, _ in found.surroundings] == ["training data", "dev data", "tokenizer", "mtformer"]
-    assert found.surroundings[-1][2] == "9.9"
+    assert found.environment is not None
+    assert [what for what, _, _ in found.environment] == ["training data", "dev data", "tokenizer", "mtformer"]
+    assert found.environment[-1][2] == "9.9"
     assert found.first is not None
 
 
 def test_precision_auto_is_what_it_was(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDir(tmp_path / "run")
-    monkeypatch.setattr(hardware, "_says_it_multiplies_bf16", lambda: False)
-    monkeypatch.setattr(hardware, "_cpu_product_seconds", lambda dtype: 1.0)
+    monkeypatch.setattr("mtformer.device._says_it_multiplies_bf16", lambda: False)
+    monkeypatch.setattr("mtformer.device._cpu_product_seconds", lambda dtype: 1.0)
     train_experiment(config(corpus, max_steps=2, precision="auto"), run, QUIET, resume=False, overwrite=False)
-    monkeypatch.setattr(hardware, "_says_it_multiplies_bf16", lambda: True)
+    monkeypatch.setattr("mtformer.device._says_it_multiplies_bf16", lambda: True)
     found = reproduce(run, 2, QUIET)
-    assert (found.first, found.surroundings) == (None, [])
+    assert (found.first, found.environment) == (None, [])
 
 
-def test_a_run_of_an_older_version_without_surroundings(run: RunDir) -> None:
+def test_a_run_without_checkpoints(run: RunDir) -> None:
     shutil.rmtree(run.checkpoints)
-    change(run.metrics, '"grad_norm"', '"an_older_name"')
+    change(run.metrics, '"grad_norm"', '"another_name"')
     found = reproduce(run, 2, QUIET)
-    assert (found.first, found.surroundings) == (None, None)
+    assert (found.first, found.environment) == (None, None)
 
 
-def test_how_far(run: RunDir) -> None:
-    assert [how_far(run, asked) for asked in (None, 2, 5, 1000)] == [6, 2, 5, 6]
+def test_steps_to_reproduce(run: RunDir) -> None:
+    assert [steps_to_reproduce(run, asked) for asked in (None, 2, 5, 1000)] == [6, 2, 5, 6]
     with pytest.raises(ConfigError, match=r"--steps 1: the first figures of .* are of step 2"):
-        how_far(run, 1)
+        steps_to_reproduce(run, 1)
     first = json.dumps({"kind": "train", "step": 70})
     run.metrics.write_text("".join(f"{first}\n{first.replace('70', '140')}\n"))
-    assert how_far(run, None) == 70
+    assert steps_to_reproduce(run, None) == 70
     run.metrics.unlink()
     with pytest.raises(CheckpointError, match="nothing to compare with"):
-        how_far(run, None)
+        steps_to_reproduce(run, None)
 
 
 def no_figures_in_common(run: RunDir) -> None:

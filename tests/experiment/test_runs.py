@@ -8,7 +8,17 @@ import pytest
 
 from mtformer.config.loading import dump_config, load_config
 from mtformer.errors import CheckpointError, ConfigError
-from mtformer.experiment.runs import RunRow, differing_keys, list_runs, natural, read_run, sort_runs
+from mtformer.experiment.runs import (
+    RunRow,
+    differing_keys,
+    is_number,
+    list_runs,
+    natural,
+    read_run,
+    run_names,
+    sort_runs,
+    summarize,
+)
 from mtformer.experiment.state import held, recorded
 from mtformer.rundir import RunDir
 
@@ -23,6 +33,7 @@ def make_run(path: Path, *overrides: str, records: list[dict[str, Any]] | None =
     base.unlink()
     if records is not None:
         run.metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
+        run.state.write_text('{"state": "finished"}')
     return run
 
 
@@ -44,7 +55,7 @@ def test_the_figures_of_a_run(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", records=RECORDS)
     with recorded(run):
         pass
-    row = read_run(run.path)
+    row = summarize(run.path)
     assert (row.name, row.state, row.step, row.max_steps) == ("a", "finished", 40, 40)
     assert (row.metric, row.best, row.best_step) == ("bleu", 8.0, 20)  # the first of equals
     assert row.tokens_per_second == 100.0
@@ -54,18 +65,18 @@ def test_the_figures_of_a_run(tmp_path: Path) -> None:
 
 
 def test_of_loss_the_least_is_the_best(tmp_path: Path) -> None:
-    row = read_run(make_run(tmp_path / "a", "training.best_metric=loss", records=RECORDS).path)
+    row = summarize(make_run(tmp_path / "a", "training.best_metric=loss", records=RECORDS).path)
     assert (row.metric, row.best, row.best_step) == ("loss", 2.0, 30)
 
 
 def test_the_speed_is_that_of_the_last_lines(tmp_path: Path) -> None:
     records = [train(step, 1000.0 if step <= 100 else 10.0, 1.0) for step in range(1, 121)]
-    assert read_run(make_run(tmp_path / "a", records=records).path).tokens_per_second == 10.0
+    assert summarize(make_run(tmp_path / "a", records=records).path).tokens_per_second == 10.0
 
 
 @pytest.mark.parametrize("records", [None, [], [dev(10, None, 1.0)], [{"kind": "train", "step": 5}]])
 def test_a_run_that_has_hardly_begun(tmp_path: Path, records: list[dict[str, Any]] | None) -> None:
-    row = read_run(make_run(tmp_path / "a", records=records).path)
+    row = summarize(make_run(tmp_path / "a", records=records).path)
     assert (row.best, row.tokens_per_second, row.problem) == (None, None, None)
 
 
@@ -75,28 +86,25 @@ def test_states(tmp_path: Path) -> None:
         raise ZeroDivisionError("by\nzero")
     killed.state.write_text('{"state": "running"}')
     make_run(tmp_path / "new")
-    make_run(tmp_path / "older", records=RECORDS)
-    make_run(tmp_path / "older_half", records=RECORDS[:3])
     make_run(tmp_path / "bundle").bundle_weights.write_bytes(b"")
     with held(running):
         rows = {row.name: row for row in list_runs(tmp_path)}
     assert {name: row.state for name, row in rows.items()} == {
-        "failed": "failed", "killed": "killed", "running": "running", "new": "new", "older": "finished",
-        "older_half": "unfinished", "bundle": "bundle",
+        "failed": "failed", "killed": "killed", "running": "running", "new": "new",
+        "bundle": "bundle",
     }  # fmt: skip
     assert rows["failed"].problem == "by zero"
     assert rows["bundle"].step is None
 
 
-def test_a_config_of_another_version(tmp_path: Path) -> None:
+def test_an_unknown_key_in_the_config(tmp_path: Path) -> None:
     run = make_run(tmp_path / "old", "model.dropout=0.3", records=RECORDS)
     text = run.config.read_text()
     run.config.write_text(text.replace("  dropout: 0.3", "  drop_rate: 0.3\n  dropout: 0.3"))
-    row = read_run(run.path)
-    assert (row.state, row.note, row.best, row.max_steps) == ("finished", "old config", 8.0, 40)
+    row = summarize(run.path)
+    assert (row.state, row.note, row.best, row.max_steps) == ("finished", "damaged config", None, None)
     assert row.problem is not None
     assert "drop_rate: unknown key" in row.problem
-    assert (row.config["model.drop_rate"], row.config["data.train.0.src"]) == (0.3, "/here/a.en")
 
 
 @pytest.mark.parametrize(
@@ -104,14 +112,14 @@ def test_a_config_of_another_version(tmp_path: Path) -> None:
     [
         ("config.yaml", b"\xff\xfe\x00", "finished", "damaged config", True),
         ("config.yaml", b"{", "finished", "damaged config", True),
-        ("config.yaml", b"- 1\n", "finished", "old config", True),
-        ("config.yaml", b"training: 7\n", "finished", "old config", True),
+        ("config.yaml", b"- 1\n", "finished", "damaged config", True),
+        ("config.yaml", b"training: 7\n", "finished", "damaged config", True),
         ("metrics.jsonl", b"\x00\xff{}\n[1]\n", "finished", None, False),
-        ("metrics.jsonl", b'{"kind": "train", "step": "x", "tokens_per_second": []}\n', "finished", None, True),
+        ("metrics.jsonl", b'{"kind": "train", "step": "x", "tokens_per_second": []}\n', "finished", None, False),
         ("metrics.jsonl", b'{"kind": "dev", "step": 3, "bleu": "x"}\n', "finished", None, False),
-        ("state.json", b"[]", "finished", None, False),
-        ("state.json", b"\xff", "finished", None, False),
-        ("state.json", b'{"state": 7}', "finished", None, False),
+        ("state.json", b"[]", "new", None, False),
+        ("state.json", b"\xff", "new", None, False),
+        ("state.json", b'{"state": 7}', "new", None, False),
     ],
 )
 def test_files_of_any_content_give_a_row(
@@ -172,15 +180,6 @@ def test_only_what_differs_and_matters(tmp_path: Path) -> None:
     assert differing_keys(rows[:1]) == []
 
 
-def test_what_an_older_version_did_not_have_is_no_difference(tmp_path: Path) -> None:
-    make_run(tmp_path / "a")
-    run = make_run(tmp_path / "b", "model.d_ff=64")
-    lines = run.config.read_text().splitlines()
-    kept = [line for line in lines if "label_smoothing" not in line]
-    run.config.write_text("\n".join(["gone: 1", *kept]) + "\n")
-    assert differing_keys(list_runs(tmp_path)) == ["model.d_ff"]
-
-
 def row(name: str, **values: Any) -> RunRow:
     return RunRow(name, Path(name), "new", **values)
 
@@ -209,3 +208,44 @@ def test_numbers_in_names_count_as_numbers() -> None:
     assert sorted(["seed=10", "seed=9", "d=0.5,seed=1", "a", "7"], key=natural) == [
         "7", "a", "d=0.5,seed=1", "seed=9", "seed=10",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["a/b", "a/c"], ["b", "c"]),
+        (["a/run", "b/run", "b/other"], ["a/run", "b/run", "b/other"]),
+        (["x/a/run", "y/a/run"], ["x/a/run", "y/a/run"]),
+        (["a/run", "a/run"], ["run (1)", "run (2)"]),
+    ],
+)
+def test_names_tell_runs_apart(paths: list[str], names: list[str], tmp_path: Path) -> None:
+    assert run_names([tmp_path / path for path in paths]) == names
+
+
+def test_the_name_of_a_run_is_that_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_names([Path()]) == [tmp_path.name]
+
+
+@pytest.mark.parametrize("value", [None, "1", True, float("nan"), float("inf"), [1]])
+def test_what_is_no_number(value: object) -> None:
+    assert not is_number(value)
+
+
+def test_the_contents_of_a_run(tmp_path: Path) -> None:
+    odd = [{"kind": "train", "step": 64, "loss": float("nan"), "tokens_per_second": "text"}, dev(80, 8.0, 9.0)]
+    run = make_run(tmp_path / "a", records=[*RECORDS, *odd])
+    samples = [[["a", "b", "c"]], [["only", "two"]], "text"]
+    run.samples.write_text("".join(json.dumps({"kind": "dev", "step": 1, "samples": one}) + "\n" for one in samples))
+    contents = read_run(run.path, "run")
+    assert contents.points("dev", "bleu") == [(10, 5.0), (20, 8.0), (30, 8.0), (40, 7.0), (80, 8.0)]
+    assert contents.points("train", "tokens_per_second") == [(10, 9.0), (20, 100.0), (30, 300.0)]
+    assert contents.points("dev", "learning_rate") == []
+    assert (contents.best("bleu"), contents.best("loss"), contents.best("ter")) == ((20, 8.0), (30, 2.0), None)
+    assert [one["samples"] for one in contents.samples] == samples[:1]  # others have another form
+    assert (contents.step, contents.max_steps, contents.made_with) == (80, 40, {})
+    run.data_report.write_text("7")
+    (run.evaluation("small")).mkdir(parents=True)
+    (run.evaluation("small") / "scores.json").write_text("{")
+    assert (contents.data_report, contents.scores, len(contents.unread)) == (None, {}, 2)

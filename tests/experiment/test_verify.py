@@ -71,7 +71,7 @@ def test_a_leg_that_resumes_wrongly_is_found_out(forgotten: tuple[list[Compared]
     assert compared["weights"] in weights
     assert compared["optimizer state"] is not None
     assert compared["random state"] == "0.0"
-    assert compared["metrics"] == f"line 4 (train, step {NUM_STEPS // 2 + 2}).loss"
+    assert compared["metrics"] == f"step {NUM_STEPS // 2 + 2}: train.loss"
     assert compared["checkpoints"] is None
 
 
@@ -121,7 +121,7 @@ def change_metrics(run: RunDir, old: str, new: str) -> None:
         (lambda run: change_state(run, lambda s: s["rng"][0][0].add_(1)), "random state", "0.0"),
         (lambda run: change_state(run, lambda s: s["position"].update(pairs=1)), "position", "pairs"),
         (lambda run: change_state(run, lambda s: s["windows"][0].update(more=1)), "position", "windows.0.more"),
-        (lambda run: change_metrics(run, '"step": 8', '"step": 9'), "metrics", "line 3 (train, step 8).kind"),
+        (lambda run: change_metrics(run, '"step": 8', '"step": 9'), "metrics", "step 8: train.epoch"),
         (lambda run: shutil.copytree(run.checkpoint(20), run.checkpoint(3)), "checkpoints", "steps.0"),
     ],
 )

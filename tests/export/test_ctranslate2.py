@@ -119,9 +119,11 @@ def test_texts_may_fill_all_positions(sharp: Make, tmp_path: Path) -> None:
     assert other.engine.score(sources, targets)[0] == pytest.approx(own.engine.score(sources, targets)[0], abs=1e-4)
     settings = DecodingConfig(beam_size=1, max_length=20)
     whole, cut = Request(sources[0]), Request([*tokens[:1023], EOS])
-    expected = own.engine.search([whole], settings, None)[0][0].tokens
-    assert other.engine.search([whole], settings, None)[0][0].tokens == expected
-    assert own.engine.search([cut], settings, None)[0][0].tokens != expected, "a cut source would not show"
+    expected, shorter = (own.engine.search([request], settings, None)[0][0] for request in (whole, cut))
+    found = other.engine.search([whole], settings, None)[0][0]
+    assert found.tokens == expected.tokens
+    assert found.log_probability == pytest.approx(expected.log_probability, abs=1e-4)
+    assert abs(shorter.log_probability - expected.log_probability) > 1e-3, "a truncated source would not be noticed"
     (ours,), (theirs,) = [one.engine.attention(sources, targets) for one in (own, other)]
     assert torch.allclose(theirs, ours, atol=1e-5)
 

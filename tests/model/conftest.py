@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-
-from mtformer.model import attention
+from tiny import use_kernel
 
 
 @pytest.fixture(autouse=True)
@@ -14,6 +13,6 @@ def _one_thread(_few_threads: None) -> None:
 
 @pytest.fixture(params=["written", "fused"])
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Runs the test once with each form of attention inside MultiHeadAttention."""
-    monkeypatch.setattr(attention, "use_fused", lambda q_BHTK, S, dropout_p: request.param == "fused")
+    """Run the test once with each form of attention."""
+    use_kernel(request.param, monkeypatch)
     return request.param

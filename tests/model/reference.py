@@ -21,11 +21,11 @@ def softmax(x: Array) -> Array:
     return e / e.sum(axis=-1, keepdims=True)
 
 
-def attention(q_TK: Array, k_SK: Array, v_SK: Array, keep_TS: Mask | None = None) -> tuple[Array, Array]:
+def attention(q_TK: Array, k_SK: Array, v_SK: Array, mask_TS: Mask | None = None) -> tuple[Array, Array]:
     """Vaswani et al. 2017, equation 1, for one head of one sentence: output (T, K) and weights (T, S)."""
     scores_TS = q_TK @ k_SK.T / math.sqrt(q_TK.shape[-1])
-    if keep_TS is not None:
-        scores_TS = np.where(keep_TS, scores_TS, -np.inf)
+    if mask_TS is not None:
+        scores_TS = np.where(mask_TS, scores_TS, -np.inf)
     weights_TS = softmax(scores_TS)
     return weights_TS @ v_SK, weights_TS
 
@@ -42,7 +42,7 @@ def rotate(x_TK: Array) -> Array:
 
 
 def multi_head_attention(
-    x_BTD: Array, memory_BSD: Array, w: Weights, H: int, G: int, keep_BTS: Mask | None = None, rotary: bool = False
+    x_BTD: Array, source_BSD: Array, w: Weights, H: int, G: int, mask_BTS: Mask | None = None, rotary: bool = False
 ) -> Array:
     """Section 3.2.2, sentence by sentence and head by head; head h reads key/value head h // (H/G).
 
@@ -57,11 +57,11 @@ def multi_head_attention(
             g = h // (H // G)
             rows, kv_rows = slice(h * K, (h + 1) * K), slice(g * K, (g + 1) * K)
             q_TK = x_BTD[b] @ w["q"][rows].T + w["q_bias"][rows]
-            k_SK = memory_BSD[b] @ w["k"][kv_rows].T + w["k_bias"][kv_rows]
-            v_SK = memory_BSD[b] @ w["v"][kv_rows].T + w["v_bias"][kv_rows]
+            k_SK = source_BSD[b] @ w["k"][kv_rows].T + w["k_bias"][kv_rows]
+            v_SK = source_BSD[b] @ w["v"][kv_rows].T + w["v_bias"][kv_rows]
             if rotary:
                 q_TK, k_SK = rotate(q_TK), rotate(k_SK)
-            heads.append(attention(q_TK, k_SK, v_SK, None if keep_BTS is None else keep_BTS[b])[0])
+            heads.append(attention(q_TK, k_SK, v_SK, None if mask_BTS is None else mask_BTS[b])[0])
         out[b] = np.concatenate(heads, axis=-1) @ w["out"].T + w["out_bias"]
     return out
 
@@ -100,9 +100,9 @@ def gated_feed_forward(x: Array, w: Weights, activation: Callable[[Array], Array
     return (gate * (x @ w["v"].T + w["c"])) @ w["w2"].T + w["b2"]
 
 
-def post_norm_encoder_layer(x_BSD: Array, attention: Weights, rest: Weights, H: int, keep_BTS: Mask | None) -> Array:
+def post_norm_encoder_layer(x_BSD: Array, attention: Weights, rest: Weights, H: int, mask_BTS: Mask | None) -> Array:
     """Section 3.1: LayerNorm(x + Sublayer(x)), twice. `rest`: w1 b1 w2 b2, norm1 norm1_bias norm2 norm2_bias."""
-    x_BSD = x_BSD + multi_head_attention(x_BSD, x_BSD, attention, H, H, keep_BTS)
+    x_BSD = x_BSD + multi_head_attention(x_BSD, x_BSD, attention, H, H, mask_BTS)
     x_BSD = layer_norm(x_BSD, rest["norm1"], rest["norm1_bias"])
     x_BSD = x_BSD + feed_forward(x_BSD, rest)
     return layer_norm(x_BSD, rest["norm2"], rest["norm2_bias"])

@@ -1,13 +1,14 @@
-"""Cached decoding against the whole target at once, and what reordering and leaving do to it."""
+"""Decoding with a cache against decoding without one, also when beams are reordered and sentences leave."""
 
 from itertools import product
 
 import pytest
 import torch
-from tiny import V, assert_same, sources, tiny_model, tokens
+from tiny import D, assert_same, sources, step, tiny_model, tokens
 from torch import Tensor
 
-from mtformer.model.transformer import Memory, Transformer
+from mtformer.model.cache import EncoderOutput
+from mtformer.model.transformer import Transformer
 
 B, R, T = 3, 3, 6
 OPTIONS = {
@@ -20,35 +21,36 @@ OPTIONS = {
 }
 
 
-def for_rows(memory: Memory, num_beams: int) -> Memory:
-    """The memory once a row, as uncached decoding wants it."""
-    return Memory(*(x.repeat_interleave(num_beams, dim=0) for x in memory))
+def for_rows(encoder_output: EncoderOutput, num_beams: int) -> EncoderOutput:
+    """Repeat the encoder output for each row, for decoding without a cache."""
+    return EncoderOutput(*(x.repeat_interleave(num_beams, dim=0) for x in encoder_output))
+
+
+def assert_cached_is_uncached(model: Transformer, num_beams: int) -> None:
+    """The hidden states of each step are those of the whole target."""
+    encoder_output, tgt_NT = model.encode(*sources([7, 2, 4])), tokens(B * num_beams, T, seed=1)
+    expected_NTD = model.decode(tgt_NT, for_rows(encoder_output, num_beams))
+    cache = model.new_cache(encoder_output, num_beams, T)
+    for t in range(T):
+        assert_same(step(model, tgt_NT[:, t], cache), expected_NTD[:, t])
+        assert cache.length == t + 1
 
 
 @pytest.mark.parametrize("values", list(product(*OPTIONS.values())), ids=lambda values: "-".join(map(str, values)))
 @torch.no_grad()
 def test_cached_decoding_is_uncached(values: tuple[str | int | None, ...]) -> None:
     model = tiny_model(**dict(zip(OPTIONS, values, strict=True))).eval()
-    memory = model.encode(*sources([7, 2, 4]))
-    tgt_NT = tokens(B * R, T, seed=1)
-    expected_NTV = model.project(model.decode(tgt_NT, for_rows(memory, R)))
-    cache = model.start(memory, R, T)
-    for t in range(T):
-        assert_same(model.step(tgt_NT[:, t], cache), expected_NTV[:, t])
+    assert_cached_is_uncached(model, R)
 
 
 @torch.no_grad()
-def test_cached_decoding_is_uncached_with_output_tied_and_one_key_head(kernel: str) -> None:
-    model = tiny_model(tie_embeddings="output", num_kv_heads=1, activation="geglu").eval()
-    memory, tgt_NT = model.encode(*sources([7, 2, 4])), tokens(B, T, seed=1)
-    expected_NTV = model.project(model.decode(tgt_NT, memory))
-    cache = model.start(memory, 1, T)
-    for t in range(T):
-        assert_same(model.step(tgt_NT[:, t], cache), expected_NTV[:, t])
+@pytest.mark.usefixtures("kernel")
+def test_cached_decoding_is_uncached_with_output_tied_and_one_key_head() -> None:
+    assert_cached_is_uncached(tiny_model(tie_embeddings="output", num_kv_heads=1, activation="geglu").eval(), 1)
 
 
 class Histories:
-    """The rows' tokens in plain lists, decoded from scratch at every step: what the cache must equal."""
+    """Plain lists of the tokens of each row, decoded from scratch at every step."""
 
     def __init__(self, model: Transformer, lengths: list[int], num_beams: int) -> None:
         self.model, self.R = model, num_beams
@@ -59,8 +61,8 @@ class Histories:
     def step(self, token_N: Tensor) -> Tensor:
         for row, token in zip(self.rows, token_N.tolist(), strict=True):
             row.append(token)
-        memory = self.model.encode(self.source[self.sentences], self.lengths[self.sentences])
-        return self.model.project(self.model.decode(torch.tensor(self.rows), for_rows(memory, self.R))[:, -1])
+        encoder_output = self.model.encode(self.source[self.sentences], self.lengths[self.sentences])
+        return self.model.decode(torch.tensor(self.rows), for_rows(encoder_output, self.R))[:, -1]
 
     def reorder(self, rows_N: Tensor) -> None:
         self.rows = [list(self.rows[row]) for row in rows_N.tolist()]
@@ -72,23 +74,24 @@ class Histories:
 
 
 def within_sentences(num_sentences: int, seed: int) -> Tensor:
-    """Random rows, each of its own sentence; some beams die and others multiply."""
+    """Random rows, each of its own sentence; some beams are dropped and others copied."""
     chosen_MR = torch.randint(0, R, (num_sentences, R), generator=torch.Generator().manual_seed(seed))
     return (torch.arange(num_sentences).unsqueeze(1) * R + chosen_MR).flatten()
 
 
 @pytest.mark.parametrize("positions", OPTIONS["positions"])
+@pytest.mark.usefixtures("kernel")
 @torch.no_grad()
-def test_reordered_and_leaving_rows_go_on_as_if_from_scratch(positions: str, kernel: str) -> None:
-    """A whole life of a beam search: reordering at each step, sentences leaving, alone and several, in any order."""
+def test_reordered_and_kept_rows_continue_their_own_histories(positions: str) -> None:
+    """As in beam search: reordering at each step; sentences leave, one or several at a time, in any order."""
     model = tiny_model(positions=positions, num_kv_heads=2).eval()
     histories = Histories(model, [7, 2, 4, 5], R)
-    cache = model.start(model.encode(histories.source, histories.lengths), R, 9)
+    cache = model.new_cache(model.encode(histories.source, histories.lengths), R, 9)
     leave = {2: [0, 1, 3], 4: [2, 0, 1], 5: [2, 0], 7: [1]}
     for t in range(9):
         num_rows = len(histories.rows)
         token_N = tokens(num_rows, seed=t)
-        assert_same(model.step(token_N, cache), histories.step(token_N))
+        assert_same(step(model, token_N, cache), histories.step(token_N))
         rows_N = within_sentences(num_rows // R, seed=t)
         cache.reorder(rows_N)
         histories.reorder(rows_N)
@@ -102,63 +105,41 @@ def test_reordered_and_leaving_rows_go_on_as_if_from_scratch(positions: str, ker
 @torch.no_grad()
 def test_keeping_all_sentences_in_their_order_changes_nothing() -> None:
     model = tiny_model().eval()
-    memory, tgt_NT = model.encode(*sources([7, 2, 4])), tokens(B * R, 3)
-    one, other = model.start(memory, R, 3), model.start(memory, R, 3)
+    encoder_output, tgt_NT = model.encode(*sources([7, 2, 4])), tokens(B * R, 3)
+    one, other = (model.new_cache(encoder_output, R, 3) for _ in range(2))
     for t in range(3):
-        assert torch.equal(model.step(tgt_NT[:, t], one), model.step(tgt_NT[:, t], other))
+        assert torch.equal(step(model, tgt_NT[:, t], one), step(model, tgt_NT[:, t], other))
         one.keep(torch.arange(B))
 
 
 @torch.no_grad()
 def test_histories_matter() -> None:
-    """Rows of one sentence with other pasts give other logits: the tests above could not pass by forgetting them."""
+    """Rows of one sentence with other histories have other states: the tests above would notice if they had none."""
     model = tiny_model().eval()
-    cache = model.start(model.encode(*sources([5])), R, 2)
-    model.step(torch.tensor([4, 5, 6]), cache)
-    logits_NV = model.step(torch.tensor([7, 7, 7]), cache)
-    assert torch.pdist(logits_NV).min() > 1e-3
+    cache = model.new_cache(model.encode(*sources([5])), R, 2)
+    step(model, torch.tensor([4, 5, 6]), cache)
+    assert torch.pdist(step(model, torch.tensor([7, 7, 7]), cache)).min() > 1e-3
 
 
 @torch.no_grad()
-def test_cross_attention_is_kept_once_a_sentence() -> None:
+def test_source_keys_and_values_are_stored_once_per_sentence() -> None:
     model = tiny_model(num_kv_heads=2).eval()
-    cache = model.start(model.encode(*sources([7, 2, 4])), R, T)
-    for k, v in cache.cross:
-        assert k.shape == v.shape == (B, 2, 7, 4)
-    for layer in cache.layers:
-        assert layer.k.shape == layer.v.shape == (B, 2, T * R, 4)
-    cache.keep(torch.tensor([2]))
-    assert cache.cross[0][0].shape == (1, 2, 7, 4)
-    assert cache.layers[0].k.shape == (1, 2, T * R, 4)
-
-
-@torch.no_grad()
-def test_a_step_gives_logits_of_every_piece() -> None:
-    model = tiny_model().eval()
-    cache = model.start(model.encode(*sources([7, 2, 4])), R, 1)
-    assert model.step(tokens(B * R), cache).shape == (B * R, V)
-    assert cache.length == 1
-
-
-def step_often(model: Transformer, num_steps: int) -> None:
-    cache = model.start(model.encode(*sources([3])), 1, num_steps)
-    for _ in range(num_steps):
-        model.step(tokens(1), cache)
+    cache = model.new_cache(model.encode(*sources([7, 2, 4])), R, T)
+    for sentences in (B, 1):
+        for layer in cache.layers:
+            assert [x.shape for x in layer.source] == [(sentences, 2, 7, 4)] * 2
+            assert layer.k.shape == layer.v.shape == (sentences, 2, T * R, 4)
+        assert [x.shape for x in cache.encoder_output] == [(sentences, 7, D), (sentences, 1, 1, 7)]
+        cache.keep(torch.tensor([2 % sentences]))
 
 
 @pytest.mark.parametrize("positions", OPTIONS["positions"])
+@pytest.mark.parametrize(("max_positions", "max_length"), [(4, 9), (32, 4)], ids=["max_positions", "full cache"])
 @torch.no_grad()
-def test_a_step_beyond_max_positions_is_an_error(positions: str) -> None:
-    model = tiny_model(positions=positions, max_positions=4).eval()
-    step_often(model, 4)
-    with pytest.raises((AssertionError, IndexError, RuntimeError)):
-        step_often(model, 5)
-
-
-@torch.no_grad()
-def test_a_step_beyond_the_room_of_the_cache_is_an_error() -> None:
-    model = tiny_model().eval()
-    cache = model.start(model.encode(*sources([5])), 1, 1)
-    model.step(tokens(1), cache)
-    with pytest.raises((AssertionError, IndexError, RuntimeError)):
-        model.step(tokens(1), cache)
+def test_a_step_too_many_is_an_error(positions: str, max_positions: int, max_length: int) -> None:
+    model = tiny_model(positions=positions, max_positions=max_positions).eval()
+    cache = model.new_cache(model.encode(*sources([3])), 1, max_length)
+    for _ in range(4):
+        step(model, tokens(1), cache)
+    with pytest.raises(AssertionError, match="beyond max_positions" if max_positions == 4 else "the cache is full"):
+        step(model, tokens(1), cache)

@@ -1,12 +1,12 @@
-"""Attention on CUDA: the fused kernels against the written form in float64, and which of them runs."""
+"""Attention on CUDA: the fused kernels against the written form in float64, and which of the kernels run."""
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from mtformer.model import attention
-from mtformer.model.attention import MultiHeadAttention, attend, attend_fused
-from mtformer.model.masks import padding_keep, subsequent_keep
+from mtformer.model.attention import MultiHeadAttention, attend, attention_weights
+from mtformer.model.ops import padding_mask
 
 DEVICE = torch.device("cuda")
 pytestmark = [
@@ -38,13 +38,13 @@ def heads(T: int, S: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-def keep_of(kind: str, T: int, S: int) -> Tensor | None:
-    """Sentences of 1 to S positions, each query its own, or none."""
+def mask_of(kind: str, T: int, S: int) -> Tensor | None:
+    """Return a mask for sentences of 1 to S positions, one with other lengths for each query, or None."""
     lengths_B = torch.linspace(S, 1, B).long().to(DEVICE)
     if kind == "padding":
-        return padding_keep(lengths_B, S)[:, None, None, :]
+        return padding_mask(lengths_B, S)[:, None, None, :]
     if kind == "per query":
-        return padding_keep(1 + (torch.arange(T, device=DEVICE) + lengths_B[:, None]) % S, S)[:, None]
+        return padding_mask(1 + (torch.arange(T, device=DEVICE) + lengths_B[:, None]) % S, S)[:, None]
     return None
 
 
@@ -61,9 +61,9 @@ def test_fused_is_written_out_forward_and_backward(kind: str, dtype: torch.dtype
         S = T if kind == "causal" else S
         fused = heads(T, S, dtype)
         exact = [x.detach().double().requires_grad_() for x in fused]
-        keep = keep_of(kind, T, S)
-        out = attend_fused(*fused, keep, is_causal=kind == "causal")
-        expected = attend(*exact, subsequent_keep(T, device=DEVICE) if kind == "causal" else keep)[0]
+        mask, is_causal = mask_of(kind, T, S), kind == "causal"
+        out = attend(*fused, mask, is_causal)
+        expected = attention_weights(*exact[:2], mask, is_causal) @ exact[2]
         assert_near(out, expected, TOLERANCE[dtype])
         grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(0)).to(DEVICE, dtype)
         out.backward(grad)
@@ -78,24 +78,30 @@ def test_forward_is_right_with_all_kernels_allowed_as_in_translation(kind: str, 
         S = T if kind == "causal" else S
         with torch.inference_mode():
             q, k, v = (x.detach() for x in heads(T, S, dtype))
-            keep = keep_of(kind, T, S)
-            out = attend_fused(q, k, v, keep, is_causal=kind == "causal")
-            exact_keep = subsequent_keep(T, device=DEVICE) if kind == "causal" else keep
-            assert_near(out, attend(q.double(), k.double(), v.double(), exact_keep)[0], TOLERANCE[dtype])
+            mask, is_causal = mask_of(kind, T, S), kind == "causal"
+            expected = attention_weights(q.double(), k.double(), mask, is_causal) @ v.double()
+            assert_near(attend(q, k, v, mask, is_causal), expected, TOLERANCE[dtype])
 
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of autograd's nodes of each fused attention that runs."""
-    seen: list[str] = []
+    """The names of the autograd nodes of each fused attention that runs."""
+    fused, seen = functional.scaled_dot_product_attention, list[str]()
 
     def recorded(*arguments: Tensor, **named: Tensor) -> Tensor:
-        out = attend_fused(*arguments, **named)
+        out = fused(*arguments, **named)
         seen.append(out.grad_fn.name())
         return out
 
-    monkeypatch.setattr(attention, "attend_fused", recorded)
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", recorded)
     return seen
+
+
+def multi_head_attention() -> MultiHeadAttention:
+    layer = MultiHeadAttention(H * K, H)
+    for projection in (layer.in_projection, layer.out_projection):
+        torch.nn.init.xavier_uniform_(projection.weight)
+    return layer.to(DEVICE)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -104,7 +110,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_causal_self_attention_runs_the_flash_kernel(T: int, dtype: torch.dtype, kernels: list[str]) -> None:
     if torch.cuda.get_device_capability() < (8, 0):
         pytest.skip("PyTorch's flash attention needs compute capability 8.0")
-    layer = MultiHeadAttention(H * K, H).to(DEVICE)
+    layer = multi_head_attention()
     layer(torch.randn(B, T, H * K, device=DEVICE, dtype=dtype), is_causal=True)
     assert kernels == ["ScaledDotProductFlashAttentionBackward0"]
 
@@ -112,11 +118,11 @@ def test_causal_self_attention_runs_the_flash_kernel(T: int, dtype: torch.dtype,
 @dtypes
 @pytest.mark.parametrize("S", [29, 32])
 @pytest.mark.usefixtures("_as_in_training")
-def test_masked_attention_never_holds_the_weights(S: int, dtype: torch.dtype, kernels: list[str]) -> None:
-    layer = MultiHeadAttention(H * K, H).to(DEVICE)
-    x, memory = (torch.randn(B, length, H * K, device=DEVICE, dtype=dtype) for length in (17, S))
-    keep = keep_of("padding", S, S)
-    layer(memory, keep)
-    layer(x, keep, memory_BSD=memory)
+def test_masked_attention_does_not_store_the_weights(S: int, dtype: torch.dtype, kernels: list[str]) -> None:
+    layer = multi_head_attention()
+    x, source = (torch.randn(B, length, H * K, device=DEVICE, dtype=dtype) for length in (17, S))
+    mask = mask_of("padding", S, S)
+    layer(source, mask=mask)
+    layer(x, layer.keys_values(source), mask)
     assert len(kernels) == 2
     assert all("Efficient" in name or "Flash" in name for name in kernels), kernels

@@ -1,12 +1,12 @@
-"""On CUDA, decoding step by step against the whole target at once."""
+"""On CUDA, decoding with a cache against decoding without one."""
 
 from typing import Any
 
 import pytest
 import torch
-from tiny import V, sources, tiny_model, tokens
+from tiny import D, sources, step, tiny_model, tokens
 
-from mtformer.model.transformer import Memory
+from mtformer.model.cache import EncoderOutput
 
 DEVICE = torch.device("cuda")
 pytestmark = [
@@ -33,15 +33,15 @@ def test_cached_decoding_is_uncached(changes: dict[str, Any], dtype: torch.dtype
     src_BS, lengths_B = sources(LENGTHS)
     tgt_NT = tokens(len(LENGTHS) * R, T, seed=1)
 
-    def for_rows(memory: Memory) -> Memory:
-        return Memory(*(x.repeat_interleave(R, dim=0) for x in memory))
+    def for_rows(encoder_output: EncoderOutput) -> EncoderOutput:
+        return EncoderOutput(*(x.repeat_interleave(R, dim=0) for x in encoder_output))
 
-    expected_NTV = exact.project(exact.decode(tgt_NT, for_rows(exact.encode(src_BS, lengths_B))))
-    memory = model.encode(src_BS.to(DEVICE), lengths_B.to(DEVICE))
-    whole_NTV = model.project(model.decode(tgt_NT.to(DEVICE), for_rows(memory)))
-    cache = model.start(memory, R, T)
-    steps_NTV = torch.stack([model.step(tgt_NT[:, t].to(DEVICE), cache) for t in range(T)], dim=1)
-    assert steps_NTV.shape == (len(LENGTHS) * R, T, V)
-    for logits_NTV in (whole_NTV, steps_NTV):
-        difference = logits_NTV.double().cpu() - expected_NTV
-        assert difference.norm() <= TOLERANCE[dtype] * expected_NTV.norm()
+    expected_NTD = exact.decode(tgt_NT, for_rows(exact.encode(src_BS, lengths_B)))
+    encoder_output = model.encode(src_BS.to(DEVICE), lengths_B.to(DEVICE))
+    whole_NTD = model.decode(tgt_NT.to(DEVICE), for_rows(encoder_output))
+    cache = model.new_cache(encoder_output, R, T)
+    steps_NTD = torch.stack([step(model, tgt_NT[:, t].to(DEVICE), cache) for t in range(T)], dim=1)
+    assert steps_NTD.shape == (len(LENGTHS) * R, T, D)
+    for hidden_NTD in (whole_NTD, steps_NTD):
+        difference = hidden_NTD.double().cpu() - expected_NTD
+        assert difference.norm() <= TOLERANCE[dtype] * expected_NTD.norm()

@@ -22,11 +22,12 @@ from tiny import (
 from torch import Tensor, nn
 
 from mtformer.config.schema import ModelConfig
-from mtformer.model.layers import DecoderLayer, EncoderLayer, FeedForward, SubLayer
-from mtformer.model.masks import padding_keep, subsequent_keep
+from mtformer.model.cache import EncoderOutput
+from mtformer.model.ops import causal_mask, padding_mask
+from mtformer.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Residual
 
 B, T, S = 3, 5, 7
-KEEP_BS = padding_keep(torch.tensor([7, 2, 4]), S)
+MASK_BS = padding_mask(torch.tensor([7, 2, 4]), S)
 
 
 def numpy_of(parameter: Tensor) -> reference.Array:
@@ -57,19 +58,21 @@ def test_post_norm_encoder_layer_is_the_papers() -> None:
             "b1": numpy_of(rest.expand.bias),
             "w2": numpy_of(rest.contract.weight),
             "b2": numpy_of(rest.contract.bias),
-            "norm1": numpy_of(layer.around_attention.norm.weight),
-            "norm1_bias": numpy_of(layer.around_attention.norm.bias),
-            "norm2": numpy_of(layer.around_feed_forward.norm.weight),
-            "norm2_bias": numpy_of(layer.around_feed_forward.norm.bias),
+            "norm1": numpy_of(layer.self_attention_residual.norm.weight),
+            "norm1_bias": numpy_of(layer.self_attention_residual.norm.bias),
+            "norm2": numpy_of(layer.feed_forward_residual.norm.weight),
+            "norm2_bias": numpy_of(layer.feed_forward_residual.norm.bias),
         },
         H,
-        KEEP_BS[:, None].expand(B, S, S).numpy(),
+        MASK_BS[:, None].expand(B, S, S).numpy(),
     )
-    actual = layer(x_BSD, KEEP_BS[:, None, None], None)
+    actual = layer(x_BSD, MASK_BS[:, None, None])
     np.testing.assert_allclose(actual.detach().numpy(), expected, rtol=0, atol=EXACT)
 
 
-@pytest.mark.parametrize(("name", "function"), [("relu", reference.relu), ("gelu", reference.gelu)])
+@pytest.mark.parametrize(
+    ("name", "function"), [("relu", reference.relu), ("gelu", reference.gelu), ("silu", reference.swish)]
+)
 def test_feed_forward_is_equation_2(name: str, function: Callable[[reference.Array], reference.Array]) -> None:
     layer, x = randomise(FeedForward(tiny_config(activation=name))), random(B, T, D)
     weights = {
@@ -95,13 +98,13 @@ def test_gated_feed_forward_is_shazeers(name: str, function: Callable[[reference
 def assert_same_gradients(ours: EncoderLayer | DecoderLayer, theirs: nn.Module) -> None:
     """Every parameter of the layer, ours against torch's."""
     pairs = [(ours.self_attention, theirs.self_attn)]
-    norms = [(ours.around_feed_forward.norm, theirs.norm2)]
+    norms = [(ours.feed_forward_residual.norm, theirs.norm2)]
     if isinstance(ours, DecoderLayer):
         pairs.append((ours.cross_attention, theirs.multihead_attn))
-        norms = [(ours.around_self_attention.norm, theirs.norm1), (ours.around_cross_attention.norm, theirs.norm2)]
-        norms.append((ours.around_feed_forward.norm, theirs.norm3))
+        norms = [(ours.self_attention_residual.norm, theirs.norm1), (ours.cross_attention_residual.norm, theirs.norm2)]
+        norms.append((ours.feed_forward_residual.norm, theirs.norm3))
     else:
-        norms.append((ours.around_attention.norm, theirs.norm1))
+        norms.append((ours.self_attention_residual.norm, theirs.norm1))
     compared = 0
     for one, other in pairs:
         for gradient, expected in zip(attention_gradients(one), attention_gradients(other), strict=True):
@@ -132,12 +135,12 @@ def test_encoder_layer_is_torchs(norm_position: str, activation: str) -> None:
     copy_attention(theirs.self_attn, ours.self_attention)
     copy_linear(theirs.linear1, ours.feed_forward.expand)
     copy_linear(theirs.linear2, ours.feed_forward.contract)
-    theirs.norm1.load_state_dict(ours.around_attention.norm.state_dict())
-    theirs.norm2.load_state_dict(ours.around_feed_forward.norm.state_dict())
+    theirs.norm1.load_state_dict(ours.self_attention_residual.norm.state_dict())
+    theirs.norm2.load_state_dict(ours.feed_forward_residual.norm.state_dict())
 
     x_ours, x_theirs = (random(B, S, D).requires_grad_() for _ in range(2))
-    y_ours = ours(x_ours, KEEP_BS[:, None, None], None)
-    y_theirs = theirs(x_theirs, src_key_padding_mask=~KEEP_BS)
+    y_ours = ours(x_ours, MASK_BS[:, None, None])
+    y_theirs = theirs(x_theirs, src_key_padding_mask=~MASK_BS)
     assert_same(y_ours, y_theirs)
     for y in (y_ours, y_theirs):
         y.backward(random(B, S, D, seed=1))
@@ -155,49 +158,48 @@ def test_decoder_layer_is_torchs(norm_position: str, activation: str) -> None:
     copy_attention(theirs.multihead_attn, ours.cross_attention)
     copy_linear(theirs.linear1, ours.feed_forward.expand)
     copy_linear(theirs.linear2, ours.feed_forward.contract)
-    theirs.norm1.load_state_dict(ours.around_self_attention.norm.state_dict())
-    theirs.norm2.load_state_dict(ours.around_cross_attention.norm.state_dict())
-    theirs.norm3.load_state_dict(ours.around_feed_forward.norm.state_dict())
+    theirs.norm1.load_state_dict(ours.self_attention_residual.norm.state_dict())
+    theirs.norm2.load_state_dict(ours.cross_attention_residual.norm.state_dict())
+    theirs.norm3.load_state_dict(ours.feed_forward_residual.norm.state_dict())
 
     x_ours, x_theirs = (random(B, T, D).requires_grad_() for _ in range(2))
-    memory_ours, memory_theirs = (random(B, S, D, seed=1).requires_grad_() for _ in range(2))
-    y_ours = ours(x_ours, memory_ours, KEEP_BS[:, None, None], None)
+    source_ours, source_theirs = (random(B, S, D, seed=1).requires_grad_() for _ in range(2))
+    y_ours = ours(x_ours, EncoderOutput(source_ours, MASK_BS[:, None, None]))
     y_theirs = theirs(
-        x_theirs, memory_theirs, tgt_mask=~subsequent_keep(T), memory_key_padding_mask=~KEEP_BS, tgt_is_causal=True
+        x_theirs, source_theirs, tgt_mask=~causal_mask(T), memory_key_padding_mask=~MASK_BS, tgt_is_causal=True
     )
     assert_same(y_ours, y_theirs)
     for y in (y_ours, y_theirs):
         y.backward(random(B, T, D, seed=2))
     assert_same(x_ours.grad, x_theirs.grad)
-    assert_same(memory_ours.grad, memory_theirs.grad)
+    assert_same(source_ours.grad, source_theirs.grad)
     assert_same_gradients(ours, theirs)
 
 
 @pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
-def test_sub_layer_is_its_formula(norm: str, norm_position: str) -> None:
-    sub_layer, x = randomise(SubLayer(tiny_config(norm=norm, norm_position=norm_position))), random(B, T, D)
-    norm_of = sub_layer.norm
-    expected = x + torch.sin(norm_of(x)) if norm_position == "pre" else norm_of(x + torch.sin(x))
-    assert_same(sub_layer(x, torch.sin), expected)
+def test_residual_is_its_formula(norm: str, norm_position: str) -> None:
+    residual, x = randomise(Residual(tiny_config(norm=norm, norm_position=norm_position))), random(B, T, D)
+    expected = x + torch.sin(residual.norm(x)) if norm_position == "pre" else residual.norm(x + torch.sin(x))
+    assert_same(residual(x, torch.sin), expected)
 
 
-def test_dropout_falls_on_the_sub_layer_and_spares_the_residual() -> None:
-    """Pre-norm with a function that gives ones: what is added to x is 0 or 1 / (1 - 0.25)."""
+def test_dropout_falls_on_the_sublayer_and_spares_the_residual() -> None:
+    """Pre-norm with a sublayer that returns ones: what is added to x is 0 or 1 / (1 - 0.25)."""
     torch.manual_seed(0)
-    sub_layer, x = SubLayer(tiny_config(dropout=0.25)).double(), random(40, D)
-    added = sub_layer(x, torch.ones_like) - x
+    residual, x = Residual(tiny_config(dropout=0.25)).double(), random(40, D)
+    added = residual(x, torch.ones_like) - x
     assert ((added - 1 / 0.75).abs().lt(EXACT) | added.abs().lt(EXACT)).all()
     assert 0.15 < added.abs().lt(EXACT).double().mean().item() < 0.35
-    assert_same(sub_layer.eval()(x, torch.ones_like), x + 1)
+    assert_same(residual.eval()(x, torch.ones_like), x + 1)
 
 
 def test_post_norm_dropout_falls_before_the_norm() -> None:
-    """The normalised sum has mean 0 and variance 1 even where the function's output was dropped."""
+    """The normalized sum has mean 0 even where the output of the sublayer was dropped."""
     torch.manual_seed(0)
-    sub_layer, x = SubLayer(tiny_config(dropout=0.5, norm_position="post")).double(), random(40, D)
-    y = sub_layer(x, torch.ones_like)
-    assert (y - sub_layer.eval()(x, torch.ones_like)).abs().max() > 0.1
+    residual, x = Residual(tiny_config(dropout=0.5, norm_position="post")).double(), random(40, D)
+    y = residual(x, torch.ones_like)
+    assert (y - residual.eval()(x, torch.ones_like)).abs().max() > 0.1
     assert_same(y.mean(dim=-1), torch.zeros(40, dtype=torch.float64))
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import reference
 import torch
-from tiny import EXACT, assert_same, random, randomise
+from tiny import EXACT, assert_same, random, randomise, sources, tiny_model, tokens
 from torch import nn
 
 from mtformer.model.positions import LearnedPositions, RotaryPositions, SinusoidalPositions, sinusoid
@@ -21,15 +21,7 @@ def test_sinusoid_is_the_papers_formula_rounded_once(D: int) -> None:
     paper = reference.sinusoid(300, D)
     expected = np.concatenate([paper[:, 0::2], paper[:, 1::2]], axis=1)
     np.testing.assert_allclose(table.double().numpy(), expected, rtol=0, atol=HALF_UNIT + EXACT)
-
-
-def test_sinusoidal_positions_add_the_table_from_the_offset() -> None:
-    positions, x_BTD = SinusoidalPositions(9, 8), random(2, 4, 8)
-    paper = reference.sinusoid(9, 8)
-    table = np.concatenate([paper[:, 0::2], paper[:, 1::2]], axis=1)
-    for offset in (0, 1, 5):
-        expected = x_BTD.numpy() + table[offset : offset + 4]
-        np.testing.assert_allclose(positions(x_BTD, offset).numpy(), expected, rtol=0, atol=HALF_UNIT + EXACT)
+    assert torch.equal(SinusoidalPositions(300, D)(slice(5, 9)), table[5:9])
 
 
 def test_sinusoidal_and_rotary_positions_are_not_weights() -> None:
@@ -39,63 +31,58 @@ def test_sinusoidal_and_rotary_positions_are_not_weights() -> None:
         assert not list(positions.parameters())
 
 
-def test_learned_positions_add_their_rows_and_learn_only_those() -> None:
-    positions, x_BTD = randomise(LearnedPositions(9, 8)), random(2, 4, 8)
-    y_BTD = positions(x_BTD, 3)
-    assert_same(y_BTD, x_BTD + positions.weight[3:7])
-    gradient_BTD = random(2, 4, 8, seed=1)
-    y_BTD.backward(gradient_BTD)
-    assert_same(positions.weight.grad[3:7], gradient_BTD.sum(0))
-    assert not positions.weight.grad[:3].any()
-    assert not positions.weight.grad[7:].any()
+def test_only_learned_positions_in_use_have_gradients() -> None:
+    positions = randomise(LearnedPositions(9, 8))
+    y_TD = positions(slice(3, 7))
+    assert_same(y_TD, positions.weight[3:7])
+    gradient_TD = random(4, 8, seed=1)
+    y_TD.backward(gradient_TD)
+    assert_same(positions.weight.grad, nn.functional.pad(gradient_TD, (0, 0, 3, 2)))
 
 
-@pytest.mark.parametrize("kind", [SinusoidalPositions, LearnedPositions, RotaryPositions])
-def test_one_at_a_time_is_all_at_once(kind: type[nn.Module]) -> None:
-    """An offset stands for the positions before: what decoding relies on."""
-    positions = kind(6, 8)
-    x = random(2, 3, 6, 8) if kind is RotaryPositions else random(2, 6, 8)
-    steps = [positions(x.narrow(-2, t, 1), t) for t in range(6)]
-    assert torch.equal(torch.cat(steps, dim=-2), positions(x))
-
-
-@pytest.mark.parametrize("kind", [SinusoidalPositions, LearnedPositions, RotaryPositions])
-def test_a_sequence_that_does_not_fit_is_an_error(kind: type[nn.Module]) -> None:
-    positions = kind(6, 8)
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned", "rotary"])
+def test_a_sequence_longer_than_max_positions_is_an_error(kind: str) -> None:
+    model = tiny_model(positions=kind, max_positions=6)
+    model(*sources([6]), tokens(1, 6))
     with pytest.raises(RuntimeError):
-        positions(torch.zeros(1, 1, 7, 8) if kind is RotaryPositions else torch.zeros(1, 7, 8))
+        model.encode(*sources([7]))
+    with pytest.raises(RuntimeError):
+        model(*sources([6]), tokens(1, 7))
 
 
 def test_rotary_is_a_complex_rotation() -> None:
     x_BHTK = random(2, 3, 7, 8)
-    turned = RotaryPositions(7, 8)(x_BHTK)
+    rotated = RotaryPositions(7, 8)(slice(7))(x_BHTK)
     for b in range(2):
         for h in range(3):
             expected = reference.rotate(x_BHTK[b, h].numpy())
-            np.testing.assert_allclose(turned[b, h].numpy(), expected, rtol=0, atol=1e-6)
+            np.testing.assert_allclose(rotated[b, h].numpy(), expected, rtol=0, atol=1e-6)
+
+
+def test_a_rotation_of_one_position_applies_to_all_beams() -> None:
+    """As decoding uses it: dimension 2 counts beams there."""
+    rotary, x_BHTK = RotaryPositions(7, 8), random(2, 3, 1, 8).expand(2, 3, 7, 8)
+    at_each = rotary(slice(7))(x_BHTK)
+    for t in range(7):
+        rotated_BHRK = rotary(slice(t, t + 1))(x_BHTK[:, :, :5])
+        assert torch.equal(rotated_BHRK, at_each[:, :, t : t + 1].expand(2, 3, 5, 8))
 
 
 def test_rotary_products_depend_on_the_distance_alone() -> None:
-    rotary = RotaryPositions(64, 8)
+    rotate = RotaryPositions(64, 8)(slice(64))
     q_11TK, k_11TK = (random(1, 1, 1, 8, seed=seed).expand(1, 1, 64, 8) for seed in (1, 2))
-    products_TS = (rotary(q_11TK) @ rotary(k_11TK).transpose(-2, -1))[0, 0]
+    products_TS = (rotate(q_11TK) @ rotate(k_11TK).transpose(-2, -1))[0, 0]
     diagonals = [products_TS.diagonal(distance) for distance in range(-50, 51)]
     for diagonal in diagonals:
         assert_same(diagonal, diagonal[0].expand_as(diagonal), 1e-5)
     at_distance = torch.stack([diagonal[0] for diagonal in diagonals])
-    assert at_distance.std() > 0.1  # the distance itself is seen
+    assert at_distance.std() > 0.1  # but not all distances are alike
 
 
-def test_rotary_keeps_norms_and_turns_nothing_at_position_0() -> None:
-    rotary, x_BHTK = RotaryPositions(40, 8), random(2, 2, 40, 8)
-    turned = rotary(x_BHTK)
-    assert_same(turned.norm(dim=-1), x_BHTK.norm(dim=-1), 1e-5)
-    assert_same(turned[:, :, 0], x_BHTK[:, :, 0])
-    assert (turned[:, :, 1:] - x_BHTK[:, :, 1:]).abs().amax(dim=-1).min() > 1e-3
-
-
-@pytest.mark.parametrize("kind", [SinusoidalPositions, LearnedPositions, RotaryPositions])
-def test_positions_keep_the_precision_of_their_input(kind: type[nn.Module]) -> None:
-    assert kind(6, 8)(
-        torch.zeros(1, 1, 6, 8, dtype=torch.bfloat16).squeeze(int(kind is not RotaryPositions))
-    ).dtype == (torch.bfloat16)
+def test_rotary_keeps_norms_dtype_and_position_0() -> None:
+    rotate, x_BHTK = RotaryPositions(40, 8)(slice(40)), random(2, 2, 40, 8)
+    rotated = rotate(x_BHTK)
+    assert_same(rotated.norm(dim=-1), x_BHTK.norm(dim=-1), 1e-5)
+    assert_same(rotated[:, :, 0], x_BHTK[:, :, 0])
+    assert (rotated[:, :, 1:] - x_BHTK[:, :, 1:]).abs().amax(dim=-1).min() > 1e-3
+    assert rotate(x_BHTK.bfloat16()).dtype == torch.bfloat16

@@ -16,6 +16,7 @@ from tiny import (
     copy_linear,
     random,
     sources,
+    step,
     tiny_config,
     tiny_model,
     tokens,
@@ -23,10 +24,11 @@ from tiny import (
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mtformer.model.layers import DecoderLayer, EncoderLayer
-from mtformer.model.masks import subsequent_keep
+from mtformer.model.cache import EncoderOutput
+from mtformer.model.ops import causal_mask
 from mtformer.model.positions import sinusoid
-from mtformer.model.transformer import Memory, Transformer, count_parameters
+from mtformer.model.transformer import DecoderLayer, EncoderLayer, Transformer, count_parameters
+from mtformer.training.loss import Objective
 
 LENGTHS = [7, 2, 4]
 BASE = {
@@ -67,13 +69,14 @@ def torchs(ours: Transformer) -> nn.Transformer:
         copy_linear(other.linear1, one.feed_forward.expand)
         copy_linear(other.linear2, one.feed_forward.contract)
         if isinstance(one, EncoderLayer):
-            around = [one.around_attention, one.around_feed_forward]
+            residuals = [one.self_attention_residual, one.feed_forward_residual]
         else:
             assert isinstance(one, DecoderLayer)
             copy_attention(other.multihead_attn, one.cross_attention)
-            around = [one.around_self_attention, one.around_cross_attention, one.around_feed_forward]
-        for sub_layer, norm in zip(around, [m for m in other.children() if isinstance(m, nn.LayerNorm)], strict=True):
-            norm.load_state_dict(sub_layer.norm.state_dict())
+            residuals = [one.self_attention_residual, one.cross_attention_residual, one.feed_forward_residual]
+        norms = [module for module in other.children() if isinstance(module, nn.LayerNorm)]
+        for residual, norm in zip(residuals, norms, strict=True):
+            norm.load_state_dict(residual.norm.state_dict())
     if pre:
         theirs.encoder.norm.load_state_dict(ours.encoder_norm.state_dict())
         theirs.decoder.norm.load_state_dict(ours.decoder_norm.state_dict())
@@ -94,7 +97,7 @@ def test_the_model_is_torchs_between_its_embeddings(norm_position: str, tie: str
     hidden_BTD = theirs(
         src[src_BS] * D**0.5 + table[:7],
         tgt[tgt_BT] * D**0.5 + table[:5],
-        tgt_mask=~subsequent_keep(5),
+        tgt_mask=~causal_mask(5),
         src_key_padding_mask=src_BS == PAD,
         memory_key_padding_mask=src_BS == PAD,
     )
@@ -109,16 +112,16 @@ def test_the_model_is_torchs_between_its_embeddings(norm_position: str, tie: str
 
 @ALL_POSITIONS
 @pytest.mark.usefixtures("kernel")
-def test_padding_moves_nothing(positions: str) -> None:
+def test_padding_changes_nothing(positions: str) -> None:
     """Other ids in the padding: not one bit of any state changes. Another real id: every state does."""
     model = tiny_model(positions=positions)
     (src_BS, lengths_B), tgt_BT = sources(LENGTHS), tokens(3, 5, seed=1)
-    memory = model.encode(src_BS, lengths_B)
-    states = model.decode(tgt_BT, memory)
-    padding = ~memory.keep_B11S[:, 0, 0]
-    changed_BS = src_BS.masked_fill(padding, V - 1)
-    changed = model.encode(changed_BS, lengths_B)
-    assert torch.equal(changed.memory_BSD[~padding], memory.memory_BSD[~padding])
+    encoder_output = model.encode(src_BS, lengths_B)
+    states = model.decode(tgt_BT, encoder_output)
+    mask_BS = encoder_output.mask_B11S[:, 0, 0]
+    assert torch.equal(mask_BS, src_BS != PAD)
+    changed = model.encode(src_BS.masked_fill(~mask_BS, V - 1), lengths_B)
+    assert torch.equal(changed.states_BSD[mask_BS], encoder_output.states_BSD[mask_BS])
     assert torch.equal(model.decode(tgt_BT, changed), states)
     src_BS[:, 0] = (src_BS[:, 0] + 1) % V
     moved = (model(src_BS, lengths_B, tgt_BT) - states).abs().amax(dim=-1)
@@ -138,25 +141,24 @@ def test_no_gradient_reaches_padding(positions: str) -> None:
 
 
 @pytest.mark.usefixtures("kernel")
-def test_no_gradient_reaches_padded_memory() -> None:
+def test_no_gradient_reaches_encoder_states_of_padding() -> None:
     model = tiny_model()
-    memory = model.encode(*sources(LENGTHS))
-    leaf = memory.memory_BSD.detach().requires_grad_()
-    model.decode(tokens(3, 5, seed=1), Memory(leaf, memory.keep_B11S)).backward(random(3, 5, D, seed=2))
-    keep_BS = memory.keep_B11S[:, 0, 0]
-    assert torch.equal(leaf.grad.abs().amax(dim=-1) > 0, keep_BS)
+    states_BSD, mask_B11S = model.encode(*sources(LENGTHS))
+    leaf = states_BSD.detach().requires_grad_()
+    model.decode(tokens(3, 5, seed=1), EncoderOutput(leaf, mask_B11S)).backward(random(3, 5, D, seed=2))
+    assert torch.equal(leaf.grad.abs().amax(dim=-1) > 0, mask_B11S[:, 0, 0])
 
 
 @ALL_POSITIONS
 @pytest.mark.usefixtures("kernel")
-def test_later_target_tokens_move_no_earlier_state(positions: str) -> None:
+def test_later_target_tokens_change_no_earlier_state(positions: str) -> None:
     model = tiny_model(positions=positions)
-    memory, tgt_BT = model.encode(*sources(LENGTHS)), tokens(3, 6, seed=1)
-    states = model.decode(tgt_BT, memory)
+    encoder_output, tgt_BT = model.encode(*sources(LENGTHS)), tokens(3, 6, seed=1)
+    states = model.decode(tgt_BT, encoder_output)
     for t in range(6):
         changed_BT = tgt_BT.clone()
         changed_BT[:, t] = (tgt_BT[:, t] + 1) % V
-        changed = model.decode(changed_BT, memory)
+        changed = model.decode(changed_BT, encoder_output)
         assert torch.equal(changed[:, :t], states[:, :t])
         assert (changed[:, t:] - states[:, t:]).abs().amax(dim=-1).min() > 1e-5
 
@@ -283,17 +285,44 @@ def test_bf16_activations_are_close_and_gradients_are_float32(norm_position: str
 
 
 @torch.no_grad()
-def test_bf16_steps_are_the_bf16_whole() -> None:
+def test_cached_decoding_in_bf16_is_close_to_uncached_in_bf16() -> None:
     torch.manual_seed(0)
     model = Transformer(tiny_config(d_model=64, d_ff=128), V, V).eval()
     model.compute_dtype = torch.bfloat16
-    memory, tgt_BT = model.encode(*sources(LENGTHS)), tokens(3, 5)
-    whole = model.project(model.decode(tgt_BT, memory)).float()
-    cache = model.start(memory, 1, 5)
-    assert cache.layers[0].k.dtype == cache.cross[0][0].dtype == torch.bfloat16
-    steps = torch.stack([model.step(tgt_BT[:, t], cache) for t in range(5)], dim=1)
-    assert steps.dtype == torch.bfloat16
-    assert (steps.float() - whole).norm() < 0.02 * whole.norm()
+    encoder_output, tgt_BT = model.encode(*sources(LENGTHS)), tokens(3, 5)
+    whole_BTD = model.decode(tgt_BT, encoder_output).float()
+    cache = model.new_cache(encoder_output, 1, 5)
+    assert cache.layers[0].k.dtype == cache.layers[0].source.k_BGSK.dtype == torch.bfloat16
+    steps_BTD = torch.stack([step(model, tgt_BT[:, t], cache) for t in range(5)], dim=1)
+    assert steps_BTD.dtype == torch.bfloat16
+    assert (steps_BTD.float() - whole_BTD).norm() < 0.02 * whole_BTD.norm()
+
+
+def test_the_output_bias_is_optional_zero_at_first_and_counted() -> None:
+    plain, biased = (Transformer(tiny_config(output_bias=has_bias), V, V) for has_bias in (False, True))
+    assert plain.output_bias is None
+    assert "output_bias" not in plain.state_dict()
+    assert torch.equal(biased.output_bias, torch.zeros(V))
+    counts = count_parameters(biased)
+    assert counts["embeddings"] == count_parameters(plain)["embeddings"] + V
+    assert counts["total"] == sum(parameter.numel() for parameter in biased.parameters())
+
+
+@torch.no_grad()
+def test_the_output_bias_is_added_to_logits_and_in_the_loss() -> None:
+    """Also -inf, which excludes a token."""
+    model = tiny_model(output_bias=True, tie_embeddings="output").eval()
+    model.output_bias[5] = -torch.inf
+    src, tgt_in_BT, tgt_out_BT = sources([5, 3]), tokens(2, 4), tokens(2, 4, seed=1).clamp(min=6)
+    hidden_BTD = model(*src, tgt_in_BT)
+    expected_BTV = hidden_BTD @ model.output.T + model.output_bias
+    actual_BTV, is_finite = model.project(hidden_BTD), expected_BTV != -torch.inf
+    assert not is_finite[..., 5].any()
+    assert_same(actual_BTV[is_finite], expected_BTV[is_finite])
+    assert torch.equal(actual_BTV == -torch.inf, ~is_finite)
+    _, nll = Objective(model, 0.1, compile=False)(*src, tgt_in_BT, tgt_out_BT)
+    expected = functional.cross_entropy(expected_BTV.flatten(0, 1), tgt_out_BT.flatten(), reduction="sum")
+    assert_same(nll, expected)
 
 
 def test_dropout_is_for_training_and_follows_the_seed() -> None:
@@ -327,7 +356,7 @@ def test_dropout_falls_on_the_embeddings_of_both_sides() -> None:
 
 
 def test_every_parameter_learns() -> None:
-    """No weight stands in the model without use, whatever the options."""
+    """No weight is unused, whatever the options."""
     for changes in ({"positions": "learned"}, {"norm": "rmsnorm", "norm_position": "post", "activation": "geglu"}):
         model = tiny_model(tie_embeddings="none", num_kv_heads=2, **changes)
         src_BS, lengths_B = sources(LENGTHS)

@@ -1,12 +1,16 @@
 """Tiny models, sentences and comparisons that the tests of this folder share."""
 
+import math
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from mtformer.config.schema import ModelConfig
+from mtformer.model import attention
 from mtformer.model.attention import MultiHeadAttention
+from mtformer.model.cache import DecoderCache
 from mtformer.model.transformer import Transformer
 
 D, H, F = 16, 4, 24
@@ -55,6 +59,17 @@ def sources(lengths: list[int], seed: int = 0) -> tuple[Tensor, Tensor]:
         row[length - 1] = EOS
         row[length:] = PAD
     return src_BS, torch.tensor(lengths)
+
+
+def use_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `attend` without dropout use the fused kernel at all sizes, or at none (`written`)."""
+    threshold = 0 if name == "fused" else math.inf
+    monkeypatch.setattr(attention, "CPU_FUSED_FROM", dict.fromkeys(attention.CPU_FUSED_FROM, threshold))
+
+
+def step(model: Transformer, token_N: Tensor, cache: DecoderCache) -> Tensor:
+    """Decode one position of each beam and return its hidden states (N, D)."""
+    return model.decode(token_N.view(-1, cache.R), cache.encoder_output, cache).flatten(0, 1)
 
 
 def assert_same(actual: Tensor, expected: Tensor, tolerance: float = EXACT) -> None:

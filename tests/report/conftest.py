@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 from small_run import Opens, finished_run
 
-from mtformer.report.report import write_report
+from mtformer.report.run_report import write_report
 from mtformer.rundir import RunDir
 
 

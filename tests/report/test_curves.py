@@ -1,34 +1,44 @@
-"""Curves: which there are, and what a thinned one keeps."""
+"""The curves of a page and their figures."""
 
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_run import begin_run, write_history
 
-from mtformer.page import SERIES
-from mtformer.report.curves import MOST_POINTS, curves_html, perplexities, style_of, thinned
-from mtformer.report.reading import read_run
+from mtformer.errors import MtformerError
+from mtformer.experiment.runs import read_run
+from mtformer.report.curves import (
+    INK,
+    LINE,
+    MAX_POINTS,
+    SERIES,
+    draw_curves,
+    page_style,
+    points_of,
+    require_matplotlib,
+    style_of,
+    svg,
+    thin,
+)
+from mtformer.templating import TEMPLATES
 from mtformer.training.history import append_record
 
 
-@pytest.mark.parametrize("count", [1, MOST_POINTS, MOST_POINTS + 1, 10 * MOST_POINTS + 7])
+@pytest.mark.parametrize("count", [1, MAX_POINTS, MAX_POINTS + 1, 10 * MAX_POINTS + 7])
 def test_thinning_keeps_the_mean_and_bounds_the_number(count: int) -> None:
     points = [(step, math.sin(step) + step) for step in range(count)]
-    found = thinned(points)
-    assert len(found) <= MOST_POINTS
-    assert (found == points) == (count <= MOST_POINTS)
-    size = math.ceil(count / MOST_POINTS)
+    found = thin(points)
+    assert len(found) <= MAX_POINTS
+    assert (found == points) == (count <= MAX_POINTS)
+    size = math.ceil(count / MAX_POINTS)
     whole = found[: count // size]
     for values in zip(whole, points[::size], points[size - 1 :: size], strict=False):
         mean, first, last = values
         assert first[0] <= mean[0] <= last[0]
     assert sum(v for _, v in whole) * size == pytest.approx(sum(v for _, v in points[: len(whole) * size]))
-
-
-def test_perplexities_that_no_number_can_hold_are_left_out() -> None:
-    assert perplexities([(1, 0.0), (2, 1e9)]) == [(1, 1.0)]
 
 
 def test_each_of_many_runs_has_its_own_style() -> None:
@@ -37,21 +47,75 @@ def test_each_of_many_runs_has_its_own_style() -> None:
     assert len({str(style["linestyle"]) + style["marker"] for style in styles[: len(SERIES)]}) == len(SERIES)
 
 
-def test_only_what_is_there_is_drawn(tmp_path: Path) -> None:
+def test_only_charts_with_points_are_drawn(tmp_path: Path) -> None:
     run = begin_run(tmp_path / "run")
-    assert curves_html([read_run(run.path, "run")]) == ""
-    append_record(run.metrics, "train", 4, loss=3.0, learning_rate=1e-3)
-    html = curves_html([read_run(run.path, "run")])
-    assert re.findall(r'<figure id="([^"]*)"', html) == ["curve-loss", "curve-learning-rate"]
+    assert draw_curves([read_run(run.path)]) is None
+    append_record(run.metrics, "train", 4, loss=3.0, nll=1e9, learning_rate=1e-3)
+    read = read_run(run.path)
+    assert points_of(read, "train", "perplexity") == []  # no float can hold it
+    curves = draw_curves([read])
+    assert curves is not None
+    assert [chart.key for chart, _ in curves.figures] == ["loss", "learning_rate"]
 
 
-def test_a_long_run_stays_small_and_says_so(tmp_path: Path) -> None:
+def test_the_points_of_a_long_run_are_averaged(tmp_path: Path) -> None:
     run = begin_run(tmp_path / "run")
     write_history(run)
-    short = curves_html([read_run(run.path, "run")])
+    short = draw_curves([read_run(run.path)])
     lines = [f'{{"kind": "train", "step": {n}, "loss": {math.sin(n)}, "grad_norm": {n % 7}}}' for n in range(100, 9000)]
     run.metrics.write_text("\n".join(lines) + "\n")
-    long = curves_html([read_run(run.path, "run")])
-    assert len(long) < 100_000
-    assert "means of neighbouring log lines" in long
-    assert "means of neighbouring log lines" not in short
+    long = draw_curves([read_run(run.path)])
+    assert short is not None
+    assert long is not None
+    assert (short.are_averaged, long.are_averaged) == (False, True)
+    assert sum(len(drawn) for _, drawn in long.figures) < 100_000
+
+
+def figure(label: str = "a label") -> Any:
+    from matplotlib.figure import Figure
+
+    with page_style():
+        made = Figure(figsize=(3, 2))
+        axes = made.add_subplot()
+        for number, color in enumerate(SERIES):
+            axes.plot([0, 1], [number, 1], color=color, marker="o")
+        axes.grid()
+        axes.set_xlabel(label)
+    return made
+
+
+def test_a_figure_is_in_the_colors_of_the_page() -> None:
+    drawn = svg(figure(), "one")
+    for color in (INK, LINE, *SERIES):
+        assert color not in drawn
+    colors = set(re.findall(r"(?:fill|stroke): ([^;\"]+)", drawn))
+    series = {f"var(--series-{number})" for number in range(1, 1 + len(SERIES))}
+    assert colors == {"none", "currentColor", "var(--line)", *series}
+    style = (TEMPLATES / "base.css").read_text()
+    for name in (*series, "var(--line)"):
+        assert style.count(f"{name[4:-1]}:") == 2  # in light and in dark
+
+
+def test_ids_of_figures_differ() -> None:
+    both = svg(figure(), "one") + svg(figure(), "two")
+    names = re.findall(r' id="([^"]*)"', both)
+    assert len(names) == len(set(names))
+    links = {*re.findall(r'href="#([^"]*)"', both), *re.findall(r"url\(#([^)]*)\)", both)}
+    assert links
+    assert links <= set(names)
+
+
+def test_text_in_a_figure_stays_text() -> None:
+    drawn = svg(figure("$x^2$ </script><script>document.title='broken'</script><!--"), "one")
+    assert "<script" not in drawn
+    assert "$x^2$" in drawn
+
+
+def test_the_same_figure_is_the_same_text() -> None:
+    assert re.sub(r"[0-9a-f]{8,}", "", svg(figure(), "one")) == re.sub(r"[0-9a-f]{8,}", "", svg(figure(), "one"))
+
+
+@pytest.mark.usefixtures("no_matplotlib")
+def test_without_matplotlib_one_line_says_what_to_install() -> None:
+    with pytest.raises(MtformerError, match=r"^a plot needs matplotlib: pip install 'mtformer\[report\]'$"):
+        require_matplotlib("a plot")

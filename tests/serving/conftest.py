@@ -11,8 +11,7 @@ from fastapi.testclient import TestClient
 from served import make_bundle
 
 from mtformer.decoding.translator import Translator
-from mtformer.serving.api import create_app
-from mtformer.serving.guard import LOCAL_HOSTS
+from mtformer.serving.app import LOCAL_HOSTS, create_app
 
 Start = Callable[..., TestClient]
 
@@ -46,7 +45,7 @@ def start() -> Iterator[Start]:
     with ExitStack() as stack:
 
         def make(translator: Translator, **changes: Any) -> TestClient:
-            settings = {"max_characters": 300, "most_waiting": 10, "hosts": LOCAL_HOSTS, **changes}
+            settings = {"max_characters": 300, "queue_size": 10, "hosts": LOCAL_HOSTS, **changes}
             app = create_app(translator, "tiny", **settings)
             client = TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
             return stack.enter_context(client)

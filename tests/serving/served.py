@@ -20,7 +20,7 @@ from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.model.transformer import Transformer
 from mtformer.rundir import RunDir, write_checksums
-from mtformer.serving.api import create_app
+from mtformer.serving.app import create_app
 from mtformer.serving.server import listen, make_server, url
 
 WORDS = [
@@ -99,7 +99,7 @@ def run_async(coroutine: Coroutine[Any, Any, Any]) -> Any:
 @contextmanager
 def serving(translator: Translator, title: str = "tiny", **changes: Any) -> Iterator[str]:
     """A server in a thread of this process; yields its address."""
-    settings = {"max_characters": 300, "most_waiting": 200, **changes}
+    settings = {"max_characters": 300, "queue_size": 200, **changes}
     with listen("127.0.0.1", 0) as sock:
         server = make_server(create_app(translator, title, **settings), tells_all=False)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})

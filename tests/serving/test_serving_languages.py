@@ -1,13 +1,16 @@
 """What a model translates, from its config."""
 
+from typing import Any
+
 import pytest
 
 from mtformer.config.data import DataConfig
-from mtformer.serving.languages import Languages, detect, name
+from mtformer.data.filters import language
+from mtformer.serving.languages import Languages, detect, language_name
 
 
 def languages(**data: object) -> Languages:
-    return Languages.of(DataConfig.model_validate({"src_lang": "en", "tgt_lang": "de", **data}))
+    return Languages.from_config(DataConfig.model_validate({"src_lang": "en", "tgt_lang": "de", **data}))
 
 
 def test_a_run_has_the_directions_of_its_data() -> None:
@@ -15,7 +18,7 @@ def test_a_run_has_the_directions_of_its_data() -> None:
     found = languages(train=corpus, language_tags="source")
     assert found.directions == [("en", "de"), ("fr", "es")]
     assert (found.sources, found.targets("en"), found.sources_of("es")) == (["en", "fr"], ["de"], ["fr"])
-    assert [one["code"] for one in found.described()] == ["en", "fr", "de", "es"]
+    assert [one["code"] for one in found.describe()] == ["en", "fr", "de", "es"]
 
 
 def test_a_bundle_has_those_of_its_target_languages() -> None:
@@ -30,10 +33,33 @@ def test_a_bundle_has_those_of_its_target_languages() -> None:
     [("de", "German"), ("pt-BR", "Portuguese (BR)"), ("zh_Hant", "Chinese (Hant)"), ("qya", "qya")],
 )
 def test_names(code: str, expected: str) -> None:
-    assert name(code) == expected
+    assert language_name(code) == expected
 
 
-def test_of_equal_candidates_the_first_is_given_without_confidence() -> None:
-    assert detect("12 !", ["ja", "de"]) == ("ja", 0.0)
-    assert detect("der", ["ja", "de"]) == ("de", 100.0)
-    assert detect("the the the der", ["de", "en"]) == ("en", 75.0)
+@pytest.mark.parametrize(
+    ("text", "candidates", "by_words", "by_identifier"),
+    [
+        ("12 !", ["ja", "de"], ("ja", 0, 0), ("ja", 50, 50)),
+        ("der", ["ja", "de"], ("de", 100, 100), ("de", 80, 100)),
+        ("the the the der", ["de", "en"], ("en", 75, 75), ("en", 90, 100)),
+        ("Das Haus ist groß", ["en", "nds", "de"], ("de", 100, 100), ("de", 100, 100)),  # nds: unknown to py3langid
+        ("whatever", ["ja"], ("ja", 100, 100), ("ja", 100, 100)),
+    ],
+)
+@pytest.mark.parametrize("installed", [False, True])
+def test_detection(
+    text: str,
+    candidates: list[str],
+    by_words: Any,
+    by_identifier: Any,
+    installed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if installed:
+        pytest.importorskip("py3langid", reason="the extra `langid` is not installed")
+    else:
+        monkeypatch.setattr(language, "_identifier", lambda: None)
+    code, low, high = by_identifier if installed else by_words
+    found = detect(text, candidates)
+    assert found["language"] == code
+    assert low <= found["confidence"] <= high

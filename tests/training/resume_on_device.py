@@ -14,10 +14,10 @@ import toy_run
 from toy_training import VOCAB, toy_config
 
 from mtformer.config.schema import Config
-from mtformer.model.hardware import be_deterministic
+from mtformer.device import be_deterministic
+from mtformer.errors import InterruptedRunError
 from mtformer.model.transformer import Transformer
 from mtformer.rundir import RunDir
-from mtformer.training.loop import InterruptedRunError
 from mtformer.training.step import TrainingStep
 
 

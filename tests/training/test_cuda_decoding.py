@@ -8,9 +8,9 @@ from torch import Tensor
 from toy_training import toy_batch, toy_config, toy_step
 
 from mtformer.decoding.beam import beam_search
-from mtformer.decoding.limits import Limits
-from mtformer.decoding.protocol import Hypothesis
-from mtformer.decoding.stepwise import greedy
+from mtformer.decoding.rules import Limits
+from mtformer.decoding.sampling import greedy
+from mtformer.decoding.search import Hypothesis
 from mtformer.model.transformer import Transformer
 
 DEVICE = torch.device("cuda")

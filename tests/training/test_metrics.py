@@ -18,12 +18,11 @@ from toy_run import Quiet, given, resumed, trainer
 from toy_training import toy_batch, toy_config, toy_step
 from wandb.proto import wandb_internal_pb2 as wandb_records
 
-from mtformer.errors import CheckpointError, MtformerError
-from mtformer.model.hardware import peak_bytes
+from mtformer.device import peak_bytes
+from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
 from mtformer.rundir import RunDir
 from mtformer.training import metrics
 from mtformer.training.history import read_records
-from mtformer.training.loop import InterruptedRunError
 from mtformer.training.metrics import Window
 from mtformer.training.ranks import ALONE
 

@@ -15,12 +15,12 @@ from toy_run import Killed, Quiet, assert_same_run, finished, given, names, resu
 from toy_training import toy_batch, toy_config
 
 from mtformer.data.batching.batches import Batch
-from mtformer.errors import CheckpointError, MtformerError
+from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
 from mtformer.rundir import META, TRAINER_STATE, WEIGHTS, RunDir, read_meta
 from mtformer.training import loop
 from mtformer.training.checkpoint import newest_good, save_checkpoint
 from mtformer.training.history import read_records
-from mtformer.training.loop import InterruptedRunError, Trainer
+from mtformer.training.loop import Trainer
 from mtformer.training.validation import Decoded
 
 # ---- stopped and killed ---------------------------------------------------------------------------------------------
@@ -160,13 +160,13 @@ def test_a_run_whose_gradients_stay_bad_saves_nothing_more(tmp_path: Path) -> No
 
 def test_what_memory_allowed_is_remembered_on_the_same_machine_only(tmp_path: Path) -> None:
     subject = trainer(toy_config(max_steps=4), tmp_path)
-    subject.step.max_cells = 30
+    subject.step.max_padded_tokens = 30
     subject.train()
-    assert resumed(toy_config(), tmp_path).step.max_cells == 30
+    assert resumed(toy_config(), tmp_path).step.max_padded_tokens == 30
     elsewhere = trainer(toy_config(), tmp_path)
     elsewhere.made_with = {**subject.made_with, "device": "larger"}
     elsewhere.resume(newest_good(subject.run))
-    assert elsewhere.step.max_cells is None
+    assert elsewhere.step.max_padded_tokens is None
 
 
 # ---- stopped while validating ---------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from toy_training import toy_batch, toy_config, toy_step
 
 from mtformer.data.batching.batches import make_batch
 from mtformer.errors import DeviceError
-from mtformer.training.objective import Objective
+from mtformer.training.loss import Objective
 from mtformer.training.ranks import Ranks
 from mtformer.training.step import MAX_SKIPPED_IN_A_ROW, TrainingStep
 
@@ -177,23 +177,23 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("max_cells", [None, 30])
 def test_a_rehearsal_changes_nothing(precision: str, max_cells: int | None) -> None:
-    rehearsed, fresh = (toy_step(toy_config(), precision) for _ in range(2))
+    checked, fresh = (toy_step(toy_config(), precision) for _ in range(2))
     torch.manual_seed(5)
-    before = weights(rehearsed).clone()
+    before = weights(checked).clone()
     if max_cells is not None:
-        limited(rehearsed, max_cells)
-    assert rehearsed.rehearse(toy_batch(9, num_pairs=10)) > 0
-    assert torch.equal(weights(rehearsed), before)
-    assert (rehearsed.max_cells is None) == (max_cells is None)
-    rehearsed.max_cells = None
+        limited(checked, max_cells)
+    assert checked.check_memory(toy_batch(9, num_pairs=10)) > 0
+    assert torch.equal(weights(checked), before)
+    assert (checked.max_padded_tokens is None) == (max_cells is None)
+    checked.max_padded_tokens = None
     torch.manual_seed(5)
-    rehearsed.objective._forward_pre_hooks.clear()
+    checked.objective._forward_pre_hooks.clear()
     for number in (1, 2):
-        rehearsed.run([toy_batch(number)], number)
+        checked.run([toy_batch(number)], number)
     torch.manual_seed(5)
     for number in (1, 2):
         fresh.run([toy_batch(number)], number)
-    assert same(everything(rehearsed), everything(fresh))
+    assert same(everything(checked), everything(fresh))
 
 
 def test_a_batch_without_targets_gives_no_gradient() -> None:

@@ -2,15 +2,12 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from mtformer.config.data import DataConfig
 from mtformer.data.check import result as found
 from mtformer.data.check.result import SIDES, UNITS, CorpusCheck, Example, Finding, Lengths, SetCheck, percentile
-from mtformer.page import STYLE
+from mtformer.templating import render
 
 SIDE_NAMES = {"src": "source", "tgt": "target", "pair": ""}
 EXCERPT = 60
@@ -162,9 +159,7 @@ def random_pairs(one: SetCheck) -> list[tuple[str, Example]]:
 
 def page(check: CorpusCheck, exceeded: Sequence[Excess]) -> str:
     """Return the HTML page, which needs no network."""
-    loader = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    environment.filters.update(printable=printable, percent=percent)
     values = {"check": check, "exceeded": exceeded, "verdict": verdict(exceeded), "units": UNITS, "sides": SIDE_NAMES}
-    functions = {"figures": figures, "random_pairs": random_pairs, "title": title}
-    return environment.get_template("page.html").render(values, **functions, style=STYLE)
+    functions = {"figures": figures, "random_pairs": random_pairs, "finding_title": title}
+    filters = {"printable": printable, "percent": percent}
+    return render("check.html", title=f"Corpora {check.src_lang} to {check.tgt_lang}", **values, **functions, **filters)

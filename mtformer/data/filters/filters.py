@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from mtformer.config.data import FilterConfig
 from mtformer.data.filters.duplicates import normalize
+from mtformer.data.filters.language import WordCheck, confidences
 from mtformer.data.filters.numbers import CHARACTER_LANGUAGES, numbers_differ
 from mtformer.data.filters.scripts import WEIGHTS, Alphabet, Counts, scripts_of
-from mtformer.data.function_words import WordCheck
-from mtformer.data.language import confidences
 from mtformer.data.report import Columns
 
 KEPT = 0
@@ -74,7 +73,7 @@ class Filter:
         tgt_lang: code of the target language.
 
     Raises:
-        ConfigError: the config asks for a language identifier that is missing or does not know a language.
+        ConfigError: if the config asks for a language identifier that is not installed.
     """
 
     def __init__(self, config: FilterConfig | None, src_lang: str, tgt_lang: str) -> None:

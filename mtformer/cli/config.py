@@ -1,0 +1,87 @@
+"""`mtformer config`."""
+
+import json
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mtformer.cli.options import OverridesArgument
+
+if TYPE_CHECKING:
+    from mtformer.config.loading import LoadedConfig
+
+WIDTH = 118
+ORIGIN_COLUMN = 40
+app = typer.Typer(help="Look at configs.", no_args_is_help=True)
+
+
+def _sections(incomplete: str) -> list[str]:
+    from mtformer.config.schema import Config
+
+    return [name for name in Config.model_fields if name.startswith(incomplete)]
+
+
+@app.command()
+def show(
+    config: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[CONFIG]",
+            help="YAML file of the experiment, or a run directory; default: the defaults of all keys.",
+            show_default=False,
+        ),
+    ] = None,
+    overrides: OverridesArgument = None,
+    section: Annotated[
+        str | None,
+        typer.Option("--section", help="Print this section alone.", show_default=False, autocompletion=_sections),
+    ] = None,
+) -> None:
+    """Print every value with its documentation above and its origin beside it: a file, an override, or the default."""
+    from mtformer.config.loading import load_config, load_defaults
+    from mtformer.errors import ConfigError
+    from mtformer.rundir import RunDir
+
+    if section is not None and section not in _sections(""):
+        raise ConfigError(f"--section {section}: no such section; there are {', '.join(_sections(''))}")
+    if config is None:
+        loaded = load_defaults()
+    else:
+        path = RunDir.open(config, verified=False).config if config.is_dir() else config
+        loaded = load_config(path, overrides or [])
+    for line in _listing(loaded, section):
+        typer.echo(line)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of configs, for editors."""
+    from mtformer.config.loading import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+
+
+def _listing(loaded: "LoadedConfig", only: str | None) -> Iterator[str]:
+    """Yield the config as YAML, with the documentation and the origin of each value as comments."""
+    from mtformer.config.fields import documentation
+    from mtformer.config.loading import dump_config
+    from mtformer.config.writing import key_lines
+    from mtformer.config.yaml_text import dotted
+
+    text = dump_config(loaded.config)
+    keys = key_lines(text)
+    told: set[str] = set()
+    for number, line in enumerate(text.split("\n")[:-1], start=1):
+        path = keys[number]
+        if only not in (None, path[0]):
+            continue
+        indent = line[: len(line) - len(line.lstrip(" -"))].replace("-", " ")
+        about = documentation(path)
+        if about and about not in told:
+            told.add(about)
+            yield from textwrap.wrap(about, WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")
+        origin = loaded.origins.get(dotted(path))
+        yield line if origin is None else f"{line:<{ORIGIN_COLUMN}}  # {origin}"

@@ -1,0 +1,120 @@
+"""`mtformer sweep`."""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mtformer.cli.options import OverridesArgument
+
+if TYPE_CHECKING:
+    from mtformer.experiment.sweep import Sweep
+
+FAILED = 1
+"""Exit code when a run has failed."""
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="SWEEP", help="YAML file of the sweep.", show_default=False)],
+    overrides: OverridesArgument = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs",
+            min=1,
+            help="Runs at a time, each a process with its share of the cores; default: as many as CUDA devices, or 1.",
+            show_default=False,
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Leave finished runs, go on with the others where they stopped.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs, and what they will need; train nothing.")
+    ] = False,
+    print_commands: Annotated[
+        bool,
+        typer.Option("--print-commands", help="Print one command line a run, for a scheduler; train nothing."),
+    ] = False,
+) -> None:
+    """Train many runs: a base config, and values of its keys multiplied out.
+
+    A run that fails does not stop the others; the exit code is then 1. SIGTERM and Ctrl-C are passed on to the
+    trainings, which save; then it is 143 or 130, and --resume goes on. `mtformer runs` shows how it stands.
+    """
+    from mtformer.errors import ConfigError
+    from mtformer.experiment.sweep import plan_sweep
+
+    asked = {"--resume": resume, "--dry-run": dry_run, "--print-commands": print_commands}
+    given = [name for name, value in asked.items() if value]
+    if len(given) > 1:
+        raise ConfigError(f"{' and '.join(given)} exclude each other; give one of them")
+    planned = plan_sweep(file, overrides or [])
+    if print_commands:
+        _print_commands(planned)
+    elif dry_run:
+        _dry_run(planned, jobs)
+    else:
+        _train(planned, jobs, resume, ["mtformer", "sweep", str(file), *(overrides or [])])
+
+
+def _print_commands(planned: "Sweep") -> None:
+    from mtformer.experiment.sweep import command_line
+
+    for run in planned.runs:
+        typer.echo(command_line(planned, run))
+
+
+def _dry_run(planned: "Sweep", jobs: int | None) -> None:
+    from tqdm import tqdm
+
+    from mtformer.cli.output import columns
+    from mtformer.cli.runs_command import shown
+    from mtformer.experiment.runs import format_duration
+    from mtformer.experiment.sweep import short_keys
+    from mtformer.experiment.sweep_estimate import estimate, finishing_time
+    from mtformer.experiment.sweeping import devices, threads_each
+
+    jobs = jobs or max(1, len(devices(planned)))
+    logging.getLogger("mtformer").setLevel(logging.WARNING)  # what each rehearsal finds, others have found before
+    with tqdm(total=len(planned.runs), desc="rehearsing", unit="run", disable=None, leave=False) as bar:
+        needs = estimate(planned, threads_each(jobs), bar.update)
+    keys = short_keys(dict.fromkeys(key for run in planned.runs for key in run.values))
+    rows = [["run", *keys.values(), "time", "disk"]]
+    for run, need in zip(planned.runs, needs, strict=True):
+        values = [shown(run.values[key]) if key in run.values else "" for key in keys]
+        rows.append([run.name, *values, format_duration(need.seconds), f"{need.disk_bytes / 1e9:.2f} GB"])
+    common = f" with {' '.join(planned.common)}" if planned.common else ""
+    typer.echo(f"base: {planned.config}{common}")
+    for line in columns(rows):
+        typer.echo(line)
+    time = format_duration(finishing_time([need.seconds for need in needs], jobs))
+    disk, free = sum(need.disk_bytes for need in needs), min(need.free_bytes for need in needs)
+    typer.echo(
+        f"{len(needs)} runs, {jobs} at a time: about {time}; up to {disk / 1e9:.2f} GB for checkpoints, "
+        f"{free / 1e9:.2f} GB free"
+    )
+
+
+def _train(planned: "Sweep", jobs: int | None, resume: bool, command: list[str]) -> None:
+    import shlex
+
+    from tqdm import tqdm
+
+    from mtformer.cli.output import error_lines
+    from mtformer.experiment.sweeping import run_sweep
+
+    with tqdm(total=len(planned.runs), desc="sweep", unit="run", disable=None, dynamic_ncols=True) as bar:
+        outcome = run_sweep(planned, jobs, resume, bar.update)
+    num_finished, num_runs = len(outcome.finished), len(planned.runs)
+    again = shlex.join([*command, *(["--jobs", str(jobs)] if jobs is not None else []), "--resume"])
+    for name, error in outcome.failed.items():
+        error_lines(f"{name}: {error}")
+    if outcome.stopped_by is not None:
+        typer.echo(f"stopped, {num_finished} of {num_runs} runs finished; go on with: {again}", err=True)
+        raise typer.Exit(128 + outcome.stopped_by)
+    if outcome.failed:
+        error_lines(f"{len(outcome.failed)} of {num_runs} runs failed; mend what they say, and go on with: {again}")
+        raise typer.Exit(FAILED)
+    typer.echo(f"{num_finished} of {num_runs} runs finished: {planned.folder}", err=True)

@@ -1,0 +1,186 @@
+"""`mtformer train`."""
+
+import contextlib
+import logging
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from mtformer.cli.options import ConfigArgument, OverridesArgument
+
+if TYPE_CHECKING:
+    from mtformer.config.schema import Config
+    from mtformer.experiment.starting import Resume
+
+DIFFERENT = 1
+"""Exit code of `--verify-resume` when the resumed run is not the run that never stopped."""
+
+
+class TrainCommand(TyperCommand):
+    """`--resume` stands alone or before the word `auto`; any other word after it is an argument of its own."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, join_resume(args))
+
+
+def join_resume(words: list[str]) -> list[str]:
+    """Writes `--resume auto` as one word, `--resume=auto`, and `--resume` alone as `--resume=newest`."""
+    from mtformer.errors import ConfigError
+
+    joined, rest = list[str](), list(words)
+    while rest:
+        word = rest.pop(0)
+        after = rest[0] if rest else ""
+        if word == "--":
+            return [*joined, word, *rest]
+        if word == "--resume" and after == "auto":
+            word = f"{word}={rest.pop(0)}"
+        elif word == "--resume" and re.fullmatch(r"\w+", after) and not os.path.exists(after):
+            raise ConfigError(f"{word} {after}: write --resume or --resume auto")
+        elif word == "--resume":
+            word = "--resume=newest"
+        elif word.startswith("--resume=") and word != "--resume=auto":
+            raise ConfigError(f"{word}: write --resume or --resume auto")
+        joined.append(word)
+    return joined
+
+
+COMMAND_CLASS = TrainCommand
+
+
+def train(
+    config: ConfigArgument,
+    overrides: OverridesArgument = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option("--run-dir", help="Where the run lies; default: runs/ and the config's name.", show_default=False),
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            "--resume",
+            metavar="[auto]",
+            help="Go on from the newest checkpoint; with the word auto, start when there is no run yet.",
+            show_default=False,
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Delete what is in the run directory and start anew.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, train nothing.")] = False,
+    verify_resume: Annotated[
+        bool,
+        typer.Option(
+            "--verify-resume",
+            help="Prove that stopping and resuming changes nothing: some steps of this config in a temporary folder, "
+            "without a stop and with one, compared bit by bit.",
+        ),
+    ] = False,
+) -> None:
+    """Train a model: tokenizer, data, training, averaging, test scores.
+
+    SIGTERM saves and exits with 143, Ctrl-C with 130; the same command with --resume auto starts and goes on.
+    """
+    from mtformer.config.loading import load_config
+    from mtformer.errors import ConfigError
+    from mtformer.rundir import CHECKSUMS, RunDir
+
+    asked = {"--resume": resume, "--overwrite": overwrite, "--verify-resume": verify_resume}
+    asked["--dry-run"] = dry_run and verify_resume
+    given = [name for name, value in asked.items() if value]
+    if len(given) > 1:
+        raise ConfigError(f"{' and '.join(given)} exclude each other; give one of them")
+    if (config.parent / CHECKSUMS).exists() and config.name == RunDir(config.parent).config.name:
+        RunDir.open(config.parent)
+    loaded = load_config(config, overrides or [])
+    run_dir = run_dir or Path("runs") / config.stem
+    if loaded.config.training.report:
+        from mtformer.report.curves import require_matplotlib
+
+        require_matplotlib("training.report")
+    if dry_run:
+        _dry_run(loaded.config, run_dir)
+    elif verify_resume:
+        _verify_resume(loaded.config)
+    else:
+        command = ["mtformer", "train", str(config), *(overrides or [])]
+        _train(loaded.config, run_dir, "auto" if resume == "auto" else resume is not None, overwrite, command)
+
+
+def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, command: list[str]) -> None:
+    import shlex
+
+    from mtformer.cli.eval_command import config_sets, evaluate_sets
+    from mtformer.cli.output import log_to_file
+    from mtformer.cli.progress import TrainingProgress
+    from mtformer.cli.report_command import report
+    from mtformer.decoding.translator import Translator
+    from mtformer.decoding.weights import default_weights
+    from mtformer.errors import InterruptedRunError
+    from mtformer.experiment.train import train_experiment
+    from mtformer.rundir import RunDir
+
+    run, is_main = RunDir(run_dir), os.environ.get("RANK", "0") == "0"
+    if not is_main:  # one of several processes that torchrun started: the first one tells what there is to tell
+        logging.getLogger("mtformer").setLevel(logging.ERROR)
+    log_file = log_to_file(run.log) if is_main else contextlib.nullcontext()
+    try:
+        with log_file, TrainingProgress(config.training.max_steps) as progress:
+            outcome = train_experiment(config, run, progress, resume, overwrite)
+    except InterruptedRunError as stopped:
+        if not is_main:
+            raise typer.Exit(128 + stopped.signal_number) from None
+        again = shlex.join([*command, "--run-dir", str(run_dir), "--resume", *(["auto"] if resume == "auto" else [])])
+        typer.echo(f"stopped at step {stopped.step}, saved; go on with: {again}", err=True)
+        raise typer.Exit(128 + stopped.signal_number) from None
+    if not is_main:
+        return
+    position = outcome.position
+    word = "already" if outcome.was_finished else "done"
+    steps = f"{position.step} of {config.training.max_steps}"
+    typer.echo(f"{word} at step {steps} ({position.seconds / 60:.1f} minutes): {run_dir}", err=True)
+    default = default_weights(run, config.training.best_metric)
+    if default is not None and default.text:
+        typer.echo(f"{run_dir} stands for the {default.text}", err=True)
+    if config.data.test:
+        evaluate_sets(run_dir, config_sets(run_dir), Translator.load(run_dir, device=config.training.device))
+    if config.training.report:
+        report([run_dir])
+
+
+def _dry_run(config: "Config", run_dir: Path) -> None:
+    from mtformer.experiment.preflight import dry_run
+    from mtformer.rundir import RunDir
+
+    for name, value in dry_run(config, RunDir(run_dir)):
+        typer.echo(f"{name:<28} {value}")
+
+
+def _verify_resume(config: "Config") -> None:
+    from mtformer.cli.output import columns, error_lines
+    from mtformer.experiment.verify import verify_resume
+
+    # Without a handler SIGTERM would leave the temporary folder behind.
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        compared = verify_resume(config)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    header = ("compared", "tensors", "numbers", "equal")
+    rows = [
+        (part.what, f"{part.num_tensors:,}", f"{part.num_numbers:,}", "no" if part.first_difference else "yes")
+        for part in compared
+    ]
+    for line in columns([header, *rows]):
+        typer.echo(line)
+    different = [part for part in compared if part.first_difference]
+    if different:
+        first = f"{different[0].what}: {different[0].first_difference}"
+        error_lines(f"the resumed run is not the run that never stopped; the first that differs: {first}")
+        raise typer.Exit(DIFFERENT)

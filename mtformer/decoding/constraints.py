@@ -1,0 +1,230 @@
+"""Lexically constrained decoding: prefixes, forbidden phrases, and phrases that a translation must contain.
+
+B sentences, U units (sentences), R beams of a unit, V vocabulary, K candidates, t tokens so far, S states of an
+automaton, L bytes of the longest piece.
+"""
+
+import math
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mtformer.decoding.beam import Candidates, best_candidates
+from mtformer.decoding.rules import Step
+from mtformer.text.tokenizer import EOS, PAD
+
+Phrase = tuple[int, ...]
+FOUND = -1
+"""State of an automaton in which a phrase is complete."""
+
+
+class Prefixes:
+    """Force the first tokens of each translation, whatever earlier rules exclude.
+
+    Args:
+        prefixes: ids for each sentence; may be empty.
+        device: of the search.
+    """
+
+    def __init__(self, prefixes: Sequence[Sequence[int]], device: torch.device) -> None:
+        longest = max(map(len, prefixes))
+        rows = [[*prefix, *[-1] * (longest - len(prefix))] for prefix in prefixes]
+        self.prefix_BT = torch.tensor(rows, dtype=torch.long, device=device)
+
+    def __call__(self, step: Step) -> None:
+        position = step.history_URt.size(2)
+        if position >= self.prefix_BT.size(1):
+            return
+        token_U = self.prefix_BT[step.sentence_U, position]
+        index_UR1 = token_U.clamp(min=0).view(-1, 1, 1).expand(-1, step.log_prob_URV.size(1), 1)
+        is_forced_U11 = (token_U >= 0).view(-1, 1, 1)
+        forced_UR1 = step.raw_URV.gather(2, index_UR1)
+        free_UR1 = step.log_prob_URV.gather(2, index_UR1)
+        step.log_prob_URV.masked_fill_(is_forced_U11, -math.inf)
+        step.log_prob_URV.scatter_(2, index_UR1, torch.where(is_forced_U11, forced_UR1, free_UR1))
+
+
+class ForbiddenPhrases:
+    """Exclude tokens that complete a forbidden phrase, in any segmentation.
+
+    Args:
+        next_SV: from `over_vocabulary`.
+    """
+
+    def __init__(self, next_SV: Tensor) -> None:
+        self.next_SV = next_SV
+
+    def __call__(self, step: Step) -> None:
+        state_UR = step.history_URt.new_zeros(step.history_URt.shape[:2])
+        for position in range(step.history_URt.size(2)):
+            state_UR = self.next_SV[state_UR, step.history_URt[..., position]].clamp(min=0).long()
+        step.log_prob_URV.masked_fill_(self.next_SV[state_UR] < 0, -math.inf)
+
+
+def automaton(phrases: Sequence[bytes]) -> npt.NDArray[np.int32]:
+    """Return the state after each byte, (S, 256), FOUND where a phrase is complete; it starts in state 0.
+
+    Aho and Corasick 1975. It reads bytes, so it finds a phrase in any segmentation, byte pieces included.
+    """
+    trie: list[dict[int, int]] = [{}]
+    ends = set()
+    for phrase in phrases:
+        state = 0
+        for byte in phrase:
+            if byte not in trie[state]:
+                trie.append({})
+                trie[state][byte] = len(trie) - 1
+            state = trie[state][byte]
+        ends.add(state)
+    next_Sb = np.zeros((len(trie), 256), dtype=np.int32)
+    fail = [0] * len(trie)  # of each state: that of its longest proper suffix that begins a phrase, too
+    queue = deque([0])
+    while queue:
+        state = queue.popleft()
+        if state:
+            next_Sb[state] = next_Sb[fail[state]]
+        for byte, child in trie[state].items():
+            fail[child] = int(next_Sb[state, byte])
+            if fail[child] in ends:
+                ends.add(child)
+            next_Sb[state, byte] = child
+            queue.append(child)
+    return np.where(np.isin(next_Sb, list(ends)), FOUND, next_Sb).astype(np.int32)
+
+
+def over_vocabulary(next_Sb: npt.NDArray[np.int32], pieces: Sequence[bytes]) -> npt.NDArray[np.int32]:
+    """Return the state after each piece, (S, V), FOUND where a phrase is complete within it."""
+    lengths_V = np.array([len(piece) for piece in pieces])
+    bytes_VL = np.zeros((len(pieces), max(1, int(lengths_V.max(initial=0)))), dtype=np.int32)
+    for number, piece in enumerate(pieces):
+        bytes_VL[number, : len(piece)] = list(piece)
+    state_SV = np.repeat(np.arange(len(next_Sb), dtype=np.int32)[:, None], len(pieces), axis=1)
+    for place in range(bytes_VL.shape[1]):
+        is_unfinished_SV = (state_SV != FOUND) & (place < lengths_V)
+        state_SV = np.where(is_unfinished_SV, next_Sb[state_SV, bytes_VL[:, place]], state_SV)
+    return state_SV
+
+
+class Continuation(NamedTuple):
+    """A beam of a unit extended by one token."""
+
+    score: float
+    beam: int
+    token: int
+    num_met: int
+    """Tokens of phrases that the hypothesis then contains, see `num_met`."""
+
+
+class RequiredPhrases:
+    """Beam allocation by constraints met (Post and Vilar 2018), without eos before all are met; for one search.
+
+    Half of the beam is shared among banks, one for each number of tokens met, so that hypotheses that have met few, and
+    therefore score better, do not displace those that have met more. A hypothesis that reaches the maximum length
+    before it meets all counts only if the sentence has no other; the caller checks the text.
+
+    Args:
+        phrases: of each sentence of the batch, in token ids; may be empty.
+    """
+
+    def __init__(self, phrases: Sequence[Sequence[Phrase]]) -> None:
+        self.phrases = [list(dict.fromkeys(of_one)) for of_one in phrases]
+        self.found: set[int] = set()
+        """Sentences with a finished hypothesis that contains all its phrases."""
+
+    def choose(self, step: Step, score_UR: Tensor, K: int) -> Candidates:
+        """Return the best candidates; for sentences with phrases by banks."""
+        lists = [part.tolist() for part in best_candidates(step, score_UR, K)]
+        for unit, sentence in enumerate(step.sentence_U.tolist()):
+            if self.phrases[sentence]:
+                chosen = self._choose(step, score_UR, unit, sentence)[:K]
+                # Filled up with dead beams; as in plain search at most R candidates are eos.
+                filled = [one[:3] for one in chosen] + [(-math.inf, 0, PAD)] * (K - len(chosen))
+                for part, values in zip(lists, zip(*filled, strict=True), strict=True):
+                    part[unit] = list(values)
+        score_UK = torch.tensor(lists[0], dtype=score_UR.dtype, device=score_UR.device)
+        return Candidates(score_UK, *(torch.tensor(part, device=score_UR.device) for part in lists[1:]))
+
+    def _choose(self, step: Step, score_UR: Tensor, unit: int, sentence: int) -> list[Continuation]:
+        """Return the R continuations of one unit, best first, and then the others, best first."""
+        phrases, R = self.phrases[sentence], score_UR.size(1)
+        histories = step.history_URt[unit].tolist()
+        continuations = _continuations(histories, phrases, step.log_prob_URV[unit], score_UR[unit])
+        num_tokens = sum(map(len, phrases))
+        allowed = [one for one in continuations if one.token != EOS or one.num_met == num_tokens]
+        if allowed or sentence in self.found:
+            continuations = allowed
+        chosen = _allocate(continuations, R)
+        if any(one.token == EOS and one.num_met == num_tokens for one in chosen[:R]):
+            self.found.add(sentence)
+        return chosen
+
+
+def missing(tokens: Sequence[int], phrases: Sequence[Phrase]) -> list[Phrase]:
+    """Return the phrases that the tokens do not contain."""
+
+    def contains(phrase: Phrase) -> bool:
+        return any(tuple(tokens[i : i + len(phrase)]) == phrase for i in range(len(tokens) - len(phrase) + 1))
+
+    return [phrase for phrase in phrases if not contains(phrase)]
+
+
+def num_met(tokens: Sequence[int], open_phrases: Sequence[Phrase]) -> int:
+    """Return the number of tokens met of phrases that were missing before the last token.
+
+    Complete phrases count, and of those begun at the end the one with most tokens.
+    """
+    begun = [(phrase, _num_begun(tokens, phrase)) for phrase in open_phrases]
+    complete = sum(count for phrase, count in begun if count == len(phrase))
+    return complete + max((count for phrase, count in begun if count < len(phrase)), default=0)
+
+
+def _num_begun(tokens: Sequence[int], phrase: Phrase) -> int:
+    """Return the length of the longest beginning of the phrase at the end of the tokens."""
+    longest = min(len(phrase), len(tokens))
+    return next(k for k in range(longest, -1, -1) if tuple(tokens[len(tokens) - k :]) == phrase[:k])
+
+
+def _continuations(
+    histories: list[list[int]], phrases: list[Phrase], log_prob_RV: Tensor, score_R: Tensor
+) -> list[Continuation]:
+    """Return the best continuations of each live beam, and those with the next token of a phrase.
+
+    The best of each beam, not of all beams: beams that already met phrases score lower and would be pruned.
+    """
+    R, V = log_prob_RV.shape
+    best = log_prob_RV.topk(min(R + 1, V), dim=1).indices.tolist()  # R without eos
+    scores, num_all = score_R.tolist(), sum(map(len, phrases))
+    found = []
+    for beam, tokens in enumerate(histories):
+        if scores[beam] == -math.inf:
+            continue
+        open_phrases = missing(tokens, phrases)
+        before = num_all - sum(map(len, open_phrases))
+        wanted = sorted({*best[beam], *(phrase[_num_begun(tokens, phrase)] for phrase in open_phrases)})
+        sums = (log_prob_RV[beam, wanted] + score_R[beam]).tolist()
+        for token, total in zip(wanted, sums, strict=True):
+            if total != -math.inf:
+                found.append(Continuation(total, beam, token, before + num_met([*tokens, token], open_phrases)))
+    return found
+
+
+def _allocate(continuations: list[Continuation], R: int) -> list[Continuation]:
+    """Return R continuations, then the others, each part sorted by score.
+
+    Half of the R are the best of all. The others come from the banks in turn: the best of each bank, those that met
+    most first, then the second of each, and so on. So one always makes progress, and beams stay that wait for the
+    right place of a phrase.
+    """
+    ranked = sorted(continuations, key=lambda one: -one.score)
+    sizes: Counter[int] = Counter()
+    turns = []
+    for place, one in enumerate(ranked[R // 2 :], start=R // 2):
+        turns.append((sizes[one.num_met], -one.num_met, place))
+        sizes[one.num_met] += 1
+    taken = {*range(R // 2), *(place for _, _, place in sorted(turns)[: R - R // 2])}
+    return [ranked[i] for i in sorted(range(len(ranked)), key=lambda i: (i not in taken, i))]

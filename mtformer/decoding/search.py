@@ -1,0 +1,164 @@
+"""What beam search, greedy search and sampling share: the model's interface, the best candidates, hypotheses.
+
+B sentences, S source length, R beams per sentence, N = B x R rows (row b*R + r), T target length, V vocabulary,
+K candidates, X selected candidates or columns.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+CHUNK = 64
+"""Columns of the vocabulary whose maximum `top_candidates` takes first."""
+
+
+class Cache(Protocol):
+    """State of a model between two steps."""
+
+    def reorder(self, rows_N: Tensor, /) -> None:
+        """Let row i continue the history of row rows_N[i], which belongs to the same sentence."""
+
+    def keep(self, sentences_B: Tensor, /) -> None:
+        """Keep only these sentences in the batch, in this order, each with all its rows."""
+
+
+ExactLogits = Callable[[Tensor, Tensor], Tensor]
+"""(rows (...,), tokens (...,)) -> logits (...,) in float32."""
+Correction = Callable[[Tensor, Tensor], Tensor]
+"""(beam_BX, token_BX) -> what to add to their rounded log-probabilities (B, X)."""
+CacheT = TypeVar("CacheT", bound=Cache)
+
+
+class Decodable(Protocol[CacheT]):
+    """A model, or several that act as one."""
+
+    def start(self, src_BS: Tensor, src_lengths_B: Tensor, num_beams: int, max_length: int, /) -> CacheT:
+        """Encode source ids (eos at the end, padded on the right; lengths count eos) and return an empty cache.
+
+        It has room for `max_length` steps of B x num_beams rows.
+        """
+
+    def step(self, token_N: Tensor, cache: CacheT, /) -> tuple[Tensor, ExactLogits | None]:
+        """Return the logits (N, V) of the token after token_N, and a way to exact ones if these are rounded."""
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One translation in token ids, without bos and eos.
+
+    `token_log_probabilities` are those of the model, one for each token and one for eos, whatever rules apply;
+    `log_probability` is their sum. `at_limit`: it has the maximum length. `score` is log_probability / length^alpha,
+    where the length counts eos: the normalization of CTranslate2 (Wu et al. 2016, equation 14, without its constant 5).
+    """
+
+    tokens: list[int]
+    score: float
+    log_probability: float
+    token_log_probabilities: list[float]
+    at_limit: bool = False
+
+
+def to_hypotheses(tokens_NT: Tensor, log_prob_NT: Tensor, length_N: Tensor, alpha: float) -> list[Hypothesis]:
+    """Return the hypothesis of each row.
+
+    Args:
+        tokens_NT: int64, eos last.
+        log_prob_NT: float, one for each token.
+        length_N: int64, counts eos; what follows is ignored.
+        alpha: the length penalty.
+    """
+    hypotheses = []
+    for tokens, log_probs, length in zip(tokens_NT.tolist(), log_prob_NT.tolist(), length_N.tolist(), strict=True):
+        log_probability = sum(log_probs[:length])
+        score = log_probability / length**alpha if length else math.nan  # 0: eos was not found among NaN
+        hypotheses.append(Hypothesis(tokens[: length - 1], score, log_probability, log_probs[:length]))
+    return hypotheses
+
+
+def log_probs(logits_NV: Tensor, R: int) -> Tensor:
+    """Return (B, R, V) in float32 for any dtype of the model; over the whole vocabulary, so rules rescale no score."""
+    return torch.log_softmax(logits_NV, dim=-1, dtype=torch.float32).view(-1, R, logits_NV.size(-1))
+
+
+def correction(exact_logits: ExactLogits | None, logits_NV: Tensor, R: int) -> Correction | None:
+    """Return the correction of log-probabilities whose logits are rounded; None if they are not."""
+    if exact_logits is None:
+        return None
+
+    def correct(beam_BX: Tensor, token_BX: Tensor) -> Tensor:
+        row_BX = beam_BX + torch.arange(0, len(beam_BX) * R, R, device=beam_BX.device).unsqueeze(1)
+        return exact_logits(row_BX, token_BX) - logits_NV[row_BX, token_BX].float()
+
+    return correct
+
+
+def sentences_to_keep(done_B: Tensor, position: int) -> Tensor | None:
+    """Return the unfinished sentences, if dropping the others saves more than copying the cache costs; else None.
+
+    Reading the flags synchronizes with a GPU, so there only every fourth step does it.
+    """
+    if done_B.device.type != "cpu" and position % 4 != 3:
+        return None
+    keep_M = (~done_B).nonzero().squeeze(1)
+    num_done = done_B.size(0) - keep_M.size(0)
+    return keep_M if num_done * 8 >= done_B.size(0) else None
+
+
+def top_candidates(
+    log_prob_BRV: Tensor, score_BR: Tensor, K: int, correct: Correction | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the K pairs of beam and token with the highest score_BR + log_prob_BRV, best first, exactly.
+
+    Selecting among all R x V sums is slow on a CPU. The K best are in the K chunks of columns with the highest maxima;
+    the maxima take one vectorized pass, and only those chunks are sorted.
+
+    Args:
+        log_prob_BRV: float32.
+        score_BR: score of each beam so far.
+        K: number of candidates.
+        correct: if given, twice as many candidates are corrected by it (also in log_prob_BRV), and the best of them
+            returned. Rounding to bf16 makes ties of different values: without this one line in 15 changes.
+
+    Returns:
+        score_BK, beam_BK and token_BK.
+    """
+    if correct is not None:
+        _, beam_BX, token_BX = top_candidates(log_prob_BRV, score_BR, max(4, 2 * K))
+        index_BX = beam_BX * log_prob_BRV.size(2) + token_BX
+        rounded_BX = log_prob_BRV.flatten(1).gather(1, index_BX)
+        log_prob_BX = rounded_BX + correct(beam_BX, token_BX)
+        # These candidates hold most of the probability, so the sum over the vocabulary changes with them.
+        more_BR = torch.zeros_like(score_BR).scatter_add_(1, beam_BX, log_prob_BX.exp() - rounded_BX.exp())
+        log_prob_BX -= more_BR.log1p().gather(1, beam_BX)
+        log_prob_BRV.view(len(index_BX), -1).scatter_(1, index_BX, log_prob_BX)
+        score_BK, place_BK = (score_BR.gather(1, beam_BX) + log_prob_BX).topk(K)
+        return score_BK, beam_BX.gather(1, place_BK), token_BX.gather(1, place_BK)
+    B, R, V = log_prob_BRV.shape
+    num_chunks = V // CHUNK
+    if R * num_chunks <= 2 * K:
+        score_BK, index_BK = (log_prob_BRV + score_BR.unsqueeze(2)).flatten(1).topk(K)
+        return score_BK, index_BK // V, index_BK % V
+    index_BX = _indices_of_best_chunks(log_prob_BRV, score_BR, K, num_chunks)
+    candidate_BX = log_prob_BRV.reshape(B, R * V).gather(1, index_BX) + score_BR.gather(1, index_BX // V)
+    score_BK, place_BK = candidate_BX.topk(K)
+    index_BK = index_BX.gather(1, place_BK)
+    return score_BK, index_BK // V, index_BK % V
+
+
+def _indices_of_best_chunks(log_prob_BRV: Tensor, score_BR: Tensor, K: int, num_chunks: int) -> Tensor:
+    """Return indices beam * V + token among which the K best are: the K best chunks, and columns beyond all chunks."""
+    B, R, V = log_prob_BRV.shape
+    device = log_prob_BRV.device
+    end = num_chunks * CHUNK
+    best_BRX = log_prob_BRV[..., :end].unflatten(2, (num_chunks, CHUNK)).amax(dim=3)
+    chunk_BK = (best_BRX + score_BR.unsqueeze(2)).flatten(1).topk(K, sorted=False).indices
+    first_BK = chunk_BK // num_chunks * V + chunk_BK % num_chunks * CHUNK
+    index_BX = (first_BK.unsqueeze(2) + torch.arange(CHUNK, device=device)).flatten(1)
+    if end == V:
+        return index_BX
+    rest_RX = torch.arange(R, device=device).unsqueeze(1) * V + torch.arange(end, V, device=device)
+    return torch.cat([index_BX, rest_RX.flatten().expand(B, -1)], dim=1)

@@ -1,0 +1,178 @@
+"""Attention of single sentences: values for the heat maps of a page, and the cross-attention as a picture.
+
+L layers, H heads, S source pieces, T target pieces.
+"""
+
+import logging
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from mtformer.decoding.attention_maps import AttentionMaps
+from mtformer.errors import ConfigError
+from mtformer.experiment.runs import RunContents
+from mtformer.report.curves import require_matplotlib
+from mtformer.report.sentences import Sentence
+from mtformer.rundir import atomic_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MAX_WORDS = 15
+"""Longer sentences are not chosen: their maps are hard to read, and large."""
+MAX_SENTENCES = 6
+MAX_WEIGHTS = 400_000
+"""Number of weights in all maps of a page: about a megabyte."""
+CELL = 0.22
+"""Width and height of a weight in inches."""
+FONT_SIZE, DPI = 9, 120
+MAX_INCHES = 50.0
+"""Longest side of a picture: 6,000 pixels."""
+FONT = "DejaVu Sans"
+"""It comes with matplotlib."""
+BOXES = "Last Resort"
+"""A font of matplotlib that has a box for every letter."""
+log = logging.getLogger("mtformer")
+
+
+def choose(sentences: dict[str, list[Sentence]], run: RunContents) -> list[tuple[str, str, str | None]]:
+    """Return (label, source, target language) of sentences evenly from best to worst, or else of dev's samples."""
+    chosen: list[tuple[str, str, str | None]] = []
+    for name, all_of_set in sentences.items():
+        short = [one for one in all_of_set if len(one.source.split()) <= MAX_WORDS and one.source.strip()]
+        last = len(short) - 1
+        for rank in dict.fromkeys(round(n * last / (MAX_SENTENCES - 1)) for n in range(MAX_SENTENCES if short else 0)):
+            one = short[last - rank]
+            chosen.append((f"{name}, chrF2++ {one.chrf:.1f}", one.source, one.tgt_lang))
+        if chosen:
+            break
+    if not chosen and run.samples and (run.config is None or not run.config.data.both_directions):
+        rows = run.samples[-1]["samples"]
+        chosen = [("dev", source, None) for source, _, _ in rows if 0 < len(source.split()) <= MAX_WORDS]
+    return chosen[:MAX_SENTENCES]
+
+
+def maps_of(
+    chosen: Sequence[tuple[str, str, str | None]],
+    maps: Callable[[str, str | None], AttentionMaps],
+    max_weights: int,
+) -> list[tuple[str, AttentionMaps]]:
+    """Return (label, maps) of the first sentences: at least one, the others while the sum of weights has room.
+
+    Args:
+        chosen: from `choose`.
+        maps: (source, target language) -> its maps.
+        max_weights: number of weights in all of them.
+    """
+    found: list[tuple[str, AttentionMaps]] = []
+    rest = max_weights
+    for label, source, language in chosen:
+        one = maps(source, language)
+        rest -= sum(weights.numel() for weights in (one.encoder_LHSS, one.decoder_LHTT, one.cross_LHTS))
+        if found and rest < 0:
+            break
+        found.append((label, one))
+    return found
+
+
+def map_values(label: str, one: AttentionMaps) -> dict[str, Any]:
+    """Return the maps of a sentence for the template `attention.html`."""
+    return {
+        "label": label,
+        "source": one.source,
+        "translation": one.translation,
+        "maps": {
+            "cross": _map(one.tgt_pieces, one.src_pieces, one.cross_LHTS),
+            "encoder": _map(one.src_pieces, one.src_pieces, one.encoder_LHSS),
+            "decoder": _map(one.tgt_pieces, one.decoder_keys, one.decoder_LHTT),
+        },
+        "layer": one.alignment_layer,
+    }
+
+
+def _map(queries: Sequence[str], keys: Sequence[str], weights: Tensor) -> dict[str, Any]:
+    """Return a map with whole percents: for each layer and head the rows one after the other."""
+    return {"queries": queries, "keys": keys, "weights": (100 * weights.flatten(2)).round().int().tolist()}
+
+
+def save_picture(maps: AttentionMaps, layer: int, head: int | None, path: Path) -> None:
+    """Write a PNG of all heads of a layer, or of one; warn about letters that no installed font can draw.
+
+    Args:
+        maps: of the sentence.
+        layer, head: counted from 0.
+        path: the file, which is replaced.
+
+    Raises:
+        MtformerError: without matplotlib, or if the picture would be too large.
+    """
+    require_matplotlib("a picture of attention")
+    figure = draw(maps, layer, head)
+    with warnings.catch_warnings(), atomic_file(path) as temporary:
+        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)  # a line for each, and each time
+        figure.savefig(temporary, format="png", dpi=DPI)
+
+
+def draw(maps: AttentionMaps, layer: int, head: int | None) -> "Figure":
+    """Draw the figure: a row for each target piece, a column for each source piece. Arguments as in `save_picture`."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    heads = range(maps.cross_LHTS.size(1)) if head is None else [head]
+    num_columns = math.ceil(math.sqrt(len(heads)))
+    num_rows = math.ceil(len(heads) / num_columns)
+    longest = [max(map(len, pieces)) * FONT_SIZE / 72 * 0.65 for pieces in (maps.tgt_pieces, maps.src_pieces)]
+    width = num_columns * (len(maps.src_pieces) * CELL + 0.3) + longest[0] + 0.8
+    height = num_rows * (len(maps.tgt_pieces) * CELL + 0.35) + longest[1] + 0.5
+    if max(width, height) > MAX_INCHES:
+        less = "choose one with --head, or " if len(heads) > 1 else ""
+        raise ConfigError(f"the picture would be {width:.0f} x {height:.0f} inches; {less}write JSON (--out maps.json)")
+    figure = Figure(figsize=(max(width, 4.0), height), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
+    grid = figure.subplots(num_rows, num_columns, squeeze=False, sharex=True, sharey=True).flatten()
+    fonts = _fonts("".join([*maps.src_pieces, *maps.tgt_pieces]))
+    for axes, number in zip(grid, heads, strict=False):
+        image = axes.imshow(maps.cross_LHTS[layer, number].numpy(), cmap="Blues", vmin=0, vmax=1)
+        axes.set_title(f"head {number + 1}", fontsize=FONT_SIZE + 1)
+        axes.tick_params(length=0)
+    for axes in grid[len(heads) :]:
+        axes.set_visible(False)
+    for axes in grid[max(0, len(heads) - num_columns) : len(heads)]:
+        axes.tick_params(labelbottom=True)  # those above an empty place too
+    as_written = {"fontsize": FONT_SIZE, "fontfamily": fonts, "parse_math": False}  # a $ is a $
+    for axes in grid:
+        axes.set_xticks(range(len(maps.src_pieces)), maps.src_pieces, rotation=90, **as_written)
+        axes.set_yticks(range(len(maps.tgt_pieces)), maps.tgt_pieces, **as_written)
+    figure.colorbar(image, ax=list(grid), shrink=min(1.0, 3.0 / height), label="weight")
+    figure.suptitle(f"cross-attention, layer {layer + 1} of {len(maps.cross_LHTS)}", fontsize=FONT_SIZE + 3)
+    return figure
+
+
+def _fonts(text: str) -> list[str]:
+    """Return matplotlib's own font, and the installed ones that the text's other letters need."""
+    from matplotlib import font_manager
+
+    def letters(path: str) -> set[int]:
+        return set(font_manager.get_font(path).get_charmap())
+
+    fonts, missing = [FONT], {ord(one) for one in text} - letters(font_manager.findfont(FONT))
+    for entry in font_manager.fontManager.ttflist if missing else ():
+        if (
+            (entry.style, entry.weight) == ("normal", 400)
+            and BOXES not in entry.name
+            and missing & (has := letters(entry.fname))
+        ):
+            fonts.append(entry.name)
+            missing -= has
+        if not missing:
+            break
+    if missing:
+        undrawn = "".join(dict.fromkeys(one for one in text if ord(one) in missing))
+        log.warning(
+            "no installed font draws %s: boxes in the picture; install a font that has them, such as Noto Sans",
+            undrawn if len(undrawn) <= 10 else f"{undrawn[:10]}...",
+        )
+    return fonts

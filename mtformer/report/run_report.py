@@ -1,0 +1,177 @@
+"""The report of a run, or of several: one HTML file that works from disk."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mtformer import __version__
+from mtformer.decoding.attention_maps import AttentionMaps, attention_maps
+from mtformer.decoding.translator import Translator
+from mtformer.decoding.weights import default_weights
+from mtformer.errors import ConfigError, MtformerError
+from mtformer.experiment.runs import RunContents, format_duration, read_run, run_names
+from mtformer.report import attention, tables
+from mtformer.report.curves import draw_curves, require_matplotlib
+from mtformer.report.sentences import best_and_worst, compares_characters, judge, over_time
+from mtformer.rundir import write_text
+from mtformer.templating import render
+from mtformer.text.tokenizer import TokenizerPair
+
+STATES = {
+    "new": "has not begun to train",
+    "running": "is training",
+    "finished": "is finished",
+    "interrupted": "was stopped by a signal and can be resumed",
+    "failed": "failed",
+    "killed": "was killed, or its machine went down; it can be resumed",
+}
+MAX_TESTS = 3
+"""Number of test sets in the overview."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of a report.
+
+    Args:
+        id: its link, and for all but those of whole runs the name of its macro in the template.
+        title: its heading.
+        content: values for the template; an empty section is left out.
+    """
+
+    id: str
+    title: str
+    content: Any
+
+
+def write_report(paths: Sequence[Path], out: Path) -> None:
+    """Write the report of these runs.
+
+    Args:
+        paths: run directories, also of runs that have just begun or were killed.
+        out: the HTML file.
+
+    Raises:
+        MtformerError: if a path is no run, or `out` a folder, and without matplotlib.
+    """
+    require_matplotlib("a report")
+    if out.is_dir():
+        raise ConfigError(f"{out}: is a folder; give the HTML file a name")
+    runs = [read_run(path, name) for path, name in zip(paths, run_names(paths), strict=True)]
+    write_text(out, make_report(runs))
+
+
+def make_report(runs: Sequence[RunContents]) -> str:
+    """Return the HTML text of a report; add to the runs' `unread` what could not be read."""
+    each = [_sections(run, number, attention.MAX_WEIGHTS // len(runs)) for number, run in enumerate(runs, start=1)]
+    sections = [
+        Section("curves", "Curves", draw_curves(runs)),
+        Section("differences", "Differences of the configs", tables.config_differences(runs)),
+        Section("scores", "Test scores", tables.scores(runs)),
+    ]
+    if len(runs) == 1:
+        title = f"Run {runs[0].name}"
+        sections += each[0]
+    else:
+        title = f"{len(runs)} runs"
+        sections += [Section(f"run-{n}", f"Run {run.name}", each[n - 1]) for n, run in enumerate(runs, start=1)]
+    tests = list(dict.fromkeys(name for run in runs for name in run.scores))[:MAX_TESTS]
+    overviews = [_overview(run, tests) for run in runs]
+    return render(
+        "report.html",
+        title=title,
+        tests=tests,
+        overviews=overviews,
+        unread=_unread(runs),
+        sections=[section for section in sections if section.content],
+        written=f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M UTC} by mtformer {__version__}",
+    )
+
+
+def _overview(run: RunContents, tests: Sequence[str]) -> dict[str, Any]:
+    """Return how a run is, and its most important figures."""
+    state, best, seconds = run.state, run.best("bleu"), run.training_seconds
+    summary = STATES[state.state]
+    if state.state == "new" and run.run.is_bundle:
+        summary = "is a bundle: it has weights, and not the history of their training"
+    of = f" of {run.max_steps:,}" if run.max_steps is not None else ""
+    return {
+        "name": run.name,
+        "state": state,
+        "summary": summary,
+        "reached": f": step {run.step:,}{of}" if run.step or state.state != "new" else "",
+        "is_empty": not run.records and not run.run.is_bundle,
+        "best": best,
+        "bleu": [tables.format_number(tables.score_values(run.scores.get(test, {})).get("BLEU")) for test in tests],
+        "time": format_duration(seconds) if seconds else None,
+        "weights": _weights(run),
+    }
+
+
+def _weights(run: RunContents) -> str | None:
+    """Return which of averaged weights and best checkpoint commands use."""
+    if run.config is None or run.run.is_bundle:
+        return None
+    metric = run.config.training.best_metric
+    default = _try(run, "its weights", lambda: default_weights(run.run, metric))
+    return default.text if default is not None else None
+
+
+def _unread(runs: Sequence[RunContents]) -> list[str]:
+    """Return what could not be read, once for all runs that it is true of."""
+    names: dict[str, list[str]] = {}
+    for run in runs:
+        for line in run.unread:
+            names.setdefault(line, []).append(run.name)
+    return [f" of {', '.join(some)}: {line}" if len(runs) > 1 else f": {line}" for line, some in names.items()]
+
+
+def _sections(run: RunContents, number: int, max_weights: int) -> list[Section]:
+    """Return the sections about one run by itself that are not empty; add to `run.unread`."""
+    unspaced, sentences = compares_characters(run), judge(run)
+    maps = _try(run, "attention", lambda: _attention(run, attention.choose(sentences, run), max_weights))
+    found = [
+        Section("samples", "Translations of dev over time", over_time(run.samples, unspaced)),
+        Section("sentences", "Best and worst test sentences", best_and_worst(sentences, unspaced)),
+        Section("attention", "Attention", {"id": f"weights-{number}", "sentences": maps} if maps else None),
+        Section("speed", "Speed and time", tables.speed(run)),
+        Section("data", "Data", tables.data(run)),
+        Section("parameters", "Parameters", _try(run, "the parameters", lambda: _parameters(run))),
+        Section("config", "Config", tables.config(run)),
+        Section("commands", "The same again", tables.commands(run)),
+    ]
+    if run.records and not run.samples:
+        run.unread.append(f"translations of dev over time: no {run.run.samples.name}, as in runs without dev data")
+    return [section for section in found if section.content]
+
+
+def _try(run: RunContents, name: str, make: Callable[[], T]) -> T | None:
+    """Return what needs files that may be missing or damaged, and None with a line in `run.unread` if they are."""
+    try:
+        return make()
+    except (MtformerError, OSError) as error:
+        run.unread.append(f"{name}: {error}")
+        return None
+
+
+def _parameters(run: RunContents) -> Any:
+    if run.config is None or not run.run.tokenizer.is_dir():
+        return None
+    return tables.parameters(run.config.model, TokenizerPair.load(run.run.tokenizer))
+
+
+def _attention(
+    run: RunContents, chosen: Sequence[tuple[str, str, str | None]], max_weights: int
+) -> list[dict[str, Any]]:
+    if not chosen or run.config is None or not (run.run.steps() or run.run.is_bundle):
+        return []
+    translator = Translator.load(run.run.path, device="cpu")
+
+    def maps(source: str, language: str | None) -> AttentionMaps:
+        return attention_maps(translator.into(language), source)
+
+    found = attention.maps_of(chosen, maps, max_weights)
+    return [attention.map_values(label, one) for label, one in found]

@@ -1,0 +1,247 @@
+"""The tables of a report: scores, speed, data, parameters, config, and the commands that repeat the run."""
+
+import json
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import torch
+
+from mtformer.config.schema import Config, ModelConfig
+from mtformer.config.writing import config_diff, leaves
+from mtformer.config.yaml_text import dotted
+from mtformer.data.report import DataReport
+from mtformer.errors import DataError
+from mtformer.evaluation.card import differences, read_card
+from mtformer.experiment.runs import RunContents, format_duration, is_number
+from mtformer.model.transformer import Transformer
+from mtformer.templating import Table
+from mtformer.text.tokenizer import TokenizerPair
+
+NOTHING = "–"
+
+
+def _percent(values: Sequence[float]) -> float:
+    return 100 * fmean(values)
+
+
+SPEED: dict[str, tuple[str, Callable[[Sequence[float]], float], str]] = {
+    "tokens_per_second": ("tokens per second, source and target, median", median, "{:,.0f}"),
+    "waiting_for_data": ("waiting for data, mean", _percent, "{:.2g} %"),
+    "padding": ("padding, mean", _percent, "{:.2g} %"),
+    "memory_gb": ("memory, most", max, "{:.2f} GB"),
+    "skipped_steps": ("steps skipped", sum, "{:,.0f}"),
+    "split_batches": ("batches cut in two to fit the memory", sum, "{:,.0f}"),
+}
+"""Figures of training with their names, summaries and formats."""
+COUNTS = ("skipped_steps", "split_batches")
+"""Figures that are left out when they are 0."""
+
+
+def format_value(value: Any) -> str:
+    """Return a value of a config as on the command line."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def format_number(value: Any, form: str = ".2f") -> str:
+    return format(value, form) if is_number(value) else NOTHING
+
+
+def speed(run: RunContents) -> Table | None:
+    """Return tokens per second, where the time went, and what is left of it."""
+    rows: list[tuple[str, str]] = []
+    for key, (name, summarize, form) in SPEED.items():
+        values = [value for _, value in run.points("train", key)]
+        if values and (key not in COUNTS or any(values)):
+            rows.append((name, form.format(summarize(values))))
+    steps = run.points("train", "seconds_per_step")
+    if steps:
+        rows.append(("time in steps, validations not counted", format_duration(run.training_seconds)))
+    state = run.state
+    if steps and state.state == "running" and run.max_steps is not None:
+        rows.append(
+            ("left", f"about {format_duration((run.max_steps - run.step) * steps[-1][1])}, and the validations")
+        )
+    rows += [(name, when) for name, when in (("started", state.started), ("ended", state.ended)) if when]
+    rows += [(key, str(run.made_with[key])) for key in ("device", "precision", "processes") if key in run.made_with]
+    return Table((), rows) if rows else None
+
+
+def scores(runs: Sequence[RunContents]) -> list[dict[str, Any]]:
+    """Return BLEU and the others of each test set, a row for each run, with signatures and settings."""
+    sets = []
+    for test in dict.fromkeys(name for run in runs for name in run.scores):
+        scored = [run for run in runs if test in run.scores]
+        cards = [run.scores[test] for run in scored]
+        values = [score_values(card) for card in cards]
+        labels = list(dict.fromkeys(label for of_card in values for label in of_card))
+        rows = [
+            (run.name, *(format_number(of_card.get(label)) for label in labels))
+            for run, of_card in zip(scored, values, strict=True)
+        ]
+        sets.append({
+            "name": test,
+            "num_sentences": next((n for card in cards if is_number(n := card.get("num_sentences"))), None),
+            "table": Table(("run", *labels), rows, range(1, 1 + len(labels))),
+            "differences": _differences(scored, test),
+            "cards": [
+                (run.name if len(runs) > 1 else "The score card", _card(card))
+                for run, card in zip(scored, cards, strict=True)
+            ],
+        })  # fmt: skip
+    return sets
+
+
+def score_values(card: dict[str, Any]) -> dict[str, Any]:
+    """Return the scores of a card by their labels."""
+    return {str(one.get("label")): one.get("value") for one in _scores(card)}
+
+
+def _scores(card: dict[str, Any]) -> list[dict[str, Any]]:
+    found = card.get("scores")
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _differences(runs: Sequence[RunContents], test: str) -> list[str]:
+    """Return what makes the scores of later runs incomparable to those of the first; damaged cards are left out."""
+    cards = []
+    for run in runs:
+        try:
+            cards.append((run.name, read_card(run.run.evaluation(test))))
+        except DataError:  # `sentences.judge` reports it
+            continue
+    return [
+        f"{name} does not compare with {cards[0][0]}: {'; '.join(found)}"
+        for name, card in cards[1:]
+        if (found := differences(cards[0][1], card))
+    ]
+
+
+def _card(card: dict[str, Any]) -> Table:
+    rows = [(f"signature of {one.get('label')}", one.get("signature")) for one in _scores(card)]
+    for key, value in card.items():
+        if key not in ("scores", "name", "num_sentences"):
+            inner = value.items() if isinstance(value, dict) else [("", value)]
+            rows += [(f"{key} {name}".strip(), each) for name, each in inner]
+    return Table((), [(name, format_value(value)) for name, value in rows])
+
+
+def data(run: RunContents) -> Table | None:
+    """Return pairs read, kept and left out, and tokens by side; a column for all and for each corpus."""
+    if run.data_report is None:
+        return None
+    try:
+        corpora = run.data_report.get("corpora", {})
+        columns = {"all" if corpora else "pairs": run.data_report, **corpora}
+        reports = {
+            name: DataReport.from_dict({key: value for key, value in one.items() if key != "corpora"})
+            for name, one in columns.items()
+        }
+        rows = _data_rows(list(reports.values()))
+    except (AttributeError, TypeError, KeyError) as error:
+        run.unread.append(f"{run.run.data_report}: damaged ({error!r})")
+        return None
+    return Table(("", *reports) if corpora else (), rows, range(1, 1 + len(reports)))
+
+
+def _data_rows(reports: Sequence[DataReport]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+
+    def add(name: str, values: Sequence[float | None], form: str = ",") -> None:
+        if any(value is not None for value in values):
+            rows.append((name, *(format_number(value, form) for value in values)))
+
+    add("pairs read", [one.read for one in reports])
+    add("pairs kept", [one.kept for one in reports])
+    for reason in dict.fromkeys(reason for one in reports for reason in one.left_out):
+        add(f"left out: {reason}", [one.left_out.get(reason) for one in reports])
+    for side, title in (("src", "source"), ("tgt", "target")):
+        add(f"{title} tokens", [one.tokens[side] for one in reports])
+        add(f"{title} tokens per line", [one.tokens[side] / one.kept if one.kept else None for one in reports], ".1f")
+        add(f"unknown {title} tokens", [one.unknown_rate(side) for one in reports], ".3%")
+        add(f"{title} lines without a token", [one.blank[side] or None for one in reports])
+        for name in dict.fromkeys(name for one in reports for name in one.unusual[side]):
+            add(f"{title} lines with {name}", [one.unusual[side].get(name) for one in reports])
+    return rows
+
+
+def parameters(config: ModelConfig, tokenizers: TokenizerPair) -> Table:
+    """Return the parameters by name: the same one of all layers is a row; tied ones are there once."""
+    with torch.device("meta"):
+        model = Transformer(config, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
+    groups = Counter(
+        (re.sub(r"\.\d+\.", ".*.", name, count=1), tuple(each.shape)) for name, each in model.named_parameters()
+    )
+    rows = []
+    for (name, shape), count in groups.items():
+        rows.append(
+            (name, " × ".join(f"{size:,}" for size in shape), str(count), *_size(count * torch.Size(shape).numel()))
+        )
+    rows.append(("all", "", "", *_size(sum(each.numel() for each in model.parameters()))))
+    return Table(("name; * is each layer", "shape", "times", "parameters", "MB in fp32"), rows, (2, 3, 4))
+
+
+def _size(num_parameters: int) -> tuple[str, str]:
+    return f"{num_parameters:,}", f"{4 * num_parameters / 1e6:.2f}"
+
+
+def config(run: RunContents) -> dict[str, Any]:
+    """Return the values that are not the default, and all; or the text of a file that cannot be read."""
+    if run.loaded is None:
+        return {"text": run.run.config.read_text(encoding="utf-8", errors="replace")}
+    own = run.loaded.config
+    languages = {"src_lang": own.data.src_lang, "tgt_lang": own.data.tgt_lang}
+    default = leaves(Config.model_validate({"data": languages}))
+    changed, rows = [], []
+    for path, value in leaves(own).items():
+        key, usual = dotted(path), default.get(path)
+        is_set = value != usual or path in (("data", "src_lang"), ("data", "tgt_lang"))
+        rows.append((key, format_value(value), "set" if is_set else "default"))
+        if is_set:
+            known = path in default and usual != value
+            changed.append((key, format_value(value), format_value(usual) if known else NOTHING))
+    return {"changed": Table(("key", "value", "default"), changed), "all": Table(("key", "value", "from"), rows)}
+
+
+def config_differences(runs: Sequence[RunContents]) -> Table | None:
+    """Return the values that are not the same in all runs, a column for each run; None for a single config."""
+    known = [(run.name, run.config) for run in runs if run.config is not None]
+    if len(known) < 2:
+        return None
+    first = known[0][1]
+    keys = dict.fromkeys(key for _, other in known[1:] for key, _, _ in config_diff(first, other))
+    values = [{dotted(path): value for path, value in leaves(one).items()} for _, one in known]
+    rows = [(key, *(format_value(one[key]) if key in one else NOTHING for one in values)) for key in keys]
+    return Table(("key", *(name for name, _ in known)), rows)
+
+
+def commands(run: RunContents) -> dict[str, str]:
+    """Return the commands that repeat the run, and the versions that it was made with."""
+    path = run.run.path
+    lines = [] if run.run.is_bundle else [["train", str(run.run.config), "--run-dir", f"{path}-again"]]
+    if run.points("train", "loss"):
+        lines.append(["reproduce", str(path)])
+    if run.state.state in ("interrupted", "failed", "killed"):
+        lines.append(["train", str(run.run.config), "--run-dir", str(path), "--resume"])
+    if run.config is not None and run.config.data.test:
+        lines.append(["eval", str(path), *_checkpoint_option(run)])
+    lines.append(["report", str(path)])
+    made_with = run.made_with or next((card["versions"] for card in run.scores.values() if "versions" in card), {})
+    packages = ("mtformer", "python", "torch", "sentencepiece")
+    versions = [f"{name} {made_with[name]}" for name in packages if name in made_with]
+    return {"text": "\n".join(shlex.join(["mtformer", *line]) for line in lines), "versions": ", ".join(versions)}
+
+
+def _checkpoint_option(run: RunContents) -> Sequence[str]:
+    """Return the option that names the weights that were scored, if they are those of a step."""
+    for card in run.scores.values():
+        files = card.get("checkpoints")
+        if isinstance(files, list) and len(files) == 1 and isinstance(files[0], dict):
+            folder = Path(str(files[0].get("file"))).parent.name
+            if folder.startswith("step-") and folder[5:].isdecimal():
+                return ["--checkpoint", str(int(folder[5:]))]
+    return []

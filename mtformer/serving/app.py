@@ -1,0 +1,270 @@
+"""The web application: a page, its requests, and an API in the form of LibreTranslate's."""
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
+
+from mtformer.decoding.parts import one_line
+from mtformer.decoding.translation import Translation
+from mtformer.decoding.translator import Translator
+from mtformer.errors import MtformerError
+from mtformer.serving.batcher import Batcher, BusyError, ClosedError, Job
+from mtformer.serving.languages import Languages, detect, language_name
+from mtformer.serving.page import line_values, make_page
+from mtformer.serving.requests import Limits, Text, TextRequest, TranslationRequest, read_request
+
+log = logging.getLogger("mtformer")
+LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+ANSWER_SECONDS = 120
+"""Longest time to wait for a translation."""
+RETRY_SECONDS = 2
+"""Time after which a client can try again when the queue was full."""
+TOO_LONG = "the translation took too long; send less at a time"
+
+
+def create_app(
+    translator: Translator,
+    title: str,
+    max_characters: int,
+    queue_size: int,
+    api_key: str | None = None,
+    hosts: frozenset[str] | None = None,
+) -> FastAPI:
+    """Create the application.
+
+    Args:
+        translator: from `Translator.load`; nothing else may use it at the same time.
+        title: name of the model on the page.
+        max_characters: maximum for the texts of a request together.
+        queue_size: number of requests that may wait.
+        api_key: key that requests must contain; None: no key is needed.
+        hosts: names of this server, without ports; None: any.
+    """
+    assert translator.data is not None, "a translator that was loaded has its config"
+    languages = Languages.from_config(translator.data)
+    limits = Limits(max_characters, translator.decoding.num_rows - 1, api_key)
+    targets = {target for _, target in languages.directions}
+    batcher = Batcher({target: translator.into(target) for target in targets}, queue_size)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        batcher.start()
+        yield
+        batcher.close()
+
+    service = _Service(batcher, languages, limits, hosts)
+    page, headers = make_page(title, languages, limits)
+
+    async def show_page() -> HTMLResponse:
+        return HTMLResponse(page, headers=headers)
+
+    # FastAPI's own pages of documentation load from a network.
+    app = FastAPI(
+        title="mtformer", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None,
+        dependencies=[Depends(service.check_site)],
+    )  # fmt: skip
+    app.add_exception_handler(HTTPException, _refuse)
+    app.add_exception_handler(Exception, _fail)
+    app.add_api_route("/", show_page, methods=["GET"])
+    app.add_api_route("/favicon.ico", lambda: Response(status_code=204), methods=["GET"])
+    app.add_api_route("/stream", service.stream, methods=["POST"])
+    app.add_api_route("/translate", service.translate, methods=["POST"])
+    app.add_api_route("/detect", service.detect, methods=["POST"])
+    app.add_api_route("/languages", service.list_languages, methods=["GET", "POST"])
+    app.add_api_route("/frontend/settings", service.describe_settings, methods=["GET"])
+    app.add_api_route("/health", service.report_health, methods=["GET"])
+    return app
+
+
+@dataclass(frozen=True)
+class _Service:
+    """The responses of the routes."""
+
+    batcher: Batcher
+    languages: Languages
+    limits: Limits
+    hosts: frozenset[str] | None
+
+    async def check_site(self, request: Request) -> None:
+        """Refuse requests that a page of another site makes the user's browser send.
+
+        A browser names the site of the page in Origin; without the check any site could have texts translated here. A
+        name of another site that resolves to this machine (DNS rebinding) is visible in Host. Starlette's
+        TrustedHostMiddleware does not look at Origin, and answers in plain text.
+        """
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        if self.hosts is not None and _host_name(host) not in self.hosts:
+            raise HTTPException(403, "the Host of the request is not this machine; open the address the server printed")
+        if origin is not None and origin.partition("://")[2] != host:
+            raise HTTPException(403, "the request comes from a page of another site; only its own page may send any")
+
+    async def translate(self, request: Request) -> JSONResponse:
+        """POST /translate."""
+        wanted = await read_request(TranslationRequest, request, self.limits, self.languages)
+        num_alternatives = min(wanted.alternatives, self.limits.alternatives)
+        translations = await self._answer(Job(wanted.lines, wanted.target, n_best=1 + num_alternatives), request)
+        by_text = list(zip(wanted.texts, wanted.split_by_text(translations), strict=True))
+        fields: dict[str, list[Any]] = {"translatedText": [_join(text, lines, 0) for text, lines in by_text]}
+        if num_alternatives:
+            fields["alternatives"] = [_alternatives(text, lines, num_alternatives) for text, lines in by_text]
+        if wanted.source == "auto":
+            sources = self.languages.sources_of(wanted.target)
+            fields["detectedLanguage"] = [detect(text.text, sources) for text in wanted.texts]
+        return JSONResponse(fields if wanted.is_list else {key: values[0] for key, values in fields.items()})
+
+    async def stream(self, request: Request) -> StreamingResponse:
+        """POST /stream: JSON lines; all but the last hold the unfinished translation of a line."""
+        wanted = await read_request(TranslationRequest, request, self.limits, self.languages)
+        loop, news, so_far = asyncio.get_running_loop(), asyncio.Event(), dict[int, str]()
+
+        def watch(line: int, text: str) -> None:
+            so_far[line] = text
+            loop.call_soon_threadsafe(news.set)
+
+        n_best = 1 + min(wanted.alternatives, self.limits.alternatives)
+        job = Job(wanted.lines, wanted.target, n_best, attention=True, watch=watch)
+        self._submit(job)
+        return StreamingResponse(_events(job, news, so_far), media_type="application/x-ndjson")
+
+    async def detect(self, request: Request) -> JSONResponse:
+        """POST /detect."""
+        wanted = await read_request(TextRequest, request, self.limits, self.languages)
+        found = [[detect(text.text, self.languages.sources)] for text in wanted.texts]
+        return JSONResponse(found if wanted.is_list else found[0])
+
+    async def list_languages(self) -> JSONResponse:
+        """GET /languages."""
+        return JSONResponse(self.languages.describe())
+
+    async def describe_settings(self) -> JSONResponse:
+        """GET /frontend/settings."""
+        source, target = ({"code": code, "name": language_name(code)} for code in self.languages.directions[0])
+        return JSONResponse(
+            {
+                "apiKeys": self.limits.api_key is not None,
+                "keyRequired": self.limits.api_key is not None,
+                "charLimit": self.limits.characters,
+                "frontendTimeout": 500,
+                "suggestions": False,
+                "filesTranslation": False,
+                "supportedFilesFormat": [],
+                "language": {"source": source, "target": target},
+            }
+        )
+
+    async def report_health(self) -> JSONResponse:
+        """GET /health."""
+        return JSONResponse({"status": "ok"})
+
+    def _submit(self, job: Job) -> None:
+        try:
+            self.batcher.submit(job)
+        except BusyError:
+            wait = {"Retry-After": str(RETRY_SECONDS)}
+            raise HTTPException(503, "too many requests are waiting; send this one again later", wait) from None
+        except ClosedError as error:
+            raise _as_refusal(error) from None
+
+    async def _answer(self, job: Job, request: Request) -> list[Translation]:
+        """Return the translations of a job, which ends when the client disconnects or it takes too long."""
+        self._submit(job)
+        answer = asyncio.wrap_future(job.answer)
+        disconnected = asyncio.ensure_future(_wait_for_disconnect(request))
+        either: set[asyncio.Future[Any]] = {answer, disconnected}
+        try:
+            await asyncio.wait(either, timeout=ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise HTTPException(503, TOO_LONG)
+            return answer.result()
+        except (ClosedError, MtformerError) as error:
+            raise _as_refusal(error) from error
+        except asyncio.CancelledError:  # when the server ends and has waited long enough
+            raise _as_refusal(ClosedError()) from None
+        finally:
+            job.is_abandoned = True
+            answer.cancel()
+            disconnected.cancel()
+
+
+def _host_name(host: str) -> str | None:
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:  # such as brackets that do not close
+        return None
+
+
+async def _wait_for_disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _events(job: Job, news: asyncio.Event, so_far: dict[int, str]) -> AsyncIterator[str]:
+    """Yield the lines of a stream."""
+    answer = asyncio.wrap_future(job.answer)
+    answer.add_done_callback(lambda _: news.set())
+    try:
+        end = asyncio.get_running_loop().time() + ANSWER_SECONDS
+        while not answer.done():
+            await asyncio.wait_for(news.wait(), end - asyncio.get_running_loop().time())
+            news.clear()
+            while so_far and not answer.done():
+                line, text = so_far.popitem()
+                yield _json_line({"line": line, "so_far": text})
+        yield _json_line({"lines": [line_values(one, job.n_best) for one in answer.result()]})
+    except asyncio.TimeoutError:
+        yield _json_line({"error": TOO_LONG})
+    except Exception as error:
+        if not isinstance(error, (ClosedError, MtformerError)):
+            _log(error)
+        yield _json_line({"error": _as_refusal(error).detail})
+    finally:
+        job.is_abandoned = True
+        answer.cancel()
+
+
+def _json_line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) + "\n"
+
+
+def _alternatives(text: Text, of_lines: list[Translation], max_number: int) -> list[str]:
+    """Return the text of the second best translations of its lines, then that of the third best ones."""
+    num_found = max(len(line.alternatives) for line in of_lines)
+    return [_join(text, of_lines, rank) for rank in range(1, 1 + min(max_number, num_found))]
+
+
+def _join(text: Text, of_lines: list[Translation], rank: int) -> str:
+    """Join the lines' translations of a rank (0: the best) to a text; a line that has fewer gives its best."""
+    ranked = [[line, *line.alternatives] for line in of_lines]
+    return text.join([n_best[rank if rank < len(n_best) else 0].text for n_best in ranked])
+
+
+def _as_refusal(error: Exception) -> HTTPException:
+    if isinstance(error, ClosedError):
+        return HTTPException(503, "the server ends")
+    if isinstance(error, MtformerError):  # out of memory, or a model whose scores are not finite
+        return HTTPException(503, str(error))
+    return HTTPException(500, "this is a bug in mtformer; the server's log says more")
+
+
+async def _refuse(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": one_line(error.detail)[:500]}, error.status_code, error.headers)
+
+
+async def _fail(_: Request, error: Exception) -> JSONResponse:
+    _log(error)
+    return JSONResponse({"error": _as_refusal(error).detail}, 500)
+
+
+def _log(error: Exception) -> None:
+    summary = f"{type(error).__name__}: {error}".splitlines()[0]
+    log.error("%s; this is a bug in mtformer, please report it", summary)

@@ -1,0 +1,101 @@
+for (const place of document.querySelectorAll(".attention")) {
+  const sentences = JSON.parse(document.getElementById(place.dataset.weights).textContent);
+  const choice = {};
+  for (const one of place.querySelectorAll("select")) choice[one.dataset.choice] = one;
+  const told = place.querySelector(".told");
+  let cells = [];
+
+  const make = (tag, text) => {
+    const made = document.createElement(tag);
+    if (text !== undefined) made.textContent = text;
+    return made;
+  };
+  const offer = (select, names, wanted) => {
+    select.replaceChildren(...names.map((name, number) => {
+      const option = make("option", name);
+      option.value = number;
+      return option;
+    }));
+    select.value = Math.min(wanted, names.length - 1);
+  };
+  const asked = () => sentences[choice.sentence.value].maps[choice.kind.value];
+  const offerLayers = () => {
+    const wanted = choice.layer.value === "" ? sentences[0].layer : Number(choice.layer.value);
+    offer(choice.layer, asked().weights.map((_, number) => String(number + 1)), wanted);
+    const heads = asked().weights[0].map((_, number) => String(number + 1));
+    offer(choice.head, ["mean of all", ...heads], Number(choice.head.value || 0));
+  };
+  const weightsOf = (heads, head) => {
+    if (head > 0) return heads[head - 1];
+    return heads[0].map((_, i) => heads.reduce((sum, weights) => sum + weights[i], 0) / heads.length);
+  };
+
+  const draw = () => {
+    const sentence = sentences[choice.sentence.value];
+    const {queries, keys, weights} = asked();
+    const shown = weightsOf(weights[choice.layer.value], Number(choice.head.value));
+    const most = Math.max(1, ...shown);
+    const row = make("tr");
+    row.append(make("td"), ...keys.map((key) => {
+      const head = make("th", key);
+      head.scope = "col";
+      return head;
+    }));
+    row.firstChild.className = "corner";
+    const top = make("thead");
+    top.append(row);
+    const body = make("tbody");
+    cells = queries.map((query, i) => {
+      const line = make("tr"), head = make("th", query);
+      head.scope = "row";
+      const ofLine = keys.map((key, j) => {
+        const cell = make("td"), weight = shown[i * keys.length + j];
+        cell.style.setProperty("--shade", (weight / most).toFixed(3));
+        cell.tabIndex = -1;
+        cell.setAttribute("aria-label", `${query} looks at ${key}: ${(weight / 100).toFixed(2)}`);
+        cell.dataset.row = i;
+        cell.dataset.column = j;
+        return cell;
+      });
+      line.append(head, ...ofLine);
+      body.append(line);
+      return ofLine;
+    });
+    const table = make("table"), name = choice.kind.selectedOptions[0].textContent;
+    table.setAttribute("aria-label", `${name}, layer ${Number(choice.layer.value) + 1}`);
+    table.append(top, body);
+    cells[0][0].tabIndex = 0;
+    place.querySelector(".map").replaceChildren(table);
+    place.querySelector(".texts").textContent = `${sentence.source} \u2192 ${sentence.translation}`;
+    told.textContent = `Rows look at columns; the darkest is ${(most / 100).toFixed(2)}. ` +
+      "Point at a cell, or go there with Tab and the arrow keys.";
+  };
+
+  const tell = (cell) => {
+    if (!cell || cell.dataset.row === undefined) return;
+    told.textContent = cell.getAttribute("aria-label");
+    for (const head of place.querySelectorAll("th.on")) head.classList.remove("on");
+    cell.parentNode.firstChild.classList.add("on");
+    place.querySelectorAll("thead th")[cell.dataset.column].classList.add("on");
+  };
+  const map = place.querySelector(".map");
+  map.addEventListener("pointerover", (event) => tell(event.target.closest("td")));
+  map.addEventListener("focusin", (event) => tell(event.target.closest("td")));
+  map.addEventListener("keydown", (event) => {
+    const step = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]}[event.key];
+    const from = event.target.closest("td");
+    if (!step || !from) return;
+    const to = (cells[Number(from.dataset.row) + step[0]] || [])[Number(from.dataset.column) + step[1]];
+    event.preventDefault();
+    if (!to) return;
+    from.tabIndex = -1;
+    to.tabIndex = 0;
+    to.focus();
+  });
+  choice.sentence.addEventListener("change", () => { offerLayers(); draw(); });
+  choice.kind.addEventListener("change", () => { offerLayers(); draw(); });
+  choice.layer.addEventListener("change", draw);
+  choice.head.addEventListener("change", draw);
+  offerLayers();
+  draw();
+}

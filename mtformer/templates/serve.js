@@ -1,0 +1,181 @@
+"use strict";
+const settings = JSON.parse(document.getElementById("settings").textContent);
+const at = id => document.getElementById(id);
+const PAUSE = 500;
+let running = null, timer = null;
+
+function make(tag, kind, text) {
+  const element = document.createElement(tag);
+  if (kind) element.className = kind;
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+
+// Spans of a text; the spaces stay between them.
+function spansOf(texts, kind, place) {
+  const spans = texts.map(text => make("span", kind, text.trim()));
+  place.replaceChildren(...spans.flatMap((span, number) =>
+    number && texts[number].startsWith(" ") ? [" ", span] : [span]));
+  return spans;
+}
+
+function offerTargets() {
+  const kept = at("target").value;
+  const targets = settings.targets[at("source").value];
+  at("target").replaceChildren(...targets.map(code => new Option(settings.names[code], code)));
+  if (targets.includes(kept)) at("target").value = kept;
+}
+
+function tell(message) { at("message").textContent = message; }
+
+function count() {
+  const used = [...at("text").value].length;
+  at("count").textContent = `${used.toLocaleString("en")} / ${settings.characters.toLocaleString("en")}`;
+  at("count").classList.toggle("bad", used > settings.characters);
+}
+
+async function* jsonLines(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) yield JSON.parse(line);
+  }
+}
+
+async function refused(response) {
+  const answer = await response.json().catch(() => ({}));
+  if (response.status === 403 && settings.keyed) {
+    at("key-row").hidden = false;
+    at("key").focus();
+    return at("key").value ? "This is not the key of the server." : "This server asks for its API key.";
+  }
+  return answer.error || `The server answered ${response.status}.`;
+}
+
+async function translate() {
+  clearTimeout(timer);
+  if (running) running.abort();
+  const text = at("text").value;
+  tell("");
+  if (!text.trim()) { at("result").replaceChildren(); at("hint").hidden = true; return; }
+  const mine = running = new AbortController();
+  at("result").setAttribute("aria-busy", "true");
+  const request = { q: text, source: at("source").value, target: at("target").value,
+    alternatives: settings.alternatives, api_key: at("key").value };
+  try {
+    const response = await fetch("stream", { method: "POST", signal: mine.signal,
+      headers: { "Content-Type": "application/json" }, body: JSON.stringify(request) });
+    if (!response.ok) { const why = await refused(response); if (mine === running) tell(why); return; }
+    if (settings.keyed) { at("key-row").hidden = true; sessionStorage.setItem("key", at("key").value); }
+    at("result").replaceChildren();
+    for await (const news of jsonLines(response)) {
+      if (mine !== running) return;
+      if (news.error) tell(news.error);
+      else if (news.lines) show(news.lines);
+      else grow(news.line, news.so_far);
+    }
+  } catch (error) {
+    if (error.name !== "AbortError") tell("The server does not answer; is it still running?");
+  } finally {
+    if (mine === running) { running = null; at("result").removeAttribute("aria-busy"); }
+  }
+}
+
+function grow(number, text) {
+  while (at("result").children.length <= number) {
+    const line = make("div", "line");
+    line.append(make("p", "translation growing"));
+    at("result").append(line);
+  }
+  const place = at("result").children[number].firstChild;
+  place.dir = "auto";
+  place.textContent = text;
+}
+
+function show(lines) {
+  at("result").replaceChildren(...lines.map(showLine));
+  at("hint").hidden = !lines.some(line => line.source.length);
+}
+
+function showLine(line) {
+  const box = make("div", "line");
+  const translation = make("p", "translation"), source = make("p", "source"), list = make("ol", "n-best");
+  translation.dir = source.dir = "auto";
+  translation.lang = at("target").value;
+  source.lang = at("source").value;
+  const pieces = spansOf(line.source, "piece", source);
+  const buttons = line.hypotheses.map((one, number) => {
+    const button = make("button");
+    button.type = "button";
+    const text = make("span", "text", one.text);
+    text.dir = "auto";
+    button.append(make("span", "score", one.score.toFixed(3)), text);
+    if (one.flags.length) button.append(make("span", "flags", one.flags.join(", ")));
+    button.addEventListener("click", () => choose(number));
+    return button;
+  });
+  function choose(number) {
+    buttons.forEach((button, other) => button.setAttribute("aria-pressed", other === number));
+    showWords(translation, pieces, line.hypotheses[number].words);
+  }
+  box.append(translation);
+  if (line.source.length) {
+    list.append(...buttons.map(button => { const item = make("li"); item.append(button); return item; }));
+    box.append(source, list);
+    choose(0);
+  }
+  return box;
+}
+
+function showWords(translation, pieces, words) {
+  const spans = spansOf(words.map(word => word.text), "word", translation);
+  let chosen = -1;
+  function look(number) {
+    chosen = number;
+    spans.forEach((span, other) => span.classList.toggle("chosen", other === number));
+    const seen = new Map(number < 0 ? [] : words[number].attention);
+    pieces.forEach((piece, place) => {
+      const weight = seen.get(place) || 0;
+      piece.classList.toggle("seen", weight > 0);
+      piece.title = weight ? weight.toFixed(2) : "";
+      const share = Math.round(70 * Math.sqrt(weight));
+      piece.style.backgroundColor = `color-mix(in srgb, var(--bar) ${share}%, transparent)`;
+    });
+  }
+  spans.forEach((span, number) => {
+    span.addEventListener("pointerenter", () => look(number));
+    span.addEventListener("click", () => look(number));
+  });
+  translation.onpointerleave = event => { if (event.pointerType === "mouse") look(-1); };
+  translation.tabIndex = 0;
+  translation.onkeydown = event => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    look(Math.min(spans.length - 1, Math.max(0, chosen + step)));
+  };
+  translation.onblur = () => look(-1);
+}
+
+at("source").replaceChildren(...Object.keys(settings.targets).map(code => new Option(settings.names[code], code)));
+offerTargets();
+at("source").addEventListener("change", () => { offerTargets(); translate(); });
+at("target").addEventListener("change", translate);
+at("text").addEventListener("input", () => {
+  count();
+  clearTimeout(timer);
+  timer = setTimeout(translate, PAUSE);
+});
+at("text").addEventListener("keydown", event => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); translate(); }
+});
+at("form").addEventListener("submit", event => { event.preventDefault(); translate(); });
+if (settings.keyed) {
+  at("key").value = sessionStorage.getItem("key") || "";
+  at("key-row").hidden = at("key").value !== "";
+}
+count();

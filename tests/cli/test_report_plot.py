@@ -1,0 +1,92 @@
+"""`mtformer report --plot`."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from program import invoke
+
+
+def plot(*arguments: object) -> None:
+    result = invoke("report", *arguments)
+    assert result.exit_code == 0, result.stderr
+
+
+def texts(file: Path) -> list[str]:
+    """What is written in an SVG; its letters are shapes, and their text stands in comments."""
+    return re.findall(r"<!-- (.*?) -->", file.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("ending", "magic"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml"), ("PDF", b"%PDF")]
+)
+def test_the_ending_is_the_format(run: Path, tmp_path: Path, ending: str, magic: bytes) -> None:
+    files = [tmp_path / f"{name}.{ending}" for name in ("a", "b")]
+    for file in files:
+        plot(run, "--plot", file)
+    assert files[0].read_bytes().startswith(magic)
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_loss_and_bleu_of_one_run(run: Path, tmp_path: Path) -> None:
+    plot(run, "--plot", tmp_path / "a.svg")
+    assert {"dev loss", "dev BLEU", "step"} <= set(texts(tmp_path / "a.svg"))
+    assert "run" not in texts(tmp_path / "a.svg")
+
+
+def test_the_metrics_asked_for_and_the_names_of_several_runs(run: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(run, tmp_path / "a_$x$_run")
+    metrics = ("--metric", "train.loss", "--metric", "perplexity", "--metric", "learning_rate")
+    plot(run, other, "--plot", tmp_path / "a.svg", *metrics)
+    found = set(texts(tmp_path / "a.svg"))
+    assert {"train loss", "dev perplexity", "learning rate", "run", "a_$x$_run"} <= found
+    assert "dev BLEU" not in found
+
+
+def test_the_curve_is_that_of_the_metric(run: Path, tmp_path: Path) -> None:
+    rows = [{"kind": "dev", "step": step, "bleu": value} for step, value in ((10, 5.0), (20, 25.0), (30, 15.0))]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    plot(run, "--plot", tmp_path / "a.svg", "--metric", "bleu")
+    path = re.findall(r'<path d="(M [^"]*?)" clip-path[^>]*stroke: #0072b2', (tmp_path / "a.svg").read_text())[0]
+    points = [tuple(map(float, pair)) for pair in re.findall(r"([\d.]+) ([\d.]+)", path)]
+    assert len(points) == 3
+    (x1, y1), (x2, y2), (x3, y3) = points
+    assert x2 - x1 == pytest.approx(x3 - x2, rel=1e-3)
+    assert (y1 - y3) / (y1 - y2) == pytest.approx(0.5, rel=1e-3)  # down is up: 5, 15 and 25
+    assert y2 < y3 < y1
+
+
+def test_a_run_without_the_metric_is_told_and_left_out(run: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(run, tmp_path / "other"))
+    (other / "metrics.jsonl").write_text('{"kind": "dev", "step": 4, "loss": 3.0}\n')
+    result = invoke("report", run, other, "--plot", tmp_path / "a.pdf")
+    assert result.exit_code == 0
+    assert result.stderr.splitlines() == [
+        "warning: other: has no bleu yet and is missing from that panel", f"plot: {tmp_path}/a.pdf"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "told"), [
+    (("--plot", "a.jpg"), "--plot a.jpg: unknown format; end the name in one of .pdf, .png, .svg"),
+    (("--plot", "a.pdf", "--metric", "blue"), "--metric blue: no run has it; known are bleu, chrf, "),
+    (("--metric", "bleu"), "--metric is for plots; give --plot FILE too"),
+    (("--plot", "a.pdf", "--out", "a.html"), "--plot and --out exclude each other; give one of them"),
+])  # fmt: skip
+def test_mistakes_are_one_line(
+    run: Path, tmp_path: Path, arguments: tuple[str, ...], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = invoke("report", run, *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"error: {told}")
+    assert result.stderr.count("\n") == 1
+    assert not Path("a.pdf").exists()
+
+
+def test_a_run_that_has_just_begun_has_nothing_to_plot(run: Path, tmp_path: Path) -> None:
+    (run / "metrics.jsonl").unlink()
+    result = invoke("report", run, "--plot", tmp_path / "a.pdf")
+    assert result.exit_code == 2
+    assert result.stderr == "error: run: nothing is logged yet, so there is nothing to plot\n"

@@ -1,0 +1,131 @@
+"""The automaton finds what `in` finds, however the text is cut."""
+
+import io
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import sentencepiece
+from toy import random_lines
+
+from mtformer.decoding.constraints import FOUND, automaton, over_vocabulary
+from mtformer.rundir import RunDir
+from mtformer.text.tokenizer import BOS, CONTROL_IDS, EOS, PAD, UNK, Tokenizer, TokenizerPair, piece_bytes
+
+
+def first_end(next_Sx: npt.NDArray[np.int32], symbols: Sequence[int]) -> int | None:
+    """After how many symbols a phrase is complete."""
+    state = 0
+    for number, symbol in enumerate(symbols, start=1):
+        state = int(next_Sx[state, symbol])
+        if state == FOUND:
+            return number
+    return None
+
+
+def plain_first_end(phrases: Sequence[bytes], parts: Sequence[bytes]) -> int | None:
+    for number in range(1, len(parts) + 1):
+        if any(phrase in b"".join(parts[:number]) for phrase in phrases):
+            return number
+    return None
+
+
+def cut(text: bytes, rng: random.Random) -> list[bytes]:
+    places = sorted(rng.sample(range(1, len(text)), min(len(text) - 1, rng.randint(0, 8))))
+    return [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+
+
+@pytest.mark.parametrize("letters", [b"ab", b"abc", bytes(range(256))])
+def test_random_phrases_in_random_bytes(letters: bytes) -> None:
+    rng = random.Random(len(letters))
+    ends = []
+    for _ in range(300):
+        phrases = [bytes(rng.choices(letters, k=rng.randint(1, 6))) for _ in range(rng.randint(1, 6))]
+        text = bytes(rng.choices(letters, k=40))
+        if rng.random() < 0.5:
+            place = rng.randint(0, 30)
+            text = text[:place] + rng.choice(phrases) + text[place:]
+        ends.append(first_end(automaton(phrases), text))
+        assert ends[-1] == plain_first_end(phrases, [bytes([byte]) for byte in text]), (phrases, text)
+    assert len(set(ends)) > 10
+    assert len(letters) < 256 or None in ends
+
+
+@pytest.mark.parametrize(
+    "phrases",
+    [
+        [b"aba", b"bab"],  # each ends as the other begins
+        [b"abcd", b"bc"],  # one inside the other
+        [b"a", b"abc"],  # one at the beginning of the other
+        [b"abcabd", b"cab", b"abd"],
+        [b"aaaa", b"aaab"],
+        [b"ab", b"ab"],
+    ],
+)
+def test_phrases_that_share_letters(phrases: list[bytes]) -> None:
+    rng = random.Random(0)
+    for _ in range(300):
+        text = bytes(rng.choices(b"abcd", k=12))
+        assert first_end(automaton(phrases), text) == plain_first_end(phrases, [bytes([byte]) for byte in text])
+
+
+@pytest.mark.parametrize("phrases", [["das Haus"], ["größer", "öß"], ["東京都", "京"], ["🚂"], ["s H", "us gr"]])
+def test_any_way_to_cut_a_text_finds_the_same(phrases: list[str]) -> None:
+    rng = random.Random(1)
+    encoded = [phrase.encode() for phrase in phrases]
+    for _ in range(100):
+        words = rng.choices(["das", "Haus", "größer", "gross", "東京都", "🚂", "🚃", "us", "Hass"], k=8)
+        parts = cut(" ".join(words).encode(), rng)  # in the middle of letters, too
+        vocabulary = list(dict.fromkeys([*parts, b"", b"unused"]))
+        next_SV = over_vocabulary(automaton(encoded), vocabulary)
+        assert first_end(next_SV, [vocabulary.index(part) for part in parts]) == plain_first_end(encoded, parts)
+
+
+def test_a_piece_that_adds_nothing_changes_nothing() -> None:
+    next_SV = over_vocabulary(automaton([b"abc"]), [b"", b"ab", b"c"])
+    assert next_SV[:, 0].tolist() == list(range(4)), "each state stays as it is"
+    assert first_end(next_SV, [1, 0, 0, 2]) == 4
+    assert over_vocabulary(automaton([b"abc"]), [b"", b""]).tolist() == [[i, i] for i in range(4)]
+
+
+def test_the_text_of_pieces() -> None:
+    assert piece_bytes("▁Haus") == b" Haus"
+    assert piece_bytes("▁") == b" "
+    assert piece_bytes("a▁b") == b"a b"
+    assert piece_bytes("<0xC3>") + piece_bytes("<0xB6>") == "ö".encode()
+    assert piece_bytes("<0xc3>") == b"<0xc3>", "SentencePiece writes them large"
+    assert piece_bytes("</s>", is_control=True) == b""
+
+
+def assert_pieces_are_the_text(tokenizer: Tokenizer, ids: list[int]) -> None:
+    pieces = [piece_bytes(piece, number in CONTROL_IDS) for number, piece in enumerate(tokenizer.vocabulary())]
+    joined = b"".join(pieces[number] for number in ids).decode()
+    assert tokenizer.decode([ids])[0].lstrip(" ") == joined.lstrip(" "), "but for spaces at the beginning"
+
+
+def test_pieces_add_up_to_the_text_that_the_tokenizer_decodes(run: RunDir) -> None:
+    tokenizer, rng = TokenizerPair.load(run.tokenizer).tgt, random.Random(2)
+    for _ in range(200):
+        assert_pieces_are_the_text(tokenizer, rng.choices(range(tokenizer.vocab_size), k=rng.randint(1, 12)))
+
+
+def test_and_so_do_byte_pieces() -> None:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(random_lines(200, seed=0)),
+        model_writer=model,
+        vocab_size=400,
+        byte_fallback=True,
+        hard_vocab_limit=False,
+        pad_id=PAD,
+        unk_id=UNK,
+        bos_id=BOS,
+        eos_id=EOS,
+        minloglevel=2,
+    )
+    tokenizer = Tokenizer(model.getvalue())
+    (ids,) = tokenizer.encode(["der hund größer 東京 🚂 im park"])
+    assert sum(piece.startswith("<0x") for piece in tokenizer.id_pieces(ids)) >= 10
+    assert_pieces_are_the_text(tokenizer, ids)

@@ -1,0 +1,140 @@
+"""Inference models: packed weights against plain ones, and search against greedy decoding without a cache."""
+
+import copy
+
+import pytest
+import torch
+from toy import batch, random_ids, tiny_transformer
+
+from mtformer.decoding.beam import beam_search
+from mtformer.decoding.inference import InferenceModel, PackedLinear
+from mtformer.decoding.rules import Limits
+from mtformer.decoding.sampling import greedy
+from mtformer.decoding.search import top_candidates
+from mtformer.model.ops import Linear
+from mtformer.model.transformer import Transformer, greedy_decode
+from mtformer.text.tokenizer import BOS, EOS, PAD
+
+CPU = torch.device("cpu")
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+TOLERANCE = {"fp32": 1e-6, "bf16": 2e-2}
+"""Of the norm of the difference, relative to the norm."""
+CONFIGS = {
+    "default": {},
+    "post-norm, grouped heads": {"norm_position": "post", "num_heads": 4, "num_kv_heads": 2},
+    "rotary, swiglu": {"positions": "rotary", "activation": "swiglu"},
+    "learned positions, rmsnorm": {"positions": "learned", "norm": "rmsnorm"},
+}
+configs = pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS.keys())
+precisions = pytest.mark.parametrize("precision", TOLERANCE)
+
+
+def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found.double() - expected.double()).norm() / expected.double().norm())
+
+
+def plain_and_packed(precision: str, **changes: object) -> tuple[InferenceModel, InferenceModel]:
+    """Two forms of a model with random biases and norms, too."""
+    plain = tiny_transformer(1, **changes)
+    with torch.no_grad():
+        for parameter in plain.parameters():
+            parameter.div_(2.0).add_(0.2 * torch.randn_like(parameter))
+    return InferenceModel(plain), InferenceModel.prepare(copy.deepcopy(plain), CPU, precision)
+
+
+@precisions
+@pytest.mark.parametrize("shape", [(5, 8), (2, 3, 8), (1, 1, 8)])
+@torch.no_grad()
+def test_a_packed_linear_is_the_plain_one(precision: str, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(1)
+    linear, x = Linear(8, 16, 24), torch.randn(shape)
+    for parameter in linear.parameters():
+        parameter.normal_()
+    packed = PackedLinear(linear, DTYPES[precision])
+    for rows in ((0, None), (0, 16), (16, None), (8, 24)):
+        error = distance(packed(x, *rows), linear(x, *rows))
+        assert error < TOLERANCE[precision]
+        assert precision == "fp32" or error > 1e-4, "it is not rounded at all"
+
+
+@precisions
+@configs
+@torch.inference_mode()
+def test_a_packed_model_has_nearly_the_same_logits(precision: str, changes: dict[str, object]) -> None:
+    plain, packed = plain_and_packed(precision, **changes)
+    src, tgt_in_BT = batch(*random_ids(3, seed=2)), torch.arange(4, 19).view(3, 5)
+    expected, found = (model.project(model.transformer(*src, tgt_in_BT)) for model in (plain, packed))
+    assert found.dtype == DTYPES[precision]
+    assert distance(found, expected) < TOLERANCE[precision]
+    caches = [model.start(*src, 2, 4) for model in (plain, packed)]
+    for token in range(4, 8):
+        token_N = torch.arange(6) + token
+        expected, found = (model.step(token_N, cache)[0] for model, cache in zip((plain, packed), caches, strict=True))
+        assert distance(found, expected) < TOLERANCE[precision]
+
+
+@torch.inference_mode()
+def test_exact_logits_correct_rounded_ones_where_it_matters() -> None:
+    """The most probable tokens get log-probabilities as if only the products before the logits were in bf16."""
+    _, packed = plain_and_packed("bf16")
+    logits_NV, exact_logits = packed.step(torch.arange(4, 10), packed.start(*batch(*random_ids(3, seed=2)), 2, 4))
+    assert exact_logits is not None
+    row_NV = torch.arange(6).unsqueeze(1).expand_as(logits_NV)
+    exact_NV = exact_logits(row_NV, torch.arange(logits_NV.size(1)).expand_as(logits_NV))
+    assert 1e-4 < distance(logits_NV, exact_NV) < 5e-3
+    expected_BRV = exact_NV.log_softmax(-1).view(3, 2, -1)
+    rounded_BRV = logits_NV.log_softmax(-1, dtype=torch.float32).view(3, 2, -1)
+
+    def exact(beam_BX: torch.Tensor, token_BX: torch.Tensor) -> torch.Tensor:
+        row_BX = beam_BX + 2 * torch.arange(3).unsqueeze(1)
+        return exact_NV[row_BX, token_BX] - logits_NV[row_BX, token_BX].float()
+
+    score_BK, beam_BK, token_BK = top_candidates(rounded_BRV.clone(), torch.zeros(3, 2), 8, exact)
+    expected_BK = expected_BRV[torch.arange(3).unsqueeze(1), beam_BK, token_BK]
+    rounded_BK = rounded_BRV[torch.arange(3).unsqueeze(1), beam_BK, token_BK]
+    assert (score_BK - expected_BK).abs().max() < 0.5 * (rounded_BK - expected_BK).abs().max()
+    assert torch.equal(score_BK, score_BK.sort(dim=1, descending=True).values)
+
+
+@torch.inference_mode()
+def test_logits_that_are_not_rounded_need_no_correction() -> None:
+    for model in plain_and_packed("fp32"):
+        assert model.step(torch.tensor([BOS]), model.start(*batch([5]), 1, 1))[1] is None
+
+
+@configs
+@pytest.mark.parametrize("is_packed", [False, True], ids=["plain", "packed"])
+def test_greedy_search_and_a_beam_of_one_are_greedy_decoding_without_a_cache(
+    is_packed: bool, changes: dict[str, object]
+) -> None:
+    """Sentences leave the batch at different steps. The bias excludes pad and bos, and makes eos likely or not."""
+    most, found = 20, set()
+    for seed, eos_bias in [(0, 0.0), (1, 0.0), (2, 6.0), (3, 6.0)]:
+        # With tied embeddings a random model repeats one token.
+        transformer = tiny_transformer(seed, **{**changes, "tie_embeddings": "none", "output_bias": True})
+        with torch.no_grad():
+            transformer.output_bias[[PAD, BOS]] = -torch.inf
+            transformer.output_bias[EOS] = eos_bias
+        src = batch(*random_ids(20, seed=seed))
+        rows = greedy_decode(transformer, *src, BOS, EOS, most).tolist()
+        expected = [[*row, EOS][: [*row, EOS].index(EOS)] for row in rows]
+        model = InferenceModel.prepare(transformer, CPU, "fp32") if is_packed else InferenceModel(transformer)
+        limits = Limits(max_length_ratio=100.0, max_tokens=most)
+        assert [one.tokens for one in greedy(model, *src, limits)] == expected
+        assert [n_best[0].tokens for n_best in beam_search(model, *src, 1, 1.0, limits)] == expected
+        found |= set(map(tuple, expected))
+    assert len(found) > 30, "translations should differ"
+    assert len(set(map(len, found))) > 4, "translations should differ in length"
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_decoding_on_cuda_disables_cudnn_attention(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model is not moved, so this needs no CUDA device."""
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    monkeypatch.setattr(Transformer, "to", lambda self, **_: self)
+    try:
+        torch.backends.cuda.enable_cudnn_sdp(True)
+        InferenceModel.prepare(tiny_transformer(0), torch.device(device), "bf16")
+        assert torch.backends.cuda.cudnn_sdp_enabled() == (device == "cpu")
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)

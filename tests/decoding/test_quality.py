@@ -1,0 +1,112 @@
+"""Warning flags of translations, and minimum Bayes risk against a plain computation."""
+
+import random
+
+import numpy as np
+import pytest
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from toy import random_lines
+
+from mtformer.decoding.quality import (
+    COPY,
+    LENGTH_LIMIT,
+    LOW_CONFIDENCE,
+    REPETITION,
+    expected_utilities,
+    flags,
+    is_looping,
+)
+
+
+def found(
+    source: str = "a dog runs",
+    text: str = "ein hund rennt",
+    src_tokens: list[int] | None = None,
+    tokens: list[int] | None = None,
+    log_probability: float = -1.0,
+    at_limit: bool = False,
+) -> tuple[str, ...]:
+    return flags(source, text, src_tokens or [4, 5, 6], tokens or [7, 8, 9], log_probability, at_limit)
+
+
+def test_an_ordinary_translation_has_none() -> None:
+    assert found() == ()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        ([7] * 8, True),
+        ([7] * 7, False),
+        ([1, 2, 7, 7, 7, 7, 7, 7, 7, 7, 3], True),
+        ([5, 6] * 4, True),
+        ([5, 6] * 3 + [5], False),
+        ([1, *[5, 6, 7] * 4], True),
+        ([*[5, 6, 7] * 3, 5, 6], False),
+        (list(range(8)) * 4, True),
+        (list(range(8)) * 3 + [9], False),
+        (list(range(9)) * 5, False),  # longer than what is looked for
+        ([7, 1, 7, 2, 7, 3, 7, 4, 7, 5, 7, 6, 7], False),
+        ([], False),
+    ],
+)
+def test_looping(tokens: list[int], expected: bool) -> None:
+    assert is_looping(tokens) == expected
+
+
+def test_repetition_counts_where_the_source_has_none() -> None:
+    assert found(tokens=[7] * 9) == (REPETITION,)
+    assert found(tokens=[7] * 9, src_tokens=[4] * 9) == ()
+
+
+def test_length_limit() -> None:
+    assert found(at_limit=True) == (LENGTH_LIMIT,)
+
+
+def test_a_copy_is_a_sentence_that_is_the_same_in_both_languages() -> None:
+    assert found(source="a dog  runs ", text="a dog runs") == (COPY,)
+    assert found(source="John Smith", text="John Smith") == ()
+    assert found(source="a dog runs", text="a dog") == ()
+    assert found(source="犬が公園を走っています。", text="犬が公園を走っています。") == (COPY,)
+    assert found(source="自由民主党", text="自由民主党") == ()
+
+
+def test_low_confidence_is_a_mean_over_tokens_and_eos() -> None:
+    assert found(tokens=[7, 8, 9], log_probability=-4.7) == ()
+    assert found(tokens=[7, 8, 9], log_probability=-4.9) == (LOW_CONFIDENCE,)
+
+
+def test_several_at_once_in_one_order() -> None:
+    everything = found("x y z", "x y z", [4, 5, 6], [7] * 9, -100.0, True)
+    assert everything == (REPETITION, LENGTH_LIMIT, COPY, LOW_CONFIDENCE)
+
+
+def plain(texts: list[str], metric: str) -> np.ndarray:
+    """The matrix of all scores, and the mean of each row."""
+    scorer = CHRF() if metric == "chrf" else BLEU(effective_order=True)
+    return np.array([[scorer.sentence_score(one, [other]).score for other in texts] for one in texts]).mean(axis=1)
+
+
+@pytest.mark.parametrize("metric", ["chrf", "bleu"])
+def test_utilities_are_sacrebleus(metric: str) -> None:
+    rng = random.Random(3)
+    for seed in range(5):
+        lines = [*random_lines(8, seed), "", "x", "ab", "das ist  ein\tTest, é 東京 .", "ein hund " * 20]
+        texts = [rng.choice(lines) for _ in range(15)]
+        assert len(set(texts)) < len(texts), "some should come more than once"
+        found = expected_utilities(texts, metric)  # type: ignore[arg-type]  # a parameter is a str to mypy
+        assert found == pytest.approx(plain(texts, metric).tolist(), abs=1e-9)
+
+
+def test_what_many_agree_on_wins() -> None:
+    texts = ["eine katze schläft", "der hund läuft im park", "der hund rennt im park", "der hund läuft im park"]
+    for metric in ("chrf", "bleu"):
+        utilities = expected_utilities(texts, metric)  # type: ignore[arg-type]  # as above
+        assert utilities[1] == utilities[3] == max(utilities)
+        assert utilities[0] == min(utilities)
+
+
+def test_of_one_sample() -> None:
+    assert expected_utilities(["der hund läuft im park"], "chrf") == pytest.approx([100.0])
+    assert expected_utilities([], "chrf") == []

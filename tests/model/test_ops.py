@@ -1,0 +1,171 @@
+"""Projections, norms, dropout and masks, against numpy and torch.nn."""
+
+import numpy as np
+import pytest
+import reference
+import torch
+from tiny import EXACT, assert_same, random, randomise
+from torch import Tensor, nn
+
+from mtformer.model.ops import NORMS, Dropout, Linear, causal_mask, dropout, padding_mask
+
+N = 1 << 17
+"""Elements for each of the 8 bytes that come from one random word."""
+probabilities = pytest.mark.parametrize("p", [0.001, 0.1, 0.3, 0.5, 0.9])
+
+
+def test_linear_is_torchs_with_its_gradients() -> None:
+    ours = randomise(Linear(6, 10))
+    theirs = nn.Linear(6, 10).double()
+    theirs.load_state_dict(ours.state_dict())
+    x_ours, x_theirs = (random(3, 4, 6).requires_grad_() for _ in range(2))
+    y_ours, y_theirs = ours(x_ours), theirs(x_theirs)
+    assert_same(y_ours, y_theirs, EXACT)
+    for y in (y_ours, y_theirs):
+        y.backward(random(3, 4, 10, seed=1))
+    assert_same(x_ours.grad, x_theirs.grad)
+    assert_same(ours.weight.grad, theirs.weight.grad)
+    assert_same(ours.bias.grad, theirs.bias.grad)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 4), (4, 7), (4, None), (7, 9)])
+def test_rows_of_a_fused_projection_are_a_part_of_the_whole(start: int, stop: int | None) -> None:
+    fused, x = randomise(Linear(6, 4, 3, 2)), random(5, 6)
+    assert_same(fused(x, start, stop), fused(x)[..., start:stop])
+
+
+def test_linear_computes_in_the_dtype_of_its_input_and_has_float32_gradients() -> None:
+    torch.manual_seed(0)
+    linear, x = randomise(Linear(32, 16)).float(), torch.randn(64, 32)
+    narrow, wide, gradient = linear(x.bfloat16()), linear(x), torch.randn(64, 16)
+    assert narrow.dtype == torch.bfloat16
+    assert 0 < (narrow - wide).norm() < 0.01 * wide.norm()  # it is rounded
+    wide.backward(gradient)
+    expected = linear.weight.grad.clone()
+    linear.zero_grad()
+    narrow.backward(gradient.bfloat16())
+    for parameter in linear.parameters():
+        assert parameter.dtype == parameter.grad.dtype == torch.float32
+    assert (linear.weight.grad - expected).norm() < 0.01 * expected.norm()
+
+
+@pytest.mark.parametrize("kind", NORMS)
+@pytest.mark.parametrize("scale", [4.0, 1e-3])
+def test_norm_is_the_formula(kind: str, scale: float) -> None:
+    """At 1e-3 the variance is about epsilon: another epsilon, or one outside the root, would show."""
+    norm, x = randomise(NORMS[kind](12)), (random(3, 5, 12) + 0.25) * scale
+    formula = {"layernorm": reference.layer_norm, "rmsnorm": reference.rms_norm}[kind]
+    expected = formula(x.numpy(), *(parameter.detach().numpy() for parameter in norm.parameters()))
+    np.testing.assert_allclose(norm(x).detach().numpy(), expected, rtol=0, atol=EXACT)
+
+
+@pytest.mark.parametrize("kind", NORMS)
+def test_norm_computes_in_the_dtype_of_its_input_and_has_float32_gradients(kind: str) -> None:
+    norm = NORMS[kind](8)
+    y = norm(torch.randn(2, 8, dtype=torch.bfloat16))
+    assert y.dtype == torch.bfloat16
+    y.float().pow(2).sum().backward()
+    assert norm.weight.dtype == norm.weight.grad.dtype == torch.float32
+    assert norm.weight.grad.any()
+
+
+def rounded(p: float) -> float:
+    """The probability that dropout applies on a CPU."""
+    return max(1, round(p * 256)) / 256
+
+
+def dropped(p: float) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(11)
+    y = dropout(torch.ones(8 * N), p)
+    return y, y == 0
+
+
+@probabilities
+def test_each_byte_of_a_random_word_drops_its_share(p: float) -> None:
+    """Within 5 standard deviations at each index mod 8; p below 1/512 still drops 1 of 256."""
+    shares = dropped(p)[1].view(N, 8).double().mean(dim=0)
+    deviation = (rounded(p) * (1 - rounded(p)) / N) ** 0.5
+    assert (shares - rounded(p)).abs().max() < 5 * deviation
+
+
+@probabilities
+def test_the_rest_is_scaled_so_that_the_mean_stays(p: float) -> None:
+    y, zero = dropped(p)
+    kept = y[~zero]
+    assert torch.equal(kept, torch.full_like(kept, 1 / (1 - rounded(p))))
+    deviation = (rounded(p) / (1 - rounded(p)) / (8 * N)) ** 0.5
+    assert abs(y.double().mean().item() - 1.0) < 5 * deviation
+
+
+def test_neighbors_are_dropped_independently() -> None:
+    """Correlations of an element with each of the 16 after it, within 5 standard deviations of 0."""
+    zero = dropped(0.3)[1].double()
+    centered = zero - zero.mean()
+    for distance in range(1, 17):
+        correlation = (centered[distance:] * centered[:-distance]).mean() / centered.var()
+        assert abs(correlation.item()) < 5 / (8 * N) ** 0.5
+
+
+@pytest.mark.parametrize("shape", [(1,), (13,), (3, 5, 7), (0, 4)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_dropout_keeps_shape_and_dtype(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    y = dropout(torch.ones(shape, dtype=dtype), 0.5)
+    assert (y.shape, y.dtype) == (shape, dtype)
+
+
+def test_a_seed_gives_the_same_dropout_and_the_next_call_another() -> None:
+    x = torch.ones(10_000)
+    torch.manual_seed(3)
+    first, second = dropout(x, 0.5), dropout(x, 0.5)
+    torch.manual_seed(3)
+    assert torch.equal(dropout(x, 0.5), first)
+    assert not torch.equal(first, second)
+
+
+def test_backward_of_dropout_drops_the_same_elements() -> None:
+    torch.manual_seed(0)
+    x = torch.rand(30, 50, dtype=torch.float64).add_(1).requires_grad_()
+    y = dropout(x, 0.4)
+    gradient = torch.randn(30, 50, dtype=torch.float64)
+    y.backward(gradient)
+    assert (y == 0).any()
+    assert torch.allclose(x.grad, gradient * (y / x).detach(), rtol=1e-14, atol=0)
+    assert torch.equal(x.grad == 0, y == 0)
+
+
+def test_a_transposed_input_is_dropped_like_any_other() -> None:
+    x = torch.rand(40, 50).add_(1)
+    torch.manual_seed(0)
+    transposed = dropout(x.t(), 0.5)
+    torch.manual_seed(0)
+    assert torch.equal(transposed, dropout(x.t().contiguous(), 0.5))
+
+
+def test_nothing_is_dropped_at_0_or_in_evaluation() -> None:
+    x, module = torch.randn(100), Dropout(0.5)
+    state = torch.get_rng_state()
+    for y in (dropout(x, 0.0), Dropout(0.0)(x), module.eval()(x)):
+        assert torch.equal(y, x)
+    assert torch.equal(torch.get_rng_state(), state)  # no random numbers are drawn either
+    assert not torch.equal(module.train()(x), x)
+
+
+def test_a_probability_next_to_1_drops_almost_all() -> None:
+    """The config allows any p below 1."""
+    y, zero = dropped(0.999)
+    assert 0.99 < zero.double().mean().item() < 1
+    assert y.isfinite().all()
+
+
+@pytest.mark.parametrize("lengths", [[3, 0, 5], [[1, 4, 2], [3, 0, 5]]], ids=["per sentence", "per query"])
+def test_padding_mask_is_true_at_the_first_positions(lengths: list[int] | list[list[int]]) -> None:
+    mask = padding_mask(torch.tensor(lengths), 6)
+    assert mask.dtype == torch.bool
+    for index, length in np.ndenumerate(np.array(lengths)):
+        assert mask[index].tolist() == [True] * length + [False] * (6 - length)
+
+
+def test_causal_mask_is_the_lower_triangle() -> None:
+    mask_TT = causal_mask(4)
+    assert mask_TT.dtype == torch.bool
+    np.testing.assert_array_equal(mask_TT.numpy(), np.tri(4, dtype=bool))

@@ -1,0 +1,69 @@
+"""Which sentences have maps, and how many; what is drawn is in test_run_report.py."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from small_run import PAIRS, begin_run, write_history
+
+from mtformer.decoding.attention_maps import AttentionMaps
+from mtformer.experiment.runs import RunContents, read_run
+from mtformer.report.attention import MAX_SENTENCES, MAX_WORDS, choose, map_values, maps_of
+from mtformer.report.sentences import Sentence
+
+
+def made_maps(source: str, language: str | None = None) -> AttentionMaps:
+    """Two layers of three heads over four and three pieces."""
+    src, tgt = ["▁a", "▁b", "</script>", "</s>"], ["▁x", "y", "</s>"]
+    shapes = [(2, 3, len(src), len(src)), (2, 3, len(tgt), len(tgt)), (2, 3, len(tgt), len(src))]
+    encoder, decoder, cross = (torch.rand(shape).softmax(dim=-1) for shape in shapes)
+    return AttentionMaps(source, f"translated {language}", src, tgt, encoder, decoder, cross)
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> RunContents:
+    run = begin_run(tmp_path / "run")
+    write_history(run)
+    return read_run(run.path, "run")
+
+
+def test_the_best_the_worst_and_some_between_of_those_that_are_short(read: RunContents) -> None:
+    sentences = [Sentence(f"s {n}", "r", "h", float(n), "de") for n in range(101)]
+    sentences[100] = Sentence("word " * (MAX_WORDS + 1), "r", "h", 100.0, "de")
+    chosen = choose({"set": sentences, "other": sentences[:3]}, read)
+    assert len(chosen) == MAX_SENTENCES
+    assert chosen[0] == ("set, chrF2++ 99.0", "s 99", "de")
+    assert chosen[-1] == ("set, chrF2++ 0.0", "s 0", "de")
+
+
+def test_one_sentence_is_chosen_once(read: RunContents) -> None:
+    assert len(choose({"set": [Sentence("s", "r", "h", 1.0)]}, read)) == 1
+
+
+def test_without_test_sentences_those_of_dev_are_taken(read: RunContents) -> None:
+    assert choose({}, read) == [("dev", src, None) for src, _ in PAIRS[:2]]
+
+
+def test_as_many_maps_as_fit_but_one_at_least() -> None:
+    asked = []
+
+    def maps(source: str, language: str | None) -> AttentionMaps:
+        asked.append((source, language))
+        return made_maps(source, language)
+
+    chosen = [("label", f"s{n}", "de") for n in range(5)]
+    weights = 6 * (16 + 9 + 12)
+    assert len(maps_of(chosen, maps, 3 * weights)) == 3
+    assert asked == [(f"s{n}", "de") for n in range(4)]
+    assert [label for label, _ in maps_of(chosen, maps, 1)] == ["label"]
+
+
+def test_the_numbers_in_the_page_are_whole_percents_by_layer_and_head() -> None:
+    one = made_maps("</script>")
+    found = map_values("<b>", one)
+    assert found["source"] == "</script>"
+    assert found["maps"]["decoder"]["keys"] == ["<s>", "▁x", "y"]
+    assert found["maps"]["cross"]["keys"] == one.src_pieces
+    for kind, weights in (("cross", one.cross_LHTS), ("encoder", one.encoder_LHSS), ("decoder", one.decoder_LHTT)):
+        expected = (100 * weights).round().int().flatten(2).tolist()
+        assert found["maps"][kind]["weights"] == expected

@@ -1,0 +1,87 @@
+"""The tables of a report."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from small_run import begin_run, write_history
+
+from mtformer.config.loading import load_config
+from mtformer.experiment.runs import RunContents, read_run
+from mtformer.experiment.state import RunState
+from mtformer.model.transformer import Transformer
+from mtformer.report import tables
+from mtformer.templating import Table
+from mtformer.text.tokenizer import TokenizerPair
+
+
+def rows(table: Table | None) -> list[list[str]]:
+    assert table is not None
+    return [list(row) for row in ([table.head] if table.head else []) + list[Sequence[str]](table.rows)]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> RunContents:
+    run = begin_run(tmp_path / "run", patience=7, max_steps=180)
+    write_history(run)
+    return read_run(run.path, "run")
+
+
+def test_values_that_are_not_the_default_come_first(read: RunContents) -> None:
+    found = tables.config(read)
+    changed, all_values = found["changed"], found["all"]
+    assert ["training.patience", "7", "null"] in rows(changed)
+    assert ["model.d_model", "16", "512"] in rows(changed)
+    assert ["data.src_lang", "en", "–"] in rows(changed)
+    assert not any(row[0] == "training.seed" for row in rows(changed))
+    assert ["training.seed", "1", "default"] in rows(all_values)
+    assert ["training.patience", "7", "set"] in rows(all_values)
+    assert len(rows(all_values)) == 1 + len(load_config(read.run.config).origins)
+
+
+def test_time_in_steps_and_what_is_left(read: RunContents) -> None:
+    assert read.training_seconds == pytest.approx(30.0)  # 60 steps of half a second
+    running = read_run(read.run.path)
+    running.state = RunState("running")
+    table = dict(rows(tables.speed(running)))
+    assert table["time in steps, validations not counted"] == "0:00:30"
+    assert table["left"] == "about 0:01:00, and the validations"
+    assert table["tokens per second, source and target, median"] == "1,032"
+    assert table["memory, most"] == "1.50 GB"
+    assert "left" not in dict(rows(tables.speed(read)))
+
+
+def test_parameters_are_grouped_by_layer_and_add_up(read: RunContents) -> None:
+    assert read.config is not None
+    tokenizers = TokenizerPair.load(read.run.tokenizer)
+    size = tokenizers.src.vocab_size
+    model = Transformer(read.config.model, size, size)
+    found = rows(tables.parameters(read.config.model, tokenizers))[1:]
+    numbers = [int(row[3].replace(",", "")) for row in found]
+    assert numbers[-1] == sum(numbers[:-1]) == sum(each.numel() for each in model.parameters())
+    assert found[-1][4] == f"{4 * numbers[-1] / 1e6:.2f}"
+    names = {re.sub(r"\.\d+\.", ".*.", name, count=1) for name, _ in model.named_parameters()}
+    assert {row[0] for row in found[:-1]} == names
+    assert ["tgt_embedding", f"{size} × 16", "1", f"{16 * size:,}", f"{64 * size / 1e6:.2f}"] in found
+
+
+def test_data_of_several_corpora_are_columns(read: RunContents) -> None:
+    one = {"read": 5, "kept": 4, "left_out": {"duplicate": 1}, "tokens": {"src": 8, "tgt": 12}}
+    whole = {**one, "read": 10, "kept": 8, "corpora": {"a <b>": one, "c": {**one, "left_out": {}}}}
+    read.data_report = whole
+    found = rows(tables.data(read))
+    assert read.unread == []
+    assert found[0] == ["", "all", "a <b>", "c"]
+    assert ["pairs read", "10", "5", "5"] in found
+    assert ["left out: duplicate", "1", "1", "–"] in found
+    assert ["target tokens per line", "1.5", "3.0", "3.0"] in found
+
+
+def test_commands_can_be_pasted(read: RunContents, tmp_path: Path) -> None:
+    renamed = read.run.path.rename(tmp_path / "a run's")
+    text = tables.commands(read_run(renamed, "run"))["text"]
+    quoted = "'" + str(renamed).replace("'", "'\"'\"'")
+    assert f"mtformer train {quoted}/config.yaml' --run-dir {quoted}-again'" in text
+    for command in ("reproduce", "eval", "report"):
+        assert f"mtformer {command} {quoted}'" in text

@@ -1,0 +1,427 @@
+"""Each address of the API, with what is right and with what is not."""
+
+import asyncio
+import json
+import logging
+import queue
+import re
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from fastapi.testclient import TestClient
+from served import alone, recorded, run_async
+
+from mtformer.decoding.translator import Translator
+from mtformer.serving import app, requests
+from mtformer.serving.requests import MAX_LINES
+
+Start = Callable[..., TestClient]
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+EN_DE = {"source": "en", "target": "de"}
+PLACES = ("/translate", "/stream")
+
+
+def test_a_text_is_translated(client: TestClient, translator: Translator) -> None:
+    answer = client.post("/translate", json={"q": "the dog sees", **EN_DE})
+    assert answer.status_code == 200
+    assert answer.json() == {"translatedText": alone(translator, "the dog sees")}
+
+
+def test_a_list_is_answered_by_a_list(client: TestClient, translator: Translator) -> None:
+    texts = ["the dog", "", "a cat\na man"]
+    answer = client.post("/translate", json={"q": texts, **EN_DE}).json()
+    assert answer["translatedText"][:2] == [alone(translator, "the dog"), ""]
+    assert answer["translatedText"][2] == f"{alone(translator, 'a cat')}\n{alone(translator, 'a man')}"
+    assert client.post("/translate", json={"q": [], **EN_DE}).json() == {"translatedText": []}
+
+
+def test_forms_are_read_as_json_is(client: TestClient, translator: Translator) -> None:
+    fields = {"q": "ein hund läuft", "source": "auto", "target": "de", "alternatives": "2", "format": "text"}
+    form = client.post("/translate", content=urlencode(fields), headers=FORM)
+    assert form.json() == client.post("/translate", json=fields).json()
+    assert form.json()["translatedText"] == alone(translator, "ein hund läuft")
+    several = client.post("/translate", content="q=a+dog&q=a+cat&source=en&target=de", headers=FORM)
+    assert several.json()["translatedText"] == [alone(translator, "a dog"), alone(translator, "a cat")]
+
+
+def test_line_breaks_stay_as_they_are(client: TestClient) -> None:
+    text = "\r\na dog\r\n\r\n a cat\n\ra man\n"
+    found = client.post("/translate", json={"q": text, **EN_DE}).json()["translatedText"]
+    assert [part for part in found.split(" ") if not part.strip("\r\n")] == []
+    assert "".join(c for c in found if c in "\r\n") == "\r\n\r\n\r\n\n\r\n"
+
+
+def test_alternatives_are_the_next_best(client: TestClient, translator: Translator) -> None:
+    best, *others = [one.text for one in _n_best(translator, "the dog", 3)]
+    for wanted, given in ((1, others[:1]), (2, others), (50, others)):
+        answer = client.post("/translate", json={"q": "the dog", **EN_DE, "alternatives": wanted}).json()
+        assert answer == {"translatedText": best, "alternatives": given}
+    plain = client.post("/translate", json={"q": "the dog", **EN_DE, "alternatives": 0}).json()
+    assert plain == {"translatedText": best}
+
+
+def test_alternatives_of_several_lines_go_by_rank(client: TestClient, translator: Translator) -> None:
+    dog, cat = (_n_best(translator, line, 3) for line in ("the dog", "the cat"))
+    answer = client.post("/translate", json={"q": "the dog\n\nthe cat", **EN_DE, "alternatives": 2}).json()
+    assert answer["alternatives"] == [f"{dog[rank].text}\n\n{cat[rank].text}" for rank in (1, 2)]
+    blank = client.post("/translate", json={"q": ["", "the dog"], **EN_DE, "alternatives": 1}).json()
+    assert blank["alternatives"] == [[], [dog[1].text]]
+
+
+def _n_best(translator: Translator, line: str, count: int) -> list[Any]:
+    best = translator.translate([line], n_best=count)[0]
+    return [best, *best.alternatives]
+
+
+def test_auto_tells_which_language_it_took(start: Start, client: TestClient, both: Translator) -> None:
+    answer = client.post("/translate", json={"q": "the dog", "source": "auto", "target": "de"}).json()
+    assert answer["detectedLanguage"] == {"confidence": 100.0, "language": "en"}
+    two_ways = start(both)
+    texts = ["ein hund", "der mann"]
+    for target, other in (("en", "de"), ("de", "en")):
+        found = two_ways.post("/translate", json={"q": texts, "source": "auto", "target": target}).json()
+        assert found["translatedText"] == [alone(both.into(target), text) for text in texts]
+        assert [one["language"] for one in found["detectedLanguage"]] == [other, other]
+
+
+def test_detect(start: Start, client: TestClient, both: Translator) -> None:
+    assert client.post("/detect", json={"q": "whatever"}).json() == [{"confidence": 100.0, "language": "en"}]
+    two_ways = start(both)
+    texts = ["The man and the dog", "Der Mann und das Kind"]
+    as_list = two_ways.post("/detect", json={"q": texts}).json()
+    as_form = [two_ways.post("/detect", content=urlencode({"q": text}), headers=FORM).json() for text in texts]
+    assert as_list == as_form
+    assert [one["language"] for (one,) in as_list] == ["en", "de"]
+    assert all(50 < one["confidence"] <= 100 for (one,) in as_list)
+
+
+def test_languages_are_listed(start: Start, client: TestClient, both: Translator) -> None:
+    english, german = {"code": "en", "name": "English"}, {"code": "de", "name": "German"}
+    one_way = [{**english, "targets": ["de"]}, {**german, "targets": []}]
+    assert client.get("/languages").json() == client.post("/languages").json() == one_way
+    assert start(both).get("/languages").json() == [{**english, "targets": ["de"]}, {**german, "targets": ["en"]}]
+
+
+def test_settings_and_health(start: Start, client: TestClient, translator: Translator) -> None:
+    settings = client.get("/frontend/settings").json()
+    assert settings["charLimit"] == 300
+    assert settings["language"]["source"]["code"] == "en"
+    assert (settings["keyRequired"], settings["apiKeys"]) == (False, False)
+    assert start(translator, api_key="k").get("/frontend/settings").json()["keyRequired"] is True
+    assert client.get("/health").json() == {"status": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"q": "x", **EN_DE, "source": "fr"}, "does not translate fr to de; it translates en to de"),
+        ({"q": "x", **EN_DE, "target": "fr"}, "does not translate en to fr"),
+        ({"q": "x", "source": "auto", "target": "en"}, "does not translate auto to en"),
+        ({"q": "x", **EN_DE, "source": "\ud800\n" + "y" * 200}, "does not translate ? y"),
+        ({"q": "x", "source": "en"}, "target is missing"),
+        ({"q": "x", "target": "de"}, "source is missing"),
+        ({"q": "x", **EN_DE, "target": ["de"]}, "target is missing"),
+        (EN_DE, "q is missing"),
+        ({"q": None, **EN_DE}, "q is missing"),
+        ({"q": 3, **EN_DE}, "neither a text nor a list of texts"),
+        ({"q": ["a", 3], **EN_DE}, "neither a text nor a list of texts"),
+        ({"q": "<b>x</b>", **EN_DE, "format": "html"}, 'only "text" is translated'),
+        ({"q": "x", **EN_DE, "format": "\ud800"}, 'only "text" is translated'),
+        ({"q": "x", **EN_DE, "alternatives": -1}, "alternatives is not a number from 0"),
+        ({"q": "x", **EN_DE, "alternatives": "many"}, "alternatives is not a number from 0"),
+        ({"q": "x", **EN_DE, "alternatives": True}, "alternatives is not a number from 0"),
+        ({"q": "x" * 301, **EN_DE}, "q has 301 characters; the maximum for a request is 300"),
+        ({"q": ["x" * 200, "y" * 101], **EN_DE}, "q has 301 characters"),
+        ({"q": [""] * (MAX_LINES + 1), **EN_DE}, "q has 1,001 lines"),
+    ],
+)
+def test_fields_that_cannot_be(client: TestClient, fields: dict[str, Any], message: str) -> None:
+    for place in PLACES:
+        answer = client.post(place, content=json.dumps(fields))
+        assert answer.status_code == 400
+        assert message in answer.json()["error"]
+        assert "\n" not in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "message"),
+    [
+        (b'{"q": "x",}', "application/json", "not valid JSON: .* line 1 column"),
+        (b"", "application/json", "not valid JSON"),
+        (b"[" * 3000, "application/json", "not valid JSON: it is nested too deeply|not valid JSON: Expecting"),
+        (b'{"q": "\xff"}', "application/json", "not valid JSON: it is not UTF-8"),
+        (b'{"q": ' + b"9" * 5000 + b"}", "application/json", "not valid JSON: .*digits|q is neither"),
+        (b'["x"]', "application/json", "not a JSON object"),
+        (b"3", "text/plain", "not a JSON object"),
+        (b"q=%ff&source=en&target=de", FORM["Content-Type"], "the form is not UTF-8"),
+        (b"q=x&" * 2000, FORM["Content-Type"], "more than 1,000 fields"),
+        (b'{"q": "x", "source": "en", "target": "de"}', FORM["Content-Type"], "JSON sent as a form"),
+        (b"source=en&target=de", FORM["Content-Type"], "q is missing"),
+        (b"--x", "multipart/form-data; boundary=x", "multipart/form-data is not supported"),
+    ],
+)
+def test_bodies_that_cannot_be(start: Start, translator: Translator, body: bytes, kind: str, message: str) -> None:
+    client = start(translator, max_characters=1000)
+    answer = client.post("/translate", content=body, headers={"Content-Type": kind})
+    assert answer.status_code == 400
+    assert re.search(message, answer.json()["error"]), answer.json()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "\n\n", "\t \u2028 \x85", "🙂🙃", "👩‍👩‍👧", "a\0dog", "\ud800", "dog \udfff\ud83d", "\u202eright",
+     "x" * 300, "the dog sleeps. " * 18, "猫が走る。", "\ufeffdog", "<script>alert(1)</script>"],
+)  # fmt: skip
+def test_odd_texts_have_an_answer(client: TestClient, text: str) -> None:
+    body = json.dumps({"q": text, **EN_DE, "alternatives": 2})
+    answer = client.post("/translate", content=body)
+    assert answer.status_code == 200
+    assert isinstance(answer.json()["translatedText"], str)
+    assert answer.json()["translatedText"].count("\n") == text.count("\n")
+    streamed = client.post("/stream", content=body)
+    assert streamed.status_code == 200
+    *_, last = [json.loads(line) for line in streamed.text.splitlines()]
+    best = [line["hypotheses"][0]["text"] for line in last["lines"]]
+    assert "\n".join(best) == answer.json()["translatedText"]
+
+
+def test_a_request_of_a_megabyte_is_refused(client: TestClient) -> None:
+    answer = client.post("/translate", json={"q": "x" * 2**20, **EN_DE})
+    assert answer.status_code == 413
+    assert "larger than" in answer.json()["error"]
+
+
+def test_the_longest_text_fits_however_it_is_written(client: TestClient) -> None:
+    fields = {"q": "🙂" * 300, **EN_DE}
+    assert client.post("/translate", json=fields).status_code == 200
+    assert client.post("/translate", content=urlencode(fields), headers=FORM).status_code == 200
+
+
+def test_the_key_is_asked_for(start: Start, translator: Translator) -> None:
+    client = start(translator, api_key="Schlüssel")
+    fields: dict[str, Any] = {"q": "a dog", **EN_DE}
+    for place in ("/translate", "/stream", "/detect"):
+        assert client.post(place, json=fields).status_code == 403
+        assert client.post(place, json={**fields, "api_key": ""}).status_code == 403
+        for wrong in ("schlüssel", "Schlüssel2", 3, ["Schlüssel"], "\ud800", True):
+            answer = client.post(place, content=json.dumps({**fields, "api_key": wrong}))
+            assert (answer.status_code, answer.json()) == (403, {"error": "api_key is not this server's"})
+        assert client.post(place, json={**fields, "api_key": "Schlüssel"}).status_code == 200
+        assert client.post(f"{place}?api_key=Schl%C3%BCssel", json=fields).status_code == 403
+    assert client.get("/languages").status_code == client.get("/").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "localhost:8000"}, 200),
+        ({"Host": "127.0.0.1"}, 200),
+        ({"Host": "[::1]:8000"}, 200),
+        ({"Host": "LOCALHOST"}, 200),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "127.0.0.1.evil.example:8000"}, 403),
+        ({"Host": "[::1"}, 403),
+        ({"Host": ""}, 403),
+        ({"Host": "localhost:8000", "Origin": "http://localhost:8000"}, 200),
+        ({"Host": "localhost:8000", "Origin": "http://localhost:9000"}, 403),
+        ({"Host": "localhost:8000", "Origin": "https://evil.example"}, 403),
+        ({"Host": "localhost:8000", "Origin": "null"}, 403),
+    ],
+)
+def test_other_sites_get_nothing(client: TestClient, headers: dict[str, str], status: int) -> None:
+    answer = client.post("/translate", json={"q": "a dog", **EN_DE}, headers=headers)
+    assert answer.status_code == status
+    assert ("error" in answer.json()) == (status == 403)
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_any_name_will_do_where_others_may_come(start: Start, translator: Translator) -> None:
+    client = start(translator, hosts=None)
+    assert client.get("/health", headers={"Host": "mt.example"}).status_code == 200
+    assert client.get("/health", headers={"Host": "mt.example", "Origin": "http://a.example"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("method", "place", "status"), [("GET", "/no", 404), ("GET", "/translate", 405), ("GET", "/docs", 404)]
+)
+def test_errors_are_json_everywhere(client: TestClient, method: str, place: str, status: int) -> None:
+    answer = client.request(method, place)
+    assert answer.status_code == status
+    assert isinstance(answer.json()["error"], str)
+
+
+def test_a_bug_is_told_in_the_log_and_not_to_the_client(
+    start: Start, translator: Translator, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("secret\ndetails")
+
+    monkeypatch.setattr(logging.getLogger("mtformer"), "propagate", True)
+    client = start(recorded(translator, fail)[0])
+    answer = client.post("/translate", json={"q": "a dog", **EN_DE})
+    assert answer.status_code == 500
+    assert "bug in mtformer" in answer.json()["error"]
+    streamed = client.post("/stream", json={"q": "a dog", **EN_DE})
+    assert "bug in mtformer" in json.loads(streamed.text)["error"]
+    assert "secret" not in answer.text + streamed.text
+    told = [record.message for record in caplog.records if record.name == "mtformer"]
+    assert len(told) >= 2
+    assert set(told) == {"RuntimeError: secret; this is a bug in mtformer, please report it"}
+
+
+@pytest.fixture
+def held(start: Start, translator: Translator) -> Iterator[tuple[TestClient, threading.Event, threading.Event]]:
+    """A client whose server translates nothing before `go_on` is set, and has room for one request to wait."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(_: object) -> None:
+        begun.set()
+        assert go_on.wait(20)
+
+    client = start(recorded(translator, hold)[0], queue_size=1)
+    yield client, begun, go_on
+    go_on.set()
+
+
+def test_a_full_queue_is_told_at_once(held: Any, translator: Translator) -> None:
+    client, begun, go_on = held
+    answers: queue.Queue[Any] = queue.Queue()
+
+    def ask(text: str) -> None:
+        answers.put(client.post("/translate", json={"q": text, **EN_DE}))
+
+    threads = [threading.Thread(target=ask, args=["a dog"]) for _ in range(3)]
+    threads[0].start()
+    assert begun.wait(20)
+    for thread in threads[1:]:
+        thread.start()
+    # One waits; the other is refused at once, and so are those that come then.
+    at_once = [answers.get(timeout=20)] + [client.post(place, json={"q": "x", **EN_DE}) for place in PLACES]
+    for refused in at_once:
+        assert refused.status_code == 503
+        assert int(refused.headers["retry-after"]) > 0
+        assert "too many requests" in refused.json()["error"]
+    go_on.set()
+    for thread in threads:
+        thread.join(20)
+    assert [answers.get_nowait().json() for _ in range(2)] == [{"translatedText": alone(translator, "a dog")}] * 2
+
+
+def test_nobody_waits_for_ever(held: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, _, _ = held
+    monkeypatch.setattr(app, "ANSWER_SECONDS", 0.2)
+    answer = client.post("/translate", json={"q": "a dog", **EN_DE})
+    assert answer.status_code == 503
+    assert "took too long" in answer.json()["error"]
+    assert "took too long" in client.post("/stream", json={"q": "a dog", **EN_DE}).json()["error"]
+
+
+def test_a_stream_grows_into_the_translation(client: TestClient, translator: Translator) -> None:
+    answer = client.post("/stream", json={"q": "the dog sleeps\n\na cat", **EN_DE, "alternatives": 2})
+    assert answer.headers["content-type"].startswith("application/x-ndjson")
+    *before, last = [json.loads(line) for line in answer.text.splitlines()]
+    assert {news["line"] for news in before} == {0, 2}
+    assert len(before) > 2
+    assert all(isinstance(news["so_far"], str) for news in before)
+    for line, text in zip(last["lines"], ["the dog sleeps", "", "a cat"], strict=True):
+        expected = _n_best(translator, text, 3)
+        assert [one["text"] for one in line["hypotheses"]] == [one.text for one in expected]
+        assert [one["score"] for one in line["hypotheses"]] == pytest.approx([one.score for one in expected], abs=1e-3)
+    assert "".join(last["lines"][0]["source"]).strip() == "the dog sleeps"
+    assert last["lines"][1]["source"] == []
+    for word in last["lines"][0]["hypotheses"][0]["words"]:
+        assert 0 < sum(weight for _, weight in word["attention"]) <= 1.01
+
+
+class Caller:
+    """Calls an application as a server does, with a body that may never end and a client that may go away."""
+
+    def __init__(self, client: TestClient, place: str, headers: dict[str, str] | None = None) -> None:
+        self.app = client.app
+        raw = {"host": "localhost", **(headers or {})}
+        self.scope = {
+            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": "POST",
+            "scheme": "http", "path": place, "raw_path": place.encode(), "query_string": b"", "root_path": "",
+            "headers": [(name.encode(), value.encode()) for name, value in raw.items()], "state": {},
+        }  # fmt: skip
+        self.num_read = 0
+        self.sent: list[dict[str, Any]] = []
+
+    def call(self, bodies: Callable[[], Any]) -> None:
+        """Until the application has answered; `bodies` makes an async iterator of the messages that it receives."""
+        messages = bodies()
+
+        async def receive() -> Any:
+            self.num_read += 1
+            return await anext(messages)
+
+        async def send(message: Any) -> None:
+            self.sent.append(message)
+
+        run_async(asyncio.wait_for(self.app(self.scope, receive, send), 20))
+
+    @property
+    def status(self) -> int:
+        return self.sent[0]["status"]
+
+
+def test_a_body_without_end_is_read_no_further_than_the_bound(client: TestClient) -> None:
+    async def endless() -> Any:
+        while True:
+            yield {"type": "http.request", "body": b"x" * 1000, "more_body": True}
+
+    caller = Caller(client, "/translate")
+    caller.call(endless)
+    assert caller.status == 413
+    assert caller.num_read < 12
+    told = Caller(client, "/translate", {"content-length": str(10**30)})
+    told.call(endless)
+    assert (told.status, told.num_read) == (413, 0)
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stuck() -> Any:
+        yield {"type": "http.request", "body": b"{", "more_body": True}
+        await asyncio.sleep(60)
+
+    async def broken_off() -> Any:
+        yield {"type": "http.request", "body": b"{", "more_body": True}
+        yield {"type": "http.disconnect"}
+
+    monkeypatch.setattr(requests, "BODY_SECONDS", 0.1)
+    caller = Caller(client, "/translate")
+    caller.call(stuck)
+    assert caller.status == 408
+    gone = Caller(client, "/translate")
+    gone.call(broken_off)
+    assert gone.status == 400
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_client_that_goes_away_is_not_translated_for(start: Start, translator: Translator, place: str) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(_: object) -> None:
+        begun.set()
+        assert go_on.wait(20)
+
+    mine, calls = recorded(translator, hold)
+    client = start(mine)
+    first = threading.Thread(target=client.post, args=("/translate",), kwargs={"json": {"q": "first", **EN_DE}})
+    first.start()
+    assert begun.wait(20)
+
+    async def goes_away() -> Any:
+        yield {"type": "http.request", "body": json.dumps({"q": "gone", **EN_DE}).encode(), "more_body": False}
+        yield {"type": "http.disconnect"}
+        await asyncio.sleep(60)
+
+    Caller(client, place).call(goes_away)
+    go_on.set()
+    first.join(20)
+    after = client.post("/translate", json={"q": "a cat", **EN_DE})
+    assert after.json() == {"translatedText": alone(translator, "a cat")}
+    assert calls == [["first"], ["a cat"]]

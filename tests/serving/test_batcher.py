@@ -1,0 +1,166 @@
+"""Jobs are translated together, and each gets what is its own."""
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import wait
+
+import pytest
+from served import alone, recorded, some_lines
+
+from mtformer.decoding.translation import Translation
+from mtformer.decoding.translator import Translator, override
+from mtformer.serving.batcher import MAX_CHARACTERS, Batcher, BusyError, ClosedError, Job
+
+SECONDS = 20
+
+
+def run(batcher: Batcher, *jobs: Job) -> list[list[Translation]]:
+    """Starts the thread when all jobs wait already, and gives their answers."""
+    for job in jobs:
+        batcher.submit(job)
+    batcher.start()
+    wait([job.answer for job in jobs], SECONDS)
+    batcher.close()
+    return [job.answer.result(0) for job in jobs]
+
+
+def test_jobs_that_wait_are_one_batch_and_each_gets_its_own_lines(translator: Translator) -> None:
+    mine, calls = recorded(translator)
+    lines = some_lines(30)
+    jobs = [Job(lines[start : start + 3], "de") for start in range(0, 30, 3)]
+    answers = run(Batcher({"de": mine}, 10), *jobs)
+    assert calls == [lines]
+    assert [[one.text for one in answer] for answer in answers] == [
+        [alone(translator, line) for line in job.lines] for job in jobs
+    ]
+
+
+def test_a_batch_is_not_larger_than_it_may_be(translator: Translator) -> None:
+    mine, calls = recorded(translator)
+    jobs = [Job(["the dog sees the cat"] * 200, "de") for _ in range(5)]
+    assert 2 * jobs[0].size < MAX_CHARACTERS < 3 * jobs[0].size
+    run(Batcher({"de": mine}, 10), *jobs)
+    assert [len(lines) for lines in calls] == [600, 400]
+
+
+def test_only_jobs_that_ask_for_the_same_go_together(both: Translator) -> None:
+    to_german, german_calls = recorded(both.into("de"))
+    to_english, english_calls = recorded(both.into("en"))
+    jobs = [Job(["a dog"], "de"), Job(["ein hund"], "en"), Job(["a cat"], "de", attention=True), Job(["a man"], "de")]
+    answers = run(Batcher({"de": to_german, "en": to_english}, 10), *jobs)
+    assert (german_calls, english_calls) == ([["a dog", "a man"], ["a cat"]], [["ein hund"]])
+    assert answers[1][0].text == alone(both.into("en"), "ein hund") != alone(both.into("de"), "ein hund")
+    assert [answer[0].attention is not None for answer in answers] == [False, False, True, False]
+
+
+def test_each_has_the_alternatives_that_it_asked_for(translator: Translator) -> None:
+    answers = run(Batcher({"de": translator}, 10), Job(["a dog"], "de"), Job(["a cat"], "de", n_best=3))
+    expected = translator.translate(["a cat"], n_best=3)[0]
+    assert answers[1][0].text == expected.text
+    assert [one.text for one in answers[1][0].alternatives] == [one.text for one in expected.alternatives]
+    assert answers[0][0].text == alone(translator, "a dog")
+
+
+def test_one_that_fails_does_not_spoil_the_others(translator: Translator) -> None:
+    def fail(lines: Sequence[str]) -> None:
+        if "bad" in lines:
+            raise RuntimeError("bad line")
+
+    mine, calls = recorded(translator, fail)
+    jobs = [Job([line], "de") for line in ("a dog", "bad", "a cat")]
+    with pytest.raises(RuntimeError, match="bad line"):
+        run(Batcher({"de": mine}, 10), *jobs)
+    assert jobs[0].answer.result()[0].text == alone(translator, "a dog")
+    assert jobs[2].answer.result()[0].text == alone(translator, "a cat")
+    assert calls == [["a dog", "bad", "a cat"], ["a dog"], ["bad"], ["a cat"]]
+
+
+def test_the_queue_is_bounded(translator: Translator) -> None:
+    batcher = Batcher({"de": translator}, 2)
+    jobs = [Job(["a dog"], "de") for _ in range(3)]
+    batcher.submit(jobs[0])
+    batcher.submit(jobs[1])
+    with pytest.raises(BusyError):
+        batcher.submit(jobs[2])
+    assert len(run(batcher)) == 0
+    assert jobs[0].answer.done()
+
+
+def test_what_nobody_waits_for_is_not_translated(translator: Translator) -> None:
+    mine, calls = recorded(translator)
+    gone = Job(["a dog"], "de", is_abandoned=True)
+    run_first = Job(["a cat"], "de")
+    batcher = Batcher({"de": mine}, 10)
+    batcher.submit(gone)
+    run(batcher, run_first)
+    assert calls == [["a cat"]]
+
+
+class Held:
+    """A translator that waits in the midst of its first call."""
+
+    def __init__(self, translator: Translator) -> None:
+        self.begun, self.may_go_on = threading.Event(), threading.Event()
+        self.translator, self.calls = recorded(translator, self._hold)
+
+    def _hold(self, lines: Sequence[str]) -> None:
+        self.begun.set()
+        assert self.may_go_on.wait(SECONDS)
+
+
+def test_a_batch_that_nobody_waits_for_any_more_is_given_up(translator: Translator) -> None:
+    held = Held(translator)
+    batcher, job, after = Batcher({"de": held.translator}, 10), Job(["a dog"], "de"), Job(["a cat"], "de")
+    batcher.submit(job)
+    batcher.start()
+    assert held.begun.wait(SECONDS)
+    job.is_abandoned = True
+    batcher.submit(after)
+    held.may_go_on.set()
+    assert after.answer.result(SECONDS)[0].text == alone(translator, "a cat")
+    with pytest.raises(ClosedError):
+        job.answer.result(SECONDS)
+    batcher.close()
+
+
+def test_the_end_is_told_to_all_that_wait(translator: Translator) -> None:
+    held = Held(translator)
+    batcher, jobs = Batcher({"de": held.translator}, 10), [Job(["a dog"], "de"), Job(["a cat"], "de")]
+    batcher.submit(jobs[0])
+    batcher.start()
+    assert held.begun.wait(SECONDS)
+    batcher.submit(jobs[1])
+    threading.Timer(0.2, held.may_go_on.set).start()
+    batcher.close()
+    for job in jobs:
+        with pytest.raises(ClosedError):
+            job.answer.result(0)
+    with pytest.raises(ClosedError):
+        batcher.submit(Job(["a man"], "de"))
+    assert held.calls == [["a dog"]]
+
+
+def test_samples_do_not_hang_on_what_else_waits(translator: Translator) -> None:
+    drawn, calls = recorded(translator)
+    drawn.decoding = override(translator.decoding, sampling=True)
+    plain_translate = drawn.translate
+    drawn.translate = lambda lines, **settings: plain_translate(lines, sampling=True, **settings)
+    line = "the dog sees the red cat"
+    answers = run(Batcher({"de": drawn}, 10), *(Job([line], "de") for _ in range(4)))
+    assert calls == [[line]] * 4
+    assert len({answer[0].text for answer in answers}) == 1
+
+
+def test_a_watched_job_is_told_of_its_own_lines(translator: Translator) -> None:
+    seen: dict[str, list[tuple[int, str]]] = {"one": [], "two": []}
+    jobs = [
+        Job(["a dog", "the cat sleeps"], "de", watch=lambda line, text: seen["one"].append((line, text))),
+        Job(["a man"], "de"),
+        Job(["the red man"], "de", watch=lambda line, text: seen["two"].append((line, text))),
+    ]
+    run(Batcher({"de": translator}, 10), *jobs)
+    assert {line for line, _ in seen["one"]} == {0, 1}
+    assert {line for line, _ in seen["two"]} == {0}
+    alone_seen: list[str] = []
+    translator.translate(["the red man"], watch=[alone_seen.append])
+    assert [text for _, text in seen["two"]][: len(alone_seen)] == alone_seen

@@ -1,0 +1,67 @@
+"""What the page shows: pieces put together to words, with the attention that belongs to them."""
+
+from dataclasses import replace
+
+import pytest
+
+from mtformer.decoding.translation import Attention, Translation
+from mtformer.decoding.translator import Translator
+from mtformer.serving.page import line_values
+
+
+def line(
+    src: list[str], tgt: list[str], weights: list[list[float]], starts: list[int] | None = None
+) -> dict[str, object]:
+    attention = Attention(src, tgt, weights, starts or [0] * len(tgt))
+    (shown,) = [line_values(Translation("text", -0.5, [], flags=("copy",), attention=attention), 1)]
+    return shown
+
+
+def test_a_word_looks_where_its_pieces_look() -> None:
+    shown = line(["▁a", "▁do", "g"], ["▁H", "und", "."], [[0.0, 1.0, 0.0], [0.0, 0.5, 0.5], [0.9, 0.006, 0.094]])
+    assert shown["source"] == [" a", " do", "g"]
+    (one,) = shown["hypotheses"]
+    assert (one["text"], one["score"], one["flags"]) == ("text", -0.5, ["copy"])
+    (word,) = one["words"]
+    assert word["text"] == " Hund."
+    assert dict(word["attention"]) == pytest.approx({0: 0.3, 1: 0.502, 2: 0.198}, abs=1e-3)
+
+
+def test_weights_too_small_to_see_are_left_out() -> None:
+    shown = line(["▁a", "▁b"], ["▁x"], [[0.995, 0.005]])
+    assert shown["hypotheses"][0]["words"] == [{"text": " x", "attention": [[0, 0.995]]}]
+
+
+def test_bytes_are_put_together_to_letters() -> None:
+    smile = [f"<0x{byte:02X}>" for byte in "🙂".encode()]
+    shown = line(["▁", *smile, "▁a"], ["▁b", *smile], [[0.2] * 6] * 5)
+    assert shown["source"] == [" 🙂", " a"]
+    (word,) = shown["hypotheses"][0]["words"]
+    assert word["text"] == " b🙂"
+    assert dict(word["attention"]) == pytest.approx({0: 1.0, 1: 0.2})
+
+
+def test_a_script_without_spaces_is_shown_piece_by_piece() -> None:
+    shown = line(["▁a"], ["▁猫", "が", "走る", "。"], [[1.0]] * 4)
+    assert [word["text"] for word in shown["hypotheses"][0]["words"]] == [" 猫", "が", "走る", "。"]
+
+
+def test_the_parts_of_a_line_that_was_split_look_at_their_own_pieces() -> None:
+    shown = line(["▁a", "▁b", "▁c"], ["▁x", "▁y"], [[0.3, 0.7], [1.0]], [0, 2])
+    assert [word["attention"] for word in shown["hypotheses"][0]["words"]] == [[[0, 0.3], [1, 0.7]], [[2, 1.0]]]
+
+
+def test_no_more_are_shown_than_were_asked_for() -> None:
+    attention = Attention(["▁a"], ["▁x"], [[1.0]], [0])
+    one = Translation("x", 0.0, [], attention=attention)
+    shown = line_values(replace(one, alternatives=(replace(one, text="y"), replace(one, text="z"))), 2)
+    assert [each["text"] for each in shown["hypotheses"]] == ["x", "y"]
+
+
+def test_words_put_together_are_the_translation(translator: Translator) -> None:
+    lines = ["the dog sees the red cat", "ein mann", "the dog sleeps. " * 12, ""]
+    for source, one in zip(lines, translator.translate(lines, n_best=2, attention=True), strict=True):
+        shown = line_values(one, 2)
+        assert "".join(shown["source"]).split() == source.split()
+        for each in shown["hypotheses"]:
+            assert "".join(word["text"] for word in each["words"]).split() == each["text"].split()

@@ -1,0 +1,129 @@
+"""Device, precision, memory settings, and the errors of devices and precisions that do not exist."""
+
+import runpy
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from mtformer import device
+from mtformer.errors import DeviceError
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture(params=[True, False], ids=["with CUDA", "without CUDA"])
+def has_cuda(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: request.param)
+    return request.param
+
+
+def test_auto_takes_cuda_where_there_is_one(has_cuda: bool) -> None:
+    assert device.pick_device("auto") == (CUDA if has_cuda else CPU)
+    assert device.pick_device("cpu") == CPU
+
+
+def test_cuda_is_an_error_without_one(has_cuda: bool) -> None:
+    if has_cuda:
+        assert device.pick_device("cuda") == CUDA
+    else:
+        with pytest.raises(DeviceError, match=r"^device 'cuda'.*use device cpu.*$"):
+            device.pick_device("cuda")
+
+
+@pytest.mark.parametrize("has_bf16", [True, False])
+def test_precision_on_cuda(has_bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bf16)
+    assert device.pick_precision("auto", CUDA) == ("bf16" if has_bf16 else "fp16")
+    assert device.pick_precision("fp32", CUDA) == "fp32"
+    assert device.pick_precision("fp16", CUDA) == "fp16"
+    if has_bf16:
+        assert device.pick_precision("bf16", CUDA) == "bf16"
+    else:
+        with pytest.raises(DeviceError, match=r"^precision 'bf16'.*use fp16 or fp32$"):
+            device.pick_precision("bf16", CUDA)
+
+
+@pytest.mark.parametrize(("bf16_seconds", "expected"), [(0.5, "bf16"), (0.9, "fp32"), (2.0, "fp32")])
+def test_precision_on_a_cpu_is_the_clearly_faster_one(
+    bf16_seconds: float, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = {torch.bfloat16: bf16_seconds, torch.float32: 1.0}
+    monkeypatch.setattr(device, "_cpu_product_seconds", seconds.__getitem__)
+    monkeypatch.setattr(device, "_says_it_multiplies_bf16", lambda: False)
+    assert device.pick_precision("auto", CPU) == expected
+    assert device.pick_precision("bf16", CPU) == "bf16"
+
+
+def test_a_processor_that_says_so_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_cpu_product_seconds", {torch.bfloat16: 9.0, torch.float32: 1.0}.__getitem__)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    assert device.pick_precision("auto", CPU) == "bf16"
+
+
+def test_precision_on_this_cpu_is_one_of_two() -> None:
+    assert device.pick_precision("auto", CPU) in ("bf16", "fp32")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("fp16", "precision 'fp16' needs a CUDA device; on a CPU use auto, bf16 or fp32"),
+        ("int8", "precision 'int8' needs CTranslate2: use `mtformer export --format ctranslate2` and .*"),
+        ("fp8", "precision 'fp8': no such precision; use auto, fp32, bf16 or fp16"),
+    ],
+)
+def test_precisions_that_a_cpu_does_not_have(name: str, message: str) -> None:
+    with pytest.raises(DeviceError, match=f"^{message}$"):
+        device.pick_precision(name, CPU)
+
+
+def test_the_module_imports_where_there_is_no_resource_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows has none; peak_bytes of a CPU needs it."""
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert runpy.run_path(device.__file__)["pick_device"]("cpu") == CPU
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="page faults are counted as Linux does")
+def test_freed_memory_is_kept() -> None:
+    """A block taken and freed again and again comes from memory that is already here, once the heap has settled."""
+    program = """
+import resource, torch
+from mtformer.device import set_up_memory
+def later_faults(num_bytes=64 << 20):
+    for turn in range(40):
+        if turn == 30:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        torch.ones(num_bytes, dtype=torch.uint8)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+by_default = later_faults()
+set_up_memory()
+print(by_default, later_faults())
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    by_default, kept = (int(count) for count in done.stdout.split())
+    assert kept < by_default / 10
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
+def test_kernels_of_ever_new_shapes_hold_no_memory() -> None:
+    """Products of 1,500 different shapes, of which the default keeps 1,024."""
+    program = """
+import resource, sys, torch
+from mtformer.device import set_up_memory
+if sys.argv[1] == "1":
+    set_up_memory()
+torch.set_num_threads(1)
+weight = torch.ones(512, 256, dtype=torch.bfloat16)
+for rows in range(500, 2000):
+    torch.nn.functional.linear(torch.ones(rows, 256, dtype=torch.bfloat16), weight)
+    if rows == 600:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    grown = [
+        int(subprocess.run([sys.executable, "-c", program, given], check=True, capture_output=True, timeout=120).stdout)
+        for given in "01"
+    ]
+    assert grown[1] < max(60_000, grown[0] / 2), grown  # kilobytes; here 178,000 and 688,000

@@ -1,0 +1,73 @@
+"""The common parts of all pages: complete, and no text in them can become markup."""
+
+import json
+from pathlib import Path
+
+import pytest
+from jinja2 import DictLoader
+from playwright.sync_api import Browser
+
+from mtformer import templating
+from mtformer.templating import Table, render
+
+PACKAGE = templating.TEMPLATES.parent
+HOSTILE = "</script><script>document.title='broken'</script><!--"
+PAGE = """{% extends "base.html" %}{% from "macros.html" import table %}{% block body %}
+<p>there</p><script type="application/json" id="d">{{ value | tojson }}</script>{{ table(cells) }}{% endblock %}
+{% block script %}
+document.body.dataset.found = JSON.stringify(JSON.parse(document.getElementById("d").textContent));
+{% endblock %}"""
+
+
+@pytest.fixture
+def page(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a template of this test."""
+    environment = templating._environment.__wrapped__()
+    files = {path.name: path.read_text(encoding="utf-8") for path in templating.TEMPLATES.iterdir()}
+    environment.loader = DictLoader({**files, "page.html": PAGE})
+    monkeypatch.setattr(templating, "_environment", lambda: environment)
+    return "page.html"
+
+
+def test_data_and_text_come_back_whatever_they_say(page: str, chromium: Browser) -> None:
+    value = {"text": [HOSTILE, "<!--", "é\u2028 𝄞"], "number": [0, 1.5, None]}
+    opened = chromium.new_page()
+    opened.set_content(render(page, title=HOSTILE, value=value, cells=Table(("", HOSTILE), [(HOSTILE, "1")], (1,))))
+    assert json.loads(opened.locator("body").get_attribute("data-found") or "") == value
+    assert opened.title() == HOSTILE
+    assert opened.locator("p").inner_text() == "there"
+    assert opened.locator("th").all_inner_texts() == ["", HOSTILE, HOSTILE]
+    opened.close()
+
+
+def test_numbers_that_json_cannot_hold_are_refused(page: str) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        render(page, title="", value=float("nan"), cells=Table((), []))
+
+
+def test_tables_name_rows_and_columns(page: str) -> None:
+    html = render(page, title="", value=0, cells=Table(("", "n"), [("a", "1"), ("b", "2")], (1,)))
+    assert html.count('<th scope="row">') == 2
+    assert html.count(' scope="col"') == 2
+    assert html.count('<td class="number">') == 2
+    assert render(page, title="", value=0, cells=Table((), [("a", "1")])).count("<tr>") == 1
+
+
+def test_a_phone_scrolls_the_table_and_not_the_page(page: str, chromium: Browser) -> None:
+    opened = chromium.new_page(viewport={"width": 390, "height": 844})
+    opened.set_content(render(page, title="wide", value=0, cells=Table((), [["word"] * 40])))
+    assert opened.evaluate("document.documentElement.scrollWidth") == 390
+    assert opened.evaluate("document.querySelector('.wide').scrollWidth") > 390
+    opened.close()
+
+
+def test_wheels_contain_all_data_files() -> None:
+    with (PACKAGE.parent / "pyproject.toml").open("rb") as file:
+        patterns = pytest.importorskip("tomllib").load(file)["tool"]["setuptools"]["package-data"]
+    declared = {path for name, some in patterns.items() for one in some for path in _folder(name).glob(one)}
+    files = {path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert {path for path in files if path.suffix != ".py"} <= declared
+
+
+def _folder(package: str) -> Path:
+    return PACKAGE.parent.joinpath(*package.split("."))
