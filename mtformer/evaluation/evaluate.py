@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from mtformer.config.data import DataConfig, Source
 from mtformer.config.schema import EvaluationConfig
-from mtformer.data.records import read_lines
-from mtformer.data.sources import languages, read_pairs
+from mtformer.data.corpus.readers import read_lines
+from mtformer.data.corpus.sources import languages, read_pairs
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
 from mtformer.evaluation.card import Texts, write_card

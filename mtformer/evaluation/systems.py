@@ -10,7 +10,7 @@ from pathlib import Path
 from mtformer.config.fields import key_metadata
 from mtformer.config.loading import config_diff, load_config
 from mtformer.config.schema import Config, EvaluationConfig
-from mtformer.data.records import read_lines
+from mtformer.data.corpus.readers import read_lines
 from mtformer.errors import DataError
 from mtformer.evaluation.card import differences, notes, read_card, read_texts
 from mtformer.run_dir import SCORES, RunDir
