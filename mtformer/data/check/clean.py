@@ -28,7 +28,7 @@ from mtformer.data.report import Columns, DataReport
 from mtformer.data.store.pipeline import Pipeline, TokenCounts, take
 from mtformer.data.workers import Workers
 from mtformer.errors import DataError, told_writing
-from mtformer.rundir import atomic_folder
+from mtformer.files import atomic_folder
 
 CHUNKS_ALONE = 4
 """Chunks that are judged before processes are started, which takes seconds."""

@@ -17,7 +17,7 @@ from mtformer.data.corpus.compressed import open_bytes
 from mtformer.data.corpus.readers import JsonlReader, Lines, Reader, TextReader, TsvReader, reading
 from mtformer.data.report import Columns, Pair
 from mtformer.errors import DataError
-from mtformer.rundir import file_sha256
+from mtformer.files import file_sha256
 
 RECORDS_AT_ONCE = 1000
 

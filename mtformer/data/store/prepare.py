@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
+from mtformer import files
 from mtformer.config.data import DataConfig, FilterConfig, HubDataset, Source
 from mtformer.config.section import key_of
 from mtformer.data.corpus.readers import RawRecords
@@ -45,7 +46,7 @@ from mtformer.data.store.ragged import bytes_of
 from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, STORE, Contents, Pairs, Shard, Store, write_shard
 from mtformer.data.workers import WorkerEndedError, Workers
 from mtformer.errors import DataError, told_writing
-from mtformer.rundir import atomic_file, sync, write_text
+from mtformer.files import atomic_file, sync, write_text
 from mtformer.text.tokenizer import TokenizerPair
 
 FORMAT_VERSION = 3
@@ -143,8 +144,8 @@ def _active(filters: FilterConfig) -> dict[str, Any]:
 
 
 def cache_folder(data: DataConfig) -> Path:
-    """Return data.cache_dir, else the environment's MTFORMER_CACHE, else ~/.cache/mtformer."""
-    return Path(data.cache_dir or os.environ.get("MTFORMER_CACHE") or "~/.cache/mtformer").expanduser()
+    """Return the folder of prepared corpora."""
+    return files.cache_folder(data.cache_dir)
 
 
 @contextmanager
