@@ -1,4 +1,4 @@
-"""The corpora that a config names, tokenised, with their weights, tags and languages."""
+"""The prepared corpora of a config, with their weights, tags and languages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

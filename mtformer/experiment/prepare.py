@@ -50,9 +50,9 @@ class Prepared:
 
 
 def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance = log_progress) -> Prepared:
-    """Trains or loads the tokenizers (into `tokenizer_folder`), then tokenises the data or finds it in the cache.
+    """Train or load the tokenizers (into `tokenizer_folder`), then tokenize the data or find it in the cache.
 
-    `advance` is told of each training corpus while it is tokenised.
+    `advance` is called while training corpora are tokenized.
 
     Raises:
         DataError: when data or tokenizer models are not as they should be.

@@ -12,12 +12,15 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 from filelock import FileLock
+from pydantic import create_model
 
-from mtformer.config.data import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
+from mtformer.config.data import DataConfig, FilterConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
 from mtformer.config.schema import TokenizerConfig
+from mtformer.config.section import Key
 from mtformer.data.corpus import hub
 from mtformer.data.corpus.sources import open_reader
 from mtformer.data.store import prepare as preparing
@@ -147,6 +150,21 @@ def test_made_anew_when_anything_it_depends_on_changes(
     assert len(set(prints)) == len(prints)
 
 
+def test_filters_that_are_off_do_not_change_the_fingerprint(
+    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = corpus(pairs, filters={"drop_identical": False})
+    before = made(data, tokenizers).fingerprint
+    assert made(corpus(pairs), tokenizers).fingerprint != before
+    relaxed = corpus(pairs, filters={"drop_identical": False, "max_filtered_share": 0.9})
+    assert made(relaxed, tokenizers).fingerprint == before
+    later = create_model("Later", __base__=FilterConfig, drop_later=(Annotated[bool, Key(off=False)], False))
+    monkeypatch.setattr(preparing, "FilterConfig", later)
+    for filters, is_same in (({"drop_later": False}, True), ({"drop_later": True}, False)):
+        config = later.model_validate({"drop_identical": False, **filters})
+        assert (made(data.model_copy(update={"filters": config}), tokenizers).fingerprint == before) == is_same
+
+
 def test_the_share_left_out_is_checked_each_time(corpus: Corpus, tokenizers: TokenizerPair) -> None:
     pairs = [("one", "two"), ("", "x"), ("", "y")]
     for _ in range(2):
@@ -193,6 +211,8 @@ def test_a_cache_that_cannot_be_made(corpus: Corpus, pairs: Pairs, tokenizers: T
         ("tsv.gz", "append", "open"),
         ("tsv.gz", "cut", "advance"),
         ("parquet", "replace", "open"),
+        ("stream", "replace", "open"),
+        ("stream", "replace", "advance"),
     ],
 )
 def test_a_file_that_changes_while_it_is_read_is_an_error_and_nothing_is_kept(
@@ -209,7 +229,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error_and_nothing_is_kept(
     monkeypatch.setattr(preparing, "SHARD_PAIRS", 200)
     data, path, changed = corpus([], num_workers=1), tmp_path / f"one.{kind}", tmp_path / f"two.{kind}"
     source, _ = written(kind, path, pairs), written(kind, changed, pairs[::-1])
-    file, other = (one / "train.parquet" if kind == "parquet" else one for one in (path, changed))
+    file, other = (one / "train.parquet" if kind in ("parquet", "stream") else one for one in (path, changed))
 
     def change() -> None:
         if how == "replace":
@@ -231,7 +251,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error_and_nothing_is_kept(
         patch.setattr(preparing, "open_reader", open_after_the_change)
         with pytest.raises(DataError) as error:
             prepare([source], data, tokenizers, is_training=False, advance=advance)
-    what = f"{path} train" if kind == "parquet" else path
+    what = f"{path} train" if kind in ("parquet", "stream") else path
     assert str(error.value) == f"{what} changed while it was being read; run the command again"
     assert folders(data) == []
     if how != "cut":
@@ -434,7 +454,7 @@ def written(kind: str, path: Path, pairs: Pairs) -> Source:
 
     path.mkdir()
     datasets.Dataset.from_list(rows).to_parquet(path / "train.parquet")
-    return HubDataset(dataset=str(path))
+    return HubDataset(dataset=str(path), stream=kind == "stream")
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

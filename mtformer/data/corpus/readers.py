@@ -19,7 +19,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -298,12 +298,10 @@ def _is_utf8(line: bytes) -> bool:
     return True
 
 
-def decoded_blocks(file: IO[bytes], name: str, size: int) -> Iterator[list[str]]:
-    """Yield the lines of an open file, up to `size` at a time."""
-    first = 0
-    while block := list(islice(file, size)):
-        yield decode(name, first, b"".join(block))
-        first += len(block)
+def read_lines(path: str | Path) -> list[str]:
+    """Return all lines of a text file, plain or compressed; raises DataError if it cannot be read or is not UTF-8."""
+    with Lines(str(path)) as lines:
+        return decode(lines.path, 0, lines.take(sys.maxsize))
 
 
 # ---- rows with fields: lines of JSON, and rows of data sets ----------------------------------------------------------

@@ -352,6 +352,8 @@ def _finish(job: _Job, num_shards: int) -> None:
             first_row += len(rows)
             if len(rows):
                 shards.append(Shard(paths.arrow.name, len(rows), num_pairs, paths.arrow.stat().st_size))
+    if first_row == report.kept:
+        (job.folder / DUPLICATES).unlink()
     report.tokens, report.unknown = ({"src": int(totals[n]), "tgt": int(totals[n + 1])} for n in (0, 2))
     report.left_out = {reason: report.left_out[reason] for reason in REASONS if reason in report.left_out}
     contents = Contents(shards, (int(longest[0]), int(longest[1])), job.keep_text, report)
