@@ -174,7 +174,7 @@ def test_no_gpu_when_one_is_asked_for(corpus: Path, trained: tuple[Path, object]
 
 def test_a_device_or_precision_that_is_none(trained: tuple[Path, object]) -> None:
     assert "use auto, cpu or cuda" in error_of("translate", trained[0], "--device", "gpu")
-    assert "use auto, fp32, bf16, fp16" in error_of("eval", trained[0], "--precision", "int9")
+    assert "use auto, fp32, bf16 or fp16" in error_of("eval", trained[0], "--precision", "int9")
 
 
 def test_a_run_directory_that_exists(run: Path, corpus: Path) -> None:
