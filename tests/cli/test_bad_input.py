@@ -84,7 +84,7 @@ def weighing(weight: float) -> Callable[[Path, Path], list[object]]:
         (lambda c, f: ["tokenizer.vocab_size=20000"], ["tokenizer.vocab_size", "20000"]),
         (lambda c, f: ["model.num_head=2"], ["model.num_head", "num_heads"]),
         (lambda c, f: ["model.dropout=1.5"], ["model.dropout", "1.5"]),
-        (lambda c, f: ["model.num_heads=5"], ["num_heads 5", "d_model 32"]),
+        (lambda c, f: ["model.num_heads=5"], ["num_heads 5", "d_model 24"]),
         (lambda c, f: ["training.precision=fp16"], ["fp16", "CUDA"]),
         (lambda c, f: ["data.train=[]"], ["data.train"]),
     ],
