@@ -39,8 +39,7 @@ def pick_precision(name: str, device: torch.device) -> str:
     """
     if name == "int8":
         raise DeviceError(
-            "precision 'int8' needs CTranslate2: use `mtformer export --format ctranslate2` and --backend ctranslate2 "
-            "with the folder that it writes; or precision auto, fp32, bf16 or fp16"
+            "precision 'int8' needs CTranslate2: use --backend ctranslate2, or precision auto, fp32, bf16 or fp16"
         )
     if name not in ("auto", *DTYPES):
         raise DeviceError(f"precision '{name}': no such precision; use auto, fp32, bf16 or fp16")

@@ -18,9 +18,10 @@ from mtformer.config.schema import Config, ModelConfig
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import ConfigError
 from mtformer.export.bundle import check_is_free, check_language_tags
+from mtformer.files import atomic_folder, write_checksums
 from mtformer.model.positions import sinusoid
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import RunDir, atomic_folder, write_checksums
+from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK, TokenizerPair
 from mtformer.weights import load_weights
 
@@ -59,7 +60,7 @@ def export_huggingface(run: RunDir, target: Path, checkpoint: str | None) -> Non
     _check_model(config.model)
     vocabularies = [_vocabulary(tokenizers, side) for side in ("src", "tgt")]
     model = Transformer(config.model, *map(len, vocabularies))
-    load_weights(model, weights)
+    load_weights(model, *weights)
     is_joint = vocabularies[0] == vocabularies[1]
     with atomic_folder(target) as folder:
         save_file(to_tensors(model), folder / "model.safetensors", {"format": "pt"})

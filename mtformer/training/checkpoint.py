@@ -22,17 +22,8 @@ from torch import Tensor
 
 from mtformer.config.schema import TrainingConfig
 from mtformer.errors import CheckpointError
-from mtformer.rundir import (
-    TRAINER_STATE,
-    WEIGHTS,
-    DamagedError,
-    RunDir,
-    atomic_folder,
-    clear_leftovers,
-    delete_folder,
-    verify,
-    write_meta,
-)
+from mtformer.files import DamagedError, atomic_folder, clear_leftovers, delete_folder, verify, write_meta
+from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.training.history import log_checksum
 
 log = logging.getLogger("mtformer")
@@ -87,7 +78,7 @@ def save_averaged(run: RunDir, steps: list[int], weights: dict[str, Tensor], met
     except Exception as error:
         raise CheckpointError(
             f"{run.averaged}: could not be saved ({_first_line(error)}); free some space, or mend what else it may be, "
-            "and average again with `mtformer average`"
+            "and resume the run to average again"
         ) from error
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from toy import WORDS, random_lines
 
-from mtformer.decoding.long_lines import join_lines, split_line
+from mtformer.decoding.sentences import join_lines, split_line
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DataError
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 
 
 @pytest.fixture(scope="module")
