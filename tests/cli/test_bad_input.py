@@ -84,7 +84,7 @@ def weighing(weight: float) -> Callable[[Path, Path], list[object]]:
         (lambda c, f: ["tokenizer.vocab_size=20000"], ["tokenizer.vocab_size", "20000"]),
         (lambda c, f: ["model.num_head=2"], ["model.num_head", "num_heads"]),
         (lambda c, f: ["model.dropout=1.5"], ["model.dropout", "1.5"]),
-        (lambda c, f: ["model.num_heads=5"], ["num_heads 5", "d_model 32"]),
+        (lambda c, f: ["model.num_heads=5"], ["num_heads 5", "d_model 24"]),
         (lambda c, f: ["training.precision=fp16"], ["fp16", "CUDA"]),
         (lambda c, f: ["data.train=[]"], ["data.train"]),
     ],
@@ -174,7 +174,7 @@ def test_no_gpu_when_one_is_asked_for(corpus: Path, trained: tuple[Path, object]
 
 def test_a_device_or_precision_that_is_none(trained: tuple[Path, object]) -> None:
     assert "use auto, cpu or cuda" in error_of("translate", trained[0], "--device", "gpu")
-    assert "use auto, fp32, bf16, fp16" in error_of("eval", trained[0], "--precision", "int9")
+    assert "use auto, fp32, bf16 or fp16" in error_of("eval", trained[0], "--precision", "int9")
 
 
 def test_a_run_directory_that_exists(run: Path, corpus: Path) -> None:
