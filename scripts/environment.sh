@@ -1,4 +1,4 @@
-# Sourced by the scripts beside it: a virtual environment of our own with the pinned packages, and where Multi30k lies.
+# Functions for the scripts of this folder: make a virtual environment with pinned packages, and find Multi30k's files.
 
 unset PYTHONHOME PYTHONPATH
 export PYTHONUTF8=1 PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -21,8 +21,8 @@ find_python() {
     return 1
 }
 
-# make_environment FOLDER PACKAGE: FOLDER holds what PACKAGE needs, at the versions of constraints.txt. It is kept while
-# the package's and the pins' files are unchanged, and made anew otherwise. The repository is the working directory.
+# make_environment FOLDER PACKAGE: install PACKAGE in FOLDER with the versions of constraints.txt. An existing environment
+# is kept while pyproject.toml and constraints.txt are unchanged, and is replaced otherwise. Run it in the repository.
 make_environment() {
     local folder=$1 package=$2 stamp=$1/mtformer-environment wanted python
     wanted="$package $PWD $(cat pyproject.toml constraints.txt | cksum)"
@@ -30,12 +30,12 @@ make_environment() {
         return
     fi
     if [[ -e $folder && ! -f $stamp ]]; then
-        echo "error: $folder is there and was not made by this script; move it away and run this again" >&2
+        echo "error: $folder exists and was not made by this script; move it away and run this again" >&2
         return 1
     fi
     python=$(find_python) || return
-    echo "installing into $folder; the first time this takes some minutes" >&2
-    # An empty stamp means ours, but not finished; it stays while the rest is removed, in case that is interrupted.
+    echo "installing into $folder; this takes some minutes the first time" >&2
+    # An empty stamp marks an unfinished environment; it is kept while the rest is removed, in case that is interrupted.
     mkdir -p "$folder" && : >"$stamp" || return
     find "$folder" -mindepth 1 -maxdepth 1 ! -path "$stamp" -exec rm -rf {} + || return
     "$python" -m venv "$folder" || return
@@ -43,7 +43,7 @@ make_environment() {
     printf '%s\n' "$wanted" >"$stamp"
 }
 
-# sources_of FOLDER: what names Multi30k's train, val and test files there, plain or .gz, as overrides in the array `sources`.
+# sources_of FOLDER: set the array `sources` to overrides for Multi30k's train, val and test files, plain or .gz.
 sources_of() {
     local folder=$1
     file() { [[ -e $folder/$1 ]] && printf '%s' "$folder/$1" || printf '%s' "$folder/$1.gz"; }

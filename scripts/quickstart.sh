@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From nothing to a translator: installs mtformer into .venv, writes the demo corpus, trains, evaluates, translates.
-# Run it again, and it goes on where it stopped; bash scripts/quickstart.sh --overwrite trains anew.
+# Install mtformer into .venv, write the demo corpus, train, evaluate and translate. Run it again to resume an
+# interrupted training; bash scripts/quickstart.sh --overwrite starts a new one.
 set -euo pipefail
 CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
@@ -9,7 +9,7 @@ say() { printf '\n== %s\n' "$*"; }
 
 options=("$@")
 if [[ $# == 0 && -d runs/demo ]]; then
-    # Without a checkpoint there is nothing to go on with, and nothing to lose.
+    # Without a checkpoint there is nothing to resume, and nothing to lose.
     options=(--overwrite)
     compgen -G 'runs/demo/checkpoints/step-*' >/dev/null && options=(--resume)
 fi
@@ -39,9 +39,9 @@ cat <<'END'
 
 == What to try next
 source .venv/bin/activate
-mtformer translate runs/demo                  type English sentences of your own, with the words of demo/train.en
+mtformer translate runs/demo                  type English your own sentences, with words of demo/train.en
 mtformer eval runs/demo --src FILE --ref FILE score on other text
 mtformer config show configs/demo.yaml        all settings, and where each comes from
 mtformer train configs/demo.yaml --run-dir runs/wider model.d_model=192
-Your own languages: copy configs/demo.yaml and name your files under data; README.md tells the rest.
+Your own languages: copy configs/demo.yaml and name your files under data; see README.md.
 END

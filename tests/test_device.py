@@ -51,7 +51,7 @@ def test_precision_on_a_cpu_is_the_clearly_faster_one(
 ) -> None:
     seconds = {torch.bfloat16: bf16_seconds, torch.float32: 1.0}
     monkeypatch.setattr(device, "_cpu_product_seconds", seconds.__getitem__)
-    monkeypatch.setattr(device, "_says_it_multiplies_bf16", lambda: False)
+    monkeypatch.setattr(device, "_has_bf16_instructions", lambda: False)
     assert device.pick_precision("auto", CPU) == expected
     assert device.pick_precision("bf16", CPU) == "bf16"
 

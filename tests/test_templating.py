@@ -1,6 +1,7 @@
 """The common parts of all pages: complete, and no text in them can become markup."""
 
 import json
+from pathlib import Path
 
 import pytest
 from jinja2 import DictLoader
@@ -9,6 +10,7 @@ from playwright.sync_api import Browser
 from mtformer import templating
 from mtformer.templating import Table, render
 
+PACKAGE = templating.TEMPLATES.parent
 HOSTILE = "</script><script>document.title='broken'</script><!--"
 PAGE = """{% extends "base.html" %}{% from "macros.html" import table %}{% block body %}
 <p>there</p><script type="application/json" id="d">{{ value | tojson }}</script>{{ table(cells) }}{% endblock %}
@@ -57,3 +59,15 @@ def test_a_phone_scrolls_the_table_and_not_the_page(page: str, chromium: Browser
     assert opened.evaluate("document.documentElement.scrollWidth") == 390
     assert opened.evaluate("document.querySelector('.wide').scrollWidth") > 390
     opened.close()
+
+
+def test_wheels_contain_all_data_files() -> None:
+    with (PACKAGE.parent / "pyproject.toml").open("rb") as file:
+        patterns = pytest.importorskip("tomllib").load(file)["tool"]["setuptools"]["package-data"]
+    declared = {path for name, some in patterns.items() for one in some for path in _folder(name).glob(one)}
+    files = {path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert {path for path in files if path.suffix != ".py"} <= declared
+
+
+def _folder(package: str) -> Path:
+    return PACKAGE.parent.joinpath(*package.split("."))

@@ -8,6 +8,8 @@ from typing import NoReturn
 from tqdm import tqdm
 
 from mtformer.data.preparing import log_progress
+from mtformer.experiment.runs import format_duration
+from mtformer.training.figures import bar_text
 
 log = logging.getLogger("mtformer")
 
@@ -56,26 +58,12 @@ class TrainingProgress:
                 self.bar = tqdm(total=self.num_steps, initial=step - 1, unit="step", desc="train", dynamic_ncols=True)
             self.bar.update(step - self.bar.n)
             if figures is not None:
-                self.bar.set_postfix_str(_short(epoch, figures))
+                self.bar.set_postfix_str(f"epoch {epoch + 1}, {bar_text(figures)}")
         elif figures is not None:
-            remaining = (self.num_steps - step) * figures["seconds_per_step"]
-            log.info("step %d/%d, %s, %s left", step, self.num_steps, _short(epoch, figures), _duration(remaining))
+            left = format_duration((self.num_steps - step) * figures["seconds_per_step"])
+            log.info("step %d/%d, epoch %d, %s, %s left", step, self.num_steps, epoch + 1, bar_text(figures), left)
 
     def _end_preparing(self) -> None:
         if self.preparing is not None:
             self.preparing.close()
             self.preparing = None
-
-
-def _short(epoch: int, figures: dict[str, float]) -> str:
-    text = (
-        f"epoch {epoch + 1}, loss {figures['loss']:.3f}, {figures['tokens_per_second']:,.0f} tokens/s, "
-        f"lr {figures['learning_rate']:.2e}, grad {figures['grad_norm']:.2f}"
-    )
-    return text + (f", {figures['skipped_steps']:.0f} steps skipped" if figures["skipped_steps"] else "")
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}"

@@ -70,10 +70,9 @@ def _dry_run(planned: "Sweep", jobs: int | None) -> None:
     from tqdm import tqdm
 
     from mtformer.cli.output import columns
-    from mtformer.cli.runs_command import clock, shown
+    from mtformer.experiment.runs import format_duration, format_value
     from mtformer.experiment.sweep import short_keys
-    from mtformer.experiment.sweep_estimate import estimate, finishing_time
-    from mtformer.experiment.sweeping import devices, threads_each
+    from mtformer.experiment.sweep_runner import devices, estimate, finishing_time, threads_each
 
     jobs = jobs or max(1, len(devices(planned)))
     logging.getLogger("mtformer").setLevel(logging.WARNING)  # what each rehearsal finds, others have found before
@@ -82,16 +81,16 @@ def _dry_run(planned: "Sweep", jobs: int | None) -> None:
     keys = short_keys(dict.fromkeys(key for run in planned.runs for key in run.values))
     rows = [["run", *keys.values(), "time", "disk"]]
     for run, need in zip(planned.runs, needs, strict=True):
-        values = [shown(run.values[key]) if key in run.values else "" for key in keys]
-        rows.append([run.name, *values, clock(need.seconds), f"{need.disk_bytes / 1e9:.2f} GB"])
+        values = [format_value(run.values[key]) if key in run.values else "" for key in keys]
+        rows.append([run.name, *values, format_duration(need.seconds), f"{need.disk_bytes / 1e9:.2f} GB"])
     common = f" with {' '.join(planned.common)}" if planned.common else ""
     typer.echo(f"base: {planned.config}{common}")
     for line in columns(rows):
         typer.echo(line)
-    seconds = finishing_time([need.seconds for need in needs], jobs)
+    time = format_duration(finishing_time([need.seconds for need in needs], jobs))
     disk, free = sum(need.disk_bytes for need in needs), min(need.free_bytes for need in needs)
     typer.echo(
-        f"{len(needs)} runs, {jobs} at a time: about {clock(seconds)}; up to {disk / 1e9:.2f} GB for checkpoints, "
+        f"{len(needs)} runs, {jobs} at a time: about {time}; up to {disk / 1e9:.2f} GB for checkpoints, "
         f"{free / 1e9:.2f} GB free"
     )
 
@@ -102,7 +101,7 @@ def _train(planned: "Sweep", jobs: int | None, resume: bool, command: list[str])
     from tqdm import tqdm
 
     from mtformer.cli.output import error_lines
-    from mtformer.experiment.sweeping import run_sweep
+    from mtformer.experiment.sweep_runner import run_sweep
 
     with tqdm(total=len(planned.runs), desc="sweep", unit="run", disable=None, dynamic_ncols=True) as bar:
         outcome = run_sweep(planned, jobs, resume, bar.update)

@@ -127,8 +127,8 @@ class FilterConfig(Section):
     drop_other_languages: bool = True
     """Leave out pairs with a side that has common words of another language and none of its own (30 languages)."""
     min_language_confidence: Share = 0.0
-    """Leave out pairs with a side that the language identifier `lingua` (extra `langid`) gives its language less
-    probability than this; 0: not asked."""
+    """Drop pairs with a side to whose language and close relatives the identifier py3langid (extra `langid`) assigns
+    less probability than this; languages it does not know are not checked; 0: off."""
     max_filtered_share: Share = 0.5
     """An error when a larger share of the pairs than this is left out."""
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from mtformer.config.data import FilterConfig
 from mtformer.data.characters import WEIGHTS, Alphabet, Counts, scripts_of
-from mtformer.data.function_words import WordCheck
-from mtformer.data.language import confidences
+from mtformer.data.language import WordCheck, confidences
 from mtformer.data.numerals import CHARACTER_LANGUAGES, numbers_differ
 from mtformer.data.report import Pair, sides
 
@@ -74,7 +73,7 @@ class Filter:
         tgt_lang: code of the target language.
 
     Raises:
-        ConfigError: when the config asks for a language identifier that is not there or does not know a language.
+        ConfigError: if the config asks for a language identifier that is not installed.
     """
 
     def __init__(self, config: FilterConfig | None, src_lang: str, tgt_lang: str) -> None:

@@ -1,58 +1,160 @@
-"""Which language a line is in, as the package `lingua` says: an extra, imported only when it is asked for."""
+"""The language of a line: by its commonest function words (Grefenstette 1995), and by the identifier py3langid.
+
+Function words need no model and are fast. py3langid is an extra, imported when it is first used; its model is a NumPy
+archive in the package, which is read without pickle.
+"""
 
 import importlib
+import importlib.util
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
+from importlib import resources
 from typing import Any
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 from mtformer.errors import ConfigError
 
-OPTION = "data.filters.min_language_confidence"
-SAME = {"no": "nb", "iw": "he", "sh": "hr", "in": "id", "fil": "tl"}
-"""Codes that lingua calls by another."""
-
+SAME_WORDS = {"no": "nb", "nn": "nb", "bs": "hr", "sh": "hr", "ms": "id"}
+"""Languages whose function words are nearly those of another."""
+IDENTIFIER_CODES = {"nb": "no", "iw": "he", "sh": "hr", "in": "id", "fil": "tl", "cmn": "zh"}
+"""Codes that py3langid has under another name."""
+CLOSE = (
+    "af de fy gsw lb li nds nl", "en pcm sco", "da fo nb nn no sv", "an ast ca es ext gl oc pt", "it lij vec", "cs sk",
+    "bs hr sh sl sr", "bg mk", "be ru uk", "ltg lv", "id jv ms", "az crh tk tr", "ba kk ky tt", "uz uzs", "fa tg",
+    "hi mr ne", "wuu yue zh", "ar ary arz", "ku sdh", "xh zu", "nso st",
+)  # fmt: skip
+"""Close relatives, which the identifier confuses in short lines."""
+LETTERS = re.compile(r"[^\W\d_]+")
+NEEDED, NEEDED_OF_PARTNER = 2, 3
+"""Number of words of a third language, or of the language of the other side, that show the language of a line."""
 Confidences = Callable[[Sequence[str]], NDArray[np.float64]]
 
 
-def confidences(language: str) -> Confidences:
-    """A function that gives the probability, by lingua, that each of some lines is in a language.
+class WordCheck:
+    """Finds lines of one side that are in another language.
 
     Args:
-        language: its code; what follows `-` or `_` does not count.
+        language: code of the side's language; the lines of one without function words are never foreign.
+        partner: code of the other side's.
+    """
+
+    def __init__(self, language: str, partner: str) -> None:
+        words, self._partner = words_of(language), words_of(partner)
+        self._own = words | _words("relatives").get(_base(language), frozenset())
+        self._related = {code for code, some in _words("words").items() if len(some & words) > len(some) / 3}
+        self._partner_code = _code(partner)
+
+    def is_foreign(self, line: str, other: str) -> bool:
+        """Return True if the line has words of another language that the other line lacks, and none of its own.
+
+        What both lines have is a name; only the language of the other line may show in words that both have, when the
+        line is not translated at all.
+        """
+        if not self._own or not self._own.isdisjoint(line.lower().split()):
+            return False
+        words = set(LETTERS.findall(line.lower()))
+        if not self._own.isdisjoint(words):
+            return False
+        if len(words & self._partner) >= NEEDED_OF_PARTNER and self._partner_code not in self._related:
+            return True
+        words -= set(LETTERS.findall(other.lower()))
+        found = Counter(code for word in words for code in _languages_of_words().get(word, ()))
+        return any(count >= NEEDED for code, count in found.items() if code not in self._related)
+
+
+def words_of(language: str) -> frozenset[str]:
+    """Return the function words of a language code such as de or pt-BR; none if it has no list."""
+    return _words("words").get(_code(language), frozenset())
+
+
+@cache
+def table() -> dict[str, dict[str, str]]:
+    """Return the contents of languages.yaml."""
+    text = resources.files(__package__).joinpath("languages.yaml").read_text(encoding="utf-8")
+    loaded: dict[str, dict[str, str]] = yaml.safe_load(text)
+    return loaded
+
+
+def confidences(language: str) -> Confidences:
+    """Return a function that gives the probability, by py3langid, that lines are in a language or a close relative.
+
+    Args:
+        language: its code; what follows `-` or `_` does not count. All lines have probability 1 for a language that
+            py3langid does not know.
 
     Raises:
-        ConfigError: without lingua, or for a language that it does not know.
+        ConfigError: without py3langid.
     """
-    lingua = _lingua()
-    code = re.split("[-_]", language.lower())[0]
-    code = SAME.get(code, code).upper()
-    try:
-        kinds = lingua.IsoCode639_1 if len(code) == 2 else lingua.IsoCode639_3
-        convert = lingua.Language.from_iso_code_639_1 if len(code) == 2 else lingua.Language.from_iso_code_639_3
-        known = convert(kinds.from_str(code))
-    except ValueError as error:
-        raise ConfigError(f"{OPTION}: lingua does not know the language '{language}'; set it to 0") from error
+    identifier = _identifier()
+    if identifier is None:
+        raise ConfigError(
+            "data.filters.min_language_confidence needs a package that is missing: pip install 'mtformer[langid]', or "
+            "set it to 0"
+        )
+    code = _identifier_code(language)
+    close = {code}.union(*(group.split() for group in CLOSE if code in group.split()))
+    if code not in identifier.labels:
+        return lambda lines: np.ones(len(lines))
 
     def ask(lines: Sequence[str]) -> NDArray[np.float64]:
-        return np.array(_detector().compute_language_confidence_in_parallel(list(lines), known), dtype=np.float64)
+        rows = (identifier.rank(line) for line in lines)
+        return np.array([sum(share for label, share in row if label in close) for row in rows], dtype=np.float64)
 
     return ask
 
 
-def _lingua() -> Any:
-    try:
-        return importlib.import_module("lingua")
-    except ImportError as error:
-        raise ConfigError(
-            f"{OPTION} needs a package that is not here: pip install 'mtformer[langid]', or set it to 0"
-        ) from error
+def probabilities(text: str, languages: Sequence[str]) -> list[float] | None:
+    """Return the probability, by py3langid, of each of some languages if the text is in one of them.
+
+    None without py3langid, or if it does not know all of the languages.
+    """
+    identifier = _identifier()
+    codes = [_identifier_code(language) for language in languages]
+    if identifier is None or not set(codes) <= set(identifier.labels):
+        return None
+    shares = dict(identifier.rank(text))
+    total = sum(shares[code] for code in codes)
+    return [shares[code] / total for code in codes] if total else None
 
 
 @cache
-def _detector() -> Any:
-    """Its models take 20 s and a gigabyte to load, once a process."""
-    return _lingua().LanguageDetectorBuilder.from_all_languages().build()
+def _identifier() -> Any:
+    """Return py3langid's identifier, which takes a second to load; None if the package is not installed."""
+    try:
+        langid = importlib.import_module("py3langid.langid")
+    except ImportError:
+        return None
+    return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
+
+
+def _base(language: str) -> str:
+    return re.split("[-_]", language.lower())[0]
+
+
+def _code(language: str) -> str:
+    return SAME_WORDS.get(_base(language), _base(language))
+
+
+def _identifier_code(language: str) -> str:
+    return IDENTIFIER_CODES.get(_base(language), _base(language))
+
+
+@cache
+def _words(key: str) -> dict[str, frozenset[str]]:
+    return {code: frozenset(entry[key].split()) for code, entry in table().items() if key in entry}
+
+
+@cache
+def _languages_of_words() -> dict[str, list[str]]:
+    """Return the languages of each word; single letters are in too many."""
+    found: dict[str, list[str]] = {}
+    for code, words in _words("words").items():
+        for word in words:
+            if len(word) > 1:
+                found.setdefault(word, []).append(code)
+    return found

@@ -58,7 +58,7 @@ class Translation:
         token_log_probabilities: one a token, eos last; of a line that was split, with one eos a segment. Empty if an
             engine gives them on request only and nobody asked.
         pieces: the text of each of these tokens, eos as `</s>`.
-        flags: reasons for doubt: see `mtformer.decoding.flags`, and required phrases that are missing.
+        flags: reasons for doubt: see `mtformer.decoding.quality`, and required phrases that are missing.
         attention: if asked for.
         alternatives: with `n_best`, the others, the best first.
     """

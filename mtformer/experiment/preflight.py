@@ -1,4 +1,4 @@
-"""Everything that can be known before a training starts, some of it by trying: memory, time, disk."""
+"""The memory check and dry run before a training: memory, time and disk, measured on the largest batches."""
 
 import contextlib
 import logging
@@ -18,8 +18,9 @@ from mtformer.decoding.translator import Translator
 from mtformer.device import peak_bytes, pick_device, pick_precision, set_up_memory
 from mtformer.errors import ConfigError, DeviceError
 from mtformer.experiment.prepare import Prepared, prepare_experiment
+from mtformer.experiment.runs import format_duration
 from mtformer.model.transformer import Transformer, count_parameters
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 from mtformer.training.step import TrainingStep
 from mtformer.training.validation import dev_loss
 
@@ -29,43 +30,44 @@ BYTES_OF_CHECKPOINT = 12
 log = logging.getLogger("mtformer")
 
 
-class Rehearsal(NamedTuple):
-    """What trying the largest batches gave."""
+class MemoryCheck(NamedTuple):
+    """Measurements on the largest batches."""
 
     shape: str
-    """Of the largest training batch."""
+    """Shape of the largest training batch."""
     step_seconds: float
-    """A step on it, all of its micro-batches counted."""
+    """Time of a step on it, all micro-batches included."""
     peak_bytes: int
-    """Memory that the process (on CUDA: the device) had in use at the most."""
+    """Peak memory of the process (on CUDA: of the device)."""
     training_seconds: float
-    """All steps of the run, as it stands in the config."""
+    """Time of all steps of the config."""
     validation_seconds: float
-    """All validations, at the most: as if each dev batch were as large as the largest."""
+    """Upper bound of the time of all validations: as if each dev batch were as large as the largest."""
     disk_bytes: int
-    """What the run's checkpoints take when they are most."""
+    """Peak size of the run's checkpoints."""
     free_bytes: int
 
     def lines(self) -> list[tuple[str, str]]:
-        """(what, value) for the reader."""
-        validation = f", up to {_duration(self.validation_seconds)} of validation" if self.validation_seconds else ""
+        """Return (what, value) for display."""
+        seconds = self.validation_seconds
+        validation = f", up to {format_duration(seconds)} of validation" if seconds else ""
         return [
             ("largest batch", self.shape),
             ("memory at its peak", f"{self.peak_bytes / 1e9:.2f} GB"),
             ("one step on it", f"{self.step_seconds:.2f} s"),
-            ("time, about", f"{_duration(self.training_seconds)} of training{validation}"),
+            ("time, about", f"{format_duration(self.training_seconds)} of training{validation}"),
             ("disk", f"{self.disk_bytes / 1e9:.2f} GB for checkpoints, {self.free_bytes / 1e9:.2f} GB free"),
         ]
 
 
 def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
-    """Prepares tokenizer and data, rehearses, and leaves nothing behind.
+    """Prepare tokenizer and data, check the memory, and leave nothing behind.
 
     Returns:
         (what, value) in the order to be shown.
 
     Raises:
-        MtformerError: on the mistake that a training would have met.
+        MtformerError: on an error that a training would have met.
     """
     config = resolve_paths(config)
     if not config.data.sources:
@@ -79,11 +81,11 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
     model = Transformer(config.model, prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size).to(device)
     rows = [("device, precision", f"{device}, {precision}"), *_data_rows(config, prepared)]
     rows += [(f"parameters, {part}", f"{count:,}") for part, count in count_parameters(model).items()]
-    return rows + rehearse(config, prepared, TrainingStep(model, config.training, precision), run).lines()
+    return rows + check_memory(config, prepared, TrainingStep(model, config.training, precision), run).lines()
 
 
-def rehearse(config: Config, prepared: Prepared, step: TrainingStep, run: RunDir) -> Rehearsal:
-    """Tries the largest training and dev batches, and changes nothing; several processes do so together.
+def check_memory(config: Config, prepared: Prepared, step: TrainingStep, run: RunDir) -> MemoryCheck:
+    """Try the largest training and dev batches, and change nothing; several processes do so together.
 
     Raises:
         DeviceError: when a single pair does not fit the memory, or two checkpoints do not fit the disk.
@@ -92,19 +94,19 @@ def rehearse(config: Config, prepared: Prepared, step: TrainingStep, run: RunDir
     sizes = prepared.batches.sizes()
     largest = sizes.largest
     for batch in (largest, sizes.longest):
-        step.rehearse(batch)  # memory is taken and kernels are set up; the next time tells how long a step takes
-    seconds = step.rehearse(largest)
-    limits = [cells for cells in step.ranks.gather(step.max_cells) if cells is not None]
+        step.check_memory(batch)  # memory is taken and kernels are set up; the next time tells how long a step takes
+    seconds = step.check_memory(largest)
+    limits = [cells for cells in step.ranks.gather(step.max_padded_tokens) if cells is not None]
     if limits:
-        step.max_cells = min(limits)
+        step.max_padded_tokens = min(limits)
         log.warning(
             "the largest batch does not fit the memory: micro-batches of more than %d tokens, padding counted, will be "
             "cut in two; a lower training.batch_tokens with more accumulation_steps does the same at less cost",
-            step.max_cells,
+            step.max_padded_tokens,
         )
-    validation_seconds = _rehearse_dev(config, prepared, step) if prepared.dev else 0.0
+    validation_seconds = _check_dev(config, prepared, step) if prepared.dev else 0.0
     training, mean_cells = config.training, sizes.mean_cells
-    return Rehearsal(
+    return MemoryCheck(
         shape=f"{largest.num_pairs:,} pairs, {largest.src_BS.size(1)} x {largest.tgt_in_BT.size(1)} tokens",
         step_seconds=seconds * training.accumulation_steps,
         peak_bytes=peak_bytes(step.device),
@@ -115,14 +117,14 @@ def rehearse(config: Config, prepared: Prepared, step: TrainingStep, run: RunDir
     )
 
 
-def _rehearse_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:
-    """Scores the largest dev batch and translates the longest dev sentences; seconds of a validation at the most."""
+def _check_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:
+    """Score the largest dev batch, translate the longest sentences, and return a bound of a validation's seconds."""
     largest = max(prepared.dev, key=lambda one: len(one.sources))
     sources, num_sentences = largest.sources, sum(len(one.sources) for one in prepared.dev)
     decoding = config.decoding.for_validation()
     lengths = [len(ids) + 1 for ids in prepared.tokenizers.src.encode(sources)]
     plan = plan_batches(lengths, decoding.batch_tokens, decoding.beam_size)
-    translator = Translator([step.whole_model()], prepared.tokenizers, decoding, data=config.data)
+    translator = Translator([step.full_model()], prepared.tokenizers, decoding, data=config.data)
     batches = list(prepared.dev_batches(config))
     with _stopwatch() as loss_seconds:
         dev_loss(step, batches[:1])
@@ -133,7 +135,7 @@ def _rehearse_dev(config: Config, prepared: Prepared, step: TrainingStep) -> flo
 
 
 def _disk(config: Config, step: TrainingStep, run: RunDir) -> tuple[int, int]:
-    """Bytes that the checkpoints will take at the most, those there already among them, and bytes that there are."""
+    """Return the peak size of the checkpoints, existing ones included, and the free space, in bytes."""
     training, parameters = config.training, count_parameters(step.model)["total"]
     one = (BYTES_OF_CHECKPOINT + (BYTES_OF_WEIGHT if training.ema_decay else 0)) * parameters
     # Besides those that are kept there is the one being written, before an older one goes.
@@ -177,8 +179,3 @@ def _stopwatch() -> Iterator[Callable[[], float]]:
     stop: list[float] = []
     yield lambda: stop[0] - start
     stop.append(time.perf_counter())
-
-
-def _duration(seconds: float) -> str:
-    hours, minutes = seconds / 3600, max(1, round(seconds / 60))
-    return f"{hours:.1f} hours" if hours >= 1 else f"{minutes} minute{'s' if minutes > 1 else ''}"

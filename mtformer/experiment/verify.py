@@ -23,8 +23,10 @@ from mtformer.config.writing import without_side_outputs
 from mtformer.device import pick_device, pick_precision
 from mtformer.errors import CheckpointError, ConfigError, DeviceError, InterruptedRunError, MtformerError
 from mtformer.experiment.train import train_experiment
-from mtformer.rundir import WEIGHTS, RunDir, read_meta, write_config
+from mtformer.files import read_meta
+from mtformer.run_dir import WEIGHTS, RunDir, write_config
 from mtformer.training.checkpoint import load_trainer_state
+from mtformer.training.figures import TIMINGS
 from mtformer.training.history import read_records
 from mtformer.training.metrics import Progress
 from mtformer.weights import read_weights
@@ -34,8 +36,6 @@ STOP_AT = NUM_STEPS // 2
 INTERVALS = {"validate_every": 7, "log_every": 4}
 """A validation before the stop and one after it (and one at the end); a log line whose steps lie on both sides."""
 REPRODUCED_STEPS = 50
-TIMINGS = frozenset(("seconds", "tokens_per_second", "waiting_for_data", "seconds_per_step", "memory_gb"))
-"""Figures of the clock and the machine: no two runs have the same."""
 log = logging.getLogger("mtformer")
 
 Leg = Callable[[Config, Path, int | None], None]
@@ -309,7 +309,7 @@ def _records(run: RunDir) -> Records:
 
 
 def _without_timings(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in TIMINGS}
+    return {name: value for name, value in values.items() if name not in (*TIMINGS, "seconds")}
 
 
 def _leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

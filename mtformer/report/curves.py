@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from mtformer.errors import MtformerError
 from mtformer.experiment.runs import RunContents
+from mtformer.training.figures import FIGURES, TrainingFigure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,29 +39,6 @@ Points = Sequence[tuple[int, float]]
 
 
 @dataclass(frozen=True)
-class Chart:
-    """A figure of a page: the keys of metrics.jsonl that it shows."""
-
-    name: str
-    caption: str
-    train: str | None = None
-    dev: str | None = None
-    is_log: bool = False
-
-
-CHARTS = (
-    Chart("loss", "Loss per target token, with label smoothing", "loss", "loss"),
-    Chart("perplexity", "Perplexity", "perplexity", "perplexity", is_log=True),
-    Chart("bleu", "BLEU on dev", dev="bleu"),
-    Chart("chrf", "chrF2++ on dev", dev="chrf"),
-    Chart("learning-rate", "Learning rate", "learning_rate"),
-    Chart("gradient-norm", "Gradient norm, before clipping", "grad_norm"),
-    Chart("speed", "Tokens per second, source and target", "tokens_per_second"),
-    Chart("memory", "Memory in GB", "memory_gb"),
-)
-
-
-@dataclass(frozen=True)
 class Curves:
     """The figures of a page.
 
@@ -71,7 +49,7 @@ class Curves:
     """
 
     legend: list[tuple[str, Markup]]
-    figures: list[tuple[Chart, Markup]]
+    figures: list[tuple[TrainingFigure, Markup]]
     are_averaged: bool
 
 
@@ -85,7 +63,11 @@ def require_matplotlib(what: str) -> None:
 
 def draw_curves(runs: Sequence[RunContents]) -> Curves | None:
     """Draw the charts of a page; None if there is nothing to draw."""
-    charts = [chart for chart in CHARTS if any(_points(run, chart, kind) for run in runs for kind in ("train", "dev"))]
+    charts = [
+        one
+        for one in FIGURES
+        if one.chart and any(points_of(run, kind, one.key) for run in runs for kind in ("train", "dev"))
+    ]
     if not charts:
         return None
     return Curves(
@@ -177,24 +159,19 @@ def svg(figure: "Figure", prefix: str) -> Markup:
     return Markup(re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{prefix}-", drawn))
 
 
-def _points(run: RunContents, chart: Chart, kind: str) -> Points:
-    key = chart.train if kind == "train" else chart.dev
-    return [] if key is None else points_of(run, kind, key)
-
-
-def _figure(chart: Chart, runs: Sequence[RunContents]) -> Markup:
+def _figure(chart: TrainingFigure, runs: Sequence[RunContents]) -> Markup:
     from matplotlib.figure import Figure
 
     with page_style():
         figure = Figure(figsize=(4, 2.4), layout="constrained")
         axes = figure.add_subplot()
         for number, run in enumerate(runs):
-            points = _points(run, chart, "train")
-            draw(axes, points, style_of(number), is_train=True, is_faint=chart.dev is not None)
+            points = points_of(run, "train", chart.key)
+            draw(axes, points, style_of(number), is_train=True, is_faint=chart.on_dev)
         for number, run in enumerate(runs):
-            draw(axes, _points(run, chart, "dev"), style_of(number))
+            draw(axes, points_of(run, "dev", chart.key), style_of(number))
         format_axes(axes, chart.is_log)
-        return svg(figure, f"curve-{chart.name}")
+        return svg(figure, f"curve-{chart.key}")
 
 
 def _legend_key(number: int) -> Markup:

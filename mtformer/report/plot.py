@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from mtformer.errors import ConfigError
 from mtformer.experiment.runs import RunContents, read_run, run_names
+from mtformer.files import atomic_file
 from mtformer.report.curves import Points, draw, format_axes, points_of, require_matplotlib, style_of
-from mtformer.rundir import atomic_file
+from mtformer.training.figures import axis_label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,11 +23,6 @@ SETTINGS: dict[Any, Any] = {
     "legend.fontsize": 7, "axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
     "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "grid.color": "#DDDDDD",
     "text.parse_math": False, "savefig.dpi": 300, "pdf.fonttype": 42, "svg.hashsalt": "mtformer",
-}  # fmt: skip
-LABELS = {
-    "loss": "dev loss", "train.loss": "train loss", "perplexity": "dev perplexity", "bleu": "dev BLEU",
-    "chrf": "dev chrF2++", "train.perplexity": "train perplexity", "learning_rate": "learning rate",
-    "grad_norm": "gradient norm", "tokens_per_second": "tokens per second", "memory_gb": "memory (GB)",
 }  # fmt: skip
 log = logging.getLogger("mtformer")
 
@@ -96,7 +92,7 @@ def _figure(runs: Sequence[RunContents], metrics: Sequence[str]) -> "Figure":
         for number, run in enumerate(runs):
             draw(axes, _points(run, metric), style_of(number, COLORS), is_train=is_train)
         format_axes(axes, is_log=metric.endswith("perplexity"))
-        axes.set_ylabel(LABELS.get(metric, metric))
+        axes.set_ylabel(axis_label(metric))
     panels[-1].set_xlabel("step")
     if len(runs) > 1:
         lines = [

@@ -5,24 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mtformer.config.data import DataConfig
-from mtformer.data.function_words import words_of
-
-NAMES = {
-    "af": "Afrikaans", "ar": "Arabic", "bg": "Bulgarian", "bn": "Bengali", "ca": "Catalan", "cs": "Czech",
-    "cy": "Welsh", "da": "Danish", "de": "German", "el": "Greek", "en": "English", "eo": "Esperanto", "es": "Spanish",
-    "et": "Estonian", "eu": "Basque", "fa": "Persian", "fi": "Finnish", "fr": "French", "ga": "Irish",
-    "gl": "Galician", "gu": "Gujarati", "he": "Hebrew", "hi": "Hindi", "hr": "Croatian", "hu": "Hungarian",
-    "hy": "Armenian", "id": "Indonesian", "is": "Icelandic", "it": "Italian", "ja": "Japanese", "ka": "Georgian",
-    "kk": "Kazakh", "km": "Khmer", "kn": "Kannada", "ko": "Korean", "lt": "Lithuanian", "lv": "Latvian",
-    "mk": "Macedonian", "ml": "Malayalam", "mn": "Mongolian", "mr": "Marathi", "ms": "Malay", "my": "Burmese",
-    "nb": "Norwegian Bokmål", "ne": "Nepali", "nl": "Dutch", "nn": "Norwegian Nynorsk", "no": "Norwegian",
-    "pa": "Punjabi", "pl": "Polish", "ps": "Pashto", "pt": "Portuguese", "ro": "Romanian", "ru": "Russian",
-    "si": "Sinhala", "sk": "Slovak", "sl": "Slovenian", "sq": "Albanian", "sr": "Serbian", "sv": "Swedish",
-    "sw": "Swahili", "ta": "Tamil", "te": "Telugu", "th": "Thai", "tl": "Tagalog", "tr": "Turkish",
-    "uk": "Ukrainian", "ur": "Urdu", "uz": "Uzbek", "vi": "Vietnamese", "zh": "Chinese",
-}  # fmt: skip
-"""In English, by ISO 639-1 code; a language without one here is called by its code."""
-LETTERS = re.compile(r"[^\W\d_]+")
+from mtformer.data.language import LETTERS, probabilities, table, words_of
 
 
 @dataclass(frozen=True)
@@ -66,19 +49,23 @@ class Languages:
 def language_name(code: str) -> str:
     """Return the English name of a language, with the part of the code behind `-` or `_` in parentheses."""
     base, *rest = re.split("[-_]", code, maxsplit=1)
-    known = NAMES.get(base.lower())
+    known = table().get(base.lower(), {}).get("name")
     return code if known is None else f"{known} ({rest[0]})" if rest else known
 
 
 def detect(text: str, candidates: Sequence[str]) -> dict[str, object]:
     """Return the language of a text, out of those that a model reads, and the confidence in percent.
 
-    A single candidate has 100, whatever the text. Of several the one with the most function words in the text, and its
-    share of theirs; with 0 it is the first because nothing is known.
+    The confidence is py3langid's probability given that the text is in one of the candidates: 100 for a single one.
+    Without py3langid, or if it does not know a candidate, it is the language with the most function words in the text,
+    and its share of theirs; with 0 it is the first because nothing is known.
     """
     if len(candidates) == 1:
         return {"confidence": 100.0, "language": candidates[0]}
-    words = LETTERS.findall(text.lower())
-    counts = [sum(word in words_of(code) for word in words) for code in candidates]
-    best = max(range(len(counts)), key=counts.__getitem__)
-    return {"confidence": round(100 * counts[best] / max(1, sum(counts)), 1), "language": candidates[best]}
+    shares = probabilities(text, candidates)
+    if shares is None:
+        words = LETTERS.findall(text.lower())
+        counts = [sum(word in words_of(code) for word in words) for code in candidates]
+        shares = [count / max(1, sum(counts)) for count in counts]
+    best = max(range(len(shares)), key=shares.__getitem__)
+    return {"confidence": round(100 * shares[best], 1), "language": candidates[best]}

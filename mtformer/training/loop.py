@@ -17,7 +17,8 @@ from mtformer.config.schema import Config
 from mtformer.data.batches import Batch
 from mtformer.data.mixture import START, Place
 from mtformer.errors import InterruptedRunError, MtformerError
-from mtformer.rundir import LOWER_IS_BETTER, WEIGHTS, RunDir, read_meta, sync
+from mtformer.files import read_meta, sync
+from mtformer.run_dir import LOWER_IS_BETTER, WEIGHTS, RunDir
 from mtformer.training.checkpoint import last_good, load_trainer_state, prune, save_checkpoint
 from mtformer.training.history import append_record, cut_after, warn_if_changed
 from mtformer.training.metrics import Metrics, Progress, Window
@@ -106,7 +107,7 @@ class Trainer:
         state, meta = load_trainer_state(checkpoint), read_meta(checkpoint)
         self.step.load_weights(checkpoint / WEIGHTS)
         if state["unsmoothed"]:
-            self.step.load_unsmoothed(state["unsmoothed"])
+            self.step.load_training_weights(state["unsmoothed"])
         # The moments are the checkpoint's; betas, eps and weight decay are the config's, which may have been changed.
         pairs = zip(self.step.optimizer.state_dict()["param_groups"], state["optimizer"]["param_groups"], strict=True)
         groups = [{**own, "lr": saved["lr"]} for own, saved in pairs]
@@ -115,7 +116,7 @@ class Trainer:
             self.step.scaler.load_state_dict(state["scaler"])
         self.step.skipped_in_a_row.fill_(state["skipped_in_a_row"])
         if meta["made_with"] == self.made_with:  # else memory may allow more
-            self.step.max_cells = state["max_cells"]
+            self.step.max_padded_tokens = state["max_cells"]
         if self.ranks.rank < len(state["rng"]):  # a process that was not there before keeps its own, see `make_step`
             set_random_state(state["rng"][self.ranks.rank], self.step.device)
         self.position = Position(**{**state["position"], "place": Place(**state["position"]["place"])})
@@ -253,7 +254,7 @@ class Trainer:
                 self.position.step, saved,
             )  # fmt: skip
             return
-        with self.step.smoothed():
+        with self.step.ema_weights():
             metrics = self._dev_metrics()
         if metrics:
             text = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
@@ -318,7 +319,7 @@ class Trainer:
         A finite gradient does not tell: it is that of the weights before the step.
         """
         if self.last_batches:
-            with self.step.smoothed():
+            with self.step.ema_weights():
                 loss = dev_loss(self.step, self.last_batches[:1])["loss"]
             if not math.isfinite(loss):
                 raise self._diverged("the training loss is not finite")
@@ -338,12 +339,12 @@ class Trainer:
             "optimizer": self.step.optimizer_state(),
             "scaler": self.step.scaler.state_dict(),
             "skipped_in_a_row": int(self.step.skipped_in_a_row),
-            "max_cells": self.step.max_cells,
+            "max_cells": self.step.max_padded_tokens,
             "windows": windows,
             "rng": rng,
             "unsmoothed": self.step.weights() if self.step.ema is not None else {},
         }
-        with self.step.smoothed():
+        with self.step.ema_weights():
             weights = self.step.weights()
         if name := not_finite(weights) or not_finite(state["unsmoothed"]):
             raise self._diverged(f"{name} holds NaN or infinity")

@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy of a linear projection, without ever holding all logits.
+"""Label-smoothed cross-entropy of a linear projection, computed without storing all logits.
 
 With p = softmax(W h) and the smoothed target q that gives 1 - e to the reference y plus e / (V - 1) to every class
 but pad (Szegedy et al. 2016, section 7; pad is no word, so it gets nothing), the loss of a token is
@@ -20,28 +20,62 @@ N tokens, D width, V vocabulary, C tokens of a chunk.
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from mtformer.model.transformer import Transformer
 
 PAD = 0
 CHUNK_LOGITS = {"cpu": 4_000_000, "cuda": 64_000_000}
-"""Logits of one chunk: on a CPU they should fit the cache, on CUDA keep the device busy."""
+"""Logits of one chunk: few enough for the cache of a CPU, enough to keep a CUDA device busy."""
 
 
 def linear_cross_entropy(
     hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor, label_smoothing: float, bias_V: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Sums over tokens that are not pad, and whose bias is not -inf.
+    """Return the loss, summed over target tokens that are not pad.
 
     Returns:
-        The smoothed loss (differentiable) and the plain negative log-likelihood (not), in nats, float32 (float64
-        for float64 input).
+        The label-smoothed loss (differentiable) and the negative log-likelihood (not differentiable), in nats, float32
+        (float64 for float64 input).
     """
     loss, nll = _LinearCrossEntropy.apply(hidden_ND, weight_VD, target_N, label_smoothing, bias_V)
     return loss, nll
 
 
-class _Spread(NamedTuple):
-    """The classes that smoothing gives something to."""
+class Objective(nn.Module):
+    """The model with its loss: the module that is replicated or sharded.
+
+    PyTorch's data-parallel wrappers act around a module's `forward`, so every use of a weight, also that of the output
+    projection in the loss, must be inside of it.
+
+    Args:
+        model: the Transformer.
+        label_smoothing: share of the target probability given to all other pieces.
+        compile: run the model through `torch.compile`.
+    """
+
+    def __init__(self, model: Transformer, label_smoothing: float, compile: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.label_smoothing = label_smoothing
+        self.states = torch.compile(model, dynamic=True) if compile else model
+
+    def forward(
+        self, src_BS: Tensor, src_lengths_B: Tensor, tgt_in_BT: Tensor, tgt_out_BT: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return sums over the target tokens, in nats: loss, and negative log-likelihood without gradient."""
+        hidden_BTD = self.states(src_BS, src_lengths_B, tgt_in_BT)
+        return linear_cross_entropy(
+            hidden_BTD.flatten(0, 1),
+            self.model.output,
+            tgt_out_BT.flatten(),
+            self.label_smoothing,
+            self.model.output_bias,
+        )
+
+
+class _SmoothedClasses(NamedTuple):
+    """Classes among which label smoothing spreads its probability."""
 
     num_classes: float | Tensor
     sum_of_rows_D: Tensor
@@ -49,8 +83,8 @@ class _Spread(NamedTuple):
     is_in_V: Tensor | None
     """1 or 0; None: all but pad."""
 
-    def take(self, grad_weight_VD: Tensor, row_D: Tensor, grad_bias_V: Tensor | None, number: Tensor) -> None:
-        """Subtracts from the gradients of these classes what each has from smoothing."""
+    def subtract_from(self, grad_weight_VD: Tensor, row_D: Tensor, grad_bias_V: Tensor | None, number: Tensor) -> None:
+        """Subtract the smoothing part of the gradients of these classes."""
         if self.is_in_V is None:
             grad_weight_VD -= row_D
             grad_weight_VD[PAD] += row_D
@@ -60,18 +94,18 @@ class _Spread(NamedTuple):
             grad_bias_V -= number * self.is_in_V
 
 
-def _spread(weight: Tensor, bias: Tensor | None, wide: torch.dtype) -> _Spread:
+def _smoothed_classes(weight: Tensor, bias: Tensor | None, wide: torch.dtype) -> _SmoothedClasses:
     if bias is None:
-        return _Spread(weight.size(0) - 1, weight.to(wide).sum(dim=0) - weight[PAD].to(wide), 0.0, None)
+        return _SmoothedClasses(weight.size(0) - 1, weight.to(wide).sum(dim=0) - weight[PAD].to(wide), 0.0, None)
     is_in_V = ~bias.isneginf()
     is_in_V[PAD] = False
     sum_of_biases = bias.to(wide).where(is_in_V, 0.0).sum()
     is_in_V = is_in_V.to(wide)
-    return _Spread(is_in_V.sum(), is_in_V @ weight.to(wide), sum_of_biases, is_in_V)
+    return _SmoothedClasses(is_in_V.sum(), is_in_V @ weight.to(wide), sum_of_biases, is_in_V)
 
 
 def _logits_of(target_N: Tensor, hidden_ND: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The references' own logits in float32, (N, 1)."""
+    """Return the logits of the references in float32, (N, 1)."""
     logits_N = (hidden_ND * weight[target_N]).sum(dim=1)
     if bias is not None:
         logits_N = logits_N + bias[target_N]
@@ -87,8 +121,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         wide = torch.promote_types(hidden_ND.dtype, torch.float32)
         weight_VD = weight.to(hidden_ND.dtype)
         real_N1 = (target_N != PAD).unsqueeze(1)
-        spread = _spread(weight, bias, wide)
-        uniform = smoothing / spread.num_classes
+        classes = _smoothed_classes(weight, bias, wide)
+        uniform = smoothing / classes.num_classes
         wants_grad = any(ctx.needs_input_grad)
         grad_hidden = torch.empty_like(hidden_ND) if wants_grad else None
         grad_weight = weight.new_zeros(V, D, dtype=wide) if wants_grad else None
@@ -112,11 +146,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 difference_C1 = (exact_N1[i : i + chunk] - logit_C1).where(real_C1, 0)
                 z_C1 = 1 + p_C1 * difference_C1.expm1()
                 logit_C1, p_C1 = logit_C1 + difference_C1, p_C1 * difference_C1.exp() / z_C1
-                p_CV = torch.div(p_CV, z_C1, out=logits_CV)  # the logits are not needed any more
+                p_CV = torch.div(p_CV, z_C1, out=logits_CV)  # in the memory of the logits, no longer needed
             nll_C1 = p_C1.clamp_min(torch.finfo(torch.float32).tiny).log().neg()
             lse_C1 = logit_C1 + nll_C1
-            sum_of_logits_C = h_CD.to(wide) @ spread.sum_of_rows_D + spread.sum_of_biases
-            mean_logit_C1 = sum_of_logits_C.unsqueeze(1) / spread.num_classes
+            sum_of_logits_C = h_CD.to(wide) @ classes.sum_of_rows_D + classes.sum_of_biases
+            mean_logit_C1 = sum_of_logits_C.unsqueeze(1) / classes.num_classes
             smoothed_C1 = (1 - smoothing) * nll_C1 + smoothing * (lse_C1 - mean_logit_C1)
             nll += nll_C1.where(real_C1, 0).sum()
             loss += smoothed_C1.where(real_C1, 0).sum()
@@ -125,14 +159,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
             grad_y_C = (p_C1[:, 0] + (smoothing - 1)).to(p_CV.dtype)
             p_CV[row_C[:C], y_C1[:, 0]] = grad_y_C  # `scatter_` would copy all of p twice
             torch.mm(p_CV, weight_VD, out=grad_hidden[i : i + chunk])
-            # A pad token's row would have to vanish from p (C x V); it vanishes from h (C x D) instead.
+            # Padding is masked in h (C x D), which is smaller than p (C x V).
             grad_weight += p_CV.t() @ (h_CD * real_C1)
             if grad_bias is not None:
                 grad_bias += p_CV.t() @ real_C1[:, 0].to(p_CV.dtype)
         if grad_hidden is not None and grad_weight is not None:
-            grad_hidden = (grad_hidden - (uniform * spread.sum_of_rows_D).to(grad_hidden.dtype)) * real_N1
+            grad_hidden = (grad_hidden - (uniform * classes.sum_of_rows_D).to(grad_hidden.dtype)) * real_N1
             rest_D = uniform * (hidden_ND * real_N1).sum(dim=0, dtype=wide)
-            spread.take(grad_weight, rest_D, grad_bias, uniform * real_N1.sum())
+            classes.subtract_from(grad_weight, rest_D, grad_bias, uniform * real_N1.sum())
             ctx.save_for_backward(grad_hidden, grad_weight.to(weight.dtype), grad_bias)
         ctx.mark_non_differentiable(nll)
         return loss, nll

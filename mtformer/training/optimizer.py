@@ -1,17 +1,19 @@
-"""Adam, and how its learning rate goes over the steps."""
+"""Optimizer, learning rate schedule and moving average of the weights."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from mtformer.config.schema import TrainingConfig
 
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Fused Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019).
+    """Return fused Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019).
 
-    Weight decay is for matrices only: not for biases and norms (one dimension), nor for embeddings and positions.
+    Weight decay applies to matrices only: not for biases and norms (one dimension), nor for embeddings and positions.
     """
     decayed: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
@@ -24,7 +26,7 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
 
 
 def learning_rate(step: int, config: TrainingConfig, d_model: int) -> float:
-    """The rate of optimizer step `step` (the first is 1).
+    """Return the learning rate of optimizer step `step` (the first is 1).
 
     noam is "Attention Is All You Need", equation 3, times `learning_rate`; the others rise linearly to
     `learning_rate` within `warmup_steps`, then stay, or fall to 0 at `max_steps` (cosine, linear), or fall with
@@ -44,3 +46,53 @@ def learning_rate(step: int, config: TrainingConfig, d_model: int) -> float:
     if config.schedule == "linear":
         return config.learning_rate * (1 - progress)
     return config.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+class Ema:
+    """Exponential moving average of the weights, which validation and checkpoints use while the optimizer trains on.
+
+    average <- d average + (1 - d) weights    after each step, with d = min(decay, (1 + step) / (10 + step))
+
+    Polyak and Juditsky (1992); the smaller d of the first steps is that of TensorFlow's `ExponentialMovingAverage` and
+    lets the averages forget the initial weights soon. On the device of the parameters, and sharded as they are.
+
+    Args:
+        model: its current weights are the first averages.
+        decay: d.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.parameters: list[Tensor] = list(model.parameters())
+        self.averages = [parameter.detach().clone() for parameter in self.parameters]
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Update the averages after optimizer step `step` (the first is 1)."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        # Not `lerp`, whose difference of two biases of -inf (see `training.loss`) is NaN.
+        torch._foreach_mul_(self.averages, decay)
+        torch._foreach_add_(self.averages, self.parameters, alpha=1 - decay)
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Start again from the current weights."""
+        for average, parameter in zip(self.averages, self.parameters, strict=True):
+            average.copy_(parameter)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Give the model the averages inside the context, and its own weights back after it."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        # By value: compiled graphs and sharded weights refer to this memory.
+        for average, parameter in zip(self.averages, self.parameters, strict=True):
+            kept = parameter.clone()
+            parameter.copy_(average)
+            average.copy_(kept)

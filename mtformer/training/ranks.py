@@ -1,7 +1,7 @@
-"""The processes of one training: who this one is, what they tell each other, how gradients and weights meet.
+"""Distributed training: the processes that `torchrun` starts, and how they synchronize gradients and weights.
 
-`torchrun` starts them. Numbers and small objects go from host to host (gloo), so that asking never waits for a device;
-gradients and sharded weights go through PyTorch's own DistributedDataParallel and FSDP2 (`fully_shard`).
+Numbers and small objects go from host to host (gloo), so they never wait for a device; gradients and sharded weights go
+through PyTorch's DistributedDataParallel and FSDP2 (`fully_shard`).
 """
 
 import contextlib
@@ -24,28 +24,28 @@ from torch.nn.parallel import DistributedDataParallel
 from mtformer.errors import DeviceError, LostProcessError
 
 TIMEOUT = timedelta(hours=12)
-"""How long a process waits for another: longer than any preparation of data or save. That one has died is noticed at
+"""How long a process waits for another: longer than any preparation of data or save. The end of a process is noticed at
 once, by its closed connections."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those of a training; without arguments: alone."""
+    """This process among those of a training; by default the only one."""
 
     rank: int = 0
     """From 0; process 0 writes the files."""
     size: int = 1
-    """Processes in all."""
+    """Number of processes."""
     local_rank: int = 0
     """From 0 on each machine; also the number of its CUDA device."""
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes files and logs."""
+        """True for the process that writes files and logs."""
         return self.rank == 0
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """Each value summed over the processes, in float64."""
+        """Return each value summed over the processes, in float64."""
         if self.size == 1:
             return list(values)
         total = torch.tensor(values, dtype=torch.float64)
@@ -53,7 +53,7 @@ class Ranks:
         return total.tolist()
 
     def gather(self, item: Any) -> list[Any]:
-        """What each process gave, in the order of ranks, on every process. Items are pickled: keep them small."""
+        """Return the items of all processes, by rank, on every process. They are pickled, so keep them small."""
         if self.size == 1:
             return [item]
         items: list[Any] = [None] * self.size
@@ -61,18 +61,18 @@ class Ranks:
         return items
 
     def any(self, flag: bool) -> bool:
-        """Whether any process says so."""
+        """Return True if the flag of any process is set."""
         return self.sum([float(flag)])[0] > 0
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Wait for all processes."""
         self.sum([0.0])
 
     @contextlib.contextmanager
     def main_first(self) -> Iterator[None]:
-        """Inside, process 0 comes first, then one process of each machine, then the others.
+        """Run the context on process 0 first, then on one process of each machine, then on the others.
 
-        So files are made once, and what is wrong with them is said once.
+        So files are written once, and errors in them are reported once.
         """
         order = 0 if self.is_main else 1 if self.local_rank == 0 else 2
         for _ in range(order):
@@ -90,10 +90,10 @@ if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).paramete
 
 @contextlib.contextmanager
 def join_ranks(device: torch.device) -> Iterator[Ranks]:
-    """Inside, this process is one of those that `torchrun` started; without `torchrun` it is alone.
+    """Join the processes that `torchrun` started for the time of the context; without `torchrun` yield `ALONE`.
 
     Raises:
-        LostProcessError: when another process ended.
+        LostProcessError: if another process ended.
     """
     if not dist.is_torchelastic_launched():
         yield ALONE
@@ -103,8 +103,8 @@ def join_ranks(device: torch.device) -> Iterator[Ranks]:
     try:
         dist.init_process_group(backend, timeout=TIMEOUT)
         yield Ranks(rank, size, local_rank)
-        # The threads of gloo need the interpreter to drop their last tensors, and destroying a group while one of them
-        # waits for that does not end (PyTorch 2.13).
+        # The threads of gloo need the interpreter to free their last tensors; destroying the group while one of them
+        # waits for it never ends (PyTorch 2.13).
         time.sleep(0.2)
         dist.destroy_process_group()  # not after an error: it would wait for the others
     except RuntimeError as error:
@@ -114,10 +114,10 @@ def join_ranks(device: torch.device) -> Iterator[Ranks]:
 
 
 def own_device(device: torch.device) -> torch.device:
-    """The CUDA device of this process: `torchrun` gives each on a machine a number. Others stay as they are.
+    """Return the CUDA device of this process, by its number on the machine; other devices are returned unchanged.
 
     Raises:
-        DeviceError: when there are more processes than devices.
+        DeviceError: if there are more processes than devices.
     """
     if device.type != "cuda":
         return device
@@ -132,12 +132,12 @@ def own_device(device: torch.device) -> torch.device:
 # ---- gradients and weights ------------------------------------------------------------------------------------------
 
 
-def spread(objective: nn.Module, blocks: Sequence[nn.Module], ranks: Ranks, sharded: bool) -> nn.Module:
-    """The objective as all processes have it: a copy each (DDP), or a share of each weight (FSDP2, in place).
+def parallelize(objective: nn.Module, blocks: Sequence[nn.Module], ranks: Ranks, sharded: bool) -> nn.Module:
+    """Return the objective, replicated on all processes (DDP) or with each weight sharded (FSDP2, in place).
 
     Args:
-        objective: its `forward` gives the loss; the same weights on each process.
-        blocks: its layers; FSDP2 has the weights of one of them whole at a time.
+        objective: its `forward` returns the loss; the same weights on each process.
+        blocks: its layers; FSDP2 gathers the weights of one of them at a time.
         ranks: the processes.
         sharded: FSDP2 instead of DDP.
     """
@@ -155,8 +155,8 @@ def spread(objective: nn.Module, blocks: Sequence[nn.Module], ranks: Ranks, shar
 
 
 @contextlib.contextmanager
-def synchronised(objective: nn.Module, is_last: bool) -> Iterator[None]:
-    """Around forward and backward of one of a step's micro-batches: gradients meet once a step, with the last."""
+def gradient_sync(objective: nn.Module, is_last: bool) -> Iterator[None]:
+    """Synchronize gradients only if `is_last`; for forward and backward of each micro-batch of a step."""
     if isinstance(objective, FSDPModule):
         objective.set_requires_gradient_sync(is_last)
     with contextlib.ExitStack() as stack:
@@ -165,13 +165,13 @@ def synchronised(objective: nn.Module, is_last: bool) -> Iterator[None]:
         yield
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """A sharded tensor put together, on every process, in this process's memory; another one as it is."""
+def unshard(tensor: Tensor) -> Tensor:
+    """Return the full tensor of a sharded one, on every process; another tensor unchanged."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def share_like(tensor: Tensor, like: Tensor) -> Tensor:
-    """This process's share of a whole tensor, cut as `like` is; the tensor itself when `like` is not sharded."""
+def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return this process's shard of a full tensor, sharded as `like`; the tensor itself if `like` is not sharded."""
     if not isinstance(like, DTensor) or tensor.shape != like.shape:
         return tensor
     return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

@@ -1,6 +1,6 @@
-"""One optimizer step: micro-batches in, weights moved, sums out.
+"""One optimizer step over micro-batches.
 
-Nothing here waits for the device: what the host wants to know stays in tensors until a log line asks for it.
+Nothing here waits for the device: results stay in tensors until a log line needs them.
 """
 
 import contextlib
@@ -18,10 +18,9 @@ from mtformer.data.batches import Batch
 from mtformer.device import DTYPES, disable_cudnn_attention
 from mtformer.errors import DeviceError
 from mtformer.model.transformer import Transformer
-from mtformer.training.ema import Ema
-from mtformer.training.objective import Objective
-from mtformer.training.optimizer import learning_rate, make_optimizer
-from mtformer.training.ranks import ALONE, Ranks, share_like, spread, synchronised, whole
+from mtformer.training.loss import Objective
+from mtformer.training.optimizer import Ema, learning_rate, make_optimizer
+from mtformer.training.ranks import ALONE, Ranks, gradient_sync, parallelize, shard_like, unshard
 from mtformer.weights import load_weights
 
 MAX_SKIPPED_IN_A_ROW = 20
@@ -31,16 +30,16 @@ class StepResult(NamedTuple):
     """Sums over this process's target tokens of the step, on the device."""
 
     loss: Tensor
-    """Smoothed, nats."""
+    """Label-smoothed, nats."""
     nll: Tensor
-    """Plain negative log-likelihood, nats."""
+    """Negative log-likelihood, nats."""
     grad_norm: Tensor
     """Before clipping."""
     is_finite: Tensor
-    """False: the gradient was not finite and the weights did not move."""
+    """False if the gradient was not finite and the weights did not change."""
     learning_rate: float
     num_splits: int
-    """Micro-batches cut in two because memory ran out."""
+    """Number of times that micro-batches were halved because memory ran out."""
 
 
 class TrainingStep:
@@ -49,8 +48,8 @@ class TrainingStep:
     Args:
         model: on its device, weights in float32.
         config: the `training` section.
-        precision: `fp32`, `bf16` or `fp16`, already picked.
-        ranks: the processes that share the training.
+        precision: `fp32`, `bf16` or `fp16`.
+        ranks: the processes of the training.
     """
 
     def __init__(self, model: Transformer, config: TrainingConfig, precision: str, ranks: Ranks = ALONE) -> None:
@@ -62,37 +61,37 @@ class TrainingStep:
         model.compute_dtype = DTYPES[precision]
         disable_cudnn_attention(self.device)
         objective = Objective(model, config.label_smoothing, config.compile)
-        self.objective = spread(objective, [*model.encoder, *model.decoder], ranks, config.sharded)
+        self.objective = parallelize(objective, [*model.encoder, *model.decoder], ranks, config.sharded)
         self.optimizer = make_optimizer(model, config)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
         self.ema = Ema(model, config.ema_decay) if config.ema_decay else None
         self.skipped_in_a_row = torch.zeros((), dtype=torch.int64, device=self.device)
-        """Steps in a row without a finite gradient; once it is `MAX_SKIPPED_IN_A_ROW` it only grows."""
-        self.max_cells: int | None = None
-        """Cells (pairs x longest side) of a micro-batch that memory allows; None: no limit was met yet."""
+        """Steps in a row without a finite gradient; from `MAX_SKIPPED_IN_A_ROW` on it is not reset."""
+        self.max_padded_tokens: int | None = None
+        """Padded tokens (pairs x longest side) of a micro-batch that fit the memory; None: no limit found yet."""
 
     def run(self, batches: Sequence[Batch], step: int) -> StepResult:
-        """Step number `step` (the first is 1): the mean over all target tokens of all micro-batches is minimised.
+        """Run optimizer step `step` (the first is 1) on the mean loss over all target tokens of all micro-batches.
 
         Raises:
-            DeviceError: when a single pair does not fit the memory.
+            DeviceError: if a single pair does not fit the memory.
         """
         rate = learning_rate(step, self.config, self.model.config.d_model)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.model.train()
         num_tokens = self.ranks.sum([sum(batch.num_tgt_tokens for batch in batches)])[0]
-        # PyTorch's data parallelism takes the mean over the processes, and the sum is wanted.
+        # PyTorch's data parallelism averages over the processes; times their number it is the sum.
         (loss, nll), num_splits = self._sums(batches, self.ranks.size / num_tokens)
         self.scaler.unscale_(self.optimizer)
         limit = self.config.clip_norm or float("inf")
-        grad_norm = whole(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
+        grad_norm = unshard(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
         is_finite = grad_norm.isfinite()
-        if self.scaler.is_enabled():  # it skips by itself, and lowers its scale
+        if self.scaler.is_enabled():  # skips by itself, and lowers its scale
             self.scaler.step(self.optimizer)
             self.scaler.update()
         else:
-            self._move(~is_finite)
+            self._update(~is_finite)
         if self.ema is not None:
             self.ema.update(step)
         self.optimizer.zero_grad(set_to_none=True)
@@ -101,44 +100,44 @@ class TrainingStep:
         return StepResult(loss, nll, grad_norm, is_finite, rate, num_splits)
 
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Smoothed loss and plain negative log-likelihood of a batch, summed over its target tokens."""
+        """Return label-smoothed loss and negative log-likelihood of a batch, summed over its target tokens."""
         batch = batch.to(self.device)
         loss, nll = self.objective(batch.src_BS, batch.src_lengths_B, batch.tgt_in_BT, batch.tgt_out_BT)
         return loss, nll
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, float]:
-        """`loss` without dropout and gradient, as numbers; cut in two when memory runs out."""
+        """Return `loss` without dropout and gradient, as numbers; the batch is halved if memory runs out."""
         self.model.eval()
         (loss, nll), _ = self._sums([batch], None, is_alone=True)
         return loss.item(), nll.item()
 
-    def rehearse(self, batch: Batch) -> float:
-        """Tries a micro-batch with all the memory that a step takes, and changes nothing; returns its seconds.
+    def check_memory(self, batch: Batch) -> float:
+        """Run a micro-batch with the memory of a real step, change no weights, and return its seconds.
 
-        It is cut in two as often as memory demands, and from then on so is every micro-batch that is as large.
+        If it does not fit it is halved until it does, and from then on so is every micro-batch of that size.
 
         Raises:
-            DeviceError: when a single pair does not fit the memory.
+            DeviceError: if a single pair does not fit the memory.
         """
         start = time.perf_counter()
         self.model.train()
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices):
             self._sums([batch], 1.0, is_alone=True)
-            # The moments take their memory, and the step is skipped.
-            self._move(torch.ones((), dtype=torch.bool, device=self.device))
+            # A skipped step allocates the moments.
+            self._update(torch.ones((), dtype=torch.bool, device=self.device))
         self.optimizer.zero_grad(set_to_none=True)
         if devices:
             torch.cuda.synchronize(self.device)
         return time.perf_counter() - start
 
-    def smoothed(self) -> AbstractContextManager[None]:
-        """Inside, the model has the weights that it is judged by and kept with: with `ema_decay` their averages."""
-        return contextlib.nullcontext() if self.ema is None else self.ema.in_place()
+    def ema_weights(self) -> AbstractContextManager[None]:
+        """Give the model the weights for validation and checkpoints in the context: with `ema_decay` the averages."""
+        return contextlib.nullcontext() if self.ema is None else self.ema.applied()
 
-    def whole_model(self) -> Transformer:
-        """The model with all of its weights: itself, or when they are sharded a copy of it that has them."""
+    def full_model(self) -> Transformer:
+        """Return the model, or an unsharded copy if its weights are sharded."""
         if not self.config.sharded:
             return self.model
         with torch.device(self.device):
@@ -146,73 +145,76 @@ class TrainingStep:
         copy.compute_dtype = self.model.compute_dtype
         with torch.no_grad():
             for (_, own), (_, sharded) in zip(copy.named_parameters(), self.model.named_parameters(), strict=True):
-                own.copy_(whole(sharded))
+                own.copy_(unshard(sharded))
         return copy
 
     def weights(self) -> dict[str, Tensor]:
-        """Copies of all parameters by name, tied ones once, whole, on the host."""
+        """Return copies of all parameters by name, tied ones once, unsharded, on the host."""
         named = self.model.named_parameters()
-        return {name: whole(parameter.detach()).to("cpu", copy=True).contiguous() for name, parameter in named}
+        return {name: unshard(parameter.detach()).to("cpu", copy=True).contiguous() for name, parameter in named}
 
     def load_weights(self, path: Path) -> None:
-        """Takes up a file's weights, as averages too; raises CheckpointError when they do not fit the model."""
-        load_weights(self.model, path, place=share_like)
+        """Load the weights of a file, also as EMA weights; raise CheckpointError if they do not fit the model."""
+        load_weights(self.model, path, place=shard_like)
         if self.ema is not None:
-            self.ema.begin_anew()
+            self.ema.reset()
 
     @torch.no_grad()
-    def load_unsmoothed(self, weights: dict[str, Tensor]) -> None:
-        """Takes up what `weights` gave outside of `smoothed`; the averages stay as they are."""
+    def load_training_weights(self, weights: dict[str, Tensor]) -> None:
+        """Load what `weights` returned outside of `ema_weights`; the averages do not change."""
         for name, parameter in self.model.named_parameters():
-            parameter.copy_(share_like(weights[name], parameter))
+            parameter.copy_(shard_like(weights[name], parameter))
 
     def optimizer_state(self) -> dict[str, Any]:
-        """What `optimizer.state_dict()` gives, with sharded moments put together."""
+        """Return `optimizer.state_dict()`, with sharded moments unsharded."""
         state = self.optimizer.state_dict()
-        moments = {number: {name: whole(x) for name, x in own.items()} for number, own in state["state"].items()}
+        moments = {number: {name: unshard(x) for name, x in own.items()} for number, own in state["state"].items()}
         return {**state, "state": moments}
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        """Takes up what `optimizer_state` gave, however many processes it was then."""
+        """Load what `optimizer_state` returned, with any number of processes."""
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         moments = {
-            number: {name: share_like(x, parameters[number]) for name, x in own.items()}
+            number: {name: shard_like(x, parameters[number]) for name, x in own.items()}
             for number, own in state["state"].items()
         }
         self.optimizer.load_state_dict({**state, "state": moments})
 
-    def _move(self, is_skipped: Tensor) -> None:
-        """An optimizer step, or none; the fused kernels read that on the device, as they do for a gradient scaler."""
+    def _update(self, is_skipped: Tensor) -> None:
+        """Run the optimizer, or skip it; the fused kernels read the flag on the device, as with a gradient scaler."""
         self.optimizer.found_inf = is_skipped.float()  # type: ignore[attr-defined]  # as GradScaler does
         self.optimizer.step()
 
     def _sums(
         self, batches: Sequence[Batch], scale: float | None, is_alone: bool = False
     ) -> tuple[tuple[Tensor, Tensor], int]:
-        """Sums (loss, nll), and how often memory asked for a split; puts the gradients of `scale` x loss in place.
+        """Add the gradients of `scale` x loss; return the sums (loss, nll) and the number of halvings.
 
         Args:
             scale: None: no gradients.
-            is_alone: this process's gradients are not those of a step, and need not meet those of others.
+            is_alone: the gradients are not those of a step and are not synchronized.
         """
         num_splits = 0
         while True:
-            pieces = [piece for batch in batches for piece in batch.split(self.max_cells)]
-            # Sharded gradients that do not meet are kept where zero_grad does not reach them.
-            meets_with = len(pieces) - 1 if self.config.sharded or not is_alone else None
-            outcome = self._accumulate(pieces, scale, meets_with)
+            pieces = [piece for batch in batches for piece in batch.split(self.max_padded_tokens)]
+            # Sharded gradients that are not synchronized are stored where zero_grad does not reach them.
+            synced = len(pieces) - 1 if self.config.sharded or not is_alone else None
+            outcome = self._accumulate(pieces, scale, synced)
             if isinstance(outcome, Tensor):
                 loss, nll = outcome
                 return (loss, nll), num_splits
             self._make_room(outcome, may_retry=self.ranks.size == 1 or (is_alone and not self.config.sharded))
             num_splits += 1
 
-    def _accumulate(self, pieces: Sequence[Batch], scale: float | None, meets_with: int | None) -> Tensor | Batch:
-        """Sums (loss, nll); or the piece for which memory ran out. Gradients meet with the piece of that number."""
+    def _accumulate(self, pieces: Sequence[Batch], scale: float | None, synced: int | None) -> Tensor | Batch:
+        """Return the sums (loss, nll), or the piece for which memory ran out.
+
+        Gradients are synchronized with the piece of index `synced`.
+        """
         sums = torch.zeros(2, device=self.device)
         for number, piece in enumerate(pieces):
             try:
-                with synchronised(self.objective, number == meets_with):
+                with gradient_sync(self.objective, number == synced):
                     loss, nll = self.loss(piece)
                     if scale is not None:
                         self.scaler.scale(loss * scale).backward()
@@ -224,23 +226,23 @@ class TrainingStep:
         return sums
 
     def _make_room(self, batch: Batch, may_retry: bool) -> None:
-        """Forgets the step so far, and remembers to cut what is as large as this."""
+        """Discard the step so far, and halve micro-batches of this size from now on."""
         if not may_retry:
-            raise DeviceError(  # the others wait for this process's gradients of the attempt
+            raise DeviceError(  # the other processes wait for the gradients of this attempt
                 f"memory of {self.device} ran out on a micro-batch of {batch.num_cells} tokens, padding counted; lower "
-                "training.batch_tokens, raise training.accumulation_steps, and go on from the last checkpoint"
+                "training.batch_tokens, raise training.accumulation_steps, and resume from the last checkpoint"
             )
         if batch.num_pairs <= 1:
             raise DeviceError(
                 f"a pair of {batch.src_BS.size(1)} and {batch.tgt_in_BT.size(1)} tokens does not fit the memory of "
                 f"{self.device}; leave out such lines (data.filters.max_tokens for training), or take a smaller model"
             )
-        self.max_cells = batch.num_cells // 2
+        self.max_padded_tokens = batch.num_cells // 2
         self.optimizer.zero_grad(set_to_none=True)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:
-    """CUDA has an error of its own for it; the allocator of the CPU only has words."""
+    """Return True for an out-of-memory error; that of the CPU's allocator is known by its message only."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

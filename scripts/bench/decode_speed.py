@@ -17,7 +17,6 @@ and the exit code is 1.
 import argparse
 import json
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +28,8 @@ from typing import Any
 
 import peers
 import torch
-from peers import EOS, PAD, SIZES, Size, Worker
+import turns
+from peers import EOS, PAD, SIZES, Size
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -44,8 +44,9 @@ from mtformer.decoding.translator import Translator
 from mtformer.device import set_up_memory
 from mtformer.export.ctranslate2 import export_ctranslate2
 from mtformer.export.huggingface import export_huggingface
+from mtformer.files import write_checksums
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import RunDir, write_checksums
+from mtformer.run_dir import RunDir
 
 BEAMS = {"greedy": 1, "beam 5": 5}
 TEXT_BEAMS = {"greedy, text": 1, "beam 5, text": 5}
@@ -335,8 +336,8 @@ def measure(
         builds = {system: partial(build, system, folder, BEAMS.get(search), sources) for system in options.systems}
         if search in TEXT_BEAMS:
             builds = {system: partial(build_text, system, folder, TEXT_BEAMS[search], lines) for system in TEXT_SYSTEMS}
-        systems = {system: partial(Worker, one, threads=options.threads) for system, one in builds.items()}
-        answers, failed = peers.take_turns(systems, [()] * options.rounds)
+        systems = {system: partial(turns.Worker, one, threads=options.threads) for system, one in builds.items()}
+        answers, failed = turns.take_turns(systems, [()] * options.rounds)
         answers = {name: parts for name, parts in answers.items() if parts}
         figures[search] = {
             "sentences_per_second": {name: [len(sources) / s for s, _ in parts] for name, parts in answers.items()},
@@ -352,18 +353,17 @@ def report(size_name: str, figures: dict[str, dict[str, Any]]) -> str:
     for search, of_search in figures.items():
         rates = of_search["sentences_per_second"]
         for system, r in rates.items():
-            numbers = [f"{value:,.0f}" for value in (statistics.median(r), min(r), max(r))]
-            rows.append([f"{search}, {system}", *numbers, of_search["setting"][system]])
+            rows.append([f"{search}, {system}", turns.format_range(r), of_search["setting"][system]])
         of_search["ratios"] = []
         rates = {name: r for name, r in rates.items() if name not in of_search["failed"]}
         for peer in [name for name in rates if not name.startswith("mtformer")]:
-            for ratio in peers.ratios_to_fastest(rates, [peer]):
-                of_search["ratios"].append({**vars(ratio), "peer": peer})
-                ratios.append(f"- {search}, {ratio} {peer}")
+            for ours, rounds in turns.ratios_to_fastest(rates, [peer]).items():
+                of_search["ratios"].append({"ours": ours, "peer": peer, "rounds": rounds})
+                ratios.append(f"- {search}, {ours}: {turns.format_range(rounds, 2)} times {peer}")
         ratios += [f"- failed: {search}, {system}: {error}" for system, error in of_search["failed"].items()]
-    header = ["system", "sentences/s, median", "lowest", "highest", "sentences a batch, workers"]
-    table = peers.markdown_table(header, rows)
-    return "\n".join([f"## {peers.describe(size_name, SIZES[size_name])}", "", table, "", *ratios])
+    header = ["system", "sentences/s, median (range)", "sentences a batch, workers"]
+    table = turns.markdown_table(header, rows)
+    return "\n".join([f"## {size_name} ({SIZES[size_name]})", "", table, "", *ratios])
 
 
 def parse_options() -> argparse.Namespace:
@@ -379,19 +379,17 @@ def parse_options() -> argparse.Namespace:
 
 def main() -> None:
     options = parse_options()
-    if any(system.startswith("huggingface") for system in options.systems):
-        peers.require_transformers()
     tokenizer = peers.train_tokenizer([options.src, options.tgt], options.vocab_size)
     lines = peers.read_lines(options.text)[: options.sentences]
     sources = tokenizer.encode(lines)
     header = {
-        **peers.surroundings(options.threads),
+        **turns.describe_environment(options.threads),
         "settings": f"{len(sources)} sentences, {NUM_TARGET_TOKENS} target tokens forced (eos counted), "
         f"{options.rounds} rounds, vocabulary {options.vocab_size}",
     }
     print("# Decoding speed, sentences per second\n")
     print("\n".join(f"- {name}: {value}" for name, value in header.items()))
-    options.systems = peers.without_bf16(options.systems)
+    options.systems = turns.without_bf16(options.systems)
     print(flush=True)
     sizes, failed = {}, {}
     for size_name in options.sizes:
@@ -404,7 +402,7 @@ def main() -> None:
             failed |= {f"{size_name}, {search}, {system}": error for system, error in figures["failed"].items()}
         if options.json:
             options.json.write_text(json.dumps({**header, "sizes": sizes}, indent=2) + "\n")
-    peers.exit_on_failures(failed)
+    turns.exit_on_failures(failed)
 
 
 if __name__ == "__main__":

@@ -2,35 +2,106 @@
 
     python scripts/bench/gpu.py --out gpu
 
-Rewrites gpu.json and gpu.md after each figure, and prints gpu.md at the end. The models are the paper's base and
-big with a joint, tied vocabulary of 32k, in bf16 with fused Adam; dropout 0.1 and 0.3, attention dropout 0 everywhere.
-Peers train in the minimal loop of train_speed.py. Batches lie on the device and hold random ids: of the lengths of real
+Writes gpu.json and gpu.md after each figure, and prints gpu.md at the end. The models are the paper's base and big with
+a joint, tied vocabulary of 32k, in bf16 with fused Adam; dropout 0.1 and 0.3, attention dropout 0 everywhere. Peers
+train in the minimal loop of train_speed.py. Batches are on the device and hold random ids: of the lengths of real
 training batches (KFTT ja-en, kftt_lengths.json), or all of one length without padding. Each system runs alone, in
 bursts after a warm-up, of which the median counts; source and target tokens are counted, padding is not. Each section
-is a process of its own: one that fails takes nothing with it but its own figures, and the exit status says so.
+has a process of its own: one that fails costs only its own figures, and the exit status is 1.
 
 To try the script without a GPU: `--device cpu --scale tiny`.
 """
 
 import argparse
-import datetime
-import subprocess
+import json
+import statistics
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gpu_report
 import torch
-from gpu_sections import SCALES, SECTIONS, Section
+from gpu_sections import SCALES, SECTIONS, build
+from turns import Worker, describe_environment, format_range, markdown_table
 
-SHARES = {"limits": 2, "base": 12, "big": 15, "decoding": 8, "base, compiled": 15, "big, compiled": 16}
-"""How the time is divided among the sections."""
-assert SHARES.keys() == SECTIONS.keys()
+from mtformer.files import write_text
+
+SHUTDOWN_SECONDS = 20
+"""Kept at the end of the time for the last figure of a section."""
+DATASHEET = {"NVIDIA H100 80GB HBM3": 989.4, "NVIDIA H200": 989.4}
+"""Dense bf16 TFLOP/s by the device's name, as the vendor states them: the usual base of utilization."""
+
+Figures = list[dict[str, Any]]
 
 
-GRACE_SECONDS = 20
-"""At the end of the time, for a section to finish its last figure."""
+# ---- the report -----------------------------------------------------------------------------------------------------
+
+
+TABLES = {
+    "limit": ("Limits of the machine (random data)", ()),
+    "training": ("Training", ("size", "batches")),
+    "waiting": ("Time of a step, and of the host alone", ("size",)),
+    "profile": ("Profile of 3 steps", ("size", "system", "batches", "batch tokens")),
+    "decoding": ("Decoding: base, random weights, bf16, a fixed number of target tokens", ("search",)),
+}
+"""Title of each kind of figure, and the keys of the figures that share a table."""
+
+
+def report(result: dict[str, Any]) -> str:
+    """Return all tables that there are figures for, and what failed, as markdown."""
+    lines = ["# On a GPU", ""]
+    lines += [f"- {name}: {value}" for name, value in result["environment"].items()]
+    sizes = SCALES[result["scale"]].sizes
+    lines += [f"- {name}: {size}, vocabulary {size.vocab_size}, dropout {p}" for name, (size, p) in sizes.items()]
+    lines += [f"- seconds of sections: {', '.join(f'{name} {s:.0f}' for name, s in result['seconds'].items())}", ""]
+    failed = [figure for figure in result["figures"] if "error" in figure]
+    if failed:
+        lines += [f"## {len(failed)} figures are missing", ""]
+        lines += [f"- {', '.join(map(str, figure.values()))}" for figure in failed] + [""]
+    figures = [figure for figure in result["figures"] if "error" not in figure]
+    add_ratios(figures, DATASHEET.get(result["environment"].get("device", "")))
+    for kind, (title, keys) in TABLES.items():
+        groups: dict[tuple[str, ...], Figures] = {}
+        for figure in figures:
+            if figure["kind"] == kind:
+                groups.setdefault(tuple(str(figure[key]) for key in keys), []).append(figure)
+        for group, members in groups.items():
+            rows = [{**figure, **row} for figure in members for row in figure.get("rows", [{}])]
+            hidden = {"section", "kind", "rows", *keys}
+            columns = [key for key in dict.fromkeys(key for row in rows for key in row) if key not in hidden]
+            cells = [[format_value(row.get(key, "")) for key in columns] for row in rows]
+            lines += [f"## {', '.join((title, *group))}", "", markdown_table(columns, cells), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def format_value(value: str | float | list[float]) -> str:
+    """Format a name, a number with three significant digits, or rates of several slices."""
+    if isinstance(value, list):
+        return format_range(value)
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return str(value).replace("|", "/")[:110]
+
+
+def add_ratios(figures: Figures, datasheet: float | None) -> None:
+    """Add to the figures what follows from others: utilization, and the ratio to the fastest peer."""
+    product = max(
+        (figure["TFLOP/s"] for figure in figures if figure["kind"] == "limit" and "TFLOP/s" in figure), default=None
+    )
+    for rate, group in (("tokens/s", ("size", "batches")), ("sentences/s", ("search", "sentences"))):
+        measured = [figure for figure in figures if rate in figure]
+        for figure in measured:
+            alike = [other for other in measured if all(other[key] == figure[key] for key in group)]
+            peers = [statistics.median(f[rate]) for f in alike if not f["system"].startswith("mtformer")]
+            if peers:
+                figure["times the fastest peer"] = statistics.median(figure[rate]) / max(peers)
+            for limit, name in ((datasheet, "datasheet"), (product, "fastest product")):
+                if limit and "TFLOP/s" in figure:
+                    figure[f"% of the {name}"] = 100 * figure["TFLOP/s"] / limit
+
+
+# ---- the run --------------------------------------------------------------------------------------------------------
 
 
 def parse_options() -> argparse.Namespace:
@@ -41,62 +112,40 @@ def parse_options() -> argparse.Namespace:
                         help=f"of {', '.join(SECTIONS)}")  # fmt: skip
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--scale", choices=SCALES, default="full")
-    parser.add_argument("--deadline", type=float, help=argparse.SUPPRESS)  # in a section's own process
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("PyTorch sees no CUDA device; to try the script on a CPU: --device cpu --scale tiny")
     return options
 
 
-def work(options: argparse.Namespace) -> None:
-    """Measure one section, in its own process, and add its figures to the report."""
-    name = options.sections[0]
-    result = gpu_report.read(options.out)
-    earlier = result["figures"]
-
-    def keep(figures: list[dict[str, Any]]) -> None:
-        gpu_report.write({**result, "figures": earlier + figures}, options.out)
-
-    SECTIONS[name](Section(name, keep, options.device, SCALES[options.scale], options.deadline))
-
-
-def run_section(name: str, options: argparse.Namespace, seconds: float, end: float) -> None:
-    """Run a section in its own process for about `seconds`; it never runs past `end`."""
-    begin = time.time()
-    command = [sys.executable, __file__, "--out", str(options.out), "--sections", name, "--device", options.device,
-               "--scale", options.scale, "--deadline", str(begin + seconds)]  # fmt: skip
-    problem = None
+def run_section(name: str, options: argparse.Namespace, deadline: float, end: float) -> Iterator[dict[str, Any]]:
+    """Yield the figures of a section; after `deadline` nothing more is measured, and at `end` its process is killed."""
     try:
-        status = subprocess.run(command, timeout=min(1.25 * seconds + 15, end - begin), check=False).returncode
-        if status != 0:
-            problem = f"its process ended with status {status}, see the log"
-    except subprocess.TimeoutExpired:
-        problem = f"it was ended after {time.time() - begin:.0f} seconds"
-    result = gpu_report.read(options.out)
-    if problem is not None:
-        result["figures"].append({"section": name, "kind": "section", "error": problem})
-    result["figures"].append({"section": name, "kind": "time", "seconds": time.time() - begin})
-    gpu_report.write(result, options.out)
+        worker = Worker(build, name, options.device, options.scale, timeout=end - time.time())
+        while figure := worker.ask(time.time() < deadline, timeout=max(0.0, end - time.time())):
+            yield figure
+        worker.close()
+    except (OSError, RuntimeError) as error:
+        yield {"kind": "section", "error": str(error)}
 
 
 def main() -> None:
     options = parse_options()
-    if options.deadline is not None:
-        work(options)
-        return
     end = time.time() + options.seconds
     options.out.mkdir(parents=True, exist_ok=True)
-    about = {
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes"),
-        "surroundings": gpu_report.surroundings(options.device),
-        "scale": options.scale,
-    }
-    gpu_report.write({**about, "figures": []}, options.out)
+    environment = describe_environment(torch.get_num_threads(), options.device)
+    result: dict[str, Any] = {"environment": environment, "scale": options.scale, "seconds": {}, "figures": []}
     for number, name in enumerate(options.sections):
-        share = SHARES[name] / sum(SHARES[later] for later in options.sections[number:])
-        run_section(name, options, max(1.0, end - GRACE_SECONDS - time.time()) * share, end)
-    result = gpu_report.read(options.out)
-    print(gpu_report.report(result), flush=True)
+        begin = time.time()
+        share = SECTIONS[name][0] / sum(SECTIONS[later][0] for later in options.sections[number:])
+        seconds = max(1.0, end - SHUTDOWN_SECONDS - begin) * share
+        for figure in run_section(name, options, begin + seconds, min(begin + 1.25 * seconds + 15, end)):
+            print(str(figure)[:300], file=sys.stderr, flush=True)
+            result["figures"].append({"section": name, **figure})
+            result["seconds"][name] = time.time() - begin
+            write_text(options.out / "gpu.md", report(result))
+            write_text(options.out / "gpu.json", json.dumps(result, indent=1) + "\n")
+    print(report(result), flush=True)
     if any("error" in figure for figure in result["figures"]):
         raise SystemExit(1)
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# On a machine with a CUDA device, in one call of at most 8 minutes: the CUDA tests first, then the measurements.
+# Run the CUDA tests, then the measurements, in one call of at most 8 minutes on a machine with a CUDA device.
 #
 #   bash scripts/bench/gpu.sh [WHEELS]
 #
-# Writes tests.log, gpu.md, gpu.json and gpu.log into $OUT (default: gpu), each line or figure as soon as it is known.
+# Writes tests.log, gpu.md, gpu.json and gpu.log into $OUT (default: gpu); an interrupted run keeps its figures.
 # PYTHON is the interpreter that has torch (default: python3), SECONDS_FOR_TESTS limits the tests (default: 130),
 # SECONDS_IN_ALL everything, the installation of WHEELS included (default: 480), and SPEED_OPTIONS are further options of
 # gpu.py. The exit status is 0 when all tests passed and nothing is missing in the tables.
 #
-# WHEELS is a folder of packages that the machine lacks, for machines without internet. Where there is, for Python 3.12
-# and a machine that has torch, transformers, sentencepiece, pyarrow and pytest (together 3 MB):
+# WHEELS is a folder of packages to install, for machines without internet. For Python 3.12 and a machine that has torch,
+# transformers, sentencepiece, pyarrow and pytest, this downloads them (3 MB) on another machine:
 #
 #   pip download --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
 #     --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
@@ -26,7 +26,7 @@ mkdir -p "$out"
 export PYTHONPATH=$PWD PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
 if [[ -n $wheels ]]; then
-  # Into a folder of their own: a new virtual environment would not see the packages of one that `python3` belongs to.
+  # Not into a virtual environment: it would not see the packages of the environment that `python3` may belong to.
   site=$(mktemp -d)
   trap 'rm -rf "$site"' EXIT
   timeout 120 "$python" -m pip install -q --no-index --no-deps --no-compile --target "$site" "$wheels"/*.whl || exit 2

@@ -1,17 +1,16 @@
-"""What gpu.py measures, section by section, each in a process of its own; see there.
+"""What gpu.py measures, in sections that run in processes of their own."""
 
-Every figure is a dict that is kept as soon as it is there, so that what was measured outlives what fails later.
-"""
-
+import functools
 import gc
 import json
 import math
 import random
+import re
 import statistics
-import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,11 +18,10 @@ from typing import Any, Literal
 import decode_speed
 import numpy as np
 import torch
-import train_speed
-from gpu_profile import profile
 from peers import Size
 from torch import Tensor
-from train_speed import Step, model_flops, num_tokens
+from torch.profiler import ProfilerActivity
+from train_speed import STEPS, Setup, Step, model_flops, num_tokens, padding
 
 from mtformer.data.batches import Batch, make_batch
 
@@ -31,92 +29,68 @@ LENGTHS = Path(__file__).with_name("kftt_lengths.json")
 LENGTHS_BATCH_TOKENS = 32_768
 SYNTHETIC_LENGTH = 64
 BEAMS = {"greedy": 1, "beam 5": 5}
+SYSTEMS = {"mtformer": "mtformer", "torch": "torch.nn.Transformer", "marian": "Hugging Face Marian"}
 FIRST_WORD = 4  # ids below are special
+
+Figure = dict[str, Any]
+"""Keys of values are their labels, with the unit."""
+Measurements = Generator[tuple[Figure, Callable[[], Figure]], Figure, None]
+"""Yields the description of each figure with the function that measures it, and receives the figure."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How large everything is: as in the paper, or tiny to try the script."""
+    """Sizes of models, batches and other work: as in the paper, or tiny to try the script."""
 
     sizes: dict[str, tuple[Size, float]]
     """Model and dropout by name."""
     batch_tokens: tuple[int, ...]
-    pass_tokens: int
+    slice_tokens: int
     """Padded tokens of the batches of one slice."""
-    products: tuple[tuple[int, int, int], ...]
-    """Rows, inner width and columns of matrix products."""
+    product: int
+    """Side of a large matrix product; others have the shapes of the models."""
     copied_bytes: int
     sentences: tuple[int, ...]
     """Sentences of a batch in decoding."""
     target_tokens: int
 
 
-FULL = Scale(
-    sizes={"base": (Size(512, 2048, 8, 6, 32_000), 0.1), "big": (Size(1024, 4096, 16, 6, 32_000), 0.3)},
-    batch_tokens=(32_768, 16_384, 8_192),
-    pass_tokens=8 * 32_768,
-    products=(
-        (8192, 8192, 8192),
-        (32_768, 512, 512),
-        (32_768, 512, 2048),
-        (32_768, 512, 32_000),
-        (32_768, 1024, 1024),
-        (32_768, 1024, 4096),
-        (32_768, 1024, 32_000),
+SCALES = {
+    "full": Scale(
+        sizes={"base": (Size(512, 2048, 8, 6, 32_000), 0.1), "big": (Size(1024, 4096, 16, 6, 32_000), 0.3)},
+        batch_tokens=(32_768, 16_384, 8_192),
+        slice_tokens=8 * 32_768,
+        product=8192,
+        copied_bytes=4 << 30,
+        sentences=(64, 256),
+        target_tokens=32,
     ),
-    copied_bytes=4 << 30,
-    sentences=(64, 256),
-    target_tokens=32,
-)
-TINY = Scale(
-    sizes={"base": (Size(32, 64, 2, 1, 500), 0.1), "big": (Size(64, 128, 4, 1, 500), 0.3)},
-    batch_tokens=(256,),
-    pass_tokens=512,
-    products=((64, 64, 64), (128, 32, 64)),
-    copied_bytes=1 << 20,
-    sentences=(2,),
-    target_tokens=5,
-)
-SCALES = {"full": FULL, "tiny": TINY}
+    "tiny": Scale(
+        sizes={"base": (Size(32, 64, 2, 1, 500), 0.1), "big": (Size(64, 128, 4, 1, 500), 0.3)},
+        batch_tokens=(256,),
+        slice_tokens=512,
+        product=64,
+        copied_bytes=1 << 20,
+        sentences=(2,),
+        target_tokens=5,
+    ),
+}
 
 
-class Section:
-    """Keeps figures on disk, and knows how much time is left."""
+class Bench:
+    """The device that is measured, and how much it gets to do."""
 
-    def __init__(
-        self, name: str, keep: Callable[[list[dict[str, Any]]], None], device: str, scale: Scale, deadline: float
-    ) -> None:
-        self.name = name
-        self.keep = keep
-        """Writes the section's figures to disk."""
-        self.device: Literal["cpu", "cuda"] = "cuda" if device == "cuda" else "cpu"
+    def __init__(self, device: Literal["cpu", "cuda"], scale: Scale) -> None:
+        self.device = device
         self.scale = scale
-        self.deadline = deadline
-        """Seconds since the epoch, as `time.time()` counts: it was set by another process."""
-        self.figures: list[dict[str, Any]] = []
-
-    def measure(self, about: dict[str, Any], what: Callable[..., dict[str, Any]], *arguments: Any) -> bool:
-        """Keeps what `what(*arguments)` gives together with `about`, or why it gave nothing; whether it did."""
-        figure = {"section": self.name, **about}
-        try:
-            if time.time() > self.deadline:
-                raise TimeoutError("not measured, the time of the section was spent")
-            figure |= what(*arguments)
-        except Exception as error:
-            traceback.print_exc()
-            figure["error"] = f"{type(error).__name__}: {str(error).strip() or 'without words'}".splitlines()[0]
-        self.figures.append(figure)
-        self.keep(self.figures)
-        print(str(figure)[:300], file=sys.stderr, flush=True)
-        return "error" not in figure
 
     def synchronize(self) -> None:
-        """Waits for the device."""
+        """Wait for the device."""
         if self.device == "cuda":
             torch.cuda.synchronize()
 
     def seconds(self, run: Callable[[], object]) -> float:
-        """Of one run, from an idle device to an idle device."""
+        """Return the time of one run, from an idle device to an idle device."""
         self.synchronize()
         begin = time.perf_counter()
         run()
@@ -124,7 +98,7 @@ class Section:
         return time.perf_counter() - begin
 
     def slices(self, run: Callable[[], object], warm_up: int, most_seconds: float = 1.5) -> list[float]:
-        """Seconds of single runs after `warm_up` runs: at least three, and more while these seconds last."""
+        """Return the times of single runs after `warm_up` runs: at least three, and more within `most_seconds`."""
         for _ in range(warm_up):
             self.seconds(run)
         found: list[float] = []
@@ -136,219 +110,273 @@ class Section:
 # ---- limits of the machine ------------------------------------------------------------------------------------------
 
 
-def limits(section: Section) -> None:
-    """Rates of matrix products and of a copy."""
-    for dtype, shapes in ((torch.bfloat16, section.scale.products), (torch.float32, section.scale.products[:1])):
-        for M, K, N in shapes:
-            name = f"{str(dtype).removeprefix('torch.')} {M} x {K} by {K} x {N}"
-            section.measure({"kind": "product", "name": name}, _product, section, M, K, N, dtype)
-    section.measure({"kind": "copy", "name": "copy"}, _copy, section)
+def limits(bench: Bench) -> Measurements:
+    """Rates of matrix products, a large one and those of the models, and of a copy."""
+    shapes = [(bench.scale.product,) * 3]
+    for size, _ in bench.scale.sizes.values():
+        shapes += [(bench.scale.batch_tokens[0], size.d_model, N) for N in (size.d_model, size.d_ff, size.vocab_size)]
+    for (M, K, N), dtype in [*((shape, torch.bfloat16) for shape in shapes), (shapes[0], torch.float32)]:
+        name = f"{str(dtype).removeprefix('torch.')} {M} x {K} by {K} x {N}"
+        yield {"kind": "limit", "name": name}, functools.partial(measure_product, bench, M, K, N, dtype)
+    yield {"kind": "limit", "name": "copy"}, functools.partial(measure_copy, bench)
 
 
-def _product(section: Section, M: int, K: int, N: int, dtype: torch.dtype) -> dict[str, Any]:
-    """On random data: zeros are multiplied faster."""
-    left, right = (torch.randn(shape, device=section.device).to(dtype) for shape in ((M, K), (K, N)))
+def measure_product(bench: Bench, M: int, K: int, N: int, dtype: torch.dtype) -> Figure:
+    """Multiply random matrices, (M, K) by (K, N); zeros would be faster."""
+    left, right = torch.randn(M, K, device=bench.device).to(dtype), torch.randn(K, N, device=bench.device).to(dtype)
     out = left @ right
-    repeats = max(4, int(2e13 / (2 * M * K * N))) if section.device == "cuda" else 1
+    repeats = max(4, int(2e13 / (2 * M * K * N))) if bench.device == "cuda" else 1
 
     def run() -> None:
         for _ in range(repeats):
             torch.mm(left, right, out=out)
 
-    seconds = section.slices(run, warm_up=2, most_seconds=0.5)
-    return {"flops_per_second": 2 * M * K * N * repeats / statistics.median(seconds)}
+    seconds = bench.slices(run, warm_up=2, most_seconds=0.5)
+    return {"TFLOP/s": 2e-12 * M * K * N * repeats / statistics.median(seconds)}
 
 
-def _copy(section: Section) -> dict[str, Any]:
-    source = torch.randint(0, 255, (section.scale.copied_bytes,), dtype=torch.uint8, device=section.device)
+def measure_copy(bench: Bench) -> Figure:
+    """Copy bytes from one place of the device's memory to another."""
+    source = torch.randint(0, 255, (bench.scale.copied_bytes,), dtype=torch.uint8, device=bench.device)
     target = torch.empty_like(source)
-    seconds = section.slices(lambda: target.copy_(source), warm_up=2, most_seconds=0.5)
-    return {"bytes_per_second": 2 * section.scale.copied_bytes / statistics.median(seconds)}
+    seconds = bench.slices(lambda: target.copy_(source), warm_up=2, most_seconds=0.5)
+    return {"TB/s read and written": 2e-12 * bench.scale.copied_bytes / statistics.median(seconds)}
 
 
 # ---- batches --------------------------------------------------------------------------------------------------------
 
 
 def kftt_batches(scale: Scale, size: Size, batch_tokens: int) -> list[Batch]:
-    """Batches with the lengths of real ones (kftt_lengths.json) and random ids, as many as make a slice."""
+    """Return a slice of batches with the lengths of real ones (kftt_lengths.json) and random ids."""
     parts = []
     for runs in json.loads(LENGTHS.read_text(encoding="utf-8"))["batches"]:
         pairs = [(src, tgt) for src, tgt, count in runs for _ in range(count)]
-        # Neighbours are alike in length, so a smaller budget cuts the same pairs at more places.
+        # Neighbors are alike in length, so a smaller budget cuts the same pairs at more places.
         parts += [part.tolist() for part in np.array_split(pairs, LENGTHS_BATCH_TOKENS // batch_tokens)]
-    places = np.linspace(0, len(parts) - 1, scale.pass_tokens // batch_tokens).round().astype(int)
-    chosen = [parts[place] for place in places]
+    numbers = np.linspace(0, len(parts) - 1, scale.slice_tokens // batch_tokens).round().astype(int)
+    chosen = [parts[number] for number in numbers]
     random.Random(1).shuffle(chosen)
     return [random_batch(pairs, size) for pairs in chosen]
 
 
 def synthetic_batches(scale: Scale, size: Size, batch_tokens: int) -> list[Batch]:
-    """Batches of one length without padding, half as many as make a slice of the others."""
+    """Return batches of one length without padding, half as many as make a slice of the others."""
     pairs = [(SYNTHETIC_LENGTH - 1, SYNTHETIC_LENGTH - 1)] * (batch_tokens // SYNTHETIC_LENGTH)
-    return [random_batch(pairs, size) for _ in range(scale.pass_tokens // batch_tokens // 2)]
+    return [random_batch(pairs, size) for _ in range(scale.slice_tokens // batch_tokens // 2)]
 
 
 def random_batch(lengths: Sequence[tuple[int, int]], size: Size) -> Batch:
-    """Random ids in pairs of these lengths, eos not counted."""
+    """Return a batch of random ids in pairs of these lengths, eos not counted."""
     generator = np.random.default_rng(len(lengths))
     return make_batch(
         [tuple(generator.integers(FIRST_WORD, size.vocab_size, n).tolist() for n in pair) for pair in lengths]
     )
 
 
-KINDS = {"KFTT lengths": kftt_batches, f"{SYNTHETIC_LENGTH} x {SYNTHETIC_LENGTH}": synthetic_batches}
+REAL = "KFTT lengths"
+BATCHES = {REAL: kftt_batches, f"{SYNTHETIC_LENGTH} x {SYNTHETIC_LENGTH}": synthetic_batches}
 
 
 # ---- training -------------------------------------------------------------------------------------------------------
 
 
-def training(section: Section, size_name: str, compile: bool) -> None:
-    """Tokens per second of all systems; of mtformer also where its time goes. Compiled: of mtformer alone."""
-    size, dropout = section.scale.sizes[size_name]
-    systems: dict[str, Callable[[], Step]] = {
-        "mtformer": lambda: train_speed.mtformer_system(size, "bf16", dropout, section.device, compile),
-        # Attention dropout 0, as mtformer has it: their fused kernels are faster without.
-        "torch.nn.Transformer": lambda: train_speed.torch_system(size, "bf16", 0.0, dropout, section.device),
-        "Hugging Face Marian": lambda: train_speed.marian_system(size, "bf16", 0.0, dropout, section.device),
-    }
-    if compile:
-        systems = {"mtformer, compiled": systems["mtformer"]}
-    # All of a kind first: a graph compiled for equal lengths would have to be compiled again for others.
-    cells = [(kind, batch_tokens) for kind in KINDS for batch_tokens in section.scale.batch_tokens]
-    batches = {(kind, number): KINDS[kind](section.scale, size, number) for kind, number in cells}
-    cudnn = torch.backends.cuda.cudnn_sdp_enabled()
-
-    def measure_all(about: dict[str, Any], step: Step) -> None:
+def training(bench: Bench, size_name: str, compile: bool) -> Measurements:
+    """Tokens per second of all systems, and where the time of mtformer goes. Compiled: of mtformer alone."""
+    size, dropout = bench.scale.sizes[size_name]
+    setup = Setup(size, "bf16", dropout, device=bench.device, compile=compile)
+    # All of a kind first: a graph compiled for equal lengths must be compiled again for others.
+    cells = [(kind, number) for kind in BATCHES for number in bench.scale.batch_tokens]
+    batches = {(kind, number): BATCHES[kind](bench.scale, size, number) for kind, number in cells}
+    cudnn, rates = torch.backends.cuda.cudnn_sdp_enabled(), {}
+    for family in ["mtformer"] if compile else SYSTEMS:
+        torch.backends.cuda.enable_cudnn_sdp(cudnn)  # mtformer turns it off, and users of peers have it on
+        step = functools.cache(functools.partial(STEPS[family], setup))
+        about = {"size": size_name, "system": SYSTEMS[family] + (", compiled" if compile else "")}
         for kind, number in cells:
-            cell = {"kind": "training", **about, "batches": kind, "batch_tokens": number}
-            section.measure(cell, _train, section, size, step, batches[kind, number], 2 if compile else 1)
-        if compile:
-            look_closer(section, about, step, batches)
-
-    for system, make in systems.items():
-        torch.backends.cuda.enable_cudnn_sdp(cudnn)  # mtformer switches it off, and it is on as users of peers run them
-        use(section, {"size": size_name, "system": system}, make, measure_all)
-    if not compile:  # last, since a profiler may slow down what comes after it
-        about = {"size": size_name, "system": "mtformer"}
-        use(section, about, systems["mtformer"], lambda about, step: look_closer(section, about, step, batches))
-
-
-def use(
-    section: Section, about: dict[str, Any], make: Callable[[], Step], work: Callable[[dict[str, Any], Step], None]
-) -> None:
-    """Builds a system, works with it, and gives its memory back."""
-    torch.manual_seed(1)
-    built: list[Step] = []
-    if section.measure({"kind": "build", **about}, _build, make, built):
-        work(about, built[0])
-    built.clear()
-    gc.collect()
-    if section.device == "cuda":
-        torch.cuda.empty_cache()
+            figure = yield (
+                {"kind": "training", **about, "batches": kind, "batch tokens": number},
+                functools.partial(measure_training, bench, size, step, batches[kind, number], 2 if compile else 1),
+            )
+            if family == "mtformer" and kind == REAL and "error" not in figure:
+                rates[number] = statistics.median(figure["tokens/s"])
+    if rates:  # a closer look at the best batch size
+        best = max(rates, key=rates.__getitem__)
+        if not compile:  # built a second time, because the peers come before: a profiler slows down what follows it
+            step = functools.cache(functools.partial(STEPS["mtformer"], setup))
+            about["system"] = "mtformer"
+        about |= {"batches": REAL, "batch tokens": best}
+        yield {"kind": "waiting", **about}, functools.partial(measure_waiting, bench, step, batches[REAL, best])
+        yield {"kind": "profile", **about}, functools.partial(measure_profile, bench, step, batches[REAL, best][:3])
 
 
-def _build(make: Callable[[], Step], built: list[Step]) -> dict[str, Any]:
-    built.append(make())
-    return {}
-
-
-def _train(section: Section, size: Size, step: Step, batches: Sequence[Batch], warm_up: int) -> dict[str, Any]:
-    """One system on one set of batches, which lie on the device."""
-    tokens, flops = sum(map(num_tokens, batches)), sum(model_flops(size, batch) for batch in batches)
-    cells = sum(batch.src_BS.numel() + batch.tgt_out_BT.numel() for batch in batches)
-    there = [batch.to(section.device) for batch in batches]
+def measure_training(
+    bench: Bench, size: Size, step: Callable[[], Step], batches: Sequence[Batch], warm_up: int
+) -> Figure:
+    """Train one system on one set of batches."""
+    gc.collect()  # frees the previous system
+    begin = time.perf_counter()
+    train, moved = step(), [batch.to(bench.device) for batch in batches]
     losses: list[Tensor] = []
-    if section.device == "cuda":
+    if bench.device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 
     def run() -> None:
-        losses[:] = [step(batch) for batch in there]
+        losses[:] = [train(batch) for batch in moved]
 
-    begin = time.perf_counter()
-    seconds = section.slices(run, warm_up)
+    seconds = bench.slices(run, warm_up)
     total = time.perf_counter() - begin
     if not all(math.isfinite(float(loss)) for loss in losses):
         raise FloatingPointError("the loss is not finite")
-    return {
-        "tokens_per_second": [tokens / s for s in seconds],
-        "flops_per_second": flops / statistics.median(seconds),
-        "seconds_per_step": statistics.median(seconds) / len(batches),
-        "padding": 1 - tokens / cells,
-        "warm_up_seconds": total - sum(seconds),
-        "peak_bytes": torch.cuda.max_memory_allocated() if section.device == "cuda" else None,
+    median, flops = statistics.median(seconds), sum(model_flops(size, batch) for batch in batches)
+    figure = {
+        "tokens/s": [sum(map(num_tokens, batches)) / s for s in seconds],
+        "TFLOP/s": flops / median / 1e12,
+        "ms a step": 1000 * median / len(batches),
+        "% padding": 100 * padding(batches),
+        "s to build and warm up": total - sum(seconds),
     }
+    if bench.device == "cuda":
+        figure["peak GiB"] = torch.cuda.max_memory_allocated() / 2**30
+    return figure
 
 
-def look_closer(
-    section: Section, about: dict[str, Any], step: Step, batches: dict[tuple[str, int], list[Batch]]
-) -> None:
-    """Where the time of a step goes, at the batch size that was best on the lengths of real text."""
-    of_kind = [f for f in section.figures if f["kind"] == "training" and f["batches"] == next(iter(KINDS))]
-    measured = [f for f in of_kind if f["system"] == about["system"] and "error" not in f]
-    if not measured:
-        return
-    best = max(measured, key=lambda figure: statistics.median(figure["tokens_per_second"]))
-    there = [batch.to(section.device) for batch in batches[best["batches"], best["batch_tokens"]]]
-    about = {**about, "batches": best["batches"], "batch_tokens": best["batch_tokens"]}
-    section.measure({"kind": "waiting", **about}, _waiting, section, step, there)
-    section.measure({"kind": "profile", **about}, profile, step, there[:3], section.device)
+def measure_waiting(bench: Bench, step: Callable[[], Step], batches: Sequence[Batch]) -> Figure:
+    """Time a step, a step with a wait after it, and the host alone: the device then has two short pairs to work on."""
+    train, moved = step(), [batch.to(bench.device) for batch in batches]
+    little = [random_batch([(1, 1)] * 2, Size(1, 1, 1, 1, FIRST_WORD + 1)).to(bench.device)] * len(batches)
 
-
-def _waiting(section: Section, step: Step, batches: Sequence[Batch]) -> dict[str, Any]:
-    """Seconds of a step freely, with a wait after each step, and of the host alone: the device has two short pairs."""
-    little = [random_batch([(1, 1)] * 2, Size(1, 1, 1, 1, FIRST_WORD + 1)).to(section.device)] * len(batches)
-
-    def freely(batches: Sequence[Batch]) -> None:
+    def run(batches: Sequence[Batch], wait: bool) -> None:
         for batch in batches:
-            step(batch)
+            train(batch)
+            if wait:
+                bench.synchronize()
 
-    def one_by_one() -> None:
-        for batch in batches:
-            step(batch)
-            section.synchronize()
+    cases = {
+        "ms a step": functools.partial(run, moved, False),
+        "ms with a wait after each": functools.partial(run, moved, True),
+        "ms of the host alone": functools.partial(run, little, False),
+    }
+    return {name: 1000 * statistics.median(bench.slices(run, 1, 1.0)) / len(batches) for name, run in cases.items()}
 
-    runs = {"freely": lambda: freely(batches), "one by one": one_by_one, "host alone": lambda: freely(little)}
-    return {name: statistics.median(section.slices(run, 1, 1.0)) / len(batches) for name, run in runs.items()}
+
+KERNELS = {  # the first pattern that the kernel's name matches
+    "compiled by Triton": r"^triton_",
+    "attention": r"flash|fmha|attention|sdpa",
+    "optimizer and clipping": r"multi_tensor|adam|foreach",
+    "norms": r"layer_?norm|rms_?norm|gamma_?beta",
+    "matrix products": r"gemm|nvjet|cutlass|xmma|cublas|splitk|mm\b",
+    "softmax and loss": r"softmax|gather|scatter",
+    "dropout": r"dropout|masked_scale|philox",
+    "embedding": r"embedding|index",
+    "copies and casts": r"copy|memcpy|memset|cat(array|_)|fillfunctor",
+    "sums": r"reduce",
+    "other element-wise": r"elementwise|vectorized",
+    "other": r"",
+}
+
+
+def measure_profile(bench: Bench, step: Callable[[], Step], batches: Sequence[Batch]) -> Figure:
+    """Profile one step on each batch; a CPU's operations take the place of kernels.
+
+    Returns:
+        rows of the step as a whole (with the profiler on), of all kernels, of each class and of the longest kernels.
+    """
+    train, moved, on_cuda = step(), [batch.to(bench.device) for batch in batches], bench.device == "cuda"
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if on_cuda else [ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities) as profiler:
+        seconds = bench.seconds(lambda: [train(batch) for batch in moved])
+    spent: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for event in profiler.key_averages():
+        # Spans that PyTorch itself marks hold kernels that are counted by their own names.
+        is_span = getattr(event, "is_user_annotation", False) or event.key.startswith(("Optimizer.", "ProfilerStep"))
+        microseconds = event.self_device_time_total if on_cuda else event.self_cpu_time_total
+        if is_span or (event.device_type.name == "CUDA") != on_cuda or microseconds == 0:
+            continue
+        kind = next(name for name, pattern in KERNELS.items() if re.search(pattern, event.key, re.IGNORECASE))
+        for name in ("all kernels", f"class: {kind}", event.key):
+            spent[name][0] += microseconds / 1e3 / len(batches)
+            spent[name][1] += event.count / len(batches)
+    rows = [
+        {"name": name, "ms a step": ms, "%": 100 * ms / spent["all kernels"][0], "calls a step": calls}
+        for name, (ms, calls) in sorted(spent.items(), key=lambda item: item[1][0], reverse=True)
+    ]
+    classes = [row for row in rows if row["name"].startswith(("all kernels", "class: "))]
+    kernels = [row for row in rows if row not in classes][:15]
+    step_row = {"name": "step, with the profiler on", "ms a step": 1000 * seconds / len(batches)}
+    return {"rows": [step_row, *classes, *kernels]}
 
 
 # ---- decoding -------------------------------------------------------------------------------------------------------
 
 
-def decoding(section: Section) -> None:
+def decoding(bench: Bench) -> Measurements:
     """Sentences per second of the base model with random weights."""
-    size, _ = section.scale.sizes["base"]
+    size, _ = bench.scale.sizes["base"]
     systems = {"mtformer": decode_speed.mtformer_system, "Hugging Face generate": decode_speed.marian_system}
     cudnn = torch.backends.cuda.cudnn_sdp_enabled()
     for search, num_beams in BEAMS.items():
         for system, make in systems.items():
             torch.backends.cuda.enable_cudnn_sdp(cudnn)  # as in `training`
-            for num_sentences in section.scale.sentences:
-                about = {"kind": "decoding", "search": search, "system": system, "sentences": num_sentences}
-                section.measure(about, _decode, section, make, size, num_beams, num_sentences)
+            for num_sentences in bench.scale.sentences:
+                yield (
+                    {"kind": "decoding", "search": search, "system": system, "sentences": num_sentences},
+                    functools.partial(measure_decoding, bench, make, size, num_beams, num_sentences),
+                )
 
 
-def _decode(
-    section: Section, make: Callable[..., decode_speed.Decode], size: Size, num_beams: int, num_sentences: int
-) -> dict[str, Any]:
-    decode = make(size, "bf16", num_beams, section.scale.target_tokens, section.device)
-    batch = kftt_batches(section.scale, size, section.scale.batch_tokens[0])[0]
+def measure_decoding(
+    bench: Bench, make: Callable[..., decode_speed.Decode], size: Size, num_beams: int, num_sentences: int
+) -> Figure:
+    """Translate one batch into a fixed number of tokens."""
+    decode = make(size, "bf16", num_beams, bench.scale.target_tokens, bench.device)
+    batch = kftt_batches(bench.scale, size, bench.scale.batch_tokens[0])[0]
     rows = torch.arange(num_sentences) % len(batch.src_BS)
-    src_BS, lengths_B = batch.src_BS[rows].to(section.device), batch.src_lengths_B[rows].to(section.device)
+    src_BS, lengths_B = batch.src_BS[rows].to(bench.device), batch.src_lengths_B[rows].to(bench.device)
 
     def run() -> None:
         with torch.inference_mode():
             decode(src_BS, lengths_B)
 
-    seconds = section.slices(run, warm_up=2, most_seconds=1.5)
-    return {"sentences_per_second": [num_sentences / s for s in seconds]}
+    return {"sentences/s": [num_sentences / s for s in bench.slices(run, warm_up=2)]}
 
 
-SECTIONS: dict[str, Callable[[Section], None]] = {
-    "limits": limits,
-    "base": lambda section: training(section, "base", compile=False),
-    "big": lambda section: training(section, "big", compile=False),
-    "decoding": decoding,
-    "base, compiled": lambda section: training(section, "base", compile=True),
-    "big, compiled": lambda section: training(section, "big", compile=True),
+# ---- sections -------------------------------------------------------------------------------------------------------
+
+
+SECTIONS: dict[str, tuple[float, Callable[[Bench], Measurements]]] = {
+    "limits": (2, limits),
+    "base": (12, lambda bench: training(bench, "base", compile=False)),
+    "big": (15, lambda bench: training(bench, "big", compile=False)),
+    "decoding": (8, decoding),
+    "base, compiled": (15, lambda bench: training(bench, "base", compile=True)),
+    "big, compiled": (16, lambda bench: training(bench, "big", compile=True)),
 }
+"""The share of the time that each section gets, relative to the others, and what it measures."""
+
+
+def build(name: str, device: Literal["cpu", "cuda"], scale_name: str) -> Callable[[bool], Figure | None]:
+    """Return the function that measures the next figure of a section: None after the last one.
+
+    Called without time left (False), it does not measure. A figure that cannot be measured has the key "error".
+    """
+    measurements = SECTIONS[name][1](Bench(device, SCALES[scale_name]))
+    figure: Figure | None = None
+
+    def measure_next(has_time: bool) -> Figure | None:
+        nonlocal figure
+        try:
+            figure, measure = measurements.send(figure)
+        except StopIteration:
+            return None
+        if not has_time:
+            figure["error"] = "not measured, the time of the section was used up"
+            return figure
+        try:
+            figure |= measure()
+        except Exception as error:
+            traceback.print_exc()
+            figure["error"] = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
+        return figure
+
+    return measure_next

@@ -2,12 +2,13 @@
 
     python scripts/bench/train_speed.py --sizes tiny --json train_speed.json
 
-The same sizes of model and the same batches (cut by mtformer's data room, n x longest side <= 4096) go to all. Source
+All systems get the same model sizes and the same batches (cut as mtformer cuts them, n x longest side <= 4096). Source
 and target tokens are counted, padding is not. Peers train in a minimal loop with label smoothing, Adam (fused) and
-clipping, in fp32 and in bf16 (`torch.autocast`). Systems named `+allocator` run with glibc told to keep freed memory,
-which mtformer does for itself. Every system first goes once through all batches, so that the kernels of each shape are
-there as after a first epoch; then they take turns in short slices. Needs the extra `bench`, and a machine with nothing
-else running. JoeyNMT takes part when `--joeynmt` names an interpreter that has it, see joeynmt_peer.py.
+clipping, in fp32 and in bf16 (`torch.autocast`). No system has attention dropout, so all can use fused attention.
+Systems named `+allocator` run with glibc set to keep freed memory, which mtformer does for itself. Every system first
+trains on all batches once, so that the kernels of each shape are compiled or cached as after a first epoch; then the
+systems take turns in short slices. Needs the extra `bench`, and a machine with nothing else running. JoeyNMT takes part
+when `--joeynmt` names an interpreter that has it, see joeynmt_peer.py.
 
 Systems in bf16 are left out on a processor without fast bf16. If a system fails, the others are measured nevertheless,
 and the exit code is 1.
@@ -15,21 +16,22 @@ and the exit code is 1.
 
 import argparse
 import json
+import math
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import joeynmt_peer
 import numpy as np
 import peers
 import torch
 import torch.nn.functional as F
-from joeynmt_peer import JoeyNMT
-from peers import ALLOCATOR, PAD, SIZES, Size, Worker
+import turns
+from peers import PAD, SIZES, Size
 from torch import Tensor, nn
 
 from mtformer.config.schema import TrainingConfig
@@ -37,178 +39,153 @@ from mtformer.data.batches import Batch, make_batch, plan_window
 from mtformer.device import set_up_memory
 from mtformer.training.step import TrainingStep
 
-JOEYNMT = ("joeynmt-fp32", "joeynmt-fp32+allocator")
 PEERS = ("torch-fp32", "torch-bf16", "marian-fp32", "marian-bf16", "joeynmt-fp32")
 PEERS_WITH_ALLOCATOR = tuple(f"{name}+allocator" for name in PEERS)
 SYSTEMS = ("mtformer-fp32", "mtformer-bf16", *PEERS, *PEERS_WITH_ALLOCATOR)
-DROPOUT, LABEL_SMOOTHING, LEARNING_RATE, CLIP_NORM = 0.1, 0.1, 5e-4, 1.0
-LIMITS, LIMIT_SIDE = "matrix products", 2048
+DROPOUT = 0.1
+TRAINING = {"learning_rate": 5e-4, "label_smoothing": 0.1, "clip_norm": 1.0}
 
 Step = Callable[[Batch], Tensor]
-"""An optimizer step on a batch; gives its loss, on the device."""
+"""An optimizer step on a batch; returns its loss, on the device."""
+Pairs = list[tuple[list[int], list[int]]]
+"""Source and target ids of a batch, without bos and eos."""
 
 
-# ---- the systems, each built in its worker --------------------------------------------------------------------------
+# ---- the systems ----------------------------------------------------------------------------------------------------
 
 
-def mtformer_system(
-    size: Size, precision: str, dropout: float = DROPOUT, device: Literal["cpu", "cuda"] = "cpu", compile: bool = False
-) -> Step:
-    """One optimizer step of mtformer's own training."""
+@dataclass(frozen=True)
+class Setup:
+    """A model and how to train it."""
+
+    size: Size
+    precision: str
+    dropout: float = DROPOUT
+    device: Literal["cpu", "cuda"] = "cpu"
+    compile: bool = False
+    """For mtformer only."""
+
+
+def mtformer_step(setup: Setup) -> Step:
+    """Return an optimizer step of mtformer's own training."""
     set_up_memory()
-    config = TrainingConfig(
-        device=device,
-        compile=compile,
-        learning_rate=LEARNING_RATE,
-        schedule="constant",
-        warmup_steps=0,
-        clip_norm=CLIP_NORM,
-        label_smoothing=LABEL_SMOOTHING,
-    )
-    training = TrainingStep(peers.transformer(size, dropout).to(device), config, precision)
+    config = TrainingConfig(device=setup.device, compile=setup.compile, schedule="constant", warmup_steps=0, **TRAINING)
+    model = peers.transformer(setup.size, setup.dropout).to(setup.device)
+    training = TrainingStep(model, config, setup.precision)
     return lambda batch: training.run([batch], step=1).loss
 
 
-def torch_system(
-    size: Size, precision: str, attention_dropout: float, dropout: float = DROPOUT, device: str = "cpu"
-) -> Step:
-    """One optimizer step of `torch.nn.Transformer`."""
-    model = peers.TorchTransformer(size, dropout, attention_dropout).to(device)
-    return minimal_loop(model, model, precision)
+def torch_step(setup: Setup) -> Step:
+    """Return an optimizer step of `torch.nn.Transformer`."""
+    model = peers.TorchTransformer(setup.size, setup.dropout)
+    return minimal_loop(model, model, setup)
 
 
-def marian_system(
-    size: Size, precision: str, attention_dropout: float, dropout: float = DROPOUT, device: str = "cpu"
-) -> Step:
-    """One optimizer step of Hugging Face Marian."""
-    model: nn.Module = peers.marian(size, dropout, attention_dropout)
-    model.to(device)
+def marian_step(setup: Setup) -> Step:
+    """Return an optimizer step of Hugging Face Marian."""
+    model = peers.marian(setup.size, setup.dropout)
 
     def logits(src_BS: Tensor, tgt_BT: Tensor) -> Tensor:
         output = model(input_ids=src_BS, attention_mask=src_BS != PAD, decoder_input_ids=tgt_BT, use_cache=False)
-        logits_BTV: Tensor = output.logits
-        return logits_BTV
+        return output.logits
 
-    return minimal_loop(model, logits, precision)
+    return minimal_loop(model, logits, setup)
 
 
-def minimal_loop(model: nn.Module, logits: Callable[[Tensor, Tensor], Tensor], precision: str) -> Step:
-    """The training step of the peers, on the device of the model and its batches; it returns the loss."""
-    model.train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), fused=True)
+def minimal_loop(model: nn.Module, logits: Callable[[Tensor, Tensor], Tensor], setup: Setup) -> Step:
+    """Return an optimizer step of a peer whose `logits` are (B, T, V)."""
+    model.to(setup.device).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=TRAINING["learning_rate"], betas=(0.9, 0.98), fused=True)
 
     def step(batch: Batch) -> Tensor:
-        with torch.autocast(batch.src_BS.device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
+        with torch.autocast(setup.device, dtype=torch.bfloat16, enabled=setup.precision == "bf16"):
             logits_BTV = logits(batch.src_BS, batch.tgt_in_BT)
             loss = F.cross_entropy(
                 logits_BTV.flatten(0, 1),
                 batch.tgt_out_BT.flatten(),
                 ignore_index=PAD,
-                label_smoothing=LABEL_SMOOTHING,
+                label_smoothing=TRAINING["label_smoothing"],
             )
         optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+        nn.utils.clip_grad_norm_(model.parameters(), TRAINING["clip_norm"])
         optimizer.step()
         return loss.detach()
 
     return step
 
 
-def joeynmt_worker(
-    system: str, size: Size, batches_file: Path, options: argparse.Namespace, versions: set[str]
-) -> JoeyNMT:
-    """JoeyNMT's own training, in its own environment; adds its versions to `versions`."""
-    settings = {
-        **vars(size),
-        "dropout": DROPOUT,
-        "attention_dropout": options.attention_dropout,
-        "label_smoothing": LABEL_SMOOTHING,
-        "learning_rate": LEARNING_RATE,
-        "clip_norm": CLIP_NORM,
-        "batches": str(batches_file),
-        "threads": options.threads,
-    }
-    worker = JoeyNMT(options.joeynmt, ALLOCATOR if system.endswith("+allocator") else {}, settings)
-    versions.add(worker.versions)
-    return worker
+def product_side(size: Size) -> int:
+    """Return the side of the large matrix products whose rate is the limit."""
+    return min(2048, 16 * size.d_model)
 
 
-def build(system: str, size: Size, attention_dropout: float, batches_file: Path) -> Callable[[int, int], float]:
-    """In the worker: what trains on a slice of the batches and returns its seconds."""
-    batches = load_batches(batches_file)
-    family, precision = system.removesuffix("+allocator").split("-")
-    if family == "mtformer":
-        step = mtformer_system(size, precision)
-    elif family == "torch":
-        step = torch_system(size, precision, attention_dropout)
+def product_step(setup: Setup) -> Callable[[Batch], Tensor]:
+    """Return a large matrix product; in fp32 through oneDNN, which is at least as fast as PyTorch's default route."""
+    torch.set_float32_matmul_precision("medium")
+    side, dtype = product_side(setup.size), torch.bfloat16 if setup.precision == "bf16" else torch.float32
+    left, right = torch.randn(2, side, side).to(dtype)
+    out = left @ right
+    return lambda batch: torch.mm(left, right, out=out)
+
+
+STEPS: dict[str, Callable[[Setup], Step]] = {
+    "mtformer": mtformer_step, "torch": torch_step, "marian": marian_step, "product": product_step
+}  # fmt: skip
+
+
+def build(family: str, setup: Setup, batches: Sequence[Pairs], joeynmt: Path | None) -> Callable[[int, int], float]:
+    """Build a system in its worker; return the function that trains on a slice of the batches and returns seconds."""
+    if family == "joeynmt":
+        run = joeynmt_peer.start(
+            joeynmt,
+            {
+                **vars(setup.size),
+                "dropout": setup.dropout,
+                **TRAINING,
+                "batches": batches,
+                "threads": torch.get_num_threads(),
+            },
+        )
     else:
-        step = marian_system(size, precision, attention_dropout)
+        step, padded = STEPS[family](setup), [make_batch(pairs) for pairs in batches]
 
-    def run(first: int, steps: int) -> float:
-        begin = time.perf_counter()
-        for number in range(first, first + steps):
-            step(batches[number % len(batches)])
-        return time.perf_counter() - begin
+        def run(first: int, steps: int) -> float:
+            begin = time.perf_counter()
+            for number in range(first, first + steps):
+                step(padded[number % len(padded)])
+            return time.perf_counter() - begin
 
     run(0, len(batches))
     return run
 
 
-def build_matrix_products(side: int, has_bf16: bool, repeats: int = 4) -> Callable[..., dict[str, float]]:
-    """In a worker: what measures the rate of large matrix products, in FLOP/s (the arguments are ignored)."""
-    kinds = {"fp32": (torch.float32, "highest"), "fp32 through oneDNN": (torch.float32, "medium")}
-    if has_bf16:
-        kinds["bf16"] = (torch.bfloat16, "highest")
-
-    def rate(dtype: torch.dtype, route: str) -> float:
-        torch.set_float32_matmul_precision(route)
-        left, right = torch.randn(2, side, side).to(dtype)
-        out = left @ right
-        begin = time.perf_counter()
-        for _ in range(repeats):
-            torch.mm(left, right, out=out)
-        return 2 * side**3 * repeats / (time.perf_counter() - begin)
-
-    def measure(*_: object) -> dict[str, float]:
-        return {name: rate(*kind) for name, kind in kinds.items()}
-
-    measure()
-    return measure
-
-
 # ---- batches, and what they cost ------------------------------------------------------------------------------------
 
 
-def cut_batches(src: Path, tgt: Path, vocab_size: int, batch_tokens: int, num_batches: int) -> list[Batch]:
-    """The first batches of a shuffled epoch over two parallel files."""
+def cut_batches(src: Path, tgt: Path, vocab_size: int, batch_tokens: int, num_batches: int) -> list[Pairs]:
+    """Return the first batches of a shuffled epoch over two parallel files."""
     tokenizer = peers.train_tokenizer([src, tgt], vocab_size)
     src_ids, tgt_ids = (tokenizer.encode(peers.read_lines(file)) for file in (src, tgt))
     if len(src_ids) != len(tgt_ids):
         raise SystemExit(f"{src} has {len(src_ids)} lines, {tgt} {len(tgt_ids)}")
     src_lengths, tgt_lengths = (np.array([len(ids) for ids in side], dtype=np.int32) for side in (src_ids, tgt_ids))
     plan = plan_window(src_lengths, tgt_lengths, batch_tokens, np.random.default_rng(1))[:num_batches]
-    return [make_batch([(src_ids[i], tgt_ids[i]) for i in pairs]) for pairs in plan]
-
-
-def save_batches(batches: Sequence[Batch], file: Path) -> None:
-    """Write the tensors and counts of batches, and nothing that `torch.load(weights_only=True)` refuses."""
-    fields = [{name: x for name, x in vars(batch).items() if isinstance(x, (Tensor, int))} for batch in batches]
-    torch.save(fields, file)
-
-
-def load_batches(file: Path) -> list[Batch]:
-    """Return what `save_batches` wrote."""
-    return [Batch(**fields) for fields in torch.load(file, weights_only=True)]
+    return [[(src_ids[i], tgt_ids[i]) for i in pairs] for pairs in plan]
 
 
 def num_tokens(batch: Batch) -> int:
-    """Source and target tokens, eos counted, padding not."""
+    """Return the number of source and target tokens, with eos and without padding."""
     return batch.num_src_tokens + batch.num_tgt_tokens
 
 
+def padding(batches: Sequence[Batch]) -> float:
+    """Return the share of padding among the tokens of both sides."""
+    return 1 - sum(map(num_tokens, batches)) / sum(b.src_BS.numel() + b.tgt_out_BT.numel() for b in batches)
+
+
 def model_flops(size: Size, batch: Batch) -> float:
-    """FLOPs that the model asks for, forward and backward: 6 per weight and token, and attention; no padding."""
+    """Return the FLOPs that the model requires, forward and backward: 6 per weight and token, and attention."""
     D, L = size.d_model, size.num_layers
     src_B = batch.src_lengths_B.double()
     tgt_B = (batch.tgt_out_BT != PAD).sum(1).double()
@@ -223,74 +200,64 @@ def model_flops(size: Size, batch: Batch) -> float:
 # ---- measuring ------------------------------------------------------------------------------------------------------
 
 
-def measure(
-    size_name: str, batches: Sequence[Batch], batches_file: Path, options: argparse.Namespace
-) -> dict[str, Any]:
+def measure(size: Size, batches: Sequence[Pairs], options: argparse.Namespace) -> dict[str, Any]:
     """Run all systems of one size in turns; the figures of a system that fails later are those of its first rounds."""
-    size = replace(SIZES[size_name], vocab_size=options.vocab_size)
-    side, has_bf16 = min(LIMIT_SIDE, 16 * size.d_model), any("bf16" in system for system in options.systems)
-    systems: dict[str, Callable[[], peers.Asked]] = {
-        LIMITS: partial(Worker, build_matrix_products, side, has_bf16, threads=options.threads)
-    }
-    versions: set[str] = set()
-    for system in options.systems:
-        if system in JOEYNMT:
-            systems[system] = partial(joeynmt_worker, system, size, batches_file, options, versions)
-            continue
+    precisions = {system.removesuffix("+allocator").split("-")[1] for system in options.systems}
+    products = [f"product-{precision}" for precision in sorted(precisions)]
+    systems = {}
+    for system in [*products, *options.systems]:
+        family, precision = system.removesuffix("+allocator").split("-")
         systems[system] = partial(
-            Worker,
-            partial(build, system, size, options.attention_dropout, batches_file),
+            turns.Worker,
+            build,
+            *(family, Setup(size, precision), batches, options.joeynmt),
             threads=options.threads,
             allocator=system.endswith("+allocator"),
         )
     slices = [(number * options.steps, options.steps) for number in range(options.rounds)]
-    answers, failed = peers.take_turns(systems, slices)
+    answers, failed = turns.take_turns(systems, slices)
 
-    of_limits = answers.pop(LIMITS)
-    names = of_limits[0] if of_limits else {}
-    limits = {name: statistics.median(answer[name] for answer in of_limits) for name in names}
-    in_slices = [[batches[n % len(batches)] for n in range(first, first + steps)] for first, steps in slices]
+    limits = {}
+    for product in products:
+        if seconds := answers.pop(product):
+            flops = 2 * product_side(size) ** 3 * options.steps
+            limits[product.removeprefix("product-")] = flops / statistics.median(seconds)
+    padded = [make_batch(pairs) for pairs in batches]
+    in_slices = [[padded[n % len(padded)] for n in range(first, first + steps)] for first, steps in slices]
     rates, shares = {}, {}
     for system, seconds in answers.items():
         if not seconds:
             continue
         rates[system] = [sum(map(num_tokens, part)) / s for part, s in zip(in_slices, seconds, strict=False)]
-        if limits:
-            flops = [sum(model_flops(size, b) for b in part) / s for part, s in zip(in_slices, seconds, strict=False)]
-            limit = limits["bf16"] if "bf16" in system else max(limits["fp32"], limits["fp32 through oneDNN"])
-            shares[system] = statistics.median(flops) / limit
+        flops = [sum(model_flops(size, b) for b in part) / s for part, s in zip(in_slices, seconds, strict=False)]
+        for precision in limits:
+            if precision in system:
+                shares[system] = statistics.median(flops) / limits[precision]
     return {
-        "limit_side": side,
         "limits_flops_per_second": limits,
         "tokens_per_second": rates,
         "share_of_limit": shares,
-        "beside": ["JoeyNMT: not measured, no --joeynmt"] if options.joeynmt is None else sorted(versions),
         "failed": failed,
     }
 
 
 def report(size_name: str, figures: dict[str, Any]) -> str:
-    """The markdown section of one size; adds the ratios to the figures."""
+    """Return the markdown section of one size; add the ratios to the figures."""
     rates, shares, failed = figures["tokens_per_second"], figures["share_of_limit"], figures["failed"]
-    rows = []
-    for system, r in rates.items():
-        share = f"{100 * shares[system]:.1f} %" if system in shares else ""
-        rows.append([system, f"{statistics.median(r):,.0f}", f"{min(r):,.0f}", f"{max(r):,.0f}", share])
-    lines = [
-        f"## {peers.describe(size_name, SIZES[size_name])}",
-        "",
-        peers.markdown_table(["system", "tokens/s, median", "lowest", "highest", "model FLOPs of limit"], rows),
-        "",
-    ]
-    figures["ratios"] = []
-    for kind, names in (("as users run them", PEERS), ("with our allocator settings", PEERS_WITH_ALLOCATOR)):
-        for ratio in peers.ratios_to_fastest({name: r for name, r in rates.items() if name not in failed}, names):
-            figures["ratios"].append({"peers": kind, **vars(ratio)})
-            lines.append(f"- {ratio} the fastest peer, {kind}")
+    rows = [[name, turns.format_range(rates[name]), f"{shares.get(name, math.nan):.1%}"] for name in rates]
     limits = ", ".join(f"{name} {rate / 1e9:.0f}" for name, rate in figures["limits_flops_per_second"].items())
-    products = "matrix products of {0} x {0}, GFLOP/s".format(figures["limit_side"])
-    lines.append(f"- limit ({products}): {limits or 'unknown'}; fp32 shares are of the faster route")
-    lines += [f"- {line}" for line in figures["beside"]]
+    lines = [
+        f"## {size_name} ({SIZES[size_name]})",
+        "",
+        turns.markdown_table(["system", "tokens/s, median (range)", "model FLOPs of limit"], rows),
+        "",
+        f"- limit (large matrix products, GFLOP/s): {limits or 'unknown'}",
+    ]
+    figures["ratios"], complete = [], {name: r for name, r in rates.items() if name not in failed}
+    for kind, names in (("as users run them", PEERS), ("with our allocator settings", PEERS_WITH_ALLOCATOR)):
+        for ours, ratios in turns.ratios_to_fastest(complete, names).items():
+            figures["ratios"].append({"ours": ours, "peers": kind, "rounds": ratios})
+            lines.append(f"- {ours}: {turns.format_range(ratios, 2)} times the fastest peer of the round, {kind}")
     lines += [f"- failed: {system}: {error}" for system, error in failed.items()]
     return "\n".join(lines)
 
@@ -302,46 +269,38 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=10, help="optimizer steps in a slice")
     parser.add_argument("--batches", type=int, default=30, help="batches of a shuffled epoch that are used in turn")
     parser.add_argument("--batch-tokens", type=int, default=4096)
-    parser.add_argument("--attention-dropout", type=float, default=DROPOUT,
-                        help="of the peers; 0 lets them use PyTorch's fused attention (mtformer: 0)")  # fmt: skip
     options = parser.parse_args()
     if options.joeynmt is not None and not options.joeynmt.is_file():
         parser.error(f"--joeynmt {options.joeynmt}: no such file")
     if options.joeynmt is None:
-        options.systems = [system for system in options.systems if system not in JOEYNMT]
+        options.systems = [system for system in options.systems if not system.startswith("joeynmt")]
     return options
 
 
 def main() -> None:
     options = parse_options()
-    if any(system.startswith("marian") for system in options.systems):
-        peers.require_transformers()
-    surroundings = peers.surroundings(options.threads)
-    print("# Training speed, source + target tokens per second (padding not counted)\n", flush=True)
-    for name, value in surroundings.items():
-        print(f"- {name}: {value}")
-    options.systems = peers.without_bf16(options.systems)
-    failed = {}
-    with tempfile.TemporaryDirectory() as folder:
-        batches = cut_batches(options.src, options.tgt, options.vocab_size, options.batch_tokens, options.batches)
-        batches_file = Path(folder) / "batches.pt"
-        save_batches(batches, batches_file)
-        padding = 1 - sum(map(num_tokens, batches)) / sum(b.src_BS.numel() + b.tgt_out_BT.numel() for b in batches)
-        settings = (
-            f"{len(batches)} batches of n x longest side <= {options.batch_tokens}, {100 * padding:.1f} % padding; "
-            f"{options.rounds} rounds of {options.steps} steps; vocabulary {options.vocab_size}; dropout {DROPOUT}, "
-            f"attention dropout of the peers {options.attention_dropout}, of mtformer 0"
-        )
-        print(f"- settings: {settings}\n", flush=True)
-        sizes = {}
-        for size_name in options.sizes:
-            sizes[size_name] = measure(size_name, batches, batches_file, options)
-            print(report(size_name, sizes[size_name]) + "\n", flush=True)
-            failed |= {f"{size_name}, {system}": error for system, error in sizes[size_name]["failed"].items()}
-            if options.json:
-                result = {**surroundings, "settings": settings, "sizes": sizes}
-                options.json.write_text(json.dumps(result, indent=2) + "\n")
-    peers.exit_on_failures(failed)
+    environment = turns.describe_environment(options.threads)
+    environment["JoeyNMT"] = joeynmt_peer.version(options.joeynmt) if options.joeynmt else "not measured, no --joeynmt"
+    batches = cut_batches(options.src, options.tgt, options.vocab_size, options.batch_tokens, options.batches)
+    environment["settings"] = (
+        f"{len(batches)} batches of n x longest side <= {options.batch_tokens}, "
+        f"{100 * padding([make_batch(pairs) for pairs in batches]):.1f} % padding; "
+        f"{options.rounds} rounds of {options.steps} steps; vocabulary {options.vocab_size}; dropout {DROPOUT}, "
+        "attention dropout 0"
+    )
+    print("# Training speed, source + target tokens per second (padding not counted)\n")
+    print("\n".join(f"- {name}: {value}" for name, value in environment.items()))
+    options.systems = turns.without_bf16(options.systems)
+    print(flush=True)
+    sizes, failed = {}, {}
+    for size_name in options.sizes:
+        size = replace(SIZES[size_name], vocab_size=options.vocab_size)
+        sizes[size_name] = measure(size, batches, options)
+        print(report(size_name, sizes[size_name]) + "\n", flush=True)
+        failed |= {f"{size_name}, {system}": error for system, error in sizes[size_name]["failed"].items()}
+        if options.json:
+            options.json.write_text(json.dumps({**environment, "sizes": sizes}, indent=2) + "\n")
+    turns.exit_on_failures(failed)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ def test_plain_lines_tell_the_time_left(caplog: pytest.LogCaptureFixture) -> Non
         progress.advance(10, 0, FIGURES)
         progress.advance(20, 0, {**FIGURES, "skipped_steps": 3.0})
     assert caplog.messages == [
-        "step 10/100, epoch 1, loss 1.500, 12,345 tokens/s, lr 1.00e-03, grad 0.50, 0:03:00 left",
-        "step 20/100, epoch 1, loss 1.500, 12,345 tokens/s, lr 1.00e-03, grad 0.50, 3 steps skipped, 0:02:40 left",
+        "step 10/100, epoch 1, loss 1.500, lr 1.00e-03, grad 0.50, 12,345 tokens/s, 0:03:00 left",
+        "step 20/100, epoch 1, loss 1.500, lr 1.00e-03, grad 0.50, 12,345 tokens/s, 3 steps skipped, 0:02:40 left",
     ]
 
 

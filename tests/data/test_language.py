@@ -1,91 +1,161 @@
-"""The language identifier: asked through a small stand-in, for the real one is an extra."""
+"""The language of a line: by function words, and by the identifier py3langid."""
 
 import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from mtformer.config.data import FilterConfig
 from mtformer.data import language
 from mtformer.data.filters import KEPT, LANGUAGE, Filter, code
-from mtformer.data.language import confidences
+from mtformer.data.language import CLOSE, SAME_WORDS, WordCheck, confidences, probabilities, table, words_of
 from mtformer.errors import ConfigError
 
+LOW_GERMAN = [
+    "Wi gaht hüüt Avend noch eenmal an'n Haven un kiekt de Scheep to.",
+    "De Jung hett sien Fohrrad in'n Schuppen stellt.",
+    "Ik weet nich, wat dat morgen regen deit.",
+    "Mien Grootmoder hett jümmers seggt, dat dat Brood vundaag beter smeckt.",
+]
+AFRIKAANS = [
+    "Ons gaan vanaand weer na die hawe om na die skepe te kyk.",
+    "Die seun het sy fiets in die skuur gebêre.",
+    "Ek weet nie of dit môre gaan reën nie.",
+    "My ouma het altyd gesê dat die brood vandag beter smaak.",
+]
+ALEMANNIC = ["Mir gönd hüt zabig no einisch an Hafe abe.", "Das isch nöd wahr, wo isch er gsi?"]
+LUXEMBOURGISH = ["Mir ginn haut den Owend nach eng Kéier bei den Hafen.", "Ech hunn haut méi Zäit wéi gëschter."]
+GALICIAN = ["Esta noite imos outra vez ao porto ver os barcos.", "Non sei se mañá vai chover na cidade."]
+RELATIVES = [
+    *(("de", line) for line in (*LOW_GERMAN, *ALEMANNIC, *LUXEMBOURGISH)),
+    *(("nl", line) for line in (*AFRIKAANS, *LOW_GERMAN)),
+    *(("pt", line) for line in GALICIAN),
+    ("en", "We're gaun tae the harbour again the nicht."),
+    ("nb", "I aften går vi igen ned til havnen for at se på skibene."),
+    ("sk", "Dnes večer půjdeme znovu do přístavu podívat se na lodě."),
+]
+UNKNOWN = [("nds", line) for line in LOW_GERMAN] + [("af", line) for line in AFRIKAANS] + [("tlh", "tlhIngan maH!")]
+OTHERS = [
+    ("en", "Dom, który widzieliśmy wczoraj, był duży, ale nie ma ogrodu."),
+    ("de", "El perro que vimos ayer no está en la calle."),
+    ("nl", "Cette maison est plus grande que la nôtre, mais elle n'a pas d'arbre."),
+]
 
-class Codes:
-    """ISO codes, as lingua has them."""
 
-    def __init__(self, *names: str) -> None:
-        self.names = names
+@pytest.mark.parametrize(("line", "other"), [
+    ("La casa que vimos ayer", "Das Haus, das wir gestern sahen"),
+    ("Dom jest duży, ale nie ma ogrodu", "Das Haus ist groß"),
+    ("Das Haus ist groß und hat keinen Garten", "Das Haus ist groß und hat keinen Garten."),
+    ("Это не дом", "Das ist kein Haus"),
+])  # fmt: skip
+def test_foreign_lines(line: str, other: str) -> None:
+    assert WordCheck("en", "de").is_foreign(line, other)
 
-    def from_str(self, name: str) -> str:
-        if name not in self.names:
-            raise ValueError("Matching enum member not found")
-        return name
+
+@pytest.mark.parametrize(("line", "other"), [
+    ("The house", "Das Haus"),
+    ("", ""),
+    ("12 %", "12 %"),
+    ("Hotel de la Paix", "Hotel de la Paix"),
+    ("Hotel Sacher in Vienna", "Hotel Sacher in Wien"),
+    ("Ludwig van Beethoven", "Ludwig van Beethoven"),
+    ("A walk on the Playa de las Américas", "Ein Gang am Strand"),
+    ("Die Zeit, und", "Die Zeit, und"),
+    ("»The« casa que los vimos", "Das Haus"),
+    ("o e y ö", "x"),
+])  # fmt: skip
+def test_lines_that_may_stay(line: str, other: str) -> None:
+    assert not WordCheck("en", "de").is_foreign(line, other)
 
 
-class Detector:
-    """Finds a language's code in the text."""
+def test_a_line_left_in_the_language_of_the_other_side() -> None:
+    line = "Download here the file that you have"
+    assert WordCheck("de", "en").is_foreign(line, line)
+    assert not WordCheck("en", "de").is_foreign(line, line)
 
-    def compute_language_confidence_in_parallel(self, texts: list[str], known: str) -> list[float]:
-        return [0.9 if f"[{known}]" in text else 0.002 for text in texts]
+
+@pytest.mark.parametrize(("expected", "line"), [*RELATIVES, *UNKNOWN])
+def test_unknown_languages_and_close_relatives_stay(expected: str, line: str) -> None:
+    assert not WordCheck(expected, "fr").is_foreign(line, "C'est autre chose.")
+    assert not WordCheck(expected, "en").is_foreign(line, "Something else.")
+
+
+@pytest.mark.parametrize(("expected", "line"), OTHERS)
+def test_lines_in_other_languages_are_foreign(expected: str, line: str) -> None:
+    assert WordCheck(expected, "hu").is_foreign(line, "x")
+
+
+def test_word_lists_are_consistent() -> None:
+    lists = {code: entry["words"].split() for code, entry in table().items() if "words" in entry}
+    assert len(lists) == 29
+    for language_code, words in lists.items():
+        assert len(words) == len(set(words)) >= 20, language_code
+        assert words == [word.lower() for word in words]
+    for entry in table().values():
+        relatives = set(entry.get("relatives", "").split())
+        assert all(relatives.isdisjoint(words) for words in lists.values())
+    assert all(words_of(code) for code in SAME_WORDS)
+    assert words_of("pt-BR") == words_of("pt")
 
 
 @pytest.fixture
-def lingua(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A module `lingua` that knows English, German, Norwegian and Cebuano."""
-    builder = SimpleNamespace(from_all_languages=lambda: SimpleNamespace(build=Detector))
-    fake: Any = SimpleNamespace(
-        IsoCode639_1=Codes("EN", "DE", "NB"),
-        IsoCode639_3=Codes("CEB"),
-        Language=SimpleNamespace(from_iso_code_639_1=str, from_iso_code_639_3=str),
-        LanguageDetectorBuilder=builder,
-    )
-    monkeypatch.setitem(sys.modules, "lingua", fake)
-    language._detector.cache_clear()
+def no_identifier(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As where the extra `langid` is not installed."""
+    monkeypatch.setitem(sys.modules, "py3langid", None)
+    monkeypatch.setitem(sys.modules, "py3langid.langid", None)
+    language._identifier.cache_clear()
     yield
-    language._detector.cache_clear()
+    language._identifier.cache_clear()
 
 
-@pytest.mark.usefixtures("lingua")
-@pytest.mark.parametrize(("code", "asked"), [("en", "EN"), ("de-AT", "DE"), ("no", "NB"), ("ceb", "CEB")])
-def test_codes(code: str, asked: str) -> None:
-    assert confidences(code)([f"text [{asked}]", "text"]).tolist() == [0.9, 0.002]
-
-
-@pytest.mark.usefixtures("lingua")
-@pytest.mark.parametrize("code", ["xx", "tlh"])
-def test_a_language_that_lingua_does_not_know(code: str) -> None:
-    told = rf"data\.filters\.min_language_confidence: lingua does not know the language '{code}'; set it to 0"
-    with pytest.raises(ConfigError, match=told):
-        confidences(code)
-
-
-def test_without_lingua(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "lingua", None)
+@pytest.mark.usefixtures("no_identifier")
+def test_without_the_identifier() -> None:
     Filter(FilterConfig(), "en", "de")
-    with pytest.raises(ConfigError, match=r"needs a package that is not here: pip install 'mtformer\[langid\]', or"):
+    assert probabilities("the house", ["en", "de"]) is None
+    with pytest.raises(ConfigError, match=r"needs a package that is missing: pip install 'mtformer\[langid\]', or"):
         Filter(FilterConfig(min_language_confidence=0.01), "en", "de")
 
 
-@pytest.mark.usefixtures("lingua")
+@pytest.fixture
+def identifier() -> None:
+    pytest.importorskip("py3langid", reason="the extra `langid` is not installed")
+
+
+@pytest.mark.usefixtures("identifier")
+@pytest.mark.parametrize(("expected", "line"), [*RELATIVES, *UNKNOWN])
+def test_the_identifier_keeps_unknown_languages_and_close_relatives(expected: str, line: str) -> None:
+    assert confidences(expected)([line])[0] > 0.05
+
+
+@pytest.mark.usefixtures("identifier")
+@pytest.mark.parametrize(("expected", "line"), OTHERS)
+def test_the_identifier_finds_other_languages(expected: str, line: str) -> None:
+    assert confidences(expected)([line])[0] < 0.001
+
+
+@pytest.mark.usefixtures("identifier")
+def test_codes_of_close_languages_are_those_of_the_identifier() -> None:
+    known = set(language._identifier().labels)
+    assert all(known & set(group.split()) for group in CLOSE)
+    norwegian = "I kveld går vi til havnen igjen for å se på skipene."
+    for code_of_norwegian in ("no", "nb", "nb-NO"):
+        assert confidences(code_of_norwegian)([norwegian])[0] > 0.9
+
+
+@pytest.mark.usefixtures("identifier")
 def test_pairs_with_a_side_in_another_language() -> None:
-    pairs = [
-        ("a long sentence [EN]", "ein langer Satz [DE]"),
-        ("ein anderer langer Satz [DE]", "ein langer Satz [DE]"),
-        ("a long sentence [EN]", "another long sentence [EN]"),
-        ("short", "kurz"),
-    ]
-    codes = Filter(FilterConfig(min_language_confidence=0.01, drop_other_languages=False), "en", "de").by_text(pairs)
+    english, german = "The house that we saw yesterday was large.", "Das Haus, das wir gestern sahen, war groß."
+    pairs = [(english, german), (german, german), (english, english), ("short", "kurz")]
+    config = FilterConfig(min_language_confidence=0.01, drop_other_languages=False, drop_identical=False)
+    codes = Filter(config, "en", "de").by_text(pairs)
     assert codes.tolist() == [KEPT, code(LANGUAGE), code(LANGUAGE), KEPT]
 
 
-def test_the_real_one() -> None:
-    lingua = pytest.importorskip("lingua", reason="the extra `langid` is not installed")
-    english, polish = "The house that we saw yesterday was large.", "Dom, który widzieliśmy wczoraj, był duży."
-    assert lingua.Language.ENGLISH
-    is_english = confidences("en")([english, polish])
-    assert is_english[0] > 0.2
-    assert is_english[1] < 0.01
+@pytest.mark.usefixtures("identifier")
+def test_probabilities_are_those_of_the_given_languages() -> None:
+    shares = probabilities("Das Haus, das wir gestern sahen, war groß.", ["en", "de", "nb"])
+    assert shares is not None
+    assert sum(shares) == pytest.approx(1)
+    assert shares[1] > 0.99
+    assert probabilities("", ["en", "de"]) == pytest.approx([0.5, 0.5])
+    assert probabilities("Das Haus", ["en", "nds"]) is None

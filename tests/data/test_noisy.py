@@ -101,7 +101,7 @@ def test_duplicates(noisy: Labelled, normalised: bool, expected: dict[str, int])
 
 
 def test_the_language_identifier(noisy: Labelled) -> None:
-    pytest.importorskip("lingua", reason="the extra `langid` is not installed")
+    pytest.importorskip("py3langid", reason="the extra `langid` is not installed")
     totals = Counter(noisy[1])
     found = removed(noisy, FilterConfig.model_validate({**OFF.model_dump(), "min_language_confidence": 0.01}))
     assert found["L"] / totals["L"] > 0.4

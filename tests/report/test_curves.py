@@ -55,7 +55,7 @@ def test_only_charts_with_points_are_drawn(tmp_path: Path) -> None:
     assert points_of(read, "train", "perplexity") == []  # no float can hold it
     curves = draw_curves([read])
     assert curves is not None
-    assert [chart.name for chart, _ in curves.figures] == ["loss", "learning-rate"]
+    assert [chart.key for chart, _ in curves.figures] == ["loss", "learning_rate"]
 
 
 def test_the_points_of_a_long_run_are_averaged(tmp_path: Path) -> None:

@@ -1,11 +1,10 @@
 """The scripts for a GPU, on a CPU: gpu.sh without the packages that its machine may lack, and sections of gpu.py."""
 
-import importlib
+import json
 import os
 import re
 import subprocess
 import sys
-import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -83,35 +82,64 @@ def test_gpu_sh(python: Path, tmp_path: Path) -> None:
     assert int(re.search(r"^=+ (\d+) skipped in", tests, re.MULTILINE)[1]) >= 82
     for name in ("test_cuda_attention", "test_cuda_cache", "test_cuda", "test_cuda_decoding"):
         assert f"{name}.py::" in tests
-    assert "| copy, read and written |" in (tmp_path / "out" / "gpu.md").read_text()
+    assert "| copy |" in (tmp_path / "out" / "gpu.md").read_text()
 
 
-@pytest.mark.parametrize("name", ["base", "decoding"])
-def test_a_section_of_gpu_py(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In this process, which spares the imports; gpu_profile.py is part of base. gpu_report.py prints the file."""
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("base", "## Profile of 3 steps, base, mtformer, KFTT lengths, 256\n"),
+        ("base, compiled", "## 2 figures are missing\n"),
+        ("decoding", "| Hugging Face generate | 2 |"),
+    ],
+)
+def test_a_section_of_gpu_py(name: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, which spares the imports. Compiling takes long: that section has no time left."""
     monkeypatch.syspath_prepend(str(BENCH))
-    import gpu_report
+    import gpu
     import gpu_sections
 
-    cudnn = torch.backends.cuda.cudnn_sdp_enabled()
-    result: dict[str, Any] = {"date": "today", "surroundings": gpu_report.surroundings("cpu"), "scale": "tiny"}
-    reports = []
-
-    def keep(figures: list[dict[str, Any]]) -> None:
-        gpu_report.write({**result, "figures": figures}, tmp_path)
-        reports.append((tmp_path / "gpu.md").read_text())
-
-    section = gpu_sections.Section(name, keep, "cpu", gpu_sections.TINY, time.time() + 600)
-    gpu_sections.SECTIONS[name](section)
-    assert [figure for figure in section.figures if "error" in figure] == []
-    assert len(reports) == len(section.figures)
+    cudnn, has_time = torch.backends.cuda.cudnn_sdp_enabled(), "compiled" not in name
+    measure_next = gpu_sections.build(name, "cpu", "tiny")
+    figures = list(iter(lambda: measure_next(has_time), None))
+    result = {"environment": {}, "scale": "tiny", "seconds": {name: 1.0}, "figures": figures}
+    assert expected in gpu.report(result)
+    assert all(("error" in figure) != has_time for figure in figures)
     assert torch.backends.cuda.cudnn_sdp_enabled() == cudnn
-    monkeypatch.setattr(sys, "argv", ["gpu_report.py", str(tmp_path / "gpu.json")])
-    importlib.import_module("runpy").run_path(str(BENCH / "gpu_report.py"), run_name="__main__")
-    assert capsys.readouterr().out == reports[-1] + "\n"
-    assert ("### Profile of 3 steps: mtformer" if name == "base" else "| beam 5, mtformer | 2 |") in reports[-1]
+
+
+def test_a_section_that_dies_costs_only_its_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    import gpu
+
+    monkeypatch.setattr(gpu, "Worker", FakeWorker)
+    arguments = ["--out", str(tmp_path), "--device", "cpu", "--scale", "tiny", "--sections", "base", "limits"]
+    monkeypatch.setattr(sys, "argv", ["gpu.py", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        gpu.main()
+    assert ended.value.code == 1
+    report = (tmp_path / "gpu.md").read_text()
+    assert "## 1 figures are missing\n\n- base, section, its process ended with exit code 9\n" in report
+    assert "| copy | 1 |" in report
+    assert capsys.readouterr().out == report + "\n"
+    assert len(json.loads((tmp_path / "gpu.json").read_text())["figures"]) == 2
+
+
+class FakeWorker:
+    """Measures a copy, or dies in section base."""
+
+    def __init__(self, build: object, name: str, *arguments: object, **options: object) -> None:
+        self.answers = iter([{"kind": "limit", "name": "copy", "TB/s": 1.0}, None])
+        self.name = name
+
+    def ask(self, *arguments: object, **options: object) -> dict[str, Any] | None:
+        if self.name == "base":
+            raise RuntimeError("its process ended with exit code 9")
+        return next(self.answers)
+
+    def close(self) -> None: ...
 
 
 def test_gpu_py_needs_a_gpu(

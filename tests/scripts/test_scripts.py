@@ -5,19 +5,15 @@ import json
 import multiprocessing
 import os
 import sys
+import time
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-import torch
-from typer.testing import CliRunner
 
-from mtformer.cli.app import app
-from mtformer.data.batches import make_batch
 from mtformer.data.demo import write_demo
-from mtformer.data.mixture import Place
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 BENCH = SCRIPTS / "bench"
@@ -42,7 +38,7 @@ def config(corpus: Path, tmp_path: Path) -> Path:
     sources = {name: f"{{src: {corpus}/{name}.en, tgt: {corpus}/{name}.de}}" for name in LINES}
     path.write_text(
         f"""
-data: {{src_lang: en, tgt_lang: de, train: [{sources["train"]}], dev: [{sources["dev"]}]}}
+data: {{src_lang: en, tgt_lang: de, train: [{sources["train"]}], dev: [{sources["dev"]}], cache_dir: {tmp_path}/cache}}
 tokenizer: {{vocab_size: 200}}
 model: {{d_model: 16, num_heads: 2, d_ff: 32, num_encoder_layers: 1, num_decoder_layers: 1}}
 training: {{device: cpu, batch_tokens: 512, max_steps: 4, log_every: 1, validate_every: 4}}
@@ -84,13 +80,13 @@ def test_train_speed(
     run: Run, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """JoeyNMT fails, because this interpreter has no such package; bf16 is left out, as on an older processor."""
-    monkeypatch.setattr(importlib.import_module("peers"), "pick_precision", lambda *_: "fp32")
+    monkeypatch.setattr(importlib.import_module("turns"), "pick_precision", lambda *_: "fp32")
     systems = ["mtformer-fp32", "mtformer-bf16", "torch-fp32", "marian-fp32", "joeynmt-fp32"]
     options = [*toy_options(corpus), "--systems", *systems, "--steps", 2, "--batches", 3, "--batch-tokens", 256]
     file = tmp_path / "figures.json"
     with pytest.raises(SystemExit) as ended:
         run("train_speed", *options, "--joeynmt", sys.executable, "--json", file)
-    error = "ModuleNotFoundError: No module named 'joeynmt'"
+    error = "RuntimeError: JoeyNMT's process ended with exit code 1, its error is above"
     assert ended.value.code == f"error: toy, joeynmt-fp32 failed: {error}"
     figures = json.loads(file.read_text())["sizes"]["toy"]
     assert {name: len(rates) for name, rates in figures["tokens_per_second"].items()} == {
@@ -102,35 +98,34 @@ def test_train_speed(
     assert f"- failed: joeynmt-fp32: {error}\n" in printed
 
 
-def test_batches_are_plain_data(run: Run, tmp_path: Path) -> None:
-    """JoeyNMT's interpreter lacks mtformer, and `weights_only=True` refuses its classes."""
+def test_joeynmt_gets_its_own_special_ids(run: Run) -> None:
     import joeynmt_peer
-    import train_speed
 
-    batch = replace(make_batch([([4, 5, 1], [6]), ([7], [8, 9])]), end=Place(1, 2), pairs_of={"train": 2})
-    train_speed.save_batches([batch], tmp_path / "batches.pt")
-    (loaded,) = train_speed.load_batches(tmp_path / "batches.pt")
-    assert torch.equal(loaded.tgt_out_BT, batch.tgt_out_BT)
-    assert train_speed.num_tokens(loaded) == train_speed.num_tokens(batch)
-    ((src_BS, src_lengths_B, tgt_BT),) = joeynmt_peer.read_batches(str(tmp_path / "batches.pt"))
-    assert src_BS.tolist() == [[4, 5, 0, 3], [7, 3, 1, 1]]
-    assert src_lengths_B.tolist() == [4, 2]
-    assert tgt_BT.tolist() == [[2, 6, 3, 1], [2, 8, 9, 3]]
+    ids_BS, lengths_B = joeynmt_peer.pad([[4, 5, 1], [7]])
+    assert ids_BS.tolist() == [[4, 5, 0, 3], [7, 3, 1, 1]]
+    assert lengths_B.tolist() == [4, 2]
 
 
 def test_a_failing_worker_leaves_the_answers_of_the_others(run: Run) -> None:
-    import peers
+    import turns
 
-    def start(name: str, **options: object) -> Callable[[], peers.Worker]:
-        return lambda: peers.Worker(BUILDS[name], threads=1, **options)
-
-    answers, failed = peers.take_turns({name: start(name) for name in BUILDS}, [(2,), (0,), (1,)])
+    answers, failed = turns.take_turns(
+        {name: partial(turns.Worker, build, threads=1) for name, build in BUILDS.items()}, [(2,), (0,), (1,)]
+    )
     assert answers == {"works": ["2", "0", "1"], "fails later": [0.5], "cannot be built": [], "is killed": []}
     assert failed == {
         "fails later": "ZeroDivisionError: division by zero",
         "cannot be built": "ValueError: no",
         "is killed": "its process ended with exit code 3",
     }
+
+
+def test_a_worker_that_hangs_is_killed(run: Run) -> None:
+    import turns
+
+    worker = turns.Worker(_hangs)
+    with pytest.raises(RuntimeError, match=r"^no answer after 0 seconds$"):
+        worker.ask(600, timeout=0.1)
 
 
 def _works() -> Callable[[int], str]:
@@ -147,6 +142,10 @@ def _cannot_be_built() -> Callable[[int], str]:
 
 def _is_killed() -> Callable[[int], str]:
     os._exit(3)
+
+
+def _hangs() -> Callable[[int], None]:
+    return time.sleep
 
 
 BUILDS = {
@@ -185,39 +184,10 @@ def test_data_speed(run: Run, corpus: Path, capsys: pytest.CaptureFixture[str]) 
     assert "epoch 0: " in capsys.readouterr().out
 
 
-def test_kftt_lengths(run: Run, corpus: Path, tmp_path: Path) -> None:
-    run("kftt_lengths", corpus / "train.en", corpus / "train.de", "--vocab-size", 600, "--out", tmp_path / "out.json")
+def test_kftt_lengths(run: Run, config: Path, tmp_path: Path) -> None:
+    run("kftt_lengths", config, "--out", tmp_path / "out.json")
     batches = json.loads((tmp_path / "out.json").read_text())["batches"]
     assert len(batches) == 16
-    assert 250 < sum(count for _, _, count in batches[0]) <= 300
-
-
-def test_precision(run: Run, config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runs are started in this process; the last one is said to fail."""
-    import precision
-
-    def start(command: list[str], check: bool) -> None:
-        assert command[:3] == [sys.executable, "-m", "mtformer"]
-        assert CliRunner().invoke(app, command[3:]).exit_code == 0
-        if "training.seed=1001" in command:
-            raise precision.subprocess.CalledProcessError(1, command)
-
-    monkeypatch.setattr(precision.subprocess, "run", start)
-    with pytest.raises(SystemExit) as ended:
-        run("precision", config, "--steps", 2, "--window", 1)
-    assert ended.value.code == "error: fp32, other seed failed: mtformer train ended with exit code 1"
-    printed = capsys.readouterr().out.splitlines()
-    assert printed[0] == "| step | fp32 | bf16 | bf16 - fp32 |"
-    assert [line.split("|")[1].strip() for line in printed[2:4]] == ["1", "2"]
-    assert printed[-1].startswith("mean absolute difference, bf16 - fp32: 0.")
-
-
-def test_parity_ctranslate2(
-    run: Run, config: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # A seed whose model is not about to repeat one token: there the next best one is a tie up to rounding.
-    train = ["train", str(config), "--run-dir", str(tmp_path / "run"), "training.seed=3"]
-    result = CliRunner().invoke(app, train)
-    assert result.exit_code == 0, result.stderr
-    run("parity_ctranslate2", tmp_path / "run", corpus / "test.en", "--beam-size", 2)
-    assert "equal lines: 10 of 10" in capsys.readouterr().out
+    for batch in batches:
+        longest = 1 + max(max(src, tgt) for src, tgt, _ in batch)
+        assert longest * sum(count for _, _, count in batch) <= 512

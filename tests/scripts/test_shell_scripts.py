@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mtformer.data.demo import write_demo
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((REPOSITORY / "scripts").rglob("*.sh"))
@@ -31,7 +31,7 @@ def bash(folder: Path, *arguments: object, **environment: object) -> subprocess.
 def repository(tmp_path: Path) -> Path:
     """A copy of the files that the scripts read."""
     folder = tmp_path / "repository"
-    shutil.copytree(REPOSITORY / "scripts", folder / "scripts", ignore=shutil.ignore_patterns("bench", "__pycache__"))
+    shutil.copytree(REPOSITORY / "scripts", folder / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(REPOSITORY / "configs", folder / "configs")
     for name in ("pyproject.toml", "constraints.txt"):
         shutil.copy(REPOSITORY / name, folder / name)
@@ -57,30 +57,22 @@ def test_it_parses(script: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("multi30k.sh",), ("multi30k.sh", "nowhere"), ("studies.sh",), ("studies.sh", "/")]
-)
-def test_usage(arguments: tuple[str, ...], repository: Path) -> None:
-    """A folder that exists is accepted; what is wrong then is the environment, which the script has not made."""
+    ("command", "status", "error"),
+    [
+        ("scripts/multi30k.sh", 2, "usage: bash scripts/multi30k.sh FOLDER "),
+        ("scripts/multi30k.sh nowhere", 2, "usage: bash scripts/multi30k.sh FOLDER "),
+        ("scripts/studies.sh", 2, "usage: bash scripts/studies.sh FOLDER "),
+        ("scripts/studies.sh /", 1, "error: .venv exists and was not made by this script; move it away"),
+        ("scripts/bench/gpu.sh nowhere", 2, "realpath: nowhere: No such file or directory"),
+        ("source scripts/environment.sh; find_python", 1,
+         "error: no Python from 3.10 to 3.13 that has its venv module, tried: /bin/false;"),
+    ],
+)  # fmt: skip
+def test_errors(command: str, status: int, error: str, repository: Path) -> None:
     (repository / ".venv").mkdir()
-    done = bash(repository, f"scripts/{arguments[0]}", *arguments[1:])
-    if arguments[-1] == "/":
-        assert done.returncode == 1
-        assert done.stderr == "error: .venv is there and was not made by this script; move it away and run this again\n"
-    else:
-        assert done.returncode == 2
-        assert done.stderr.startswith(f"usage: bash scripts/{arguments[0]} FOLDER ")
-
-
-def test_gpu_sh_needs_its_packages(tmp_path: Path) -> None:
-    done = bash(REPOSITORY, "scripts/bench/gpu.sh", tmp_path / "nowhere", OUT=tmp_path / "out")
-    assert done.returncode == 2
-    assert "nowhere: No such file or directory" in done.stderr
-
-
-def test_environment_sh_looks_for_a_python(repository: Path) -> None:
-    done = bash(repository, "-c", "source scripts/environment.sh; find_python", PYTHON="/bin/false")
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: no Python from 3.10 to 3.13 that has its venv module, tried: /bin/false;")
+    done = bash(repository, *(("-c", command) if ";" in command else command.split()), PYTHON="/bin/false")
+    assert done.returncode == status
+    assert done.stderr.startswith(error)
 
 
 def test_multi30k_sh_trains(repository: Path, tmp_path: Path) -> None:

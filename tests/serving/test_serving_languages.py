@@ -1,8 +1,11 @@
 """What a model translates, from its config."""
 
+from typing import Any
+
 import pytest
 
 from mtformer.config.data import DataConfig
+from mtformer.data import language
 from mtformer.serving.languages import Languages, detect, language_name
 
 
@@ -34,15 +37,29 @@ def test_names(code: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "candidates", "expected"),
+    ("text", "candidates", "by_words", "by_identifier"),
     [
-        ("12 !", ["ja", "de"], ("ja", 0.0)),
-        ("der", ["ja", "de"], ("de", 100.0)),
-        ("the the the der", ["de", "en"], ("en", 75.0)),
+        ("12 !", ["ja", "de"], ("ja", 0, 0), ("ja", 50, 50)),
+        ("der", ["ja", "de"], ("de", 100, 100), ("de", 80, 100)),
+        ("the the the der", ["de", "en"], ("en", 75, 75), ("en", 90, 100)),
+        ("Das Haus ist groß", ["en", "nds", "de"], ("de", 100, 100), ("de", 100, 100)),  # nds: unknown to py3langid
+        ("whatever", ["ja"], ("ja", 100, 100), ("ja", 100, 100)),
     ],
 )
-def test_the_language_with_more_function_words_is_detected(
-    text: str, candidates: list[str], expected: tuple[str, float]
+@pytest.mark.parametrize("installed", [False, True])
+def test_detection(
+    text: str,
+    candidates: list[str],
+    by_words: Any,
+    by_identifier: Any,
+    installed: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if installed:
+        pytest.importorskip("py3langid", reason="the extra `langid` is not installed")
+    else:
+        monkeypatch.setattr(language, "_identifier", lambda: None)
+    code, low, high = by_identifier if installed else by_words
     found = detect(text, candidates)
-    assert (found["language"], found["confidence"]) == expected
+    assert found["language"] == code
+    assert low <= found["confidence"] <= high

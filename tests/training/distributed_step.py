@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from toy_training import toy_batch, toy_config, toy_step
 
-from mtformer.training.ranks import join_ranks, whole
+from mtformer.training.ranks import join_ranks, unshard
 from mtformer.training.validation import dev_loss
 
 if __name__ == "__main__":
@@ -24,10 +24,10 @@ if __name__ == "__main__":
             result = step.run(own, number)
             norms.append(float(result.grad_norm))
             losses.append(ranks.sum([float(result.loss)])[0])
-        model = step.whole_model()
+        model = step.full_model()
         outcome = {
             "weights": {name: parameter.detach().clone() for name, parameter in model.named_parameters()},
-            "sharded_weights": {name: whole(parameter.detach()) for name, parameter in step.model.named_parameters()},
+            "sharded_weights": {name: unshard(parameter.detach()) for name, parameter in step.model.named_parameters()},
             "optimizer": step.optimizer_state(),
             "norms": norms,
             "losses": losses,

@@ -16,7 +16,8 @@ from toy_training import toy_batch, toy_config
 
 from mtformer.data.batches import Batch
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
-from mtformer.rundir import META, TRAINER_STATE, WEIGHTS, RunDir, read_meta
+from mtformer.files import META, read_meta
+from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.training import loop
 from mtformer.training.checkpoint import newest_good, save_checkpoint
 from mtformer.training.history import read_records
@@ -160,13 +161,13 @@ def test_a_run_whose_gradients_stay_bad_saves_nothing_more(tmp_path: Path) -> No
 
 def test_what_memory_allowed_is_remembered_on_the_same_machine_only(tmp_path: Path) -> None:
     subject = trainer(toy_config(max_steps=4), tmp_path)
-    subject.step.max_cells = 30
+    subject.step.max_padded_tokens = 30
     subject.train()
-    assert resumed(toy_config(), tmp_path).step.max_cells == 30
+    assert resumed(toy_config(), tmp_path).step.max_padded_tokens == 30
     elsewhere = trainer(toy_config(), tmp_path)
     elsewhere.made_with = {**subject.made_with, "device": "larger"}
     elsewhere.resume(newest_good(subject.run))
-    assert elsewhere.step.max_cells is None
+    assert elsewhere.step.max_padded_tokens is None
 
 
 # ---- stopped while validating ---------------------------------------------------------------------------------------
@@ -381,7 +382,7 @@ def test_a_checkpoint_that_may_not_be_read_is_not_taken_for_damaged(
             raise PermissionError(13, "Permission denied", str(path))
         return "0"
 
-    monkeypatch.setattr("mtformer.rundir.file_sha256", read)
+    monkeypatch.setattr("mtformer.files.file_sha256", read)
     with pytest.raises(CheckpointError, match=f"{forbidden}: cannot be read .Permission denied.; mend that"):
         newest_good(run)
     assert names(run.checkpoints) == ["step-00000004", "step-00000008"]

@@ -13,13 +13,14 @@ from toy_training import toy_batch, toy_batches, toy_config, toy_step
 
 from mtformer.config.schema import Config
 from mtformer.data.batches import Batch
-from mtformer.rundir import TRAINER_STATE, WEIGHTS, RunDir, read_meta
+from mtformer.files import read_meta
+from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.training.checkpoint import newest_good
+from mtformer.training.figures import TIMINGS
 from mtformer.training.history import read_records
 from mtformer.training.loop import Trainer
 from mtformer.training.validation import Decoded, DecodeDev
 
-TIMES = {"tokens_per_second", "waiting_for_data", "seconds_per_step", "memory_gb"}
 MADE_WITH = {"training data": "toy"}
 
 
@@ -128,7 +129,7 @@ def flat(tree: Any, name: str, without: set[str]) -> dict[str, Any]:
 def lines(run: RunDir) -> list[dict[str, Any]]:
     """metrics.jsonl without times and `resume` lines."""
     rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
-    return [{k: v for k, v in row.items() if k not in TIMES} for row in rows if row["kind"] != "resume"]
+    return [{k: v for k, v in row.items() if k not in TIMINGS} for row in rows if row["kind"] != "resume"]
 
 
 def names(folder: Path) -> list[str]:

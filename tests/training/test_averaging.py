@@ -10,8 +10,8 @@ from toy_run import Quiet, assert_same_run, finished, resumed, state, trainer
 from toy_training import toy_batch, toy_config, toy_step
 
 from mtformer.errors import InterruptedRunError
-from mtformer.rundir import TRAINER_STATE, WEIGHTS, RunDir
-from mtformer.training.ema import Ema
+from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
+from mtformer.training.optimizer import Ema
 from mtformer.training.step import TrainingStep
 from mtformer.weights import read_weights
 
@@ -33,7 +33,7 @@ def test_the_averages_are_those_of_the_formula() -> None:
         step.run([toy_batch(number)], number)
         decay = min(DECAY, (1 + number) / (10 + number))
         expected = [decay * old + (1 - decay) * new for old, new in zip(expected, copies(step), strict=True)]
-    with step.smoothed():
+    with step.ema_weights():
         for own, other in zip(copies(step), expected, strict=True):
             torch.testing.assert_close(own, other.float(), rtol=1e-4, atol=1e-6)
 
@@ -46,14 +46,14 @@ def test_the_average_of_a_closed_class_is_closed() -> None:
 
 
 def test_training_goes_on_with_its_own_weights() -> None:
-    plain, smoothed = (toy_step(toy_config(ema_decay=decay), dropout=0.0) for decay in (0.0, DECAY))
+    plain, averaged = (toy_step(toy_config(ema_decay=decay), dropout=0.0) for decay in (0.0, DECAY))
     for number in range(1, 6):
-        for step in (plain, smoothed):
+        for step in (plain, averaged):
             step.run([toy_batch(number)], number)
-        before = copies(smoothed)
-        with smoothed.smoothed():
-            assert not equal(copies(smoothed), before)
-        assert equal(copies(smoothed), before)
+        before = copies(averaged)
+        with averaged.ema_weights():
+            assert not equal(copies(averaged), before)
+        assert equal(copies(averaged), before)
         assert equal(copies(plain), before)
 
 
@@ -61,7 +61,7 @@ def test_the_averages_leave_when_something_fails_inside() -> None:
     step = toy_step(toy_config(ema_decay=DECAY))
     step.run([toy_batch(1)], 1)
     before = copies(step)
-    with pytest.raises(KeyError), step.smoothed():
+    with pytest.raises(KeyError), step.ema_weights():
         raise KeyError
     assert equal(copies(step), before)
 
@@ -73,10 +73,10 @@ def test_a_checkpoint_and_dev_are_of_the_averages(tmp_path: Path) -> None:
     loss, _ = step.evaluate(toy_batch(99))
     last = [line for line in run.metrics.read_text().splitlines() if '"dev"' in line][-1]
     assert f'"loss": {loss / toy_batch(99).num_tgt_tokens}' in last
-    unsmoothed = {name: value for name, value in state(run.checkpoint(8)).items() if name.startswith("unsmoothed.")}
+    training = {name: value for name, value in state(run.checkpoint(8)).items() if name.startswith("unsmoothed.")}
     kept = read_weights(run.checkpoint(8) / WEIGHTS)
-    assert unsmoothed.keys() == {f"unsmoothed.{name}" for name in kept}
-    assert not equal(list(unsmoothed.values()), list(kept.values()))
+    assert training.keys() == {f"unsmoothed.{name}" for name in kept}
+    assert not equal(list(training.values()), list(kept.values()))
 
 
 @pytest.mark.parametrize("stop_at", [1, 3, 4, 6])

@@ -1,0 +1,69 @@
+"""The figures of a training in metrics.jsonl, and how progress bar, report and plots show them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TrainingFigure:
+    """A figure that train or dev lines have."""
+
+    key: str
+    label: str
+    """Its name on an axis."""
+    on_dev: bool = False
+    """Dev lines have it."""
+    is_timing: bool = False
+    """It depends on the clock and the machine: no two runs have the same values."""
+    bar: str | None = None
+    """Its format in the progress bar, if that shows it."""
+    is_exceptional: bool = False
+    """The progress bar shows it above 0 only."""
+    chart: str | None = None
+    """Caption of its chart in a report, if it has one."""
+    is_log: bool = False
+    """The chart has a logarithmic axis."""
+
+
+FIGURES = (
+    TrainingFigure("loss", "loss", on_dev=True, bar="loss {:.3f}", chart="Loss per target token, with label smoothing"),
+    TrainingFigure("nll", "negative log-likelihood"),
+    TrainingFigure("perplexity", "perplexity", on_dev=True, chart="Perplexity", is_log=True),
+    TrainingFigure("bleu", "BLEU", on_dev=True, chart="BLEU on dev"),
+    TrainingFigure("chrf", "chrF2++", on_dev=True, chart="chrF2++ on dev"),
+    TrainingFigure("learning_rate", "learning rate", bar="lr {:.2e}", chart="Learning rate"),
+    TrainingFigure("grad_norm", "gradient norm", bar="grad {:.2f}", chart="Gradient norm, before clipping"),
+    TrainingFigure(
+        "tokens_per_second",
+        "tokens per second",
+        is_timing=True,
+        bar="{:,.0f} tokens/s",
+        chart="Tokens per second, source and target",
+    ),
+    TrainingFigure("padding", "padding"),
+    TrainingFigure("waiting_for_data", "waiting for data", is_timing=True),
+    TrainingFigure("skipped_steps", "skipped steps", bar="{:.0f} steps skipped", is_exceptional=True),
+    TrainingFigure("split_batches", "split batches"),
+    TrainingFigure("seconds_per_step", "seconds per step", is_timing=True),
+    TrainingFigure("memory_gb", "memory (GB)", is_timing=True, chart="Memory in GB"),
+)
+"""In the order of charts and of the progress bar. Train lines have neither perplexity, which `nll` gives, nor scores;
+`pairs NAME` counts the pairs of a corpus where there are several."""
+BY_KEY = {figure.key: figure for figure in FIGURES}
+TIMINGS = frozenset(figure.key for figure in FIGURES if figure.is_timing)
+
+
+def bar_text(values: Mapping[str, float]) -> str:
+    """Return what the progress bar shows of the figures of a log line."""
+    shown = (figure for figure in FIGURES if figure.bar and (values[figure.key] or not figure.is_exceptional))
+    return ", ".join(str(figure.bar).format(values[figure.key]) for figure in shown)
+
+
+def axis_label(metric: str) -> str:
+    """Return the name of a metric as it is asked for: `bleu`, or `train.loss` for that of train."""
+    figure = BY_KEY.get(metric.removeprefix("train."))
+    if figure is None:
+        return metric
+    if not figure.on_dev:
+        return figure.label
+    return f"{'train' if metric.startswith('train.') else 'dev'} {figure.label}"
