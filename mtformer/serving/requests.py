@@ -26,7 +26,7 @@ from pydantic import (
 )
 from starlette.requests import ClientDisconnect
 
-from mtformer.decoding.parts import one_line
+from mtformer.decoding.inputs import one_line
 from mtformer.serving.languages import Languages
 
 BODY_SECONDS = 30
