@@ -57,7 +57,7 @@ def pick_precision(name: str, device: torch.device) -> str:
 
 
 def _has_bf16_instructions() -> bool:
-    """Return True if PyTorch knows of bf16 instructions of the processor: a measurement on a busy machine may be wrong."""
+    """Return True if the processor is known to have bf16 instructions; timing on a busy machine can be wrong."""
     checks = [getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile")]
     return any(check() for check in checks if check is not None)
 

@@ -12,7 +12,7 @@ from mtformer.config.loading import config_diff, load_config
 from mtformer.data.demo import write_demo
 from mtformer.data.filters import Filter
 from mtformer.experiment.sweep import plan_sweep
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 
 FOLDER = Path(__file__).resolve().parent.parent / "configs"
 STUDIES = FOLDER / "studies"

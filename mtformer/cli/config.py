@@ -43,7 +43,7 @@ def show(
     """Print every value with its documentation above and its origin beside it: a file, an override, or the default."""
     from mtformer.config.loading import load_config, load_defaults
     from mtformer.errors import ConfigError
-    from mtformer.rundir import RunDir
+    from mtformer.run_dir import RunDir
 
     if section is not None and section not in _sections(""):
         raise ConfigError(f"--section {section}: no such section; there are {', '.join(_sections(''))}")

@@ -53,7 +53,7 @@ def read_arguments(words: Sequence[str], src_lang: str | None, tgt_lang: str | N
     """
     from mtformer.config.loading import load_config
     from mtformer.errors import ConfigError
-    from mtformer.rundir import RunDir
+    from mtformer.run_dir import RunDir
 
     overrides = [word for word in words if is_override(word)]
     what = [word for word in words if not is_override(word)]
@@ -92,7 +92,7 @@ def load_tokenizers(asked: Asked, folder: Path | None) -> "TokenizerPair | None"
     Raises:
         DataError: when they are not as they should be.
     """
-    from mtformer.rundir import RunDir
+    from mtformer.run_dir import RunDir
     from mtformer.text.tokenizer import Tokenizer, TokenizerPair
 
     if folder is not None or asked.run is not None:

@@ -38,7 +38,7 @@ def check(
     from mtformer.data.check.check import check_corpora, num_bytes
     from mtformer.data.check.report import exceeded_limits, page, report_lines, verdict
     from mtformer.errors import ConfigError, told_writing
-    from mtformer.rundir import write_text
+    from mtformer.files import write_text
 
     asked = read_arguments(words, src_lang, tgt_lang)
     data = asked.config.data

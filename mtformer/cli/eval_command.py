@@ -81,7 +81,7 @@ def evaluate_sets(
 
     from mtformer.config.loading import load_config
     from mtformer.evaluation.evaluate import evaluate as evaluate_one
-    from mtformer.rundir import RunDir
+    from mtformer.run_dir import RunDir
 
     opened = RunDir.open(run)
     config = load_config(opened.config).config
@@ -102,7 +102,7 @@ def config_sets(run: Path) -> "list[EvalSet]":
     """Return the test sets that a run's config names."""
     from mtformer.config.loading import load_config
     from mtformer.evaluation.evaluate import config_sets as sets_of
-    from mtformer.rundir import RunDir
+    from mtformer.run_dir import RunDir
 
     return sets_of(load_config(RunDir.open(run).config).config.data)
 
@@ -112,7 +112,7 @@ def _sets(run: Path, src: Path | None, ref: Path | None, testset: str | None, to
     from mtformer.config.loading import load_config
     from mtformer.errors import ConfigError
     from mtformer.evaluation.evaluate import sacrebleu_set, source_set
-    from mtformer.rundir import RunDir
+    from mtformer.run_dir import RunDir
 
     data = load_config(RunDir.open(run).config).config.data
     if testset is not None:

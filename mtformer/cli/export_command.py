@@ -49,7 +49,7 @@ def export(
 ) -> None:
     """Write a run in a form that can be given away."""
     from mtformer.errors import ConfigError
-    from mtformer.rundir import RunDir
+    from mtformer.run_dir import RunDir
 
     if quantization is not None and format_ is not Format.CTRANSLATE2:
         raise ConfigError("--quantization is for --format ctranslate2; leave it out")

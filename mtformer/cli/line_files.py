@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from mtformer.data.compressed import SUFFIXES, create_bytes, open_bytes
 from mtformer.data.records import told
 from mtformer.errors import DataError
-from mtformer.rundir import atomic_file, file_sha256, sync, write_text
+from mtformer.files import atomic_file, file_sha256, sync, write_text
 
 log = logging.getLogger("mtformer")
 LINES_AT_ONCE = 2000

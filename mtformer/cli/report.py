@@ -38,7 +38,7 @@ def report(
 ) -> None:
     """Write an HTML file on a run, or several: curves, scores, sentences, attention, config; it needs no network."""
     from mtformer.errors import ConfigError
-    from mtformer.rundir import RunDir
+    from mtformer.run_dir import RunDir
 
     if plot is not None:
         from mtformer.report.plot import DEFAULT_METRICS

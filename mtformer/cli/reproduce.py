@@ -29,7 +29,7 @@ def reproduce(
     from mtformer.cli.progress import TrainingProgress
     from mtformer.errors import InterruptedRunError
     from mtformer.experiment import verify
-    from mtformer.rundir import RunDir
+    from mtformer.run_dir import RunDir
 
     opened = RunDir.open(run)
     num_steps = verify.steps_to_reproduce(opened, steps)

@@ -72,8 +72,7 @@ def _dry_run(planned: "Sweep", jobs: int | None) -> None:
     from mtformer.cli.output import columns
     from mtformer.experiment.runs import format_duration, format_value
     from mtformer.experiment.sweep import short_keys
-    from mtformer.experiment.sweep_estimate import estimate, finishing_time
-    from mtformer.experiment.sweeping import devices, threads_each
+    from mtformer.experiment.sweep_runner import devices, estimate, finishing_time, threads_each
 
     jobs = jobs or max(1, len(devices(planned)))
     logging.getLogger("mtformer").setLevel(logging.WARNING)  # what each rehearsal finds, others have found before
@@ -102,7 +101,7 @@ def _train(planned: "Sweep", jobs: int | None, resume: bool, command: list[str])
     from tqdm import tqdm
 
     from mtformer.cli.output import error_lines
-    from mtformer.experiment.sweeping import run_sweep
+    from mtformer.experiment.sweep_runner import run_sweep
 
     with tqdm(total=len(planned.runs), desc="sweep", unit="run", disable=None, dynamic_ncols=True) as bar:
         outcome = run_sweep(planned, jobs, resume, bar.update)

@@ -109,7 +109,7 @@ def decode(
 
 
 def _load(path: Path, side: Side) -> "Tokenizer":
-    from mtformer.rundir import RunDir
+    from mtformer.run_dir import RunDir
     from mtformer.text.tokenizer import Tokenizer, TokenizerPair
 
     if not path.is_dir():

@@ -16,7 +16,7 @@ from mtformer.cli.options import ConfigArgument, OverridesArgument
 
 if TYPE_CHECKING:
     from mtformer.config.schema import Config
-    from mtformer.experiment.starting import Resume
+    from mtformer.experiment.open_run import Resume
 
 DIFFERENT = 1
 """Exit code of `--verify-resume` when the resumed run is not the run that never stopped."""
@@ -89,7 +89,8 @@ def train(
     """
     from mtformer.config.loading import load_config
     from mtformer.errors import ConfigError
-    from mtformer.rundir import CHECKSUMS, RunDir
+    from mtformer.files import CHECKSUMS
+    from mtformer.run_dir import RunDir
 
     asked = {"--resume": resume, "--overwrite": overwrite, "--verify-resume": verify_resume}
     asked["--dry-run"] = dry_run and verify_resume
@@ -124,7 +125,7 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
     from mtformer.decoding.weights import default_weights
     from mtformer.errors import InterruptedRunError
     from mtformer.experiment.train import train_experiment
-    from mtformer.rundir import RunDir
+    from mtformer.run_dir import RunDir
 
     run, is_main = RunDir(run_dir), os.environ.get("RANK", "0") == "0"
     if not is_main:  # one of several processes that torchrun started: the first one tells what there is to tell
@@ -156,7 +157,7 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
 
 def _dry_run(config: "Config", run_dir: Path) -> None:
     from mtformer.experiment.preflight import dry_run
-    from mtformer.rundir import RunDir
+    from mtformer.run_dir import RunDir
 
     for name, value in dry_run(config, RunDir(run_dir)):
         typer.echo(f"{name:<28} {value}")

@@ -155,7 +155,7 @@ def _is_special(path: Path) -> bool:
 
 def _made_by(translator: "Translator") -> dict[str, Any]:
     """All that a translation hangs on beside its input; not so how many sentences are computed together."""
-    from mtformer.rundir import file_sha256
+    from mtformer.files import file_sha256
     from mtformer.text.tags import Target
 
     return {

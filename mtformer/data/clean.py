@@ -28,7 +28,7 @@ from mtformer.data.filters import DUPLICATE, KEPT, REASONS, Codes, Filter, code,
 from mtformer.data.report import DataReport, Pair, sides
 from mtformer.data.workers import Workers
 from mtformer.errors import DataError, told_writing
-from mtformer.rundir import atomic_folder
+from mtformer.files import atomic_folder
 from mtformer.text.tokenizer import UNK, TokenizerPair
 
 PAIRS_AT_ONCE = 4096

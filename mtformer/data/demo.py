@@ -14,7 +14,7 @@ from typing import NamedTuple
 import yaml
 
 from mtformer.errors import DataError
-from mtformer.rundir import write_text
+from mtformer.files import write_text
 
 SIZES = {"train": 20_000, "dev": 500, "test": 500}
 MAX_WORDS = 12

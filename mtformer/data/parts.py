@@ -22,7 +22,7 @@ from mtformer.data.records import Unparsed
 from mtformer.data.report import DataReport
 from mtformer.data.store import Pairs, from_arrow, write_part
 from mtformer.data.tokenising import count_tokens, tokenise
-from mtformer.rundir import atomic_file, write_text
+from mtformer.files import atomic_file, write_text
 from mtformer.text.tokenizer import TokenizerPair
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
-from mtformer import rundir
+from mtformer import files
 from mtformer.config.data import DataConfig, Source
 from mtformer.data.duplicates import repeated
 from mtformer.data.filters import DUPLICATE, REASONS
@@ -43,7 +43,7 @@ from mtformer.data.sources import (
 from mtformer.data.store import BLOCK_PAIRS, STORE, Contents, Part, Store
 from mtformer.data.workers import WorkerEndedError, Workers
 from mtformer.errors import DataError, told_writing
-from mtformer.rundir import sync, write_text
+from mtformer.files import sync, write_text
 from mtformer.text.tokenizer import TokenizerPair
 
 FORMAT_VERSION = 2
@@ -129,7 +129,7 @@ def prepare(
 
 def cache_folder(data: DataConfig) -> Path:
     """Return the folder of prepared corpora."""
-    return rundir.cache_folder(data.cache_dir)
+    return files.cache_folder(data.cache_dir)
 
 
 @contextmanager

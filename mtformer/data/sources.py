@@ -17,7 +17,7 @@ from mtformer.data.compressed import open_bytes
 from mtformer.data.records import JsonlRecords, Lines, Records, TextRecords, TsvRecords, told
 from mtformer.data.report import Pair
 from mtformer.errors import DataError
-from mtformer.rundir import file_sha256
+from mtformer.files import file_sha256
 
 RECORDS_AT_ONCE = 1000
 

@@ -20,7 +20,8 @@ from mtformer.decoding.engine import Batches, NBests, Request
 from mtformer.decoding.rules import Limits
 from mtformer.decoding.search import Hypothesis
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
-from mtformer.rundir import CHECKSUMS, CT2_WEIGHTS, verify
+from mtformer.files import CHECKSUMS, verify
+from mtformer.run_dir import CT2_WEIGHTS
 from mtformer.text.tags import Target
 from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
 

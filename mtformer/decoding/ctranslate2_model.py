@@ -22,11 +22,12 @@ from mtformer.config.schema import ModelConfig
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2
 from mtformer.decoding.scorer import alignment_layer
 from mtformer.errors import CheckpointError, ConfigError
+from mtformer.files import CHECKSUMS, atomic_folder, cache_folder, file_sha256, verify, write_checksums
 from mtformer.model.attention import MultiHeadAttention
 from mtformer.model.ops import NORM_EPS, LayerNorm, Linear
 from mtformer.model.positions import SINUSOID_BASE, SinusoidalPositions
 from mtformer.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Transformer
-from mtformer.rundir import CHECKSUMS, CT2_WEIGHTS, atomic_folder, cache_folder, file_sha256, verify, write_checksums
+from mtformer.run_dir import CT2_WEIGHTS
 from mtformer.text.tokenizer import BOS, EOS, UNK, TokenizerPair
 from mtformer.weights import load_weights
 

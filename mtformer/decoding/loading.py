@@ -14,7 +14,7 @@ from mtformer.decoding.weights import find_weights
 from mtformer.device import pick_device, pick_precision, set_up_memory
 from mtformer.errors import CheckpointError, ConfigError
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import CT2_WEIGHTS, RunDir
+from mtformer.run_dir import CT2_WEIGHTS, RunDir
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.weights import load_weights
 

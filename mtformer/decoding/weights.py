@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mtformer.errors import CheckpointError
-from mtformer.rundir import CHECKSUMS, CT2_WEIGHTS, LOWER_IS_BETTER, META, WEIGHTS, RunDir, read_meta, verify
+from mtformer.files import CHECKSUMS, META, read_meta, verify
+from mtformer.run_dir import CT2_WEIGHTS, LOWER_IS_BETTER, WEIGHTS, RunDir
 
 
 def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> list[Path]:

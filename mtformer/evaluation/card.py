@@ -26,7 +26,8 @@ from mtformer.config.section import key_of
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
 from mtformer.evaluation.scores import Score
-from mtformer.rundir import HYPOTHESES, SCORES, SOURCES, RunDir, file_sha256, references_name, write_text
+from mtformer.files import file_sha256, write_text
+from mtformer.run_dir import HYPOTHESES, SCORES, SOURCES, RunDir, references_name
 
 
 class _Model(BaseModel):

@@ -15,7 +15,7 @@ from typing import Any
 
 from mtformer.errors import ConfigError, DataError
 from mtformer.evaluation.scores import Score
-from mtformer.rundir import file_sha256
+from mtformer.files import file_sha256
 
 WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 """What makes each torch.load refuse code, whatever it was told (PyTorch's own variable)."""

@@ -13,7 +13,7 @@ from mtformer.config.schema import Config, EvaluationConfig
 from mtformer.data.records import read_lines
 from mtformer.errors import DataError
 from mtformer.evaluation.card import differences, notes, read_card, read_texts
-from mtformer.rundir import SCORES, RunDir
+from mtformer.run_dir import SCORES, RunDir
 
 SEED = "training.seed"
 log = logging.getLogger("mtformer")

@@ -1,4 +1,4 @@
-"""Everything that can be known before a training starts, some of it by trying: memory, time, disk."""
+"""The memory check and dry run before a training: memory, time and disk, measured on the largest batches."""
 
 import contextlib
 import logging
@@ -20,7 +20,7 @@ from mtformer.errors import ConfigError, DeviceError
 from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.experiment.runs import format_duration
 from mtformer.model.transformer import Transformer, count_parameters
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 from mtformer.training.step import TrainingStep
 from mtformer.training.validation import dev_loss
 
@@ -30,25 +30,25 @@ BYTES_OF_CHECKPOINT = 12
 log = logging.getLogger("mtformer")
 
 
-class Rehearsal(NamedTuple):
-    """What trying the largest batches gave."""
+class MemoryCheck(NamedTuple):
+    """Measurements on the largest batches."""
 
     shape: str
-    """Of the largest training batch."""
+    """Shape of the largest training batch."""
     step_seconds: float
-    """A step on it, all of its micro-batches counted."""
+    """Time of a step on it, all micro-batches included."""
     peak_bytes: int
-    """Memory that the process (on CUDA: the device) had in use at the most."""
+    """Peak memory of the process (on CUDA: of the device)."""
     training_seconds: float
-    """All steps of the run, as it stands in the config."""
+    """Time of all steps of the config."""
     validation_seconds: float
-    """All validations, at the most: as if each dev batch were as large as the largest."""
+    """Upper bound of the time of all validations: as if each dev batch were as large as the largest."""
     disk_bytes: int
-    """What the run's checkpoints take when they are most."""
+    """Peak size of the run's checkpoints."""
     free_bytes: int
 
     def lines(self) -> list[tuple[str, str]]:
-        """(what, value) for the reader."""
+        """Return (what, value) for display."""
         seconds = self.validation_seconds
         validation = f", up to {format_duration(seconds)} of validation" if seconds else ""
         return [
@@ -61,13 +61,13 @@ class Rehearsal(NamedTuple):
 
 
 def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
-    """Prepares tokenizer and data, rehearses, and leaves nothing behind.
+    """Prepare tokenizer and data, check the memory, and leave nothing behind.
 
     Returns:
         (what, value) in the order to be shown.
 
     Raises:
-        MtformerError: on the mistake that a training would have met.
+        MtformerError: on an error that a training would have met.
     """
     config = resolve_paths(config)
     if not config.data.sources:
@@ -81,11 +81,11 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
     model = Transformer(config.model, prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size).to(device)
     rows = [("device, precision", f"{device}, {precision}"), *_data_rows(config, prepared)]
     rows += [(f"parameters, {part}", f"{count:,}") for part, count in count_parameters(model).items()]
-    return rows + rehearse(config, prepared, TrainingStep(model, config.training, precision), run).lines()
+    return rows + check_memory(config, prepared, TrainingStep(model, config.training, precision), run).lines()
 
 
-def rehearse(config: Config, prepared: Prepared, step: TrainingStep, run: RunDir) -> Rehearsal:
-    """Tries the largest training and dev batches, and changes nothing; several processes do so together.
+def check_memory(config: Config, prepared: Prepared, step: TrainingStep, run: RunDir) -> MemoryCheck:
+    """Try the largest training and dev batches, and change nothing; several processes do so together.
 
     Raises:
         DeviceError: when a single pair does not fit the memory, or two checkpoints do not fit the disk.
@@ -104,9 +104,9 @@ def rehearse(config: Config, prepared: Prepared, step: TrainingStep, run: RunDir
             "cut in two; a lower training.batch_tokens with more accumulation_steps does the same at less cost",
             step.max_padded_tokens,
         )
-    validation_seconds = _rehearse_dev(config, prepared, step) if prepared.dev else 0.0
+    validation_seconds = _check_dev(config, prepared, step) if prepared.dev else 0.0
     training, mean_cells = config.training, sizes.mean_cells
-    return Rehearsal(
+    return MemoryCheck(
         shape=f"{largest.num_pairs:,} pairs, {largest.src_BS.size(1)} x {largest.tgt_in_BT.size(1)} tokens",
         step_seconds=seconds * training.accumulation_steps,
         peak_bytes=peak_bytes(step.device),
@@ -117,8 +117,8 @@ def rehearse(config: Config, prepared: Prepared, step: TrainingStep, run: RunDir
     )
 
 
-def _rehearse_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:
-    """Scores the largest dev batch and translates the longest dev sentences; seconds of a validation at the most."""
+def _check_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:
+    """Score the largest dev batch, translate the longest sentences, and return a bound of a validation's seconds."""
     largest = max(prepared.dev, key=lambda one: len(one.sources))
     sources, num_sentences = largest.sources, sum(len(one.sources) for one in prepared.dev)
     decoding = config.decoding.for_validation()
@@ -135,7 +135,7 @@ def _rehearse_dev(config: Config, prepared: Prepared, step: TrainingStep) -> flo
 
 
 def _disk(config: Config, step: TrainingStep, run: RunDir) -> tuple[int, int]:
-    """Bytes that the checkpoints will take at the most, those there already among them, and bytes that there are."""
+    """Return the peak size of the checkpoints, existing ones included, and the free space, in bytes."""
     training, parameters = config.training, count_parameters(step.model)["total"]
     one = (BYTES_OF_CHECKPOINT + (BYTES_OF_WEIGHT if training.ema_decay else 0)) * parameters
     # Besides those that are kept there is the one being written, before an older one goes.

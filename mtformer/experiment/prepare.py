@@ -17,8 +17,8 @@ from mtformer.data.sources import file_states, read_pairs, require_sources, requ
 from mtformer.errors import ConfigError, told_writing
 from mtformer.evaluation.evaluate import source_set
 from mtformer.experiment.corpora import DevSet, dev_sets, needs_text, reports, training_corpora
-from mtformer.experiment.initial import initial_tokenizers
-from mtformer.rundir import atomic_folder
+from mtformer.experiment.pretrained import pretrained_tokenizers
+from mtformer.files import atomic_folder
 from mtformer.text.tags import require_tags, source_tags, target_tags
 from mtformer.text.tokenizer import JOINT, SRC, TGT, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
@@ -91,7 +91,7 @@ def make_tokenizers(config: Config, folder: Path) -> TokenizerPair:
     section = config.tokenizer
     with told_writing(f"{folder}: the tokenizer", "name another place"):
         if config.training.init_from is not None:
-            tokenizers = initial_tokenizers(config)
+            tokenizers = pretrained_tokenizers(config)
             require_tags(source_tags(config.data), tokenizers.src)
             require_tags(target_tags(config.data), tokenizers.tgt)
             tokenizers.save(folder)

@@ -23,9 +23,10 @@ from mtformer.config.writing import leaves
 from mtformer.config.yaml_text import dotted
 from mtformer.decoding.weights import default_weights
 from mtformer.errors import CheckpointError, ConfigError, MtformerError
-from mtformer.experiment.state import RunState, read_state
+from mtformer.experiment.run_state import RunState, read_state
 from mtformer.experiment.sweep import short_keys
-from mtformer.rundir import LOWER_IS_BETTER, SCORES, SWEEP, RunDir, read_meta
+from mtformer.files import read_meta
+from mtformer.run_dir import LOWER_IS_BETTER, SCORES, SWEEP, RunDir
 from mtformer.training.history import read_records
 
 COLUMNS = {

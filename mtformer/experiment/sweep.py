@@ -39,7 +39,7 @@ from mtformer.config.schema import Config
 from mtformer.config.yaml_text import read_yaml
 from mtformer.errors import ConfigError
 from mtformer.experiment.sweep_file import NAME, Choice, Range, SweepFile, line_of, read_sweep_file
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 
 MAX_RUNS = 10_000
 LONGEST_NAME = 120

@@ -18,14 +18,14 @@ from mtformer.device import be_deterministic, pick_device, pick_precision, set_u
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.evaluation.scores import for_language, score
 from mtformer.experiment.corpora import DevSet
-from mtformer.experiment.initial import take_initial_weights
-from mtformer.experiment.preflight import rehearse
+from mtformer.experiment.open_run import Resume, compare_environments, describe_environment, open_run
+from mtformer.experiment.preflight import check_memory
 from mtformer.experiment.prepare import Prepared, prepare_experiment
-from mtformer.experiment.resuming import compare_surroundings, surroundings
-from mtformer.experiment.starting import Resume, prepared_run
-from mtformer.experiment.state import held, recorded
+from mtformer.experiment.pretrained import load_pretrained
+from mtformer.experiment.run_state import lock_run, record_state
+from mtformer.files import read_meta, verify, write_text
 from mtformer.model.transformer import Transformer, count_parameters
-from mtformer.rundir import WEIGHTS, RunDir, read_meta, verify, write_text
+from mtformer.run_dir import WEIGHTS, RunDir
 from mtformer.training.checkpoint import newest_good, save_averaged
 from mtformer.training.loop import Position, Trainer
 from mtformer.training.metrics import Progress
@@ -61,11 +61,11 @@ def train_experiment(config: Config, run: RunDir, progress: Progress, resume: Re
         be_deterministic()
     with join_ranks(device) as ranks:
         # The main process alone makes the run directory; the others find what it has made there.
-        starts = prepared_run(run, config, resume, overwrite) if ranks.is_main else contextlib.nullcontext(False)
-        with held(run) if ranks.is_main else contextlib.nullcontext():
+        starts = open_run(run, config, resume, overwrite) if ranks.is_main else contextlib.nullcontext(False)
+        with lock_run(run) if ranks.is_main else contextlib.nullcontext():
             with starts as goes_on:
                 trainer, prepared, goes_on = _prepare(config, run, progress, device, ranks, goes_on)
-            with recorded(run) if ranks.is_main else contextlib.nullcontext():
+            with record_state(run) if ranks.is_main else contextlib.nullcontext():
                 position, was_finished = _run(trainer, prepared, goes_on)
                 if config.training.average_last:
                     _average(trainer)
@@ -87,22 +87,22 @@ def _prepare(
     goes_on, checkpoint = ranks.gather((goes_on, checkpoint))[0]
     earlier = read_meta(checkpoint)["made_with"] if checkpoint is not None else None
     precision = ranks.gather(_pick_precision(config, device, earlier))[0]
-    made_with = surroundings(config, prepared, device, precision, ranks.size)
+    made_with = describe_environment(config, prepared, device, precision, ranks.size)
     if earlier is not None:
-        compare_surroundings(run, earlier, made_with)
+        compare_environments(run, earlier, made_with)
     if ranks.is_main:
         _write_report(run, prepared)
     step = make_step(config, prepared, device, precision, ranks)
     parts = ", ".join(f"{name} {count:,}" for name, count in count_parameters(step.model).items())
     log.info("device %s, precision %s; parameters: %s", device, precision, parts)
     if checkpoint is None and config.training.init_from is not None:
-        take_initial_weights(config, prepared.tokenizers, step)
+        load_pretrained(config, prepared.tokenizers, step)
     trainer = make_trainer(config, run, step, prepared, progress, made_with)
     if goes_on:
         trainer.resume(checkpoint)
     if not trainer.is_done():
-        rehearsal = rehearse(config, prepared, step, run)
-        log.info("pre-flight: %s", "; ".join(f"{what} {value}" for what, value in rehearsal.lines()))
+        checked = check_memory(config, prepared, step, run)
+        log.info("memory check: %s", "; ".join(f"{what} {value}" for what, value in checked.lines()))
     return trainer, prepared, goes_on
 
 

@@ -23,7 +23,8 @@ from mtformer.config.writing import without_side_outputs
 from mtformer.device import pick_device, pick_precision
 from mtformer.errors import CheckpointError, ConfigError, DeviceError, InterruptedRunError, MtformerError
 from mtformer.experiment.train import train_experiment
-from mtformer.rundir import WEIGHTS, RunDir, read_meta, write_config
+from mtformer.files import read_meta
+from mtformer.run_dir import WEIGHTS, RunDir, write_config
 from mtformer.training.checkpoint import load_trainer_state
 from mtformer.training.figures import TIMINGS
 from mtformer.training.history import read_records

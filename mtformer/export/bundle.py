@@ -10,7 +10,8 @@ from mtformer.config.schema import Config
 from mtformer.config.writing import without_files
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, ConfigError
-from mtformer.rundir import RunDir, atomic_folder, write_checksums
+from mtformer.files import atomic_folder, write_checksums
+from mtformer.run_dir import RunDir
 from mtformer.weights import average_weights
 
 

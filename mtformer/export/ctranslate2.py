@@ -8,7 +8,8 @@ from mtformer.decoding.ctranslate2_model import write_model
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import ConfigError
 from mtformer.export.bundle import check_is_free, check_language_tags, write_companions
-from mtformer.rundir import RunDir, atomic_folder, write_checksums
+from mtformer.files import atomic_folder, write_checksums
+from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import TokenizerPair
 
 

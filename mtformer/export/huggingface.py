@@ -18,9 +18,10 @@ from mtformer.config.schema import Config, ModelConfig
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import ConfigError
 from mtformer.export.bundle import check_is_free, check_language_tags
+from mtformer.files import atomic_folder, write_checksums
 from mtformer.model.positions import sinusoid
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import RunDir, atomic_folder, write_checksums
+from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK, TokenizerPair
 from mtformer.weights import load_weights
 

@@ -15,9 +15,10 @@ from mtformer.config.schema import Config
 from mtformer.errors import CheckpointError
 from mtformer.export.huggingface import tensor_names
 from mtformer.export.marian_tokenizer import SpecialRows, source_side, target_side
+from mtformer.files import CHECKSUMS, DamagedError, atomic_folder, read_meta, verify, write_checksums
 from mtformer.model.positions import sinusoid
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import CHECKSUMS, DamagedError, RunDir, atomic_folder, read_meta, verify, write_checksums
+from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import BOS, PAD, SRC, TGT
 from mtformer.weights import read_weights, require_finite
 

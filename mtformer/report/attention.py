@@ -17,9 +17,9 @@ from torch import Tensor
 from mtformer.decoding.attention_maps import AttentionMaps
 from mtformer.errors import ConfigError
 from mtformer.experiment.runs import RunContents
+from mtformer.files import atomic_file, write_text
 from mtformer.report.curves import require_matplotlib
 from mtformer.report.sentences import Sentence
-from mtformer.rundir import atomic_file, write_text
 from mtformer.templating import render
 
 if TYPE_CHECKING:

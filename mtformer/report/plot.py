@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from mtformer.errors import ConfigError
 from mtformer.experiment.runs import RunContents, read_run, run_names
+from mtformer.files import atomic_file
 from mtformer.report.curves import Points, draw, format_axes, points_of, require_matplotlib, style_of
-from mtformer.rundir import atomic_file
 from mtformer.training.figures import axis_label
 
 if TYPE_CHECKING:

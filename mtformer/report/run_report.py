@@ -12,10 +12,10 @@ from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import default_weights
 from mtformer.errors import ConfigError, MtformerError
 from mtformer.experiment.runs import RunContents, format_duration, read_run, run_names
+from mtformer.files import write_text
 from mtformer.report import attention, tables
 from mtformer.report.curves import draw_curves, require_matplotlib
 from mtformer.report.sentences import best_and_worst, compares_characters, judge, over_time
-from mtformer.rundir import write_text
 from mtformer.templating import render
 from mtformer.text.tokenizer import TokenizerPair
 

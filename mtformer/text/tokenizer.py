@@ -11,7 +11,7 @@ from pathlib import Path
 import sentencepiece
 
 from mtformer.errors import DataError
-from mtformer.rundir import atomic_folder
+from mtformer.files import atomic_folder
 from mtformer.text.sampling import Sampler, make_sampler
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3

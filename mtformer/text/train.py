@@ -11,7 +11,7 @@ import sentencepiece
 
 from mtformer.config.schema import TokenizerConfig
 from mtformer.errors import DataError
-from mtformer.rundir import atomic_file
+from mtformer.files import atomic_file
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK
 
 MAX_LINE_BYTES = 1 << 14

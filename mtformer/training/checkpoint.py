@@ -22,17 +22,8 @@ from torch import Tensor
 
 from mtformer.config.schema import TrainingConfig
 from mtformer.errors import CheckpointError
-from mtformer.rundir import (
-    TRAINER_STATE,
-    WEIGHTS,
-    DamagedError,
-    RunDir,
-    atomic_folder,
-    clear_leftovers,
-    delete_folder,
-    verify,
-    write_meta,
-)
+from mtformer.files import DamagedError, atomic_folder, clear_leftovers, delete_folder, verify, write_meta
+from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.training.history import log_checksum
 
 log = logging.getLogger("mtformer")

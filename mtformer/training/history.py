@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mtformer.errors import CheckpointError
-from mtformer.rundir import atomic_file
+from mtformer.files import atomic_file
 
 log = logging.getLogger("mtformer")
 

@@ -17,7 +17,8 @@ from mtformer.config.schema import Config
 from mtformer.data.batches import Batch
 from mtformer.data.mixture import START, Place
 from mtformer.errors import InterruptedRunError, MtformerError
-from mtformer.rundir import LOWER_IS_BETTER, WEIGHTS, RunDir, read_meta, sync
+from mtformer.files import read_meta, sync
+from mtformer.run_dir import LOWER_IS_BETTER, WEIGHTS, RunDir
 from mtformer.training.checkpoint import last_good, load_trainer_state, prune, save_checkpoint
 from mtformer.training.history import append_record, cut_after, warn_if_changed
 from mtformer.training.metrics import Metrics, Progress, Window

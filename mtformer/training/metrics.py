@@ -15,7 +15,8 @@ from mtformer.config.schema import Config
 from mtformer.data.batches import Batch
 from mtformer.device import peak_bytes
 from mtformer.errors import MtformerError
-from mtformer.rundir import RunDir, write_text
+from mtformer.files import write_text
+from mtformer.run_dir import RunDir
 from mtformer.training.history import append_record
 from mtformer.training.ranks import ALONE, Ranks
 from mtformer.training.step import StepResult

@@ -44,8 +44,9 @@ from mtformer.decoding.translator import Translator
 from mtformer.device import set_up_memory
 from mtformer.export.ctranslate2 import export_ctranslate2
 from mtformer.export.huggingface import export_huggingface
+from mtformer.files import write_checksums
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import RunDir, write_checksums
+from mtformer.run_dir import RunDir
 
 BEAMS = {"greedy": 1, "beam 5": 5}
 TEXT_BEAMS = {"greedy, text": 1, "beam 5, text": 5}

@@ -25,7 +25,7 @@ import torch
 from gpu_sections import SCALES, SECTIONS, build
 from turns import Worker, describe_environment, format_range, markdown_table
 
-from mtformer.rundir import write_text
+from mtformer.files import write_text
 
 SHUTDOWN_SECONDS = 20
 """Kept at the end of the time for the last figure of a section."""

@@ -13,7 +13,7 @@ import pytest
 import torch
 from program import invoke
 
-from mtformer.rundir import RunDir, write_config
+from mtformer.run_dir import RunDir, write_config
 
 
 def error_of(*arguments: object) -> str:

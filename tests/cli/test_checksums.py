@@ -8,7 +8,7 @@ import pytest
 from program import invoke
 
 from mtformer.errors import CheckpointError
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 
 COMMANDS = {
     "run": ["translate", "--checkpoint", "averaged"],

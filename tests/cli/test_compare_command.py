@@ -13,7 +13,7 @@ from program import invoke
 from typer.testing import Result
 
 from mtformer.evaluation import significance
-from mtformer.rundir import RunDir, write_config
+from mtformer.run_dir import RunDir, write_config
 
 
 @pytest.fixture(autouse=True)

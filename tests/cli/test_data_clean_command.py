@@ -14,8 +14,9 @@ from safetensors.torch import save_file
 
 from mtformer.config.loading import dump_config, load_config
 from mtformer.config.schema import Config
+from mtformer.files import write_checksums
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import RunDir, write_checksums
+from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import TokenizerPair
 
 LANGUAGES = ("--src-lang", "en", "--tgt-lang", "de")

@@ -14,7 +14,8 @@ from typer.testing import Result
 
 from mtformer import __version__
 from mtformer.evaluation.card import differences, read_card, read_texts
-from mtformer.rundir import RunDir, file_sha256
+from mtformer.files import file_sha256
+from mtformer.run_dir import RunDir
 
 
 def test_training_ends_with_a_card_that_is_read_back(trained: tuple[Path, Result], corpus: Path) -> None:

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from mtformer.experiment.verify import compare_runs
-from mtformer.rundir import WEIGHTS, RunDir, read_meta
+from mtformer.files import read_meta
+from mtformer.run_dir import WEIGHTS, RunDir
 
 SEED = 1
 NUM_STEPS = 300

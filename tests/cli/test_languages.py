@@ -7,7 +7,7 @@ import pytest
 from program import invoke
 
 from mtformer.decoding.translator import Translator
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import TokenizerPair
 
 LONG = ["training.max_steps=8", "training.validate_every=8", "training.log_every=4", "training.average_last=0"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from program import invoke
 
-from mtformer.rundir import RunDir, write_config
+from mtformer.run_dir import RunDir, write_config
 from mtformer.training.history import read_records
 
 
@@ -41,7 +41,7 @@ def test_a_changed_config_is_not(run: Path) -> None:
 
 
 def test_what_is_not_as_it_was_is_told(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mtformer.experiment.resuming.__version__", "9.9")
+    monkeypatch.setattr("mtformer.experiment.open_run.__version__", "9.9")
     result = invoke("reproduce", run, "--steps", 4)
     assert result.exit_code == 0
     assert "not as it was: mtformer: " in result.stderr

@@ -15,7 +15,7 @@ from mtformer.cli.train import join_resume
 from mtformer.errors import ConfigError
 from mtformer.experiment import verify
 from mtformer.experiment.verify import Compared, Difference
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 
 
 @pytest.mark.parametrize(

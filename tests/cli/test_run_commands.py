@@ -12,7 +12,7 @@ import torch
 from program import invoke
 from typer.testing import Result
 
-from mtformer.rundir import WEIGHTS, RunDir
+from mtformer.run_dir import WEIGHTS, RunDir
 from mtformer.weights import read_weights
 
 HARD_LINES = ["The man sleeps.", "", "word " * 10_000, "   ", "日本語 ☃ \U0001f600", "a\u2028b\x0bc", "The man sleeps."]

@@ -9,13 +9,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from program import invoke
 
-from mtformer.experiment import sweep_estimate
-from mtformer.experiment.state import read_state
-from mtformer.rundir import RunDir
+from mtformer.experiment import preflight
+from mtformer.experiment.run_state import read_state
+from mtformer.run_dir import RunDir
 
 PATIENCE_SECONDS = 120.0
 
@@ -123,11 +124,16 @@ def test_a_printed_command_is_one_that_works(study: Callable[[str], Path], tmp_p
     assert "  d_ff: 48\n" in run_of(tmp_path, "dropout=0.3").config.read_text()
 
 
-def test_a_dry_run_lists_the_runs_and_rehearses_each_kind_once(
+def test_a_dry_run_lists_the_runs_and_tries_each_kind_once(
     study: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rehearse, made = sweep_estimate.rehearse, []
-    monkeypatch.setattr(sweep_estimate, "rehearse", lambda *some: made.append(some[0].model.d_ff) or rehearse(*some))
+    check_memory, made = preflight.check_memory, []
+
+    def count(*some: Any) -> preflight.MemoryCheck:
+        made.append(some[0].model.d_ff)
+        return check_memory(*some)
+
+    monkeypatch.setattr(preflight, "check_memory", count)
     axes = "grid: {model.d_ff: [32, 64]}\nlist: [{name: a}, {name: b, training.warmup_steps: 9}]\nseeds: [1, 2]"
     result = invoke("sweep", study(axes), "--dry-run", "--jobs", 2, "training.max_steps=1000")
     assert result.exit_code == 0, result.stderr
@@ -144,7 +150,7 @@ def test_a_dry_run_lists_the_runs_and_rehearses_each_kind_once(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_mistake_that_a_rehearsal_meets_is_told_with_the_run(study: Callable[[str], Path]) -> None:
+def test_an_error_that_a_dry_run_meets_names_the_run(study: Callable[[str], Path]) -> None:
     result = invoke("sweep", study("list: [{name: fits}, {name: large, tokenizer.vocab_size: 9999}]"), "--dry-run")
     assert result.exit_code == 2
     assert result.stderr.startswith("error: run large: ")

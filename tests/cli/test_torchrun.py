@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from mtformer.experiment.verify import compare_runs
-from mtformer.rundir import META, TRAINER_STATE, WEIGHTS, RunDir
+from mtformer.files import META
+from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.weights import read_weights
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -16,7 +16,8 @@ from program import invoke
 from typer.testing import Result
 
 from mtformer.config.loading import load_config
-from mtformer.rundir import RunDir, read_meta
+from mtformer.files import read_meta
+from mtformer.run_dir import RunDir
 
 
 def test_the_road_ends_with_scores_and_their_signatures(trained: tuple[Path, Result]) -> None:

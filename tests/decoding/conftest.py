@@ -8,8 +8,9 @@ from toy import random_lines
 
 from mtformer.config.loading import dump_config
 from mtformer.config.schema import Config
+from mtformer.files import write_checksums
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import RunDir, write_checksums
+from mtformer.run_dir import RunDir
 
 CONFIG = {
     "data": {"src_lang": "en", "tgt_lang": "de", "filters": {"max_tokens": 50}},

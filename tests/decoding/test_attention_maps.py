@@ -19,7 +19,7 @@ from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DataError
 from mtformer.model.attention import MultiHeadAttention
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import BOS, EOS, Tokenizer, TokenizerPair
 
 SOURCE, TRANSLATION = "der hund schläft im park", "die katze liest ein buch neben der frau"

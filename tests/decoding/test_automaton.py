@@ -12,7 +12,7 @@ from hypothesis import given, strategies
 from toy import random_lines
 
 from mtformer.decoding.constraints import FOUND, automaton, over_vocabulary
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import BOS, CONTROL_IDS, EOS, PAD, UNK, Tokenizer, TokenizerPair, piece_bytes
 
 

@@ -11,7 +11,7 @@ from toy import WORDS, random_lines
 from mtformer.decoding.sentences import join_lines, split_line
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DataError
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ from toy import random_lines
 from mtformer.decoding import engine as module
 from mtformer.decoding.translator import Translation, Translator, override
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
-from mtformer.rundir import RunDir, write_checksums
+from mtformer.files import write_checksums
+from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import BOS, EOS
 
 

@@ -19,7 +19,8 @@ from mtformer.decoding.quality import coverage, expected_utilities
 from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.translator import Translation, Translator
 from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
-from mtformer.rundir import RunDir, write_checksums
+from mtformer.files import write_checksums
+from mtformer.run_dir import RunDir
 from mtformer.text.tags import Target
 from mtformer.text.tokenizer import EOS, UNK
 

@@ -4,7 +4,7 @@ import pytest
 from toy import random_lines
 
 from mtformer.decoding.translator import Translator
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 
 
 @pytest.fixture(scope="module")

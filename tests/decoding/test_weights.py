@@ -6,7 +6,8 @@ import pytest
 
 from mtformer.decoding.weights import default_weights, find_weights
 from mtformer.errors import CheckpointError
-from mtformer.rundir import META, WEIGHTS, RunDir, write_checksums, write_meta
+from mtformer.files import META, write_checksums, write_meta
+from mtformer.run_dir import WEIGHTS, RunDir
 
 
 def add(folder: Path, **metrics: float) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 from mtformer.config.schema import DecodingConfig, EvaluationConfig
 from mtformer.evaluation.card import Texts, write_card
 from mtformer.evaluation.scores import score
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 
 CONFIG = "data: {{src_lang: en, tgt_lang: de, train: [{{src: a.en, tgt: a.de}}]}}\n{rest}\n"
 TOKENIZER = SimpleNamespace(name="tokenizer/joint.model", sha256="7" * 64)

@@ -13,7 +13,7 @@ from scored import TOKENIZER, save
 from mtformer.config.schema import DecodingConfig, EvaluationConfig
 from mtformer.errors import DataError
 from mtformer.evaluation.card import differences, notes, read_card, read_texts
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 
 SOURCES = ["the dog runs", "", "a\u2028woman"]
 REFERENCES = [["Der Hund läuft heute.", "Niemand.", "Eine Frau."], ["Ein Hund läuft.", "", "Die Frau."]]

@@ -22,7 +22,7 @@ from mtformer.evaluation.systems import (
     read_files,
     read_material,
 )
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 
 REFERENCES = corpus(60)
 OUTPUTS = {Path(f"{name}{seed}"): corrupt(REFERENCES, share, seed) for seed in (1, 2, 3)

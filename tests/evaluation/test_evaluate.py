@@ -17,7 +17,7 @@ from mtformer.errors import DataError
 from mtformer.evaluation.card import read_card, read_texts
 from mtformer.evaluation.evaluate import EvalSet, evaluate, sacrebleu_set, source_set
 from mtformer.evaluation.scores import Score
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 
 SOURCES = ["the dog", "", "a woman reads"]
 REFERENCES = ["Der Hund läuft heute im Park.", "Niemand.", "Eine Frau liest ein Buch."]

@@ -12,10 +12,10 @@ import torch
 
 from mtformer.config.schema import Config
 from mtformer.errors import DeviceError
-from mtformer.experiment.preflight import Rehearsal, rehearse
+from mtformer.experiment.preflight import MemoryCheck, check_memory
 from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.model.transformer import Transformer, count_parameters
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 from mtformer.training.step import TrainingStep
 
 WORDS = ["the", "old", "man", "saw", "a", "dog", "and", "two", "cats", "near", "his", "house", "by", "a", "river"]
@@ -58,10 +58,10 @@ def weights_after(step: TrainingStep, prepared: Prepared) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in step.model.parameters()])
 
 
-def test_a_rehearsed_run_is_bitwise_the_run_without(config: Config, prepared: Prepared, tmp_path: Path) -> None:
+def test_a_memory_check_does_not_change_a_run(config: Config, prepared: Prepared, tmp_path: Path) -> None:
     plain = weights_after(make_step(config, prepared), prepared)
     step = make_step(config, prepared)
-    rehearse(config, prepared, step, RunDir(tmp_path / "run"))
+    check_memory(config, prepared, step, RunDir(tmp_path / "run"))
     assert torch.equal(weights_after(step, prepared), plain)
     assert not (tmp_path / "run").exists()
 
@@ -78,7 +78,7 @@ def test_the_batches_tried_are_the_largest(prepared: Prepared) -> None:
 
 def test_it_says_what_the_run_will_need(config: Config, prepared: Prepared, tmp_path: Path) -> None:
     step = make_step(config, prepared)
-    found = rehearse(config, prepared, step, RunDir(tmp_path / "run"))
+    found = check_memory(config, prepared, step, RunDir(tmp_path / "run"))
     sizes = prepared.batches.sizes()
     mean_share = sizes.mean_cells / sizes.largest.num_cells
     assert found.training_seconds == pytest.approx(found.step_seconds * mean_share * 40)
@@ -93,7 +93,7 @@ def test_it_says_what_the_run_will_need(config: Config, prepared: Prepared, tmp_
 def test_without_dev_there_is_no_validation(config: Config, tmp_path: Path) -> None:
     config = config.model_copy(update={"data": config.data.model_copy(update={"dev": []})})
     prepared = prepare_experiment(config, tmp_path / "tokenizer")
-    found = rehearse(config, prepared, make_step(config, prepared), RunDir(tmp_path / "run"))
+    found = check_memory(config, prepared, make_step(config, prepared), RunDir(tmp_path / "run"))
     assert found.validation_seconds == 0
     assert "validation" not in dict(found.lines())["time, about"]
 
@@ -109,7 +109,7 @@ def test_what_does_not_fit_the_memory_is_cut_from_then_on(
 
     step.objective.register_forward_pre_hook(forward)
     with caplog.at_level(logging.WARNING, logger="mtformer"):
-        rehearse(config, prepared, step, RunDir(tmp_path / "run"))
+        check_memory(config, prepared, step, RunDir(tmp_path / "run"))
     assert step.max_padded_tokens is not None
     assert f"more than {step.max_padded_tokens} tokens, padding counted, will be cut in two" in caplog.text
     with prepared.batches.start() as batches:
@@ -128,12 +128,12 @@ def test_too_small_a_disk_is_told_before_the_first_step(
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(10 * one, 9 * one, one))
     with pytest.raises(DeviceError, match=rf"^{tmp_path}: 0.00 GB free, and two checkpoints take"):
-        rehearse(config, prepared, step, run)
+        check_memory(config, prepared, step, run)
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(10 * one, 7 * one, 3 * one))
-    assert isinstance(rehearse(config, prepared, step, run), Rehearsal)
+    assert isinstance(check_memory(config, prepared, step, run), MemoryCheck)
     assert "lower training.keep_last" in caplog.text
     caplog.clear()
     (run.checkpoint(3)).mkdir(parents=True)
     (run.checkpoint(3) / "model.safetensors").write_bytes(bytes(one))  # what is there already is not needed again
-    rehearse(config, prepared, step, run)
+    check_memory(config, prepared, step, run)
     assert "keep_last" not in caplog.text

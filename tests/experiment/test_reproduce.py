@@ -15,10 +15,10 @@ import torch
 from mtformer.config.schema import Config
 from mtformer.data.demo import write_demo
 from mtformer.errors import CheckpointError, ConfigError, InterruptedRunError, MtformerError
-from mtformer.experiment import resuming
+from mtformer.experiment import open_run
 from mtformer.experiment.train import train_experiment
 from mtformer.experiment.verify import Difference, Reproduced, StopAt, reproduce, steps_to_reproduce
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 from mtformer.training.figures import TIMINGS
 from mtformer.training.history import read_records
 
@@ -144,7 +144,7 @@ def test_other_data_and_versions_are_named(
     other = shutil.copytree(corpus, tmp_path / "other")
     change(other / "train.en", "a", "e")
     run.config.write_text(run.config.read_text().replace(str(corpus), str(other)))
-    monkeypatch.setattr(resuming, "__version__", "9.9")
+    monkeypatch.setattr(open_run, "__version__", "9.9")
     found = reproduce(run, 2, QUIET)
     assert found.environment is not None
     assert [what for what, _, _ in found.environment] == ["training data", "dev data", "tokenizer", "mtformer"]

@@ -9,8 +9,9 @@ import pytest
 
 from mtformer.config.schema import Config
 from mtformer.errors import CheckpointError
-from mtformer.experiment.resuming import DEV_TOKENIZERS, INEXACT, compare, compare_surroundings
-from mtformer.rundir import RunDir, write_meta
+from mtformer.experiment.open_run import DEV_TOKENIZERS, INEXACT, compare_configs, compare_environments
+from mtformer.files import write_meta
+from mtformer.run_dir import RunDir
 
 RUN = RunDir("runs/x")
 BASE: dict[str, Any] = {
@@ -38,7 +39,7 @@ def told(caplog: pytest.LogCaptureFixture) -> Callable[[Config, Config], list[st
 
     def tell(old: Config, new: Config) -> list[str]:
         caplog.clear()
-        compare(RUN, old, new)
+        compare_configs(RUN, old, new)
         return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
     return tell
@@ -98,7 +99,7 @@ def test_more_steps_are_another_run_when_the_learning_rate_depends_on_them(told:
 )
 def test_what_cannot_work_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(CheckpointError, match=r"runs/x: cannot resume with .* -> .*; set it back, or .* --overwrite"):
-        compare(RUN, config(), config(**change))
+        compare_configs(RUN, config(), config(**change))
 
 
 def test_another_tokenizer_of_dev_bleu_is_refused_where_it_chooses_the_best(tmp_path: Path) -> None:
@@ -106,16 +107,16 @@ def test_another_tokenizer_of_dev_bleu_is_refused_where_it_chooses_the_best(tmp_
         return config(data__tgt_lang="zh-CN", data__dev=[{"src": "d.en", "tgt": "d.zh"}], **changes)
 
     run, old = RunDir(tmp_path), chinese(evaluation__bleu_tokenizer="13a")
-    compare(run, old, chinese())  # there is no checkpoint yet
+    compare_configs(run, old, chinese())  # there is no checkpoint yet
     folder = run.checkpoint(5)
     folder.mkdir(parents=True)
     write_meta(folder, is_temporary=False, made_with={DEV_TOKENIZERS: {"zh-CN": "13a"}})
     with pytest.raises(
         CheckpointError, match=r"BLEU on dev \(zh-CN\) tokenized by 13a -> zh: .* to 13a, .*--overwrite"
     ):
-        compare(run, old, chinese())
-    compare(run, old, chinese(training__best_metric="chrf"))
-    compare(run, old, config(data__tgt_lang="zh-CN"))  # there is no dev set
+        compare_configs(run, old, chinese())
+    compare_configs(run, old, chinese(training__best_metric="chrf"))
+    compare_configs(run, old, config(data__tgt_lang="zh-CN"))  # there is no dev set
 
 
 def test_nothing_different_is_silent(told: Told) -> None:
@@ -149,15 +150,15 @@ HERE = {
     ],
 )
 def test_other_surroundings_are_told(name: str, value: object, line: str, caplog: pytest.LogCaptureFixture) -> None:
-    compare_surroundings(RUN, HERE, {**HERE, name: value})
+    compare_environments(RUN, HERE, {**HERE, name: value})
     assert caplog.messages == [f"resuming with {line}{INEXACT}"]
 
 
 def test_the_same_surroundings_are_silent(caplog: pytest.LogCaptureFixture) -> None:
-    compare_surroundings(RUN, HERE, dict(HERE))
+    compare_environments(RUN, HERE, dict(HERE))
     assert caplog.messages == []
 
 
 def test_another_tokenizer_is_refused() -> None:
     with pytest.raises(CheckpointError, match=r"runs/x/tokenizer: not what .* \(SHA-256 cc -> dd\); put that"):
-        compare_surroundings(RUN, HERE, {**HERE, "tokenizer": "dd"})
+        compare_environments(RUN, HERE, {**HERE, "tokenizer": "dd"})

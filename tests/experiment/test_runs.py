@@ -8,6 +8,7 @@ import pytest
 
 from mtformer.config.loading import dump_config, load_config
 from mtformer.errors import CheckpointError, ConfigError
+from mtformer.experiment.run_state import lock_run, record_state
 from mtformer.experiment.runs import (
     RunRow,
     differing_keys,
@@ -19,8 +20,7 @@ from mtformer.experiment.runs import (
     sort_runs,
     summarize,
 )
-from mtformer.experiment.state import held, recorded
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 
 
 def make_run(path: Path, *overrides: str, records: list[dict[str, Any]] | None = None) -> RunDir:
@@ -53,7 +53,7 @@ RECORDS = [
 
 def test_the_figures_of_a_run(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", records=RECORDS)
-    with recorded(run):
+    with record_state(run):
         pass
     row = summarize(run.path)
     assert (row.name, row.state, row.step, row.max_steps) == ("a", "finished", 40, 40)
@@ -82,12 +82,12 @@ def test_a_run_that_has_hardly_begun(tmp_path: Path, records: list[dict[str, Any
 
 def test_states(tmp_path: Path) -> None:
     failed, killed, running = (make_run(tmp_path / name) for name in ("failed", "killed", "running"))
-    with pytest.raises(ZeroDivisionError), recorded(failed):
+    with pytest.raises(ZeroDivisionError), record_state(failed):
         raise ZeroDivisionError("by\nzero")
     killed.state.write_text('{"state": "running"}')
     make_run(tmp_path / "new")
     make_run(tmp_path / "bundle").bundle_weights.write_bytes(b"")
-    with held(running):
+    with lock_run(running):
         rows = {row.name: row for row in list_runs(tmp_path)}
     assert {name: row.state for name, row in rows.items()} == {
         "failed": "failed", "killed": "killed", "running": "running", "new": "new",
@@ -126,7 +126,7 @@ def test_files_of_any_content_give_a_row(
     tmp_path: Path, name: str, content: bytes, state: str, note: str | None, is_told: bool
 ) -> None:
     run = make_run(tmp_path / "a", records=RECORDS)
-    with recorded(run):
+    with record_state(run):
         pass
     (run.path / name).write_bytes(content)
     (row,) = list_runs(tmp_path)

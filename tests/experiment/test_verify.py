@@ -20,7 +20,7 @@ from mtformer.config.schema import Config
 from mtformer.data.demo import write_demo
 from mtformer.errors import ConfigError, DataError, MtformerError
 from mtformer.experiment.verify import NUM_STEPS, STOP_AT, Compared, Leg, compare_runs, train_leg, verify_resume
-from mtformer.rundir import TRAINER_STATE, WEIGHTS, RunDir
+from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.training import loop
 
 CONFIG = """

@@ -12,7 +12,7 @@ from torch import nn
 
 from mtformer.decoding.scorer import pad
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
 
 STEPS = 90

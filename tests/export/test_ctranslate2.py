@@ -30,8 +30,9 @@ from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.export import ctranslate2 as module
 from mtformer.export.ctranslate2 import export_ctranslate2
+from mtformer.files import write_checksums
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import RunDir, write_checksums
+from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
 
 OPTIONS: dict[str, tuple[Any, ...]] = {

@@ -19,8 +19,9 @@ from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError, ConfigError
 from mtformer.export import huggingface
 from mtformer.export.huggingface import export_huggingface
+from mtformer.files import write_checksums
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import RunDir, write_checksums
+from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
 
 CAN_GO: list[dict[str, Any]] = [

@@ -29,7 +29,7 @@ from mtformer.experiment.train import train_experiment
 from mtformer.export.huggingface import export_huggingface
 from mtformer.export.marian import import_marian
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import WEIGHTS, RunDir
+from mtformer.run_dir import WEIGHTS, RunDir
 from mtformer.text.tokenizer import BOS, CONTROL_IDS, EOS, PAD, UNK, TokenizerPair
 from mtformer.weights import read_weights
 

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page
 from small_run import Opens, finished_run
 
 from mtformer.report.run_report import write_report
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 
 
 @pytest.fixture(scope="session")

@@ -22,8 +22,9 @@ from mtformer.data.report import DataReport
 from mtformer.decoding.translator import Translator
 from mtformer.evaluation.card import Texts, write_card
 from mtformer.evaluation.scores import score
+from mtformer.files import write_text
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import RunDir, write_config, write_text
+from mtformer.run_dir import RunDir, write_config
 from mtformer.text.tokenizer import JOINT, Tokenizer
 from mtformer.text.train import train_tokenizer
 from mtformer.training.checkpoint import save_checkpoint

@@ -13,8 +13,9 @@ from small_run import IMAGE, PAIRS, SCRIPT, STEPS, Opens, begin_run, finished_ru
 from mtformer.decoding.attention_maps import attention_maps
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError
+from mtformer.files import write_checksums
 from mtformer.report.run_report import write_report
-from mtformer.rundir import SCORES, WEIGHTS, RunDir, write_checksums
+from mtformer.run_dir import SCORES, WEIGHTS, RunDir
 from mtformer.training.checkpoint import save_averaged, save_checkpoint
 from mtformer.training.history import append_record
 from mtformer.weights import read_weights

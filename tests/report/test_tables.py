@@ -8,8 +8,8 @@ import pytest
 from small_run import begin_run, write_history
 
 from mtformer.config.loading import load_config
+from mtformer.experiment.run_state import RunState
 from mtformer.experiment.runs import RunContents, read_run
-from mtformer.experiment.state import RunState
 from mtformer.model.transformer import Transformer
 from mtformer.report import tables
 from mtformer.templating import Table

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mtformer.data.demo import write_demo
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((REPOSITORY / "scripts").rglob("*.sh"))

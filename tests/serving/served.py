@@ -18,8 +18,9 @@ from mtformer.config.loading import dump_config
 from mtformer.config.schema import Config
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
+from mtformer.files import write_checksums
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import RunDir, write_checksums
+from mtformer.run_dir import RunDir
 from mtformer.serving.app import create_app
 from mtformer.serving.server import listen, make_server, url
 

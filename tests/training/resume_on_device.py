@@ -17,7 +17,7 @@ from mtformer.config.schema import Config
 from mtformer.device import be_deterministic
 from mtformer.errors import InterruptedRunError
 from mtformer.model.transformer import Transformer
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 from mtformer.training.step import TrainingStep
 
 

@@ -10,7 +10,7 @@ from toy_run import Quiet, assert_same_run, finished, resumed, state, trainer
 from toy_training import toy_batch, toy_config, toy_step
 
 from mtformer.errors import InterruptedRunError
-from mtformer.rundir import TRAINER_STATE, WEIGHTS, RunDir
+from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.training.optimizer import Ema
 from mtformer.training.step import TrainingStep
 from mtformer.weights import read_weights

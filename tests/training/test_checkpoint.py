@@ -16,7 +16,8 @@ from toy_training import toy_config
 
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError
-from mtformer.rundir import META, TRAINER_STATE, WEIGHTS, RunDir, delete_folder, read_meta, verify
+from mtformer.files import META, delete_folder, read_meta, verify
+from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.training import checkpoint
 from mtformer.training.checkpoint import load_trainer_state, newest_good, prune, save_averaged, save_checkpoint
 from mtformer.training.history import cut_after

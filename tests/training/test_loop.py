@@ -13,7 +13,8 @@ from toy_training import toy_config, toy_step
 from mtformer.data.batches import Batch
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
-from mtformer.rundir import WEIGHTS, RunDir, read_meta
+from mtformer.files import read_meta
+from mtformer.run_dir import WEIGHTS, RunDir
 from mtformer.text.tokenizer import BOS
 from mtformer.training import loop
 from mtformer.training.figures import BY_KEY, FIGURES

@@ -20,7 +20,7 @@ from wandb.proto import wandb_internal_pb2 as wandb_records
 
 from mtformer.device import peak_bytes
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 from mtformer.training import metrics
 from mtformer.training.history import read_records
 from mtformer.training.metrics import Window

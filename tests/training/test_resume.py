@@ -16,7 +16,8 @@ from toy_training import toy_batch, toy_config
 
 from mtformer.data.batches import Batch
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
-from mtformer.rundir import META, TRAINER_STATE, WEIGHTS, RunDir, read_meta
+from mtformer.files import META, read_meta
+from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.training import loop
 from mtformer.training.checkpoint import newest_good, save_checkpoint
 from mtformer.training.history import read_records
@@ -381,7 +382,7 @@ def test_a_checkpoint_that_may_not_be_read_is_not_taken_for_damaged(
             raise PermissionError(13, "Permission denied", str(path))
         return "0"
 
-    monkeypatch.setattr("mtformer.rundir.file_sha256", read)
+    monkeypatch.setattr("mtformer.files.file_sha256", read)
     with pytest.raises(CheckpointError, match=f"{forbidden}: cannot be read .Permission denied.; mend that"):
         newest_good(run)
     assert names(run.checkpoints) == ["step-00000004", "step-00000008"]

@@ -13,7 +13,8 @@ from toy_training import toy_batch, toy_batches, toy_config, toy_step
 
 from mtformer.config.schema import Config
 from mtformer.data.batches import Batch
-from mtformer.rundir import TRAINER_STATE, WEIGHTS, RunDir, read_meta
+from mtformer.files import read_meta
+from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.training.checkpoint import newest_good
 from mtformer.training.figures import TIMINGS
 from mtformer.training.history import read_records

@@ -8,14 +8,14 @@ from mtformer.config.loading import load_config
 from mtformer.config.schema import Config, ModelConfig
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, ConfigError
-from mtformer.rundir import RunDir
+from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.training.step import TrainingStep
 
 log = logging.getLogger("mtformer")
 
 
-def initial_tokenizers(config: Config) -> TokenizerPair:
+def pretrained_tokenizers(config: Config) -> TokenizerPair:
     """Those of the run that `training.init_from` names.
 
     Raises:
@@ -34,7 +34,7 @@ def initial_tokenizers(config: Config) -> TokenizerPair:
     return tokenizers
 
 
-def take_initial_weights(config: Config, tokenizers: TokenizerPair, step: TrainingStep) -> None:
+def load_pretrained(config: Config, tokenizers: TokenizerPair, step: TrainingStep) -> None:
     """Puts the weights of the run that `training.init_from` names into the model of a run at its beginning.
 
     Raises:

@@ -10,20 +10,24 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from filelock import FileLock, Timeout
 
-from mtformer.config.loading import config_diff, load_config, resolve_paths
-from mtformer.errors import CheckpointError, ConfigError
+from mtformer.config.loading import config_diff, dump_config, load_config, resolve_paths
+from mtformer.config.schema import Config
+from mtformer.errors import CheckpointError, ConfigError, MtformerError
+from mtformer.experiment.run_state import read_state
 from mtformer.experiment.runs import RunContents, summarize
-from mtformer.experiment.state import read_state
 from mtformer.experiment.sweep import PlannedRun, Sweep, command_line
-from mtformer.rundir import SCORES, SWEEP, SWEEP_LOCK, write_text
+from mtformer.files import write_text
+from mtformer.run_dir import SCORES, SWEEP, SWEEP_LOCK
 from mtformer.training.signals import StopSignal
 
 PROGRAM = (sys.executable, "-m", "mtformer")
@@ -263,3 +267,81 @@ def _error(path: Path, start: int, code: int) -> str:
         lines = [line.strip() for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
     told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     return (told[:1] or lines[-1:] or [f"exit code {code}"])[0]
+
+
+class Estimate(NamedTuple):
+    """Of one run."""
+
+    seconds: float
+    """Training, and validation at the most."""
+    disk_bytes: int
+    free_bytes: int
+
+
+def estimate(sweep: Sweep, num_threads: int, advance: Callable[[], object] = lambda: None) -> list[Estimate]:
+    """Estimate the needs of each run; of runs that differ in their seed only, one is tried, with one tokenizer.
+
+    Args:
+        sweep: the plan.
+        num_threads: that a run will have.
+        advance: called for each run.
+
+    Raises:
+        MtformerError: on the mistake that a run would have met, with the run's name.
+    """
+    import torch
+
+    from mtformer.device import set_up_memory
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    set_up_memory()
+    estimated: dict[str, Estimate] = {}
+    estimates = []
+    try:
+        with tempfile.TemporaryDirectory(prefix="mtformer-") as folder:
+            for run in sweep.runs:
+                key = _without_seed(run.config)
+                if key not in estimated:
+                    estimated[key] = _estimate(run, Path(folder))
+                estimates.append(estimated[key])
+                advance()
+    finally:
+        torch.set_num_threads(threads)
+    return estimates
+
+
+def finishing_time(seconds: Sequence[float], jobs: int) -> float:
+    """Return when runs of these durations, started in this order, `jobs` at a time, have all ended."""
+    ends = [0.0] * jobs
+    for one in seconds:
+        ends[ends.index(min(ends))] += one
+    return max(ends)
+
+
+def _estimate(run: PlannedRun, folder: Path) -> Estimate:
+    from mtformer.device import pick_device, pick_precision
+    from mtformer.experiment import preflight
+    from mtformer.experiment.prepare import prepare_experiment
+    from mtformer.experiment.train import make_step
+
+    config = resolve_paths(run.config)
+    try:
+        device = pick_device(config.training.device)
+        precision = pick_precision(config.training.precision, device)
+        prepared = prepare_experiment(config, folder / _tokenizer_key(config))
+        found = preflight.check_memory(config, prepared, make_step(config, prepared, device, precision), run.run)
+    except MtformerError as error:
+        raise type(error)(f"run {run.name}: {error}") from error
+    return Estimate(found.training_seconds + found.validation_seconds, found.disk_bytes, found.free_bytes)
+
+
+def _without_seed(config: Config) -> str:
+    training = config.training.model_copy(update={"seed": 0})
+    return dump_config(config.model_copy(update={"training": training}))
+
+
+def _tokenizer_key(config: Config) -> str:
+    """The same for configs that have the same tokenizer."""
+    parts = [config.data.model_dump_json(), config.tokenizer.model_dump_json(), str(config.training.init_from)]
+    return sha256("\n".join(parts).encode()).hexdigest()

@@ -17,10 +17,11 @@ from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, InterruptedRunError
 from mtformer.evaluation import scores
-from mtformer.experiment.resuming import DEV_TOKENIZERS, INEXACT
-from mtformer.experiment.state import held, read_state
+from mtformer.experiment.open_run import DEV_TOKENIZERS, INEXACT
+from mtformer.experiment.run_state import lock_run, read_state
 from mtformer.experiment.train import Outcome, train_experiment
-from mtformer.rundir import WEIGHTS, RunDir, read_meta, write_config
+from mtformer.files import read_meta
+from mtformer.run_dir import WEIGHTS, RunDir, write_config
 from mtformer.training.loop import Trainer
 
 LINES = {"train": 300, "dev": 24, "test": 0}
@@ -115,7 +116,7 @@ def test_dev_bleu_is_tokenized_by_target_language_and_keeps_its_tokenizer(
 
 def test_a_run_says_that_it_is_finished_and_lets_only_one_process_in(folder: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    with held(run), pytest.raises(CheckpointError, match="another process trains here now"):
+    with lock_run(run), pytest.raises(CheckpointError, match="another process trains here now"):
         train(config(folder), run)
     assert not run.path.exists()
     assert not run.lock.exists()
@@ -232,7 +233,7 @@ def test_the_average_is_validated_and_used_only_if_it_is_better(
     assert find_weights(run, None, "loss") == run.checkpoint(best) / WEIGHTS
     assert f"stands for the best checkpoint (step {best}, dev loss {checkpoints[best]:.4g})" in caplog.text
     # The figures are those of the averaged weights: a run that begins with them and takes no step has the same loss.
-    monkeypatch.setattr("mtformer.experiment.initial.find_weights", lambda *_: run.averaged / WEIGHTS)
+    monkeypatch.setattr("mtformer.experiment.pretrained.find_weights", lambda *_: run.averaged / WEIGHTS)
     again = RunDir(tmp_path / "again")
     train(config(folder, learning_rate=1e-30, init_from=str(run.path)), again)
     assert read_meta(again.checkpoint(4))["metrics"] == pytest.approx(average, rel=1e-6)

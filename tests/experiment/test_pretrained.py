@@ -15,7 +15,7 @@ from mtformer.errors import CheckpointError, ConfigError, InterruptedRunError
 from mtformer.experiment.preflight import dry_run
 from mtformer.experiment.train import Outcome, train_experiment
 from mtformer.export.bundle import export_bundle
-from mtformer.rundir import WEIGHTS, RunDir, write_config
+from mtformer.run_dir import WEIGHTS, RunDir, write_config
 from mtformer.weights import read_weights
 
 LINES = {"train": 200, "dev": 10, "test": 0}

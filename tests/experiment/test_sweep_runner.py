@@ -16,12 +16,11 @@ from filelock import FileLock
 
 from mtformer.config.loading import dump_config, resolve_paths
 from mtformer.errors import CheckpointError
-from mtformer.experiment import sweeping
-from mtformer.experiment.state import recorded
+from mtformer.experiment import sweep_runner
+from mtformer.experiment.run_state import record_state
 from mtformer.experiment.sweep import Sweep, plan_sweep
-from mtformer.experiment.sweep_estimate import finishing_time
-from mtformer.experiment.sweeping import is_done, run_sweep, threads_each
-from mtformer.rundir import RunDir
+from mtformer.experiment.sweep_runner import finishing_time, is_done, run_sweep, threads_each
+from mtformer.run_dir import RunDir
 
 PROGRAM = """
 import json, os, signal, sys, time
@@ -58,8 +57,8 @@ class Stage:
         self.notes_file = folder / "notes"
         (folder / "program.py").write_text(PROGRAM)
         (folder / "base.yaml").write_text("data: {src_lang: en, tgt_lang: de}\n")
-        monkeypatch.setattr(sweeping, "PROGRAM", (sys.executable, "-S", str(folder / "program.py")))
-        monkeypatch.setattr(sweeping, "POLL_SECONDS", 0.01)
+        monkeypatch.setattr(sweep_runner, "PROGRAM", (sys.executable, "-S", str(folder / "program.py")))
+        monkeypatch.setattr(sweep_runner, "POLL_SECONDS", 0.01)
         monkeypatch.setenv("NOTES", str(self.notes_file))
         self.roles()
 
@@ -144,7 +143,7 @@ def test_each_process_has_a_cuda_device_of_its_own(
     run_sweep(stage.sweep(4))  # as many at a time as there are devices; the long one keeps its own
     starts = {note["name"]: note["CUDA_VISIBLE_DEVICES"] for note in stage.notes("start")}
     assert [starts[f"seed={number}"] for number in (1, 2, 3, 4)] == [seen[0], seen[1], seen[1], seen[1]]
-    assert sweeping.devices(stage.sweep(1, "training.device=cpu")) == []
+    assert sweep_runner.devices(stage.sweep(1, "training.device=cpu")) == []
 
 
 def test_a_run_that_fails_stops_no_other(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
@@ -250,7 +249,7 @@ def finished_run(sweep: Sweep) -> RunDir:
     run = sweep.runs[0].run
     run.path.mkdir(parents=True, exist_ok=True)
     run.config.write_text(dump_config(resolve_paths(sweep.runs[0].config)))
-    with recorded(run):
+    with record_state(run):
         pass
     return run
 
@@ -274,7 +273,7 @@ def test_a_run_is_done_when_it_ended_with_this_config_and_is_scored(stage: Stage
     run.evaluation("flickr").mkdir(parents=True)
     (run.evaluation("flickr") / "scores.json").write_text("{}")
     assert is_done(tested.runs[0])
-    with pytest.raises(KeyboardInterrupt), recorded(run):
+    with pytest.raises(KeyboardInterrupt), record_state(run):
         raise KeyboardInterrupt
     assert not is_done(tested.runs[0])
     run.config.write_text("of: another version\n")

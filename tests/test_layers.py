@@ -1,4 +1,4 @@
-"""The house: a module imports only from rooms below its own, and only the command line prints or exits."""
+"""A module imports only from layers below its own, and only the command line prints or exits."""
 
 import ast
 from collections.abc import Iterator
@@ -8,10 +8,11 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "mtformer"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-# Rooms of one floor do not know each other.
-FLOORS = [
+# The packages and modules of one layer do not import each other.
+LAYERS = [
     {"", "errors"},
-    {"config", "device", "rundir", "templating", "weights"},
+    {"files"},
+    {"config", "device", "run_dir", "templating", "weights"},
     {"text", "model"},
     {"data"},
     {"training", "decoding"},
@@ -21,15 +22,15 @@ FLOORS = [
     {"cli"},
     {"__main__"},
 ]
-FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-FRONT_DOOR = "mtformer.decoding.translator"
-"""What the package hands to Python users, imported when they ask for it."""
+LAYER_OF = {part: number for number, parts in enumerate(LAYERS) for part in parts}
+PUBLIC = "mtformer.decoding.translator"
+"""The public class, which the package imports when it is asked for."""
 ENDS = ("print", "input", "exit", "quit", "SystemExit")
 EXITS = {("sys", "exit"), ("os", "_exit"), ("sys", "stdout"), ("sys", "stderr")}
 
 
-def room_of(module: str) -> str:
-    """The room of `mtformer.room.module`; the package itself is the room without a name."""
+def part_of(module: str) -> str:
+    """Return the part of `mtformer.part.module`; the package itself is the part without a name."""
     return [*module.split("."), ""][1]
 
 
@@ -43,8 +44,8 @@ def imports(tree: ast.Module) -> Iterator[str]:
             assert node.module is not None
             if node.module == "mtformer":
                 # `from mtformer import x`: a module of the package, or a name of its __init__.
-                is_room = {alias.name: alias.name in FLOOR_OF for alias in node.names}
-                yield from (f"mtformer.{name}" if room else "mtformer" for name, room in is_room.items())
+                is_part = {alias.name: alias.name in LAYER_OF for alias in node.names}
+                yield from (f"mtformer.{name}" if part else "mtformer" for name, part in is_part.items())
             else:
                 yield node.module
 
@@ -66,25 +67,25 @@ def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def forbidden_imports(room: str, tree: ast.Module) -> list[str]:
-    """What a module of `room` may not import."""
-    own = [name for name in imports(tree) if name.split(".")[0] == "mtformer" and room_of(name) != room]
-    wrong = [name for name in own if FLOOR_OF[room_of(name)] >= FLOOR_OF[room]]
+def forbidden_imports(part: str, tree: ast.Module) -> list[str]:
+    """Return the imports that a module of `part` may not have."""
+    own = [name for name in imports(tree) if name.split(".")[0] == "mtformer" and part_of(name) != part]
+    wrong = [name for name in own if LAYER_OF[part_of(name)] >= LAYER_OF[part]]
     return wrong + [name for name in imports(tree) if name.split(".")[0] == "transformers"]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_module_knows_only_what_lies_below(path: Path) -> None:
-    room = path.relative_to(PACKAGE).parts[0].removesuffix(".py").replace("__init__", "")
+def test_a_module_imports_only_from_below(path: Path) -> None:
+    part = path.relative_to(PACKAGE).parts[0].removesuffix(".py").replace("__init__", "")
     tree = parse(path)
-    assert [name for name in forbidden_imports(room, tree) if room or name != FRONT_DOOR] == []
-    if room not in ("cli", "__main__"):
+    assert [name for name in forbidden_imports(part, tree) if part or name != PUBLIC] == []
+    if part not in ("cli", "__main__"):
         assert prints_or_exits(tree) == []
         assert not any(name.split(".")[0] == "typer" for name in imports(tree))
 
 
 @pytest.mark.parametrize(
-    ("room", "line", "wrong"),
+    ("part", "line", "wrong"),
     [
         ("model", "from mtformer.text.tokenizer import PAD", True),
         ("model", "from mtformer.config.schema import ModelConfig", False),
@@ -96,8 +97,8 @@ def test_a_module_knows_only_what_lies_below(path: Path) -> None:
         ("export", "import transformers", True),
     ],
 )
-def test_the_check_itself(room: str, line: str, wrong: bool) -> None:
-    assert bool(forbidden_imports(room, ast.parse(line))) == wrong
+def test_the_check_itself(part: str, line: str, wrong: bool) -> None:
+    assert bool(forbidden_imports(part, ast.parse(line))) == wrong
 
 
 @pytest.mark.parametrize("line", ["print(1)", "import sys\nsys.exit(2)", "raise SystemExit", "sys.stderr.write('x')"])

@@ -15,23 +15,24 @@ from mtformer.config.data import DataConfig
 from mtformer.config.loading import dump_config
 from mtformer.config.schema import Config
 from mtformer.errors import CheckpointError, DataError
-from mtformer.experiment import starting
-from mtformer.experiment.starting import prepared_run
-from mtformer.rundir import CHECKSUMS, RunDir, atomic_folder, read_meta, write_config
+from mtformer.experiment import open_run as module
+from mtformer.experiment.open_run import open_run
+from mtformer.files import CHECKSUMS, atomic_folder, read_meta
+from mtformer.run_dir import RunDir, write_config
 
 CONFIG = Config(data=DataConfig(src_lang="en", tgt_lang="de"))
 
 
 @pytest.fixture(autouse=True)
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starting, "PASSING_SECONDS", 0.0)
+    monkeypatch.setattr(module, "PASSING_SECONDS", 0.0)
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
     """A run that has begun; `old` stands for its checkpoints."""
     run = RunDir(tmp_path / "run")
-    with prepared_run(run, CONFIG, resume=False, overwrite=False):
+    with open_run(run, CONFIG, resume=False, overwrite=False):
         run.tokenizer.mkdir()
         (run.path / "old").write_text("weights")
     return run
@@ -47,20 +48,20 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 
 def test_a_failed_first_start_leaves_nothing(tmp_path: Path) -> None:
     for resume in (False, "auto"):
-        with pytest.raises(DataError), prepared_run(RunDir(tmp_path / "run"), CONFIG, resume, overwrite=False):
+        with pytest.raises(DataError), open_run(RunDir(tmp_path / "run"), CONFIG, resume, overwrite=False):
             raise DataError("no such file")
         assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failed_overwrite_brings_the_old_run_back(run: RunDir, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no such file"), prepared_run(run, CONFIG, resume=False, overwrite=True):
+    with pytest.raises(DataError, match="no such file"), open_run(run, CONFIG, resume=False, overwrite=True):
         raise DataError("no such file" if not (run.path / "old").exists() else "the old run is still in the way")
     assert (run.path / "old").read_text() == "weights"
     assert names(tmp_path) == ["run"]
 
 
 def test_a_good_overwrite_removes_the_old_run(run: RunDir, tmp_path: Path) -> None:
-    with prepared_run(run, CONFIG, resume=False, overwrite=True) as goes_on:
+    with open_run(run, CONFIG, resume=False, overwrite=True) as goes_on:
         assert not goes_on
     assert names(run.path) == ["checksums.json", "config.yaml"]
     assert names(tmp_path) == ["run"]
@@ -69,19 +70,19 @@ def test_a_good_overwrite_removes_the_old_run(run: RunDir, tmp_path: Path) -> No
 def test_an_empty_folder_is_free_and_stays_when_the_start_fails(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     run.path.mkdir()
-    with pytest.raises(DataError), prepared_run(run, CONFIG, resume=False, overwrite=False):
+    with pytest.raises(DataError), open_run(run, CONFIG, resume=False, overwrite=False):
         raise DataError("no such file")
     assert names(run.path) == []
-    with prepared_run(run, CONFIG, resume=False, overwrite=False):
+    with open_run(run, CONFIG, resume=False, overwrite=False):
         pass
-    with pytest.raises(CheckpointError, match="exists already"), prepared_run(run, CONFIG, False, overwrite=False):
+    with pytest.raises(CheckpointError, match="exists already"), open_run(run, CONFIG, False, overwrite=False):
         pass
 
 
 def test_auto_starts_once_and_then_goes_on(tmp_path: Path) -> None:
     run, answers = RunDir(tmp_path / "run"), []
     for _ in range(3):
-        with prepared_run(run, CONFIG, resume="auto", overwrite=False) as goes_on:
+        with open_run(run, CONFIG, resume="auto", overwrite=False) as goes_on:
             answers.append(goes_on)
     assert answers == [False, True, True]
 
@@ -89,10 +90,10 @@ def test_auto_starts_once_and_then_goes_on(tmp_path: Path) -> None:
 def test_a_link_to_another_disk_stays_a_link(run: RunDir, tmp_path: Path) -> None:
     link = RunDir(tmp_path / "link")
     link.path.symlink_to(run.path)
-    with pytest.raises(DataError), prepared_run(link, CONFIG, resume=False, overwrite=True):
+    with pytest.raises(DataError), open_run(link, CONFIG, resume=False, overwrite=True):
         raise DataError("no such file")
     assert (run.path / "old").exists()
-    with prepared_run(link, CONFIG, resume=False, overwrite=True):
+    with open_run(link, CONFIG, resume=False, overwrite=True):
         pass
     assert link.path.is_symlink()
     assert names(run.path) == ["checksums.json", "config.yaml"]
@@ -109,13 +110,13 @@ def test_a_link_to_another_disk_stays_a_link(run: RunDir, tmp_path: Path) -> Non
     ],
 )
 def test_what_is_no_run_is_never_touched(
-    files: tuple[str, ...], message: str, resume: starting.Resume, overwrite: bool, tmp_path: Path
+    files: tuple[str, ...], message: str, resume: module.Resume, overwrite: bool, tmp_path: Path
 ) -> None:
     for file in files:
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text("years of work")
     before = contents(tmp_path)
-    with pytest.raises(CheckpointError, match=message), prepared_run(RunDir(tmp_path), CONFIG, resume, overwrite):
+    with pytest.raises(CheckpointError, match=message), open_run(RunDir(tmp_path), CONFIG, resume, overwrite):
         pass
     assert contents(tmp_path) == before
 
@@ -135,13 +136,13 @@ def killed(target: Callable[..., None], *arguments: object) -> None:
 
 
 def start_and_die_inside(run: RunDir, overwrite: bool) -> None:
-    with prepared_run(run, CONFIG, resume=False, overwrite=overwrite), atomic_folder(run.tokenizer):
+    with open_run(run, CONFIG, resume=False, overwrite=overwrite), atomic_folder(run.tokenizer):
         die()
 
 
 def start_and_die_before_config(run: RunDir, overwrite: bool) -> None:
     pytest.MonkeyPatch().setattr(os, "replace", die)
-    with prepared_run(run, CONFIG, resume=False, overwrite=overwrite):
+    with open_run(run, CONFIG, resume=False, overwrite=overwrite):
         pass
 
 
@@ -150,14 +151,14 @@ def die_before_write(run: RunDir, config: Config, number: int) -> None:
     writes = itertools.count()
     replace = os.replace
     pytest.MonkeyPatch().setattr(os, "replace", lambda *names: die() if next(writes) == number else replace(*names))
-    with prepared_run(run, config, resume="auto", overwrite=False):
+    with open_run(run, config, resume="auto", overwrite=False):
         run.tokenizer.mkdir(exist_ok=True)
         (run.tokenizer / "joint.model").write_text("tokenizer")
 
 
 def start_and_die_before_mkdir(run: RunDir, overwrite: bool) -> None:
     pytest.MonkeyPatch().setattr(Path, "mkdir", die)
-    with prepared_run(run, CONFIG, resume=False, overwrite=overwrite):
+    with open_run(run, CONFIG, resume=False, overwrite=overwrite):
         pass
 
 
@@ -167,18 +168,18 @@ def overwrite_and_die_deleting(run: RunDir) -> None:
         die()
 
     pytest.MonkeyPatch().setattr(shutil, "rmtree", delete_half)
-    with prepared_run(run, CONFIG, resume=False, overwrite=True):
+    with open_run(run, CONFIG, resume=False, overwrite=True):
         pass
 
 
 @pytest.mark.parametrize("start", [start_and_die_before_mkdir, start_and_die_before_config])
 @pytest.mark.parametrize("resume", [False, "auto"])
 def test_killed_before_the_run_began_it_starts(
-    start: Callable[..., None], resume: starting.Resume, tmp_path: Path
+    start: Callable[..., None], resume: module.Resume, tmp_path: Path
 ) -> None:
     run = RunDir(tmp_path / "run")
     killed(start, run, False)
-    with prepared_run(run, CONFIG, resume, overwrite=False) as goes_on:
+    with open_run(run, CONFIG, resume, overwrite=False) as goes_on:
         assert not goes_on
         assert run.config.is_file()
 
@@ -191,7 +192,7 @@ def test_killed_between_any_two_writes_of_a_start_it_can_be_started_again(
     killed(die_before_write, run, CONFIG, number)
     if run.config.exists():
         RunDir.open(run.path)
-    with prepared_run(run, CONFIG, resume="auto", overwrite=False) as goes_on:
+    with open_run(run, CONFIG, resume="auto", overwrite=False) as goes_on:
         assert goes_on == (number >= 2)
     assert read_meta(RunDir.open(run.path).path, CHECKSUMS)["sha256"].keys() <= {"config.yaml", "tokenizer/joint.model"}
     assert not caplog.messages
@@ -204,14 +205,14 @@ def test_killed_between_any_two_writes_of_a_resume_it_loads_and_resumes(number: 
     RunDir.open(run.path)
     assert run.config.read_text() == dump_config(CONFIG)
     for _ in range(2):
-        with prepared_run(run, other, resume=True, overwrite=False):
+        with open_run(run, other, resume=True, overwrite=False):
             RunDir.open(run.path)
         RunDir.open(run.path)
         assert run.config.read_text() == dump_config(other)
     run.config.write_text(dump_config(other)[:-20])
     with (
         pytest.raises(CheckpointError, match=r"config\.yaml: cut short or changed"),
-        prepared_run(run, other, True, False),
+        open_run(run, other, True, False),
     ):
         pass
 
@@ -219,9 +220,9 @@ def test_killed_between_any_two_writes_of_a_resume_it_loads_and_resumes(number: 
 def test_killed_while_it_was_prepared_it_goes_on(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     killed(start_and_die_inside, run, False)
-    with prepared_run(run, CONFIG, resume="auto", overwrite=False) as goes_on:
+    with open_run(run, CONFIG, resume="auto", overwrite=False) as goes_on:
         assert goes_on
-    with prepared_run(run, CONFIG, resume=False, overwrite=True) as goes_on:
+    with open_run(run, CONFIG, resume=False, overwrite=True) as goes_on:
         assert not goes_on
 
 
@@ -231,7 +232,7 @@ def test_an_overwrite_killed_before_the_new_run_began_is_undone(
 ) -> None:
     killed(start, run, True)
     assert not run.config.exists()
-    with prepared_run(run, CONFIG, resume="auto", overwrite=False) as goes_on:
+    with open_run(run, CONFIG, resume="auto", overwrite=False) as goes_on:
         assert goes_on
     assert (run.path / "old").read_text() == "weights"
     assert names(tmp_path) == ["run"]
@@ -242,7 +243,7 @@ def test_an_overwrite_killed_while_it_was_prepared_keeps_the_old_run_and_says_wh
     run: RunDir, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     killed(start_and_die_inside, run, True)
-    with prepared_run(run, CONFIG, resume="auto", overwrite=False) as goes_on:
+    with open_run(run, CONFIG, resume="auto", overwrite=False) as goes_on:
         assert goes_on
     assert not (run.path / "old").exists()
     (left,) = (path for path in tmp_path.iterdir() if path.name != "run")
@@ -253,7 +254,7 @@ def test_an_overwrite_killed_while_it_was_prepared_keeps_the_old_run_and_says_wh
 def test_an_overwrite_killed_while_it_deletes_is_finished(run: RunDir, tmp_path: Path) -> None:
     killed(overwrite_and_die_deleting, run)
     assert len(names(tmp_path)) == 2
-    with prepared_run(run, CONFIG, resume="auto", overwrite=False) as goes_on:
+    with open_run(run, CONFIG, resume="auto", overwrite=False) as goes_on:
         assert goes_on
     assert names(tmp_path) == ["run"]
     assert not (run.path / "old").exists()
@@ -263,7 +264,7 @@ def test_of_two_killed_overwrites_the_later_is_undone(run: RunDir, tmp_path: Pat
     killed(start_and_die_inside, run, True)
     run.checkpoints.mkdir()
     killed(start_and_die_before_mkdir, run, True)
-    with prepared_run(run, CONFIG, resume="auto", overwrite=False):
+    with open_run(run, CONFIG, resume="auto", overwrite=False):
         pass
     assert run.checkpoints.exists()
     assert len(names(tmp_path)) == 2
@@ -279,7 +280,7 @@ def test_an_overwrite_that_is_at_work_is_left_alone(
         write_config(run, dump_config(CONFIG))
 
     monkeypatch.setattr(time, "sleep", work_on)
-    with prepared_run(run, CONFIG, resume="auto", overwrite=False):
+    with open_run(run, CONFIG, resume="auto", overwrite=False):
         pass
     assert names(run.path) == ["checksums.json", "config.yaml"]
     assert len(names(tmp_path)) == 2

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from mtformer import rundir
+from mtformer import files
 from mtformer.errors import CheckpointError
-from mtformer.rundir import (
+from mtformer.files import (
     FOREIGN_SECONDS,
     META,
     DamagedError,
-    RunDir,
     atomic_file,
     atomic_folder,
     clear_leftovers,
@@ -27,6 +26,7 @@ from mtformer.rundir import (
     write_meta,
     write_text,
 )
+from mtformer.run_dir import RunDir
 
 HERE = platform.node()
 
@@ -121,12 +121,12 @@ def test_nothing_is_renamed_or_deleted_before_the_new_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    sync, rename, rmtree = rundir.sync, os.rename, shutil.rmtree
+    sync, rename, rmtree = files.sync, os.rename, shutil.rmtree
 
     def tell(what: str, path: Path) -> None:
         order.append(f"{what} {path.name.split('@')[0]}{path.suffix if '@' in path.name else ''}")
 
-    monkeypatch.setattr(rundir, "sync", lambda path: (tell("sync", path), sync(path)))
+    monkeypatch.setattr(files, "sync", lambda path: (tell("sync", path), sync(path)))
     monkeypatch.setattr(os, "rename", lambda src, dst: (tell("rename", Path(src)), rename(src, dst)))
     monkeypatch.setattr(shutil, "rmtree", lambda path, **rest: (tell("delete", path), rmtree(path, **rest)))
     (tmp_path / "x").mkdir()

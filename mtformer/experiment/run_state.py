@@ -15,7 +15,8 @@ from typing import Any, Literal, get_args
 from filelock import FileLock, Timeout
 
 from mtformer.errors import CheckpointError, InterruptedRunError
-from mtformer.rundir import RunDir, write_text
+from mtformer.files import write_text
+from mtformer.run_dir import RunDir
 
 StateName = Literal["new", "running", "finished", "interrupted", "failed", "killed"]
 LOOKING_SECONDS = 1.0
@@ -37,7 +38,7 @@ class RunState:
 
 
 @contextlib.contextmanager
-def held(run: RunDir) -> Iterator[None]:
+def lock_run(run: RunDir) -> Iterator[None]:
     """Inside, no other process trains in this run directory; raises CheckpointError when one does already."""
     run.lock.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(run.lock)
@@ -56,7 +57,7 @@ def held(run: RunDir) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def recorded(run: RunDir) -> Iterator[None]:
+def record_state(run: RunDir) -> Iterator[None]:
     """Writes into state.json that the run trains, and in the end how that ended."""
     started = _now()
     _write(run, "running", started)

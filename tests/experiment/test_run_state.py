@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
-from mtformer.experiment.state import held, read_state, recorded
-from mtformer.rundir import RunDir
+from mtformer.experiment.run_state import lock_run, read_state, record_state
+from mtformer.run_dir import RunDir
 
 HOLDS = """
 import sys, time
-from mtformer.experiment.state import held, recorded
-from mtformer.rundir import RunDir
+from mtformer.experiment.run_state import lock_run, record_state
+from mtformer.run_dir import RunDir
 run = RunDir(sys.argv[1])
-with held(run), recorded(run):
+with lock_run(run), record_state(run):
     print("holds", flush=True)
     time.sleep(60)
 """
@@ -36,7 +36,7 @@ def test_a_run_that_nobody_trained_is_new(run: RunDir) -> None:
 
 
 def test_a_run_that_ends_is_finished(run: RunDir) -> None:
-    with held(run), recorded(run):
+    with lock_run(run), record_state(run):
         assert json.loads(run.state.read_text())["state"] == "running"
     state = read_state(run)
     assert (state.state, state.error) == ("finished", None)
@@ -55,7 +55,7 @@ def test_a_run_that_ends_is_finished(run: RunDir) -> None:
     ],
 )
 def test_how_it_ended_is_kept(run: RunDir, error: BaseException, state: str, told: str | None) -> None:
-    with pytest.raises(type(error)), held(run), recorded(run):
+    with pytest.raises(type(error)), lock_run(run), record_state(run):
         raise error
     assert (read_state(run).state, read_state(run).error) == (state, told)
 
@@ -65,11 +65,11 @@ def test_a_second_process_is_refused_and_a_killed_one_is_told(run: RunDir) -> No
         assert process.stdout is not None
         assert process.stdout.readline() == "holds\n"
         assert read_state(run).state == "running"
-        with pytest.raises(CheckpointError, match="another process trains here now"), held(run):
+        with pytest.raises(CheckpointError, match="another process trains here now"), lock_run(run):
             pass
         process.kill()
     assert read_state(run).state == "killed"
-    with held(run), recorded(run):
+    with lock_run(run), record_state(run):
         pass
     assert read_state(run).state == "finished"
 

@@ -1,0 +1,242 @@
+"""Files that are written whole or not at all, their checksums, and what killed processes leave behind.
+
+While a file or folder is written, it is beside its place as `.NAME@HOST.PID.tmp`, and what it replaces for a moment as
+`.NAME@HOST.PID.old`. A process that is killed leaves them; the next one that writes there deletes them, or puts the old
+one back if its place is empty.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mtformer.errors import CheckpointError
+
+META = "meta.json"
+CHECKSUMS = "checksums.json"
+LEFTOVER = re.compile(r"\.(?P<name>.+)@(?P<host>[^@]*)\.(?P<pid>\d{1,9})\.(?P<kind>tmp|old)", re.DOTALL)
+FOREIGN_SECONDS = 24 * 3600
+"""Age at which temporary files of another machine, whose processes cannot be asked for, are deleted."""
+
+
+class DamagedError(CheckpointError):
+    """A file of a checkpoint, run or export that is missing, or not as it was saved.
+
+    Args:
+        path: the file.
+        what: what is wrong with it.
+        listing: the name of the file that lists its checksum: `META` in a checkpoint, else `CHECKSUMS`.
+    """
+
+    def __init__(self, path: Path, what: str, listing: str = META) -> None:
+        remedies = {
+            CHECKSUMS: "restore it from a copy, export again, or train again with --overwrite",
+            "config.yaml": "restore it from a copy or export again; pass other settings on the command line",
+        }
+        remedy = remedies.get(path.name, "restore it from a copy, or export again")
+        if listing == META:
+            remedy = f"use another checkpoint, or move {path.parent} away"
+        super().__init__(f"{path}: {what}; {remedy}")
+        self.what = f"{path.name} is {what}"
+
+
+def write_meta(folder: Path, **values: Any) -> None:
+    """Write meta.json: the values, SHA-256 of each file of the folder, and of all this."""
+    text = _with_checksum({**values, "sha256": file_hashes(folder, folder.iterdir())})
+    (folder / META).write_text(text, encoding="utf-8")
+
+
+def write_checksums(folder: Path, hashes: dict[str, str] | None = None) -> None:
+    """Write checksums.json of a folder: these hashes (default: SHA-256 of each file), and SHA-256 of all this."""
+    if hashes is None:
+        hashes = file_hashes(folder, (path for path in folder.rglob("*") if path.name != CHECKSUMS))
+    write_text(folder / CHECKSUMS, _with_checksum({"sha256": hashes}))
+
+
+def read_meta(folder: Path, listing: str = META) -> dict[str, Any]:
+    """Return meta.json of a checkpoint: step, metrics, sha256 and more; raise DamagedError if it is not as saved.
+
+    With `CHECKSUMS` as `listing`, read checksums.json of a run or export, which has only `sha256`.
+    """
+    path = folder / listing
+    try:
+        meta: dict[str, Any] = json.loads(_read(path, listing))
+        is_whole = meta.pop("checksum", None) == _checksum(meta)
+    except (ValueError, AttributeError, TypeError) as error:  # no JSON, or no object
+        raise DamagedError(path, f"not readable ({error})", listing) from error
+    if not is_whole:
+        raise DamagedError(path, "changed since it was saved", listing)
+    return meta
+
+
+def verify(folder: Path, *names: str, listing: str = META) -> dict[str, Any]:
+    """Return meta.json of a checkpoint (or what `listing` names), after comparing these files with it.
+
+    Raises:
+        DamagedError: when one is missing, cut short or changed.
+        CheckpointError: when one cannot be read for another reason.
+    """
+    meta = read_meta(folder, listing)
+    for name in names:
+        path = folder / name
+        with _wrap_errors(path, listing):
+            actual = file_sha256(path)
+        if actual not in meta["sha256"].get(name, "").split():
+            raise DamagedError(path, "cut short or changed since it was saved", listing)
+    return meta
+
+
+def file_hashes(folder: Path, paths: Iterable[Path]) -> dict[str, str]:
+    """Return the hash of each of these files by its path in the folder."""
+    return {path.relative_to(folder).as_posix(): file_sha256(path) for path in sorted(paths) if path.is_file()}
+
+
+def _read(path: Path, listing: str) -> bytes:
+    with _wrap_errors(path, listing):
+        return path.read_bytes()
+
+
+@contextmanager
+def _wrap_errors(path: Path, listing: str) -> Iterator[None]:
+    """Turn an error of the system about a file of a checkpoint, run or export into a CheckpointError."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise DamagedError(path, "missing", listing) from error
+    except OSError as error:
+        instead = f", or move {path.parent} away to do without it" if listing == META else ""
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); repair that{instead}") from error
+
+
+def _with_checksum(meta: dict[str, Any]) -> str:
+    return json.dumps({**meta, "checksum": _checksum(meta)}, indent=1)
+
+
+def _checksum(meta: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
+
+
+def cache_folder(chosen: str | None = None) -> Path:
+    """Return the folder for files that can be made again: `chosen`, else MTFORMER_CACHE, else ~/.cache/mtformer."""
+    return Path(chosen or os.environ.get("MTFORMER_CACHE") or "~/.cache/mtformer").expanduser()
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary name beside `path`; on success it is synced and renamed to `path`, else removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    clear_leftovers(path.parent, path.name)
+    temporary = _beside(path, "tmp")
+    try:
+        yield temporary
+        sync(temporary)
+        os.replace(temporary, path)
+        sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: Path, replaces: bool = True) -> Iterator[Path]:
+    """Yield a temporary folder beside `path`; on success its files are synced and it takes the place of `path`.
+
+    The old folder is deleted afterwards; with `replaces` off, it stays and the new one is deleted. No system renames
+    over a full folder, so for an instant there is neither; if the process is killed then, `clear_leftovers` puts the
+    old one back.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    clear_leftovers(path.parent, path.name)
+    temporary, old = _beside(path, "tmp"), _beside(path, "old")
+    temporary.mkdir()
+    try:
+        yield temporary
+        for file in temporary.rglob("*"):
+            sync(file)
+        sync(temporary)
+        if path.exists():
+            if not replaces:
+                return
+            os.rename(path, old)
+        os.rename(temporary, path)
+        sync(path.parent)
+    finally:
+        if old.exists() and not path.exists():
+            os.rename(old, path)
+        for folder in (old, temporary):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def delete_folder(path: Path) -> None:
+    """Delete a folder at once: a process killed meanwhile leaves no part of it in its place."""
+    temporary = _beside(path, "tmp")
+    os.rename(path, temporary)
+    shutil.rmtree(temporary, ignore_errors=True)  # the rest is deleted with other leftovers
+
+
+def clear_leftovers(folder: Path, name: str | None = None) -> None:
+    """Delete the temporary files and folders of killed processes in `folder`: all, or those of this name.
+
+    A file or folder that was about to be replaced is put back if its place is empty. Those of a process that lives, or
+    may live on another machine, are not touched.
+    """
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        found = LEFTOVER.fullmatch(path.name)
+        if found is None or name not in (None, found["name"]) or _may_live(path, int(found["pid"]), found["host"]):
+            continue
+        target = folder / found["name"]
+        if found["kind"] == "old" and not target.exists():
+            os.rename(path, target)
+        elif path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _beside(path: Path, kind: str) -> Path:
+    return path.with_name(f".{path.name}@{platform.node()}.{os.getpid()}.{kind}")
+
+
+def _may_live(path: Path, pid: int, host: str) -> bool:
+    """Return True if the process that wrote a temporary file or folder may still be alive."""
+    if host != platform.node():
+        return time.time() - path.stat().st_mtime < FOREIGN_SECONDS
+    if pid == os.getpid():
+        return False  # of an earlier process with our number, as in a container: we write one thing at a time
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # another user's
+    return True
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small UTF-8 file whole or not at all."""
+    with atomic_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def file_sha256(path: str | Path) -> str:
+    """Return the SHA-256 of a file's bytes, hexadecimal."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
