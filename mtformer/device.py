@@ -1,4 +1,4 @@
-"""The device, its fastest precision, and the settings of its memory."""
+"""Choice of device and precision, and memory settings."""
 
 import ctypes
 import logging
@@ -12,13 +12,14 @@ from mtformer.errors import DeviceError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": 64, "LRU_CACHE_CAPACITY": 32}
-"""oneDNN keeps kernels, with their scratch memory, by the shapes they are for. Nearly every batch has other shapes, so
-of its default of 1,024 each only those of the same step are found again, and the rest grows to gigabytes (LOG.md)."""
+"""Sizes of oneDNN's kernel caches. A kernel, with its scratch memory, is for one shape, and nearly every batch has
+other shapes: of the default of 1,024 only those of the same step are reused, and the others grow to gigabytes
+(LOG.md)."""
 log = logging.getLogger("mtformer")
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto`, `cpu` or `cuda` -> the device; raises DeviceError when CUDA is asked for and not there."""
+    """Return the device of `auto`, `cpu` or `cuda`; raise DeviceError if CUDA is requested and not available."""
     if name not in ("auto", "cpu", "cuda"):
         raise DeviceError(f"device '{name}': no such device; use auto, cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
@@ -38,8 +39,7 @@ def pick_precision(name: str, device: torch.device) -> str:
     """
     if name == "int8":
         raise DeviceError(
-            "precision 'int8' needs CTranslate2: use `mtformer export --format ctranslate2` and --backend ctranslate2 "
-            "with the folder that it writes; or precision auto, fp32, bf16 or fp16"
+            "precision 'int8' needs CTranslate2: use --backend ctranslate2, or precision auto, fp32, bf16 or fp16"
         )
     if name not in ("auto", *DTYPES):
         raise DeviceError(f"precision '{name}': no such precision; use auto, fp32, bf16 or fp16")
@@ -51,19 +51,19 @@ def pick_precision(name: str, device: torch.device) -> str:
         return name
     if device.type == "cuda":
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
-    if _says_it_multiplies_bf16():
+    if _has_bf16_instructions():
         return "bf16"
     return "bf16" if _cpu_product_seconds(torch.bfloat16) * 1.3 < _cpu_product_seconds(torch.float32) else "fp32"
 
 
-def _says_it_multiplies_bf16() -> bool:
-    """Whether the processor has instructions for it, as far as PyTorch knows: a busy machine may measure anything."""
-    asked = [getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile")]
-    return any(ask() for ask in asked if ask is not None)
+def _has_bf16_instructions() -> bool:
+    """Return True if the processor is known to have bf16 instructions; timing on a busy machine can be wrong."""
+    checks = [getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile")]
+    return any(check() for check in checks if check is not None)
 
 
 def _cpu_product_seconds(dtype: torch.dtype) -> float:
-    """The best of a few runs of a product of a small model's size: some 10 ms."""
+    """Return the time of a matrix product of a small model's size, the best of 6: about 10 ms in all."""
     a, b = torch.ones(1024, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
     best = float("inf")
     for _ in range(6):
@@ -74,18 +74,18 @@ def _cpu_product_seconds(dtype: torch.dtype) -> float:
 
 
 def peak_bytes(device: torch.device) -> int:
-    """The most memory that the process (on CUDA: its tensors on the device) has had in use so far."""
+    """Return the peak memory of the process so far (on CUDA: of its tensors on the device)."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    import resource  # which Windows does not have
+    import resource  # not available on Windows
 
     # In kilobytes on Linux, in bytes on macOS.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def be_deterministic() -> None:
-    """From now on CUDA kernels give the same bits for the same numbers; to be called before the first of them runs."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for that
+    """Make CUDA kernels deterministic. Call before the first of them runs."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by cuBLAS
     torch.use_deterministic_algorithms(True)
 
 
@@ -100,10 +100,10 @@ def disable_cudnn_attention(device: torch.device) -> None:
 
 
 def set_up_memory() -> None:
-    """Keeps freed memory (glibc), and few kernels of shapes that were (oneDNN). Called before anything is computed.
+    """Keep freed memory (glibc) and few kernels of earlier shapes (oneDNN). Call before anything is computed.
 
-    Training frees and takes the same megabytes at every step; by default each round trip is a page fault for every
-    4 KiB, which was measured to cost up to half of a CPU training's time.
+    Training frees and allocates the same megabytes at every step; by default that is a page fault for every 4 KiB,
+    which was measured to cost up to half of the time of training on a CPU.
     """
     for name, capacity in KERNEL_CACHES.items():
         os.environ.setdefault(name, str(capacity))  # read when the first product is computed
@@ -111,7 +111,7 @@ def set_up_memory() -> None:
         return
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):  # another libc (musl): it has its own ways
+    except (OSError, AttributeError):  # another libc, such as musl
         return
     m_trim_threshold, m_mmap_threshold, m_mmap_max = -1, -3, -4
     mallopt(m_trim_threshold, (1 << 31) - 1)

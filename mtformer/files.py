@@ -123,6 +123,11 @@ def _checksum(meta: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
 
 
+def cache_folder(chosen: str | None = None) -> Path:
+    """Return the folder for files that can be made again: `chosen`, else MTFORMER_CACHE, else ~/.cache/mtformer."""
+    return Path(chosen or os.environ.get("MTFORMER_CACHE") or "~/.cache/mtformer").expanduser()
+
+
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary name beside `path`; on success it is synced and renamed to `path`, else removed."""

@@ -1,6 +1,6 @@
 """Weights out of a safetensors file, each checked against the model that takes them; tied ones are there once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -46,16 +46,36 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return weights
 
 
+def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
+    """Return the mean of the files' weights ("Attention Is All You Need", section 6.1); of one file, its weights.
+
+    Raises:
+        CheckpointError: as `read_weights`.
+    """
+    if len(paths) == 1:
+        return read_weights(paths[0])
+    total: dict[str, Tensor] = {}
+    for path in paths:
+        for name, weight in read_weights(path).items():
+            # In float64, in which the order of the sum does not change the result.
+            total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + weight.double()
+    return {name: (weight / len(paths)).float() for name, weight in total.items()}
+
+
 @torch.no_grad()
 def load_weights(
-    model: nn.Module, path: Path, place: Callable[[Tensor, Tensor], Tensor] = lambda weight, parameter: weight
+    model: nn.Module, *paths: Path, place: Callable[[Tensor, Tensor], Tensor] = lambda weight, parameter: weight
 ) -> None:
-    """Puts a file's weights into the model; raises CheckpointError naming the first tensor that does not fit.
+    """Put the mean of the files' weights into the model.
 
     Args:
         place: (whole weight, parameter) -> what the parameter holds of it, where parameters are sharded.
+
+    Raises:
+        CheckpointError: names the first tensor that does not fit.
     """
-    weights, parameters = read_weights(path), dict(model.named_parameters())
+    path = ", ".join(map(str, paths))
+    weights, parameters = average_weights(paths), dict(model.named_parameters())
     for name in sorted(weights.keys() ^ parameters.keys()):
         where = "only in the file" if name in weights else "only in the model"
         raise CheckpointError(f"{path}: does not fit the config: {name} is {where}")

@@ -1,6 +1,7 @@
 """What tests share."""
 
 import builtins
+import contextlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,13 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+with contextlib.suppress(ImportError):  # a machine for the GPU tests may lack it
+    from hypothesis import settings
+
+    # Property tests try the same examples each time, however slow the machine.
+    settings.register_profile("mtformer", deadline=None, derandomize=True, database=None)
+    settings.load_profile("mtformer")
 
 
 THREADS = min(2, torch.get_num_threads())

@@ -51,7 +51,7 @@ def test_precision_on_a_cpu_is_the_clearly_faster_one(
 ) -> None:
     seconds = {torch.bfloat16: bf16_seconds, torch.float32: 1.0}
     monkeypatch.setattr(device, "_cpu_product_seconds", seconds.__getitem__)
-    monkeypatch.setattr(device, "_says_it_multiplies_bf16", lambda: False)
+    monkeypatch.setattr(device, "_has_bf16_instructions", lambda: False)
     assert device.pick_precision("auto", CPU) == expected
     assert device.pick_precision("bf16", CPU) == "bf16"
 
@@ -70,7 +70,10 @@ def test_precision_on_this_cpu_is_one_of_two() -> None:
     ("name", "message"),
     [
         ("fp16", "precision 'fp16' needs a CUDA device; on a CPU use auto, bf16 or fp32"),
-        ("int8", "precision 'int8' needs CTranslate2: use `mtformer export --format ctranslate2` and .*"),
+        (
+            "int8",
+            "precision 'int8' needs CTranslate2: use --backend ctranslate2, or precision auto, fp32, bf16 or fp16",
+        ),
         ("fp8", "precision 'fp8': no such precision; use auto, fp32, bf16 or fp16"),
     ],
 )

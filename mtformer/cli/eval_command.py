@@ -1,7 +1,7 @@
 """`mtformer eval`, also at the end of a training."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -9,7 +9,17 @@ if TYPE_CHECKING:
     from mtformer.decoding.translator import Translator
     from mtformer.evaluation.evaluate import EvalSet, Evaluation
 
-PRECISION_HELP = "fp32, bf16, fp16 (CUDA), or auto: what the device multiplies fastest."
+PRECISION_HELP = (
+    "fp32, bf16, fp16 (CUDA), int8 (on a CPU: by CTranslate2), or auto: what the device multiplies fastest."
+)
+BACKEND_HELP = (
+    "Library that translates; default: ctranslate2 for a folder exported for it and for int8 on a CPU, else mtformer. "
+    "ctranslate2 (extra `ctranslate2`) converts a run on first use."
+)
+BackendOption = Annotated[
+    Literal["mtformer", "ctranslate2"] | None, typer.Option(help=BACKEND_HELP, show_default=False)
+]
+PrecisionOption = Annotated[str | None, typer.Option(help=PRECISION_HELP, show_default="fp32")]
 ENSEMBLE_HELP = " Several are an ensemble."
 TO_HELP = "Target language, of a model that has several; default: the config's data.tgt_lang."
 COMET_HELP = (
@@ -17,8 +27,8 @@ COMET_HELP = (
     "its checkpoints/model.ckpt. A checkpoint is a pickle: take one only from a source you trust."
 )
 CHECKPOINT_HELP = (
-    "averaged, best, last, a step, or a path; default: the better of averaged and best on dev; without dev data "
-    "averaged, else last."
+    "averaged, best, last, last:N (the mean of the last N), a step, or a path; default: the better of averaged and "
+    "best on dev; without dev data averaged, else last."
 )
 
 
@@ -33,7 +43,8 @@ def evaluate(
     ] = None,
     to: Annotated[str | None, typer.Option("--to", help=TO_HELP, show_default=False)] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    precision: Annotated[str, typer.Option(help=PRECISION_HELP)] = "fp32",
+    precision: PrecisionOption = None,
+    backend: BackendOption = None,
     checkpoint: Annotated[
         list[str] | None, typer.Option(help=CHECKPOINT_HELP + ENSEMBLE_HELP, show_default=False)
     ] = None,
@@ -51,10 +62,10 @@ def evaluate(
         raise ConfigError("--src and --ref go together; give both")
     if testset is not None and src is not None:
         raise ConfigError("--testset and --src exclude each other; give one of them")
-    from mtformer.decoding.translator import Translator, override
+    from mtformer.decoding.translator import Translator
 
-    translator = Translator.load(runs, checkpoint or None, device, precision).into(to)
-    translator.decoding = override(translator.decoding, **settings)
+    translator = Translator.load(runs, checkpoint or None, device, precision, backend)
+    translator = translator.into(to).with_decoding(**settings)
     evaluate_sets(runs[0], _sets(runs[0], src, ref, testset, to), translator, output, comet)
 
 
@@ -65,7 +76,7 @@ def evaluate_sets(
     output: Path | None = None,
     comet_model: str | None = None,
 ) -> None:
-    """Translates and scores each set, saves the results, and prints them as a table to stdout."""
+    """Translate and score each set, save the results, and print them as a table to stdout."""
     from tqdm import tqdm
 
     from mtformer.config.loading import load_config
@@ -88,7 +99,7 @@ def evaluate_sets(
 
 
 def config_sets(run: Path) -> "list[EvalSet]":
-    """The test sets that a run's config names."""
+    """Return the test sets that a run's config names."""
     from mtformer.config.loading import load_config
     from mtformer.evaluation.evaluate import config_sets as sets_of
     from mtformer.run_dir import RunDir

@@ -52,6 +52,14 @@ def error_lines(message: str) -> None:
         sys.stderr.write(f"error: {line}\n")
 
 
+def shorten(text: str, width: int) -> str:
+    """Return a text with its middle left out if it is too long: names of runs differ at their ends."""
+    if len(text) <= width:
+        return text
+    front = (width - 1) // 2
+    return f"{text[:front]}…{text[front + 1 - width :]}"
+
+
 def columns(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
     """The rows as lines whose columns stand below each other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

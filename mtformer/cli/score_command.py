@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.eval_command import CHECKPOINT_HELP, ENSEMBLE_HELP, PRECISION_HELP, TO_HELP
+from mtformer.cli.eval_command import CHECKPOINT_HELP, ENSEMBLE_HELP, TO_HELP, PrecisionOption
 
 if TYPE_CHECKING:
     from mtformer.decoding.translation import Scored
@@ -25,7 +25,7 @@ def score(
     as_json: Annotated[bool, typer.Option("--json", help="An object a line, with the pieces.")] = False,
     to: Annotated[str | None, typer.Option("--to", help=TO_HELP, show_default=False)] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    precision: Annotated[str, typer.Option(help=PRECISION_HELP)] = "fp32",
+    precision: PrecisionOption = None,
     checkpoint: Annotated[
         list[str] | None, typer.Option(help=CHECKPOINT_HELP + ENSEMBLE_HELP, show_default=False)
     ] = None,

@@ -70,8 +70,7 @@ def _dry_run(planned: "Sweep", jobs: int | None) -> None:
     from tqdm import tqdm
 
     from mtformer.cli.output import columns
-    from mtformer.cli.runs_command import shown
-    from mtformer.experiment.runs import format_duration
+    from mtformer.experiment.runs import format_duration, format_value
     from mtformer.experiment.sweep import short_keys
     from mtformer.experiment.sweep_runner import devices, estimate, finishing_time, threads_each
 
@@ -82,7 +81,7 @@ def _dry_run(planned: "Sweep", jobs: int | None) -> None:
     keys = short_keys(dict.fromkeys(key for run in planned.runs for key in run.values))
     rows = [["run", *keys.values(), "time", "disk"]]
     for run, need in zip(planned.runs, needs, strict=True):
-        values = [shown(run.values[key]) if key in run.values else "" for key in keys]
+        values = [format_value(run.values[key]) if key in run.values else "" for key in keys]
         rows.append([run.name, *values, format_duration(need.seconds), f"{need.disk_bytes / 1e9:.2f} GB"])
     common = f" with {' '.join(planned.common)}" if planned.common else ""
     typer.echo(f"base: {planned.config}{common}")

@@ -120,7 +120,7 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
     from mtformer.cli.eval_command import config_sets, evaluate_sets
     from mtformer.cli.output import log_to_file
     from mtformer.cli.progress import TrainingProgress
-    from mtformer.cli.report_command import report
+    from mtformer.cli.report import report
     from mtformer.decoding.translator import Translator
     from mtformer.decoding.weights import default_weights
     from mtformer.errors import InterruptedRunError

@@ -7,31 +7,21 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
-from enum import Enum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mtformer.cli.eval_command import CHECKPOINT_HELP, ENSEMBLE_HELP, PRECISION_HELP, TO_HELP
+from mtformer.cli.eval_command import CHECKPOINT_HELP, ENSEMBLE_HELP, TO_HELP, BackendOption, PrecisionOption
 
 if TYPE_CHECKING:
     from mtformer.cli.line_files import ParallelLines, ResumableOutput
+    from mtformer.decoding.attention_maps import AttentionMaps
     from mtformer.decoding.translation import Attention, Translation
     from mtformer.decoding.translator import Translator
+    from mtformer.report.attention import AttentionFile
 
 log = logging.getLogger("mtformer")
-BACKEND_HELP = (
-    "Decoding backend. ctranslate2: that library, on a folder that `mtformer export --format ctranslate2` wrote, in "
-    "the precision of that folder unless --precision is given, which may then also be int8."
-)
-
-
-class Backend(str, Enum):
-    """What translates."""
-
-    MTFORMER = "mtformer"
-    CTRANSLATE2 = "ctranslate2"
 
 
 def translate(
@@ -65,13 +55,37 @@ def translate(
     as_json: Annotated[
         bool, typer.Option("--json", help="An object a line: text, score, flags, and what else was asked for.")
     ] = False,
-    attention: Annotated[bool, typer.Option("--attention", help="With --json: attention, piece by piece.")] = False,
+    json_attention: Annotated[
+        bool, typer.Option("--json-attention", help="With --json: cross-attention, piece by piece.")
+    ] = False,
+    attention: Annotated[
+        Path | None,
+        typer.Option(
+            "--attention",
+            metavar="FILE.{json,png,html}",
+            help="File of the attention of every layer and head: numbers, heat maps of one line, or a page.",
+            show_default=False,
+        ),
+    ] = None,
+    attention_layer: Annotated[
+        int | None, typer.Option(help="Decoder layer of a .png, from 1; default: the last.", show_default=False)
+    ] = None,
+    attention_head: Annotated[
+        int | None, typer.Option(help="Head of a .png, from 1; default: all.", show_default=False)
+    ] = None,
+    targets: Annotated[
+        Path | None,
+        typer.Option(
+            help="File: translations whose attention is written instead of that of the model's own, one a line.",
+            show_default=False,
+        ),
+    ] = None,
     alignment: Annotated[
         bool, typer.Option("--alignment", help="Source word - target word, as in 0-0 1-2, after ' ||| '.")
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    precision: Annotated[str | None, typer.Option(help=PRECISION_HELP, show_default="fp32")] = None,
-    backend: Annotated[Backend, typer.Option(help=BACKEND_HELP)] = Backend.MTFORMER,
+    precision: PrecisionOption = None,
+    backend: BackendOption = None,
     checkpoint: Annotated[
         list[str] | None, typer.Option(help=CHECKPOINT_HELP + ENSEMBLE_HELP, show_default=False)
     ] = None,
@@ -86,8 +100,12 @@ def translate(
     from mtformer.data.compressed import create_bytes, require_package
     from mtformer.errors import ConfigError
 
-    if attention and not as_json:
-        raise ConfigError("--attention needs --json")
+    if json_attention and not as_json:
+        raise ConfigError("--json-attention needs --json")
+    if attention is None and (attention_layer or attention_head or targets):
+        raise ConfigError("--attention-layer, --attention-head and --targets need --attention FILE")
+    if attention is not None and continues:
+        raise ConfigError("--attention needs all lines; leave --continue out")
     if target is not None and target.is_dir():
         raise ConfigError(f"--output {target} is a folder; name a file")
     if continues and (target is None or _is_special(target)):
@@ -95,21 +113,29 @@ def translate(
     output = ResumableOutput(target) if target is not None and not _is_special(target) else None
     if target is not None:
         require_package(target)
-    beside = {name: path for name, path in (("prefixes", prefixes), ("required", required)) if path is not None}
-    arguments = {"forbidden": _phrases(forbidden), "attention": attention or alignment}
+    beside = {
+        name: path
+        for name, path in (("prefixes", prefixes), ("required", required), ("targets", targets))
+        if path is not None
+    }
+    arguments = {"forbidden": _phrases(forbidden), "attention": json_attention or alignment, "token_scores": as_json}
+    attention_file = None
+    if attention is not None:
+        from mtformer.report.attention import AttentionFile
+
+        attention_file = AttentionFile(attention, attention_layer, attention_head)
     # Missing files, and an output that another process is writing, are reported before a model is loaded.
     with parallel_lines([source, *beside.values()]) as lines, output.locked() if output else nullcontext():
-        from mtformer.decoding.translator import override
+        from mtformer.decoding.translator import Translator
 
-        translator = _load(backend, run, checkpoint or None, device, precision)
-        translator = translator.into(to)
-        translator.decoding = override(translator.decoding, **settings)
-        write = _writer(translator.decoding.n_best, as_json, attention, alignment)
-        work = _Work(translator, write, arguments, list(beside), lines)
+        translator = Translator.load(run, checkpoint or None, device, precision, backend)
+        translator = translator.into(to).with_decoding(**settings)
+        write = _writer(translator.decoding.n_best, as_json, json_attention, alignment)
+        work = _Work(translator, write, arguments, list(beside), lines, attention_file)
         if source is None and target is None and not beside and sys.stdin.isatty():
             work.converse()
         elif output is not None:
-            layout = {"json": as_json, "attention": attention, "alignment": alignment, "files": list(beside)}
+            layout = {"json": as_json, "attention": json_attention, "alignment": alignment, "files": list(beside)}
             made_with = {**_made_by(translator), **layout, "forbidden": arguments["forbidden"]}
             work.run_to_file(output, made_with, continues)
         elif target is not None:
@@ -117,24 +143,9 @@ def translate(
                 work.run(out, out.flush)
         else:
             work.run(sys.stdout.buffer, sys.stdout.buffer.flush)
+        work.write_attention()
     if not as_json:
         work.tell_doubts()
-
-
-def _load(
-    backend: Backend, runs: list[Path], checkpoint: list[str] | None, device: str, precision: str | None
-) -> "Translator":
-    """Of either backend, which is not imported before it is needed."""
-    if backend is Backend.MTFORMER:
-        from mtformer.decoding.translator import Translator
-
-        return Translator.load(runs, checkpoint, device, precision or "fp32")
-    from mtformer.decoding.ctranslate2_engine import load_exported
-    from mtformer.errors import ConfigError
-
-    if len(runs) > 1 or checkpoint is not None:
-        raise ConfigError("--backend ctranslate2 takes one exported folder; --checkpoint is for `mtformer export`")
-    return load_exported(runs[0], device, precision)
 
 
 def _is_special(path: Path) -> bool:
@@ -149,7 +160,7 @@ def _made_by(translator: "Translator") -> dict[str, Any]:
 
     return {
         "weights": [f"{path.parent.name}/{path.name} {file_sha256(path)[:12]}" for path in translator.weights],
-        **({"to": asked} if (asked := asdict(translator.engine.asked)) != asdict(Target()) else {}),
+        **({"to": asked} if (asked := asdict(translator.engine.target)) != asdict(Target()) else {}),
         "device": translator.engine.device,
         "precision": translator.engine.dtype,
         **translator.decoding.model_dump(mode="json", exclude={"batch_tokens", "validation_beam_size"}),
@@ -165,7 +176,8 @@ class _Work:
     Args:
         write: (number of the line, translation) -> lines of output.
         arguments: of `Translator.translate`.
-        given: what the files beside the source are, in their order.
+        given: names of the files beside the source, in their order.
+        attention_file: where the attention weights are written.
     """
 
     def __init__(
@@ -175,9 +187,12 @@ class _Work:
         arguments: dict[str, Any],
         given: list[str],
         lines: "ParallelLines",
+        attention_file: "AttentionFile | None" = None,
     ) -> None:
         self.translator, self.write, self.arguments, self.given = translator, write, arguments, given
         self.lines = lines
+        self.attention_file = attention_file
+        self.maps: list[tuple[int, AttentionMaps]] = []
         self.num_lines = 0
         self.doubts = Counter[str]()
 
@@ -200,6 +215,7 @@ class _Work:
         for number, line in enumerate(sys.stdin):
             translation = self.translator.translate([line.rstrip("\n")], first_line=number, **self.arguments)[0]
             typer.echo(self.write(number, translation), nl=False)
+            self._add_attention(number, line, translation)
 
     def run(self, out: IO[bytes], save: Callable[[], object]) -> None:
         """Translates what is left of the input; `save` is called after each block."""
@@ -211,17 +227,35 @@ class _Work:
         ) as bar:
             for block in self.lines.blocks():
                 beside: dict[str, Any] = dict(zip(self.given, block[1:], strict=True))
+                targets = beside.pop("targets", None)
                 if "required" in beside:
                     beside["required"] = [[p for p in line.split("\t") if p.strip()] for line in beside["required"]]
                 translations = self.translator.translate(
                     block[0], first_line=first_line, progress=bar.update, **beside, **self.arguments
                 )
-                for number, translation in enumerate(translations, start=first_line):
+                for source, given, (number, translation) in zip(
+                    block[0], targets or translations, enumerate(translations, start=first_line), strict=True
+                ):
+                    self._add_attention(number, source, given)
                     out.write(self.write(number, translation).encode("utf-8"))
                     self.doubts.update({flag.split(":")[0] for flag in translation.flags})
                 first_line += len(translations)
                 self.num_lines += len(translations)
                 save()
+
+    def _add_attention(self, number: int, source: str, translation: "str | Translation") -> None:
+        """Compute the attention of a line that is not blank, if it was asked for."""
+        from mtformer.decoding.attention_maps import attention_maps
+
+        if self.attention_file is not None and source.strip():
+            self.attention_file.check_num_lines(len(self.maps) + 1)
+            self.maps.append((number + 1, attention_maps(self.translator, source, translation)))
+
+    def write_attention(self) -> None:
+        """Write the file of attention weights, if it was asked for."""
+        if self.attention_file is not None:
+            self.attention_file.write(self.maps)
+            log.info("attention written to %s", self.attention_file.path)
 
     def tell_doubts(self) -> None:
         """What went wrong must not go by in silence where the output does not tell it."""

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
+from mtformer import files
 from mtformer.config.data import DataConfig, Source
 from mtformer.data.duplicates import repeated
 from mtformer.data.filters import DUPLICATE, REASONS
@@ -127,8 +128,8 @@ def prepare(
 
 
 def cache_folder(data: DataConfig) -> Path:
-    """data.cache_dir, else the environment's MTFORMER_CACHE, else ~/.cache/mtformer."""
-    return Path(data.cache_dir or os.environ.get("MTFORMER_CACHE") or "~/.cache/mtformer").expanduser()
+    """Return the folder of prepared corpora."""
+    return files.cache_folder(data.cache_dir)
 
 
 @contextmanager

@@ -9,12 +9,14 @@ import contextlib
 import gzip
 import io
 import lzma
+import sys
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from types import TracebackType
 
 from mtformer.config.data import DataConfig, JsonlFile, TextFiles, TsvFile
@@ -131,6 +133,12 @@ class Lines:
         """Read to the end."""
         with told(self.path):
             self.number += sum(1 for _ in self._file)
+
+
+def read_lines(path: str | Path) -> list[str]:
+    """Return all lines of a text file, plain or compressed; raises DataError if it cannot be read or is not UTF-8."""
+    with Lines(str(path)) as lines:
+        return _decode(lines.path, 0, lines.take(sys.maxsize))
 
 
 class FileRecords(Records):
@@ -297,7 +305,7 @@ def told(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file; check the path in the config's data section") from error
+        raise DataError(f"{path}: no such file; check the path") from error
     except IsADirectoryError as error:
         raise DataError(
             f"{path}: is a folder, not a file; for a Hugging Face data set use `dataset: {path}`"

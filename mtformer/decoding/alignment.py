@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from mtformer.decoding.long_lines import UNSPACED
+from mtformer.decoding.sentences import UNSPACED
 from mtformer.text.tokenizer import SPACE
 
 

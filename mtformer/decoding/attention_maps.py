@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from mtformer.decoding.alignment import align
-from mtformer.decoding.parts import check_lines
+from mtformer.decoding.inputs import check_lines
+from mtformer.decoding.postprocessing import END
 from mtformer.decoding.scorer import alignment_layer, pad
-from mtformer.decoding.translator import END, Translator
+from mtformer.decoding.translation import Translation
+from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DataError
 from mtformer.model.attention import MultiHeadAttention, record_weights
 from mtformer.model.transformer import Transformer
@@ -60,7 +62,7 @@ class AttentionMaps:
         return align(weights_TS, self.src_pieces[self.num_tags : -1], self.tgt_pieces[:-1])
 
 
-def attention_maps(translator: Translator, source: str, translation: str | None = None) -> AttentionMaps:
+def attention_maps(translator: Translator, source: str, translation: str | Translation | None = None) -> AttentionMaps:
     """Return all attention weights of one model over a sentence and a translation of it.
 
     The source is encoded in one pass, even if `Translator.translate` would split it into sentences.
@@ -68,7 +70,7 @@ def attention_maps(translator: Translator, source: str, translation: str | None 
     Args:
         translator: of one model; it may be in training.
         source: one line.
-        translation: one line; None: that of the translator.
+        translation: one line, or a result of the translator; None: that of the translator.
 
     Raises:
         ConfigError: for an ensemble, or a model of another library.
@@ -76,31 +78,32 @@ def attention_maps(translator: Translator, source: str, translation: str | None 
     """
     if len(translator.models) != 1:
         raise ConfigError("attention maps are of one model of mtformer's own; give one run, and one checkpoint")
-    [model], tgt, asked = translator.models, translator.tokenizers.tgt, translator.engine.asked
+    [model], tgt, target = translator.models, translator.tokenizers.tgt, translator.engine.target
     [source] = check_lines([source])
     if translation is None:
-        found = translator.translate([source])[0]
-        translation, tokens = found.text, found.tokens
-        pieces = [piece for piece in found.pieces if piece != END]  # each part of a split line has one
+        [translation] = translator.translate([source])
+    if isinstance(translation, Translation):
+        tokens, text = translation.tokens, translation.text
+        pieces = [piece for piece in translation.pieces if piece != END]  # each segment of a split line has one
     else:
-        [translation] = check_lines([translation])
-        tokens, pieces = tgt.encode([translation])[0], tgt.pieces(translation)
-    src = [*asked.tags, *translator.tokenizers.src.encode([source])[0], EOS]
+        [text] = check_lines([translation])
+        tokens, pieces = tgt.encode([text])[0], tgt.pieces(text)
+    src = [*target.tags, *translator.tokenizers.src.encode([source])[0], EOS]
     for what, length in (("source", len(src)), ("translation", len(tokens) + 1)):
         if length > translator.engine.max_positions:
             most = translator.engine.max_positions
             raise DataError(f"the {what} has {length} tokens; the model has positions for {most}, give a shorter one")
-    weights = _weights(model, src, [asked.start, *tokens])
+    weights = _weights(model, src, [target.start, *tokens])
     return AttentionMaps(
         source=source,
-        translation=translation,
-        src_pieces=[*translator.tokenizers.src.id_pieces(asked.tags), *translator.tokenizers.src.pieces(source), END],
+        translation=text,
+        src_pieces=[*translator.tokenizers.src.id_pieces(target.tags), *translator.tokenizers.src.pieces(source), END],
         tgt_pieces=[*pieces, END],
         encoder_LHSS=_of_layers(weights, model.encoder, "self_attention"),
         decoder_LHTT=_of_layers(weights, model.decoder, "self_attention"),
         cross_LHTS=_of_layers(weights, model.decoder, "cross_attention"),
-        num_tags=len(asked.tags),
-        start=tgt.id_pieces([asked.start])[0],
+        num_tags=len(target.tags),
+        start=tgt.id_pieces([target.start])[0],
     )
 
 

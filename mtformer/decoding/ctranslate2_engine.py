@@ -1,28 +1,27 @@
-"""Search by the library CTranslate2, on a folder that `mtformer export --format ctranslate2` wrote.
+"""Search by the library CTranslate2, on a model that `mtformer.decoding.ctranslate2_model` converted.
 
 B sentences, S source length, T target length.
 """
 
 import copy
 import importlib
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from mtformer.config.loading import load_config
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.engine import Request
+from mtformer.decoding.engine import Batches, NBests, Request
 from mtformer.decoding.rules import Limits
 from mtformer.decoding.search import Hypothesis
-from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.files import CHECKSUMS, verify
-from mtformer.run_dir import CT2_WEIGHTS, RunDir
+from mtformer.run_dir import CT2_WEIGHTS
 from mtformer.text.tags import Target
 from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
 
@@ -34,7 +33,12 @@ COMPUTE_TYPES = {
     "fp16": "float16",
     "int8": "int8",
 }
-MOST_WORKERS = 4
+MAX_WORKERS = 4
+"""Batches that are translated at a time on a CPU."""
+BATCHES_AHEAD = 2 * MAX_WORKERS
+"""Batches that wait for a worker."""
+BATCH_TOKENS = 1024
+"""Source tokens, padding counted, that a worker translates at a time, over all beams of a sentence."""
 SCORED_TOKENS = 2048
 """Source tokens, padding counted, of the translations whose probabilities are computed together."""
 NO_PENALTY = 1e-9
@@ -42,50 +46,47 @@ NO_PENALTY = 1e-9
 
 
 def import_ctranslate2() -> ModuleType:
-    """The library; raises ConfigError when it is not installed."""
+    """Return the library; raise ConfigError if it is not installed."""
     try:
         return importlib.import_module("ctranslate2")
     except ImportError as error:
         raise ConfigError("CTranslate2 is not installed; pip install 'mtformer[ctranslate2]'") from error
 
 
-def load_exported(path: str | Path, device: str = "auto", precision: str | None = None) -> Translator:
-    """A translator over an exported folder.
+def open_model(
+    folder: Path, tokenizers: TokenizerPair, max_positions: int, device: str, precision: str | None
+) -> "CTranslate2Engine":
+    """Load a converted model.
 
     Args:
-        path: what `mtformer export --format ctranslate2` wrote.
-        device: `auto` (CUDA when the library sees a device), `cpu` or `cuda`.
-        precision: `fp32`, `bf16`, `fp16`, `int8`, or `auto` (what the device computes fastest); None: as exported, or
-            where the device cannot compute so, what comes nearest.
+        folder: the model.
+        tokenizers: the model's.
+        max_positions: of the model.
+        device: `auto` (CUDA if the library sees a device), `cpu` or `cuda`.
+        precision: `fp32`, `bf16`, `fp16`, `int8`, or `auto` (what the device computes fastest); None: as stored, or
+            the nearest that the device computes.
 
     Raises:
-        CheckpointError, ConfigError, DeviceError: when the folder, the library or the device are not as they should.
+        CheckpointError, DeviceError: the model is missing or damaged; the device or precision does not exist here.
     """
     library = import_ctranslate2()
-    run = RunDir.open(path)
-    if not library.contains_model(str(run.path)):
-        raise CheckpointError(
-            f"{path}: no CTranslate2 model here; `mtformer export RUN --format ctranslate2` writes one"
-        )
-    verify(run.path, CT2_WEIGHTS, listing=CHECKSUMS)
-    config, tokenizers = load_config(run.config).config, TokenizerPair.load(run.tokenizer)
+    verify(folder, CT2_WEIGHTS, listing=CHECKSUMS)
     where = _pick_device(library, device)
     threads = torch.get_num_threads()
-    workers = min(threads, MOST_WORKERS) if where == "cpu" else 1
+    workers = min(threads, MAX_WORKERS) if where == "cpu" else 1
     try:
         model = library.Translator(
-            str(run.path),
+            str(folder),
             device=where,
             compute_type=_compute_type(library, precision, where),
             inter_threads=workers,
             intra_threads=threads // workers,
+            max_queued_batches=-1,
         )
     except RuntimeError as error:
-        raise CheckpointError(f"{path}: not to be loaded ({str(error).splitlines()[0]}); export it anew") from error
+        raise CheckpointError(f"{folder}: cannot be loaded ({str(error).splitlines()[0]}); export it again") from error
     torch.set_num_threads(threads)  # of OpenMP, which the library has set to its own
-    engine = CTranslate2Engine(model, tokenizers, config.model.max_positions)
-    trained_tokens = config.data.filters.max_tokens
-    return Translator(engine, tokenizers, config.decoding, trained_tokens, [run.path / CT2_WEIGHTS], config.data)
+    return CTranslate2Engine(model, tokenizers, max_positions)
 
 
 def _pick_device(library: ModuleType, name: str) -> str:
@@ -101,34 +102,27 @@ def _compute_type(library: ModuleType, precision: str | None, device: str) -> st
     if precision not in COMPUTE_TYPES:
         names = ", ".join(filter(None, COMPUTE_TYPES))
         raise DeviceError(f"precision '{precision}': no such precision; use {names}")
-    wanted = COMPUTE_TYPES[precision]
-    there = {"default", "auto", *library.get_supported_compute_types(device)}
-    if wanted not in there:
-        names = ", ".join(name for name, kind in COMPUTE_TYPES.items() if name and kind in there)
+    compute_type = COMPUTE_TYPES[precision]
+    supported = {"default", "auto", *library.get_supported_compute_types(device)}
+    if compute_type not in supported:
+        names = ", ".join(name for name, kind in COMPUTE_TYPES.items() if name and kind in supported)
         raise DeviceError(f"precision '{precision}': CTranslate2 does not have it on this {device}; use {names}")
-    return wanted
-
-
-class _Found(NamedTuple):
-    """Tokens without eos; when it has not ended, they are as many as there may be."""
-
-    tokens: list[int]
-    has_ended: bool
+    return compute_type
 
 
 class CTranslate2Engine:
     """`Engine` over a `ctranslate2.Translator`.
 
-    Beam search is the same as ours, and in fp32 gives the same translations. Log-probabilities are those of a second,
-    teacher-forced pass over what the search has found, because the search gives sums only. What differs from ours:
-    what must not come (pad, bos, eos below the shortest length, repeated n-grams) leaves the softmax, so that the rest
-    gains; the repetition penalty applies to logits, not to log-probabilities; the first step after a prefix drops all
-    but one of the beams that would end there; and of beams that reach the upper limit of the length, those do not count
-    that would take the place of one that ended a step before.
+    Beam search is the same as ours, and in fp32 gives the same translations. Scores are those of the search, without
+    those of single tokens. Differences from ours: tokens that are excluded (pad, bos, eos below the shortest length,
+    repeated n-grams) leave the softmax, so that the others gain; the repetition penalty applies to logits, not to
+    log-probabilities; the first step after a prefix drops all but one of the beams that would end there; and of beams
+    that reach the upper limit of the length, those do not count that would take the place of one that ended a step
+    before.
 
     Args:
         translator: the loaded model.
-        tokenizers: those it was trained with.
+        tokenizers: the model's.
         max_positions: of the model.
     """
 
@@ -139,39 +133,40 @@ class CTranslate2Engine:
         self.dtype: str = translator.compute_type
         self.src_pieces, self.tgt_pieces = tokenizers.src.vocabulary(), tokenizers.tgt.vocabulary()
         self.tgt_ids = {piece: number for number, piece in enumerate(self.tgt_pieces)}
-        self.asked = Target()
+        self.target = Target()
 
-    def asking(self, asked: Target) -> "CTranslate2Engine":
-        """As in `Engine`; raises ConfigError when the language stands in the place of bos."""
-        if asked.start != BOS:
-            raise ConfigError("data.language_tags 'target': CTranslate2 does not have that; use the backend mtformer")
+    def with_target(self, target: Target) -> "CTranslate2Engine":
+        """As in `Engine`; only for models whose decoder starts with bos."""
+        assert target.start == BOS
         other = copy.copy(self)
-        other.asked = asked
+        other.target = target
         return other
 
-    def search(
-        self, requests: Sequence[Request], settings: DecodingConfig, forbidden: Tensor | None
-    ) -> list[list[Hypothesis]]:
-        """As in `Engine`: `n_best`, or all of the beam where their order may still change.
+    def check(self, settings: DecodingConfig, required: bool = False, forbidden: bool = False) -> None:
+        """As in `Engine`."""
+        found = {
+            "sampling": settings.sampling,
+            "mbr_samples": settings.mbr_samples > 0,
+            "beam_groups": settings.beam_groups > 1,
+            "early_stopping other than ended": settings.early_stopping != "ended" and settings.beam_size > 1,
+            "required phrases": required,
+            "forbidden phrases": forbidden,
+        }
+        for what, is_used in found.items():
+            if is_used:
+                raise unsupported(what)
 
-        Raises:
-            ConfigError: a setting that CTranslate2 does not have.
-        """
-        _refuse_what_it_cannot(requests, settings, forbidden)
-        limits = Limits.of(settings, [len(request.prefix) for request in requests], self.max_positions - 1)
-        lengths_B = torch.tensor([len(self.asked.tags) + len(request.source) for request in requests])
-        fewest, most = [bound_B.tolist() for bound_B in limits.bounds(lengths_B)]
-        steers = settings.coverage_penalty > 0 or settings.repetition_penalty > 1 or settings.no_repeat_ngram_size > 0
-        chosen = []
-        for number, found in enumerate(self._search_within(requests, settings, fewest, most)):
-            is_ranked = not steers and not requests[number].prefix and all(one.has_ended for one in found)
-            chosen += [(number, one.tokens) for one in (found[: settings.n_best] if is_ranked else found)]
-        scores = self.score([requests[number].source for number, _ in chosen], [tokens for _, tokens in chosen])
-        n_bests: list[list[Hypothesis]] = [[] for _ in requests]
-        for (number, tokens), each in zip(chosen, scores, strict=True):
-            score = sum(each) / len(each) ** settings.length_penalty
-            n_bests[number].append(Hypothesis(tokens, score, sum(each), each, len(tokens) >= most[number]))
-        return [sorted(n_best, key=lambda one: -one.score)[: settings.beam_size] for n_best in n_bests]
+    def search(
+        self, batches: Batches, settings: DecodingConfig, forbidden: Tensor | None = None
+    ) -> Generator[NBests, None, None]:
+        """As in `Engine`; the library works on later batches while one is read."""
+        started: deque[list[_Search]] = deque()
+        for batch in batches:
+            started.append(self._start(batch, settings))
+            if len(started) > BATCHES_AHEAD:
+                yield self._finish(started.popleft(), settings)
+        while started:
+            yield self._finish(started.popleft(), settings)
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """As in `Engine`."""
@@ -192,7 +187,8 @@ class CTranslate2Engine:
             beam_size=1,
             max_decoding_length=max(map(len, targets)) + 1,
             min_decoding_length=0,
-            max_batch_size=self._share(len(sources)),
+            max_batch_size=BATCH_TOKENS,
+            batch_type="tokens",
             max_input_length=0,
             return_attention=True,
             return_end_token=True,
@@ -200,95 +196,132 @@ class CTranslate2Engine:
         found = []
         for result, source, target in zip(results, sources, targets, strict=True):
             # What comes after the given target does not matter. The library leaves eos out: it got the rest (to 1e-7).
-            weights_TS = torch.tensor(result.attention[0])[: len(target) + 1, : len(self.asked.tags) + len(source) - 1]
+            weights_TS = torch.tensor(result.attention[0])[: len(target) + 1, : len(self.target.tags) + len(source) - 1]
             rest_T1 = (1.0 - weights_TS.sum(dim=1, keepdim=True)).clamp(min=0.0)
-            found.append(torch.cat([weights_TS, rest_T1], dim=1)[:, len(self.asked.tags) :])
+            found.append(torch.cat([weights_TS, rest_T1], dim=1)[:, len(self.target.tags) :])
         return found
 
-    def _search_within(
-        self, requests: Sequence[Request], settings: DecodingConfig, fewest: Sequence[int], most: Sequence[int]
-    ) -> list[list[_Found]]:
-        """What the library finds, best first, with bounds that differ from sentence to sentence.
+    def _start(self, batch: Sequence[Request], settings: DecodingConfig) -> "list[_Search]":
+        """Start the search for a batch.
 
-        The library has one upper bound a call. It shows only in a search that reaches it, so all go together with the
-        largest, and the few that come to their own one are searched again.
+        The library has one upper bound of the length for a call. It shows only in a search that reaches it, so all
+        sentences get the largest, and `_finish` searches again for the few that reach their own.
         """
-        found: dict[int, list[_Found]] = {}
+        limits = Limits.of(settings, [len(request.prefix) for request in batch], self.max_positions - 1)
+        lengths_B = torch.tensor([len(self.target.tags) + len(request.source) for request in batch])
+        shortest, longest = [bound_B.tolist() for bound_B in limits.bounds(lengths_B)]
+        searches = [_Search(*each, max(longest)) for each in zip(batch, shortest, longest, strict=True)]
+        self._translate(searches, settings)
+        return searches
 
-        def search(numbers: Sequence[int], shortest: int, longest: int, is_at_limit: bool) -> None:
-            some = [requests[number] for number in numbers]
-            found.update(zip(numbers, self._translate(some, settings, shortest, longest, is_at_limit), strict=True))
+    def _finish(self, searches: "Sequence[_Search]", settings: DecodingConfig) -> NBests:
+        """Wait for the results of a batch.
 
-        # A prefix changes the library's first free step for all that are searched together.
-        by_shortest, at_limit = defaultdict(list), defaultdict(list)
-        for number, request in enumerate(requests):
-            by_shortest[fewest[number], bool(request.prefix)].append(number)
-        for (shortest, has_prefix), numbers in by_shortest.items():
-            search(numbers, shortest, max(most[number] for number in numbers), False)
-            for number in numbers:
-                if any(len(one.tokens) >= most[number] for one in found[number]):
-                    at_limit[shortest, most[number], has_prefix].append(number)
-        for (shortest, longest, _), numbers in at_limit.items():
-            search(numbers, shortest, longest, True)
-        return [found[number] for number in range(len(requests))]
+        The scores of the library lack the prefix, and eos where a hypothesis is cut: these few are scored again.
+        """
+        found = [one.hypotheses(self.tgt_ids, settings) for one in searches]
+        again = {
+            number: replace(one, bound=one.longest, is_cut=True)
+            for number, one in enumerate(searches)
+            if any(hypothesis.at_limit for hypothesis in found[number])
+        }
+        self._translate(list(again.values()), settings)
+        for number, one in again.items():
+            found[number] = one.hypotheses(self.tgt_ids, settings)
+        unscored = [number for number, one in enumerate(searches) if one.request.prefix or number in again]
+        pairs = [(searches[number].request.source, one.tokens) for number in unscored for one in found[number]]
+        scores = iter(self.score(*zip(*pairs, strict=True)) if pairs else [])
+        for number in unscored:
+            rescored = [_with_scores(one, next(scores), settings.length_penalty) for one in found[number]]
+            found[number] = sorted(rescored, key=lambda one: -one.score)[: settings.beam_size]
+        return found
 
-    def _translate(
-        self, requests: Sequence[Request], settings: DecodingConfig, shortest: int, longest: int, is_at_limit: bool
-    ) -> list[list[_Found]]:
-        """One search. Of sentences that reach their limit, what ended before and what is cut there: twice the beam."""
-        patience = 2 if is_at_limit else 1
-        results = self.translator.translate_batch(
-            self._sources([request.source for request in requests]),
-            [self._target(request.prefix) for request in requests],
-            beam_size=settings.beam_size,
-            patience=patience,
-            num_hypotheses=patience * settings.beam_size,
-            length_penalty=max(settings.length_penalty, NO_PENALTY),
-            repetition_penalty=settings.repetition_penalty,
-            no_repeat_ngram_size=settings.no_repeat_ngram_size,
-            suppress_sequences=[[self.tgt_pieces[PAD]], [self.tgt_pieces[BOS]]],
-            max_decoding_length=longest,
-            min_decoding_length=shortest,
-            max_batch_size=self._share(len(requests)),
-            max_input_length=0,
-            return_end_token=True,
-        )
-        found = [self._read(result.hypotheses) for result in results]
-        # Where enough has ended, what is cut at the limit does not count.
-        ended = [[one for one in of_one if one.has_ended] for of_one in found]
-        return [some if len(some) >= settings.beam_size else of_one for some, of_one in zip(ended, found, strict=True)]
+    def _translate(self, searches: "Sequence[_Search]", settings: DecodingConfig) -> None:
+        """Start searches: a call for all that have the same bounds, and are alike in whether they have a prefix.
 
-    def _read(self, hypotheses: Sequence[Sequence[str]]) -> list[_Found]:
-        """Each translation once. Beams that a prefix leaves empty are copies, or hold pad."""
-        found: dict[tuple[int, ...], _Found] = {}
-        for pieces in hypotheses:
-            ids = [self.tgt_ids[piece] for piece in pieces]
-            has_ended = ids[-1:] == [EOS]
-            tokens = ids[:-1] if has_ended else ids
-            if PAD not in tokens:
-                found.setdefault(tuple(tokens), _Found(tokens, has_ended))
-        return list(found.values())
+        A prefix changes the library's first free step for all sentences of a call.
+        """
+        groups: dict[tuple[int, int, bool, bool], list[_Search]] = defaultdict(list)
+        for one in searches:
+            groups[one.shortest, one.bound, one.is_cut, bool(one.request.prefix)].append(one)
+        for (shortest, bound, is_cut, _), some in groups.items():
+            # Where the limit cuts hypotheses, those that ended before and those that are cut: twice the beam.
+            patience = 2 if is_cut else 1
+            futures = self.translator.translate_batch(
+                self._sources([one.request.source for one in some]),
+                [self._target(one.request.prefix) for one in some],
+                beam_size=settings.beam_size,
+                patience=patience,
+                num_hypotheses=patience * settings.beam_size,
+                length_penalty=max(settings.length_penalty, NO_PENALTY),
+                repetition_penalty=settings.repetition_penalty,
+                no_repeat_ngram_size=settings.no_repeat_ngram_size,
+                suppress_sequences=[[self.tgt_pieces[PAD]], [self.tgt_pieces[BOS]]],
+                max_decoding_length=bound,
+                min_decoding_length=shortest,
+                max_batch_size=max(1, BATCH_TOKENS // settings.beam_size),
+                batch_type="tokens",
+                max_input_length=0,
+                return_scores=True,
+                return_end_token=True,
+                asynchronous=True,
+            )
+            for one, future in zip(some, futures, strict=True):
+                one.future = future
 
     def _sources(self, sources: Sequence[Sequence[int]]) -> list[list[str]]:
-        """As pieces, without eos, which the exported model adds."""
-        return [[self.src_pieces[token] for token in (*self.asked.tags, *source[:-1])] for source in sources]
+        """Return the pieces, without eos, which the converted model adds."""
+        return [[self.src_pieces[token] for token in (*self.target.tags, *source[:-1])] for source in sources]
 
     def _target(self, tokens: Sequence[int]) -> list[str]:
         return [self.tgt_pieces[token] for token in tokens]
 
-    def _share(self, count: int) -> int:
-        """Sentences that each worker gets."""
-        return -(-count // self.translator.num_translators)
+
+@dataclass
+class _Search:
+    """A search for one sentence.
+
+    Args:
+        request: the sentence.
+        shortest, longest: of its translation, in tokens without eos.
+        bound: the upper bound that the library is given, which may be above `longest`.
+        is_cut: whether hypotheses are known to reach the bound.
+        future: of the library's result.
+    """
+
+    request: Request
+    shortest: int
+    longest: int
+    bound: int
+    is_cut: bool = False
+    future: Any = None
+
+    def hypotheses(self, ids_of: Mapping[str, int], settings: DecodingConfig) -> list[Hypothesis]:
+        """Wait for the result and return each hypothesis once; if enough have ended, without those that are cut.
+
+        Beams that a prefix leaves empty are copies, or contain pad.
+        """
+        result = self.future.result()
+        found: dict[tuple[int, ...], Hypothesis] = {}
+        ended = []
+        for pieces, score in zip(result.hypotheses, result.scores, strict=True):
+            ids = [ids_of[piece] for piece in pieces]
+            has_ended = ids[-1:] == [EOS]
+            tokens = ids[:-1] if has_ended else ids
+            if PAD not in tokens and tuple(tokens) not in found:
+                log_probability = score * max(1, len(ids)) ** settings.length_penalty
+                one = Hypothesis(tokens, score, log_probability, [], len(tokens) >= self.longest)
+                found[tuple(tokens)] = one
+                ended += [one] if has_ended else []
+        return ended if len(ended) >= settings.beam_size else list(found.values())
 
 
-def _refuse_what_it_cannot(requests: Sequence[Request], settings: DecodingConfig, forbidden: Tensor | None) -> None:
-    cannot = {
-        "sampling (one seed, one result, whatever the batches)": settings.draws,
-        "beam_groups": settings.beam_groups > 1,
-        "early_stopping other than ended": settings.early_stopping != "ended" and settings.beam_size > 1,
-        "phrases that a translation must hold": any(request.required for request in requests),
-        "phrases that no translation holds": forbidden is not None,
-    }
-    for what, is_asked in cannot.items():
-        if is_asked:
-            raise ConfigError(f"{what}: CTranslate2 does not have that; leave it out, or use the backend mtformer")
+def _with_scores(one: Hypothesis, log_probs: list[float], alpha: float) -> Hypothesis:
+    total = sum(log_probs)
+    score = total / len(log_probs) ** alpha
+    return replace(one, score=score, log_probability=total, token_log_probabilities=log_probs)
+
+
+def unsupported(what: str) -> ConfigError:
+    """Return the error for a setting that CTranslate2 does not have."""
+    return ConfigError(f"{what}: CTranslate2 does not support it; leave it out, or use --backend mtformer")

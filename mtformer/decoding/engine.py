@@ -1,4 +1,4 @@
-"""Search as the settings ask for it: source ids in, hypotheses out.
+"""Engines, which turn source ids into hypotheses, and the batches that they work on.
 
 B sentences, S source length, T target length.
 """
@@ -21,10 +21,15 @@ from mtformer.decoding.rules import Limits, NoRepeatedNgrams, RepetitionPenalty,
 from mtformer.decoding.sampling import Sampling, greedy, sample
 from mtformer.decoding.scorer import attention_of_targets, pad, score_targets
 from mtformer.decoding.search import Decodable, Hypothesis
-from mtformer.errors import DeviceError
+from mtformer.errors import ConfigError, DeviceError
 from mtformer.text.tags import Target
 
 log = logging.getLogger("mtformer")
+MAX_WORKERS = 4
+"""Batches that are searched at a time on a CPU."""
+Batches = Sequence[Sequence["Request"]]
+NBests = list[list[Hypothesis]]
+"""The hypotheses of each sentence of a batch, the best first, samples as drawn."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +38,11 @@ class Request:
 
     Args:
         source: ids, eos last.
-        key: the place of its line in the user's input, for samples.
+        key: the number of its line in the user's input, for samples.
         prefix: ids that the translation begins with.
-        required: ids of phrases that it must hold.
-        watch: called at each step of our own search with the ids of what is best so far, from the thread that searches.
+        required: ids of phrases that the translation must contain.
+        watch: called at each step of our own search with the ids of the best hypothesis so far, from the thread that
+            searches.
     """
 
     source: Sequence[int]
@@ -47,24 +53,33 @@ class Request:
 
 
 class Engine(Protocol):
-    """What finds hypotheses."""
+    """A model with a search."""
 
     device: str
-    """Where it computes: cpu or cuda."""
+    """cpu or cuda."""
     dtype: str
-    """In what it multiplies."""
+    """The precision of matrix products."""
     max_positions: int
     """Longest source and longest target, eos counted."""
-    asked: Target
-    """The language that it translates into."""
+    target: Target
+    """The target language."""
 
-    def asking(self, asked: Target) -> "Engine":
-        """The same for another language."""
+    def with_target(self, target: Target) -> "Engine":
+        """Return the engine for another target language."""
+
+    def check(self, settings: DecodingConfig, required: bool = False, forbidden: bool = False) -> None:
+        """Raise ConfigError if the engine does not support a setting, or required or forbidden phrases with it."""
 
     def search(
-        self, requests: Sequence[Request], settings: DecodingConfig, forbidden: Tensor | None
-    ) -> list[list[Hypothesis]]:
-        """Of each sentence as many hypotheses as `settings` asks to compute, or fewer; best first, samples as drawn."""
+        self, batches: Batches, settings: DecodingConfig, forbidden: Tensor | None
+    ) -> Generator[NBests, None, None]:
+        """Yield what was found for each batch, in order: up to as many hypotheses as `settings` asks to compute.
+
+        Args:
+            batches: from `plan_batches`.
+            settings: the `decoding` section.
+            forbidden: an automaton for `mtformer.decoding.constraints.ForbiddenPhrases`.
+        """
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """See `mtformer.decoding.scorer.score_targets`."""
@@ -73,32 +88,25 @@ class Engine(Protocol):
         """See `mtformer.decoding.scorer.attention_of_targets`; without the columns of tags."""
 
 
-MOST_WORKERS = 4
-"""Threads that search at a time; what they do between products they do one after the other."""
+def plan_batches(lengths: Sequence[int], batch_tokens: int, num_rows: int) -> list[list[int]]:
+    """Return sentence numbers in batches of similar lengths, the longest first, so that a lack of memory shows at once.
 
+    A batch of n sentences has n x num_rows x (its longest source) up to `batch_tokens`; a sentence that exceeds it
+    alone is a batch of its own.
 
-def search_batches(
-    engine: Engine,
-    batches: Sequence[Sequence[Request]],
-    settings: DecodingConfig,
-    forbidden: Tensor | None,
-) -> Generator[list[list[Hypothesis]], None, None]:
-    """`engine.search` of each batch, in order; on a CPU several at a time, each with its share of the threads.
-
-    A step of search is many small operations, which gain little from threads within them.
+    Args:
+        lengths: tokens of each source.
+        batch_tokens: the budget.
+        num_rows: beams or samples of a sentence.
     """
-    num_threads = torch.get_num_threads()
-    num_workers = min(MOST_WORKERS, num_threads, len(batches)) if isinstance(engine, OwnEngine) else 1
-    if num_workers <= 1 or engine.device != "cpu":
-        yield from (engine.search(batch, settings, forbidden) for batch in batches)
-        return
-    share = num_threads // num_workers
-    with ThreadPoolExecutor(num_workers, initializer=torch.set_num_threads, initargs=(share,)) as pool:
-        try:
-            yield from pool.map(lambda batch: engine.search(batch, settings, forbidden), batches)
-        finally:
-            pool.shutdown(cancel_futures=True)
-            torch.set_num_threads(num_threads)
+    order = sorted(range(len(lengths)), key=lambda sentence: lengths[sentence], reverse=True)
+    batches: list[list[int]] = []
+    start = 0
+    while start < len(order):
+        num_sentences = max(1, batch_tokens // (num_rows * max(1, lengths[order[start]])))
+        batches.append(order[start : start + num_sentences])
+        start += num_sentences
+    return batches
 
 
 class OwnEngine:
@@ -106,7 +114,7 @@ class OwnEngine:
 
     Args:
         models: in evaluation mode, on one device, with one vocabulary.
-        precision: what reports call it; None: the dtype of the weights.
+        precision: the name of the precision in reports; None: the dtype of the weights.
     """
 
     def __init__(self, models: Sequence[InferenceModel], precision: str | None = None) -> None:
@@ -116,18 +124,43 @@ class OwnEngine:
         weights = models[0].transformer.output
         self.device = weights.device.type
         self.dtype = precision or str(weights.dtype).removeprefix("torch.")
-        self.asked = Target()
+        self.target = Target()
 
-    def asking(self, asked: Target) -> "OwnEngine":
+    def with_target(self, target: Target) -> "OwnEngine":
         """As in `Engine`."""
         other = copy.copy(self)
-        other.asked = asked
+        other.target = target
         return other
 
+    def check(self, settings: DecodingConfig, required: bool = False, forbidden: bool = False) -> None:
+        """As in `Engine`."""
+        if required and (settings.draws or settings.beam_groups > 1):
+            raise ConfigError("required phrases need plain beam search; leave sampling and beam_groups out")
+
     def search(
+        self, batches: Batches, settings: DecodingConfig, forbidden: Tensor | None
+    ) -> Generator[NBests, None, None]:
+        """As in `Engine`; on a CPU several batches at a time, each with its share of the threads.
+
+        A step of search is many small operations, which gain little from threads within them.
+        """
+        num_threads = torch.get_num_threads()
+        num_workers = min(MAX_WORKERS, num_threads, len(batches))
+        if num_workers <= 1 or self.device != "cpu":
+            yield from (self._search_within_memory(batch, settings, forbidden) for batch in batches)
+            return
+        share = num_threads // num_workers
+        with ThreadPoolExecutor(num_workers, initializer=torch.set_num_threads, initargs=(share,)) as pool:
+            try:
+                yield from pool.map(lambda batch: self._search_within_memory(batch, settings, forbidden), batches)
+            finally:
+                pool.shutdown(cancel_futures=True)
+                torch.set_num_threads(num_threads)
+
+    def _search_within_memory(
         self, requests: Sequence[Request], settings: DecodingConfig, forbidden: Tensor | None
-    ) -> list[list[Hypothesis]]:
-        """As in `Engine`; when the GPU's memory does not suffice, half of the sentences at a time."""
+    ) -> NBests:
+        """Search a batch; if the GPU runs out of memory, half of the sentences at a time."""
         try:
             return self._search(requests, settings, forbidden)
         except torch.OutOfMemoryError:
@@ -136,26 +169,25 @@ class OwnEngine:
                 raise DeviceError(message) from None
         torch.cuda.empty_cache()
         half = len(requests) // 2
-        log.warning("out of memory with %d sentences; going on with %d", len(requests), half)
-        return [h for part in (requests[:half], requests[half:]) for h in self.search(part, settings, forbidden)]
+        log.warning("out of memory with %d sentences; continuing with %d", len(requests), half)
+        halves = (requests[:half], requests[half:])
+        return [n_best for some in halves for n_best in self._search_within_memory(some, settings, forbidden)]
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         """As in `Engine`."""
-        return score_targets(self.models, self._tagged(sources), targets, self.asked.start)
+        return score_targets(self.models, self._tagged(sources), targets, self.target.start)
 
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
         """As in `Engine`."""
-        found = attention_of_targets(self.models, self._tagged(sources), targets, self.asked.start)
-        return [weights_TS[:, len(self.asked.tags) :] for weights_TS in found]
+        found = attention_of_targets(self.models, self._tagged(sources), targets, self.target.start)
+        return [weights_TS[:, len(self.target.tags) :] for weights_TS in found]
 
     def _tagged(self, sources: Sequence[Sequence[int]]) -> list[list[int]]:
-        return [[*self.asked.tags, *ids] for ids in sources]
+        return [[*self.target.tags, *ids] for ids in sources]
 
-    def _search(
-        self, requests: Sequence[Request], settings: DecodingConfig, forbidden: Tensor | None
-    ) -> list[list[Hypothesis]]:
+    def _search(self, requests: Sequence[Request], settings: DecodingConfig, forbidden: Tensor | None) -> NBests:
         device = self.models[0].transformer.output.device
-        src, start = pad(self._tagged([request.source for request in requests]), device), self.asked.start
+        src, start = pad(self._tagged([request.source for request in requests]), device), self.target.start
         reserved = [len(request.prefix) + sum(map(len, request.required)) for request in requests]
         limits = Limits.of(settings, reserved, self.max_positions - 1)
         most = limits.bounds(src[1])[1].tolist()
@@ -194,8 +226,8 @@ class OwnEngine:
         return _marked(n_bests, most)
 
 
-def _marked(n_bests: list[list[Hypothesis]], most: list[int]) -> list[list[Hypothesis]]:
-    """The same, with a mark on those that are as long as they may be."""
+def _marked(n_bests: NBests, most: list[int]) -> NBests:
+    """Return the hypotheses; `at_limit` is set on those of the greatest length allowed."""
     return [
         [replace(one, at_limit=True) if len(one.tokens) >= longest else one for one in n_best]
         for n_best, longest in zip(n_bests, most, strict=True)
@@ -203,7 +235,7 @@ def _marked(n_bests: list[list[Hypothesis]], most: list[int]) -> list[list[Hypot
 
 
 def _watch(requests: Sequence[Request]) -> Watch | None:
-    """Tells those requests that are watched what the first beam of their first unit has."""
+    """Return what reports the first beam of the first unit of each watched request, or None if none is watched."""
     if all(request.watch is None for request in requests):
         return None
 
@@ -222,7 +254,7 @@ def _watch(requests: Sequence[Request]) -> Watch | None:
 def _rules(
     requests: Sequence[Request], settings: DecodingConfig, forbidden: Tensor | None, device: torch.device
 ) -> list[Rule]:
-    """The prefix comes last: nothing keeps it out."""
+    """Return the rules of the settings. The prefix comes last, so that no other rule excludes it."""
     rules: list[Rule] = []
     if settings.repetition_penalty != 1.0:
         rules.append(RepetitionPenalty(settings.repetition_penalty))

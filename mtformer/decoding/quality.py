@@ -9,7 +9,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from mtformer.decoding.long_lines import UNSPACED
+from mtformer.decoding.sentences import UNSPACED
 
 REPETITION, LENGTH_LIMIT, COPY, LOW_CONFIDENCE = "repetition", "length limit", "copy of the source", "low confidence"
 MISSING, FORBIDDEN = "missing", "forbidden"

@@ -91,7 +91,7 @@ class LengthBounds:
         # Python numbers, so that no step waits for the device.
         self.longest_min, self.shortest_max = int(self.min_B.max()), int(self.max_B.min())
         self.max_steps = int(self.max_B.max()) + 1
-        """Of the whole batch, with eos."""
+        """Maximum length of the batch, with eos."""
 
     def __call__(self, step: Step) -> None:
         position, log_prob_URV = step.history_URt.size(2), step.log_prob_URV

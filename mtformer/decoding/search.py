@@ -1,4 +1,4 @@
-"""What beam search, greedy search and sampling share: the model's interface, the best candidates, hypotheses.
+"""Shared parts of beam search, greedy search and sampling: the model's interface, best candidates, hypotheses.
 
 B sentences, S source length, R beams per sentence, N = B x R rows (row b*R + r), T target length, V vocabulary,
 K candidates, X selected candidates or columns.

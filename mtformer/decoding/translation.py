@@ -1,4 +1,4 @@
-"""What a translator gives back for a line.
+"""Translations, the results of a `Translator`, and how those of a line's segments are joined.
 
 S source pieces, T target pieces.
 """
@@ -11,19 +11,20 @@ from functools import cached_property
 import torch
 
 from mtformer.decoding.alignment import align, word_numbers
-from mtformer.decoding.long_lines import join_lines, needs_space
+from mtformer.decoding.quality import FORBIDDEN, MISSING
+from mtformer.decoding.sentences import join_lines, needs_space
 from mtformer.text.tokenizer import SPACE
 
 
 @dataclass(frozen=True)
 class Attention:
-    """Where each target piece looks in the source; eos is left out of both.
+    """Attention from target pieces to source pieces, both without eos.
 
     Args:
         src_pieces, tgt_pieces: the text, as pieces.
-        weights: a row for each target piece, the mean over heads. Most often it is as long as `src_pieces`; of a line
-            that was split it holds the pieces of one part.
-        src_starts: the source piece that each row begins at: 0 but for lines that were split.
+        weights: a row for each target piece, the mean over heads. It is as long as `src_pieces`, or as the pieces of
+            one segment if the line was split.
+        src_starts: the source piece at which each row begins: 0 but for lines that were split.
     """
 
     src_pieces: list[str]
@@ -51,14 +52,15 @@ class Translation:
 
     Args:
         text: one line, without its end.
-        score: log-probability / length^alpha, plus the coverage penalty when there is one; 0 for a blank line.
+        score: log-probability / length^alpha, plus the coverage penalty if there is one; 0 for a blank line.
         tokens: ids without eos.
         log_probability: of the tokens and eos, in nats.
-        token_log_probabilities: one a token, eos last; of a line that was split, with one eos a part.
-        pieces: what each of these tokens wrote, eos as `</s>`.
-        flags: why to doubt it: see `mtformer.decoding.flags`, and phrases that were asked for and are missing.
-        attention: when asked for.
-        alternatives: with `n_best`, the others, best first.
+        token_log_probabilities: one a token, eos last; of a line that was split, with one eos a segment. Empty if an
+            engine gives them on request only and nobody asked.
+        pieces: the text of each of these tokens, eos as `</s>`.
+        flags: reasons for doubt: see `mtformer.decoding.quality`, and required phrases that are missing.
+        attention: if asked for.
+        alternatives: with `n_best`, the others, the best first.
     """
 
     text: str
@@ -73,65 +75,84 @@ class Translation:
 
     @property
     def length(self) -> int:
-        """Tokens, eos not counted."""
+        """Number of tokens, eos not counted."""
         return len(self.tokens)
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A given translation: its pieces, `</s>` last, and the log-probability of each, in nats."""
+    """The score of a given translation: its pieces, `</s>` last, and the log-probability of each, in nats."""
 
     pieces: list[str]
     token_log_probabilities: list[float]
 
     @property
     def log_probability(self) -> float:
-        """Of the whole."""
+        """The sum."""
         return sum(self.token_log_probabilities)
 
 
-def join(parts: Sequence[Translation], alpha: float) -> Translation:
-    """The translations of a line's parts as one; its score is that of the summed log-probability.
+def join_n_best(segments: Sequence[Sequence[Translation]], alpha: float) -> Translation:
+    """Return the n best of a line's segments as those of the line: the best of each, the second best of each ...
 
     Args:
-        parts: in order.
+        segments: the n best of each segment, in order; none of a blank line.
         alpha: the length penalty.
     """
-    if len(parts) == 1:
-        return parts[0]
-    log_probs = [one for part in parts for one in part.token_log_probabilities]
-    log_probability = sum(part.log_probability for part in parts)
-    penalties = sum(part.score - _normalised(part, alpha) for part in parts)
-    whole = Translation(
-        text=join_lines(part.text for part in parts),
-        score=0.0,
-        tokens=[token for part in parts for token in part.tokens],
+    if not segments:
+        return Translation("", 0.0, [])
+    first, *others = [join(of_rank, alpha) for of_rank in zip(*segments, strict=False)]
+    return replace(first, alternatives=tuple(others)) if others else first
+
+
+def join(segments: Sequence[Translation], alpha: float) -> Translation:
+    """Return the translations of a line's segments as one; its score is that of the summed log-probability.
+
+    Args:
+        segments: in order.
+        alpha: the length penalty.
+    """
+    if len(segments) == 1:
+        return segments[0]
+    num_tokens = [len(one.tokens) + 1 for one in segments]
+    log_probability = sum(one.log_probability for one in segments)
+    penalties = sum(one.score - one.log_probability / n**alpha for one, n in zip(segments, num_tokens, strict=True))
+    return Translation(
+        text=join_lines(one.text for one in segments),
+        score=log_probability / sum(num_tokens) ** alpha + penalties,
+        tokens=[token for one in segments for token in one.tokens],
         log_probability=log_probability,
-        token_log_probabilities=log_probs,
-        pieces=[piece for part in parts for piece in part.pieces],
-        flags=tuple(dict.fromkeys(flag for part in parts for flag in part.flags)),
-        attention=_join_attention(parts),
+        token_log_probabilities=[value for one in segments for value in one.token_log_probabilities],
+        pieces=[piece for one in segments for piece in one.pieces],
+        flags=tuple(dict.fromkeys(flag for one in segments for flag in one.flags)),
+        attention=_join_attention(segments),
     )
-    return replace(whole, score=_normalised(whole, alpha) + penalties)
 
 
-def _normalised(one: Translation, alpha: float) -> float:
-    score: float = one.log_probability / max(1, len(one.token_log_probabilities)) ** alpha
-    return score
+def flag_phrases(
+    translation: Translation, prefix: str, required: Sequence[str], forbidden: Sequence[str]
+) -> Translation:
+    """Return the translation with a flag for each required phrase that it lacks and each forbidden one that it has."""
+    text = translation.text
+    wrong = [] if text.startswith(prefix) else [f"{MISSING}: {prefix}"]
+    wrong += [f"{MISSING}: {phrase}" for phrase in required if phrase not in text]
+    wrong += [f"{FORBIDDEN}: {phrase}" for phrase in forbidden if phrase in text]
+    others = tuple(flag_phrases(other, prefix, required, forbidden) for other in translation.alternatives)
+    return replace(translation, flags=(*translation.flags, *wrong), alternatives=others)
 
 
-def _join_attention(parts: Sequence[Translation]) -> Attention | None:
-    """The rows of all parts, each with its place; pieces put together are still the text."""
+def _join_attention(segments: Sequence[Translation]) -> Attention | None:
+    """Return the rows of all segments with the source piece that each begins at; the joined pieces are the text."""
     whole, text = Attention([], [], [], []), ""
-    for part in parts:
-        if part.attention is None:
+    for one in segments:
+        if one.attention is None:
             return None
-        whole.src_starts.extend(len(whole.src_pieces) + start for start in part.attention.src_starts)
-        whole.src_pieces.extend(part.attention.src_pieces)
-        pieces, here = list(part.attention.tgt_pieces), part.text.strip()
+        whole.src_starts.extend(len(whole.src_pieces) + start for start in one.attention.src_starts)
+        whole.src_pieces.extend(one.attention.src_pieces)
+        pieces, here = list(one.attention.tgt_pieces), one.text.strip()
         if text and here:
             pieces[0] = (SPACE if needs_space(text, here) else "") + pieces[0].removeprefix(SPACE)
         whole.tgt_pieces.extend(pieces)
-        whole.weights.extend(part.attention.weights)
+        whole.weights.extend(one.attention.weights)
         text = here or text
     return whole

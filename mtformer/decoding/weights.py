@@ -1,5 +1,6 @@
-"""Which weights of a run are meant: averaged, best, last, a step, or a path."""
+"""The choice of a run's weights: averaged, best, last, the mean of the last N, a step, or a path."""
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,24 +9,27 @@ from mtformer.files import CHECKSUMS, META, read_meta, verify
 from mtformer.run_dir import CT2_WEIGHTS, LOWER_IS_BETTER, WEIGHTS, RunDir
 
 
-def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> Path:
-    """The file of weights that `--checkpoint` names; where meta.json or checksums.json lies beside it, it is as saved.
+def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> list[Path]:
+    """Return the files whose mean `--checkpoint` names: one, or with `last:N` those of the latest N checkpoints.
+
+    A file that meta.json or checksums.json lists is compared with its checksum.
 
     Args:
         run: a run directory or a bundle.
-        checkpoint: `averaged`, `best`, `last`, a step, or the path of a checkpoint folder or safetensors file. None:
-            the bundle's own, or see `default_weights`.
+        checkpoint: `averaged`, `best`, `last`, `last:N`, a step, or the path of a checkpoint folder or safetensors
+            file. None: the bundle's own, or see `default_weights`.
         best_metric: the dev metric that tells which checkpoint is best.
 
     Raises:
-        CheckpointError: when there is no such checkpoint; the message lists those there are. Or when it is damaged.
+        CheckpointError: there is no such checkpoint (the message lists those that exist), or it is damaged.
     """
-    path = _find(run, checkpoint, best_metric)
-    if path.parent.parent == run.checkpoints or (path.name == WEIGHTS and (path.parent / META).exists()):
-        verify(path.parent, path.name)
-    elif path == run.bundle_weights or (path.name == WEIGHTS and (path.parent / CHECKSUMS).exists()):
-        verify(path.parent, path.name, listing=CHECKSUMS)
-    return path
+    paths = _find(run, checkpoint, best_metric)
+    for path in paths:
+        if path.parent.parent == run.checkpoints or (path.name == WEIGHTS and (path.parent / META).exists()):
+            verify(path.parent, path.name)
+        elif path == run.bundle_weights or (path.name == WEIGHTS and (path.parent / CHECKSUMS).exists()):
+            verify(path.parent, path.name, listing=CHECKSUMS)
+    return paths
 
 
 class DefaultWeights(NamedTuple):
@@ -69,22 +73,27 @@ def default_weights(run: RunDir, best_metric: str) -> DefaultWeights | None:
     return DefaultWeights(folder, gain, f"{best_text}; the {average_text} differ by {gain:+.2f}")
 
 
-def _find(run: RunDir, checkpoint: str | None, best_metric: str) -> Path:
+def _find(run: RunDir, checkpoint: str | None, best_metric: str) -> list[Path]:
     if checkpoint is None:
-        return _default(run, best_metric)
+        return [_default(run, best_metric)]
     if checkpoint == "averaged" and run.averaged.is_dir():
-        return run.averaged / WEIGHTS
+        return [run.averaged / WEIGHTS]
     if checkpoint == "best" and (best := run.best_steps(best_metric)):
-        return run.checkpoint(best[0]) / WEIGHTS
+        return [run.checkpoint(best[0]) / WEIGHTS]
     if checkpoint == "last" and (steps := run.steps()):
-        return run.checkpoint(steps[-1]) / WEIGHTS
+        return [run.checkpoint(steps[-1]) / WEIGHTS]
+    if (last := re.fullmatch(r"last:([1-9]\d*)", checkpoint)) and not run.is_bundle:
+        steps = run.regular_steps()[-int(last[1]) :]
+        if len(steps) < int(last[1]):
+            raise CheckpointError(f"{run.checkpoints}: {last[1]} checkpoints to average asked for, {len(steps)} there")
+        return [run.checkpoint(step) / WEIGHTS for step in steps]
     if checkpoint.isdecimal() and run.checkpoint(int(checkpoint)).is_dir():
-        return run.checkpoint(int(checkpoint)) / WEIGHTS
+        return [run.checkpoint(int(checkpoint)) / WEIGHTS]
     path = Path(checkpoint)
     if path.is_file():
-        return path
+        return [path]
     if (path / WEIGHTS).is_file():
-        return path / WEIGHTS
+        return [path / WEIGHTS]
     raise CheckpointError(f"{run.path}: no checkpoint '{checkpoint}'; {_there(run, best_metric)}")
 
 
@@ -92,7 +101,7 @@ def _default(run: RunDir, best_metric: str) -> Path:
     if run.is_bundle:
         return run.bundle_weights
     if (run.path / CT2_WEIGHTS).is_file():
-        raise CheckpointError(f"{run.path}: exported for CTranslate2; use --backend ctranslate2")
+        raise CheckpointError(f"{run.path}: exported for CTranslate2; translate, eval and serve load it")
     default = default_weights(run, best_metric)
     if default is None:
         raise CheckpointError(f"{run.path}: {_there(run, best_metric)}; train it first")
@@ -100,13 +109,13 @@ def _default(run: RunDir, best_metric: str) -> Path:
 
 
 def _there(run: RunDir, best_metric: str) -> str:
-    """What one can choose from, in words."""
+    """Return the choices, in words."""
     if run.is_bundle:
         return "a bundle has one set of weights; leave the choice out"
     steps = run.steps()
     names = ["averaged"] if run.averaged.is_dir() else []
     names += ["best"] if run.best_steps(best_metric) else []
-    names += ["last", *map(str, steps)] if steps else []
+    names += ["last", "last:N", *map(str, steps)] if steps else []
     for folder in [] if names else run.checkpoint_folders():
         read_meta(folder)  # says what is wrong with it
     return f"there are: {', '.join(names)}" if names else "it has no checkpoint yet"

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -29,22 +29,19 @@ from mtformer.evaluation.scores import Score
 from mtformer.files import file_sha256, write_text
 from mtformer.run_dir import HYPOTHESES, SCORES, SOURCES, RunDir, references_name
 
-FORMAT = 2
-"""Of the card; cards of version 0.1.0 say nothing of it, and nothing of their data."""
 
-
-class _Part(BaseModel):
+class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class HashedFile(_Part):
+class HashedFile(_Model):
     """A file and what was in it."""
 
     file: str
     sha256: str
 
 
-class Hardware(_Part):
+class Hardware(_Model):
     """What it was computed on."""
 
     cpu: str
@@ -53,7 +50,7 @@ class Hardware(_Part):
     """None: it was not used."""
 
 
-class TextHashes(_Part):
+class TextHashes(_Model):
     """SHA-256 of each text as lines of UTF-8 that end at \\n: what `sha256sum` says of the files beside the card."""
 
     sources: str
@@ -61,10 +58,10 @@ class TextHashes(_Part):
     hypotheses: str
 
 
-class ScoreCard(_Part):
+class ScoreCard(_Model):
     """How the scores of a test set came about."""
 
-    format: int
+    format: Literal[2] = 2
     name: str
     """Of the test set."""
     src_lang: str | None
@@ -86,7 +83,7 @@ class ScoreCard(_Part):
     versions: dict[str, str]
 
 
-class Texts(_Part):
+class Texts(_Model):
     """What lies beside a card, line for line; `references` holds one list a reference."""
 
     sources: list[str]
@@ -123,7 +120,6 @@ def write_card(
     both = (translator.tokenizers.src, translator.tokenizers.tgt)
     tokenizers = {tokenizer.name: tokenizer.sha256 for tokenizer in both}
     card = ScoreCard(
-        format=FORMAT,
         name=name,
         src_lang=languages[0],
         tgt_lang=languages[1],
@@ -148,28 +144,19 @@ def read_card(folder: Path) -> ScoreCard:
     """The card of an evaluation.
 
     Raises:
-        DataError: when there is none, it is damaged, or it is from a version of mtformer that wrote other ones.
+        DataError: if there is none, or it is damaged.
     """
     path = folder / SCORES
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        return ScoreCard.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
         raise DataError(f"{path}: there is none; `mtformer eval` writes it") from error
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())}); {_again(folder)}") from error
-    number = values.get("format") if isinstance(values, dict) else None
-    if isinstance(values, dict) and number is None and {"name", "scores"} <= values.keys():
-        raise DataError(
-            f"{path}: from an older version of mtformer, which did not keep what was scored; {_again(folder)}"
-        )
-    if type(number) is int and number != FORMAT:
-        raise DataError(f"{path}: of format {number}, where this version of mtformer knows {FORMAT}; {_again(folder)}")
-    try:
-        return ScoreCard.model_validate_json(json.dumps(values))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); {_again(folder)}") from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise DataError(f"{path}: damaged ({where}: {first['msg']}); {_again(folder)}") from error
+        raise DataError(f"{path}: damaged ({f'{where}: ' if where else ''}{first['msg']}); {_again(folder)}") from error
 
 
 def read_texts(folder: Path, card: ScoreCard) -> Texts:
@@ -191,8 +178,7 @@ def read_texts(folder: Path, card: ScoreCard) -> Texts:
 def differences(a: ScoreCard, b: ScoreCard) -> list[str]:
     """Return what makes the scores of two cards incomparable: text, signatures, decoding settings, precision.
 
-    A decoding setting that one card lacks, because another version wrote it, has its default. The version of sacreBLEU
-    in a signature does not count, see `notes`.
+    The version of sacreBLEU in a signature does not count, see `notes`.
     """
     found = []
     if a.num_sentences != b.num_sentences:
@@ -222,11 +208,8 @@ def notes(a: ScoreCard, b: ScoreCard) -> list[str]:
 
 def _decoding(a: ScoreCard, b: ScoreCard) -> dict[str, str]:
     """Return the decoding settings that differ, in words, by key."""
-    default = DecodingConfig().model_dump()
-    one, other = default | a.decoding, default | b.decoding
-    return {
-        key: f"decoding.{key} {one.get(key)} and {other.get(key)}" for key in default if one.get(key) != other.get(key)
-    }
+    values = {key: (a.decoding.get(key), b.decoding.get(key)) for key in DecodingConfig.model_fields}
+    return {key: f"decoding.{key} {one} and {other}" for key, (one, other) in values.items() if one != other}
 
 
 def _hashes(folder: Path, num_references: int) -> TextHashes:

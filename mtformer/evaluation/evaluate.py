@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from mtformer.config.data import DataConfig, Source
 from mtformer.config.schema import EvaluationConfig
+from mtformer.data.records import read_lines
 from mtformer.data.sources import languages, read_pairs
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
@@ -46,7 +47,8 @@ class Evaluation:
 
 def source_set(name: str, source: Source, data: DataConfig) -> EvalSet:
     """A test set of the config, or two files of the user's; raises DataError when it cannot be read or is empty."""
-    pairs = [(_one_line(src), _one_line(tgt)) for src, tgt in read_pairs(source, data)]
+    # A text of a JSON file or a data set may hold line breaks; the texts that are kept have one line each.
+    pairs = [(src.replace("\n", " "), tgt.replace("\n", " ")) for src, tgt in read_pairs(source, data)]
     if not pairs:
         raise DataError(f"test set '{name}': it has no lines")
     src_lang, tgt_lang = languages(source, data)
@@ -80,8 +82,8 @@ def sacrebleu_set(testset: str, language_pair: str) -> EvalSet:
     if language_pair not in pairs:
         raise DataError(f"sacreBLEU's {testset} has no '{language_pair}'; it has {', '.join(pairs)}")
     try:
-        sources = _lines(get_source_file(testset, language_pair))
-        references = [_lines(path) for path in get_reference_files(testset, language_pair)]
+        files = [get_source_file(testset, language_pair), *get_reference_files(testset, language_pair)]
+        sources, *references = ([line.strip() for line in read_lines(path)] for path in files)
     except (Exception, SystemExit) as error:  # sacreBLEU exits on a damaged download and raises bare Exceptions.
         reason = " ".join(str(error).split())
         raise DataError(
@@ -125,13 +127,3 @@ def evaluate(
     texts = Texts(sources=test.sources, references=test.references, hypotheses=hypotheses)
     write_card(folder, test.name, (test.src_lang, test.tgt_lang), texts, scores, config, translator, seconds)
     return Evaluation(test.name, len(hypotheses), seconds, scores, folder)
-
-
-def _one_line(text: str) -> str:
-    """A text of a JSON file or a data set may hold line breaks; what we keep is one line each."""
-    return text.replace("\n", " ")
-
-
-def _lines(path: str) -> list[str]:
-    with open(path, encoding="utf-8", newline="\n") as file:
-        return [line.strip() for line in file]

@@ -10,8 +10,7 @@ from pathlib import Path
 from mtformer.config.fields import key_metadata
 from mtformer.config.loading import config_diff, load_config
 from mtformer.config.schema import Config, EvaluationConfig
-from mtformer.data.compressed import open_bytes
-from mtformer.data.records import told
+from mtformer.data.records import read_lines
 from mtformer.errors import DataError
 from mtformer.evaluation.card import differences, notes, read_card, read_texts
 from mtformer.run_dir import SCORES, RunDir
@@ -145,7 +144,7 @@ def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Materi
     folders = [RunDir(run.path).evaluation(name) for run in runs]
     cards = [read_card(folder) for folder in folders]
     texts = [read_texts(folder, card) for folder, card in zip(folders, cards, strict=True)]
-    ignored, told_of = [], []
+    ignored, different = [], []
     for run, card in zip(runs[1:], cards[1:], strict=True):
         found = differences(cards[0], card)
         what = f"{runs[0].path} and {run.path} on {name}: {'; '.join(found)}"
@@ -154,9 +153,9 @@ def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Materi
         if found and not force:
             raise DataError(f"{what}; --force compares them anyway, by the references and metrics of the first")
         ignored += [what] if found else []
-        told_of += [f"{runs[0].name} and {run.name}: {note}" for note in notes(cards[0], card)]
+        different += [f"{runs[0].name} and {run.name}: {note}" for note in notes(cards[0], card)]
     outputs = {run.path: each.hypotheses for run, each in zip(runs, texts, strict=True)}
-    return Material(name, texts[0].sources, texts[0].references, cards[0].evaluation, outputs, told_of, ignored)
+    return Material(name, texts[0].sources, texts[0].references, cards[0].evaluation, outputs, different, ignored)
 
 
 def read_files(
@@ -165,7 +164,10 @@ def read_files(
     """Files of hypotheses as runs without a config; raises DataError when one is missing or their lengths differ."""
     names = _names(hypotheses)
     paths = [*references, *([sources] if sources else []), *hypotheses]
-    lines = {path: _read_lines(path) for path in paths}
+    for path in paths:
+        if path.is_dir():
+            raise DataError(f"{path}: is a folder; with --ref all arguments are files of hypotheses")
+    lines = {path: read_lines(path) for path in paths}
     numbers = {len(some) for some in lines.values()}
     if len(numbers) > 1:
         has = ", ".join(f"{path} has {len(some):,}" for path, some in lines.items())
@@ -180,20 +182,6 @@ def read_files(
 
 def _scored_sets(run: RunDir) -> list[str]:
     return sorted(path.parent.name for path in run.evaluations.glob(f"*/{SCORES}"))
-
-
-def _read_lines(path: Path) -> list[str]:
-    if path.is_dir():
-        raise DataError(f"{path}: is a folder; with --ref all arguments are files of hypotheses")
-    if not path.exists():
-        raise DataError(f"{path}: no such file")
-    with told(str(path)), open_bytes(path) as file:
-        data = file.read().removeprefix(b"\xef\xbb\xbf")
-    lines = data.split(b"\n")
-    try:
-        return [line.removesuffix(b"\r").decode() for line in (lines if lines[-1] else lines[:-1])]
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8; convert the file with iconv") from error
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

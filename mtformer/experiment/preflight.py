@@ -13,7 +13,7 @@ import torch
 
 from mtformer.config.loading import resolve_paths
 from mtformer.config.schema import Config
-from mtformer.decoding.batching import plan_batches
+from mtformer.decoding.engine import plan_batches
 from mtformer.decoding.translator import Translator
 from mtformer.device import peak_bytes, pick_device, pick_precision, set_up_memory
 from mtformer.errors import ConfigError, DeviceError

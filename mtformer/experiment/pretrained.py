@@ -48,7 +48,7 @@ def load_pretrained(config: Config, tokenizers: TokenizerPair, step: TrainingSte
             f"training.init_from: the tokenizer of {base.path} is not the one that this run has; start it anew with "
             "--overwrite"
         )
-    path = find_weights(base, None, its.training.best_metric)
+    [path] = find_weights(base, None, its.training.best_metric)
     step.load_weights(path)
     log.info("beginning with the weights of %s", path)
 

@@ -179,6 +179,11 @@ def format_duration(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
+def format_value(value: Any) -> str:
+    """Return text unchanged, and all other values of a config as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def _is_sample(record: Record) -> bool:
     rows = record.get("samples")
     return isinstance(rows, list) and all(

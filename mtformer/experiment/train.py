@@ -13,7 +13,7 @@ from mtformer.config.schema import Config
 from mtformer.data.batches import Batch
 from mtformer.data.mixture import Place
 from mtformer.decoding.translator import Translator
-from mtformer.decoding.weights import default_weights
+from mtformer.decoding.weights import default_weights, find_weights
 from mtformer.device import be_deterministic, pick_device, pick_precision, set_up_memory
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.evaluation.scores import for_language, score
@@ -26,14 +26,13 @@ from mtformer.experiment.run_state import lock_run, record_state
 from mtformer.files import read_meta, verify, write_text
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.run_dir import WEIGHTS, RunDir
-from mtformer.training.average import average_last
 from mtformer.training.checkpoint import newest_good, save_averaged
 from mtformer.training.loop import Position, Trainer
 from mtformer.training.metrics import Progress
 from mtformer.training.ranks import ALONE, Ranks, join_ranks, own_device
 from mtformer.training.step import TrainingStep
 from mtformer.training.validation import Decoded, DecodeDev
-from mtformer.weights import read_weights
+from mtformer.weights import average_weights, read_weights
 
 log = logging.getLogger("mtformer")
 
@@ -143,10 +142,11 @@ def _average(trainer: Trainer) -> None:
     run, ranks = trainer.run, trainer.ranks
     if ranks.gather(_is_averaged(run, trainer.dev_batches is not None))[0]:
         return
-    steps = run.regular_steps()
+    steps = run.regular_steps()[-trainer.config.average_last :]
     with ranks.main_first():
         if ranks.is_main:
-            steps = average_last(run, min(trainer.config.average_last, len(steps)))
+            weights = find_weights(run, f"last:{len(steps)}", trainer.config.best_metric)
+            save_averaged(run, steps, average_weights(weights), {})
     metrics = trainer.validate_average() if trainer.dev_batches is not None else {}
     if not ranks.is_main:
         return

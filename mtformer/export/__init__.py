@@ -1,1 +1,1 @@
-"""What leaves the house: a run in the form that others load."""
+"""Exports of a run for other programs, and imports of their models."""

@@ -3,6 +3,8 @@
 import shutil
 from pathlib import Path
 
+from safetensors.torch import save_file
+
 from mtformer.config.loading import dump_config, load_config
 from mtformer.config.schema import Config
 from mtformer.config.writing import without_files
@@ -10,41 +12,45 @@ from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, ConfigError
 from mtformer.files import atomic_folder, write_checksums
 from mtformer.run_dir import RunDir
+from mtformer.weights import average_weights
 
 
 def export_bundle(run: RunDir, target: Path, checkpoint: str | None) -> None:
-    """Writes the bundle; the names of the corpora's files stay behind.
+    """Write the bundle, without the names of the corpora's files.
 
     Raises:
-        CheckpointError: when the target exists or the checkpoint does not.
+        CheckpointError: the target exists, or the checkpoint does not.
     """
     check_is_free(target)
     config = load_config(run.config).config
     weights = find_weights(run, checkpoint, config.training.best_metric)
     with atomic_folder(target) as folder:
         inside = RunDir(folder)
-        shutil.copyfile(weights, inside.bundle_weights)
+        if len(weights) == 1:
+            shutil.copyfile(weights[0], inside.bundle_weights)
+        else:
+            save_file(average_weights(weights), inside.bundle_weights)
         write_companions(run, config, inside)
         write_checksums(folder)
 
 
 def check_is_free(target: Path) -> None:
-    """Raises CheckpointError when there is something already where an export is to stand."""
+    """Raise CheckpointError if the target of an export exists."""
     if target.exists():
         raise CheckpointError(f"{target}: exists already; name another folder with --output")
 
 
 def check_language_tags(config: Config, library: str) -> None:
-    """Raises ConfigError for a model whose decoder starts with the language: other tools have one start for all."""
+    """Raise ConfigError for a model whose decoder starts with the language: other tools have one start for all."""
     if config.data.language_tags == "target":
         raise ConfigError(f"data.language_tags 'target': {library} cannot represent it; train with 'source' for that")
 
 
 def write_companions(run: RunDir, config: Config, inside: RunDir) -> None:
-    """Writes what weights need to be of use: the tokenizer, and the config without the names of other files.
+    """Write the tokenizer, and the config without the names of other files.
 
     Args:
-        run: where the tokenizer is from.
+        run: the run of the tokenizer.
         config: the run's.
         inside: the folder of the export.
     """

@@ -60,7 +60,7 @@ def export_huggingface(run: RunDir, target: Path, checkpoint: str | None) -> Non
     _check_model(config.model)
     vocabularies = [_vocabulary(tokenizers, side) for side in ("src", "tgt")]
     model = Transformer(config.model, *map(len, vocabularies))
-    load_weights(model, weights)
+    load_weights(model, *weights)
     is_joint = vocabularies[0] == vocabularies[1]
     with atomic_folder(target) as folder:
         save_file(to_tensors(model), folder / "model.safetensors", {"format": "pt"})

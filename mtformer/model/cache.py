@@ -1,4 +1,4 @@
-"""What decoding keeps from one step to the next: the encoder output, and the keys and values of all attention.
+"""State of decoding between two steps: the encoder output, and the keys and values of all attention layers.
 
 B sentences, R beams per sentence, N = B x R rows (row b*R + r), T maximum number of steps, t steps so far, G key and
 value heads, K width of a head, S source length, D model width.
@@ -68,24 +68,32 @@ class DecoderCache:
     Keys and values of the source are stored once per sentence, not once per beam: they are the largest part, and the
     beams of a sentence share them. In self-attention the R beams of a sentence see the keys of all its beams, and
     `is_own_BRTR` masks those that are not in their own history. This computes one product of R queries instead of R
-    products of one query, and reordering beams copies no keys and values.
+    products of one query, and reordering beams copies no keys and values. The mask of 2 beams at the third step, where
+    both continue the first token of beam 0:
+
+        step          0     1     2
+        key of beam   0 1   0 1   0 1
+        beam 0        1 0   1 0   1 0
+        beam 1        1 0   0 1   0 1
 
     Args:
-        encoder_output: that of the batch.
+        encoder_output: that of the batch. Only its mask is kept: the layers have keys and values of its states.
         layers: one cache for each decoder layer.
         R: beams per sentence.
         T: maximum number of steps.
     """
 
     def __init__(self, encoder_output: EncoderOutput, layers: list[LayerCache], R: int, T: int) -> None:
-        self.encoder_output = encoder_output
+        states_BSD, mask_B11S = encoder_output
+        B = mask_B11S.size(0)
+        self.encoder_output = EncoderOutput(states_BSD.new_empty(B, 0, states_BSD.size(2)), mask_B11S)
         self.layers = layers
         self.R = R
         self.length = 0
         """Steps so far."""
         # [b, r, t, q]: step t of beam q is in the history of beam r. Until the first `reorder`, r == q.
-        is_own_1R1R = torch.eye(R, dtype=torch.bool, device=encoder_output.mask_B11S.device)[None, :, None]
-        self.is_own_BRTR = is_own_1R1R.repeat(encoder_output.mask_B11S.size(0), 1, T, 1)
+        is_own_1R1R = torch.eye(R, dtype=torch.bool, device=mask_B11S.device)[None, :, None]
+        self.is_own_BRTR = is_own_1R1R.repeat(B, 1, T, 1)
 
     def mask(self) -> Tensor | None:
         """Return the self-attention mask of the next step, (B, 1, R, (t + 1)*R); None: attend to everything."""

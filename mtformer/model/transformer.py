@@ -191,7 +191,7 @@ class Transformer(nn.Module):
 
         Args:
             tgt_in_BT: a whole target (bos first, padded on the right); with a cache the last token of each beam (B, R).
-            encoder_output: that of `encode`; with a cache that of the cache, in which finished sentences are gone.
+            encoder_output: from `encode`; with a cache that of the cache, from which finished sentences are removed.
             cache: from `new_cache`; it grows by one position.
         """
         positions = slice(tgt_in_BT.size(1)) if cache is None else slice(cache.length, cache.length + 1)

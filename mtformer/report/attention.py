@@ -1,12 +1,14 @@
-"""Attention of single sentences: values for the heat maps of a page, and the cross-attention as a picture.
+"""Attention of single sentences: values for the heat maps of a page, and files of numbers, pages or pictures.
 
 L layers, H heads, S source pieces, T target pieces.
 """
 
+import json
 import logging
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +17,17 @@ from torch import Tensor
 from mtformer.decoding.attention_maps import AttentionMaps
 from mtformer.errors import ConfigError
 from mtformer.experiment.runs import RunContents
-from mtformer.files import atomic_file
+from mtformer.files import atomic_file, write_text
 from mtformer.report.curves import require_matplotlib
 from mtformer.report.sentences import Sentence
+from mtformer.templating import render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+MAX_LINES = {".json": 10_000, ".html": 100, ".png": 1}
+"""Lines whose attention a file holds, by its ending."""
+DIGITS = 5
 MAX_WORDS = 15
 """Longer sentences are not chosen: their maps are hard to read, and large."""
 MAX_SENTENCES = 6
@@ -99,6 +105,77 @@ def _map(queries: Sequence[str], keys: Sequence[str], weights: Tensor) -> dict[s
     return {"queries": queries, "keys": keys, "weights": (100 * weights.flatten(2)).round().int().tolist()}
 
 
+@dataclass(frozen=True)
+class AttentionFile:
+    """A file of attention weights: numbers (.json), a page of heat maps (.html), or a picture (.png).
+
+    Args:
+        path: its ending selects the format.
+        layer: of the decoder, from 1, for a picture; None: the last.
+        head: from 1, for a picture; None: all.
+
+    Raises:
+        ConfigError: another ending, or a layer or head for another format than .png.
+    """
+
+    path: Path
+    layer: int | None = None
+    head: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.path.suffix not in MAX_LINES:
+            raise ConfigError(f"--attention {self.path}: no such format; name a file that ends in .json, .html or .png")
+        if self.path.suffix == ".png":
+            require_matplotlib("a picture of attention")
+        elif self.layer or self.head:
+            raise ConfigError("--attention-layer and --attention-head are for .png; .json and .html have all of them")
+
+    def check_num_lines(self, num_lines: int) -> None:
+        """Raise ConfigError for more lines than the format has room for."""
+        if num_lines > MAX_LINES[self.path.suffix]:
+            raise ConfigError(
+                f"--attention {self.path}: more than {MAX_LINES[self.path.suffix]:,} lines that are not blank; "
+                "translate fewer, or write .json"
+            )
+
+    def write(self, maps: Sequence[tuple[int, AttentionMaps]]) -> None:
+        """Write the maps of some lines, each with the number of its line.
+
+        Raises:
+            ConfigError: no line, a layer or head that the model does not have, or a picture that would be too large.
+        """
+        if not maps:
+            raise ConfigError(f"--attention {self.path}: every line is blank")
+        if self.path.suffix == ".json":
+            write_text(self.path, json.dumps([_numbers(*each) for each in maps], ensure_ascii=False) + "\n")
+        elif self.path.suffix == ".html":
+            sentences = [map_values(f"line {number}", one) for number, one in maps]
+            write_text(self.path, render("attention.html", title="Attention", sentences=sentences))
+        else:
+            [(_, one)] = maps
+            num_layers, num_heads = one.cross_LHTS.shape[:2]
+            for name, given, most in (("layer", self.layer, num_layers), ("head", self.head, num_heads)):
+                if given is not None and not 1 <= given <= most:
+                    raise ConfigError(f"--attention-{name} {given}: the decoder has {name}s 1 to {most}")
+            layer = (self.layer or num_layers) - 1
+            save_picture(one, layer, None if self.head is None else self.head - 1, self.path)
+
+
+def _numbers(line: int, one: AttentionMaps) -> dict[str, Any]:
+    """Return everything; the weights are lists by layer, head, query and key."""
+    weights = {"encoder": one.encoder_LHSS, "decoder": one.decoder_LHTT, "cross": one.cross_LHTS}
+    return {
+        "line": line,
+        "source": one.source,
+        "translation": one.translation,
+        "src_pieces": one.src_pieces,
+        "tgt_pieces": one.tgt_pieces,
+        "decoder_keys": one.decoder_keys,
+        "alignment": one.alignment,
+        **{name: tensor.double().round(decimals=DIGITS).tolist() for name, tensor in weights.items()},
+    }
+
+
 def save_picture(maps: AttentionMaps, layer: int, head: int | None, path: Path) -> None:
     """Write a PNG of all heads of a layer, or of one; warn about letters that no installed font can draw.
 
@@ -129,8 +206,8 @@ def draw(maps: AttentionMaps, layer: int, head: int | None) -> "Figure":
     width = num_columns * (len(maps.src_pieces) * CELL + 0.3) + longest[0] + 0.8
     height = num_rows * (len(maps.tgt_pieces) * CELL + 0.35) + longest[1] + 0.5
     if max(width, height) > MAX_INCHES:
-        less = "choose one with --head, or " if len(heads) > 1 else ""
-        raise ConfigError(f"the picture would be {width:.0f} x {height:.0f} inches; {less}write JSON (--out maps.json)")
+        less = "choose one with --attention-head, or " if len(heads) > 1 else ""
+        raise ConfigError(f"the picture would be {width:.0f} x {height:.0f} inches; {less}write .json or .html")
     figure = Figure(figsize=(max(width, 4.0), height), layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
     grid = figure.subplots(num_rows, num_columns, squeeze=False, sharex=True, sharey=True).flatten()
     fonts = _fonts("".join([*maps.src_pieces, *maps.tgt_pieces]))

@@ -1,6 +1,5 @@
 """The tables of a report: scores, speed, data, parameters, config, and the commands that repeat the run."""
 
-import json
 import re
 import shlex
 from collections import Counter
@@ -17,7 +16,7 @@ from mtformer.config.yaml_text import dotted
 from mtformer.data.report import DataReport
 from mtformer.errors import DataError
 from mtformer.evaluation.card import differences, read_card
-from mtformer.experiment.runs import RunContents, format_duration, is_number
+from mtformer.experiment.runs import RunContents, format_duration, format_value, is_number
 from mtformer.model.transformer import Transformer
 from mtformer.templating import Table
 from mtformer.text.tokenizer import TokenizerPair
@@ -40,11 +39,6 @@ SPEED: dict[str, tuple[str, Callable[[Sequence[float]], float], str]] = {
 """Figures of training with their names, summaries and formats."""
 COUNTS = ("skipped_steps", "split_batches")
 """Figures that are left out when they are 0."""
-
-
-def format_value(value: Any) -> str:
-    """Return a value of a config as on the command line."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def format_number(value: Any, form: str = ".2f") -> str:

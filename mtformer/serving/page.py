@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mtformer.decoding.long_lines import UNSPACED
+from mtformer.decoding.sentences import UNSPACED
 from mtformer.decoding.translation import Attention, Translation
 from mtformer.serving.languages import Languages
 from mtformer.serving.requests import Limits

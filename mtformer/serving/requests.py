@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 from urllib.parse import parse_qs
 
 from fastapi import HTTPException, Request
@@ -26,7 +26,7 @@ from pydantic import (
 )
 from starlette.requests import ClientDisconnect
 
-from mtformer.decoding.parts import one_line
+from mtformer.decoding.inputs import one_line
 from mtformer.serving.languages import Languages
 
 BODY_SECONDS = 30
@@ -68,6 +68,9 @@ class Limits:
         return 12 * self.characters + 4096
 
 
+Context = tuple[Limits, Languages]
+
+
 class Text:
     """A text, split into lines and the line breaks between them."""
 
@@ -83,7 +86,7 @@ class Text:
 
 
 class TextRequest(BaseModel):
-    """A request with texts, such as POST /detect. The validation context is (limits, languages)."""
+    """A request with texts, such as POST /detect. The context of its validation is a `Context`."""
 
     q: Str | list[Str]
 
@@ -95,8 +98,7 @@ class TextRequest(BaseModel):
     @field_validator("q")
     @classmethod
     def _check_size(cls, q: str | list[str], info: ValidationInfo) -> str | list[str]:
-        assert info.context is not None
-        limits: Limits = info.context[0]
+        limits, _ = cast(Context, info.context)
         texts = [q] if isinstance(q, str) else q
         num_characters = sum(map(len, texts))
         num_lines = sum(1 + len(BREAK.findall(text)) for text in texts)
@@ -130,8 +132,7 @@ class TranslationRequest(TextRequest):
 
     @model_validator(mode="after")
     def _check_direction(self, info: ValidationInfo) -> "TranslationRequest":
-        assert info.context is not None
-        languages: Languages = info.context[1]
+        _, languages = cast(Context, info.context)
         candidates = languages.sources_of(self.target)
         if not candidates or (self.source != "auto" and self.source not in candidates):
             known = ", ".join(f"{source} to {target}" for source, target in languages.directions)

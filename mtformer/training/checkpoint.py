@@ -78,7 +78,7 @@ def save_averaged(run: RunDir, steps: list[int], weights: dict[str, Tensor], met
     except Exception as error:
         raise CheckpointError(
             f"{run.averaged}: could not be saved ({_first_line(error)}); free some space, or mend what else it may be, "
-            "and average again with `mtformer average`"
+            "and resume the run to average again"
         ) from error
 
 

@@ -7,12 +7,16 @@ One model with random weights, exported for each of them, translates the same to
 threads, of a quick scan. They take turns, each turn being the whole text. Needs the extras `bench` and `ctranslate2`,
 and a machine with nothing else on.
 
+The searches "greedy, text" and "beam 5, text" are from text to text in int8: `Translator` with the backend ctranslate2
+and its own settings, against CTranslate2 and SentencePiece used directly with the best settings of a scan.
+
 Systems in bf16 are left out on a processor without fast bf16. If a system fails, the others are measured nevertheless,
 and the exit code is 1.
 """
 
 import argparse
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -41,16 +45,22 @@ from mtformer.device import set_up_memory
 from mtformer.export.ctranslate2 import export_ctranslate2
 from mtformer.export.huggingface import export_huggingface
 from mtformer.files import write_checksums
+from mtformer.model.transformer import Transformer
 from mtformer.run_dir import RunDir
 
 BEAMS = {"greedy": 1, "beam 5": 5}
+TEXT_BEAMS = {"greedy, text": 1, "beam 5, text": 5}
+SEARCHES = [*BEAMS, *TEXT_BEAMS]
 SYSTEMS = (
     *("mtformer-fp32", "mtformer-bf16"),
     *("huggingface-fp32", "huggingface-bf16"),
     *("ctranslate2-fp32", "ctranslate2-int8"),
 )
+TEXT_SYSTEMS = ("mtformer-ctranslate2-int8", "ctranslate2-sentencepiece-int8")
 NUM_TARGET_TOKENS = 16
 BATCH_SIZES = (32, 64, 128, 256)
+EOS_BIAS = 50.0
+"""It ends translations at the lower bound of their length, so that none reaches the upper one."""
 
 Decode = Callable[[Tensor, Tensor], object]  # src_BS, src_lengths_B
 Translate = Callable[[Sequence[Sequence[int]], int, int], object]
@@ -116,8 +126,18 @@ def generate_with(model: Any, num_beams: int, num_tokens: int) -> Decode:
 
 
 def make_bundle(size: Size, tokenizer: Any, folder: Path) -> RunDir:
-    """A bundle with random weights, and what the other systems load."""
-    model_config = peers.model_config(size, dropout=0.0)
+    """Write a bundle with random weights, what the other systems load, and the same for text to text."""
+    run = write_run(size, tokenizer, folder / "mtformer", has_bias=False)
+    for kind in (None, "int8"):
+        export_ctranslate2(run, folder / f"ctranslate2-{kind or 'fp32'}", None, kind)
+    export_huggingface(run, folder / "huggingface", None)
+    export_ctranslate2(write_run(size, tokenizer, folder / "text", has_bias=True), folder / "text-direct", None, None)
+    return run
+
+
+def write_run(size: Size, tokenizer: Any, folder: Path, has_bias: bool) -> RunDir:
+    """Write a bundle with random weights; with a bias, eos comes as soon as it may."""
+    model_config = peers.model_config(size, dropout=0.0).model_copy(update={"output_bias": has_bias})
     config = Config.model_validate(
         {
             "data": {"src_lang": "en", "tgt_lang": "de"},
@@ -125,17 +145,16 @@ def make_bundle(size: Size, tokenizer: Any, folder: Path) -> RunDir:
             "model": model_config.model_dump(),
         }
     )
-    run = RunDir(folder / "mtformer")
+    run = RunDir(folder)
     run.tokenizer.mkdir(parents=True)
     (run.tokenizer / "joint.model").write_bytes(tokenizer.serialized_model_proto())
     run.config.write_text(dump_config(config), encoding="utf-8")
     torch.manual_seed(1)
-    model = peers.transformer(size, dropout=0.0)
+    model = Transformer(model_config, size.vocab_size, size.vocab_size)
+    if model.output_bias is not None:
+        model.output_bias.data[EOS] = EOS_BIAS
     save_file({name: parameter.detach() for name, parameter in model.named_parameters()}, run.bundle_weights)
     write_checksums(run.path)
-    for kind in (None, "int8"):
-        export_ctranslate2(run, folder / f"ctranslate2-{kind or 'fp32'}", None, kind)
-    export_huggingface(run, folder / "huggingface", None)
     return run
 
 
@@ -154,9 +173,9 @@ def mtformer_on(folder: Path, precision: str, num_beams: int) -> Translate:
     )
 
     def translate(sources: Sequence[Sequence[int]], batch_size: int, workers: int) -> None:
-        engines.MOST_WORKERS = workers
+        engines.MAX_WORKERS = workers
         batches = [[engines.Request([*ids, EOS]) for ids in batch] for batch in batches_of(sources, batch_size)]
-        for n_bests in engines.search_batches(translator.engine, batches, settings, None):
+        for n_bests in translator.engine.search(batches, settings, None):
             if any(len(n_best[0].tokens) != fixed for n_best in n_bests):
                 raise RuntimeError(f"not {NUM_TARGET_TOKENS} target tokens for each sentence")
 
@@ -235,19 +254,89 @@ def build(
     return lambda: (seconds(sources, best), f"{best[1]}, {best[0]} x {threads // best[0]} threads")
 
 
+# ---- from text to text ----------------------------------------------------------------------------------------------
+
+
+def mtformer_text(folder: Path, num_beams: int) -> Callable[[Sequence[str]], tuple[int, str]]:
+    """`Translator` with the backend ctranslate2, in its own batches."""
+    translator = Translator.load(folder / "text", device="cpu", precision="int8", backend="ctranslate2")
+    translator = translator.with_decoding(
+        beam_size=num_beams, min_length=NUM_TARGET_TOKENS - 1, max_length=NUM_TARGET_TOKENS
+    )
+
+    def translate(lines: Sequence[str]) -> tuple[int, str]:
+        return sum(len(one.tokens) + 1 for one in translator.translate(lines)), "its own settings"
+
+    return translate
+
+
+def direct_text(folder: Path, num_beams: int, lines: Sequence[str]) -> Callable[[Sequence[str]], tuple[int, str]]:
+    """CTranslate2 and SentencePiece, with the best settings of a scan over a quarter of the lines."""
+    import ctranslate2
+    import sentencepiece
+
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / "text/tokenizer/joint.model"))
+    threads = torch.get_num_threads()
+    models = {
+        workers: ctranslate2.Translator(
+            str(folder / "text-direct"), compute_type="int8", inter_threads=workers, intra_threads=threads // workers
+        )
+        for workers in sorted({1, threads})
+    }
+
+    def translate_with(setting: tuple[int, int, str], some: Sequence[str]) -> tuple[int, str]:
+        workers, batch_size, batch_type = setting
+        found = models[workers].translate_batch(
+            processor.encode(list(some), out_type=str, num_threads=threads),
+            beam_size=num_beams,
+            max_batch_size=batch_size,
+            batch_type=batch_type,
+            min_decoding_length=NUM_TARGET_TOKENS - 1,
+            max_decoding_length=NUM_TARGET_TOKENS,
+        )
+        pieces = [one.hypotheses[0] for one in found]
+        processor.decode(pieces)
+        return sum(len(of_line) + 1 for of_line in pieces), f"{batch_size} {batch_type}, {workers} workers"
+
+    def seconds(setting: tuple[int, int, str]) -> float:
+        begin = time.perf_counter()
+        translate_with(setting, lines[::4])
+        return time.perf_counter() - begin
+
+    batches = [*((size, "examples") for size in BATCH_SIZES), *((size, "tokens") for size in (256, 512, 1024, 2048))]
+    best = min([(workers, *batch) for workers in models for batch in batches], key=seconds)
+    return partial(translate_with, best)
+
+
+def build_text(system: str, folder: Path, num_beams: int, lines: Sequence[str]) -> Callable[[], tuple[float, str]]:
+    """In the worker: what translates all lines and returns the seconds, and its setting."""
+    is_ours = system.startswith("mtformer")
+    translate = mtformer_text(folder, num_beams) if is_ours else direct_text(folder, num_beams, lines)
+    translate(lines[::4])  # warm-up
+
+    def answer() -> tuple[float, str]:
+        begin = time.perf_counter()
+        num_tokens, setting = translate(lines)
+        if num_tokens != NUM_TARGET_TOKENS * len(lines):
+            raise RuntimeError(f"not {NUM_TARGET_TOKENS} target tokens for each sentence")
+        return time.perf_counter() - begin, setting
+
+    return answer
+
+
 # ---- measuring ------------------------------------------------------------------------------------------------------
 
 
-def measure(folder: Path, sources: Sequence[Sequence[int]], options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+def measure(
+    folder: Path, lines: Sequence[str], sources: Sequence[Sequence[int]], options: argparse.Namespace
+) -> dict[str, dict[str, Any]]:
     """Sentences per second by search and system, round by round, the settings, and the errors of what failed."""
     figures: dict[str, dict[str, Any]] = {}
     for search in options.searches:
-        systems = {
-            system: partial(
-                turns.Worker, partial(build, system, folder, BEAMS[search], sources), threads=options.threads
-            )
-            for system in options.systems
-        }
+        builds = {system: partial(build, system, folder, BEAMS.get(search), sources) for system in options.systems}
+        if search in TEXT_BEAMS:
+            builds = {system: partial(build_text, system, folder, TEXT_BEAMS[search], lines) for system in TEXT_SYSTEMS}
+        systems = {system: partial(turns.Worker, one, threads=options.threads) for system, one in builds.items()}
         answers, failed = turns.take_turns(systems, [()] * options.rounds)
         answers = {name: parts for name, parts in answers.items() if parts}
         figures[search] = {
@@ -282,8 +371,8 @@ def parse_options() -> argparse.Namespace:
     peers.add_options(parser, SYSTEMS, default_sizes=["small"], default_rounds=5)
     parser.add_argument("--text", type=Path, default=peers.DEFAULT_DATA / "test_2016_flickr.en.gz",
                         help="what is translated (or .gz)")  # fmt: skip
-    parser.add_argument("--searches", nargs="+", choices=BEAMS, default=list(BEAMS), metavar="SEARCH",
-                        help=f"of {', '.join(BEAMS)}")  # fmt: skip
+    parser.add_argument("--searches", nargs="+", choices=SEARCHES, default=SEARCHES, metavar="SEARCH",
+                        help=f"of {' | '.join(SEARCHES)}")  # fmt: skip
     parser.add_argument("--sentences", type=int, help="only so many of its lines")
     return parser.parse_args()
 
@@ -291,7 +380,8 @@ def parse_options() -> argparse.Namespace:
 def main() -> None:
     options = parse_options()
     tokenizer = peers.train_tokenizer([options.src, options.tgt], options.vocab_size)
-    sources = tokenizer.encode(peers.read_lines(options.text)[: options.sentences])
+    lines = peers.read_lines(options.text)[: options.sentences]
+    sources = tokenizer.encode(lines)
     header = {
         **turns.describe_environment(options.threads),
         "settings": f"{len(sources)} sentences, {NUM_TARGET_TOKENS} target tokens forced (eos counted), "
@@ -304,8 +394,9 @@ def main() -> None:
     sizes, failed = {}, {}
     for size_name in options.sizes:
         with tempfile.TemporaryDirectory() as folder:
+            os.environ["MTFORMER_CACHE"] = folder  # of the workers
             make_bundle(replace(SIZES[size_name], vocab_size=options.vocab_size), tokenizer, Path(folder))
-            sizes[size_name] = measure(Path(folder), sources, options)
+            sizes[size_name] = measure(Path(folder), lines, sources, options)
         print(report(size_name, sizes[size_name]) + "\n", flush=True)
         for search, figures in sizes[size_name].items():
             failed |= {f"{size_name}, {search}, {system}": error for system, error in figures["failed"].items()}

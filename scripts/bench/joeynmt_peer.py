@@ -112,7 +112,7 @@ def build(settings: Mapping[str, Any], folder: Path) -> Callable[[int], None]:
     model.loss_function = (args.train.loss, args.train.label_smoothing)
     for module in model.modules():
         if isinstance(module, MultiHeadedAttention):
-            module.dropout.p = settings["attention_dropout"]
+            module.dropout.p = 0.0
     trainer = TrainManager(
         rank=0,
         model=model,

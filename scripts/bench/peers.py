@@ -69,11 +69,11 @@ def transformer(size: Size, dropout: float) -> Transformer:
 
 
 class TorchTransformer(nn.Module):
-    """`torch.nn.Transformer` with what it lacks: scaled and tied embeddings, positions, the projection."""
+    """`torch.nn.Transformer` without attention dropout, and with scaled and tied embeddings, positions, projection."""
 
     positions: Tensor
 
-    def __init__(self, size: Size, dropout: float, attention_dropout: float) -> None:
+    def __init__(self, size: Size, dropout: float) -> None:
         super().__init__()
         warnings.filterwarnings("ignore", message="enable_nested_tensor")  # a fast path of inference only
         self.transformer = nn.Transformer(
@@ -88,7 +88,7 @@ class TorchTransformer(nn.Module):
         )
         for module in self.transformer.modules():
             if isinstance(module, nn.MultiheadAttention):
-                module.dropout = attention_dropout
+                module.dropout = 0.0
         self.embedding = nn.Embedding(size.vocab_size, size.d_model, padding_idx=PAD)
         nn.init.normal_(self.embedding.weight, std=size.d_model**-0.5)
         self.dropout = nn.Dropout(dropout)
@@ -113,8 +113,8 @@ class TorchTransformer(nn.Module):
         return self.dropout(self.embedding(tokens) * self.scale + self.positions[: tokens.size(1)])
 
 
-def marian(size: Size, dropout: float = 0.1, attention_dropout: float = 0.1) -> "MarianMTModel":
-    """Return Hugging Face's Marian with random weights and otherwise default settings."""
+def marian(size: Size, dropout: float = 0.0) -> "MarianMTModel":
+    """Return Hugging Face's Marian with random weights, without attention dropout."""
     from transformers import MarianConfig, MarianMTModel
 
     return MarianMTModel(
@@ -131,7 +131,7 @@ def marian(size: Size, dropout: float = 0.1, attention_dropout: float = 0.1) -> 
             decoder_ffn_dim=size.d_ff,
             activation_function="relu",
             dropout=dropout,
-            attention_dropout=attention_dropout,
+            attention_dropout=0.0,
             scale_embedding=True,
             pad_token_id=PAD,
             bos_token_id=BOS,

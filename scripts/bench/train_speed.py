@@ -4,11 +4,11 @@
 
 All systems get the same model sizes and the same batches (cut as mtformer cuts them, n x longest side <= 4096). Source
 and target tokens are counted, padding is not. Peers train in a minimal loop with label smoothing, Adam (fused) and
-clipping, in fp32 and in bf16 (`torch.autocast`). Systems named `+allocator` run with glibc set to keep freed memory,
-which mtformer does for itself. Every system first trains on all batches once, so that the kernels of each shape are
-compiled or cached as after a first epoch; then the systems take turns in short slices. Needs the extra `bench`, and a
-machine with nothing else running. JoeyNMT takes part when `--joeynmt` names an interpreter that has it, see
-joeynmt_peer.py.
+clipping, in fp32 and in bf16 (`torch.autocast`). No system has attention dropout, so all can use fused attention.
+Systems named `+allocator` run with glibc set to keep freed memory, which mtformer does for itself. Every system first
+trains on all batches once, so that the kernels of each shape are compiled or cached as after a first epoch; then the
+systems take turns in short slices. Needs the extra `bench`, and a machine with nothing else running. JoeyNMT takes part
+when `--joeynmt` names an interpreter that has it, see joeynmt_peer.py.
 
 Systems in bf16 are left out on a processor without fast bf16. If a system fails, the others are measured nevertheless,
 and the exit code is 1.
@@ -44,7 +44,6 @@ PEERS_WITH_ALLOCATOR = tuple(f"{name}+allocator" for name in PEERS)
 SYSTEMS = ("mtformer-fp32", "mtformer-bf16", *PEERS, *PEERS_WITH_ALLOCATOR)
 DROPOUT = 0.1
 TRAINING = {"learning_rate": 5e-4, "label_smoothing": 0.1, "clip_norm": 1.0}
-LIMITS = "matrix products"
 
 Step = Callable[[Batch], Tensor]
 """An optimizer step on a batch; returns its loss, on the device."""
@@ -62,8 +61,6 @@ class Setup:
     size: Size
     precision: str
     dropout: float = DROPOUT
-    attention_dropout: float = 0.0
-    """Of the peers; mtformer has none."""
     device: Literal["cpu", "cuda"] = "cpu"
     compile: bool = False
     """For mtformer only."""
@@ -80,13 +77,13 @@ def mtformer_step(setup: Setup) -> Step:
 
 def torch_step(setup: Setup) -> Step:
     """Return an optimizer step of `torch.nn.Transformer`."""
-    model = peers.TorchTransformer(setup.size, setup.dropout, setup.attention_dropout)
+    model = peers.TorchTransformer(setup.size, setup.dropout)
     return minimal_loop(model, model, setup)
 
 
 def marian_step(setup: Setup) -> Step:
     """Return an optimizer step of Hugging Face Marian."""
-    model = peers.marian(setup.size, setup.dropout, setup.attention_dropout)
+    model = peers.marian(setup.size, setup.dropout)
 
     def logits(src_BS: Tensor, tgt_BT: Tensor) -> Tensor:
         output = model(input_ids=src_BS, attention_mask=src_BS != PAD, decoder_input_ids=tgt_BT, use_cache=False)
@@ -118,7 +115,23 @@ def minimal_loop(model: nn.Module, logits: Callable[[Tensor, Tensor], Tensor], s
     return step
 
 
-STEPS: dict[str, Callable[[Setup], Step]] = {"mtformer": mtformer_step, "torch": torch_step, "marian": marian_step}
+def product_side(size: Size) -> int:
+    """Return the side of the large matrix products whose rate is the limit."""
+    return min(2048, 16 * size.d_model)
+
+
+def product_step(setup: Setup) -> Callable[[Batch], Tensor]:
+    """Return a large matrix product; in fp32 through oneDNN, which is at least as fast as PyTorch's default route."""
+    torch.set_float32_matmul_precision("medium")
+    side, dtype = product_side(setup.size), torch.bfloat16 if setup.precision == "bf16" else torch.float32
+    left, right = torch.randn(2, side, side).to(dtype)
+    out = left @ right
+    return lambda batch: torch.mm(left, right, out=out)
+
+
+STEPS: dict[str, Callable[[Setup], Step]] = {
+    "mtformer": mtformer_step, "torch": torch_step, "marian": marian_step, "product": product_step
+}  # fmt: skip
 
 
 def build(family: str, setup: Setup, batches: Sequence[Pairs], joeynmt: Path | None) -> Callable[[int, int], float]:
@@ -129,7 +142,6 @@ def build(family: str, setup: Setup, batches: Sequence[Pairs], joeynmt: Path | N
             {
                 **vars(setup.size),
                 "dropout": setup.dropout,
-                "attention_dropout": setup.attention_dropout,
                 **TRAINING,
                 "batches": batches,
                 "threads": torch.get_num_threads(),
@@ -146,29 +158,6 @@ def build(family: str, setup: Setup, batches: Sequence[Pairs], joeynmt: Path | N
 
     run(0, len(batches))
     return run
-
-
-def build_matrix_products(side: int, precisions: Sequence[str], repeats: int = 4) -> Callable[..., dict[str, float]]:
-    """Return the function that measures the FLOP/s of large matrix products (arguments are ignored).
-
-    fp32 has two routes, PyTorch's own and oneDNN's; the faster one counts.
-    """
-    routes = {"fp32": [(torch.float32, "highest"), (torch.float32, "medium")], "bf16": [(torch.bfloat16, "highest")]}
-
-    def rate(dtype: torch.dtype, route: str) -> float:
-        torch.set_float32_matmul_precision(route)
-        left, right = torch.randn(2, side, side).to(dtype)
-        out = left @ right
-        begin = time.perf_counter()
-        for _ in range(repeats):
-            torch.mm(left, right, out=out)
-        return 2 * side**3 * repeats / (time.perf_counter() - begin)
-
-    def measure(*_: object) -> dict[str, float]:
-        return {precision: max(rate(*route) for route in routes[precision]) for precision in precisions}
-
-    measure()
-    return measure
 
 
 # ---- batches, and what they cost ------------------------------------------------------------------------------------
@@ -213,24 +202,26 @@ def model_flops(size: Size, batch: Batch) -> float:
 
 def measure(size: Size, batches: Sequence[Pairs], options: argparse.Namespace) -> dict[str, Any]:
     """Run all systems of one size in turns; the figures of a system that fails later are those of its first rounds."""
-    precisions = sorted({system.removesuffix("+allocator").split("-")[1] for system in options.systems})
-    side = min(2048, 16 * size.d_model)
-    systems = {LIMITS: partial(turns.Worker, build_matrix_products, side, precisions, threads=options.threads)}
-    for system in options.systems:
+    precisions = {system.removesuffix("+allocator").split("-")[1] for system in options.systems}
+    products = [f"product-{precision}" for precision in sorted(precisions)]
+    systems = {}
+    for system in [*products, *options.systems]:
         family, precision = system.removesuffix("+allocator").split("-")
-        setup = Setup(size, precision, attention_dropout=options.attention_dropout)
         systems[system] = partial(
             turns.Worker,
             build,
-            *(family, setup, batches, options.joeynmt),
+            *(family, Setup(size, precision), batches, options.joeynmt),
             threads=options.threads,
             allocator=system.endswith("+allocator"),
         )
     slices = [(number * options.steps, options.steps) for number in range(options.rounds)]
     answers, failed = turns.take_turns(systems, slices)
 
-    products = answers.pop(LIMITS)
-    limits = {name: statistics.median(answer[name] for answer in products) for name in precisions if products}
+    limits = {}
+    for product in products:
+        if seconds := answers.pop(product):
+            flops = 2 * product_side(size) ** 3 * options.steps
+            limits[product.removeprefix("product-")] = flops / statistics.median(seconds)
     padded = [make_batch(pairs) for pairs in batches]
     in_slices = [[padded[n % len(padded)] for n in range(first, first + steps)] for first, steps in slices]
     rates, shares = {}, {}
@@ -278,8 +269,6 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=10, help="optimizer steps in a slice")
     parser.add_argument("--batches", type=int, default=30, help="batches of a shuffled epoch that are used in turn")
     parser.add_argument("--batch-tokens", type=int, default=4096)
-    parser.add_argument("--attention-dropout", type=float, default=DROPOUT,
-                        help="of the peers; 0 lets them use PyTorch's fused attention (mtformer: 0)")  # fmt: skip
     options = parser.parse_args()
     if options.joeynmt is not None and not options.joeynmt.is_file():
         parser.error(f"--joeynmt {options.joeynmt}: no such file")
@@ -297,7 +286,7 @@ def main() -> None:
         f"{len(batches)} batches of n x longest side <= {options.batch_tokens}, "
         f"{100 * padding([make_batch(pairs) for pairs in batches]):.1f} % padding; "
         f"{options.rounds} rounds of {options.steps} steps; vocabulary {options.vocab_size}; dropout {DROPOUT}, "
-        f"attention dropout of the peers {options.attention_dropout}, of mtformer 0"
+        "attention dropout 0"
     )
     print("# Training speed, source + target tokens per second (padding not counted)\n")
     print("\n".join(f"- {name}: {value}" for name, value in environment.items()))

@@ -206,7 +206,7 @@ def test_a_checkpoint_that_is_cut_short(run: Path, corpus: Path) -> None:
         for command in ("translate", "eval", "export"):
             message = error_of(command, run, "--checkpoint", weights.parent, *_output(command, run.parent))
             assert message.startswith(f"error: {weights}: cut short or changed since it was saved; use another")
-    assert "step-00000008" in error_of("average", run, "--last", 2)
+    assert "step-00000008" in error_of("export", run, "--checkpoint", "last:2")
     last = RunDir(run).checkpoint(12) / "trainer.pt"
     last.write_bytes(last.read_bytes()[:-100])
     for step in (4, 8):

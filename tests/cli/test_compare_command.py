@@ -138,17 +138,6 @@ def test_runs_decoded_differently_are_refused_unless_forced(runs: list[Path]) ->
     assert "other on small: decoding.beam_size 2 and 1" in forced.stderr
 
 
-def test_a_card_of_an_older_version_names_the_command(runs: list[Path]) -> None:
-    path = RunDir(runs[1]).evaluation("small") / "scores.json"
-    card = json.loads(path.read_text())
-    path.write_text(json.dumps({key: card[key] for key in ("name", "num_sentences", "scores", "decoding")}))
-    result = invoke("compare", *runs)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert f"from an older version of mtformer, which did not keep what was scored; `mtformer eval {runs[1]}`" in (
-        result.stderr
-    )
-
-
 def test_a_run_without_scores_names_the_command(runs: list[Path]) -> None:
     shutil.rmtree(runs[1] / "eval")
     result = invoke("compare", *runs)

@@ -1,4 +1,4 @@
-"""`translate`, `eval`, `average` and `export` on a run and on a bundle."""
+"""`translate`, `eval`, `score` and `export` on a run and on a bundle."""
 
 import json
 import os
@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from program import invoke
 from typer.testing import Result
 
-from mtformer.run_dir import RunDir
+from mtformer.run_dir import WEIGHTS, RunDir
+from mtformer.weights import read_weights
 
 HARD_LINES = ["The man sleeps.", "", "word " * 10_000, "   ", "日本語 ☃ \U0001f600", "a\u2028b\x0bc", "The man sleeps."]
 
@@ -89,11 +91,19 @@ def test_eval_of_two_files_equals_the_config_s_set(trained: tuple[Path, Result],
     assert f"{of_files['scores'][0]['value']:.2f}" in result.stdout
 
 
-def test_average_takes_the_newest(run: Path) -> None:
-    result = invoke("average", run, "--last", 3)
-    assert result.exit_code == 0
-    assert "average of steps 4, 8, 12; use it with --checkpoint averaged" in result.stderr
-    result = invoke("average", run, "--last", 4)
+def test_the_last_checkpoints_are_averaged_wherever_one_is_named(run: Path, corpus: Path) -> None:
+    source, target = corpus / "test.en", corpus / "test.de"
+    averaged = [
+        invoke("translate", run, "--checkpoint", name, "--input", source).stdout for name in ("averaged", "last:2")
+    ]
+    assert averaged[0] == averaged[1]
+    for command in (("eval", run, "--src", source, "--ref", target), ("score", run, source, target), ("export", run)):
+        result = invoke(*command, "--checkpoint", "last:2")
+        assert result.exit_code == 0, result.stderr
+    exported = read_weights(RunDir(run / "bundle").bundle_weights)
+    for name, weight in read_weights(RunDir(run).averaged / WEIGHTS).items():
+        assert torch.equal(exported[name], weight)
+    result = invoke("translate", run, "--checkpoint", "last:4")
     assert result.exit_code == 2
     assert "4 checkpoints to average asked for, 3 there" in result.stderr
 

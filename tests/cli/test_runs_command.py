@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from program import invoke
 
-from mtformer.cli.runs_command import SHORTEST_NAME, table
+from mtformer.cli.runs import SHORTEST_NAME, table
 from mtformer.experiment.runs import RunRow, differing_keys, format_duration
 
 

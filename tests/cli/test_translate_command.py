@@ -17,12 +17,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import matplotlib.image
 import pytest
+import torch
 from program import invoke
 from typer.testing import Result
 
 from mtformer.cli import line_files
 from mtformer.data.compressed import SUFFIXES, create_bytes, open_bytes
+from mtformer.decoding.attention_maps import attention_maps
 from mtformer.decoding.translator import Translator
 
 PROGRAM = "import mtformer.cli.line_files as f; f.LINES_AT_ONCE = 40; from mtformer.cli.app import main; main()"
@@ -82,7 +85,7 @@ def test_blocks_change_nothing(run: Path, lines: list[str], monkeypatch: pytest.
 
 def test_json_has_the_promised_fields(run: Path, lines: list[str], translator: Translator) -> None:
     given = [lines[0], "", lines[1]]
-    shown = translate(run, "--json", "--attention", "--alignment", "--n-best", 2, stdin=text_of(given)).stdout
+    shown = translate(run, "--json", "--json-attention", "--alignment", "--n-best", 2, stdin=text_of(given)).stdout
     objects = [json.loads(line) for line in shown.splitlines()]
     for found, one in zip(objects, translator.translate(given, n_best=2, attention=True), strict=True):
         assert found["text"] == one.text
@@ -114,7 +117,7 @@ def test_json_has_the_promised_fields(run: Path, lines: list[str], translator: T
 
 def test_json_of_a_line_that_was_split(run: Path, lines: list[str]) -> None:
     long = " ".join(lines * 3)
-    found = json.loads(translate(run, "--json", "--attention", "--alignment", stdin=long + "\n").stdout)
+    found = json.loads(translate(run, "--json", "--json-attention", "--alignment", stdin=long + "\n").stdout)
     attention = found["attention"]
     ends = [start + len(row) for start, row in zip(attention["src_starts"], attention["weights"], strict=True)]
     assert max(ends) == len(attention["src_pieces"])
@@ -189,7 +192,9 @@ def test_files_of_unequal_length_are_one_line(run: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--attention"], "--attention needs --json"),
+        (["--json-attention"], "--json-attention needs --json"),
+        (["--targets", "x"], "need --attention FILE"),
+        (["--attention", "maps.html", "--output", "x", "--continue"], "--attention needs all lines"),
         (["--continue"], "--continue resumes a file; name it with --output"),
         (["--continue", "--output", "/dev/null"], "--continue resumes a file"),
         (["--output", "/"], "--output / is a folder; name a file"),
@@ -415,3 +420,43 @@ def test_progress_is_shown_on_stderr_at_a_terminal(run: Path, lines: list[str], 
     assert out.count(b"\n") == len(lines)
     assert "translate:" in shown
     assert f"/{len(lines)}" in shown
+
+
+# ---- attention of every layer and head ------------------------------------------------------------------------------
+
+
+def test_attention_is_written_beside_the_translations(run: Path, tmp_path: Path) -> None:
+    text, target = "The man sleeps in the small house.\n\nA dog.\n", "Der Mann schläft im Haus."
+    (tmp_path / "targets").write_text(f"{target}\n\n\n")
+    plain = translate(run, stdin=text)
+    own, given, page = (tmp_path / name for name in ("own.json", "given.json", "maps.html"))
+    assert translate(run, "--attention", own, stdin=text).stdout == plain.stdout
+    translate(run, "--attention", given, "--targets", tmp_path / "targets", stdin=text)
+    translator = Translator.load(run, device="cpu")
+    for path, expected in ((own, None), (given, target)):
+        first, second = json.loads(path.read_text(encoding="utf-8"))
+        assert (first["line"], second["line"]) == (1, 3), "blank lines have none"
+        maps = attention_maps(translator, text.splitlines()[0], expected)
+        assert [first[name] for name in ("source", "translation", "src_pieces", "tgt_pieces", "decoder_keys")] == [
+            maps.source, maps.translation, maps.src_pieces, maps.tgt_pieces, maps.decoder_keys
+        ]  # fmt: skip
+        assert [tuple(pair) for pair in first["alignment"]] == maps.alignment
+        for name, weights in (
+            ("encoder", maps.encoder_LHSS),
+            ("decoder", maps.decoder_LHTT),
+            ("cross", maps.cross_LHTS),
+        ):
+            torch.testing.assert_close(torch.tensor(first[name]), weights, rtol=0, atol=1e-4)
+    translate(run, "--attention", page, stdin=text)
+    assert "line 3: A dog." in page.read_text(encoding="utf-8")
+
+
+def test_attention_of_one_line_is_a_picture(run: Path, tmp_path: Path) -> None:
+    whole, one = tmp_path / "maps.png", tmp_path / "one.png"
+    (tmp_path / "targets").write_text("Der Mann schläft.\n")
+    options = ("--targets", tmp_path / "targets", "--attention")
+    translate(run, *options, whole, stdin="The man sleeps.\n")
+    translate(run, *options, one, "--attention-head", 2, "--attention-layer", 1, stdin="The man sleeps.\n")
+    pictures = [matplotlib.image.imread(path) for path in (whole, one)]
+    assert pictures[0].shape[1] > pictures[1].shape[1]
+    assert all(picture[..., :3].std() > 0.05 for picture in pictures), "not blank"

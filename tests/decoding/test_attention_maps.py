@@ -183,7 +183,7 @@ def test_a_trained_run_with_packed_weights(run: RunDir) -> None:
     torch.testing.assert_close(close.encoder_LHSS[0], maps.encoder_LHSS[0], rtol=0, atol=0.1)
 
 
-def test_what_is_unknown_stands_there_as_it_was_written(tokenizer: Tokenizer) -> None:
+def test_unknown_pieces_are_shown_as_written(tokenizer: Tokenizer) -> None:
     maps = attention_maps(translator(tokenizer), "der ☃\x85hund", "die ☃")
     assert maps.source == "der ☃ hund"
     assert "☃" in maps.src_pieces
@@ -229,7 +229,7 @@ def test_others_may_use_the_model_meanwhile(tokenizer: Tokenizer, monkeypatch: p
     assert all(torch.equal(a, b) for a, b in zip(all_maps(maps), all_maps(expected), strict=True))
 
 
-def test_what_is_too_long_is_told(tokenizer: Tokenizer) -> None:
+def test_lines_beyond_the_positions_are_an_error(tokenizer: Tokenizer) -> None:
     one = translator(tokenizer, max_positions=20)
     for texts, what in (
         ((SOURCE + " hund" * 20, TRANSLATION[:9]), "source"),

@@ -2,7 +2,7 @@
 
 import random
 
-from mtformer.decoding.batching import plan_batches
+from mtformer.decoding.engine import plan_batches
 
 
 def test_each_sentence_once_within_the_budget_and_as_few_batches_as_that_order_allows() -> None:

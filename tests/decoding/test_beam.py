@@ -50,7 +50,7 @@ def test_going_on_until_none_can_win_finds_what_is_at_least_as_good(alpha: float
 
 
 def test_going_on_until_none_can_win_ends_when_none_can() -> None:
-    """Without a length penalty whatever is worse than what has ended stays so: no need to go on to the limit."""
+    """Without a length penalty a worse beam stays worse, so search need not reach the limit."""
     many = sentences(40, seed=5)
     working, expected = ToyModel(seed=7), ToyModel(seed=7)
     found = beam_search(working, *batch(*many), 3, 0.0, up_to(60), early_stopping="certain")

@@ -63,7 +63,7 @@ def test_groups_search_as_the_plain_program_does(
             early_stopping=early_stopping,
         )
         assert_same(n_best, expected)
-        for one in n_best:  # The penalty is for choosing; what is told are the model's own numbers.
+        for one in n_best:  # The penalty decides the choice only; the scores are those of the model.
             assert one.token_log_probabilities == pytest.approx(
                 model.token_log_probabilities((*source, EOS), one.tokens), rel=1e-5, abs=1e-6
             )

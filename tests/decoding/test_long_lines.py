@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from mtformer.decoding.long_lines import join_lines, split_line
+from mtformer.decoding.sentences import join_lines, split_line
 
 
 def words(texts: Sequence[str]) -> list[int]:

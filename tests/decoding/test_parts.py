@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from toy import WORDS, random_lines
 
-from mtformer.decoding.long_lines import join_lines, split_line
+from mtformer.decoding.sentences import join_lines, split_line
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, DataError
 from mtformer.run_dir import RunDir

@@ -1,9 +1,11 @@
-"""Warning flags of translations, and minimum Bayes risk against a plain computation."""
+"""Warning flags and coverage of translations, and minimum Bayes risk against a plain computation."""
 
+import math
 import random
 
 import numpy as np
 import pytest
+import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from toy import random_lines
@@ -13,6 +15,7 @@ from mtformer.decoding.quality import (
     LENGTH_LIMIT,
     LOW_CONFIDENCE,
     REPETITION,
+    coverage,
     expected_utilities,
     flags,
     is_looping,
@@ -46,7 +49,7 @@ def test_an_ordinary_translation_has_none() -> None:
         ([*[5, 6, 7] * 3, 5, 6], False),
         (list(range(8)) * 4, True),
         (list(range(8)) * 3 + [9], False),
-        (list(range(9)) * 5, False),  # longer than what is looked for
+        (list(range(9)) * 5, False),  # longer than the longest sequence detected
         ([7, 1, 7, 2, 7, 3, 7, 4, 7, 5, 7, 6, 7], False),
         ([], False),
     ],
@@ -110,3 +113,10 @@ def test_what_many_agree_on_wins() -> None:
 def test_of_one_sample() -> None:
     assert expected_utilities(["der hund läuft im park"], "chrf") == pytest.approx([100.0])
     assert expected_utilities([], "chrf") == []
+
+
+def test_coverage_is_the_formula() -> None:
+    weights_TS = torch.tensor([[0.5, 0.25, 0.25], [0.9, 0.1, 0.0]])
+    assert coverage(weights_TS) == pytest.approx(math.log(0.35) + math.log(0.25))
+    assert coverage(torch.eye(3)) == 0.0
+    assert coverage(torch.tensor([[1.0, 0.0]])) == pytest.approx(math.log(1e-20)), "never minus infinity"

@@ -38,7 +38,7 @@ def search(
 
 
 def holds(hypothesis: Hypothesis, phrases: Sequence[Phrase]) -> bool:
-    """Told by another way than the search's own."""
+    """Return True if the hypothesis contains all phrases; computed differently than in search."""
     text = " ".join(["", *map(str, hypothesis.tokens), ""])
     return all(" ".join(["", *map(str, phrase), ""]) in text for phrase in phrases)
 
@@ -53,7 +53,7 @@ def random_phrases(count: int, seed: int) -> list[list[Phrase]]:
 
 
 def room_for(phrases: Sequence[Sequence[Phrase]], more: int) -> Limits:
-    """At most what the phrases need, and so many tokens more."""
+    """Return limits of `more` tokens beyond the length of the phrases."""
     return Limits(max_tokens=1, reserved=[sum(map(len, of_one)) + more for of_one in phrases])
 
 

@@ -75,7 +75,7 @@ def everywhere(rules: Sequence[Rule], many: list[list[int]], limits: Limits) -> 
     for n_bests in found:
         for source, n_best in zip(many, n_bests, strict=True):
             assert n_best
-            for one in n_best:  # Whatever the rules did, what is told are the model's own numbers.
+            for one in n_best:  # With any rules the scores are those of the model.
                 expected = model.token_log_probabilities((*source, EOS), one.tokens)
                 assert one.token_log_probabilities == pytest.approx(expected, rel=1e-5, abs=1e-6)
                 assert one.log_probability == pytest.approx(sum(expected), rel=1e-5)

@@ -1,9 +1,7 @@
-"""What the scorer says of a translation is what search said of it; attention is numpy's."""
+"""Scores of given translations are those of search, and attention does not depend on the batch."""
 
 import math
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from toy import batch, random_ids, tiny_model
@@ -11,15 +9,12 @@ from toy import batch, random_ids, tiny_model
 from mtformer.decoding import scorer
 from mtformer.decoding.beam import beam_search
 from mtformer.decoding.inference import Ensemble
-from mtformer.decoding.quality import coverage
 from mtformer.decoding.rules import Limits
 from mtformer.decoding.sampling import greedy
-from mtformer.decoding.scorer import attention_of_targets, pad, score_targets
-from mtformer.model.transformer import DecoderLayer, Transformer
-from mtformer.text.tokenizer import BOS, EOS
+from mtformer.decoding.scorer import attention_of_targets, score_targets
+from mtformer.text.tokenizer import EOS
 
 LIMITS = Limits(max_length_ratio=1.0)
-Array = npt.NDArray[np.float64]
 
 
 def with_eos(many: list[list[int]]) -> list[list[int]]:
@@ -61,48 +56,17 @@ def test_probabilities_of_what_may_come_next_add_up_to_one() -> None:
     assert all(log_probs[:2] == pytest.approx(each[0][:2], abs=1e-5) for log_probs in each)
 
 
-def array(x: torch.Tensor) -> Array:
-    return x.double().numpy()
-
-
-def plain_attention(model: Transformer, source: list[int], target: list[int]) -> Array:
-    """The weights of the last decoder layer but one, by the formula in numpy: softmax(q k^T / sqrt(K)) of each head."""
-    encoder_output = model.encode(*pad([source], torch.device("cpu")))
-    tgt_in_BT = torch.tensor([[BOS, *target]])
-    hidden = model._embed(tgt_in_BT, model.tgt_embedding, model.tgt_positions, slice(tgt_in_BT.size(1)))
-    for layer in model.decoder[:-2]:
-        hidden = layer(hidden, encoder_output)
-    layer = model.decoder[-2]
-    assert isinstance(layer, DecoderLayer)
-    hidden = layer.self_attention_residual(hidden, lambda x: layer.self_attention(x, is_causal=True))
-    if model.config.norm_position == "pre":
-        hidden = layer.cross_attention_residual.norm(hidden)
-    cross, D = layer.cross_attention, model.config.d_model
-    weight, bias = array(cross.in_projection.weight), array(cross.in_projection.bias)
-    q_TD = array(hidden[0]) @ weight[:D].T + bias[:D]
-    k_SD = array(encoder_output.states_BSD[0]) @ weight[D : 2 * D].T + bias[D : 2 * D]
-    heads = []
-    for h in range(cross.H):
-        here = slice(h * cross.K, (h + 1) * cross.K)
-        scores_TS = q_TD[:, here] @ k_SD[:, here].T / math.sqrt(cross.K)
-        heads.append(np.exp(scores_TS) / np.exp(scores_TS).sum(axis=1, keepdims=True))
-    return np.mean(heads, axis=0)
-
-
-@torch.inference_mode()
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
-@pytest.mark.parametrize("num_decoder_layers", [2, 3])
-def test_attention_is_numpys(norm_position: str, num_decoder_layers: int) -> None:
-    model = tiny_model(4, norm_position=norm_position, num_decoder_layers=num_decoder_layers)
-    model.transformer.double()
+def test_attention_in_a_batch_is_that_of_each_alone(norm_position: str) -> None:
+    """tests/decoding/test_attention_maps.py compares it with a model computed by hand."""
+    model = tiny_model(4, norm_position=norm_position)
     sources, targets = with_eos(random_ids(20, seed=4)), [[], *random_ids(19, seed=5)]
     sharpest = 0.0
-    for source, target, weights_TS in zip(
-        sources, targets, attention_of_targets([model], sources, targets), strict=True
-    ):
-        assert weights_TS.shape == (len(target) + 1, len(source)), "padding has no place"
-        np.testing.assert_allclose(weights_TS.sum(dim=1), 1.0, atol=1e-5)  # so none of the weight is on padding
-        np.testing.assert_allclose(weights_TS, plain_attention(model.transformer, source, target), atol=1e-6)
+    together = attention_of_targets([model], sources, targets)
+    for source, target, weights_TS in zip(sources, targets, together, strict=True):
+        assert weights_TS.shape == (len(target) + 1, len(source))
+        torch.testing.assert_close(weights_TS.sum(dim=1), torch.ones(len(target) + 1))  # nothing is left for padding
+        torch.testing.assert_close(weights_TS, attention_of_targets([model], [source], [target])[0])
         sharpest = max(sharpest, float(weights_TS.max() * weights_TS.size(1)))
     assert sharpest > 1.5, "all weights are alike, so nothing was tested"
 
@@ -113,10 +77,3 @@ def test_attention_of_several_models_is_their_mean() -> None:
     first, second = (attention_of_targets([model], sources, targets) for model in models)
     for mean, a, b in zip(attention_of_targets(models, sources, targets), first, second, strict=True):
         torch.testing.assert_close(mean, (a + b) / 2)
-
-
-def test_coverage_is_the_formula() -> None:
-    weights_TS = torch.tensor([[0.5, 0.25, 0.25], [0.9, 0.1, 0.0]])
-    assert coverage(weights_TS) == pytest.approx(math.log(0.35) + math.log(0.25))
-    assert coverage(torch.eye(3)) == 0.0
-    assert coverage(torch.tensor([[1.0, 0.0]])) == pytest.approx(math.log(1e-20)), "never minus infinity"

@@ -146,7 +146,7 @@ def test_too_little_memory_halves_the_batch(
     monkeypatch.setattr(module, "beam_search", short_of_memory)
     with caplog.at_level(logging.WARNING, "mtformer"):
         assert texts(translator, lines, batch_tokens=100_000) == expected
-    assert "out of memory with 20 sentences; going on with 10" in caplog.text
+    assert "out of memory with 20 sentences; continuing with 10" in caplog.text
     room = 0
     with pytest.raises(DeviceError, match="out of memory on one sentence"):
         translator.translate(["der hund"])

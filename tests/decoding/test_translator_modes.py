@@ -4,7 +4,7 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from toy import random_lines
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.engine import Request
+from mtformer.decoding.engine import Batches, NBests
 from mtformer.decoding.quality import coverage, expected_utilities
 from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.translator import Translation, Translator
@@ -257,16 +257,22 @@ def test_runs_with_other_tokenizers_do_not_go_together(run: RunDir, tmp_path: Pa
 
 
 class FixedEngine:
-    """Gives what it was told to give; row t of its attention looks at source piece t + 1 only."""
+    """An engine of fixed hypotheses; row t of its attention looks at source piece t + 1 only."""
 
-    device, dtype, max_positions, asked = "cpu", "float32", 64, Target()
+    device, dtype, max_positions, target = "cpu", "float32", 64, Target()
 
     def __init__(self, hypotheses: list[Hypothesis]) -> None:
         self.hypotheses = hypotheses
         self.num_attended = 0
 
-    def search(self, requests: Sequence[Request], settings: DecodingConfig, _: object) -> list[list[Hypothesis]]:
-        return [list(self.hypotheses) for _ in requests]
+    def with_target(self, target: Target) -> "FixedEngine":
+        raise NotImplementedError
+
+    def check(self, settings: DecodingConfig, required: bool = False, forbidden: bool = False) -> None:
+        pass
+
+    def search(self, batches: Batches, settings: DecodingConfig, _: object) -> Generator[NBests, None, None]:
+        yield from ([list(self.hypotheses) for _ in batch] for batch in batches)
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
         raise NotImplementedError

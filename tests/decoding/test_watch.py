@@ -1,4 +1,4 @@
-"""Looking at a search as it goes on."""
+"""Watching a search."""
 
 import pytest
 from toy import random_lines
@@ -37,7 +37,7 @@ def test_watching_changes_nothing(translator: Translator, settings: dict[str, ob
     assert len(set(seen)) > 2
 
 
-def test_a_beam_tells_the_best_that_is_alive(translator: Translator) -> None:
+def test_a_beam_shows_its_best_live_hypothesis(translator: Translator) -> None:
     seen: list[str] = []
     line = random_lines(1, seed=3)
     found = translator.translate(line, n_best=3, watch=[seen.append])[0]
@@ -46,7 +46,7 @@ def test_a_beam_tells_the_best_that_is_alive(translator: Translator) -> None:
     assert len(seen[words].split()) >= len(found.text.split()) - 1
 
 
-def test_only_lines_that_are_watched_are_told(translator: Translator) -> None:
+def test_only_watched_lines_are_shown(translator: Translator) -> None:
     lines = random_lines(3, seed=4)
     alone: list[str] = []
     translator.translate(lines[1:2], beam_size=1, watch=[alone.append])

@@ -24,15 +24,15 @@ def test_each_name(tmp_path: Path) -> None:
         20: add(run.checkpoint(20), bleu=30.0, loss=2.0),
         30: add(run.checkpoint(30), bleu=25.0, loss=1.0),
     }
-    assert find_weights(run, None, "bleu") == steps[20]
-    assert find_weights(run, "best", "bleu") == steps[20]
-    assert find_weights(run, "best", "loss") == steps[30]
-    assert find_weights(run, "last", "bleu") == steps[30]
-    assert find_weights(run, "10", "bleu") == steps[10]
-    assert find_weights(run, str(steps[10]), "bleu") == steps[10]
-    assert find_weights(run, str(steps[10].parent), "bleu") == steps[10]
+    assert find_weights(run, None, "bleu") == [steps[20]]
+    assert find_weights(run, "best", "bleu") == [steps[20]]
+    assert find_weights(run, "best", "loss") == [steps[30]]
+    assert find_weights(run, "last", "bleu") == [steps[30]]
+    assert find_weights(run, "10", "bleu") == [steps[10]]
+    assert find_weights(run, str(steps[10]), "bleu") == [steps[10]]
+    assert find_weights(run, str(steps[10].parent), "bleu") == [steps[10]]
     averaged = add(run.averaged)
-    assert find_weights(run, "averaged", "bleu") == averaged
+    assert find_weights(run, "averaged", "bleu") == [averaged]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_the_default_is_the_better_of_average_and_best_checkpoint(
     run = RunDir(tmp_path)
     best, averaged = add(run.checkpoint(20), **checkpoint), add(run.averaged, **average)
     add(run.checkpoint(30), **{name: value + (1.0 if name == "loss" else -1.0) for name, value in checkpoint.items()})
-    assert find_weights(run, None, metric) == (averaged if is_average else best)
+    assert find_weights(run, None, metric) == [averaged if is_average else best]
     default = default_weights(run, metric)
     assert default is not None
     assert default.is_average == is_average
@@ -66,13 +66,13 @@ def test_without_dev_the_last_is_taken(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     add(run.checkpoint(10))
     last = add(run.checkpoint(20))
-    assert find_weights(run, None, "bleu") == last
+    assert find_weights(run, None, "bleu") == [last]
 
 
 def test_a_bundle_has_its_own(tmp_path: Path) -> None:
     (tmp_path / WEIGHTS).touch()
     write_checksums(tmp_path)
-    assert find_weights(RunDir(tmp_path), None, "bleu") == tmp_path / WEIGHTS
+    assert find_weights(RunDir(tmp_path), None, "bleu") == [tmp_path / WEIGHTS]
     with pytest.raises(CheckpointError, match="no checkpoint 'best'; a bundle has one set of weights"):
         find_weights(RunDir(tmp_path), "best", "bleu")
 
@@ -83,7 +83,7 @@ def test_what_is_not_there_is_told_with_what_is(tmp_path: Path) -> None:
         find_weights(run, None, "bleu")
     add(run.checkpoint(10), bleu=20.0)
     for choice in ("20", "averaged", "no/such/file"):
-        with pytest.raises(CheckpointError, match=f"no checkpoint '{choice}'; there are: best, last, 10"):
+        with pytest.raises(CheckpointError, match=f"no checkpoint '{choice}'; there are: best, last, last:N, 10"):
             find_weights(run, choice, "bleu")
 
 
@@ -100,14 +100,14 @@ def test_a_flipped_bit_is_noticed_whatever_the_choice(tmp_path: Path, choice: st
         f"{damaged}: cut short or changed since it was saved; use another checkpoint, or move {damaged.parent} away"
     )
     damaged.parent.rename(tmp_path / "away")
-    assert find_weights(run, None, "bleu") == good
+    assert find_weights(run, None, "bleu") == [good]
 
 
 def test_a_damaged_meta_is_told_where_it_matters(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     good, damaged = add(run.checkpoint(10), bleu=20.0), add(run.checkpoint(20), bleu=30.0)
     (damaged.parent / META).write_text("{")
-    assert find_weights(run, "best", "bleu") == find_weights(run, "last", "bleu") == good
+    assert find_weights(run, "best", "bleu") == find_weights(run, "last", "bleu") == [good]
     for choice in ("20", str(damaged)):
         with pytest.raises(CheckpointError, match=r"step-00000020/meta\.json: not readable .*; use another checkpoint"):
             find_weights(run, choice, "bleu")
@@ -123,4 +123,4 @@ def test_weights_alone_need_no_meta(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for path in (tmp_path / "folder" / WEIGHTS, tmp_path / "any.safetensors"):
         path.write_bytes(b"weights")
-        assert find_weights(RunDir(tmp_path), str(path), "bleu") == path
+        assert find_weights(RunDir(tmp_path), str(path), "bleu") == [path]

@@ -83,7 +83,7 @@ class ToyModel:
         return sum(self.token_log_probabilities(source, tokens))
 
     def exhaustive(self, source: tuple[int, ...], alpha: float, fewest: int, most: int) -> list[Hypothesis]:
-        """Every translation of so many tokens, best first."""
+        """Return every translation of `fewest` to `most` tokens, best first."""
         words = [token for token in range(self.vocab) if token not in (PAD, BOS, EOS)]
         found = []
         for length in range(fewest, most + 1):

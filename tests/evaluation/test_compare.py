@@ -253,7 +253,7 @@ def test_files_are_read_by_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("content", "told"), [
     (b"a\n", r"files of unequal length: .*ref has 2, .*good has 2, .*bad has 1 lines; give files"),
-    (b"\xff\nb\n", "bad: not UTF-8"),
+    (b"\xff\nb\n", "bad:1: not UTF-8"),
     (None, "bad: no such file"),
 ])  # fmt: skip
 def test_files_that_do_not_fit_are_one_line(tmp_path: Path, content: bytes | None, told: str) -> None:

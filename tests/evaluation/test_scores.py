@@ -154,9 +154,9 @@ def test_tokenised_references_are_noticed() -> None:
 
 def test_chrf_of_each_sentence() -> None:
     metric = CHRF(word_order=2)
-    found = sentence_chrf(HYPOTHESES, REFERENCES, [SECOND])
-    pairs = zip(HYPOTHESES, REFERENCES, SECOND, strict=True)
-    assert found == [metric.sentence_score(hypothesis, references).score for hypothesis, *references in pairs]
+    found = sentence_chrf(HYPOTHESES, REFERENCES)
+    pairs = zip(HYPOTHESES, REFERENCES, strict=True)
+    assert found == [metric.sentence_score(hypothesis, [reference]).score for hypothesis, reference in pairs]
     assert found[3] == pytest.approx(100.0)
     assert sentence_chrf(["ZWEI Katzen"], ["zwei Katzen"])[0] < 60
     assert sentence_chrf(["ZWEI Katzen"], ["zwei Katzen"], lowercase=True)[0] == pytest.approx(100.0)

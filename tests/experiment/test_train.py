@@ -205,7 +205,7 @@ def test_an_average_of_an_earlier_end_is_made_anew(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("mtformer.experiment.train.average_last", kill)
+        patch.setattr("mtformer.experiment.train.average_weights", kill)
         with pytest.raises(KeyboardInterrupt):
             train(config(folder, average_last=1, max_steps=8), run, resume=True)
     outcome = train(config(folder, average_last=1, max_steps=8), run, resume=True)

@@ -2,26 +2,34 @@
 
 import copy
 import itertools
+import json
+import os
 import random
+import re
+import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
 
 import ctranslate2
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from small import Make, random_lines, train_tokenizer, write_bundle
 from typer.testing import CliRunner, Result
 
 from mtformer.cli.app import app
 from mtformer.config.schema import DecodingConfig, ModelConfig
-from mtformer.decoding.ctranslate2_engine import CTranslate2Engine, load_exported
-from mtformer.decoding.engine import Request
+from mtformer.decoding.ctranslate2_engine import CTranslate2Engine
+from mtformer.decoding.ctranslate2_model import to_spec
+from mtformer.decoding.engine import Engine, Request
+from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.export import ctranslate2 as module
-from mtformer.export.ctranslate2 import export_ctranslate2, to_spec
+from mtformer.export.ctranslate2 import export_ctranslate2
 from mtformer.files import write_checksums
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import RunDir
@@ -57,6 +65,16 @@ def both(model: Transformer, tokenizers: TokenizerPair, folder: Path) -> tuple[T
     library = ctranslate2.Translator(str(folder), compute_type="float32", inter_threads=2, intra_threads=1)
     engine = CTranslate2Engine(library, tokenizers, model.config.max_positions)
     return Translator([model], tokenizers, DecodingConfig()), Translator(engine, tokenizers, DecodingConfig())
+
+
+def load_exported(path: Path, device: str = "cpu", precision: str | None = None) -> Translator:
+    return Translator.load(path, device=device, precision=precision, backend="ctranslate2")
+
+
+def search(engine: Engine, request: Request, settings: DecodingConfig) -> Hypothesis:
+    """Return the best hypothesis."""
+    [[n_best]] = engine.search([[request]], settings, None)
+    return n_best[0]
 
 
 def leaning(model: Transformer, token: int, by: float) -> Transformer:
@@ -120,8 +138,8 @@ def test_texts_may_fill_all_positions(sharp: Make, tmp_path: Path) -> None:
     assert other.engine.score(sources, targets)[0] == pytest.approx(own.engine.score(sources, targets)[0], abs=1e-4)
     settings = DecodingConfig(beam_size=1, max_length=20)
     whole, cut = Request(sources[0]), Request([*tokens[:1023], EOS])
-    expected, shorter = (own.engine.search([request], settings, None)[0][0] for request in (whole, cut))
-    found = other.engine.search([whole], settings, None)[0][0]
+    expected, shorter = (search(own.engine, request, settings) for request in (whole, cut))
+    found = search(other.engine, whole, settings)
     assert found.tokens == expected.tokens
     assert found.log_probability == pytest.approx(expected.log_probability, abs=1e-4)
     assert abs(shorter.log_probability - expected.log_probability) > 1e-3, "a truncated source would not be noticed"
@@ -142,21 +160,22 @@ def test_translations_are_the_same(taught: Make, tmp_path: Path, options: dict[s
         {"beam_size": 1},
         {"length_penalty": 0.0},
         {"n_best": 5},
+        {"beam_size": 2, "length_penalty": 0.6},
         {"max_length": 4},
     ):
-        ours, theirs = own.translate(LINES, **settings), other.translate(LINES, **settings)
+        ours, theirs = own.translate(LINES, **settings), other.translate(LINES, **settings, token_scores=True)
         assert [one.tokens for one in theirs] == [one.tokens for one in ours], settings
         assert n_best_scores(theirs) == pytest.approx(n_best_scores(ours), abs=1e-4), settings
         assert [one.flags for one in theirs] == [one.flags for one in ours], settings
+        assert [one.log_probability for one in theirs] == pytest.approx([one.log_probability for one in ours], abs=1e-4)
         for one, another in zip(theirs, ours, strict=True):
             assert one.token_log_probabilities == pytest.approx(another.token_log_probabilities, abs=1e-4)
+    for one in other.translate(LINES, beam_size=1):
+        assert not one.token_log_probabilities or "length limit" in one.flags, "a second pass"
     # The logarithm of what little attention eos may get is less exact.
     ours, theirs = [one.translate(LINES, n_best=3, coverage_penalty=0.3) for one in (own, other)]
     assert [one.tokens for one in theirs] == [one.tokens for one in ours]
     assert n_best_scores(theirs) == pytest.approx(n_best_scores(ours), rel=2e-3, abs=1e-2)
-    requests = [Request([*ids, EOS]) for ids in own.tokenizers.src.encode(LINES)]
-    found = other.engine.search(requests, DecodingConfig(coverage_penalty=0.3, max_length=3), None)
-    assert {len(of_one) for of_one in found} == {5}, "as many as the beam holds, at the limit too"
 
 
 def test_each_sentence_has_its_own_limit(taught: Make, tmp_path: Path) -> None:
@@ -181,7 +200,7 @@ def test_pad_and_bos_never_come(sharp: Make, tmp_path: Path) -> None:
 
 
 def test_what_it_steers_in_its_own_way_still_holds(taught: Make, tmp_path: Path) -> None:
-    own, other = both(*taught(), tmp_path / "it")
+    _, other = both(*taught(), tmp_path / "it")
     longer = other.translate(LINES, min_length=7, max_length=9)
     assert {len(one.tokens) for one in longer} <= {7, 8, 9}
     unlike = other.translate(LINES, no_repeat_ngram_size=1)
@@ -189,11 +208,6 @@ def test_what_it_steers_in_its_own_way_still_holds(taught: Make, tmp_path: Path)
     assert any(len(set(one.tokens)) < len(one.tokens) for one in other.translate(LINES))
     penalised = other.translate(LINES, repetition_penalty=5.0)
     assert sum(len(set(one.tokens)) < len(one.tokens) for one in penalised) == 0
-    for found in (longer, unlike, penalised):
-        sources = [[*ids, EOS] for ids in own.tokenizers.src.encode(LINES)]
-        for one, each in zip(found, own.engine.score(sources, [one.tokens for one in found]), strict=True):
-            assert one.token_log_probabilities == pytest.approx(each, abs=1e-4)
-            assert one.score == pytest.approx(sum(each) / len(each), abs=1e-4)
 
 
 @pytest.mark.parametrize("beam_size", [1, 5])
@@ -246,16 +260,16 @@ def test_attention_is_the_same(taught: Make, tmp_path: Path) -> None:
     ("settings", "what"),
     [
         ({"sampling": True}, "sampling"),
-        ({"mbr_samples": 4}, "sampling"),
+        ({"mbr_samples": 4}, "mbr_samples"),
         ({"beam_size": 4, "beam_groups": 2, "diversity_penalty": 1.0}, "beam_groups"),
         ({"early_stopping": "certain"}, "early_stopping other than ended"),
-        ({"required": [["hund"]]}, "must hold"),
-        ({"forbidden": ["hund"]}, "no translation holds"),
+        ({"required": [["hund"]]}, "required phrases"),
+        ({"forbidden": ["hund"]}, "forbidden phrases"),
     ],
 )
 def test_what_it_cannot_do_is_told(taught: Make, tmp_path: Path, settings: dict[str, Any], what: str) -> None:
     _, other = both(*taught(), tmp_path / "it")
-    with pytest.raises(ConfigError, match=f"{what}.*CTranslate2 does not have that") as caught:
+    with pytest.raises(ConfigError, match=f"{what}.*CTranslate2 does not support it") as caught:
         other.translate(["der hund"], **settings)
     assert "\n" not in str(caught.value)
     assert other.translate(["der hund"], early_stopping="estimate", beam_size=1)
@@ -361,8 +375,6 @@ def test_a_missing_library_is_told(bundle: RunDir, tmp_path: Path, monkeypatch: 
 def test_a_folder_that_cannot_be_loaded_is_told(
     bundle: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(CheckpointError, match="no CTranslate2 model here; `mtformer export"):
-        load_exported(bundle.path)
     target = tmp_path / "it"
     export_ctranslate2(bundle, target, None, None)
     with pytest.raises(DeviceError, match="precision 'fp8': no such precision; use auto, fp32, bf16, fp16, int8"):
@@ -378,7 +390,7 @@ def test_a_folder_that_cannot_be_loaded_is_told(
     model = (target / "model.bin").read_bytes()
     (target / "model.bin").write_bytes(model[: len(model) // 2])
     write_checksums(target)
-    with pytest.raises(CheckpointError, match=f"{target}: not to be loaded") as caught:
+    with pytest.raises(CheckpointError, match=f"{target}: cannot be loaded") as caught:
         load_exported(target, "cpu")
     assert "\n" not in str(caught.value)
 
@@ -392,7 +404,7 @@ def test_out_and_back_by_the_command_line(bundle: RunDir, tmp_path: Path) -> Non
     assert result.exit_code == 0, result.stderr
     assert result.stdout == f"{target}\n"
     expected = invoke("translate", bundle.path, "--n-best", 2, stdin=text)
-    found = invoke("translate", target, "--backend", "ctranslate2", "--n-best", 2, stdin=text)
+    found = invoke("translate", target, "--n-best", 2, stdin=text)  # the folder chooses the backend
     assert found.exit_code == 0, found.stderr
     texts = [[line.split(" ||| ")[:2] for line in one.stdout.splitlines()] for one in (found, expected)]
     assert texts[0] == texts[1]
@@ -407,9 +419,20 @@ def test_out_and_back_by_the_command_line(bundle: RunDir, tmp_path: Path) -> Non
     [
         (("export", "RUN", "--quantization", "int8"), "--quantization is for --format ctranslate2"),
         (("export", "RUN", "--format", "huggingface", "--quantization", "int8"), "--quantization is for --format"),
-        (("translate", "RUN", "RUN", "--backend", "ctranslate2"), "takes one exported folder"),
-        (("translate", "RUN", "--backend", "ctranslate2", "--checkpoint", "last"), "--checkpoint is for"),
-        (("translate", "RUN", "--backend", "ctranslate2"), "no CTranslate2 model here"),
+        (("translate", "RUN", "RUN", "--backend", "ctranslate2"), "translates with one model; give one run"),
+        (
+            ("translate", "RUN", "--backend", "ctranslate2", "--checkpoint", "last"),
+            "no checkpoint 'last'; a bundle has",
+        ),
+        (
+            ("eval", "RUN", "--precision", "int8", "--sample", "--src", "x", "--ref", "x"),
+            "sampling: CTranslate2 does not",
+        ),
+        (("serve", "RUN", "--backend", "ctranslate2", "--port", "0", "--mbr-samples", "4"), "mbr_samples: CTranslate2"),
+        (
+            ("translate", "RUN", "--backend", "mtformer", "--precision", "int8", "--device", "cpu"),
+            "needs CTranslate2: use --backend ctranslate2",
+        ),
     ],
 )
 def test_mistakes_are_one_line(bundle: RunDir, arguments: tuple[str, ...], message: str) -> None:
@@ -418,6 +441,86 @@ def test_mistakes_are_one_line(bundle: RunDir, arguments: tuple[str, ...], messa
     assert result.stderr.count("error: ") == 1
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+# ---- runs, which are converted on first use -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of converted models."""
+    monkeypatch.setenv("MTFORMER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "ctranslate2"
+
+
+def folders(cache: Path) -> list[Path]:
+    return sorted(path for path in cache.iterdir() if path.is_dir())
+
+
+def test_a_run_is_converted_once_for_its_weights(
+    bundle: RunDir, cache: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = sorted(path.name for path in bundle.path.rglob("*"))
+    expected = [one.text for one in Translator.load(bundle.path, device="cpu").translate(LINES)]
+    with caplog.at_level("INFO"):
+        for _ in range(2):
+            translator = Translator.load(bundle.path, device="cpu", backend="ctranslate2")
+            assert [one.text for one in translator.translate(LINES)] == expected
+    assert caplog.text.count("once for these weights") == 1
+    assert translator.engine.dtype == "float32"
+    assert translator.weights == [bundle.bundle_weights]
+    assert sorted(path.name for path in bundle.path.rglob("*")) == before, "a run directory may be read-only"
+    [folder] = folders(cache)
+    with monkeypatch.context() as patch:
+        patch.setattr(ctranslate2, "__version__", "5.0")
+        Translator.load(bundle.path, device="cpu", precision="int8")
+    assert len(folders(cache)) == 2, "another version of the library may write another format"
+    os.utime(folder, (0, 0))
+    save_file({name: weight * 1.01 for name, weight in load_file(bundle.bundle_weights).items()}, bundle.bundle_weights)
+    write_checksums(bundle.path)
+    assert Translator.load(bundle.path, device="cpu", precision="int8").engine.dtype.startswith("int8")
+    assert len(folders(cache)) == 2, "the one of other weights is made, the one that nobody used for long is deleted"
+    assert folder not in folders(cache)
+
+
+def test_a_damaged_conversion_is_made_again(bundle: RunDir, cache: Path) -> None:
+    def load() -> Translator:
+        return Translator.load(bundle.path, device="cpu", precision="int8")
+
+    load()
+    [folder] = folders(cache)
+    whole = (folder / "model.bin").read_bytes()
+    for damage in (lambda path: path.write_bytes(whole[:-9]), Path.unlink):
+        damage(folder / "model.bin")
+        load()
+        assert (folder / "model.bin").read_bytes() == whole
+    shutil.rmtree(folder)
+    with ThreadPoolExecutor(2) as pool:
+        both_loaded = list(pool.map(lambda _: load(), range(2)))
+    assert [one.engine.dtype for one in both_loaded] == [both_loaded[0].engine.dtype] * 2
+    assert folders(cache) == [folder]
+
+
+def test_int8_on_a_cpu_chooses_the_backend(bundle: RunDir, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "".join(f"{line}\n" for line in LINES)
+    found = invoke("translate", bundle.path, "--device", "cpu", "--precision", "int8", "--json", stdin=text)
+    assert found.exit_code == 0, found.stderr
+    for line in found.stdout.splitlines():
+        one = json.loads(line)
+        assert len(one["token_log_probabilities"]) == one["length"] + 1, "JSON asks for them"
+    assert len(folders(cache)) == 1
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    missing = invoke("translate", bundle.path, "--device", "cpu", "--precision", "int8", stdin=text)
+    assert missing.exit_code == 2
+    assert missing.stderr == "error: CTranslate2 is not installed; pip install 'mtformer[ctranslate2]'\n"
+
+
+def test_a_model_that_starts_with_the_language_is_refused_before_it_is_converted(bundle: RunDir, cache: Path) -> None:
+    bundle.config.write_text(re.sub("language_tags: .*", "language_tags: target", bundle.config.read_text()))
+    write_checksums(bundle.path)
+    with pytest.raises(ConfigError, match=r"data\.language_tags 'target': CTranslate2 does not support it"):
+        Translator.load(bundle.path, backend="ctranslate2")
+    assert not cache.exists()
 
 
 def test_another_bundle_may_be_exported_too(taught: Make, tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ from tiny import (
     EXACT,
     D,
     H,
+    as_numpy,
     assert_same,
     attention_gradients,
     copy_attention,
     random,
-    randomise,
+    randomize,
     use_kernel,
 )
 from torch import Tensor, nn
@@ -105,21 +106,12 @@ def test_the_kernel_follows_the_size_the_dtype_and_the_dropout(
     assert [is_fused(127, 0.0), is_fused(128, 0.0), is_fused(128, 0.1)] == [False, True, False]
 
 
-def as_numpy(attention: MultiHeadAttention) -> reference.Weights:
-    rows = [attention.H * attention.K, attention.G * attention.K, attention.G * attention.K]
-    weights, biases = (x.detach().split(rows) for x in (attention.in_projection.weight, attention.in_projection.bias))
-    named = {name: weight.numpy() for name, weight in zip("qkv", weights, strict=True)}
-    named |= {f"{name}_bias": bias.numpy() for name, bias in zip("qkv", biases, strict=True)}
-    out = attention.out_projection
-    return {**named, "out": out.weight.detach().numpy(), "out_bias": out.bias.detach().numpy()}
-
-
 @pytest.mark.parametrize("G", [4, 2, 1])
 @pytest.mark.parametrize("kind", ["self", "rotary", "causal", "cross"])
 @pytest.mark.usefixtures("kernel")
 def test_multi_head_attention_is_section_3_2_2(G: int, kind: str) -> None:
     """Self-attention with and without rotary positions and causal mask, and cross-attention; grouped heads; padding."""
-    attention, x = randomise(MultiHeadAttention(D, H, G)), random(B, T, D)
+    attention, x = randomize(MultiHeadAttention(D, H, G)), random(B, T, D)
     keys = random(B, S, D, seed=1) if kind == "cross" else x
     kv = attention.keys_values(keys) if kind == "cross" else None
     rotation = RotaryPositions(S, D // H)(slice(T)) if kind == "rotary" else None
@@ -143,7 +135,7 @@ def test_multi_head_attention_is_section_3_2_2(G: int, kind: str) -> None:
 @pytest.mark.usefixtures("kernel")
 def test_multi_head_attention_is_torchs(is_cross: bool, kind: str) -> None:
     """Outputs, weights, and gradients of every input and parameter."""
-    ours, theirs = randomise(MultiHeadAttention(D, H)), nn.MultiheadAttention(D, H, batch_first=True).double()
+    ours, theirs = randomize(MultiHeadAttention(D, H)), nn.MultiheadAttention(D, H, batch_first=True).double()
     copy_attention(theirs, ours)
     x_ours, x_theirs = (random(B, T, D).requires_grad_() for _ in range(2))
     source_ours, source_theirs = (random(B, S, D, seed=1).requires_grad_() for _ in range(2))
@@ -178,7 +170,7 @@ def test_multi_head_attention_is_torchs(is_cross: bool, kind: str) -> None:
 @pytest.mark.usefixtures("kernel")
 def test_grouped_heads_are_full_heads_with_shared_keys_and_values() -> None:
     """Ainslie et al. 2023: copying each key/value head H/G times gives plain multi-head attention."""
-    grouped, full = randomise(MultiHeadAttention(D, H, 2)), randomise(MultiHeadAttention(D, H))
+    grouped, full = randomize(MultiHeadAttention(D, H, 2)), randomize(MultiHeadAttention(D, H))
     K = D // H
     q, kv = grouped.in_projection.weight.split([H * K, 2 * 2 * K])
     q_bias, kv_bias = grouped.in_projection.bias.split([H * K, 2 * 2 * K])
@@ -194,7 +186,7 @@ def test_grouped_heads_are_full_heads_with_shared_keys_and_values() -> None:
 
 @pytest.mark.usefixtures("kernel")
 def test_attention_dropout_is_for_training() -> None:
-    attention, plain = randomise(MultiHeadAttention(D, H, dropout_p=0.5)), randomise(MultiHeadAttention(D, H))
+    attention, plain = randomize(MultiHeadAttention(D, H, dropout_p=0.5)), randomize(MultiHeadAttention(D, H))
     x, expected = random(B, T, D), plain(random(B, T, D))
     assert_same(attention.eval()(x), expected)
     assert (attention.train()(x) - expected).abs().max() > 0.01
@@ -202,7 +194,7 @@ def test_attention_dropout_is_for_training() -> None:
 
 
 def test_recorded_weights_are_those_of_the_last_forward_pass() -> None:
-    attention, other = randomise(MultiHeadAttention(D, H)), randomise(MultiHeadAttention(D, H), seed=1)
+    attention, other = randomize(MultiHeadAttention(D, H)), randomize(MultiHeadAttention(D, H), seed=1)
     x, source = random(B, T, D), random(B, S, D, seed=1)
     with record_weights([attention]) as recorded:
         attention(x, is_causal=True)
@@ -216,7 +208,7 @@ def test_recorded_weights_are_those_of_the_last_forward_pass() -> None:
 
 def test_weights_of_a_step_with_a_cache_are_refused() -> None:
     """The cached keys are known to the cache alone."""
-    attention, x = randomise(MultiHeadAttention(D, H)), random(B, 1, D)
+    attention, x = randomize(MultiHeadAttention(D, H)), random(B, 1, D)
     empty = torch.empty(B, H, 0, D // H, dtype=torch.float64)
     with record_weights([attention]), pytest.raises(AssertionError):
         attention(x, cache=LayerCache(KeyValues(empty, empty), 1))

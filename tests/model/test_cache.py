@@ -129,7 +129,7 @@ def test_source_keys_and_values_are_stored_once_per_sentence() -> None:
         for layer in cache.layers:
             assert [x.shape for x in layer.source] == [(sentences, 2, 7, 4)] * 2
             assert layer.k.shape == layer.v.shape == (sentences, 2, T * R, 4)
-        assert [x.shape for x in cache.encoder_output] == [(sentences, 7, D), (sentences, 1, 1, 7)]
+        assert [x.shape for x in cache.encoder_output] == [(sentences, 0, D), (sentences, 1, 1, 7)]
         cache.keep(torch.tensor([2 % sentences]))
 
 

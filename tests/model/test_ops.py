@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import reference
 import torch
-from tiny import EXACT, assert_same, random, randomise
+from tiny import EXACT, assert_same, random, randomize
 from torch import Tensor, nn
 
 from mtformer.model.ops import NORMS, Dropout, Linear, causal_mask, dropout, padding_mask
@@ -15,7 +15,7 @@ probabilities = pytest.mark.parametrize("p", [0.001, 0.1, 0.3, 0.5, 0.9])
 
 
 def test_linear_is_torchs_with_its_gradients() -> None:
-    ours = randomise(Linear(6, 10))
+    ours = randomize(Linear(6, 10))
     theirs = nn.Linear(6, 10).double()
     theirs.load_state_dict(ours.state_dict())
     x_ours, x_theirs = (random(3, 4, 6).requires_grad_() for _ in range(2))
@@ -30,13 +30,13 @@ def test_linear_is_torchs_with_its_gradients() -> None:
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 4), (4, 7), (4, None), (7, 9)])
 def test_rows_of_a_fused_projection_are_a_part_of_the_whole(start: int, stop: int | None) -> None:
-    fused, x = randomise(Linear(6, 4, 3, 2)), random(5, 6)
+    fused, x = randomize(Linear(6, 4, 3, 2)), random(5, 6)
     assert_same(fused(x, start, stop), fused(x)[..., start:stop])
 
 
 def test_linear_computes_in_the_dtype_of_its_input_and_has_float32_gradients() -> None:
     torch.manual_seed(0)
-    linear, x = randomise(Linear(32, 16)).float(), torch.randn(64, 32)
+    linear, x = randomize(Linear(32, 16)).float(), torch.randn(64, 32)
     narrow, wide, gradient = linear(x.bfloat16()), linear(x), torch.randn(64, 16)
     assert narrow.dtype == torch.bfloat16
     assert 0 < (narrow - wide).norm() < 0.01 * wide.norm()  # it is rounded
@@ -53,7 +53,7 @@ def test_linear_computes_in_the_dtype_of_its_input_and_has_float32_gradients() -
 @pytest.mark.parametrize("scale", [4.0, 1e-3])
 def test_norm_is_the_formula(kind: str, scale: float) -> None:
     """At 1e-3 the variance is about epsilon: another epsilon, or one outside the root, would show."""
-    norm, x = randomise(NORMS[kind](12)), (random(3, 5, 12) + 0.25) * scale
+    norm, x = randomize(NORMS[kind](12)), (random(3, 5, 12) + 0.25) * scale
     formula = {"layernorm": reference.layer_norm, "rmsnorm": reference.rms_norm}[kind]
     expected = formula(x.numpy(), *(parameter.detach().numpy() for parameter in norm.parameters()))
     np.testing.assert_allclose(norm(x).detach().numpy(), expected, rtol=0, atol=EXACT)

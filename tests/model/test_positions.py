@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import reference
 import torch
-from tiny import EXACT, assert_same, random, randomise, sources, tiny_model, tokens
+from tiny import EXACT, assert_same, random, randomize, sources, tiny_model, tokens
 from torch import nn
 
 from mtformer.model.positions import LearnedPositions, RotaryPositions, SinusoidalPositions, sinusoid
@@ -32,7 +32,7 @@ def test_sinusoidal_and_rotary_positions_are_not_weights() -> None:
 
 
 def test_only_learned_positions_in_use_have_gradients() -> None:
-    positions = randomise(LearnedPositions(9, 8))
+    positions = randomize(LearnedPositions(9, 8))
     y_TD = positions(slice(3, 7))
     assert_same(y_TD, positions.weight[3:7])
     gradient_TD = random(4, 8, seed=1)

@@ -1,5 +1,6 @@
 """The whole model: against torch.nn.Transformer, its masks, its tied weights, its precision."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,6 @@ from tiny import (
     H,
     V,
     assert_same,
-    copy_attention,
-    copy_linear,
     random,
     sources,
     step,
@@ -27,7 +26,7 @@ from torch.nn import functional
 from mtformer.model.cache import EncoderOutput
 from mtformer.model.ops import causal_mask
 from mtformer.model.positions import sinusoid
-from mtformer.model.transformer import DecoderLayer, EncoderLayer, Transformer, count_parameters
+from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.training.loss import Objective
 
 LENGTHS = [7, 2, 4]
@@ -47,10 +46,27 @@ def logits(model: Transformer, src_BS: Tensor, lengths_B: Tensor, tgt_BT: Tensor
     return model.project(model(src_BS, lengths_B, tgt_BT))
 
 
-def torchs(ours: Transformer) -> nn.Transformer:
-    """torch.nn.Transformer with our weights; post-norm without the final norms, as the paper has none."""
+TORCH_NAMES = {
+    r"^(encoder|decoder)\.(\d)": r"\1.layers.\2",
+    r"^(encoder|decoder)_norm": r"\1.norm",
+    r"self_attention\.": "self_attn.",
+    r"cross_attention\.": "multihead_attn.",
+    r"in_projection\.": "in_proj_",
+    r"out_projection": "out_proj",
+    r"feed_forward\.expand": "linear1",
+    r"feed_forward\.contract": "linear2",
+    r"self_attention_residual\.norm": "norm1",
+    r"cross_attention_residual\.norm": "norm2",
+    r"(encoder.*)feed_forward_residual\.norm": r"\1norm2",
+    r"(decoder.*)feed_forward_residual\.norm": r"\1norm3",
+}
+"""Patterns of our names of parameters, and torch.nn.Transformer's names."""
+
+
+def torchs(ours: Transformer) -> tuple[nn.Transformer, list[tuple[nn.Parameter, nn.Parameter]]]:
+    """Return torch.nn.Transformer with our weights, and pairs of all its parameters; post-norm has no final norms."""
     pre = ours.config.norm_position == "pre"
-    options = {"dropout": 0.0, "batch_first": True, "norm_first": pre}
+    options = {"dropout": 0.0, "activation": ours.config.activation, "batch_first": True, "norm_first": pre}
     encoder_layer, decoder_layer = (
         kind(D, H, F, **options) for kind in (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
     )
@@ -62,37 +78,27 @@ def torchs(ours: Transformer) -> nn.Transformer:
         custom_encoder=nn.TransformerEncoder(encoder_layer, 2, encoder_norm, enable_nested_tensor=False),
         custom_decoder=nn.TransformerDecoder(decoder_layer, 2, decoder_norm),
     ).double()
-    for one, other in zip(
-        [*ours.encoder, *ours.decoder], [*theirs.encoder.layers, *theirs.decoder.layers], strict=True
-    ):
-        copy_attention(other.self_attn, one.self_attention)
-        copy_linear(other.linear1, one.feed_forward.expand)
-        copy_linear(other.linear2, one.feed_forward.contract)
-        if isinstance(one, EncoderLayer):
-            residuals = [one.self_attention_residual, one.feed_forward_residual]
-        else:
-            assert isinstance(one, DecoderLayer)
-            copy_attention(other.multihead_attn, one.cross_attention)
-            residuals = [one.self_attention_residual, one.cross_attention_residual, one.feed_forward_residual]
-        norms = [module for module in other.children() if isinstance(module, nn.LayerNorm)]
-        for residual, norm in zip(residuals, norms, strict=True):
-            norm.load_state_dict(residual.norm.state_dict())
-    if pre:
-        theirs.encoder.norm.load_state_dict(ours.encoder_norm.state_dict())
-        theirs.decoder.norm.load_state_dict(ours.decoder_norm.state_dict())
-    return theirs
+    named, pairs = dict(theirs.named_parameters()), []
+    for name, parameter in ours.named_parameters():
+        if "embedding" not in name and name != "output":
+            for pattern, replacement in TORCH_NAMES.items():
+                name = re.sub(pattern, replacement, name)
+            named[name].data.copy_(parameter.data)
+            pairs.append((parameter, named.pop(name)))
+    assert not named
+    return theirs, pairs
 
 
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
-@pytest.mark.parametrize("tie", ["all", "output", "none"])
+@pytest.mark.parametrize(("tie", "activation"), [("all", "relu"), ("output", "gelu"), ("none", "relu")])
 @pytest.mark.usefixtures("kernel")
-def test_the_model_is_torchs_between_its_embeddings(norm_position: str, tie: str) -> None:
-    """Logits, and the gradients of the embeddings, through which all others flow; embeddings written out here."""
-    ours = tiny_model(norm_position=norm_position, tie_embeddings=tie)
+def test_the_model_is_torchs_between_its_embeddings(norm_position: str, tie: str, activation: str) -> None:
+    """Logits, and the gradients of all parameters; embeddings written out here."""
+    ours = tiny_model(norm_position=norm_position, tie_embeddings=tie, activation=activation)
     (src_BS, lengths_B), tgt_BT = sources(LENGTHS), tokens(3, 5, seed=1)
-    theirs = torchs(ours)
-    copies = {id(w): w.detach().clone().requires_grad_() for w in (ours.src_embedding, ours.tgt_embedding, ours.output)}
-    src, tgt, out = (copies[id(w)] for w in (ours.src_embedding, ours.tgt_embedding, ours.output))
+    theirs, pairs = torchs(ours)
+    copies = {w: w.detach().clone().requires_grad_() for w in (ours.src_embedding, ours.tgt_embedding, ours.output)}
+    src, tgt, out = (copies[w] for w in (ours.src_embedding, ours.tgt_embedding, ours.output))
     table = sinusoid(10, D)
     hidden_BTD = theirs(
         src[src_BS] * D**0.5 + table[:7],
@@ -105,9 +111,9 @@ def test_the_model_is_torchs_between_its_embeddings(norm_position: str, tie: str
     assert_same(actual, expected)
     for y in (actual, expected):
         y.backward(random(3, 5, V, seed=2))
-    for parameter in (ours.src_embedding, ours.tgt_embedding, ours.output):
+    for parameter, other in (*pairs, *copies.items()):
         assert parameter.grad.any()
-        assert_same(parameter.grad, copies[id(parameter)].grad)
+        assert_same(parameter.grad, other.grad)
 
 
 @ALL_POSITIONS

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import pytest
+import reference
 import torch
 from torch import Tensor, nn
 
@@ -26,7 +27,7 @@ def tiny_config(**changes: Any) -> ModelConfig:
     return ModelConfig(**{**sizes, "dropout": 0.0, "max_positions": 32, **changes})
 
 
-def randomise(module: nn.Module, seed: int = 0) -> Any:
+def randomize(module: nn.Module, seed: int = 0) -> Any:
     """Float64, and every parameter random, biases and norms too, so that none of them can be forgotten unseen."""
     generator = torch.Generator().manual_seed(seed)
     module.double()
@@ -39,7 +40,7 @@ def randomise(module: nn.Module, seed: int = 0) -> Any:
 def tiny_model(seed: int = 0, **changes: Any) -> Transformer:
     """A Transformer in float64 with random parameters, separate source and target vocabularies unless tied."""
     model = Transformer(tiny_config(**changes), V, V)
-    randomise(model, seed)
+    randomize(model, seed)
     return model
 
 
@@ -78,16 +79,12 @@ def assert_same(actual: Tensor, expected: Tensor, tolerance: float = EXACT) -> N
     assert (actual - expected).abs().max().item() <= tolerance
 
 
-def copy_linear(theirs: nn.Linear, ours: nn.Module) -> None:
-    theirs.load_state_dict(ours.state_dict())
-
-
 def copy_attention(theirs: nn.MultiheadAttention, ours: MultiHeadAttention) -> None:
     """Both keep queries, keys and values fused in this order."""
     with torch.no_grad():
         theirs.in_proj_weight.copy_(ours.in_projection.weight)
         theirs.in_proj_bias.copy_(ours.in_projection.bias)
-    copy_linear(theirs.out_proj, ours.out_projection)
+    theirs.out_proj.load_state_dict(ours.out_projection.state_dict())
 
 
 def attention_gradients(attention: nn.MultiheadAttention | MultiHeadAttention) -> list[Tensor]:
@@ -101,3 +98,13 @@ def attention_gradients(attention: nn.MultiheadAttention | MultiHeadAttention) -
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     assert [gradient.any().item() for gradient in gradients] == [True] * 4
     return gradients
+
+
+def as_numpy(attention: MultiHeadAttention) -> reference.Weights:
+    """Return the weights as `reference.multi_head_attention` takes them."""
+    rows = [attention.H * attention.K, attention.G * attention.K, attention.G * attention.K]
+    weights, biases = (x.detach().split(rows) for x in (attention.in_projection.weight, attention.in_projection.bias))
+    named = {name: weight.numpy() for name, weight in zip("qkv", weights, strict=True)}
+    named |= {f"{name}_bias": bias.numpy() for name, bias in zip("qkv", biases, strict=True)}
+    out = attention.out_projection
+    return {**named, "out": out.weight.detach().numpy(), "out_bias": out.bias.detach().numpy()}

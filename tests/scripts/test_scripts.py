@@ -155,11 +155,14 @@ BUILDS = {
 
 def test_decode_speed(run: Run, corpus: Path, tmp_path: Path) -> None:
     systems = ["mtformer-fp32", "huggingface-fp32", "ctranslate2-int8"]
-    options = [*toy_options(corpus), "--systems", *systems, "--searches", "greedy"]
+    options = [*toy_options(corpus), "--systems", *systems, "--searches", "greedy", "beam 5, text"]
     run("decode_speed", *options, "--text", corpus / "test.en", "--json", tmp_path / "figures.json")
-    figures = json.loads((tmp_path / "figures.json").read_text())["sizes"]["toy"]["greedy"]
+    searches = json.loads((tmp_path / "figures.json").read_text())["sizes"]["toy"]
+    figures, text_figures = searches["greedy"], searches["beam 5, text"]
     assert {name: len(rates) for name, rates in figures["sentences_per_second"].items()} == dict.fromkeys(systems, 2)
     assert [ratio["peer"] for ratio in figures["ratios"]] == systems[1:]
+    [ratio] = text_figures["ratios"]
+    assert (ratio["ours"], ratio["peer"]) == ("mtformer-ctranslate2-int8", "ctranslate2-sentencepiece-int8")
 
 
 def test_data_size(run: Run, corpus: Path, tmp_path: Path) -> None:

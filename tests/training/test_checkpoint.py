@@ -14,14 +14,14 @@ from killing import killed_at_each_stage
 from toy_run import names
 from toy_training import toy_config
 
+from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError
 from mtformer.files import META, delete_folder, read_meta, verify
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.training import checkpoint
-from mtformer.training.average import average_last
 from mtformer.training.checkpoint import load_trainer_state, newest_good, prune, save_averaged, save_checkpoint
 from mtformer.training.history import cut_after
-from mtformer.weights import read_weights
+from mtformer.weights import average_weights, read_weights
 
 LOSSES = {1: 0.5, 2: 3.0, 3: 2.0, 4: 2.5}
 """Step 1 is the best."""
@@ -301,9 +301,8 @@ def test_a_damaged_one_is_not_averaged(tmp_path: Path) -> None:
     data[-1] ^= 1
     file.write_bytes(data)
     with pytest.raises(CheckpointError, match=r"step-00000002/model\.safetensors: .*changed.*move .*2 away"):
-        average_last(run, 2)
-    assert not run.averaged.exists()
-    assert average_last(run, 1) == [3]
+        find_weights(run, "last:2", "bleu")
+    assert find_weights(run, "last:1", "bleu") == [run.checkpoint(3) / WEIGHTS]
 
 
 def test_one_that_is_not_finite_is_not_averaged(tmp_path: Path) -> None:
@@ -311,5 +310,4 @@ def test_one_that_is_not_finite_is_not_averaged(tmp_path: Path) -> None:
     save(run, 1)
     save_checkpoint(run, 2, {"weight": torch.tensor([1.0, float("nan")])}, {}, {}, {})
     with pytest.raises(CheckpointError, match=r"step-00000002/model\.safetensors: weight holds NaN or infinity"):
-        average_last(run, 2)
-    assert not run.averaged.exists()
+        average_weights(find_weights(run, "last:2", "bleu"))

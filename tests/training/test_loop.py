@@ -11,17 +11,17 @@ from toy_run import Quiet, assert_same_run, given, resumed, trainer
 from toy_training import toy_config, toy_step
 
 from mtformer.data.batches import Batch
+from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
 from mtformer.files import read_meta
 from mtformer.run_dir import WEIGHTS, RunDir
 from mtformer.text.tokenizer import BOS
 from mtformer.training import loop
-from mtformer.training.average import average_last
 from mtformer.training.figures import BY_KEY, FIGURES
 from mtformer.training.history import read_records
 from mtformer.training.loop import Trainer
 from mtformer.training.step import StepResult, TrainingStep
-from mtformer.weights import read_weights
+from mtformer.weights import average_weights, read_weights
 
 
 def test_ctrl_c_saves_too_and_handlers_are_put_back(tmp_path: Path) -> None:
@@ -263,11 +263,10 @@ def test_average_is_the_mean_and_leaves_out_interrupted_ones(tmp_path: Path) -> 
     with pytest.raises(InterruptedRunError):
         trainer(config, tmp_path, Quiet(signal_at=9)).train()
     run = RunDir(tmp_path)
-    assert average_last(run, 2) == [4, 8]
-    averaged, four, eight = (
-        read_weights(folder / WEIGHTS) for folder in (run.averaged, run.checkpoint(4), run.checkpoint(8))
-    )
+    files = find_weights(run, "last:2", "bleu")
+    assert files == [run.checkpoint(4) / WEIGHTS, run.checkpoint(8) / WEIGHTS]
+    averaged, four, eight = average_weights(files), *map(read_weights, files)
     for name, weight in averaged.items():
         torch.testing.assert_close(weight, ((four[name].double() + eight[name].double()) / 2).float(), rtol=0, atol=0)
     with pytest.raises(CheckpointError, match="3 checkpoints to average asked for, 2 there"):
-        average_last(run, 3)
+        find_weights(run, "last:3", "bleu")

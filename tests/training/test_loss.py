@@ -118,7 +118,7 @@ def test_a_hopeless_token_has_a_finite_loss() -> None:
     assert math.isfinite(loss.item())
 
 
-def memorised_batch(sharpness: float) -> tuple[Tensor, Tensor, Tensor]:
+def memorized_batch(sharpness: float) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens whose reference a model gives about 0.9: logits as those of a model trained on these very tokens."""
     num_tokens, width, num_pieces = 200, 64, 1000
     generator = torch.Generator().manual_seed(5)
@@ -142,7 +142,7 @@ def autocast_gradients(hidden: Tensor, weight: Tensor, target: Tensor, smoothing
 @pytest.mark.parametrize(("sharpness", "limit"), [(0.0, 1.4), (2.0, 1.4), (9.0, 1.1), (9.5, 1.1), (10.0, 1.1)])
 def test_bfloat16_gradients_are_as_near_to_float64_as_those_of_autocast(sharpness: float, limit: float) -> None:
     """From an untrained model (sharpness 0) to one that is sure of each token, where p - q is a small difference."""
-    hidden, weight, target = memorised_batch(sharpness)
+    hidden, weight, target = memorized_batch(sharpness)
 
     def gradients(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         states = hidden.to(dtype).requires_grad_()

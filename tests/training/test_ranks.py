@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 
 def torchrun(*arguments: object, processes: int = 2) -> subprocess.CompletedProcess[str]:
-    """Runs a script in so many gloo processes on this machine."""
+    """Run a script in several gloo processes on this machine."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     path = os.pathsep.join([str(HERE.parents[1]), str(HERE)])
     return subprocess.run(

@@ -91,7 +91,7 @@ def test_a_gradient_that_is_not_finite_moves_nothing(precision: str) -> None:
     assert int(step.skipped_in_a_row) > MAX_SKIPPED_IN_A_ROW  # it is not forgotten before somebody asks
 
 
-def test_the_count_of_skipped_steps_starts_anew_after_a_finite_one() -> None:
+def test_the_count_of_skipped_steps_restarts_after_a_finite_one() -> None:
     step = toy_step(toy_config())
     handle = step.model.decoder_norm.weight.register_hook(lambda grad: grad * float("inf"))
     step.run([toy_batch(1)], 1)
@@ -104,18 +104,18 @@ def test_the_count_of_skipped_steps_starts_anew_after_a_finite_one() -> None:
 # ---- memory ---------------------------------------------------------------------------------------------------------
 
 
-def limited(step: TrainingStep, max_cells: int) -> list[int]:
-    """Makes memory run out, forward or backward in turn, on more cells than that; the list of all tries."""
+def limited(step: TrainingStep, max_padded_tokens: int) -> list[int]:
+    """Make memory run out, forward or backward in turn, on more padded tokens; return the list of attempts."""
     tries: list[int] = []
 
     def forward(module: Objective, arguments: tuple[torch.Tensor, ...]) -> None:
         src_BS, _, tgt_in_BT, _ = arguments
         tries.append(src_BS.size(0) * max(src_BS.size(1), tgt_in_BT.size(1)))
-        if tries[-1] > max_cells and len(tries) % 2:
+        if tries[-1] > max_padded_tokens and len(tries) % 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     def fail(grad: torch.Tensor) -> None:
-        if tries[-1] > max_cells:
+        if tries[-1] > max_padded_tokens:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 12 bytes")
 
     step.objective.register_forward_pre_hook(forward)
@@ -175,16 +175,16 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("max_cells", [None, 30])
-def test_a_rehearsal_changes_nothing(precision: str, max_cells: int | None) -> None:
+@pytest.mark.parametrize("max_padded_tokens", [None, 30])
+def test_a_memory_check_changes_nothing(precision: str, max_padded_tokens: int | None) -> None:
     checked, fresh = (toy_step(toy_config(), precision) for _ in range(2))
     torch.manual_seed(5)
     before = weights(checked).clone()
-    if max_cells is not None:
-        limited(checked, max_cells)
+    if max_padded_tokens is not None:
+        limited(checked, max_padded_tokens)
     assert checked.check_memory(toy_batch(9, num_pairs=10)) > 0
     assert torch.equal(weights(checked), before)
-    assert (checked.max_padded_tokens is None) == (max_cells is None)
+    assert (checked.max_padded_tokens is None) == (max_padded_tokens is None)
     checked.max_padded_tokens = None
     torch.manual_seed(5)
     checked.objective._forward_pre_hooks.clear()

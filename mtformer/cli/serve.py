@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mtformer.cli.eval_command import CHECKPOINT_HELP, ENSEMBLE_HELP, PRECISION_HELP
+from mtformer.cli.eval_command import CHECKPOINT_HELP, ENSEMBLE_HELP, BackendOption, PrecisionOption
 
 log = logging.getLogger("mtformer")
 DEBUG = "MTFORMER_DEBUG"
@@ -27,7 +27,8 @@ def serve(
         int, typer.Option("--queue", min=1, help="Requests that may wait; one more is told to come again.")
     ] = 200,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    precision: Annotated[str, typer.Option(help=PRECISION_HELP)] = "fp32",
+    precision: PrecisionOption = None,
+    backend: BackendOption = None,
     checkpoint: Annotated[
         list[str] | None, typer.Option(help=CHECKPOINT_HELP + ENSEMBLE_HELP, show_default=False)
     ] = None,
@@ -48,11 +49,10 @@ def serve(
                 f"--host {host} can be reached from other machines; give a key with --api-key or MTFORMER_API_KEY, "
                 "or leave --host out"
             )
-        from mtformer.decoding.translator import Translator, override
+        from mtformer.decoding.translator import Translator
         from mtformer.serving.app import LOCAL_HOSTS, create_app
 
-        translator = Translator.load(runs, checkpoint or None, device, precision)
-        translator.decoding = override(translator.decoding, **settings)
+        translator = Translator.load(runs, checkpoint or None, device, precision, backend).with_decoding(**settings)
         names = LOCAL_HOSTS | {host.lower()} if is_local(sock) else None
         title = ", ".join(run.resolve().name for run in runs)
         app = create_app(translator, title, max_characters, queue_size, api_key or None, names)

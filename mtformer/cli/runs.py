@@ -51,8 +51,8 @@ def runs(
 
 def table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | None) -> tuple[list[str], list[str]]:
     """The lines of a table no wider than `width`, and the keys that it has no room for."""
-    from mtformer.cli.output import columns
-    from mtformer.experiment.runs import COLUMNS, without_folder
+    from mtformer.cli.output import columns, shorten
+    from mtformer.experiment.runs import COLUMNS, format_value, without_folder
     from mtformer.experiment.sweep import short_keys
 
     cells = [[*COLUMNS], *(_cells(row) for row in rows)]
@@ -61,10 +61,10 @@ def table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | None) -> t
     room = None if width is None else width - max(map(len, columns([line[1:] for line in cells], GAP))) - len(GAP)
     names = max(len(line[0]) for line in cells)
     if room is not None and names > room:
-        cells = [[_cut(line[0], max(SHORTEST_NAME, room)), *line[1:]] for line in cells]
+        cells = [[shorten(line[0], max(SHORTEST_NAME, room)), *line[1:]] for line in cells]
     left_out = []
     for key, short in short_keys(keys).items():
-        column = [short, *(shown(without_folder(key, row.config.get(key, ""))) for row in rows)]
+        column = [short, *(format_value(without_folder(key, row.config.get(key, ""))) for row in rows)]
         wider = [[*line, cell] for line, cell in zip(cells, column, strict=True)]
         if width is None or max(map(len, columns(wider, GAP))) <= width:
             cells = wider
@@ -88,12 +88,14 @@ def _print_table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | Non
 def _print_csv(rows: "Sequence[RunRow]", keys: Sequence[str]) -> None:
     import csv
 
+    from mtformer.experiment.runs import format_value
+
     plain = [row.to_dict(keys) for row in rows]
     fields = [name for name in plain[0] if name != "config"] if plain else ["name"]
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([*fields, *keys])
     for values, row in zip(plain, rows, strict=True):
-        writer.writerow([*(values[name] for name in fields), *(shown(row.config.get(key, "")) for key in keys)])
+        writer.writerow([*(values[name] for name in fields), *(format_value(row.config.get(key, "")) for key in keys)])
 
 
 def _cells(row: "RunRow") -> list[str]:
@@ -115,16 +117,3 @@ def _cells(row: "RunRow") -> list[str]:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.0f}"
-
-
-def shown(value: object) -> str:
-    """Text as it is, everything else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _cut(text: str, width: int) -> str:
-    """The text, its middle left out when it is too long: what tells names apart stands at their ends."""
-    if len(text) <= width:
-        return text
-    head = (width - 1) // 3
-    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"

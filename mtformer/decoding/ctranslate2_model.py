@@ -1,0 +1,229 @@
+"""Our models in the format of CTranslate2, with the same numbers.
+
+D model width, H heads, G key/value heads, K width of a head, V vocabulary.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+from torch import Tensor, nn
+
+from mtformer import __version__
+from mtformer.config.schema import ModelConfig
+from mtformer.decoding.ctranslate2_engine import import_ctranslate2
+from mtformer.decoding.scorer import alignment_layer
+from mtformer.errors import CheckpointError, ConfigError
+from mtformer.files import CHECKSUMS, atomic_folder, cache_folder, file_sha256, verify, write_checksums
+from mtformer.model.attention import MultiHeadAttention
+from mtformer.model.ops import NORM_EPS, LayerNorm, Linear
+from mtformer.model.positions import SINUSOID_BASE, SinusoidalPositions
+from mtformer.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Transformer
+from mtformer.run_dir import CT2_WEIGHTS
+from mtformer.text.tokenizer import BOS, EOS, UNK, TokenizerPair
+from mtformer.weights import load_weights
+
+# Names in `ctranslate2.specs.Activation`; its GELU is the exact one, by the error function, as ours is.
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swiglu": "SWISH", "geglu": "GELU"}
+NUM_SPECIAL = 4
+UNUSED_SECONDS = 30 * 24 * 3600
+log = logging.getLogger("mtformer")
+
+
+def cached_model(weights: Sequence[Path], config: ModelConfig, tokenizers: TokenizerPair) -> Path:
+    """Return the folder of a model converted in float32, which is made on first use and found again by a checksum.
+
+    It lies in the cache, because a run directory may be read-only, and moves or goes without notice. A model that
+    nobody has used for a month is deleted when another one is made.
+
+    Args:
+        weights: files whose mean is taken.
+        config, tokenizers: the model's.
+
+    Raises:
+        ConfigError: CTranslate2 is not installed, or cannot represent a setting of the model.
+    """
+    library = import_ctranslate2()
+    sources = {
+        "versions": [__version__, library.__version__],
+        "weights": [file_sha256(path) for path in weights],
+        "model": config.model_dump(),
+        "tokenizers": [tokenizers.src.sha256, tokenizers.tgt.sha256],
+    }
+    checksum = hashlib.sha256(json.dumps(sources, sort_keys=True).encode()).hexdigest()[:32]
+    folder = cache_folder() / "ctranslate2" / checksum
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_name(f".{checksum}.lock")):
+        try:
+            verify(folder, CT2_WEIGHTS, listing=CHECKSUMS)
+        except CheckpointError:  # missing, or damaged
+            _delete_unused(folder.parent)
+            log.info("converting the model for CTranslate2 into %s, once for these weights", folder)
+            with atomic_folder(folder) as temporary:
+                write_model(temporary, weights, config, tokenizers)
+                write_checksums(temporary)
+        os.utime(folder)
+    return folder
+
+
+def _delete_unused(cache: Path) -> None:
+    for folder in cache.iterdir():
+        if folder.is_dir() and time.time() - folder.stat().st_mtime > UNUSED_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_model(
+    folder: Path,
+    weights: Sequence[Path],
+    config: ModelConfig,
+    tokenizers: TokenizerPair,
+    quantization: str | None = None,
+) -> None:
+    """Write a model in the format of CTranslate2.
+
+    Args:
+        folder: which exists, and gets the files.
+        weights: files whose mean is taken.
+        config, tokenizers: the model's.
+        quantization: the type of the stored weights: `int8`, `float16` and more; None: float32.
+
+    Raises:
+        ConfigError: CTranslate2 is not installed, or cannot represent a setting of the model.
+    """
+    model = Transformer(config, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
+    load_weights(model, *weights)
+    spec = to_spec(model, tokenizers)
+    spec.validate()
+    spec.optimize(quantization)
+    spec.save(str(folder))
+
+
+def to_spec(model: Transformer, tokenizers: TokenizerPair) -> Any:
+    """Return the model as a `ctranslate2.specs.TransformerSpec`, on copies of its weights.
+
+    Raises:
+        ConfigError: naming the setting that CTranslate2 cannot represent.
+    """
+    specs = import_ctranslate2().specs
+    config = model.config
+    common = _settings(config)
+    encoder = specs.TransformerEncoderSpec(config.num_encoder_layers, **common)
+    decoder = specs.TransformerDecoderSpec(
+        config.num_decoder_layers,
+        alignment_layer=alignment_layer(config.num_decoder_layers),
+        alignment_heads=config.num_heads,
+        **common,
+    )
+    _fill_ends(encoder, encoder.embeddings[0], model.src_embedding, model.src_positions, model.encoder_norm)
+    _fill_ends(decoder, decoder.embeddings, model.tgt_embedding, model.tgt_positions, model.decoder_norm)
+    decoder.projection.weight = _copy(model.output)
+    if model.output_bias is not None:
+        decoder.projection.bias = _copy(model.output_bias)
+    for layer, layer_spec in zip(model.encoder, encoder.layer, strict=True):
+        assert isinstance(layer, EncoderLayer)
+        _fill_self_attention(layer_spec.self_attention, layer.self_attention, layer.self_attention_residual.norm)
+        _fill_feed_forward(layer_spec.ffn, layer.feed_forward, layer.feed_forward_residual.norm)
+    for layer, layer_spec in zip(model.decoder, decoder.layer, strict=True):
+        assert isinstance(layer, DecoderLayer)
+        _fill_self_attention(layer_spec.self_attention, layer.self_attention, layer.self_attention_residual.norm)
+        _fill_cross_attention(layer_spec.attention, layer.cross_attention, layer.cross_attention_residual.norm)
+        _fill_feed_forward(layer_spec.ffn, layer.feed_forward, layer.feed_forward_residual.norm)
+    spec = specs.TransformerSpec(encoder, decoder)
+    _register_vocabularies(spec, tokenizers)
+    return spec
+
+
+def _settings(config: ModelConfig) -> dict[str, Any]:
+    """Return the settings that encoder and decoder share."""
+    common = import_ctranslate2().specs.common_spec
+    return {
+        "num_heads": config.num_heads,
+        "pre_norm": config.norm_position == "pre",
+        "activation": getattr(common.Activation, ACTIVATIONS[config.activation]),
+        "ffn_glu": config.activation in ("swiglu", "geglu"),
+        "rms_norm": config.norm == "rmsnorm",
+        "num_heads_kv": config.num_kv_heads if config.num_kv_heads != config.num_heads else None,
+        "rotary_dim": config.d_model // config.num_heads if config.positions == "rotary" else None,
+        "rotary_interleave": False,  # dimension i of a head is paired with i + K/2
+        "rotary_base": SINUSOID_BASE,
+    }
+
+
+def _fill_ends(spec: Any, embeddings: Any, weight_VD: Tensor, positions: nn.Module | None, norm: nn.Module) -> None:
+    """Fill in the embeddings, positions and final norm of the encoder or decoder."""
+    embeddings.weight = _copy(weight_VD)
+    if positions is not None:
+        # Left alone, CTranslate2 makes sinusoids of its own: they begin at position 1 and have other frequencies.
+        is_fixed = isinstance(positions, SinusoidalPositions)
+        spec.position_encodings.encodings = _copy(positions.table if is_fixed else positions.weight)
+    elif hasattr(spec, "position_encodings"):
+        del spec.position_encodings
+    if not isinstance(norm, nn.Identity):
+        _fill_norm(spec.layer_norm, norm)
+
+
+def _fill_self_attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module) -> None:
+    _fill_norm(spec.layer_norm, norm)
+    _fill_linear(spec.linear[0], attention.in_projection)  # queries, keys, values: the order is the same
+    _fill_linear(spec.linear[1], attention.out_projection)
+
+
+def _fill_cross_attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module) -> None:
+    num_queries = attention.H * attention.K
+    _fill_norm(spec.layer_norm, norm)
+    _fill_linear(spec.linear[0], attention.in_projection, stop=num_queries)
+    _fill_linear(spec.linear[1], attention.in_projection, start=num_queries)
+    _fill_linear(spec.linear[2], attention.out_projection)
+
+
+def _fill_feed_forward(spec: Any, feed_forward: FeedForward, norm: nn.Module) -> None:
+    _fill_norm(spec.layer_norm, norm)
+    _fill_linear(spec.linear_1, feed_forward.contract)
+    if feed_forward.is_gated:
+        d_ff = feed_forward.contract.weight.size(1)
+        _fill_linear(spec.linear_0, feed_forward.expand, stop=d_ff)
+        _fill_linear(spec.linear_0_noact, feed_forward.expand, start=d_ff)
+    else:
+        _fill_linear(spec.linear_0, feed_forward.expand)
+
+
+def _fill_linear(spec: Any, linear: Linear, start: int = 0, stop: int | None = None) -> None:
+    spec.weight = _copy(linear.weight[start:stop])
+    spec.bias = _copy(linear.bias[start:stop])
+
+
+def _fill_norm(spec: Any, norm: nn.Module) -> None:
+    spec.gamma = _copy(norm.weight)
+    if isinstance(norm, LayerNorm):
+        spec.beta = _copy(norm.bias)
+
+
+def _copy(weight: Tensor | nn.Module) -> Tensor:
+    """Return a copy, because CTranslate2 quantizes in place."""
+    assert isinstance(weight, Tensor)
+    return weight.detach().to("cpu", torch.float32, copy=True)
+
+
+def _register_vocabularies(spec: Any, tokenizers: TokenizerPair) -> None:
+    """Register all pieces in the order of their ids, as many as the embeddings have rows."""
+    src, tgt = tokenizers.src.vocabulary(), tokenizers.tgt.vocabulary()
+    for of_src, of_tgt in zip(src[:NUM_SPECIAL], tgt[:NUM_SPECIAL], strict=True):
+        if of_src != of_tgt:
+            raise ConfigError(
+                f"tokenizer: special piece '{of_src}' of the source is '{of_tgt}' in the target; CTranslate2 has one "
+                "name for both, so train one of the two again"
+            )
+    spec.register_source_vocabulary(src)
+    spec.register_target_vocabulary(tgt)
+    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = tgt[UNK], tgt[BOS], tgt[EOS]
+    spec.config.decoder_start_token = tgt[BOS]
+    spec.config.add_source_eos = True
+    spec.config.layer_norm_epsilon = NORM_EPS

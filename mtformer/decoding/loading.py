@@ -1,0 +1,112 @@
+"""Loading of runs, bundles and exports for a `Translator`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from mtformer.config.loading import load_config
+from mtformer.config.schema import Config
+from mtformer.decoding.ctranslate2_engine import import_ctranslate2, open_model, unsupported
+from mtformer.decoding.ctranslate2_model import cached_model
+from mtformer.decoding.engine import Engine, OwnEngine
+from mtformer.decoding.inference import InferenceModel
+from mtformer.decoding.weights import find_weights
+from mtformer.device import pick_device, pick_precision, set_up_memory
+from mtformer.errors import CheckpointError, ConfigError
+from mtformer.model.transformer import Transformer
+from mtformer.run_dir import CT2_WEIGHTS, RunDir
+from mtformer.text.tokenizer import TokenizerPair
+from mtformer.weights import load_weights
+
+BACKENDS = ("mtformer", "ctranslate2")
+
+
+class Loaded(NamedTuple):
+    """What a `Translator` is made of.
+
+    Args:
+        engine: one model or an ensemble.
+        tokenizers: the models'.
+        config: of the first run.
+        trained_tokens: the longest source of training.
+        weights: the files of the models.
+    """
+
+    engine: Engine
+    tokenizers: TokenizerPair
+    config: Config
+    trained_tokens: int
+    weights: list[Path]
+
+
+def load(
+    paths: Sequence[Path],
+    checkpoints: Sequence[str | None],
+    device: str = "auto",
+    precision: str | None = None,
+    backend: str | None = None,
+) -> Loaded:
+    """Load one model, or several as an ensemble. For the arguments and errors see `Translator.load`."""
+    runs = [RunDir.open(path) for path in paths]
+    if _pick_backend(runs, device, precision, backend) == "ctranslate2":
+        if len(runs) * len(checkpoints) > 1:
+            raise ConfigError("CTranslate2 translates with one model; give one run and one checkpoint")
+        return _load_ctranslate2(runs[0], checkpoints[0], device, precision)
+    return _load_own(runs, checkpoints, device, precision or "fp32")
+
+
+def _pick_backend(runs: Sequence[RunDir], device: str, precision: str | None, backend: str | None) -> str:
+    """Return the backend; if none is given, CTranslate2 for its exports and for int8 on a CPU."""
+    if backend not in (None, *BACKENDS):
+        raise ConfigError(f"backend '{backend}': no such backend; use {' or '.join(BACKENDS)}")
+    is_int8_on_cpu = precision == "int8" and pick_device(device).type == "cpu"
+    return backend or ("ctranslate2" if is_int8_on_cpu or any(map(_is_export, runs)) else "mtformer")
+
+
+def _is_export(run: RunDir) -> bool:
+    return (run.path / CT2_WEIGHTS).is_file()
+
+
+def _load_own(runs: Sequence[RunDir], checkpoints: Sequence[str | None], device_name: str, precision: str) -> Loaded:
+    device = pick_device(device_name)
+    if device.type == "cpu":
+        set_up_memory()
+    precision = pick_precision(precision, device)
+    configs = [load_config(run.config).config for run in runs]
+    tokenizers = TokenizerPair.load(runs[0].tokenizer)
+    models, weights = [], []
+    for run, config in zip(runs, configs, strict=True):
+        _check_same_tokenizers(tokenizers, runs[0], run)
+        for checkpoint in checkpoints:
+            paths = find_weights(run, checkpoint, config.training.best_metric)
+            model = Transformer(config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
+            load_weights(model, *paths)
+            models.append(InferenceModel.prepare(model, device, precision))
+            weights += paths
+    trained_tokens = min(config.data.filters.max_tokens for config in configs)
+    return Loaded(OwnEngine(models, precision), tokenizers, configs[0], trained_tokens, weights)
+
+
+def _load_ctranslate2(run: RunDir, checkpoint: str | None, device: str, precision: str | None) -> Loaded:
+    """Load an export, or convert a run or bundle on first use."""
+    import_ctranslate2()
+    config, tokenizers = load_config(run.config).config, TokenizerPair.load(run.tokenizer)
+    if config.data.language_tags == "target":
+        raise unsupported("data.language_tags 'target'")
+    if _is_export(run):
+        if checkpoint is not None:
+            raise ConfigError(f"{run.path}: an export has one set of weights; leave --checkpoint out")
+        folder, weights = run.path, [run.path / CT2_WEIGHTS]
+    else:
+        weights = find_weights(run, checkpoint, config.training.best_metric)
+        folder = cached_model(weights, config.model, tokenizers)
+    engine = open_model(folder, tokenizers, config.model.max_positions, device, precision)
+    return Loaded(engine, tokenizers, config, config.data.filters.max_tokens, weights)
+
+
+def _check_same_tokenizers(tokenizers: TokenizerPair, first: RunDir, other: RunDir) -> None:
+    theirs = TokenizerPair.load(other.tokenizer)
+    if (theirs.src.sha256, theirs.tgt.sha256) != (tokenizers.src.sha256, tokenizers.tgt.sha256):
+        raise CheckpointError(
+            f"{other.path}: its tokenizer is not that of {first.path}; an ensemble needs runs with the same tokenizer"
+        )

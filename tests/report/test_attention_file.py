@@ -1,0 +1,84 @@
+"""Files of attention weights: the picture, and the checks of the others; tests/cli tries them on a run."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from matplotlib import font_manager
+
+from mtformer.decoding.attention_maps import AttentionMaps
+from mtformer.errors import ConfigError
+from mtformer.report.attention import AttentionFile, draw, save_picture
+
+
+def some_maps(tgt_pieces: list[str], num_heads: int = 3) -> AttentionMaps:
+    """Random ones of two layers over four source pieces."""
+    torch.manual_seed(0)
+    sizes = ((4, 4), (len(tgt_pieces), len(tgt_pieces)), (len(tgt_pieces), 4))
+    weights = [torch.randn(2, num_heads, *size).softmax(dim=-1) for size in sizes]
+    return AttentionMaps("a bc", "x", ["▁a", "▁b", "c", "</s>"], tgt_pieces, *weights)
+
+
+def test_each_head_is_a_heat_map_with_its_pieces() -> None:
+    maps = some_maps(["▁$x$", "▁y", "</s>"])
+    figure = draw(maps, 1, None)
+    shown = [axes for axes in figure.axes if axes.images]
+    assert [axes.get_title() for axes in shown] == ["head 1", "head 2", "head 3"]
+    for axes, weights_TS in zip(shown, maps.cross_LHTS[1], strict=True):
+        assert torch.equal(torch.tensor(axes.images[0].get_array()), weights_TS)
+    below, left = [axes.get_xticklabels() for axes in shown[1:]], [shown[n].get_yticklabels() for n in (0, 2)]
+    for labels, pieces in (*((of, maps.src_pieces) for of in below), *((of, maps.tgt_pieces) for of in left)):
+        assert [label.get_text() for label in labels] == pieces
+        assert {(label.get_fontsize(), label.get_parse_math()) for label in labels} == {(9, False)}
+    assert [axes.get_title() for axes in draw(maps, 0, 2).axes if axes.images] == ["head 3"]
+
+
+def test_letters_that_no_font_has_are_told_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = [font for font in font_manager.fontManager.ttflist if "matplotlib" in font.fname]
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", own)
+    with caplog.at_level(logging.WARNING):
+        save_picture(some_maps(["▁東京", "▁で", "</s>"]), 0, None, tmp_path / "maps.png")
+    assert [record.getMessage() for record in caplog.records if record.name == "mtformer"] == [
+        "no installed font draws 東京で: boxes in the picture; install a font that has them, such as Noto Sans"
+    ]
+    assert not list(recwarn)
+    caplog.clear()
+    save_picture(some_maps(["▁Äß", "▁𝔄", "</s>"]), 0, None, tmp_path / "maps.png")
+    assert not caplog.records, "a letter of another installed font"
+
+
+def test_a_picture_has_bounds() -> None:
+    with pytest.raises(ConfigError, match=r"choose one with --attention-head, or write"):
+        draw(some_maps(["x"] * 150), 0, None)
+    with pytest.raises(ConfigError, match=r"inches; write \.json"):
+        draw(some_maps(["x"] * 300), 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("file", "settings", "message"),
+    [
+        ("maps.pdf", {}, "name a file that ends in .json, .html or .png"),
+        ("maps.json", {"head": 1}, "are for .png"),
+        ("maps.html", {"layer": 1}, "are for .png"),
+        ("maps.png", {"layer": 3}, "--attention-layer 3: the decoder has layers 1 to 2"),
+        ("maps.png", {"head": 4}, "--attention-head 4: the decoder has heads 1 to 3"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path: Path, file: str, settings: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        AttentionFile(tmp_path / file, **settings).write([(1, some_maps(["x"]))])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / file).exists()
+
+
+def test_a_file_has_bounds(tmp_path: Path) -> None:
+    picture = AttentionFile(tmp_path / "maps.png")
+    picture.check_num_lines(1)
+    with pytest.raises(ConfigError, match=r"more than 1 lines that are not blank; translate fewer, or write \.json"):
+        picture.check_num_lines(2)
+    with pytest.raises(ConfigError, match="every line is blank"):
+        picture.write([])
