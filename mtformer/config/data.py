@@ -108,20 +108,20 @@ class FilterConfig(Section):
     drop_identical: bool = True
     """Leave out pairs whose sides are the same text, but for case, punctuation and white space."""
     drop_duplicates: bool = True
-    """Leave out pairs that have stood before."""
-    normalise_duplicates: bool = False
+    """Leave out pairs that occurred before."""
+    normalize_duplicates: bool = False
     """With `drop_duplicates`: pairs that differ only in case, punctuation and white space are the same, too."""
     min_script_share: Share = 0.3
-    """Least share of a side's letters, weighted so, in the scripts of its language; the rest is room for names. From 10
-    letters on, where the language is known; 0: no check."""
+    """Minimum fraction of letters in the scripts of the side's language; from 10 letters on, where the language is
+    known; 0: no check."""
     min_letter_share: Share = 0.2
-    """Least share of letters among a side's characters, white space not counted; 0: no check."""
+    """Minimum fraction of letters among a side's characters, white space not counted; 0: no check."""
     max_repeats: Positive | None = 8
-    """A character (digits and white space excepted) or a word may come so many times in a row; null: no check."""
+    """Most repetitions in a row of a character (except digits and white space) or a word; null: no check."""
     max_markup_share: Share = 0.5
     """Largest share of a side's characters in URLs, mail addresses, tags and entities of HTML; 1: no check."""
     drop_different_numbers: bool = True
-    """Leave out pairs where more numbers lack a counterpart on the other side than have one, written as they may be."""
+    """Leave out pairs in which most numbers have no match on the other side (formats are normalized)."""
     max_different_punctuation: Count | None = None
     """Most question marks, brackets, quotes, colons and symbols that only one side has; null: no check."""
     drop_other_languages: bool = True
@@ -134,7 +134,8 @@ class FilterConfig(Section):
 
 
 class CheckConfig(Section):
-    """What `mtformer data check` calls a mistake, besides files of unequal length and `filters.max_filtered_share`."""
+    """Limits above which `mtformer data check` reports an error, besides files of unequal length and
+    `filters.max_filtered_share`."""
 
     on_resume = "same"
 
@@ -145,7 +146,7 @@ class CheckConfig(Section):
     max_unknown_rate: Share = 0.01
     """Largest share of unknown tokens on either side of train or dev."""
     max_test_overlap: Share = 0.01
-    """Largest share of the pairs of dev or a test set that stand in train too."""
+    """Largest share of the pairs of dev or a test set that also occur in train."""
 
 
 class WeightChange(Section):
@@ -217,7 +218,7 @@ class DataConfig(Section):
     tgt_langs: list[str] = []
     """More target languages of the model than its data show (a bundle names no data)."""
     language_tags: Annotated[Literal["none", "source", "target"], Key(on_resume="refuse")] = "none"
-    """How a model of several target languages is told which: `<2de>` before the source, or in the place of bos."""
+    """Where the target-language tag (`<2de>`) of a multilingual model goes: before the source, or instead of bos."""
     dev: Annotated[list[Source], Key(on_resume="same")] = []
     """Sources that validation runs on."""
     test: Annotated[dict[TestName, Source], Key(on_resume="same", side_output=True)] = {}
@@ -227,11 +228,11 @@ class DataConfig(Section):
     check: CheckConfig = CheckConfig()
     """Limits of `mtformer data check`."""
     cache_dir: Annotated[str | None, Key(on_resume="same", path="file", has_effect=False)] = None
-    """Where tokenised corpora lie; default `~/.cache/mtformer`, or `MTFORMER_CACHE`."""
+    """Folder of tokenized corpora; default `~/.cache/mtformer`, or `MTFORMER_CACHE`."""
     noise: NoiseConfig = NoiseConfig()
     """Noise in training."""
     num_workers: Annotated[Positive | None, Key(on_resume="same", has_effect=False)] = None
-    """Processes that tokenise; default: the cores there are."""
+    """Processes that tokenize; default: one per core."""
 
     @property
     def sources(self) -> list[Source]:

@@ -173,7 +173,7 @@ def is_blank(line: str) -> bool:
 
 def duplicate_key(pair: Pair, config: FilterConfig) -> str:
     """What two pairs have in common when one is a duplicate of the other."""
-    src, tgt = map(normalise, pair) if config.normalise_duplicates else pair
+    src, tgt = map(normalise, pair) if config.normalize_duplicates else pair
     return f"{len(src)} {src}{tgt}"
 
 

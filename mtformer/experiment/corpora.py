@@ -1,4 +1,4 @@
-"""The corpora that a config names, tokenised, with their weights, tags and languages."""
+"""The corpora that a config names, tokenized, with their weights, tags and languages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

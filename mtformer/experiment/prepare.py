@@ -24,7 +24,7 @@ from mtformer.text.tokenizer import JOINT, SRC, TGT, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
 
 CHANGED_WINDOW_PAIRS = 1 << 14
-"""Text is changed and tokenised a window at a time, and the first batch waits for that."""
+"""Text is changed and tokenized a window at a time, and the first batch waits for that."""
 log = logging.getLogger("mtformer")
 
 
@@ -50,9 +50,9 @@ class Prepared:
 
 
 def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance = log_progress) -> Prepared:
-    """Trains or loads the tokenizers (into `tokenizer_folder`), then tokenises the data or finds it in the cache.
+    """Trains or loads the tokenizers (into `tokenizer_folder`), then tokenizes the data or finds it in the cache.
 
-    `advance` is told of each training corpus while it is tokenised.
+    `advance` is told of each training corpus while it is tokenized.
 
     Raises:
         DataError: when data or tokenizer models are not as they should be.

@@ -225,7 +225,7 @@ def test_a_model_of_another_direction(backward: Path, files: tuple[Path, Path], 
 def test_near_duplicates_by_config(files: tuple[Path, Path], tmp_path: Path) -> None:
     files[0].write_text("a dog\nA dog!\n", encoding="utf-8")
     files[1].write_text("ein Hund\nEin Hund!\n", encoding="utf-8")
-    result = invoke("data", "clean", *files, tmp_path / "out", *LANGUAGES, "data.filters.normalise_duplicates=true")
+    result = invoke("data", "clean", *files, tmp_path / "out", *LANGUAGES, "data.filters.normalize_duplicates=true")
     assert result.exit_code == 0, result.stderr
     assert kept(tmp_path / "out") == ["a dog"]
 

@@ -245,7 +245,7 @@ def dirty(pairs: Pairs) -> Pairs:
 def test_the_filters_remove_what_preparing_removes(
     corpus: Callable[..., DataConfig], dirty: Pairs, tokenizers: TokenizerPair, is_normalized: bool
 ) -> None:
-    filters = {"normalise_duplicates": is_normalized, "drop_duplicates": True}
+    filters = {"normalize_duplicates": is_normalized, "drop_duplicates": True}
     data = corpus(dirty, filters=filters, num_workers=1)
     train = check_corpora(data, tokenizers).sets[0]
     assert train.removed == prepare(data.train, data, tokenizers, is_training=True).report.left_out

@@ -77,7 +77,7 @@ def test_duplicates_by_their_normal_form_or_not_at_all(tmp_path: Path) -> None:
     for name, settings, kept in (
         ("off", {"drop_duplicates": False}, 3),
         ("exact", {}, 2),
-        ("near", {"normalise_duplicates": True}, 1),
+        ("near", {"normalize_duplicates": True}, 1),
     ):
         config = FilterConfig.model_validate(settings)
         assert clean(iter(pairs), EN_DE, config, tmp_path / name).kept == kept

@@ -292,7 +292,7 @@ def test_no_pairs() -> None:
 def test_duplicates_are_of_the_pair_and_not_of_the_joined_text() -> None:
     pairs = [("a b", "c"), ("a", "b c"), ("b c", "a"), ("a b", "c "), ("A b", "c"), ("a b ", "c")]
     assert len({duplicate_key(pair, FilterConfig()) for pair in pairs}) == len(pairs)
-    near = FilterConfig(normalise_duplicates=True)
+    near = FilterConfig(normalize_duplicates=True)
     same = [("a b", "c"), ("A, b!", "C."), ("ab", " c ")]
     assert len({duplicate_key(pair, near) for pair in same}) == 1
     other = [("a b", "c"), ("a", "b c"), ("c", "a b"), ("a b 1", "c"), ("a b", "ç"), ("!", "c"), ("?", "c")]

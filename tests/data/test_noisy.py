@@ -90,7 +90,7 @@ def test_off_is_off(noisy: Labelled) -> None:
 
 @pytest.mark.parametrize(("normalised", "expected"), [(False, {}), (True, {"V": 2})])
 def test_duplicates(noisy: Labelled, normalised: bool, expected: dict[str, int]) -> None:
-    config = FilterConfig(normalise_duplicates=normalised)
+    config = FilterConfig(normalize_duplicates=normalised)
     seen: set[str] = set()
     found: Counter[str] = Counter()
     for pair, label in zip(*noisy, strict=True):

@@ -43,7 +43,7 @@ ANY_FAULT = re.compile(f"[{re.escape(''.join(found.FAULTS.values()))}]")
 FAULT_PATTERNS = {name: re.compile(f"[{re.escape(characters)}]") for name, characters in found.FAULTS.items()}
 WITHOUT_SPACES = frozenset(["bo", "dz", "ja", "khb", "km", "lo", "lzh", "my", "nod", "th", "wuu", "yue", "zh"])
 """Languages whose words are not counted, because spaces do not separate them."""
-AS_IT_IS, NORMALIZED = FilterConfig(normalise_duplicates=False), FilterConfig(normalise_duplicates=True)
+AS_IT_IS, NORMALIZED = FilterConfig(normalize_duplicates=False), FilterConfig(normalize_duplicates=True)
 BLANK = np.uint64(0)
 """Stands for the hash of a blank line."""
 
@@ -343,7 +343,7 @@ class _Pass:
         """Count the reasons of removal; keep the pairs of the lowest random ranks of each reason."""
         codes, filters = checked.codes, self.data.filters
         if self.is_training and filters.drop_duplicates:
-            keys = checked.hashes.near if filters.normalise_duplicates else checked.hashes.pair
+            keys = checked.hashes.near if filters.normalize_duplicates else checked.hashes.pair
             kept = np.flatnonzero((codes == KEPT) & (keys != BLANK))
             codes[kept[self._kept.add(keys[kept])]] = code(DUPLICATE)
         self._num_removed += np.bincount(codes, minlength=len(self._num_removed))
