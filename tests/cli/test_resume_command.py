@@ -63,7 +63,7 @@ def test_what_excludes_each_other(words: str, corpus: Path) -> None:
 def test_the_help_says_how_a_run_stops_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     help_text = invoke("train", "--help").stdout
-    for part in ("--resume", "[auto]", "start when there is no run yet", "SIGTERM saves and exits with 143", "130"):
+    for part in ("--resume", "[auto]", "start a new run if none exists", "SIGTERM saves and exits with 143", "130"):
         assert part in help_text
 
 
