@@ -59,6 +59,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("is_file", [False, True])
 def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(
     tmp_path: Path, live: int, dead: int, is_file: bool
@@ -74,6 +75,7 @@ def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(
     assert set(names(tmp_path)) == {"b", *stays}
 
 
+@pytest.mark.process
 def test_what_was_to_be_replaced_comes_back_when_its_place_is_empty(tmp_path: Path, dead: int, live: int) -> None:
     leave(tmp_path, "a", HERE, dead, "old")
     leave(tmp_path, "b", HERE, live, "old")
@@ -89,6 +91,7 @@ def test_our_own_number_is_that_of_a_process_before_us(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
+@pytest.mark.process
 def test_on_another_machine_a_process_may_live_for_a_day(tmp_path: Path, dead: int) -> None:
     young, old = (leave(tmp_path, name, "elsewhere", dead, "tmp") for name in ("young", "old"))
     long_ago = time.time() - FOREIGN_SECONDS - 60
@@ -97,6 +100,7 @@ def test_on_another_machine_a_process_may_live_for_a_day(tmp_path: Path, dead: i
     assert names(tmp_path) == [young.name]
 
 
+@pytest.mark.process
 def test_writing_clears_what_was_left_of_the_same_name_only(tmp_path: Path, dead: int) -> None:
     for name in ("text", "folder", "other"):
         leave(tmp_path, name, HERE, dead, "tmp")

@@ -1,1 +1,1 @@
-"""The command line: parse, call, print, exit. No other room prints or exits."""
+"""The command line: parse, call, print, exit. No other package prints or exits."""

@@ -37,7 +37,7 @@ class TrainingProgress:
             self.bar.close()
 
     def prepared(self, num_pairs: int, share: float) -> None:
-        """Some pairs are tokenised; see `mtformer.training.metrics.Progress`."""
+        """Some pairs are tokenized; see `mtformer.training.metrics.Progress`."""
         if not sys.stderr.isatty() or not log.isEnabledFor(logging.INFO):
             log_progress(num_pairs, share)
             return

@@ -27,11 +27,9 @@ def sweep(
             show_default=False,
         ),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Leave finished runs, go on with the others where they stopped.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Skip finished runs and resume the others.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs, and what they will need; train nothing.")
+        bool, typer.Option("--dry-run", help="List the runs with estimates of time and disk space; train nothing.")
     ] = False,
     print_commands: Annotated[
         bool,

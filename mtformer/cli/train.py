@@ -59,19 +59,19 @@ def train(
     overrides: OverridesArgument = None,
     run_dir: Annotated[
         Path | None,
-        typer.Option("--run-dir", help="Where the run lies; default: runs/ and the config's name.", show_default=False),
+        typer.Option("--run-dir", help="Run directory; default: runs/ and the config's name.", show_default=False),
     ] = None,
     resume: Annotated[
         str | None,
         typer.Option(
             "--resume",
             metavar="[auto]",
-            help="Go on from the newest checkpoint; with the word auto, start when there is no run yet.",
+            help="Resume from the latest checkpoint (auto: start a new run if none exists).",
             show_default=False,
         ),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Delete what is in the run directory and start anew.")
+        bool, typer.Option("--overwrite", help="Delete the run in the run directory and start over.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, train nothing.")] = False,
     verify_resume: Annotated[
@@ -85,7 +85,7 @@ def train(
 ) -> None:
     """Train a model: tokenizer, data, training, averaging, test scores.
 
-    SIGTERM saves and exits with 143, Ctrl-C with 130; the same command with --resume auto starts and goes on.
+    SIGTERM saves and exits with 143, Ctrl-C with 130; the same command with --resume auto starts and resumes.
     """
     from mtformer.config.loading import load_config
     from mtformer.errors import ConfigError

@@ -112,16 +112,16 @@ class FilterConfig(Section):
     normalize_duplicates: Annotated[bool, Key(off=False)] = False
     """With `drop_duplicates`: pairs that differ only in case, punctuation and white space are the same, too."""
     min_script_share: Annotated[Share, Key(off=0)] = 0.3
-    """Least share of a side's letters, weighted so, in the scripts of its language; the rest is room for names. From 10
-    letters on, where the language is known; 0: no check."""
+    """Minimum fraction of letters in the scripts of the side's language; from 10 letters on, where the language is
+    known; 0: no check."""
     min_letter_share: Annotated[Share, Key(off=0)] = 0.2
-    """Least share of letters among a side's characters, white space not counted; 0: no check."""
+    """Minimum fraction of letters among a side's characters, white space not counted; 0: no check."""
     max_repeats: Annotated[Positive | None, Key(off=None)] = 8
-    """A character (digits and white space excepted) or a word may come so many times in a row; null: no check."""
+    """Most repetitions in a row of a character (except digits and white space) or a word; null: no check."""
     max_markup_share: Annotated[Share, Key(off=1)] = 0.5
     """Largest share of a side's characters in URLs, mail addresses, tags and entities of HTML; 1: no check."""
     drop_different_numbers: Annotated[bool, Key(off=False)] = True
-    """Leave out pairs where more numbers lack a counterpart on the other side than have one, written as they may be."""
+    """Leave out pairs in which most numbers have no match on the other side (formats are normalized)."""
     max_different_punctuation: Annotated[Count | None, Key(off=None)] = None
     """Most question marks, brackets, quotes, colons and symbols that only one side has; null: no check."""
     drop_other_languages: Annotated[bool, Key(off=False)] = True
@@ -134,7 +134,8 @@ class FilterConfig(Section):
 
 
 class CheckConfig(Section):
-    """What `mtformer data check` calls a mistake, besides files of unequal length and `filters.max_filtered_share`."""
+    """Limits above which `mtformer data check` reports an error, besides files of unequal length and
+    `filters.max_filtered_share`."""
 
     on_resume = "same"
 
@@ -145,7 +146,7 @@ class CheckConfig(Section):
     max_unknown_rate: Share = 0.01
     """Largest share of unknown tokens on either side of train or dev."""
     max_test_overlap: Share = 0.01
-    """Largest share of the pairs of dev or a test set that stand in train too."""
+    """Largest share of the pairs of dev or a test set that also occur in train."""
 
 
 class WeightChange(Section):
@@ -217,7 +218,7 @@ class DataConfig(Section):
     tgt_langs: list[str] = []
     """More target languages of the model than its data show (a bundle names no data)."""
     language_tags: Annotated[Literal["none", "source", "target"], Key(on_resume="refuse")] = "none"
-    """How a model of several target languages is told which: `<2de>` before the source, or in the place of bos."""
+    """Where the target-language tag (`<2de>`) of a multilingual model goes: before the source, or instead of bos."""
     dev: Annotated[list[Source], Key(on_resume="same")] = []
     """Sources that validation runs on."""
     test: Annotated[dict[TestName, Source], Key(on_resume="same", side_output=True)] = {}
@@ -231,7 +232,7 @@ class DataConfig(Section):
     noise: NoiseConfig = NoiseConfig()
     """Noise in training."""
     num_workers: Annotated[Positive | None, Key(on_resume="same", has_effect=False)] = None
-    """Processes that tokenize; default: the number of cores."""
+    """Processes that tokenize; default: one per core."""
 
     @property
     def sources(self) -> list[Source]:

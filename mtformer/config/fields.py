@@ -8,34 +8,51 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import Discriminator
+from pydantic import Discriminator, Tag
 from pydantic.fields import FieldInfo
 
-from mtformer.config.data import HubDataset, JsonlFile, TextFiles, TsvFile
+from mtformer.config.data import Source
 from mtformer.config.schema import Config
 from mtformer.config.section import Key, OnResume, Section, key_of
 from mtformer.config.yaml_text import KeyPath, dotted
 
-SOURCES: dict[str, type[Section]] = {"src": TextFiles, "tsv": TsvFile, "jsonl": JsonlFile, "dataset": HubDataset}
-"""Kinds of sources by the key that tells them apart."""
 DEFAULT_ON_RESUME: OnResume = "warn"
 
 
 @cache
 def fields(section: type[Section]) -> dict[str, Any]:
-    """The keys of a section and their annotations, ranges included."""
+    """Return the keys of a section, as files name them, and their annotations, ranges included."""
     hints = get_type_hints(section, include_extras=True)
-    return {key: hints[key] for key in section.model_fields}
+    return {field.alias or name: hints[name] for name, field in section.model_fields.items()}
+
+
+def kinds(annotation: Any) -> dict[str, type[Section]]:
+    """Return the sections of a discriminated union by their tags; empty for any other annotation."""
+    if not (get_origin(annotation) is Annotated and any(isinstance(m, Discriminator) for m in annotation.__metadata__)):
+        return {}
+    members = get_args(get_args(annotation)[0])
+    return {one.tag: get_args(member)[0] for member in members for one in member.__metadata__ if isinstance(one, Tag)}
+
+
+SOURCES = kinds(Source)
+"""Kinds of sources by the key that distinguishes them."""
 
 
 def is_source(annotation: Any) -> bool:
-    """Is this the union of all kinds of sources?"""
-    return get_origin(annotation) is Annotated and any(isinstance(m, Discriminator) for m in annotation.__metadata__)
+    """Return True for the union of all kinds of sources."""
+    return kinds(annotation) == SOURCES
 
 
 def plain(annotation: Any) -> Any:
     """The annotation without its ranges."""
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def unwrapped(annotation: Any) -> Any:
+    """Return the annotation without its ranges, and without null."""
+    annotation = plain(annotation)
+    options = [option for option in get_args(annotation) if option is not NoneType]
+    return plain(options[0]) if is_optional(annotation) and len(options) == 1 else annotation
 
 
 def is_section(annotation: Any) -> bool:
@@ -44,7 +61,7 @@ def is_section(annotation: Any) -> bool:
 
 def child(annotation: Any, key: str | int) -> Any:
     """The annotation of a key or list item below `annotation`; None when the schema has no such thing."""
-    annotation = plain(annotation)
+    annotation = unwrapped(annotation)
     if is_section(annotation):
         return fields(annotation).get(str(key))
     arguments = get_args(annotation)
@@ -59,8 +76,8 @@ def _sections_on(path: KeyPath) -> Iterator[tuple[type[Section] | None, str, Any
     """Yield each key of a path with the section that declares it (None: list item, mapping key) and its annotation."""
     annotation: Any = Config
     for name in path:
-        kinds = SOURCES.values() if is_source(annotation) else [plain(annotation)]
-        section = next((kind for kind in kinds if is_section(kind) and name in kind.model_fields), None)
+        candidates = SOURCES.values() if is_source(annotation) else [plain(annotation)]
+        section = next((kind for kind in candidates if is_section(kind) and name in kind.model_fields), None)
         annotation = child(section or annotation, name)
         yield section, str(name), annotation
 
@@ -85,15 +102,17 @@ def documentation(path: KeyPath) -> str | None:
     return f"{text} ({limit})" if limit else text
 
 
-def parse_location(location: KeyPath) -> tuple[KeyPath, Any]:
-    """The path and annotation of what pydantic points to; its tags of unions are no part of the path."""
+def parse_location(location: KeyPath, root: type[Section] = Config) -> tuple[KeyPath, Any]:
+    """Return path and annotation of what pydantic points to in `root`; its tags of unions are no part of the path."""
     path: list[str | int] = []
-    annotation: Any = Config
+    annotation: Any = root
     for item in location:
-        if item == "[key]":
+        if item == "[key]" or annotation is None:
             break
-        if is_source(annotation):
-            annotation = SOURCES[str(item)]
+        if kinds(annotation):
+            annotation = kinds(annotation)[str(item)]
+        elif get_origin(unwrapped(annotation)) in (Union, UnionType):
+            break  # a member of a union of scalars
         else:
             path.append(item)
             annotation = child(annotation, item)
@@ -116,9 +135,9 @@ def nearest(word: str, allowed: list[str]) -> str | None:
     return found[0] if found else None
 
 
-def nearest_key(key: str, allowed: list[str]) -> str | None:
-    """The key that was meant: the same key of another section, else the nearest of this one."""
-    elsewhere = [dotted(path) for path in section_keys() if path[-1] == key and len(path) > 1]
+def nearest_key(key: str, allowed: list[str], root: type[Section] = Config) -> str | None:
+    """Return the key that was probably meant: the same key of another section, else the nearest of this one."""
+    elsewhere = [dotted(path) for path in section_keys(root) if path[-1] == key and len(path) > 1]
     return elsewhere[0] if elsewhere else nearest(key, allowed)
 
 

@@ -17,8 +17,11 @@ from mtformer.config.fields import (
     parse_location,
     plain,
     section_keys,
+    unwrapped,
 )
 from mtformer.config.origins import Origin, Origins, nearest_origin
+from mtformer.config.schema import Config
+from mtformer.config.section import Section
 from mtformer.config.yaml_text import KeyPath, dotted
 
 SOURCE_FORMS = "src and tgt (two text files), or tsv, or jsonl, or dataset (Hugging Face)"
@@ -36,18 +39,21 @@ _KINDS = {
 }
 
 
-def describe_mistakes(error: ValidationError, origins: Origins) -> str:
-    """The mistakes, one a line."""
-    return "\n".join(_describe(details, origins) for details in error.errors(include_url=False))
+def describe_mistakes(error: ValidationError, origins: Origins, root: type[Section] = Config) -> str:
+    """Return the errors of a file that was read as `root`, one a line."""
+    found = error.errors(include_url=False)
+    # A value that fits no member of a union of scalars has an error for each of them; the last one says it.
+    lines = {parse_location(one["loc"], root)[0]: _describe(one, origins, root) for one in found}
+    return "\n".join(lines.values())
 
 
-def _describe(details: ErrorDetails, origins: Origins) -> str:
-    path, annotation = parse_location(details["loc"])
+def _describe(details: ErrorDetails, origins: Origins, root: type[Section]) -> str:
+    path, annotation = parse_location(details["loc"], root)
     kind, value = details["type"], details["input"]
     if kind == "value_error":
-        return _describe_combination(str(details["ctx"]["error"]), path, origins)
+        return _describe_combination(str(details["ctx"]["error"]), path, origins, root)
     if kind == "extra_forbidden":
-        what = _unknown_key(path, parse_location(details["loc"][:-1])[1])
+        what = _unknown_key(path, parse_location(details["loc"][:-1], root)[1], root)
     elif kind == "missing":
         what = "is missing"
     elif kind == "union_tag_not_found":
@@ -64,9 +70,9 @@ def _describe(details: ErrorDetails, origins: Origins) -> str:
     return f"{nearest_origin(origins, path)}: {dotted(path)}: {what}"
 
 
-def _unknown_key(path: KeyPath, section: Any) -> str:
-    allowed = list(fields(plain(section)))
-    return f"unknown key{_meant(nearest_key(str(path[-1]), allowed)) or ';'} allowed: {', '.join(allowed)}"
+def _unknown_key(path: KeyPath, section: Any, root: type[Section]) -> str:
+    allowed = list(fields(unwrapped(section)))
+    return f"unknown key{_meant(nearest_key(str(path[-1]), allowed, root)) or ';'} allowed: {', '.join(allowed)}"
 
 
 def _meant(word: str | None) -> str:
@@ -97,9 +103,9 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _describe_combination(message: str, path: KeyPath, origins: Origins) -> str:
+def _describe_combination(message: str, path: KeyPath, origins: Origins, root: type[Section]) -> str:
     """A mistake in how several keys go together: its place is the first of them that was given."""
-    known = set(section_keys())
+    known = set(section_keys(root))
     given: list[tuple[Origin, KeyPath]] = []
     for word in re.findall(r"[a-z][a-z0-9_.]*[a-z0-9]", message):
         key = (*path, *word.split("."))

@@ -1,6 +1,6 @@
 """The experiment, typed: every key that a config may hold, its range, its default, and what it means.
 
-Nothing here is derived and nothing is stored twice. Each room of the package receives its own section only.
+Everything known about a key is declared here. Each package receives its own section only.
 """
 
 from typing import Annotated, Literal
@@ -31,7 +31,7 @@ class TokenizerConfig(Section):
     byte_fallback: bool = False
     """Spell unknown characters as bytes, so that nothing is ever unknown (costs 256 pieces)."""
     normalization: Literal["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"] = "nmt_nfkc"
-    """SentencePiece's normalisation rule; the `_cf` rules fold case."""
+    """SentencePiece's normalization rule; the `_cf` rules fold case."""
     user_symbols: list[str] = []
     """Pieces that are always kept whole (language tags, markers)."""
     train_sentences: Positive = 2_000_000
@@ -74,11 +74,11 @@ class ModelConfig(Section):
     norm_position: Literal["pre", "post"] = "pre"
     """pre: before each sub-layer, and once at the end; post: after it, as in the paper."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
-    """Kind of normalisation."""
+    """Kind of normalization."""
     activation: Literal["relu", "gelu", "silu", "swiglu", "geglu"] = "relu"
-    """Of the feed-forward layers; swiglu and geglu have a third matrix, the gate."""
+    """Activation of the feed-forward layers; swiglu and geglu have a third matrix, the gate."""
     positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
-    """How the model knows the order of tokens."""
+    """Position encoding."""
     max_positions: Positive = 1024
     """Longest sequence in tokens, eos included."""
     tie_embeddings: Literal["all", "output", "none"] = "all"
@@ -100,17 +100,17 @@ class ModelConfig(Section):
 
 
 class TrainingConfig(Section):
-    """The optimisation and what surrounds it."""
+    """Optimization, checkpoints and logging."""
 
     seed: Count = 1
-    """Of the initial weights, dropout, subword sampling and the order of the data."""
+    """Seed of the initial weights, dropout, subword sampling and the order of the data."""
     init_from: Annotated[str | None, Key(on_resume="refuse", path="file")] = None
     """A run or bundle whose weights (those that `translate` takes by default) and tokenizer this run begins with,
     instead of new ones. Its model must have the same shape: let the config extend that run's config.yaml."""
     device: Annotated[Literal["auto", "cpu", "cuda"], Key(on_resume="same")] = "auto"
     """auto: CUDA when there is one."""
     precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], Key(on_resume="same")] = "auto"
-    """auto: bf16 where the hardware multiplies it, else fp32. fp16 (CUDA only) uses a gradient scaler."""
+    """auto: bf16 with native hardware support, else fp32. fp16 (CUDA only) uses a gradient scaler."""
     deterministic: bool = False
     """On CUDA take only kernels that give the same bits every time, some of them slower; on a CPU all do."""
     sharded: bool = False
@@ -137,13 +137,13 @@ class TrainingConfig(Section):
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
     """On matrices, not on biases, norms or embeddings."""
     schedule: Literal["noam", "inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
-    """How the learning rate goes on after the warm-up."""
+    """Learning rate after the warm-up."""
     warmup_steps: Count = 4000
     """Steps of linear warm-up, with each schedule."""
     clip_norm: Annotated[float, Field(ge=0.0)] = 1.0
-    """Largest gradient norm; 0: no clipping."""
+    """Maximum gradient norm; 0: no clipping."""
     label_smoothing: Fraction = 0.1
-    """Share of the target probability that is spread over all other pieces."""
+    """Probability mass spread evenly over the vocabulary instead of the target token (Szegedy et al. 2016)."""
     log_every: Annotated[Positive, Key(on_resume="same")] = 50
     """Steps from one log line to the next."""
     validate_every: Annotated[Positive, Key(on_resume="same")] = 1000
@@ -196,45 +196,46 @@ class DecodingConfig(Section):
     beam_size: Positive = 5
     """1: greedy."""
     n_best: Annotated[Positive, Key(in_validation=False)] = 1
-    """Translations given for each source: the best of the beam, or so many samples."""
+    """Number of translations per source: the best of the beam, or samples."""
     length_penalty: Annotated[float, Field(ge=0.0)] = 1.0
     """alpha in score = log-probability / length^alpha."""
     coverage_penalty: Annotated[float, Field(ge=0.0), Key(in_validation=False)] = 0.0
-    """beta: what has ended is ranked by score + beta x the sum, over source tokens, of log(min(1, its attention))."""
+    """beta: finished hypotheses are ranked by score + beta x sum over source tokens of log(min(1, its attention))."""
     early_stopping: Annotated[Stopping, Key(in_validation=False)] = "ended"
-    """Done when `beam_size` hypotheses have ended; estimate: and none alive is better; certain: nor could be."""
+    """Stop when `beam_size` hypotheses are finished (`ended`), none of the unfinished scores higher (`estimate`), or
+    none can still win (`certain`)."""
     max_length_ratio: Annotated[float, Field(gt=0.0)] = 2.0
     """A translation has at most this many times the source's tokens, plus 10."""
     min_length_ratio: Annotated[float, Field(ge=0.0)] = 0.0
     """A translation has at least this many times the source's tokens."""
     max_length: Positive | None = None
-    """A translation has at most so many tokens, whatever its source."""
+    """Maximum tokens of a translation, whatever its source."""
     min_length: Count = 0
-    """A translation has at least so many tokens, whatever its source."""
+    """Minimum tokens of a translation, whatever its source."""
     no_repeat_ngram_size: Count = 0
-    """No sequence of so many tokens comes twice in a translation; 0: it may."""
+    """Length of n-grams that may not occur twice in a translation; 0: no limit."""
     repetition_penalty: Annotated[float, Field(ge=1.0)] = 1.0
-    """Log-probabilities of tokens that were there already are multiplied by this while searching; 1: no penalty."""
+    """Factor on the log-probabilities of tokens that the hypothesis already holds; 1: no penalty."""
     beam_groups: Annotated[Positive, Key(in_validation=False)] = 1
-    """Diverse beam search: groups that the beam is cut into, each kept from the tokens that those before it took."""
+    """Diverse beam search: number of groups of the beam; each is penalized for tokens that earlier groups chose."""
     diversity_penalty: Annotated[float, Field(ge=0.0), Key(in_validation=False)] = 0.0
-    """With `beam_groups`: what a token loses for each beam of an earlier group that takes it at this step."""
+    """With `beam_groups`: penalty of a token for each beam of an earlier group that chose it at this step."""
     sampling: Annotated[bool, Key(in_validation=False)] = False
     """Draw translations at random instead of searching for the best."""
     temperature: Annotated[float, Field(gt=0.0), Key(in_validation=False)] = 1.0
-    """With `sampling`: below 1 probable tokens gain, above 1 they lose."""
+    """With `sampling`: softmax temperature; below 1 favors probable tokens."""
     top_k: Annotated[Count, Key(in_validation=False)] = 0
     """With `sampling`: draw from the k most probable tokens only; 0: from all."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0), Key(in_validation=False)] = 1.0
-    """With `sampling`: draw from the fewest tokens that have this probability together (nucleus)."""
+    """With `sampling`: draw from the smallest set of tokens with this total probability (nucleus)."""
     seed: Annotated[Count, Key(in_validation=False)] = 1
-    """Of the samples: one seed, one result, whatever the batches."""
+    """Sampling seed; results do not depend on batching."""
     mbr_samples: Annotated[Count, Key(in_validation=False)] = 0
-    """Draw so many samples and give the one most like the others (minimum Bayes risk); 0: no."""
+    """Minimum Bayes risk: draw this many samples and return the one most like the others; 0: off."""
     mbr_metric: Annotated[Literal["chrf", "bleu"], Key(in_validation=False)] = "chrf"
-    """With `mbr_samples`: what "like" is measured by."""
+    """With `mbr_samples`: the measure of similarity."""
     replace_unknowns: bool = False
-    """Put the source word with the most attention where the model wrote an unknown piece."""
+    """Replace unknown tokens with the most-attended source word."""
     batch_tokens: Annotated[Positive, Key(has_effect=False)] = 8192
     """A batch of n sentences has n x beam_size x (longest source, in tokens) up to this."""
     validation_beam_size: Annotated[Positive, Key(is_option=False)] = 1
@@ -247,12 +248,12 @@ class DecodingConfig(Section):
 
     @property
     def draws(self) -> bool:
-        """Is it sampling, for MBR too?"""
+        """Return True if translations are sampled, for MBR too."""
         return self.sampling or self.mbr_samples > 0
 
     @property
     def num_rows(self) -> int:
-        """Hypotheses of one sentence that are computed together."""
+        """Number of hypotheses of one sentence that are computed together."""
         if self.draws:
             return self.mbr_samples or self.n_best
         return self.beam_size
@@ -283,7 +284,7 @@ class DecodingConfig(Section):
 
 
 class EvaluationConfig(Section):
-    """sacreBLEU's settings, on detokenised text."""
+    """sacreBLEU's settings, on detokenized text."""
 
     on_resume = "same"
 
@@ -304,7 +305,7 @@ class Config(Section):
     model: ModelConfig = ModelConfig()
     """The Transformer."""
     training: TrainingConfig = TrainingConfig()
-    """The optimisation and what surrounds it."""
+    """Optimization, checkpoints and logging."""
     decoding: DecodingConfig = DecodingConfig()
     """Search."""
     evaluation: EvaluationConfig = EvaluationConfig()

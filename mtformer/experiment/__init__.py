@@ -1,1 +1,1 @@
-"""The whole road of one experiment, from a config to a trained, averaged and scored run."""
+"""The workflows: train, resume, sweep, verify, list runs."""

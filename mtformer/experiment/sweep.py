@@ -32,13 +32,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Discriminator, Field, Tag, ValidationError, field_validator, model_validator
+
+from mtformer.config.fields import fields
 from mtformer.config.loading import load_config
+from mtformer.config.mistakes import describe_mistakes
+from mtformer.config.origins import Origin, Origins, nearest_origin
 from mtformer.config.schema import Config
+from mtformer.config.section import Count, Positive, Section
 from mtformer.config.yaml_text import read_yaml
 from mtformer.errors import ConfigError
-from mtformer.experiment.sweep_file import NAME, Choice, Range, SweepFile, line_of, read_sweep_file
 from mtformer.run_dir import RunDir
 
 MAX_RUNS = 10_000
@@ -50,6 +55,94 @@ DIGITS = 4
 """Significant ones of a number that is drawn, so that a run's name says all of it."""
 SEED = "training.seed"
 PLAIN = frozenset(string.ascii_letters + string.digits + "._+-")
+NAME = "name"
+"""The key of a variant that is no key of the config."""
+SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
+
+
+class Range(Section):
+    """Numbers to draw from, both ends included: integers if `min`, `max` and `step` are integers."""
+
+    min: int | float
+    max: int | float
+    log: bool = False
+    """Draw on a logarithmic scale: as often between 1 and 10 as between 10 and 100."""
+    step: Annotated[int | float, Field(gt=0)] | None = None
+    """Only min, min + step, and so on."""
+
+    @property
+    def is_whole(self) -> bool:
+        return all(isinstance(number, int | None) for number in (self.min, self.max, self.step))
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Range":
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is above max {self.max}")
+        if self.log and self.min <= 0:
+            raise ValueError(f"log needs a min above 0, not {self.min}")
+        if self.log and self.step is not None:
+            raise ValueError("log and step exclude each other; leave one out")
+        return self
+
+
+class Choice(Section):
+    """Values to draw from."""
+
+    choice: Annotated[list[Any], Field(min_length=1)]
+
+
+def _kind(value: Any) -> str:
+    return "choice" if isinstance(value, Choice) or (isinstance(value, dict) and "choice" in value) else "range"
+
+
+class Random(Section):
+    """Draws of several keys together."""
+
+    count: Positive
+    """Draws."""
+    seed: Count = 1
+    """Seed of the draws."""
+    keys: Annotated[
+        dict[str, Annotated[Annotated[Range, Tag("range")] | Annotated[Choice, Tag("choice")], Discriminator(_kind)]],
+        Field(min_length=1),
+    ]
+    """What each key is drawn from."""
+
+
+class SweepFile(Section):
+    """The contents of a sweep file."""
+
+    config: str
+    """The base, relative to the sweep file."""
+    run_dir: str | None = None
+    """Folder of the runs; default `runs/` and the name of the sweep file."""
+    common: dict[str, Any] = Field({}, alias="set")
+    """Values that all runs have."""
+    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field({})
+    """Values by key."""
+    variants: list[dict[str, Any]] = Field([], alias="list")
+    """Each with a `name` and values by key."""
+    random: Random | None = None
+    """Draws."""
+    seeds: list[Count] = Field([])
+    """Values of training.seed."""
+
+    @field_validator("grid", mode="before")
+    @classmethod
+    def _grid_has_dotted_keys(cls, grid: Any) -> Any:
+        if isinstance(grid, dict) and any(isinstance(values, dict) for values in grid.values()):
+            raise ValueError("write dotted keys, such as model.dropout, each with a list of values")
+        return grid
+
+    @model_validator(mode="after")
+    def _variants_have_names(self) -> "SweepFile":
+        for number, variant in enumerate(self.variants, 1):
+            name = variant.get(NAME)
+            if not isinstance(name, str) or not SAFE_NAME.fullmatch(name):
+                raise ValueError(
+                    f"variant {number} of list needs a name of letters, digits and ._+=- (in quotes if it is a number)"
+                )
+        return self
 
 
 @dataclass(frozen=True)
@@ -119,10 +212,10 @@ def plan_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     Raises:
         ConfigError: one line that names the place, and the run whose config is not valid.
     """
-    file, lines = read_sweep_file(path)
+    file, origins = _read(path)
 
     def place(*keys: str | int) -> str:
-        return f"{path}:{line_of(lines, keys)}: {keys[0]}"
+        return f"{nearest_origin(origins, keys)}: {keys[0]}"
 
     base = Path(os.path.normpath(path.parent / Path(file.config).expanduser()))
     if not base.exists():
@@ -160,6 +253,30 @@ def short_keys(keys: Iterable[str]) -> dict[str, str]:
         return key
 
     return {key: short(key) for key in parts}
+
+
+def _read(path: Path) -> tuple[SweepFile, Origins]:
+    """Return a sweep file and the lines of its keys; raise ConfigError, one line for each user error."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such sweep file") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: is a folder; a sweep is a YAML file") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not UTF-8") from None
+
+    def origin(line: int | None) -> Origin:
+        return Origin("file", str(path), line)
+
+    origins: Origins = {(): origin(None)}
+    tree = read_yaml(text, lambda line: str(origin(line)), lambda key, line: origins.update({key: origin(line)}))
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: a sweep is a mapping of {', '.join(fields(SweepFile))}, not {tree!r:.40}")
+    try:
+        return SweepFile.model_validate(tree, strict=True), origins
+    except ValidationError as error:
+        raise ConfigError(describe_mistakes(error, origins, SweepFile)) from error
 
 
 def _axes(file: SweepFile, place: Place) -> Iterator[list[_Option]]:

@@ -146,7 +146,7 @@ class Progress(Protocol):
     """Where it is shown how far a training is; the command line has a bar and plain lines."""
 
     def prepared(self, num_pairs: int, share: float) -> None:
-        """So many pairs of a corpus are tokenised, about this share of it; 0 where that is not known."""
+        """So many pairs of a corpus are tokenized, about this share of it; 0 where that is not known."""
 
     def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
         """A step is done; `figures` come with every log line."""

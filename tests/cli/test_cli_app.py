@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import typer
+from program import invoke
 from typer.testing import CliRunner, Result
 
 from mtformer import __version__
@@ -38,7 +39,7 @@ def end_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], Resul
     """Runs a command that ends with an exception."""
     monkeypatch.delenv(program.DEBUG, raising=False)
 
-    def invoke(error: BaseException) -> Result:
+    def end(error: BaseException) -> Result:
         app = typer.Typer(cls=program._Program, pretty_exceptions_enable=False)
 
         @app.callback()
@@ -51,7 +52,7 @@ def end_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], Resul
 
         return CliRunner().invoke(app, ["fail"])
 
-    return invoke
+    return end
 
 
 def imported(*arguments: str) -> set[str]:
@@ -67,11 +68,13 @@ def imported(*arguments: str) -> set[str]:
     return set(done.stderr.split())
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("arguments", [["--help"], ["config", "show", "--help"], ["train", "--help"]])
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert not imported(*arguments) & {*HEAVY}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("command", [["runs", "."], ["config", "show"], ["config", "show", "run"]])
 def test_commands_that_read_small_files_import_no_torch(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -86,7 +89,7 @@ def test_commands_that_read_small_files_import_no_torch(
 
 @pytest.mark.parametrize("name", program.COMMANDS)
 def test_each_command_has_a_help(name: str) -> None:
-    result = CliRunner().invoke(program.app, [name, "--help"])
+    result = invoke(name, "--help")
     assert (result.exit_code, result.stderr) == (0, "")
     assert f"mtformer {name}" in " ".join(result.stdout.split()) or f" {name} " in result.stdout
     assert "--install-completion" not in result.stdout
@@ -101,6 +104,7 @@ def complete(words: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.process
 def test_completion() -> None:
     assert complete("mtformer tr") == ["train", "translate"]
     assert complete("mtformer train a.yaml training.lea") == ["training.learning_rate="]
@@ -109,16 +113,14 @@ def test_completion() -> None:
 
 
 def test_version() -> None:
-    done = run_process("--version")
-    assert done.stdout.decode() == f"mtformer {__version__}\n"
+    assert invoke("--version").stdout == f"mtformer {__version__}\n"
 
 
-def test_wrong_usage_exits_with_2() -> None:
-    for arguments in (["nothing"], ["train"], ["--nothing"], ["config", "nothing"]):
-        done = run_process(*arguments)
-        assert done.returncode == 2
-        assert b"Usage: mtformer" in done.stderr
-        assert b"Traceback" not in done.stderr
+@pytest.mark.parametrize("arguments", [["nothing"], ["train"], ["--nothing"], ["config", "nothing"]])
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
+    result = invoke(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Usage: " in result.stderr
 
 
 def test_a_mistake_is_told_in_one_line(end_with: Callable[[BaseException], Result]) -> None:
@@ -160,6 +162,7 @@ def test_nobody_reads(end_with: Callable[[BaseException], Result]) -> None:
     assert (result.exit_code, result.stderr) == (141, "")
 
 
+@pytest.mark.process
 def test_nobody_reads_a_real_pipe() -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -168,6 +171,7 @@ def test_nobody_reads_a_real_pipe() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 def test_a_full_disk_under_stdout() -> None:
     with open("/dev/full", "wb") as full:
@@ -196,14 +200,16 @@ def test_a_bug_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     assert shown.endswith(message)
 
 
-def test_debug_option_shows_the_traceback() -> None:
-    quiet = run_process("config", "show", "nothing.yaml", environment={program.DEBUG: "0"})
-    assert (quiet.returncode, quiet.stderr) == (2, b"error: nothing.yaml: no such config file\n")
-    loud = run_process("--debug", "config", "show", "nothing.yaml", environment={program.DEBUG: "0"})
-    assert loud.returncode == 2
-    assert loud.stderr.startswith(b"Traceback")
+def test_debug_option_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(program.DEBUG, "0")
+    quiet = invoke("config", "show", "nothing.yaml")
+    assert (quiet.exit_code, quiet.stderr) == (2, "error: nothing.yaml: no such config file\n")
+    loud = invoke("--debug", "config", "show", "nothing.yaml")
+    assert loud.exit_code == 2
+    assert loud.stderr.startswith("Traceback")
 
 
+@pytest.mark.process
 def test_output_is_utf8_whatever_the_locale(tmp_path: Path) -> None:
     (tmp_path / "é.yaml").write_text("data: {src_lang: 日本, tgt_lang: de}\n", encoding="utf-8")
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}

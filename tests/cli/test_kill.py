@@ -167,6 +167,7 @@ def assert_same(whole: RunDir, other: RunDir) -> None:
     assert sorted(p.name for p in whole.checkpoints.iterdir()) == sorted(p.name for p in other.checkpoints.iterdir())
 
 
+@pytest.mark.process
 def test_two_runs_killed_at_twenty_random_moments(stories: dict[str, Story]) -> None:
     killed = [stories["killed"], stories["killed too"]]
     assert [code for story in killed for code in story.exit_codes] == [-signal.SIGKILL] * 20
@@ -178,6 +179,7 @@ def test_two_runs_killed_at_twenty_random_moments(stories: dict[str, Story]) -> 
         assert_same(stories["whole"].run, story.run)
 
 
+@pytest.mark.process
 def test_terminated_at_five_random_moments(stories: dict[str, Story]) -> None:
     story = stories["terminated"]
     assert story.exit_codes == [128 + signal.SIGTERM] * 5

@@ -72,6 +72,7 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.mark.process
 def test_a_terminal_gets_a_bar(corpus: Path, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 150, 0, 0))

@@ -63,7 +63,7 @@ def test_what_excludes_each_other(words: str, corpus: Path) -> None:
 def test_the_help_says_how_a_run_stops_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     help_text = invoke("train", "--help").stdout
-    for part in ("--resume", "[auto]", "start when there is no run yet", "SIGTERM saves and exits with 143", "130"):
+    for part in ("--resume", "[auto]", "start a new run if none exists", "SIGTERM saves and exits with 143", "130"):
         assert part in help_text
 
 
@@ -99,6 +99,7 @@ def test_a_directory_that_is_no_run_is_not_touched(corpus: Path, tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.process
 def test_sigterm_while_the_tokenizer_is_trained_ends_at_once_and_the_same_command_starts(
     corpus: Path, tmp_path: Path
 ) -> None:
@@ -145,6 +146,7 @@ def start_verifying(corpus: Path, folder: Path) -> "subprocess.Popen[str]":
     )
 
 
+@pytest.mark.process
 def test_verify_resume_shows_that_all_is_equal(corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "runs" / "small").mkdir(parents=True)
     (tmp_path / "runs" / "small" / "config.yaml").write_text("the user's run")
@@ -178,6 +180,7 @@ def test_verify_resume_gives_exit_code_1_and_the_name_of_the_first_difference(
     ]
 
 
+@pytest.mark.process
 def test_sigterm_while_verifying_leaves_nothing_behind(corpus: Path, tmp_path: Path) -> None:
     process = start_verifying(corpus, tmp_path)
     while not list(tmp_path.glob("mtformer-*/whole")):

@@ -108,6 +108,7 @@ def test_the_last_checkpoints_are_averaged_wherever_one_is_named(run: Path, corp
     assert "4 checkpoints to average asked for, 3 there" in result.stderr
 
 
+@pytest.mark.process
 def test_translate_in_a_real_pipe_starts_and_ends_cleanly(trained: tuple[Path, Result]) -> None:
     command = f"yes 'The man sleeps.' | head -n 5000 | {sys.executable} -m mtformer translate {trained[0]} | head -n 2"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
@@ -115,6 +116,7 @@ def test_translate_in_a_real_pipe_starts_and_ends_cleanly(trained: tuple[Path, R
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.process
 def test_translate_talks_at_a_terminal(trained: tuple[Path, Result]) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "mtformer", "translate", str(trained[0])]

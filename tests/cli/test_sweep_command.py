@@ -79,6 +79,7 @@ def test_one_of_three_fails_and_is_made_good(study: Callable[[str], Path], tmp_p
     assert [run_of(tmp_path, name).log.stat().st_mtime_ns for name in "ac"] == times
 
 
+@pytest.mark.process
 def test_a_killed_run_and_a_stopped_one_go_on(study: Callable[[str], Path], tmp_path: Path) -> None:
     # What is waited for lies far before the end, which only the resumed runs reach, with fewer steps.
     path = study("seeds: [1, 2]")
@@ -105,6 +106,7 @@ def test_a_killed_run_and_a_stopped_one_go_on(study: Callable[[str], Path], tmp_
     assert f"resumed at step {stopped_at} of" in (tmp_path / "runs" / "seed=2.log").read_text()
 
 
+@pytest.mark.process
 def test_a_printed_command_is_one_that_works(study: Callable[[str], Path], tmp_path: Path) -> None:
     result = invoke("sweep", study("grid: {model.dropout: [0.2, 0.3]}"), "--print-commands", "model.d_ff=48")
     assert result.exit_code == 0

@@ -85,15 +85,18 @@ def assert_close(one: Path, two: Path) -> None:
             assert mine[name] == pytest.approx(other[name], rel=1e-3), name
 
 
+@pytest.mark.process
 def test_two_processes_are_one_with_twice_the_accumulation(of_one: Path, of_two: Path) -> None:
     assert_close(of_one, of_two)
 
 
+@pytest.mark.process
 def test_sharded_weights_make_the_same_run_and_the_same_files(corpus: Path, of_one: Path, tmp_path: Path) -> None:
     train(corpus, tmp_path / "run", *OPTIONS, "training.sharded=true", processes=2)
     assert_close(of_one, tmp_path / "run")
 
 
+@pytest.mark.process
 def test_a_run_of_two_killed_and_resumed_is_bitwise_the_run_that_never_stopped(corpus: Path, tmp_path: Path) -> None:
     options = ("training.validate_every=3", "--resume", "auto")
     train(corpus, tmp_path / "whole", *options, processes=2)
@@ -111,6 +114,7 @@ def test_a_run_of_two_killed_and_resumed_is_bitwise_the_run_that_never_stopped(c
     assert different == []
 
 
+@pytest.mark.process
 def test_going_on_with_another_number_of_processes_works_and_is_told(
     corpus: Path, of_two: Path, tmp_path: Path
 ) -> None:
@@ -125,6 +129,7 @@ def test_going_on_with_another_number_of_processes_works_and_is_told(
     assert RunDir(run).steps()[-1] == 16
 
 
+@pytest.mark.process
 def test_sigterm_saves_once_and_all_end(corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = start(corpus, run, "training.max_steps=100000", "training.keep_last=2", processes=2)
@@ -137,6 +142,7 @@ def test_sigterm_saves_once_and_all_end(corpus: Path, tmp_path: Path) -> None:
     assert RunDir(run).steps()
 
 
+@pytest.mark.process
 def test_a_mistake_is_told_once(corpus: Path, tmp_path: Path) -> None:
     process = start(corpus, tmp_path / "run", "training.batch_tokes=3", processes=2)
     _, stderr = process.communicate(timeout=60)
@@ -148,6 +154,7 @@ def test_a_mistake_is_told_once(corpus: Path, tmp_path: Path) -> None:
     assert "nowhere.en" in stderr
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("victim", [0, 1])
 def test_when_one_process_dies_all_end(corpus: Path, tmp_path: Path, victim: int) -> None:
     run = tmp_path / "run"

@@ -102,6 +102,7 @@ def test_dry_run_checks_all_and_trains_nothing(corpus: Path, tmp_path: Path, mon
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_saves_and_tells_how_to_go_on(number: signal.Signals, code: int, corpus: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")

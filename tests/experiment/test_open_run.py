@@ -172,6 +172,7 @@ def overwrite_and_die_deleting(run: RunDir) -> None:
         pass
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("start", [start_and_die_before_mkdir, start_and_die_before_config])
 @pytest.mark.parametrize("resume", [False, "auto"])
 def test_killed_before_the_run_began_it_starts(
@@ -184,6 +185,7 @@ def test_killed_before_the_run_began_it_starts(
         assert run.config.is_file()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", range(4))
 def test_killed_between_any_two_writes_of_a_start_it_can_be_started_again(
     number: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -198,6 +200,7 @@ def test_killed_between_any_two_writes_of_a_start_it_can_be_started_again(
     assert not caplog.messages
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", range(2))
 def test_killed_between_any_two_writes_of_a_resume_it_loads_and_resumes(number: int, run: RunDir) -> None:
     other = CONFIG.model_copy(update={"training": CONFIG.training.model_copy(update={"keep_last": 7})})
@@ -217,6 +220,7 @@ def test_killed_between_any_two_writes_of_a_resume_it_loads_and_resumes(number: 
         pass
 
 
+@pytest.mark.process
 def test_killed_while_it_was_prepared_it_goes_on(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     killed(start_and_die_inside, run, False)
@@ -226,6 +230,7 @@ def test_killed_while_it_was_prepared_it_goes_on(tmp_path: Path) -> None:
         assert not goes_on
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("start", [start_and_die_before_mkdir, start_and_die_before_config])
 def test_an_overwrite_killed_before_the_new_run_began_is_undone(
     start: Callable[..., None], run: RunDir, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -239,6 +244,7 @@ def test_an_overwrite_killed_before_the_new_run_began_is_undone(
     assert [message for message in caplog.messages if "put back" in message]
 
 
+@pytest.mark.process
 def test_an_overwrite_killed_while_it_was_prepared_keeps_the_old_run_and_says_where(
     run: RunDir, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -251,6 +257,7 @@ def test_an_overwrite_killed_while_it_was_prepared_keeps_the_old_run_and_says_wh
     assert [message for message in caplog.messages if str(left) in message]
 
 
+@pytest.mark.process
 def test_an_overwrite_killed_while_it_deletes_is_finished(run: RunDir, tmp_path: Path) -> None:
     killed(overwrite_and_die_deleting, run)
     assert len(names(tmp_path)) == 2
@@ -260,6 +267,7 @@ def test_an_overwrite_killed_while_it_deletes_is_finished(run: RunDir, tmp_path:
     assert not (run.path / "old").exists()
 
 
+@pytest.mark.process
 def test_of_two_killed_overwrites_the_later_is_undone(run: RunDir, tmp_path: Path) -> None:
     killed(start_and_die_inside, run, True)
     run.checkpoints.mkdir()
@@ -270,6 +278,7 @@ def test_of_two_killed_overwrites_the_later_is_undone(run: RunDir, tmp_path: Pat
     assert len(names(tmp_path)) == 2
 
 
+@pytest.mark.process
 def test_an_overwrite_that_is_at_work_is_left_alone(
     run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,7 @@ def test_how_it_ended_is_kept(run: RunDir, error: BaseException, state: str, tol
     assert (read_state(run).state, read_state(run).error) == (state, told)
 
 
+@pytest.mark.process
 def test_a_second_process_is_refused_and_a_killed_one_is_told(run: RunDir) -> None:
     with subprocess.Popen([sys.executable, "-c", HOLDS, str(run.path)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -8,8 +8,16 @@ import pytest
 
 from mtformer.config.loading import load_config
 from mtformer.errors import ConfigError
-from mtformer.experiment.sweep import LONGEST_NAME, PlannedRun, Setting, Sweep, command_line, plan_sweep, short_keys
-from mtformer.experiment.sweep_file import SweepFile
+from mtformer.experiment.sweep import (
+    LONGEST_NAME,
+    PlannedRun,
+    Setting,
+    Sweep,
+    SweepFile,
+    command_line,
+    plan_sweep,
+    short_keys,
+)
 
 BASE = "data: {src_lang: en, tgt_lang: de, train: [{src: a.en, tgt: a.de}]}\nmodel: {d_model: 64, num_heads: 4}\n"
 RANDOM = """
@@ -186,17 +194,19 @@ def test_no_draw_comes_twice(folder: Path) -> None:
     ("text", "message"),
     [
         ("gird: {}", "study.yaml:2: gird: unknown key; did you mean 'grid'? allowed: config, run_dir, set, grid, list"),
-        ("grid: {model.dropout: 0.1}", "study.yaml:2: grid.model.dropout: must be a mapping of dotted keys"),
-        ("grid: {model: {dropout: [0.1]}}", "study.yaml:2: grid.model: must be a mapping of dotted keys"),
-        ("seeds: [one]", 'study.yaml:2: seeds.0: must be a list of whole numbers of at least 0, not "one"'),
+        ("grid: {model.dropout: 0.1}", "study.yaml:2: grid.model.dropout: must be a list, not 0.1"),
+        ("grid: {model: {dropout: [0.1]}}", "study.yaml:2: grid: write dotted keys, such as model.dropout"),
+        ("seeds: [one]", "study.yaml:2: seeds.0: must be a whole number of at least 0, not 'one'"),
         ("seeds: [1, 1]", "study.yaml:2: seeds: two runs would be called seed=1; leave one out"),
-        ("list: [{model.dropout: 0.1}]", "study.yaml: list: variant 1 needs a name"),
-        ("list: [{name: a/b}]", "study.yaml: list: variant 1 needs a name"),
+        ("list: [{model.dropout: 0.1}]", "study.yaml:2: list: variant 1 of list needs a name"),
+        ("list: [{name: a/b}]", "study.yaml:2: list: variant 1 of list needs a name"),
         ("list:\n- {name: a}\n- {name: A}", "study.yaml:3: list: two runs would be called a"),
-        ("random: {count: 1}", "study.yaml:2: random.keys: is missing: a mapping of dotted keys to {min, max} or"),
+        ("random: {count: 1}", "study.yaml:2: random.keys: is missing"),
         ("random: {count: 1, keys: {a.b: {min: 1, max: 2, lgo: true}}}", "study.yaml:2: random.keys.a.b.lgo: unknown"),
         ("random: {count: 1, keys: {a.b: {min: 2, max: 1}}}", "study.yaml:2: random.keys.a.b: min 2 is above max 1"),
         ("random: {count: 1, keys: {a.b: {min: 0, max: 1, log: true}}}", "study.yaml:2: random.keys.a.b: log needs"),
+        ("random: {count: 1, keys: {a.b: {min: x, max: 2}}}", "study.yaml:2: random.keys.a.b.min: must be"),
+        ("random: {count: 1, keys: {a.b: {choice: []}}}", "study.yaml:2: random.keys.a.b.choice: must be"),
         ("run_dir: x", "study.yaml: has no axis; give grid, list, random or seeds"),
         ("seeds: []", "study.yaml: has no axis"),
         ("grid: {training.seed: [1]}\nseeds: [2]", "study.yaml:3: seeds: training.seed is set by study.yaml:2: grid"),

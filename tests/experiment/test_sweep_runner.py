@@ -22,6 +22,8 @@ from mtformer.experiment.sweep import Sweep, plan_sweep
 from mtformer.experiment.sweep_runner import finishing_time, is_done, run_sweep, threads_each
 from mtformer.run_dir import RunDir
 
+pytestmark = pytest.mark.process
+
 PROGRAM = """
 import json, os, signal, sys, time
 words = sys.argv[1:]

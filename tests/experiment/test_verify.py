@@ -23,6 +23,8 @@ from mtformer.experiment.verify import NUM_STEPS, STOP_AT, Compared, Leg, compar
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.training import loop
 
+pytestmark = pytest.mark.process
+
 CONFIG = """
 data:
   src_lang: en

@@ -383,7 +383,7 @@ def test_a_checkpoint_that_may_not_be_read_is_not_taken_for_damaged(
         return "0"
 
     monkeypatch.setattr("mtformer.files.file_sha256", read)
-    with pytest.raises(CheckpointError, match=f"{forbidden}: cannot be read .Permission denied.; mend that"):
+    with pytest.raises(CheckpointError, match=f"{forbidden}: cannot be read .Permission denied.; repair that"):
         newest_good(run)
     assert names(run.checkpoints) == ["step-00000004", "step-00000008"]
 

@@ -136,12 +136,6 @@ class Lines:
             pass
 
 
-def read_lines(path: str | Path) -> list[str]:
-    """Return all lines of a text file, plain or compressed; raises DataError if it cannot be read or is not UTF-8."""
-    with Lines(str(path)) as lines:
-        return decode(lines.path, 0, lines.take(sys.maxsize))
-
-
 class FileReader(Reader):
     """Files whose lines are read side by side."""
 
