@@ -161,7 +161,7 @@ def test_a_store_that_is_not_as_it_was_written(damage: str, corpus: Path, tmp_pa
     path.write_bytes(content[:-1] if damage == "cut" else changed)
     message = error_of("train", *settings, "--run-dir", tmp_path / "run")
     assert "not as it was written" in message
-    assert f"delete the folder {path.parent}, and it is made anew" in message
+    assert f"delete the folder {path.parent}, and it is prepared again" in message
     assert not (tmp_path / "run").exists()
 
 
