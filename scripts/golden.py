@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from safetensors.numpy import load_file
 
@@ -90,12 +91,15 @@ def stores(folder: Path) -> list[Any]:
     found = []
     for path in folder.glob("*/store.json"):
         sides: dict[str, list[list[int]]] = {"src": [], "tgt": []}
+        skipped = path.with_name("duplicates.bin")
+        duplicates = np.fromfile(skipped, "<i8") if skipped.exists() else []
         for part in sorted(path.parent.glob("*.arrow")):
             with pa.OSFile(str(part)) as file:
                 table = pa.ipc.open_file(file).read_all()
             for side, ids in sides.items():
                 ids += table.column(side).to_pylist()
-        found.append((len(sides["src"]), sides["src"], sides["tgt"]))
+        kept = np.delete(np.arange(len(sides["src"])), duplicates).tolist()
+        found.append((len(kept), *([ids[row] for row in kept] for ids in sides.values())))
     return sorted(found)
 
 

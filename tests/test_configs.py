@@ -10,7 +10,7 @@ from mtformer.cli.app import app
 from mtformer.config.data import FilterConfig, HubDataset
 from mtformer.config.loading import config_diff, load_config
 from mtformer.data.demo import write_demo
-from mtformer.data.filters import Filter
+from mtformer.data.filters.filters import Filter
 from mtformer.experiment.sweep import plan_sweep
 from mtformer.run_dir import RunDir
 
@@ -78,8 +78,9 @@ def test_published_protocols_filter_by_length_only(name: str) -> None:
         ("the end of the show", "das ende der show"),
     ]
     config = load_config(FOLDER / f"{name}.yaml").config.data
-    assert all(Filter(FilterConfig(), "de", "en").by_text(pairs))
-    assert not any(Filter(config.filters, "de", "en").by_text(pairs))
+    texts = [src for src, _ in pairs], [tgt for _, tgt in pairs]
+    assert all(Filter(FilterConfig(), "de", "en").by_text(texts))
+    assert not any(Filter(config.filters, "de", "en").by_text(texts))
     assert not config.filters.drop_duplicates
 
 

@@ -101,6 +101,17 @@ def test_the_check_itself(part: str, line: str, wrong: bool) -> None:
     assert bool(forbidden_imports(part, ast.parse(line))) == wrong
 
 
+DATA_LAYERS = [{"report", "workers", "demo"}, {"corpus"}, {"filters"}, {"store"}, {"batching", "check"}]
+DATA_LAYER_OF = {folder: number for number, folders in enumerate(DATA_LAYERS) for folder in folders}
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("data/*/*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_folder_of_data_imports_only_from_lower_layers(path: Path) -> None:
+    own = path.parent.name
+    used = {name.split(".")[2] for name in imports(parse(path)) if name.startswith("mtformer.data.")}
+    assert [name for name in used - {own} if DATA_LAYER_OF[name] >= DATA_LAYER_OF[own]] == []
+
+
 @pytest.mark.parametrize("line", ["print(1)", "import sys\nsys.exit(2)", "raise SystemExit", "sys.stderr.write('x')"])
 def test_the_check_for_prints_itself(line: str) -> None:
     assert prints_or_exits(ast.parse(line)) != []

@@ -23,7 +23,7 @@ COLUMN = 16
 INDENT = "  "
 READING = (
     "95% interval and p: for other sentences, with these trained models; p by paired bootstrap and by approximate "
-    "randomisation against the first system ({tests})."
+    "randomization against the first system ({tests})."
 )
 SEEDS_READING = "Over seeds: Welch's 95% interval of the difference for other seeds, on these sentences."
 
@@ -70,7 +70,7 @@ def compare(
     """Compare runs, or files of hypotheses: scores, significance, lengths, sentences. The first is the baseline.
 
     Scores are made anew from the translations that `eval` kept. P-values are sacreBLEU's own, by paired bootstrap
-    resampling (1,000 samples) and paired approximate randomisation (10,000 trials); SACREBLEU_SEED sets their seed.
+    resampling (1,000 samples) and paired approximate randomization (10,000 trials); SACREBLEU_SEED sets their seed.
     """
     from mtformer.errors import ConfigError
     from mtformer.evaluation.systems import common_sets, group_runs, open_runs, read_material

@@ -21,8 +21,8 @@ from mtformer.cli.eval_command import PRECISION_HELP
 
 if TYPE_CHECKING:
     from mtformer.config.data import DataConfig
-    from mtformer.data.clean import Rows, Scoring
-    from mtformer.data.report import DataReport, Pair
+    from mtformer.data.check.clean import Rows, Scoring
+    from mtformer.data.report import Columns, DataReport
     from mtformer.decoding.translator import Translator
 
 log = logging.getLogger("mtformer")
@@ -66,7 +66,8 @@ def clean(
     """
     from tqdm import tqdm
 
-    from mtformer.data import clean as cleaning
+    from mtformer.data.check.clean import clean as clean_corpus
+    from mtformer.data.store.pipeline import Pipeline
     from mtformer.errors import ConfigError
 
     plain = [word for word in words if not is_override(word)]
@@ -75,29 +76,28 @@ def clean(
     folder = Path(plain.pop())
     asked = read_arguments([*plain, *filter(is_override, words)], src_lang, tgt_lang)
     data = asked.config.data
-    languages, pairs = _corpus(data)
+    languages, texts = _corpus(data)
     tokenizers = load_tokenizers(asked, tokenizer)
     scoring = _scoring(score_with or [], languages, keep_share, min_score, device, precision)
     if tokenizers is None:
         log.info("no tokenizer, so max_tokens and max_length_ratio are not applied; name one with --tokenizer")
     with tqdm(desc="clean", unit="pair", unit_scale=True, disable=None, leave=False) as bar:
-        report = cleaning.clean(
-            pairs,
-            languages,
-            data.filters,
+        report = clean_corpus(
+            texts,
+            Pipeline(data.filters, languages, tokenizers),
             folder,
-            tokenizers=tokenizers,
             scoring=scoring,
-            packed=gz,
+            is_compressed=gz,
             num_workers=data.num_workers or os.cpu_count() or 1,
             progress=bar.update,
         )
     _tell(report, folder, data.filters.max_filtered_share, tokenizers is not None)
 
 
-def _corpus(data: "DataConfig") -> "tuple[tuple[str, str], Iterator[Pair]]":
-    """The languages and the pairs of data.train."""
-    from mtformer.data.sources import describe, languages, read_pairs, require_files
+def _corpus(data: "DataConfig") -> "tuple[tuple[str, str], Iterator[Columns]]":
+    """Return the languages and the text of data.train."""
+    from mtformer.data.corpus.sources import describe, languages, read_columns, require_files
+    from mtformer.data.store.pipeline import PAIRS_AT_ONCE
     from mtformer.errors import ConfigError
 
     if not data.train:
@@ -112,7 +112,7 @@ def _corpus(data: "DataConfig") -> "tuple[tuple[str, str], Iterator[Pair]]":
     if data.corpora:
         log.info("only data.train is cleaned; clean the files of data.corpora (%s) too", ", ".join(data.corpora))
     require_files(data.train)
-    return first, chain.from_iterable(read_pairs(source, data) for source in data.train)
+    return first, chain.from_iterable(read_columns(source, data, PAIRS_AT_ONCE) for source in data.train)
 
 
 def _scoring(
@@ -134,11 +134,11 @@ def _scoring(
         raise ConfigError("--score-with: give one run, or two, the second of which translates back")
     if keep_share is not None and not 0 < keep_share <= 1:
         raise ConfigError(f"--keep-share {keep_share:g}: is a share, above 0 and at most 1")
-    from mtformer.data.clean import Scoring
+    from mtformer.data.check.clean import Scoring
 
     directions = (languages, (languages[1], languages[0]))
     translators = [_load(run, one, device, precision) for run, one in zip(runs, directions, strict=False)]
-    return Scoring(lambda pairs: _rows(translators, pairs), keep_share, min_score)
+    return Scoring(lambda texts: _rows(translators, texts), keep_share, min_score)
 
 
 def _load(run: Path, languages: tuple[str, str], device: str, precision: str) -> "Translator":
@@ -154,17 +154,14 @@ def _load(run: Path, languages: tuple[str, str], device: str, precision: str) ->
     return translator.into(languages[1])
 
 
-def _rows(translators: "Sequence[Translator]", pairs: "Sequence[Pair]") -> "Rows":
-    """Of each pair the score and, when that is of two models, the log-probability per token of each."""
+def _rows(translators: "Sequence[Translator]", texts: "Columns") -> "Rows":
+    """Return for each pair the score and, if there are two models, the log-probability per token of each."""
     import numpy as np
 
-    from mtformer.data.clean import dual_scores
-    from mtformer.data.report import sides
+    from mtformer.data.check.clean import dual_scores
 
-    src, tgt = sides(pairs)
-    turned = ((src, tgt), (tgt, src))
     found = []
-    for translator, (sources, targets) in zip(translators, turned, strict=False):
+    for translator, (sources, targets) in zip(translators, (texts, texts[::-1]), strict=False):
         scored = translator.score(sources, targets)
         found.append([one.log_probability / len(one.pieces) if one is not None else np.nan for one in scored])
     columns = np.array(found)

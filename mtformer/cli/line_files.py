@@ -14,8 +14,8 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from mtformer.data.compressed import SUFFIXES, create_bytes, open_bytes
-from mtformer.data.records import told
+from mtformer.data.corpus.compressed import SUFFIXES, create_bytes, open_bytes
+from mtformer.data.corpus.readers import reading
 from mtformer.errors import DataError
 from mtformer.files import atomic_file, file_sha256, sync, write_text
 
@@ -56,7 +56,7 @@ class ParallelLines:
 
     def has_more(self) -> bool:
         """Return True if a line is left in the first file."""
-        with told(self.files[0][0]):
+        with reading(self.files[0][0]):
             self._ahead = self._readline()
         return bool(self._ahead)
 
@@ -74,7 +74,7 @@ class ParallelLines:
     def _block(self, most: int) -> list[list[bytes]]:
         """Empty at the end."""
         lines, num_bytes = list[bytes](), 0
-        with told(self.files[0][0]):
+        with reading(self.files[0][0]):
             while len(lines) < most and num_bytes < BYTES_AT_ONCE and (line := self._readline()):
                 lines.append(line)
                 num_bytes += len(line)
@@ -82,7 +82,7 @@ class ParallelLines:
         # At its end no other file may have one more.
         others = []
         for name, file in self.files[1:]:
-            with told(name):
+            with reading(name):
                 others.append(list(itertools.islice(file, len(lines) + is_end)))
         block = [lines, *others]
         if any(len(other) != len(lines) for other in others):
@@ -100,7 +100,7 @@ class ParallelLines:
     def _refuse(self, block: list[list[bytes]]) -> None:
         totals = []
         for (name, file), lines in zip(self.files, block, strict=True):
-            with told(name):
+            with reading(name):
                 totals.append((name, self.num_lines + len(lines) + sum(1 for _ in file)))
         _refuse_unequal(totals)
 
@@ -135,14 +135,14 @@ def parallel_lines(paths: Sequence[Path | None]) -> Iterator[ParallelLines]:
 
 
 def _open(path: Path, stack: ExitStack) -> IO[bytes]:
-    with told(str(path)):
+    with reading(str(path)):
         return stack.enter_context(open_bytes(path))
 
 
 def _count_lines(path: Path) -> int:
     """As iterating counts them: a last line need not end."""
     count, last = 0, b"\n"
-    with told(str(path)), open_bytes(path) as file:
+    with reading(str(path)), open_bytes(path) as file:
         while block := file.read(1 << 20):
             count, last = count + block.count(b"\n"), block
     return count + (not last.endswith(b"\n"))

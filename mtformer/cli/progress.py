@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from tqdm import tqdm
 
-from mtformer.data.preparing import log_progress
+from mtformer.data.store.prepare import log_progress
 from mtformer.experiment.runs import format_duration
 from mtformer.training.figures import bar_text
 

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 GAP = "  "
 MOST_NAMED = 5
 SHORTEST_NAME = 20
-"""A terminal that has no room for the names gets so much of them."""
+"""Width to which names are shortened on a narrow terminal."""
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(help="Where to look for runs.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(help="Folder with runs.")] = Path("runs"),
     sort: Annotated[
         str,
-        typer.Option(metavar="COLUMN", help="A header of the table, or a key of the config; what is best comes first."),
+        typer.Option(metavar="COLUMN", help="Header of the table, or key of the config; the best come first."),
     ] = "name",
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, with all that is known of each.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list with all values.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
     """List the runs in a folder and below it: state, step, best dev score, speed, time, differences of their configs.
@@ -50,7 +50,7 @@ def runs(
 
 
 def table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | None) -> tuple[list[str], list[str]]:
-    """The lines of a table no wider than `width`, and the keys that it has no room for."""
+    """Return the lines of a table no wider than `width`, and the keys that it has no room for."""
     from mtformer.cli.output import columns, shorten
     from mtformer.experiment.runs import COLUMNS, format_value, without_folder
     from mtformer.experiment.sweep import short_keys

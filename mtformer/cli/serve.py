@@ -12,7 +12,7 @@ from mtformer.cli.eval_command import CHECKPOINT_HELP, ENSEMBLE_HELP, BackendOpt
 
 log = logging.getLogger("mtformer")
 DEBUG = "MTFORMER_DEBUG"
-KEY_HELP = "What requests must name as api_key; needed with a --host that other machines reach."
+KEY_HELP = "Value of api_key in requests; needed with a --host that other machines can reach."
 
 
 def serve(
@@ -20,11 +20,11 @@ def serve(
         list[Path], typer.Argument(help="Run directory or bundle; several are an ensemble.", show_default=False)
     ],
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all of this machine's.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: one that is free.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = 8000,
     api_key: Annotated[str | None, typer.Option(help=KEY_HELP, envvar="MTFORMER_API_KEY", show_default=False)] = None,
     max_characters: Annotated[int, typer.Option(min=1, help="Longest text of a request.")] = 5000,
     queue_size: Annotated[
-        int, typer.Option("--queue", min=1, help="Requests that may wait; one more is told to come again.")
+        int, typer.Option("--queue", min=1, help="Requests that may wait; further ones get status 503.")
     ] = 200,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     precision: PrecisionOption = None,

@@ -97,7 +97,7 @@ def translate(
     With --n-best the lines are as Moses writes them: number ||| text ||| score.
     """
     from mtformer.cli.line_files import ResumableOutput, parallel_lines
-    from mtformer.data.compressed import create_bytes, require_package
+    from mtformer.data.corpus.compressed import create_bytes, require_package
     from mtformer.errors import ConfigError
 
     if json_attention and not as_json:

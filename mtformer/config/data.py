@@ -93,43 +93,43 @@ Source = Annotated[
 
 
 class FilterConfig(Section):
-    """What is left out of the training data; dev and test are never filtered."""
+    """Filters of the training data; dev and test are never filtered."""
 
     on_resume = "same"
 
     max_tokens: Positive = 256
     """Longest side in tokens, eos not counted; a longer pair is left out."""
-    max_length_ratio: Annotated[float, Field(ge=1.0)] | None = 4.0
+    max_length_ratio: Annotated[Annotated[float, Field(ge=1.0)] | None, Key(off=None)] = 4.0
     """Longest allowed ratio of the two sides' token counts (checked above 10 tokens); null: no check."""
-    max_length_difference: Annotated[float, Field(gt=0.0)] | None = 3.0
+    max_length_difference: Annotated[Annotated[float, Field(gt=0.0)] | None, Key(off=None)] = 3.0
     """Largest difference of the sides' characters, in standard deviations: the square root of 6.8 times the length
     (Gale and Church 1993) and 15 percent of it, for languages differ (25 where Chinese, Japanese, Korean or unknown
     languages take part; a Han letter counts 3.5, kana and Hangul 2); null: no check."""
-    drop_identical: bool = True
+    drop_identical: Annotated[bool, Key(off=False)] = True
     """Leave out pairs whose sides are the same text, but for case, punctuation and white space."""
-    drop_duplicates: bool = True
+    drop_duplicates: Annotated[bool, Key(off=False)] = True
     """Leave out pairs that occurred before."""
-    normalize_duplicates: bool = False
+    normalize_duplicates: Annotated[bool, Key(off=False)] = False
     """With `drop_duplicates`: pairs that differ only in case, punctuation and white space are the same, too."""
-    min_script_share: Share = 0.3
-    """Minimum fraction of letters in the scripts of the side's language; from 10 letters on, where the language is
-    known; 0: no check."""
-    min_letter_share: Share = 0.2
-    """Minimum fraction of letters among a side's characters, white space not counted; 0: no check."""
-    max_repeats: Positive | None = 8
-    """Most repetitions in a row of a character (except digits and white space) or a word; null: no check."""
-    max_markup_share: Share = 0.5
+    min_script_share: Annotated[Share, Key(off=0)] = 0.3
+    """Least share of a side's letters, weighted so, in the scripts of its language; the rest is room for names. From 10
+    letters on, where the language is known; 0: no check."""
+    min_letter_share: Annotated[Share, Key(off=0)] = 0.2
+    """Least share of letters among a side's characters, white space not counted; 0: no check."""
+    max_repeats: Annotated[Positive | None, Key(off=None)] = 8
+    """A character (digits and white space excepted) or a word may come so many times in a row; null: no check."""
+    max_markup_share: Annotated[Share, Key(off=1)] = 0.5
     """Largest share of a side's characters in URLs, mail addresses, tags and entities of HTML; 1: no check."""
-    drop_different_numbers: bool = True
-    """Leave out pairs in which most numbers have no match on the other side (formats are normalized)."""
-    max_different_punctuation: Count | None = None
+    drop_different_numbers: Annotated[bool, Key(off=False)] = True
+    """Leave out pairs where more numbers lack a counterpart on the other side than have one, written as they may be."""
+    max_different_punctuation: Annotated[Count | None, Key(off=None)] = None
     """Most question marks, brackets, quotes, colons and symbols that only one side has; null: no check."""
-    drop_other_languages: bool = True
+    drop_other_languages: Annotated[bool, Key(off=False)] = True
     """Leave out pairs with a side that has common words of another language and none of its own (30 languages)."""
-    min_language_confidence: Share = 0.0
+    min_language_confidence: Annotated[Share, Key(off=0)] = 0.0
     """Drop pairs with a side to whose language and close relatives the identifier py3langid (extra `langid`) assigns
     less probability than this; languages it does not know are not checked; 0: off."""
-    max_filtered_share: Share = 0.5
+    max_filtered_share: Annotated[Share, Key(in_fingerprint=False)] = 0.5
     """An error when a larger share of the pairs than this is left out."""
 
 
@@ -232,7 +232,7 @@ class DataConfig(Section):
     noise: NoiseConfig = NoiseConfig()
     """Noise in training."""
     num_workers: Annotated[Positive | None, Key(on_resume="same", has_effect=False)] = None
-    """Processes that tokenize; default: one per core."""
+    """Processes that tokenize; default: the number of cores."""
 
     @property
     def sources(self) -> list[Source]:

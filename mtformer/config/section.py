@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -45,6 +45,8 @@ class Key:
         side_output: the value asks for something besides training and its figures; a training that is done again for
             comparison leaves it out.
         in_validation: a `decoding` key that also applies when dev is decoded in training.
+        off: the value that turns a filter off, which then does not change the fingerprint of prepared corpora.
+        in_fingerprint: a filter key that has an effect on prepared corpora.
     """
 
     on_resume: OnResume | None = None
@@ -53,6 +55,8 @@ class Key:
     is_option: bool = True
     side_output: bool = False
     in_validation: bool = True
+    off: Any = ...
+    in_fingerprint: bool = True
 
 
 class Section(BaseModel):

@@ -1,1 +1,1 @@
-"""From corpora to padded batches: sources, filters, the tokenised store, and the order of an epoch."""
+"""From corpora to padded batches: sources, filters, the tokenized store, and the order of an epoch."""

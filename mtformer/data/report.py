@@ -1,4 +1,4 @@
-"""What was read of a corpus, what was kept, and what was left out why."""
+"""The report on a corpus: how many pairs were read, kept, and left out for which reason."""
 
 import json
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from mtformer.config.data import FilterConfig
 from mtformer.errors import DataError
 
 Pair = tuple[str, str]
-Sides = tuple[list[str], list[str]]
-"""All sources, and all targets."""
+Columns = tuple[list[str], list[str]]
+"""All sources, and all targets: the form in which text travels."""
 
 UNUSUAL = {
     "carriage return": "\r",
@@ -20,67 +20,57 @@ UNUSUAL = {
     "other line break (U+000B, U+000C, U+001C-U+001E, U+0085)": "\x0b\x0c\x1c\x1d\x1e\x85",
     "replacement character (U+FFFD)": "\ufffd",
 }
-"""Characters that other tools take for the end of a line, or that tell of damage; lines that hold them are counted."""
-
-
-def sides(pairs: Sequence[Pair]) -> Sides:
-    """All sources, and all targets."""
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+"""Characters that break lines in other tools or indicate damage; lines that contain them are counted."""
 
 
 @dataclass
 class DataReport:
-    """What was read, what was kept, and what was left out why. Counts are of pairs unless they say otherwise."""
+    """Counts of pairs, if not of something else."""
 
     read: int = 0
     kept: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
-    """By reason, those that happened."""
+    """By reason, without zeros."""
     blank: dict[str, int] = field(default_factory=lambda: {"src": 0, "tgt": 0})
-    """Kept pairs with a side that has no token; only where nothing is filtered."""
+    """Kept pairs with a side that has no token; counted only if nothing is filtered."""
     tokens: dict[str, int] = field(default_factory=lambda: {"src": 0, "tgt": 0})
-    """Of the kept pairs, eos not counted."""
+    """Tokens of the kept pairs, eos not counted."""
     unknown: dict[str, int] = field(default_factory=lambda: {"src": 0, "tgt": 0})
     """Tokens of the kept pairs that are unk."""
     unusual: dict[str, dict[str, int]] = field(default_factory=lambda: {"src": {}, "tgt": {}})
-    """Lines read that hold a character to look out for, by its name."""
+    """Lines read that contain an unusual character, by its name."""
 
     @property
     def left_out_share(self) -> float:
-        """Between 0 and 1."""
+        """Share of the pairs read that were left out."""
         return 1 - self.kept / self.read if self.read else 0.0
 
     def unknown_rate(self, side: str) -> float:
-        """Share of unk among a side's tokens; `side` is src or tgt."""
+        """Return the share of unk among a side's tokens; `side` is src or tgt."""
         return self.unknown[side] / max(1, self.tokens[side])
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures, the rates too."""
+        """Return all counts and rates."""
         return {**asdict(self), "unknown_rate": {side: self.unknown_rate(side) for side in ("src", "tgt")}}
 
     def to_json(self) -> str:
-        """The figures as a JSON text."""
+        """Return the figures as a JSON text."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> "DataReport":
-        """What `to_json` wrote."""
-        return cls.from_dict(json.loads(text))
-
-    @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "DataReport":
-        """What `to_dict` gave."""
+        """Return the report of which `to_dict` returned `values`."""
         return cls(**{name: value for name, value in values.items() if name != "unknown_rate"})
 
     def leave_out(self, reason: str, count: int) -> None:
-        """Counts pairs under a reason."""
+        """Count pairs under a reason."""
         if count:
             self.left_out[reason] = self.left_out.get(reason, 0) + count
 
     def count_unusual(self, src: Sequence[str], tgt: Sequence[str]) -> None:
-        """Looks for unusual characters in lines as they were read."""
+        """Count the lines with unusual characters."""
         for side, lines in (("src", src), ("tgt", tgt)):
-            # One search over all lines is quick and nearly always enough.
+            # One search over all lines is fast and nearly always enough.
             together = " ".join(lines)
             for name, characters in UNUSUAL.items():
                 present = [character for character in characters if character in together]
@@ -89,11 +79,11 @@ class DataReport:
                     self.unusual[side][name] = self.unusual[side].get(name, 0) + found
 
     def __add__(self, other: "DataReport") -> "DataReport":
-        """Of both parts of a corpus together."""
+        """Return the report of both parts of a corpus."""
         return DataReport(**{name: _sum(mine, getattr(other, name)) for name, mine in vars(self).items()})
 
     def lines(self) -> list[str]:
-        """One screen for a person."""
+        """Return the report as lines of text."""
         lines = [f"pairs read     {self.read:>13,}", f"pairs kept     {self.kept:>13,}"]
         lines += [f"  left out     {count:>13,}  {reason}" for reason, count in self.left_out.items()]
         for side, title in (("src", "source"), ("tgt", "target")):
@@ -107,15 +97,15 @@ class DataReport:
         return lines
 
     def check(self, filters: FilterConfig, where: str) -> None:
-        """Raises DataError when nothing was kept, or a larger share left out than `max_filtered_share`."""
+        """Raise DataError if nothing was kept, or a larger share left out than `max_filtered_share`."""
         if self.kept and self.left_out_share <= filters.max_filtered_share:
             return
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in self.left_out.items())
-        told = f"{where}: {self.read - self.kept:,} of {self.read:,} pairs are left out ({reasons})"
+        counts = f"{where}: {self.read - self.kept:,} of {self.read:,} pairs are left out ({reasons})"
         if not self.kept:
-            raise DataError(f"{told}; nothing is left to train on: look at the files and at data.filters")
+            raise DataError(f"{counts}; nothing is left to train on: check the files and data.filters")
         limit = f"data.filters.max_filtered_share {filters.max_filtered_share:g}"
-        raise DataError(f"{told}, more than {limit}; mend the files, or raise that limit")
+        raise DataError(f"{counts}, more than {limit}; fix the files, or raise that limit")
 
 
 def _sum(left: Any, right: Any) -> Any:

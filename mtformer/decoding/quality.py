@@ -5,6 +5,8 @@ S source length, T target length.
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
+from operator import eq
 from typing import Literal
 
 from torch import Tensor
@@ -48,11 +50,10 @@ def is_looping(tokens: Sequence[int]) -> bool:
     if len(tokens) - len(set(tokens)) < 6:  # the shortest run below
         return False
     for period in range(1, MAX_LOOP_LENGTH + 1):
-        run = 0
-        for i in range(period, len(tokens)):
-            run = run + 1 if tokens[i] == tokens[i - period] else 0
-            if run >= max(3 * period, 8 - period):
-                return True
+        least = max(3 * period, 8 - period)
+        is_same = list(map(eq, tokens[period:], tokens))
+        if sum(is_same) >= least and any(flag and len(list(run)) >= least for flag, run in groupby(is_same)):
+            return True
     return False
 
 

@@ -1,11 +1,11 @@
-"""The score card: what a test set's scores are, and all that one needs to know to believe and to compare them.
+"""The score card: the scores of a test set, and everything needed to judge and compare them.
 
-It lies beside what was scored, so that both can be looked at when the corpus is no longer there:
+It is saved beside the texts that were scored, so that both can be read when the corpus is gone:
 
     RUN/eval/NAME/scores.json             the card
     RUN/eval/NAME/hypotheses.txt          the translations, one a line
     RUN/eval/NAME/sources.txt             what was translated
-    RUN/eval/NAME/references.txt          ... and what it was held against (references.2.txt and so on: further ones)
+    RUN/eval/NAME/references.txt          the references (references.2.txt and so on: further ones)
 """
 
 import json
@@ -35,23 +35,23 @@ class _Model(BaseModel):
 
 
 class HashedFile(_Model):
-    """A file and what was in it."""
+    """A file and the hash of its contents."""
 
     file: str
     sha256: str
 
 
 class Hardware(_Model):
-    """What it was computed on."""
+    """The machine that computed the translations."""
 
     cpu: str
     num_threads: int
     gpu: str | None
-    """None: it was not used."""
+    """None: not used."""
 
 
 class TextHashes(_Model):
-    """SHA-256 of each text as lines of UTF-8 that end at \\n: what `sha256sum` says of the files beside the card."""
+    """SHA-256 of each text as lines of UTF-8 that end with \\n, as `sha256sum` of the files beside the card."""
 
     sources: str
     references: list[str]
@@ -59,11 +59,11 @@ class TextHashes(_Model):
 
 
 class ScoreCard(_Model):
-    """How the scores of a test set came about."""
+    """The scores of a test set, and how they were computed."""
 
     format: Literal[2] = 2
     name: str
-    """Of the test set."""
+    """Name of the test set."""
     src_lang: str | None
     tgt_lang: str | None
     num_sentences: int
@@ -75,7 +75,7 @@ class ScoreCard(_Model):
     tokenizers: list[HashedFile]
     text: TextHashes
     seconds: float
-    """That the translation took."""
+    """Time of the translation."""
     device: str
     dtype: str
     hardware: Hardware
@@ -84,7 +84,7 @@ class ScoreCard(_Model):
 
 
 class Texts(_Model):
-    """What lies beside a card, line for line; `references` holds one list a reference."""
+    """The texts beside a card, line for line; `references` has a list for each reference."""
 
     sources: list[str]
     references: list[list[str]]
@@ -101,17 +101,17 @@ def write_card(
     translator: Translator,
     seconds: float,
 ) -> None:
-    """Writes the texts and then the card into `folder`.
+    """Write the texts and then the card into `folder`.
 
     Args:
         folder: the evaluation's.
         name: of the test set.
         languages: codes of source and target, where they are known.
-        texts: what was scored.
-        scores: what came of it.
+        texts: the texts that were scored.
+        scores: their scores.
         evaluation: the settings of the scores.
-        translator: what made the hypotheses, as it was set then.
-        seconds: that it took.
+        translator: the one that made the hypotheses, with its settings.
+        seconds: time of the translation.
     """
     lines = {SOURCES: texts.sources, HYPOTHESES: texts.hypotheses}
     lines |= {references_name(number): each for number, each in enumerate(texts.references)}
@@ -141,7 +141,7 @@ def write_card(
 
 
 def read_card(folder: Path) -> ScoreCard:
-    """The card of an evaluation.
+    """Return the card of an evaluation.
 
     Raises:
         DataError: if there is none, or it is damaged.
@@ -160,7 +160,7 @@ def read_card(folder: Path) -> ScoreCard:
 
 
 def read_texts(folder: Path, card: ScoreCard) -> Texts:
-    """What was scored; raises DataError when a file is missing or is not as it was then."""
+    """Return the texts that were scored; raise DataError if a file is missing or changed since then."""
     num_references = len(card.text.references)
     names = [SOURCES, HYPOTHESES, *map(references_name, range(num_references))]
     for name in names:
@@ -234,13 +234,13 @@ def _hardware(device: str) -> Hardware:
 
 
 def _cpu() -> str:
-    """The processor's name, as far as the system tells it."""
+    """Return the name of the processor if the system knows it."""
     information = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*:\s*(.+)", information.read_text()) if information.is_file() else None
     return found[1].strip() if found else platform.processor() or platform.machine()
 
 
 def _again(folder: Path) -> str:
-    """The command that writes the card anew, for messages."""
+    """Return the command that writes the card again, for messages."""
     run = folder.parent.parent
     return f"`mtformer eval{f' {run}' if folder == RunDir(run).evaluation(folder.name) else ''}` writes it anew"

@@ -75,7 +75,7 @@ class MetricTable:
     label: str
     signature: str
     tests: str
-    """How the tests were run."""
+    """Settings of the tests."""
     systems: list[SystemScore]
 
 
@@ -95,7 +95,7 @@ class SentenceRow:
     """One sentence as each system's first run has it."""
 
     line: int
-    """From 1."""
+    """Counted from 1."""
     source: str | None
     references: list[str]
     hypotheses: list[str]
@@ -104,13 +104,13 @@ class SentenceRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of one test set."""
+    """The comparison on one test set."""
 
     name: str
     num_sentences: int
     metrics: list[MetricTable]
     unit: str
-    """In which source lengths are counted: words or characters."""
+    """Unit of source lengths: words or characters."""
     buckets: list[Bucket]
     """Empty without sources."""
     sentences: list[SentenceRow]
@@ -119,7 +119,7 @@ class Comparison:
 
 
 def num_units(systems: Sequence[System], comet: bool) -> int:
-    """How often `compare` calls its `progress` for one test set."""
+    """Return the number of calls of `progress` by `compare` for one test set."""
     return len(systems) * (len(METRICS) + comet)
 
 
@@ -130,7 +130,7 @@ def compare(
     comet: "Comet | None" = None,
     progress: Callable[[], object] = lambda: None,
 ) -> Comparison:
-    """Compares systems on a test set; the first is the baseline.
+    """Compare systems on a test set; the first is the baseline.
 
     Args:
         systems: all have translations in `material`.
@@ -163,7 +163,7 @@ def compare(
 
 
 def config_differences(systems: Sequence[System]) -> list[tuple[str, list[Any]]]:
-    """The keys in which the systems' configs differ, seeds and the like aside, each with its value in every system."""
+    """Return the keys in which the systems' configs differ, except seeds and the like, with the systems' values."""
     configs = [system.runs[0].config for system in systems]
     keys: dict[str, list[Any]] = {}
     for position, config in enumerate(configs):
@@ -211,7 +211,7 @@ def _row(
 
 
 def _pooled(system: System, counts: dict[Path, Counts], most: int | None = None) -> Counts:
-    """Of each sentence the counts of all runs, added up: the sentence is what the tests draw and swap."""
+    """Return the sum of the counts of all runs for each sentence, the unit that the tests draw and swap."""
     return np.sum([counts[run.path] for run in system.runs[:most]], axis=0)
 
 
@@ -238,7 +238,7 @@ def _by_length(
 def _most_different(
     systems: Sequence[System], material: Material, chrf_by_run: tuple[Measure, dict[Path, Counts]], number: int
 ) -> list[SentenceRow]:
-    """The sentences whose chrF2++ has the widest range; of equal ones the earlier."""
+    """Return the sentences whose chrF2++ has the widest range; of equal ones the earlier."""
     if number == 0 or len(systems) < 2:
         return []
     measure, counts = chrf_by_run

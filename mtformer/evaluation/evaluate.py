@@ -1,4 +1,4 @@
-"""Test sets: where they come from, their translation, and the report that is kept of it."""
+"""Test sets: their sources, their translation, and the score cards of it."""
 
 import logging
 import time
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from mtformer.config.data import DataConfig, Source
 from mtformer.config.schema import EvaluationConfig
-from mtformer.data.records import read_lines
-from mtformer.data.sources import languages, read_pairs
+from mtformer.data.corpus.readers import read_lines
+from mtformer.data.corpus.sources import languages, read_pairs
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
 from mtformer.evaluation.card import Texts, write_card
-from mtformer.evaluation.scores import METRICS, MetricName, Score, for_language, looks_tokenised, score
+from mtformer.evaluation.scores import METRICS, MetricName, Score, for_language, looks_tokenized, score
 
 if TYPE_CHECKING:
     from mtformer.evaluation.comet import Comet
@@ -24,19 +24,19 @@ log = logging.getLogger("mtformer")
 
 @dataclass(frozen=True)
 class EvalSet:
-    """A test set; `references` holds one list of lines a reference."""
+    """A test set; `references` has a list of lines for each reference."""
 
     name: str
     sources: list[str]
     references: list[list[str]]
     tgt_lang: str | None = None
-    """None: the one that the translator is set to, and BLEU tokenized by 13a unless the config names a tokenizer."""
+    """None: the language of the translator, and BLEU tokenized by 13a unless the config names a tokenizer."""
     src_lang: str | None = None
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a translator reached on a test set, and the folder that holds its hypotheses and scores."""
+    """The scores of a translator on a test set, and the folder with its hypotheses and score card."""
 
     name: str
     num_sentences: int
@@ -46,7 +46,7 @@ class Evaluation:
 
 
 def source_set(name: str, source: Source, data: DataConfig) -> EvalSet:
-    """A test set of the config, or two files of the user's; raises DataError when it cannot be read or is empty."""
+    """Return a test set of the config, or of two files; raise DataError if it cannot be read or is empty."""
     # A text of a JSON file or a data set may hold line breaks; the texts that are kept have one line each.
     pairs = [(src.replace("\n", " "), tgt.replace("\n", " ")) for src, tgt in read_pairs(source, data)]
     if not pairs:
@@ -56,7 +56,7 @@ def source_set(name: str, source: Source, data: DataConfig) -> EvalSet:
 
 
 def config_sets(data: DataConfig) -> list[EvalSet]:
-    """The test sets that a config names; in both directions if it says so."""
+    """Return the test sets of a config; in both directions if it says so."""
     sets = []
     for name, source in data.test.items():
         one = source_set(name, source, data)
@@ -68,10 +68,10 @@ def config_sets(data: DataConfig) -> list[EvalSet]:
 
 
 def sacrebleu_set(testset: str, language_pair: str) -> EvalSet:
-    """A test set by its name in sacreBLEU, such as `wmt14/full` and `en-de`; sacreBLEU fetches it and keeps it.
+    """Return a test set of sacreBLEU, such as `wmt14/full` and `en-de`, which downloads and caches it.
 
     Raises:
-        DataError: when there is no such set or pair, or it cannot be fetched.
+        DataError: if there is no such set or pair, or it cannot be downloaded.
     """
     from sacrebleu import get_reference_files, get_source_file
     from sacrebleu.dataset import DATASETS
@@ -103,7 +103,7 @@ def evaluate(
     progress: Callable[[int], object] | None = None,
     comet: "Comet | None" = None,
 ) -> Evaluation:
-    """Translates a test set by the translator's `decoding` settings, scores it, and saves all of it in `folder`.
+    """Translate a test set with the translator's `decoding` settings, score it, and save everything in `folder`.
 
     Args:
         translator: with the settings to be measured.
@@ -114,8 +114,8 @@ def evaluate(
         progress: as in `Translator.translate`.
         comet: a model that scores too, by the first reference.
     """
-    if any(looks_tokenised(references) for references in test.references):
-        log.warning("%s: the references look tokenised; scores against them cannot be compared with others", test.name)
+    if any(looks_tokenized(references) for references in test.references):
+        log.warning("%s: the references look tokenized; scores against them cannot be compared with others", test.name)
     start = time.perf_counter()
     found = translator.into(test.tgt_lang).translate(test.sources, progress=progress)
     hypotheses = [translation.text for translation in found]

@@ -1,4 +1,4 @@
-"""BLEU, chrF2++ and TER by sacreBLEU (Post 2018) on detokenised text, with the signatures that make them comparable."""
+"""BLEU, chrF2++ and TER by sacreBLEU (Post 2018) on detokenized text, with the signatures that make them comparable."""
 
 import logging
 import re
@@ -21,7 +21,7 @@ BY_LANGUAGE = {
     **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
     **dict.fromkeys(("ko", "kor"), "ko-mecab"),
 }
-"""The BLEU tokenizers that `auto` chooses, by the language of a code such as zh-CN or zho_Hant; all others: 13a."""
+"""BLEU tokenizers that `auto` chooses, by the language of a code such as zh-CN or zho_Hant; all others: 13a."""
 UNSPACED = ("zh", "ja-mecab", "ko-mecab", "char")
 """BLEU tokenizers of text whose words TER cannot tell by spaces."""
 log = logging.getLogger("mtformer")
@@ -44,7 +44,7 @@ def score(
     metrics: Sequence[MetricName] = METRICS,
     more_references: Sequence[Sequence[str]] = (),
 ) -> list[Score]:
-    """Scores a corpus, one `Score` a metric, in their order.
+    """Score a corpus; return a `Score` for each metric, in their order.
 
     Args:
         hypotheses: one line a sentence; a blank one counts as such.
@@ -78,11 +78,11 @@ def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str], lowercas
     return [metric.sentence_score(hypothesis, [reference]).score for hypothesis, reference in rows]
 
 
-def looks_tokenised(references: Sequence[str]) -> bool:
-    """Whether the lines seem to be split into tokens, which makes BLEU incomparable (and higher).
+def looks_tokenized(references: Sequence[str]) -> bool:
+    """Return True if the lines seem to be split into tokens, which makes BLEU incomparable (and higher).
 
     The signs: a space before the full stop at the end, or what Moses' tokenizer and subword-nmt leave behind. Raw text
-    has them in hardly any line, tokenised text in most.
+    has them in hardly any line, tokenized text in most.
     """
     signs = ("@-@", "@@ ", "&apos;", "&quot;")
     num_signs = sum(line.endswith(" .") or any(sign in line for sign in signs) for line in references)
@@ -126,7 +126,7 @@ def _that_runs(tokenizer: str) -> str:
 
 
 def make_metric(name: MetricName, config: EvaluationConfig) -> "Metric":
-    """sacreBLEU's metric with these settings; raises ConfigError when the BLEU tokenizer cannot run here."""
+    """Return sacreBLEU's metric with these settings; raise ConfigError if the BLEU tokenizer cannot run here."""
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER

@@ -1,8 +1,8 @@
-"""Whether a difference between two systems may be chance: sacreBLEU's paired tests, and what seeds say.
+"""Significance of the difference between two systems: sacreBLEU's paired tests, and intervals over seeds.
 
-A test set is a sample of sentences, and a seed is a sample of trainings; they are asked about apart.
+A test set is a sample of sentences, and a seed is a sample of trainings; each has its own test.
 
-Paired bootstrap resampling (Koehn 2004) and paired approximate randomisation (Riezler and Maxwell 2005), both as
+Paired bootstrap resampling (Koehn 2004) and paired approximate randomization (Riezler and Maxwell 2005), both as
 sacreBLEU (Post 2018) has them, tell whether the same trained models would differ on other sentences: as in Clark et al.
 2011 all seeds of a system take part, but the sentence stays the unit that is drawn or swapped, since the translations
 of one sentence under several seeds are no independent samples. Welch's interval (Welch 1947) of the difference between
@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # sacreBLEU takes a second to import.
 
 Counts = NDArray[np.float64]
 NUM_RESAMPLES, NUM_TRIALS = 1000, 10_000
-"""Of bootstrap and randomisation: sacreBLEU's own numbers."""
+"""Of bootstrap and randomization: sacreBLEU's own numbers."""
 SEED = "SACREBLEU_SEED"
 
 
@@ -52,7 +52,7 @@ class Measure:
     score_of: Callable[[Any], float]
 
     def score(self, counts_NC: Counts) -> float:
-        """The corpus score."""
+        """Return the corpus score."""
         return self.score_of(counts_NC.sum(0))
 
 
@@ -68,7 +68,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class PairedTests:
-    """How often chance alone makes a difference as large as the one that was found (two-sided).
+    """Probabilities that chance alone makes a difference at least this large (two-sided).
 
     The bootstrap's is computed as in Moses' script, which stays below one half even where nothing differs.
     """
@@ -83,7 +83,7 @@ def sacrebleu_measure(
     systems: Sequence[Sequence[str]],
     references: Sequence[Sequence[str]],
 ) -> tuple[Measure, list[Counts]]:
-    """One of sacreBLEU's metrics, and its counts in each system's sentences.
+    """Return one of sacreBLEU's metrics, and its counts in each system's sentences.
 
     Args:
         name: of the metric.
@@ -103,20 +103,20 @@ def sacrebleu_measure(
 
 
 def mean_measure(signature: str, systems: Sequence[Sequence[float]]) -> tuple[Measure, list[Counts]]:
-    """COMET, whose corpus score is the mean of the sentences' scores."""
+    """Return COMET, whose corpus score is the mean of the sentences' scores, and its counts."""
     counts = [np.stack([np.array(scores, dtype=float), np.ones(len(scores))], axis=1) for scores in systems]
     return Measure("comet", "COMET", signature, lambda sums: float(sums[0] / sums[1])), counts
 
 
 def estimate(measure: Measure, counts_NC: Counts) -> Estimate:
-    """The score of a system with its confidence interval; of several runs the counts of all, added up."""
+    """Return the score of a system with its confidence interval; of several runs pass the sum of the counts."""
     (found,) = _test(measure, [counts_NC], "bs", NUM_RESAMPLES)
     mean, half = float(found.mean or 0.0), float(found.ci or 0.0)
     return Estimate(float(found.score), mean, mean - half, mean + half)
 
 
 def paired_tests(measure: Measure, baseline_NC: Counts, system_NC: Counts) -> PairedTests:
-    """Both tests of one system against another; which of them is the baseline does not matter.
+    """Return both tests of one system against another; which of them is the baseline does not matter.
 
     sacreBLEU counts the trials whose difference is larger than the one found. Of the 2^n ways to swap n sentences that
     differ two give exactly that difference, which matters when n is small: they are added here. And systems of the
@@ -132,12 +132,12 @@ def paired_tests(measure: Measure, baseline_NC: Counts, system_NC: Counts) -> Pa
 
 
 def describe_tests() -> str:
-    """What the tests were run with, in the form of sacreBLEU's signatures."""
+    """Return the settings of the tests in the form of sacreBLEU's signatures."""
     return f"bs:{NUM_RESAMPLES}|ar:{NUM_TRIALS}|seed:{_checked_seed()}"
 
 
 def welch_interval(a: Sequence[float], b: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """The confidence interval of mean(b) - mean(a), whose variances need not be equal (Welch 1947).
+    """Return the confidence interval of mean(b) - mean(a), whose variances need not be equal (Welch 1947).
 
     Args:
         a: at least two numbers.
@@ -157,7 +157,7 @@ def welch_interval(a: Sequence[float], b: Sequence[float], confidence: float = 0
 
 
 def t_quantile(probability: float, freedom: float) -> float:
-    """Student's t: the value that is not exceeded with this probability (above 0.5).
+    """Return the quantile of Student's t for a probability above 0.5.
 
     With t = sqrt(freedom) tan(angle) the density becomes cos(angle)^(freedom - 1), which is integrated numerically and
     its integral inverted by halving.
@@ -174,7 +174,7 @@ def t_quantile(probability: float, freedom: float) -> float:
 
 
 class _Counted:
-    """What sacreBLEU's tests take for a metric: its hypotheses are rows of counts that were made before."""
+    """A metric for sacreBLEU's tests: its hypotheses are rows of precomputed counts."""
 
     def __init__(self, measure: Measure) -> None:
         self.measure = measure
@@ -207,7 +207,7 @@ def _test(measure: Measure, systems: Sequence[Counts], kind: str, number: int) -
 
 
 def _checked_seed() -> str:
-    """sacreBLEU's seed; it takes 0 for none in its tests, and anything but a number or `none` for a crash."""
+    """Return sacreBLEU's seed after a check, for its tests treat 0 as none and crash on other words."""
     seed = os.environ.get(SEED, "12345")
     if seed.lower() != "none" and not (seed.isdecimal() and int(seed) > 0):
         raise ConfigError(f"{SEED} is '{seed}'; give a number from 1, or none for another result each time")

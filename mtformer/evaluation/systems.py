@@ -1,4 +1,4 @@
-"""What is compared: runs that were scored, or files of hypotheses; seeds of one config are one system."""
+"""Systems to compare: scored runs, or files of hypotheses; runs of one config with several seeds are one system."""
 
 import logging
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 from mtformer.config.fields import key_metadata
 from mtformer.config.loading import config_diff, load_config
 from mtformer.config.schema import Config, EvaluationConfig
-from mtformer.data.records import read_lines
+from mtformer.data.corpus.readers import read_lines
 from mtformer.errors import DataError
 from mtformer.evaluation.card import differences, notes, read_card, read_texts
 from mtformer.run_dir import SCORES, RunDir
@@ -29,7 +29,7 @@ class Run:
     """A run directory, or a file of hypotheses.
 
     Args:
-        name: what tables call it.
+        name: its name in tables.
         path: as it was given.
         config: None for a file.
     """
@@ -49,12 +49,12 @@ class System:
 
 @dataclass(frozen=True)
 class Material:
-    """The translations of one test set, and what they are held against.
+    """The translations of one test set, with sources and references.
 
     Args:
         name: of the test set.
         sources: None when they are not known.
-        references: one list of lines a reference.
+        references: a list of lines for each reference.
         evaluation: the settings of the scores.
         outputs: the hypotheses by the path of their run.
         notes: differences in how they were made that do not make them incomparable, in words.
@@ -71,7 +71,7 @@ class Material:
 
 
 def open_runs(paths: Sequence[Path]) -> list[Run]:
-    """Run directories with their configs; raises MtformerError when one is none or comes twice."""
+    """Return run directories with their configs; raise MtformerError if one is none or is given twice."""
     for path in paths:
         if path.is_file():
             raise DataError(f"{path}: is a file, not a run directory; for files of hypotheses give --ref too")
@@ -81,7 +81,7 @@ def open_runs(paths: Sequence[Path]) -> list[Run]:
 
 
 def group_runs(runs: Sequence[Run], by_seed: bool = True) -> list[System]:
-    """Systems in the order of their first runs, whose runs are ordered by seed.
+    """Return systems in the order of their first runs; their runs are ordered by seed.
 
     Runs whose configs are the same but for the seed are one system, unless a seed comes twice among them: two runs of
     one seed are no two samples.
@@ -105,12 +105,12 @@ def group_runs(runs: Sequence[Run], by_seed: bool = True) -> list[System]:
 
 
 def seed_of(run: Run) -> int | None:
-    """The seed of its training; None for a file."""
+    """Return the seed of its training; None for a file."""
     return run.config.training.seed if run.config is not None else None
 
 
 def common_sets(runs: Sequence[Run], wanted: Sequence[str] = ()) -> list[str]:
-    """The test sets that all runs have scores on, or those asked for; raises DataError when there are none."""
+    """Return the test sets that all runs have scores on, or those asked for; raise DataError if there are none."""
     found = {run.path: _scored_sets(RunDir(run.path)) for run in runs}
     for path, names in found.items():
         if not names:
@@ -131,15 +131,15 @@ def common_sets(runs: Sequence[Run], wanted: Sequence[str] = ()) -> list[str]:
 
 
 def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Material:
-    """What runs made of a test set, by their score cards.
+    """Return the translations of a test set by runs, from their score cards.
 
     Args:
         name: of the test set.
         runs: all have scores on it.
-        force: compare unlike cards too, by the sources, references and metrics of the first.
+        force: compare cards that differ, by the sources, references and metrics of the first.
 
     Raises:
-        DataError: when a card is missing, damaged or old, or unlike the first one.
+        DataError: if a card is missing or damaged, or differs from the first one.
     """
     folders = [RunDir(run.path).evaluation(name) for run in runs]
     cards = [read_card(folder) for folder in folders]
@@ -161,7 +161,7 @@ def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Materi
 def read_files(
     hypotheses: Sequence[Path], references: Sequence[Path], sources: Path | None, evaluation: EvaluationConfig
 ) -> tuple[list[Run], Material]:
-    """Files of hypotheses as runs without a config; raises DataError when one is missing or their lengths differ."""
+    """Return files of hypotheses as runs without a config; raise DataError if one is missing or lengths differ."""
     names = _names(hypotheses)
     paths = [*references, *([sources] if sources else []), *hypotheses]
     for path in paths:
@@ -185,7 +185,7 @@ def _scored_sets(run: RunDir) -> list[str]:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Short names that differ: those of the folders or files, or the whole paths."""
+    """Return distinct short names: those of the folders or files, or the whole paths."""
     resolved = [path.resolve() for path in paths]
     for path, real in zip(paths, resolved, strict=True):
         if resolved.count(real) > 1:
@@ -201,7 +201,7 @@ def _same_but_for_seed(a: Run, b: Run) -> bool:
 
 
 def _common_name(group: Sequence[Run]) -> str:
-    """What the names of its runs share, without the word for the seed: `deep,seed=1` and `deep,seed=2` are `deep`."""
+    """Return the common part of the names without the seed: `deep` for `deep,seed=1` and `deep,seed=2`."""
     names = [run.name for run in group]
     front = _common_start(names)
     back = _common_start([name[len(front) :][::-1] for name in names])[::-1].lstrip("0123456789")

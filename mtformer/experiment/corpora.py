@@ -1,14 +1,14 @@
-"""The corpora that a config names, tokenized, with their weights, tags and languages."""
+"""The prepared corpora of a config, with their weights, tags and languages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mtformer.config.data import CorpusConfig, DataConfig, Source
 from mtformer.config.schema import Config
-from mtformer.data.mixture import Corpus
-from mtformer.data.preparing import Advance, prepare
+from mtformer.data.batching.mixture import Corpus
+from mtformer.data.corpus.sources import languages
 from mtformer.data.report import DataReport
-from mtformer.data.sources import languages
+from mtformer.data.store.prepare import Advance, prepare
 from mtformer.text.tags import tag_id, target
 from mtformer.text.tokenizer import TokenizerPair
 

@@ -22,7 +22,7 @@ from mtformer import __version__
 from mtformer.config.fields import key_metadata
 from mtformer.config.loading import config_diff, dump_config, load_config
 from mtformer.config.schema import Config
-from mtformer.data.sources import languages
+from mtformer.data.corpus.sources import languages
 from mtformer.errors import CheckpointError
 from mtformer.evaluation.scores import for_language
 from mtformer.experiment.prepare import Prepared

@@ -105,12 +105,12 @@ def check_memory(config: Config, prepared: Prepared, step: TrainingStep, run: Ru
             step.max_padded_tokens,
         )
     validation_seconds = _check_dev(config, prepared, step) if prepared.dev else 0.0
-    training, mean_cells = config.training, sizes.mean_cells
+    training, mean_seconds = config.training, seconds / largest.num_padded_tokens * sizes.mean_padded_tokens
     return MemoryCheck(
         shape=f"{largest.num_pairs:,} pairs, {largest.src_BS.size(1)} x {largest.tgt_in_BT.size(1)} tokens",
         step_seconds=seconds * training.accumulation_steps,
         peak_bytes=peak_bytes(step.device),
-        training_seconds=seconds / largest.num_cells * mean_cells * training.accumulation_steps * training.max_steps,
+        training_seconds=training.max_steps * training.accumulation_steps * mean_seconds,
         validation_seconds=validation_seconds * (training.max_steps // training.validate_every),
         disk_bytes=disk_bytes,
         free_bytes=free_bytes,

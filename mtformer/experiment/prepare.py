@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from mtformer.config.schema import Config
-from mtformer.data.batches import Batch, TrainingBatches, ordered_batches
-from mtformer.data.changes import Changes
-from mtformer.data.mixture import WINDOW_PAIRS, Corpus, Mixture
-from mtformer.data.preparing import Advance, log_progress
+from mtformer.data.batching.augment import Augmentation
+from mtformer.data.batching.batches import Batch, TrainingBatches, ordered_batches
+from mtformer.data.batching.mixture import WINDOW_PAIRS, Corpus, Mixture
+from mtformer.data.corpus.sources import file_states, read_pairs, require_sources, require_unchanged
 from mtformer.data.report import DataReport
-from mtformer.data.sources import file_states, read_pairs, require_sources, require_unchanged
+from mtformer.data.store.prepare import Advance, log_progress
 from mtformer.errors import ConfigError, told_writing
 from mtformer.evaluation.evaluate import source_set
 from mtformer.experiment.corpora import DevSet, dev_sets, needs_text, reports, training_corpora
@@ -23,8 +23,8 @@ from mtformer.text.tags import require_tags, source_tags, target_tags
 from mtformer.text.tokenizer import JOINT, SRC, TGT, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
 
-CHANGED_WINDOW_PAIRS = 1 << 14
-"""Text is changed and tokenized a window at a time, and the first batch waits for that."""
+AUGMENTED_WINDOW_PAIRS = 1 << 14
+"""Text is augmented and tokenized a window at a time, and the first batch waits for that."""
 log = logging.getLogger("mtformer")
 
 
@@ -50,9 +50,9 @@ class Prepared:
 
 
 def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance = log_progress) -> Prepared:
-    """Trains or loads the tokenizers (into `tokenizer_folder`), then tokenizes the data or finds it in the cache.
+    """Train or load the tokenizers (into `tokenizer_folder`), then tokenize the data or find it in the cache.
 
-    `advance` is told of each training corpus while it is tokenized.
+    `advance` is called while training corpora are tokenized.
 
     Raises:
         DataError: when data or tokenizer models are not as they should be.
@@ -70,14 +70,14 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
     for name, report in {**reports(corpora), **reports([one.corpus for one in dev])}.items():
         for line in report.lines():
             log.info("%s: %s", name, line)
-    changes, window_pairs = None, WINDOW_PAIRS
+    augmentation, window_pairs = None, WINDOW_PAIRS
     if needs_text(config):
-        changes = Changes(
+        augmentation = Augmentation(
             tokenizers, config.tokenizer.sampling_alpha, config.data.noise, config.data.filters.max_tokens
         )
-        window_pairs = CHANGED_WINDOW_PAIRS
+        window_pairs = AUGMENTED_WINDOW_PAIRS
     mixture = Mixture(corpora, config.training.seed, config.data.temperature, window_pairs)
-    batches = TrainingBatches(mixture, config.training.batch_tokens, changes)
+    batches = TrainingBatches(mixture, config.training.batch_tokens, augmentation)
     return Prepared(tokenizers, corpora, dev, batches)
 
 

@@ -10,8 +10,8 @@ import torch
 
 from mtformer.config.loading import resolve_paths
 from mtformer.config.schema import Config
-from mtformer.data.batches import Batch
-from mtformer.data.mixture import Place
+from mtformer.data.batching.batches import Batch
+from mtformer.data.batching.mixture import SamplerState
 from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import default_weights, find_weights
 from mtformer.device import be_deterministic, pick_device, pick_precision, set_up_memory
@@ -179,7 +179,7 @@ def make_trainer(
 ) -> Trainer:
     """The training loop with its data, its dev set, and its way to decode dev."""
 
-    def batches_from(place: Place, number: int) -> Iterator[Batch]:
+    def batches_from(place: SamplerState, number: int) -> Iterator[Batch]:
         ranks = step.ranks
         return prepared.batches.start(
             place,

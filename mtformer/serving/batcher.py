@@ -1,4 +1,4 @@
-"""Requests translated together: what waits is gathered, and each gets its own lines back."""
+"""Batching of requests: waiting requests are translated together, and each gets its own lines back."""
 
 import contextlib
 import queue
@@ -13,11 +13,11 @@ from mtformer.decoding.translator import Translator
 
 GATHER_SECONDS = 0.005
 MAX_CHARACTERS = 10_000
-"""Characters, from which on no more requests are taken into a batch."""
+"""Number of characters from which on a batch takes no more requests."""
 
 
 class BusyError(Exception):
-    """As many requests wait as may."""
+    """The queue is full."""
 
 
 class ClosedError(Exception):
@@ -25,7 +25,7 @@ class ClosedError(Exception):
 
 
 class _GivenUpError(Exception):
-    """Nobody waits for what is being translated."""
+    """No client waits for the lines that are being translated."""
 
 
 @dataclass
@@ -34,9 +34,9 @@ class Job:
 
     Args:
         lines: the text.
-        target: language that they are translated into.
-        n_best: translations of each line.
-        attention: whether to give `Translation.attention`.
+        target: target language.
+        n_best: number of translations of each line.
+        attention: return `Translation.attention`.
         watch: called with the number of a line and its best translation so far, from the threads that search.
     """
 
@@ -46,13 +46,13 @@ class Job:
     attention: bool = False
     watch: Callable[[int, str], object] | None = None
     answer: Future[list[Translation]] = field(default_factory=Future)
-    """One translation a line; its `alternatives` may be more than were asked for."""
+    """A translation for each line; its `alternatives` may be more than requested."""
     is_abandoned: bool = False
-    """Set by whoever no longer wants the answer, which then may never come."""
+    """Set when nobody waits for the answer, which then may never come."""
 
     @property
     def size(self) -> int:
-        """Characters, line ends counted."""
+        """Number of characters with line ends."""
         return sum(len(line) + 1 for line in self.lines)
 
 
@@ -68,27 +68,27 @@ class Batcher:
         self._translators = translators
         self._waiting: queue.Queue[Job | None] = queue.Queue(queue_size)
         self._is_closing = False
-        # Samples hang on a line's place among those that are translated with it.
+        # Samples depend on the position of a line among those that are translated with it.
         draws = any(one.decoding.draws for one in translators.values())
         self._max_characters = 0 if draws else MAX_CHARACTERS
         self._thread = threading.Thread(target=self._work, name="translate", daemon=True)
 
     def start(self) -> None:
-        """Begins to translate."""
+        """Start the thread."""
         self._thread.start()
 
     def submit(self, job: Job) -> None:
-        """Queues a job; raises BusyError when too many wait, and ClosedError after `close`."""
+        """Queue a job; raise BusyError if too many wait, and ClosedError after `close`."""
         if self._is_closing:
             raise ClosedError
-        job.answer.set_running_or_notify_cancel()  # Now whoever waits for it cannot cancel it under the thread's hands.
+        job.answer.set_running_or_notify_cancel()  # From now on it cannot be cancelled while the thread sets it.
         try:
             self._waiting.put_nowait(job)
         except queue.Full:
             raise BusyError from None
 
     def close(self) -> None:
-        """Ends as soon as the engine's batch in progress is done; jobs that are left get ClosedError."""
+        """End as soon as the batch in progress is done; all other jobs get ClosedError."""
         self._is_closing = True
         with contextlib.suppress(queue.Empty):
             while job := self._waiting.get_nowait():
@@ -106,7 +106,7 @@ class Batcher:
                 self._translate(group)
 
     def _gather(self) -> list[Job]:
-        """The next job, and those that come with it or within a few milliseconds."""
+        """Return the next job, and those that arrive with it or within a few milliseconds."""
         jobs: list[Job] = []
         size, deadline = 0, None
         while not jobs or size < self._max_characters:
@@ -124,7 +124,7 @@ class Batcher:
         return jobs
 
     def _translate(self, group: Sequence[Job]) -> None:
-        """Answers jobs that agree in what is to be done; when that fails for all together, each by itself."""
+        """Answer jobs with the same settings together; if that fails, each by itself."""
         group = [job for job in group if not job.is_abandoned]
         if not group:
             return
@@ -141,16 +141,16 @@ class Batcher:
             job.answer.set_result([next(found) for _ in job.lines])
 
     def _found(self, group: Sequence[Job]) -> list[Translation]:
-        """The translations of all lines."""
+        """Return the translations of all lines."""
 
-        def go_on(_: int) -> None:
+        def check_abandoned(_: int) -> None:
             if self._is_closing or all(job.is_abandoned for job in group):
                 raise _GivenUpError
 
         return self._translators[group[0].target].translate(
             [line for job in group for line in job.lines],
             attention=group[0].attention,
-            progress=go_on,
+            progress=check_abandoned,
             watch=[_watcher(job, number) for job in group for number in range(len(job.lines))],
             n_best=max(job.n_best for job in group),
         )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mtformer.config.data import DataConfig
-from mtformer.data.language import LETTERS, probabilities, table, words_of
+from mtformer.data.filters.language import LETTERS, probabilities, table, words_of
 
 
 @dataclass(frozen=True)

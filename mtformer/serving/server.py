@@ -1,4 +1,4 @@
-"""The server: an address of this machine, and what runs there until it is told to end."""
+"""The server: an address of this machine, and the process that listens there until it ends."""
 
 import errno
 import importlib
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     import uvicorn
 
 GRACE_SECONDS = 3
-"""For requests in progress when the server ends."""
+"""Time for requests in progress when the server ends."""
 
 
 def require_packages() -> None:
-    """Raises ConfigError when the packages of the extra are not there."""
+    """Raise ConfigError if the packages of the extra are not installed."""
     try:
         for package in ("fastapi", "uvicorn"):
             importlib.import_module(package)
@@ -27,14 +27,14 @@ def require_packages() -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that takes connections, so that the address is this process's from now on.
+    """Return a listening socket, so that this process owns the address from now on.
 
     Args:
         host: a name or an address of this machine.
-        port: 0: one that is free.
+        port: 0: any free port.
 
     Raises:
-        ConfigError: when the address cannot be had.
+        ConfigError: if the address is not available.
     """
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -49,33 +49,33 @@ def listen(host: str, port: int) -> socket.socket:
         found.listen()
     except OSError as error:
         found.close()
-        raise ConfigError(_why(error, host, port)) from None
+        raise ConfigError(_describe(error, host, port)) from None
     return found
 
 
 def is_local(sock: socket.socket) -> bool:
-    """Whether only this machine can reach it."""
+    """Return True if only this machine can reach the socket."""
     return ipaddress.ip_address(sock.getsockname()[0].split("%")[0]).is_loopback
 
 
 def url(sock: socket.socket) -> str:
-    """Where the page is."""
+    """Return the address of the page."""
     host, port = sock.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def make_server(app: Any, tells_all: bool) -> "uvicorn.Server":
-    """What serves an application on a socket from `listen` until the process is told to end.
+def make_server(app: Any, is_verbose: bool) -> "uvicorn.Server":
+    """Return a server for an application on a socket from `listen`.
 
-    SIGINT then becomes a KeyboardInterrupt.
+    It runs until a signal ends it; SIGINT then becomes a KeyboardInterrupt.
 
     Args:
         app: an ASGI application.
-        tells_all: whether uvicorn logs each request, and what goes wrong.
+        is_verbose: uvicorn logs each request, and its errors.
     """
     import uvicorn
 
-    if tells_all:
+    if is_verbose:
         logging.getLogger("uvicorn").handlers = logging.getLogger("mtformer").handlers
     config = uvicorn.Config(
         app,
@@ -83,19 +83,19 @@ def make_server(app: Any, tells_all: bool) -> "uvicorn.Server":
         ws="none",
         lifespan="on",
         log_config=None,
-        log_level="info" if tells_all else "critical",
-        access_log=tells_all,
+        log_level="info" if is_verbose else "critical",
+        access_log=is_verbose,
         server_header=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
     return uvicorn.Server(config)
 
 
-def _why(error: OSError, host: str, port: int) -> str:
+def _describe(error: OSError, host: str, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"port {port} of {host} is in use; choose another with --port, or 0 for one that is free"
     if error.errno == errno.EACCES:
-        return f"port {port} of {host} may not be taken by this user; choose one from 1024 on with --port"
+        return f"port {port} of {host} needs more rights; choose one from 1024 on with --port"
     if error.errno == errno.EADDRNOTAVAIL:
         return f"--host {host}: not an address of this machine"
     return f"{host} port {port}: {error.strerror}"

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from mtformer.config.schema import Config
-from mtformer.data.batches import Batch
-from mtformer.data.mixture import START, Place
+from mtformer.data.batching.batches import Batch
+from mtformer.data.batching.mixture import START, SamplerState
 from mtformer.errors import InterruptedRunError, MtformerError
 from mtformer.files import read_meta, sync
 from mtformer.run_dir import LOWER_IS_BETTER, WEIGHTS, RunDir
@@ -39,7 +39,7 @@ class Position:
     """How far a run is; all of it goes into the checkpoint."""
 
     step: int = 0
-    place: Place = START
+    place: SamplerState = START
     """In the data."""
     seconds: float = 0.0
     """Spent in training, validation included."""
@@ -66,7 +66,7 @@ class Trainer:
         config: Config,
         run: RunDir,
         step: TrainingStep,
-        batches_from: Callable[[Place, int], Iterator[Batch]],
+        batches_from: Callable[[SamplerState, int], Iterator[Batch]],
         dev_batches: Callable[[], Iterable[Batch]] | None,
         decode_dev: DecodeDev | None,
         progress: Progress,
@@ -119,7 +119,7 @@ class Trainer:
             self.step.max_padded_tokens = state["max_cells"]
         if self.ranks.rank < len(state["rng"]):  # a process that was not there before keeps its own, see `make_step`
             set_random_state(state["rng"][self.ranks.rank], self.step.device)
-        self.position = Position(**{**state["position"], "place": Place(**state["position"]["place"])})
+        self.position = Position(**{**state["position"], "place": SamplerState(**state["position"]["place"])})
         if state["best_metric"] != self.config.best_metric:
             self.position.best, self.position.validations_since_best = None, 0
         self.saved_step = self.position.step

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from mtformer.config.schema import Config
-from mtformer.data.batches import Batch
+from mtformer.data.batching.batches import Batch
 from mtformer.device import peak_bytes
 from mtformer.errors import MtformerError
 from mtformer.files import write_text

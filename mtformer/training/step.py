@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mtformer.config.schema import TrainingConfig
-from mtformer.data.batches import Batch
+from mtformer.data.batching.batches import Batch
 from mtformer.device import DTYPES, disable_cudnn_attention
 from mtformer.errors import DeviceError
 from mtformer.model.transformer import Transformer
@@ -229,15 +229,16 @@ class TrainingStep:
         """Discard the step so far, and halve micro-batches of this size from now on."""
         if not may_retry:
             raise DeviceError(  # the other processes wait for the gradients of this attempt
-                f"memory of {self.device} ran out on a micro-batch of {batch.num_cells} tokens, padding counted; lower "
-                "training.batch_tokens, raise training.accumulation_steps, and resume from the last checkpoint"
+                f"memory of {self.device} ran out on a micro-batch of {batch.num_padded_tokens} tokens, padding "
+                "counted; lower training.batch_tokens, raise training.accumulation_steps, and resume from the last "
+                "checkpoint"
             )
         if batch.num_pairs <= 1:
             raise DeviceError(
                 f"a pair of {batch.src_BS.size(1)} and {batch.tgt_in_BT.size(1)} tokens does not fit the memory of "
                 f"{self.device}; leave out such lines (data.filters.max_tokens for training), or take a smaller model"
             )
-        self.max_padded_tokens = batch.num_cells // 2
+        self.max_padded_tokens = batch.num_padded_tokens // 2
         self.optimizer.zero_grad(set_to_none=True)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from mtformer.data.batches import Batch
+from mtformer.data.batching.batches import Batch
 from mtformer.training.ranks import Ranks
 from mtformer.training.step import TrainingStep
 

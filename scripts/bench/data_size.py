@@ -28,8 +28,9 @@ import numpy as np
 
 from mtformer.config.data import DataConfig, TextFiles
 from mtformer.config.schema import TokenizerConfig
-from mtformer.data.preparing import PAIRS_AT_ONCE, prepare
-from mtformer.data.store import Store
+from mtformer.data.store.pipeline import PAIRS_AT_ONCE
+from mtformer.data.store.prepare import prepare
+from mtformer.data.store.store import Store
 from mtformer.text.tokenizer import JOINT, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
 
@@ -199,13 +200,13 @@ def describe(made: dict[str, Any], num_pairs: int, bare: float) -> str:
 def loading(folder: str, middle: bool, num_batches: int) -> dict[str, Any]:
     """From nothing to the first batch, in the middle of the second epoch or at the start, and then many batches."""
     # Imported here, so that the processes that prepare start without PyTorch, as they do for the command line.
-    from mtformer.data.batches import TrainingBatches
-    from mtformer.data.mixture import Corpus, Mixture, Place
+    from mtformer.data.batching.batches import TrainingBatches
+    from mtformer.data.batching.mixture import Corpus, Mixture, SamplerState
 
     begin = time.perf_counter()
     store = Store(Path(folder))
     training = TrainingBatches(Mixture([Corpus("train", store)], 1), BATCH_TOKENS)
-    place = Place(1, len(store) // 2) if middle else Place()
+    place = SamplerState(1, len(store) // 2) if middle else SamplerState()
     with training.start(place) as batches:
         next(batches)
         first = time.perf_counter() - begin

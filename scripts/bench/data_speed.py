@@ -20,12 +20,12 @@ from data_size import bare_seconds, config, lines, make_corpus
 
 from mtformer.config.data import DataConfig
 from mtformer.config.schema import TokenizerConfig
-from mtformer.data.batches import TrainingBatches
-from mtformer.data.changes import Changes
-from mtformer.data.mixture import Corpus, Mixture, Place
-from mtformer.data.preparing import prepare
-from mtformer.data.store import Store
-from mtformer.experiment.prepare import CHANGED_WINDOW_PAIRS
+from mtformer.data.batching.augment import Augmentation
+from mtformer.data.batching.batches import TrainingBatches
+from mtformer.data.batching.mixture import Corpus, Mixture, SamplerState
+from mtformer.data.store.prepare import prepare
+from mtformer.data.store.store import Store
+from mtformer.experiment.prepare import AUGMENTED_WINDOW_PAIRS
 from mtformer.text.tokenizer import JOINT, TokenizerPair
 from mtformer.text.train import train_tokenizer
 
@@ -74,8 +74,8 @@ def make_batches(options: argparse.Namespace, folder: Path) -> TrainingBatches:
     print("\n".join(store.report.lines()))
     mixture, changes = Mixture([Corpus("train", store)], 1), None
     if options.sampling_alpha:
-        mixture = Mixture(mixture.corpora, 1, window_pairs=CHANGED_WINDOW_PAIRS)
-        changes = Changes(tokenizers, options.sampling_alpha, data.noise, data.filters.max_tokens)
+        mixture = Mixture(mixture.corpora, 1, window_pairs=AUGMENTED_WINDOW_PAIRS)
+        changes = Augmentation(tokenizers, options.sampling_alpha, data.noise, data.filters.max_tokens)
     return TrainingBatches(mixture, options.batch_tokens, changes)
 
 
@@ -90,7 +90,7 @@ def measure(batches: TrainingBatches, epoch: int) -> None:
     """Goes through one epoch and prints its figures."""
     tokens = cells = num_batches = 0
     begin = time.perf_counter()
-    with batches.start(Place(epoch), max_epochs=epoch + 1) as stream:
+    with batches.start(SamplerState(epoch), max_epochs=epoch + 1) as stream:
         for batch in stream:
             tokens += batch.num_src_tokens + batch.num_tgt_tokens
             cells += batch.src_BS.numel() + batch.tgt_in_BT.numel()

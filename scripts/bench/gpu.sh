@@ -32,7 +32,7 @@ if [[ -n $wheels ]]; then
   timeout 120 "$python" -m pip install -q --no-index --no-deps --no-compile --target "$site" "$wheels"/*.whl || exit 2
   export PYTHONPATH=$PYTHONPATH:$site
 fi
-timeout 120 "$python" -c 'import sys, importlib.util, mtformer.data.batches
+timeout 120 "$python" -c 'import sys, importlib.util, mtformer.data.batching.batches
 importlib.util.find_spec("transformers") or sys.exit("transformers is not installed")' || exit 2
 
 mapfile -t tests < <(grep -rl --include='test_*.py' 'pytest.mark.gpu' tests)

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity
 from train_speed import STEPS, Setup, Step, model_flops, num_tokens, padding
 
-from mtformer.data.batches import Batch, make_batch
+from mtformer.data.batching.batches import Batch, make_batch
 
 LENGTHS = Path(__file__).with_name("kftt_lengths.json")
 LENGTHS_BATCH_TOKENS = 32_768

@@ -35,7 +35,7 @@ from peers import PAD, SIZES, Size
 from torch import Tensor, nn
 
 from mtformer.config.schema import TrainingConfig
-from mtformer.data.batches import Batch, make_batch, plan_window
+from mtformer.data.batching.batches import Batch, make_batch, plan_window
 from mtformer.device import set_up_memory
 from mtformer.training.step import TrainingStep
 

@@ -17,7 +17,7 @@ data:
   dev: [{{src: {folder}/dev.en, tgt: {folder}/dev.de}}]
   test: {{small: {{src: {folder}/test.en, tgt: {folder}/test.de}}}}
 tokenizer: {{vocab_size: 300}}
-model: {{d_model: 32, num_heads: 2, d_ff: 64, num_encoder_layers: 1, num_decoder_layers: 1, max_positions: 300}}
+model: {{d_model: 24, num_heads: 2, d_ff: 64, num_encoder_layers: 1, num_decoder_layers: 1, max_positions: 300}}
 training:
   {{device: cpu, batch_tokens: 1024, max_steps: 12, warmup_steps: 4, learning_rate: 3.0e-3, log_every: 4,
     validate_every: 4, average_last: 2}}

@@ -140,10 +140,10 @@ def test_a_full_disk_while_the_corpus_is_tokenised(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = tmp_path / "cache"
-    monkeypatch.setattr("mtformer.data.parts.write_part", full_disk)
+    monkeypatch.setattr("mtformer.data.store.prepare.write_shard", full_disk)
     settings = [f"data.cache_dir={cache}", "--run-dir", tmp_path / "run"]
     message = error_of("train", corpus / "small.yaml", *settings)
-    assert message.startswith(f"error: {cache}: the tokenised corpus cannot be written: No space left on device; make")
+    assert message.startswith(f"error: {cache}: the tokenized corpus cannot be written: No space left on device; make")
     assert "data.cache_dir" in message
     assert not (tmp_path / "run").exists()
     assert [path.suffix for path in cache.iterdir() if path.name != ".locks"] == [".building"]
@@ -154,7 +154,7 @@ def test_a_store_that_is_not_as_it_was_written(damage: str, corpus: Path, tmp_pa
     cache = tmp_path / "cache"
     settings = [corpus / "small.yaml", f"data.cache_dir={cache}", "data.dev=[]", "data.test="]
     assert invoke("train", *settings, "--dry-run").exit_code == 0
-    (path,) = cache.glob("*/part-00000.arrow")
+    (path,) = cache.glob("*/shard-00000.arrow")
     content = path.read_bytes()
     middle = len(content) // 2
     changed = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mtformer.cli.progress import TrainingProgress
-from mtformer.data.preparing import LOG_PAIRS, PART_PAIRS
+from mtformer.data.store.prepare import LOG_PAIRS, SHARD_PAIRS
 
 FIGURES = {
     "loss": 1.5, "tokens_per_second": 12345.0, "learning_rate": 1e-3, "grad_norm": 0.5, "skipped_steps": 0.0,
@@ -35,12 +35,12 @@ def test_plain_lines_tell_the_time_left(caplog: pytest.LogCaptureFixture) -> Non
 def test_plain_lines_tell_of_each_million_pairs(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="mtformer"), TrainingProgress(100) as progress:
         for part in range(1, 41):
-            progress.prepared(part * PART_PAIRS, part / 80)
+            progress.prepared(part * SHARD_PAIRS, part / 80)
         progress.prepared(3 * LOG_PAIRS, 0.0)
     assert caplog.messages == [
-        "1,024,000 pairs tokenised, 25% of the corpus",
-        "2,048,000 pairs tokenised, 50% of the corpus",
-        "3,072,000 pairs tokenised",
+        "1,024,000 pairs tokenized, 25% of the corpus",
+        "2,048,000 pairs tokenized, 50% of the corpus",
+        "3,072,000 pairs tokenized",
     ]
 
 

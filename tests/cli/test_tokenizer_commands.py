@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from mtformer.cli.app import app
 from mtformer.config.data import DataConfig, Source
-from mtformer.data.sources import read_pairs
+from mtformer.data.corpus.sources import read_pairs
 from mtformer.experiment import prepare
 from mtformer.text.tokenizer import Tokenizer, TokenizerPair
 

@@ -12,13 +12,13 @@ import torch
 
 from mtformer.config.data import DataConfig, NoiseConfig
 from mtformer.config.schema import TokenizerConfig
-from mtformer.data.batches import Batch, TrainingBatches, make_batch, ordered_batches, pad, plan_window
-from mtformer.data.changes import Changes
-from mtformer.data.mixture import Corpus as Mixed
-from mtformer.data.mixture import Mixture, Place
-from mtformer.data.preparing import prepare
-from mtformer.data.ragged import Ints
-from mtformer.data.store import Store
+from mtformer.data.batching.augment import Augmentation
+from mtformer.data.batching.batches import Batch, TrainingBatches, make_batch, ordered_batches, plan_window
+from mtformer.data.batching.mixture import Corpus as Mixed
+from mtformer.data.batching.mixture import Mixture, SamplerState
+from mtformer.data.store.prepare import prepare
+from mtformer.data.store.ragged import Ints
+from mtformer.data.store.store import Store
 from mtformer.text.tokenizer import BOS, EOS, PAD, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
 
@@ -82,15 +82,6 @@ def test_moving_a_batch_keeps_all_of_it() -> None:
     batch = make_batch([([5], [6])])
     assert_same(batch.to("cpu"), batch)
     assert {t.device.type for t in vars(batch.to("meta")).values() if isinstance(t, torch.Tensor)} == {"meta"}
-
-
-def test_pad_adds_nothing_but_padding() -> None:
-    ids_BS, lengths_B = pad([[5, 6], [], [7, 8, 9]])
-    assert ids_BS.tolist() == [[5, 6, PAD], [PAD] * 3, [7, 8, 9]]
-    assert lengths_B.tolist() == [2, 0, 3]
-    assert (ids_BS.dtype, lengths_B.dtype) == (torch.int64, torch.int64)
-    assert pad([])[0].shape == (0, 0)
-    assert pad([[], []])[0].shape == (2, 0)
 
 
 def test_each_row_starts_as_its_corpus_says() -> None:
@@ -164,8 +155,8 @@ WINDOW_PAIRS = 600
 def batches_of(
     store: Store, tokenizers: TokenizerPair, alpha: float = 0.0, budget: int = BUDGET, max_tokens: int = 200
 ) -> TrainingBatches:
-    changes = Changes(tokenizers, alpha, NoiseConfig(), max_tokens) if alpha else None
-    return TrainingBatches(Mixture([Mixed("train", store)], 3, window_pairs=WINDOW_PAIRS), budget, changes)
+    augmentation = Augmentation(tokenizers, alpha, NoiseConfig(), max_tokens) if alpha else None
+    return TrainingBatches(Mixture([Mixed("train", store)], 3, window_pairs=WINDOW_PAIRS), budget, augmentation)
 
 
 @pytest.fixture(params=[0.0, ALPHA])
@@ -174,7 +165,7 @@ def training(request: pytest.FixtureRequest, store: Store, tokenizers: Tokenizer
 
 
 def epoch_of(training: TrainingBatches, epoch: int) -> list[Batch]:
-    with training.start(Place(epoch), max_epochs=epoch + 1) as batches:
+    with training.start(SamplerState(epoch), max_epochs=epoch + 1) as batches:
         return list(batches)
 
 
@@ -199,7 +190,7 @@ def test_going_on_is_as_if_never_stopped(training: TrainingBatches) -> None:
     with training.start() as batches:
         whole = first(batches, 3 * len(epoch_of(training, 0)))
     for stop in (0, 1, 7, *range(20, len(whole) - 3, 9)):
-        place = whole[stop - 1].end if stop else Place()
+        place = whole[stop - 1].end if stop else SamplerState()
         with training.start(place, stop) as rest:
             for expected, found in zip(whole[stop : stop + 3], rest, strict=False):
                 assert_same(expected, found)
@@ -228,17 +219,17 @@ def test_several_processes_share_one_list(training: TrainingBatches, num_ranks: 
 
 
 def test_max_epochs_is_the_end(training: TrainingBatches, store: Store) -> None:
-    with training.start(Place(1, len(store)), max_epochs=2) as batches:
+    with training.start(SamplerState(1, len(store)), max_epochs=2) as batches:
         assert list(batches) == []
 
 
 def test_a_split_batch_has_the_same_pairs(training: TrainingBatches, tokenizers: TokenizerPair) -> None:
     with training.start() as batches:
         for batch in first(batches, 5):
-            assert batch.split(None) == batch.split(batch.num_cells) == [batch]
-            pieces = batch.split(batch.num_cells // 3)
+            assert batch.split(None) == batch.split(batch.num_padded_tokens) == [batch]
+            pieces = batch.split(batch.num_padded_tokens // 3)
             assert len(pieces) > 2
-            assert all(piece.num_cells <= batch.num_cells // 3 for piece in pieces)
+            assert all(piece.num_padded_tokens <= batch.num_padded_tokens // 3 for piece in pieces)
             assert [line for p in pieces for line in lines_of(p, tokenizers)] == lines_of(batch, tokenizers)
             for name in ("num_pairs", "num_src_tokens", "num_tgt_tokens"):
                 assert sum(getattr(piece, name) for piece in pieces) == getattr(batch, name)
@@ -250,14 +241,14 @@ def test_a_split_batch_has_the_same_pairs(training: TrainingBatches, tokenizers:
 
 
 def test_the_end_of_an_epoch_goes_on_with_the_next(training: TrainingBatches, store: Store) -> None:
-    with training.start(Place(0, len(store))) as batches:
+    with training.start(SamplerState(0, len(store))) as batches:
         assert_same(next(batches), epoch_of(training, 1)[0])
 
 
 def test_no_pair_is_lost_when_the_budget_changes_on_the_way(store: Store, tokenizers: TokenizerPair) -> None:
     other = batches_of(store, tokenizers, budget=BUDGET // 2)
     ends = [batch.end.pairs for batch in epoch_of(other, 0)]
-    with other.start(Place(0, 500)) as batches:
+    with other.start(SamplerState(0, 500)) as batches:
         begun = next(batches)
     assert begun.end.pairs == min(end for end in ends if end > 500)
     assert begun.end.pairs - begun.num_pairs <= 500
@@ -266,15 +257,15 @@ def test_no_pair_is_lost_when_the_budget_changes_on_the_way(store: Store, tokeni
 def test_what_is_tried_first_is_as_large_as_any(training: TrainingBatches, store: Store) -> None:
     sizes, whole = training.sizes(), epoch_of(training, 0)
     half = [batch for batch in whole if batch.end.pairs <= 700]
-    assert sizes.largest.num_cells == max(map(cells, half))
+    assert sizes.largest.num_padded_tokens == max(map(cells, half))
     assert sizes.longest.src_BS.size(1) == store.longest[0] + 1
     assert sizes.longest.tgt_in_BT.size(1) == store.longest[1] + 1
-    assert sizes.longest.num_cells <= BUDGET
-    if training.changes is None:
+    assert sizes.longest.num_padded_tokens <= BUDGET
+    if training.augmentation is None:
         squares = max(batch.num_pairs * max(batch.src_BS.size(1), batch.tgt_in_BT.size(1)) ** 2 for batch in whole)
         assert sizes.longest.num_pairs * (max(store.longest) + 1) ** 2 >= 0.9 * squares
     assert sizes.num_batches == pytest.approx(len(whole), rel=0.1)
-    assert sizes.mean_cells == pytest.approx(np.mean([cells(batch) for batch in whole]), rel=0.1)
+    assert sizes.mean_padded_tokens == pytest.approx(np.mean([cells(batch) for batch in whole]), rel=0.1)
 
 
 # ---- sampling -------------------------------------------------------------------------------------------------------
@@ -358,7 +349,7 @@ def multi30k(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Tra
             "cache_dir": str(folder / "cache"),
         }
     )  # fmt: skip
-    from mtformer.data.sources import read_pairs
+    from mtformer.data.corpus.sources import read_pairs
 
     lines = (line for pair in read_pairs(data.train[0], data) for line in pair)
     train_tokenizer(lines, TokenizerConfig(model_type="bpe"), folder / "joint.model")

@@ -17,7 +17,7 @@ from mtformer.data.check import check as checking
 from mtformer.data.check.check import check_corpora
 from mtformer.data.check.report import exceeded_limits, page, report_lines, verdict
 from mtformer.data.check.result import CorpusCheck, Lengths, SetCheck, outlier_limits, percentile
-from mtformer.data.preparing import prepare
+from mtformer.data.store.prepare import prepare
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import TokenizerPair
 
@@ -123,7 +123,7 @@ def test_chunks_and_processes_do_not_change_the_result(
     data = data.model_copy(update={"dev": config(dev=[held_out]).dev})
     whole = check_corpora(data, tokenizers).to_json()
     for size, num_workers in ((1, 1), (13, 3)):
-        monkeypatch.setattr(checking, "PAIRS_PER_CHUNK", size)
+        monkeypatch.setattr(checking, "PAIRS_AT_ONCE", size)
         data = data.model_copy(update={"num_workers": num_workers})
         assert json.loads(check_corpora(data, tokenizers).to_json()) == json.loads(whole)
 
@@ -263,7 +263,7 @@ def test_files_of_unequal_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         file.write(b"one more\nand more")
     data = config(train=[source])
     for size in (1, 7, 30, 31, 100):
-        monkeypatch.setattr(checking, "PAIRS_PER_CHUNK", size)
+        monkeypatch.setattr(checking, "PAIRS_AT_ONCE", size)
         check = check_corpora(data, None)
         assert (check.sets[0].pairs, check.sets[0].sources[0].lines) == (30, [30, 32])
         assert [one.limit for one in exceeded_limits(check, data)] == ["unequal file lengths"]
@@ -297,7 +297,7 @@ def test_broken_lines_of_jsonl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     data = config(train=[{"jsonl": str(tmp_path / "x.jsonl.gz")}])
     for size in (1, 100):
-        monkeypatch.setattr(checking, "PAIRS_PER_CHUNK", size)
+        monkeypatch.setattr(checking, "PAIRS_AT_ONCE", size)
         check = check_corpora(data, None)
         train = check.sets[0]
         assert counts(train)["broken row", "pair"] == 3

@@ -4,24 +4,47 @@ import gzip
 import json
 import math
 import multiprocessing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 
 from mtformer.config.data import FilterConfig
-from mtformer.data import clean as cleaning
-from mtformer.data.clean import LOW_SCORE, Rows, Scoring, clean, dual_scores
-from mtformer.data.duplicates import SeenKeys
-from mtformer.data.filters import DUPLICATE, EMPTY, IDENTICAL, KEPT, REASONS, TOO_LONG, Filter
-from mtformer.data.report import DataReport
+from mtformer.data.check import clean as cleaning
+from mtformer.data.check.clean import LOW_SCORE, Rows, Scoring, dual_scores
+from mtformer.data.filters.filters import DUPLICATE, EMPTY, IDENTICAL, KEPT, REASONS, TOO_LONG, Filter
+from mtformer.data.report import Columns, DataReport
+from mtformer.data.store.pipeline import Pipeline
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import TokenizerPair
 
 Pairs = list[tuple[str, str]]
 EN_DE = ("en", "de")
+CHUNK = 4096
+
+
+def columns(pairs: Sequence[tuple[str, str]]) -> Columns:
+    return [src for src, _ in pairs], [tgt for _, tgt in pairs]
+
+
+def clean(
+    pairs: Iterable[tuple[str, str]],
+    folder: Path,
+    *,
+    tokenizers: TokenizerPair | None = None,
+    languages: tuple[str, str] = EN_DE,
+    chunk: int = CHUNK,
+    filters: FilterConfig | None = None,
+    **options: Any,
+) -> DataReport:
+    """Clean pairs in chunks."""
+    rest = iter(pairs)
+    texts = map(columns, iter(lambda: list(islice(rest, chunk)), []))
+    return cleaning.clean(texts, Pipeline(filters or FilterConfig(), languages, tokenizers), folder, **options)
 
 
 @pytest.fixture
@@ -29,7 +52,7 @@ def mixed() -> Pairs:
     """Pairs that are good, and some for each of a few reasons, over several chunks."""
     random = Random(1)
     words = ["tree", "house", "green", "dog", "runs", "small", "light", "stone"]
-    lines = [" ".join(random.choices(words, k=random.randint(2, 6))) for _ in range(cleaning.PAIRS_AT_ONCE + 700)]
+    lines = [" ".join(random.choices(words, k=random.randint(2, 6))) for _ in range(CHUNK + 700)]
     pairs = [(line, f"{line} Baum") for line in lines]
     pairs[5], pairs[700], pairs[4500] = ("", "x"), ("same", "Same."), ("35 dogs", "43 Hunde")
     return pairs
@@ -46,7 +69,7 @@ def removed(folder: Path) -> list[tuple[str, int, str, str]]:
 
 def test_each_pair_stands_in_one_place_and_in_order(mixed: Pairs, tmp_path: Path) -> None:
     out, done = tmp_path / "new" / "out", list[int]()
-    report = clean(iter(mixed), EN_DE, FilterConfig(), out, progress=done.append)
+    report = clean(mixed, out, progress=done.append)
     assert {path.name for path in out.iterdir()} == {"kept.en", "kept.de", "removed.tsv", "report.json"}
     gone = removed(out)
     assert [(src, tgt) for _, _, src, tgt in gone] == [mixed[number - 1] for _, number, _, _ in gone]
@@ -56,12 +79,12 @@ def test_each_pair_stands_in_one_place_and_in_order(mixed: Pairs, tmp_path: Path
     assert list(zip(read(out, "kept.en"), read(out, "kept.de"), strict=True)) == kept
     assert sum(done) == report.read == len(mixed)
     assert (report.kept, report.left_out) == (len(kept), {r: [g[0] for g in gone].count(r) for r in report.left_out})
-    assert DataReport.from_json((out / "report.json").read_text(encoding="utf-8")) == report
+    assert DataReport.from_dict(json.loads((out / "report.json").read_text(encoding="utf-8"))) == report
 
 
 def test_what_is_removed_is_what_the_filters_say_and_what_stood_before(mixed: Pairs, tmp_path: Path) -> None:
-    clean(iter(mixed), EN_DE, FilterConfig(), tmp_path / "out")
-    codes = Filter(FilterConfig(), *EN_DE).by_text(mixed).tolist()
+    clean(mixed, tmp_path / "out")
+    codes = Filter(FilterConfig(), *EN_DE).by_text(columns(mixed)).tolist()
     reasons = {number: reason for reason, number, _, _ in removed(tmp_path / "out")}
     seen: set[tuple[str, str]] = set()
     for number, (pair, code) in enumerate(zip(mixed, codes, strict=True), start=1):
@@ -80,15 +103,15 @@ def test_duplicates_by_their_normal_form_or_not_at_all(tmp_path: Path) -> None:
         ("near", {"normalize_duplicates": True}, 1),
     ):
         config = FilterConfig.model_validate(settings)
-        assert clean(iter(pairs), EN_DE, config, tmp_path / name).kept == kept
+        assert clean(pairs, tmp_path / name, filters=config).kept == kept
 
 
 def test_limits_in_tokens_need_tokenizers(pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path) -> None:
     config = FilterConfig(max_tokens=20, max_length_ratio=1.2)
-    without = clean(iter(pairs), EN_DE, config, tmp_path / "without")
+    without = clean(pairs, tmp_path / "without", filters=config)
     assert without.kept == len(pairs)
     assert without.tokens == {"src": 0, "tgt": 0}
-    report = clean(iter(pairs), EN_DE, config, tmp_path / "with", tokenizers=tokenizers)
+    report = clean(pairs, tmp_path / "with", filters=config, tokenizers=tokenizers)
     src, tgt = (tokenizers.src.encode([pair[side] for pair in pairs]) for side in (0, 1))
     expected = Filter(config, *EN_DE).by_length(
         *(np.array(list(map(len, side)), dtype=np.int32) for side in (src, tgt))
@@ -103,14 +126,14 @@ def test_limits_in_tokens_need_tokenizers(pairs: Pairs, tokenizers: TokenizerPai
 
 def test_breaks_and_tabs_in_a_line_keep_the_files_whole(tmp_path: Path) -> None:
     pairs = [("a\nb\tc\u2028d\r", "ein B"), ("x\ty", "\n")]
-    clean(iter(pairs), EN_DE, FilterConfig(), tmp_path / "out")
+    clean(pairs, tmp_path / "out")
     assert (tmp_path / "out" / "kept.en").read_bytes().decode() == "a b\tc\u2028d\r\n"
     assert (tmp_path / "out" / "removed.tsv").read_bytes().decode() == "empty\t2\tx y\t \n"
 
 
 def test_packed_files_hold_the_same_and_depend_on_nothing_else(mixed: Pairs, tmp_path: Path) -> None:
     for name in ("plain", "one", "two"):
-        clean(iter(mixed), EN_DE, FilterConfig(), tmp_path / name, packed=name != "plain")
+        clean(mixed, tmp_path / name, is_compressed=name != "plain")
     for name in ("kept.en", "kept.de", "removed.tsv"):
         packed = (tmp_path / "one" / f"{name}.gz").read_bytes()
         assert gzip.decompress(packed) == (tmp_path / "plain" / name).read_bytes()
@@ -123,10 +146,9 @@ def test_processes_write_what_one_writes(
     """With a duplicate from the first chunk in a later one, and one that is too long in each."""
     config = FilterConfig(max_tokens=20)
     pairs = [("two\u2028lines", "zwei Zeilen"), *pairs, *pairs[:100]]
-    expected = clean(iter(pairs), EN_DE, config, tmp_path / "one", tokenizers=tokenizers)
-    monkeypatch.setattr(cleaning, "PAIRS_AT_ONCE", 100)
+    expected = clean(pairs, tmp_path / "one", filters=config, tokenizers=tokenizers)
     monkeypatch.setattr(cleaning, "CHUNKS_ALONE", 1)
-    report = clean(iter(pairs), EN_DE, config, tmp_path / "two", tokenizers=tokenizers, num_workers=2)
+    report = clean(pairs, tmp_path / "two", filters=config, tokenizers=tokenizers, num_workers=2, chunk=100)
     assert report == expected
     assert report.left_out.keys() == {DUPLICATE, TOO_LONG}
     assert report.unusual["src"] == {"line or paragraph separator (U+2028, U+2029)": 1}
@@ -136,11 +158,10 @@ def test_processes_write_what_one_writes(
 
 def test_no_process_is_started_for_little(mixed: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mtformer.data.workers.Workers._start", None)
-    assert clean(iter(mixed), EN_DE, FilterConfig(), tmp_path / "out", num_workers=2).read == len(mixed)
+    assert clean(mixed, tmp_path / "out", num_workers=2).read == len(mixed)
 
 
 def test_processes_are_gone_when_it_breaks_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleaning, "PAIRS_AT_ONCE", 10)
     monkeypatch.setattr(cleaning, "CHUNKS_ALONE", 0)
 
     def broken() -> Iterator[tuple[str, str]]:
@@ -148,13 +169,13 @@ def test_processes_are_gone_when_it_breaks_off(tmp_path: Path, monkeypatch: pyte
         raise DataError("a.en:46: not UTF-8")
 
     with pytest.raises(DataError, match="not UTF-8"):
-        clean(broken(), EN_DE, FilterConfig(), tmp_path / "out", num_workers=2)
+        clean(broken(), tmp_path / "out", chunk=10, num_workers=2)
     assert multiprocessing.active_children() == []
     assert list(tmp_path.iterdir()) == []
 
 
 def test_one_language_on_both_sides(tmp_path: Path) -> None:
-    clean(iter([("a dog", "one dog")]), ("en", "en"), FilterConfig(), tmp_path / "out")
+    clean([("a dog", "one dog")], tmp_path / "out", languages=("en", "en"))
     assert (read(tmp_path / "out", "kept.src"), read(tmp_path / "out", "kept.tgt")) == (["a dog"], ["one dog"])
 
 
@@ -164,33 +185,33 @@ def test_whole_or_not_at_all(mixed: Pairs, tmp_path: Path) -> None:
         raise DataError("a.en:9: not UTF-8")
 
     with pytest.raises(DataError, match="not UTF-8"):
-        clean(broken(), EN_DE, FilterConfig(), tmp_path / "out")
+        clean(broken(), tmp_path / "out")
     with pytest.raises(DataError, match="not one line was read"):
-        clean(iter([]), EN_DE, FilterConfig(), tmp_path / "out")
+        clean([], tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_replaced_and_what_cannot_be_written_is_told(mixed: Pairs, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(DataError, match=f"{tmp_path}/file: exists already; name another folder"):
-        clean(iter(mixed), EN_DE, FilterConfig(), tmp_path / "file")
+        clean(mixed, tmp_path / "file")
     with pytest.raises(DataError, match=f"{tmp_path}/file/out: cannot be written: .*; make room, or name another"):
-        clean(iter(mixed), EN_DE, FilterConfig(), tmp_path / "file" / "out")
+        clean(mixed, tmp_path / "file" / "out")
 
 
-def by_length(pairs: Sequence[tuple[str, str]]) -> Rows:
+def by_length(texts: Columns) -> Rows:
     """Scores that are the longer the lines are; those with `stone stone` cannot be scored."""
-    return np.array([[math.nan if "stone stone" in src else len(src), 7.5] for src, _ in pairs]).reshape(-1, 2)
+    return np.array([[math.nan if "stone stone" in src else len(src), 7.5] for src in texts[0]]).reshape(-1, 2)
 
 
 def unscored(pairs: Pairs, tmp_path: Path) -> Pairs:
     """What the filters alone keep."""
-    clean(iter(pairs), EN_DE, FilterConfig(), tmp_path / "unscored")
+    clean(pairs, tmp_path / "unscored")
     return list(zip(read(tmp_path / "unscored", "kept.en"), read(tmp_path / "unscored", "kept.de"), strict=True))
 
 
 def test_scores_alone_remove_nothing(mixed: Pairs, tmp_path: Path) -> None:
-    report = clean(iter(mixed), EN_DE, FilterConfig(), tmp_path / "out", scoring=Scoring(by_length))
+    report = clean(mixed, tmp_path / "out", scoring=Scoring(by_length))
     kept = unscored(mixed, tmp_path)
     assert read(tmp_path / "out", "kept.en") == [src for src, _ in kept]
     rows = ["nan\t7.500000" if "stone stone" in src else f"{len(src):.6f}\t7.500000" for src, _ in kept]
@@ -200,7 +221,7 @@ def test_scores_alone_remove_nothing(mixed: Pairs, tmp_path: Path) -> None:
 
 
 def test_least_score(mixed: Pairs, tmp_path: Path) -> None:
-    report = clean(iter(mixed), EN_DE, FilterConfig(), tmp_path / "out", scoring=Scoring(by_length, min_score=17))
+    report = clean(mixed, tmp_path / "out", scoring=Scoring(by_length, min_score=17))
     kept = unscored(mixed, tmp_path)
     stays = [src for src, _ in kept if "stone stone" not in src and len(src) >= 17]
     assert read(tmp_path / "out", "kept.en") == stays
@@ -210,7 +231,7 @@ def test_least_score(mixed: Pairs, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("share", [0.001, 0.5, 1.0])
 def test_the_best_share_wherever_it_stands(share: float, mixed: Pairs, tmp_path: Path) -> None:
-    report = clean(iter(mixed), EN_DE, FilterConfig(), tmp_path / "out", scoring=Scoring(by_length, keep_share=share))
+    report = clean(mixed, tmp_path / "out", scoring=Scoring(by_length, keep_share=share))
     kept = [src for src, _ in unscored(mixed, tmp_path) if "stone stone" not in src]
     stays = read(tmp_path / "out", "kept.en")
     assert len(stays) == report.kept == round(share * len(kept))
@@ -231,24 +252,7 @@ def test_dual_scores_by_hand() -> None:
     assert math.isnan(scores[3])
 
 
-def test_seen_keys_are_a_set() -> None:
-    random = Random(3)
-    seen, expected = SeenKeys(), set[int]()
-    for _ in range(60):
-        keys = [
-            random.choice([random.randint(0, 900), 2**64 - 1 - random.randint(0, 5)])
-            for _ in range(random.randint(0, 40))
-        ]
-        has_stood = []
-        for key in keys:
-            has_stood.append(key in expected)
-            expected.add(key)
-        assert seen.add(np.array(keys, dtype=np.uint64)).tolist() == has_stood
-    assert sum(map(len, seen._arrays)) == len(expected)
-    assert len(seen._arrays) < 12
-
-
 def test_the_report_is_json_with_reasons_in_order(mixed: Pairs, tmp_path: Path) -> None:
-    clean(iter(mixed), EN_DE, FilterConfig(), tmp_path / "out", scoring=Scoring(by_length, min_score=17))
+    clean(mixed, tmp_path / "out", scoring=Scoring(by_length, min_score=17))
     left_out = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["left_out"]
     assert list(left_out) == [EMPTY, IDENTICAL, "different numbers", DUPLICATE, LOW_SCORE]

@@ -1,38 +1,39 @@
-"""Duplicates through files: what a set of all keys would say."""
-
-from random import Random
+"""Duplicates: both finders agree with a Python set, whatever the shards and buckets."""
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mtformer.data import duplicates
-from mtformer.data.duplicates import hash_keys, repeated
-
-
-@pytest.mark.parametrize("bucket_keys", [1 << 22, 50])
-def test_as_a_set_would_say(bucket_keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duplicates, "BUCKET_KEYS", bucket_keys)
-    random, seen, expected, parts = Random(3), set(), [], []
-    for _ in range(30):
-        texts = [str(random.randint(0, 900)) for _ in range(random.randint(0, 40))]
-        for text in texts:
-            expected.append(text in seen)
-            seen.add(text)
-        parts.append(hash_keys(texts))
-    found = list(repeated(parts, sum(map(len, parts))))
-    assert list(map(len, found)) == list(map(len, parts))
-    assert np.concatenate(found).tolist() == expected
-    assert 100 < sum(expected) < len(expected)
+from mtformer.data.filters import duplicates
+from mtformer.data.filters.duplicates import SeenKeys, duplicate_keys, hash_keys, repeated
 
 
-def test_nothing_and_empty_parts() -> None:
-    assert list(repeated([], 0)) == []
-    empty = hash_keys([])
-    assert [one.tolist() for one in repeated([empty, hash_keys(["a"]), empty, hash_keys(["b", "a"])], 3)] == [
-        [], [False], [], [False, True],
-    ]  # fmt: skip
+@pytest.mark.parametrize("bucket_keys", [1 << 22, 5])
+@given(shards=st.lists(st.lists(st.integers(0, 40).map(str), max_size=30), max_size=12))
+def test_both_finders_equal_a_set(shards: list[list[str]], bucket_keys: int) -> None:
+    texts: set[str] = set()
+    expected = [[text in texts or bool(texts.add(text)) for text in shard] for shard in shards]
+    keys, seen = [hash_keys(shard) for shard in shards], SeenKeys()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(duplicates, "BUCKET_KEYS", bucket_keys)
+        assert [one.tolist() for one in repeated(keys, sum(map(len, keys)))] == expected
+    assert [seen.add(some).tolist() for some in keys] == expected
+    assert seen.contains(hash_keys(map(str, range(41)))).tolist() == [str(n) in texts for n in range(41)]
 
 
-def test_keys_hang_on_the_text_alone() -> None:
+def test_keys_depend_on_the_text_only() -> None:
     assert hash_keys(["a", "b", "a"]).tolist()[::2] == hash_keys(["a", "a"]).tolist()
     assert len(set(hash_keys(map(str, range(10_000))).tolist())) == 10_000
+
+
+@pytest.mark.parametrize(("pairs", "is_normalized", "num_keys"), [
+    ([("a b", "c"), ("a", "b c"), ("b c", "a"), ("a b", "c "), ("A b", "c"), ("a b ", "c")], False, 6),
+    ([("a b", "c"), ("A, b!", "C."), ("ab", " c ")], True, 1),
+    ([("a b", "c"), ("a", "b c"), ("c", "a b"), ("a b 1", "c"), ("a b", "ç"), ("!", "c"), ("?", "c")], True, 7),
+])  # fmt: skip
+def test_keys_are_of_the_pair_and_not_of_the_joined_text(
+    pairs: list[tuple[str, str]], is_normalized: bool, num_keys: int
+) -> None:
+    texts = [src for src, _ in pairs], [tgt for _, tgt in pairs]
+    assert len(np.unique(duplicate_keys(texts, is_normalized=is_normalized))) == num_keys

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from mtformer.config.data import FilterConfig
-from mtformer.data import language
-from mtformer.data.filters import KEPT, LANGUAGE, Filter, code
-from mtformer.data.language import CLOSE, SAME_WORDS, WordCheck, confidences, probabilities, table, words_of
+from mtformer.data.filters import language
+from mtformer.data.filters.filters import KEPT, LANGUAGE, Filter, code
+from mtformer.data.filters.language import CLOSE, SAME_WORDS, WordCheck, confidences, probabilities, table, words_of
 from mtformer.errors import ConfigError
 
 LOW_GERMAN = [
@@ -147,7 +147,7 @@ def test_pairs_with_a_side_in_another_language() -> None:
     english, german = "The house that we saw yesterday was large.", "Das Haus, das wir gestern sahen, war groß."
     pairs = [(english, german), (german, german), (english, english), ("short", "kurz")]
     config = FilterConfig(min_language_confidence=0.01, drop_other_languages=False, drop_identical=False)
-    codes = Filter(config, "en", "de").by_text(pairs)
+    codes = Filter(config, "en", "de").by_text(([src for src, _ in pairs], [tgt for _, tgt in pairs]))
     assert codes.tolist() == [KEPT, code(LANGUAGE), code(LANGUAGE), KEPT]
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from mtformer.config.data import DataConfig
-from mtformer.data import store as store_module
-from mtformer.data.batches import Batch, TrainingBatches
-from mtformer.data.mixture import Corpus, Mixture, Place
-from mtformer.data.preparing import prepare
-from mtformer.data.store import Store
+from mtformer.data.batching.batches import Batch, TrainingBatches
+from mtformer.data.batching.mixture import Corpus, Mixture, SamplerState, permuted
+from mtformer.data.store import store as store_module
+from mtformer.data.store.prepare import prepare
+from mtformer.data.store.store import Store
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import BOS, TokenizerPair
 
@@ -36,7 +36,7 @@ def stores(
 def taken(mixture: Mixture, num_epochs: int, since_step: int = 0) -> list[Counter[int]]:
     """How often each corpus's blocks come."""
     counts = [Counter[int]() for _ in mixture.corpora]
-    state = mixture.begin(Place())
+    state = mixture.begin(SamplerState())
     for epoch in range(num_epochs):
         for window in mixture.windows(epoch, since_step, state):
             for count, blocks in zip(counts, window.blocks, strict=True):
@@ -50,15 +50,19 @@ def test_one_corpus_comes_once_an_epoch_in_windows_of_like_size(stores: list[Sto
     mixture = Mixture([Corpus("a", stores[0])], 1, window_pairs=130)
     orders = []
     for epoch in range(3):
-        windows = list(mixture.windows(epoch, 0, mixture.begin(Place(epoch))))
+        windows = list(mixture.windows(epoch, 0, mixture.begin(SamplerState(epoch))))
         assert sorted(window.num_pairs for window in windows) == [130, 130, 140]
         orders.append(np.concatenate([window.blocks[0] for window in windows]).tolist())
         assert sorted(orders[-1]) == list(range(40))
     assert orders[0] != orders[1] != orders[2]
     again = Mixture([Corpus("a", stores[0])], 1, window_pairs=130)
-    assert np.concatenate([w.blocks[0] for w in again.windows(1, 0, again.begin(Place(1)))]).tolist() == orders[1]
+    assert (
+        np.concatenate([w.blocks[0] for w in again.windows(1, 0, again.begin(SamplerState(1)))]).tolist() == orders[1]
+    )
     other = Mixture([Corpus("a", stores[0])], 2, window_pairs=130)
-    assert np.concatenate([w.blocks[0] for w in other.windows(1, 0, other.begin(Place(1)))]).tolist() != orders[1]
+    assert (
+        np.concatenate([w.blocks[0] for w in other.windows(1, 0, other.begin(SamplerState(1)))]).tolist() != orders[1]
+    )
 
 
 @pytest.mark.parametrize("window_pairs", [100, 10_000])
@@ -75,7 +79,7 @@ def test_weights_say_how_often(stores: list[Store], window_pairs: int) -> None:
 
 def test_every_window_holds_the_mixture(stores: list[Store]) -> None:
     mixture = Mixture([Corpus("a", stores[0]), Corpus("b", stores[1], ((0, 2.0),))], 1, window_pairs=100)
-    shares = [len(w.blocks[1]) / len(w.blocks[0]) for w in mixture.windows(0, 0, mixture.begin(Place()))]
+    shares = [len(w.blocks[1]) / len(w.blocks[0]) for w in mixture.windows(0, 0, mixture.begin(SamplerState()))]
     assert len(shares) == 6
     assert all(0.3 < share < 0.75 for share in shares)
 
@@ -133,7 +137,7 @@ def key(batch: Batch) -> object:
 def test_another_corpus_leaves_the_streams_of_the_others(stores: list[Store]) -> None:
     alone = Mixture([Corpus("a", stores[0])], 1)
     both = Mixture([Corpus("b", stores[1]), Corpus("a", stores[0])], 1)
-    (one,), (two,) = (list(m.windows(0, 0, m.begin(Place()))) for m in (alone, both))
+    (one,), (two,) = (list(m.windows(0, 0, m.begin(SamplerState()))) for m in (alone, both))
     assert one.blocks[0].tolist() == two.blocks[1].tolist()
 
 
@@ -167,3 +171,38 @@ def test_a_corpus_far_below_a_block_an_epoch_still_comes(stores: list[Store], tm
     corpora = [Corpus("a", stores[0]), Corpus("c", stores[2], ((0, 0.02),))]
     (count,) = taken(Mixture(corpora, 1), 300)[1:]
     assert sum(count.values()) == pytest.approx(300 * 0.02 * 4, rel=0.4)
+
+
+# ---- permutations ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 16, 17, 255, 1000, 65_537])
+def test_each_place_once(size: int) -> None:
+    for key in range(3):
+        assert np.array_equal(np.sort(permuted(np.arange(size), size, key)), np.arange(size))
+
+
+def test_a_part_is_what_the_whole_says() -> None:
+    whole = permuted(np.arange(1000), 1000, 7, "news", 3)
+    assert np.array_equal(permuted(np.array([5, 999, 5, 0]), 1000, 7, "news", 3), whole[[5, 999, 5, 0]])
+
+
+def test_every_part_of_the_key_counts() -> None:
+    keys = [(1, "a", 0), (2, "a", 0), (1, "b", 0), (1, "a", 1)]
+    orders = {tuple(permuted(np.arange(50), 50, *key).tolist()) for key in keys}
+    assert len(orders) == 4
+
+
+def test_all_permutations_are_about_as_likely() -> None:
+    """Chi-square with 23 degrees of freedom: above 49.7 once in a thousand."""
+    orders = [tuple(permuted(np.arange(4), 4, key).tolist()) for key in range(6000)]
+    counts = np.unique(np.array(orders), axis=0, return_counts=True)[1]
+    assert len(counts) == 24
+    assert ((counts - 250) ** 2 / 250).sum() < 49.7
+
+
+def test_neighbors_part() -> None:
+    order = permuted(np.arange(78_125), 78_125, 1)
+    assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.02
+    assert abs(np.corrcoef(np.arange(len(order)), order)[0, 1]) < 0.02
+    assert (np.abs(np.diff(order)) < 100).mean() < 0.01

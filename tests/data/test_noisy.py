@@ -6,12 +6,14 @@ the rules for numbers and for length were chosen, so unseen pairs may fare a lit
 """
 
 from collections import Counter
+from itertools import compress
 from pathlib import Path
 
 import pytest
 
 from mtformer.config.data import FilterConfig
-from mtformer.data.filters import KEPT, Filter, duplicate_key
+from mtformer.data.filters.duplicates import SeenKeys, duplicate_keys
+from mtformer.data.filters.filters import KEPT, Filter
 
 BAD = ("A", "L", "F")
 OFF = FilterConfig(
@@ -38,10 +40,14 @@ def noisy(shared_data: Path) -> Labelled:
     return [(src, tgt) for src, tgt, _ in rows], [label for *_, label in rows]
 
 
+def columns(pairs: list[tuple[str, str]]) -> tuple[list[str], list[str]]:
+    return [src for src, _ in pairs], [tgt for _, tgt in pairs]
+
+
 def removed(noisy: Labelled, config: FilterConfig) -> Counter[str]:
     """How many pairs of each label are left out."""
     pairs, labels = noisy
-    codes = Filter(config, "en", "de").by_text(pairs)
+    codes = Filter(config, "en", "de").by_text(columns(pairs))
     return Counter(label for label, code in zip(labels, codes, strict=True) if code != KEPT)
 
 
@@ -88,16 +94,11 @@ def test_off_is_off(noisy: Labelled) -> None:
     assert not removed(noisy, OFF)
 
 
-@pytest.mark.parametrize(("normalised", "expected"), [(False, {}), (True, {"V": 2})])
-def test_duplicates(noisy: Labelled, normalised: bool, expected: dict[str, int]) -> None:
-    config = FilterConfig(normalize_duplicates=normalised)
-    seen: set[str] = set()
-    found: Counter[str] = Counter()
-    for pair, label in zip(*noisy, strict=True):
-        key = duplicate_key(pair, config)
-        found[label] += key in seen
-        seen.add(key)
-    assert +found == expected
+@pytest.mark.parametrize(("is_normalized", "expected"), [(False, {}), (True, {"V": 2})])
+def test_duplicates(noisy: Labelled, is_normalized: bool, expected: dict[str, int]) -> None:
+    pairs, labels = noisy
+    is_repeated = SeenKeys().add(duplicate_keys(columns(pairs), is_normalized=is_normalized))
+    assert Counter(compress(labels, is_repeated)) == expected
 
 
 def test_the_language_identifier(noisy: Labelled) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from mtformer.data.prefetch import Ahead
+from mtformer.data.batching.prefetch import Prefetcher
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
@@ -19,7 +19,7 @@ def eventually(holds: Callable[[], bool]) -> bool:
 
 
 def num_threads() -> int:
-    return sum(thread.name == "ahead" for thread in threading.enumerate())
+    return sum(thread.name == "prefetch" for thread in threading.enumerate())
 
 
 class Source(Iterator[int]):
@@ -37,7 +37,7 @@ class Source(Iterator[int]):
 
 
 def test_everything_in_order_then_the_end() -> None:
-    items = Ahead(iter(range(100)), ahead=3)
+    items = Prefetcher(iter(range(100)), num_ahead=3)
     assert list(items) == list(range(100))
     assert list(items) == []
     assert eventually(lambda: num_threads() == 0)
@@ -45,7 +45,7 @@ def test_everything_in_order_then_the_end() -> None:
 
 def test_no_further_ahead_than_asked() -> None:
     source = Source()
-    with Ahead(source, ahead=4) as items:
+    with Prefetcher(source, num_ahead=4) as items:
         assert next(items) == 0
         # One was taken, four wait, and one waits for a place.
         assert eventually(lambda: source.given == 6)
@@ -54,7 +54,7 @@ def test_no_further_ahead_than_asked() -> None:
 
 
 def test_what_goes_wrong_comes_in_its_place() -> None:
-    items = Ahead(Source(fails_at=3), ahead=8)
+    items = Prefetcher(Source(fails_at=3), num_ahead=8)
     assert [next(items) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(RuntimeError, match="broken at the source"):
         next(items)
@@ -63,7 +63,7 @@ def test_what_goes_wrong_comes_in_its_place() -> None:
 
 
 def test_closing_ends_the_thread_and_the_items() -> None:
-    with Ahead(Source(), ahead=2) as items:
+    with Prefetcher(Source(), num_ahead=2) as items:
         next(items)
         assert num_threads() == 1
     assert num_threads() == 0
@@ -72,7 +72,7 @@ def test_closing_ends_the_thread_and_the_items() -> None:
 
 
 def test_a_forgotten_one_ends_its_thread() -> None:
-    items = Ahead(Source(), ahead=2)
+    items = Prefetcher(Source(), num_ahead=2)
     next(items)
     del items
     gc.collect()

@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from mtformer.data.ragged import Ragged, bytes_of, text_of
+from mtformer.data.store.ragged import Ragged, bytes_of, text_of
 
 ROWS = [[Random(n).randint(0, 9) for _ in range(Random(-n).randint(0, 5))] for n in range(40)]
 

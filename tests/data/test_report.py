@@ -41,7 +41,7 @@ def test_reasons_are_counted_when_they_happen() -> None:
 
 
 def test_a_report_comes_back_from_json() -> None:
-    assert DataReport.from_json(report().to_json()) == report()
+    assert DataReport.from_dict(json.loads(report().to_json())) == report()
     assert json.loads(report().to_json())["unknown_rate"] == {"src": 0.01, "tgt": 0.0}
 
 

@@ -13,8 +13,8 @@ import pytest
 import zstandard
 
 from mtformer.config.data import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
-from mtformer.data.preparing import prepare
-from mtformer.data.sources import read_pairs, require_files, require_sources, source_fingerprint
+from mtformer.data.corpus.sources import read_pairs, require_files, require_sources, source_fingerprint
+from mtformer.data.store.prepare import prepare
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import TokenizerPair
 

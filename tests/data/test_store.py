@@ -9,14 +9,15 @@ import pyarrow as pa
 import pytest
 
 from mtformer.config.data import DataConfig
-from mtformer.data import preparing, store
-from mtformer.data.preparing import prepare
-from mtformer.data.store import BLOCK_PAIRS, Pairs, Store
+from mtformer.data.store import prepare as preparing
+from mtformer.data.store import store
+from mtformer.data.store.prepare import prepare
+from mtformer.data.store.store import BLOCK_PAIRS, Pairs, Store
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import TokenizerPair
 
 Lines = list[tuple[str, str]]
-PART_PAIRS = 2 * BLOCK_PAIRS - 50
+SHARD_PAIRS = 2 * BLOCK_PAIRS - 50
 """So that each part ends with a block that is not full."""
 
 
@@ -24,7 +25,7 @@ PART_PAIRS = 2 * BLOCK_PAIRS - 50
 def made(
     corpus: Callable[..., DataConfig], pairs: Lines, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> Store:
-    monkeypatch.setattr(preparing, "PART_PAIRS", PART_PAIRS)
+    monkeypatch.setattr(preparing, "SHARD_PAIRS", SHARD_PAIRS)
     data = corpus(pairs)
     return prepare(data.train, data, tokenizers, is_training=True)
 
@@ -42,7 +43,7 @@ def test_blocks_in_any_order(made: Store, pairs: Lines) -> None:
 
 def test_more_files_than_are_kept_open(made: Store, pairs: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "OPEN_FILES", 1)
-    assert list(zip(*made.read([0, 5, 1, 3, 0]).text(), strict=True))[256] == pairs[2 * PART_PAIRS + 256]
+    assert list(zip(*made.read([0, 5, 1, 3, 0]).text(), strict=True))[256] == pairs[2 * SHARD_PAIRS + 256]
     assert len(made._readers) == 1
 
 
@@ -65,7 +66,7 @@ def test_swapped_pairs(made: Store) -> None:
 
 
 def damaged(made: Store, change: Callable[[Path], None]) -> Store:
-    change(made.folder / "part-00001.arrow")
+    change(made.folder / "shard-00001.arrow")
     return Store(made.folder)
 
 
@@ -73,17 +74,19 @@ def test_a_file_that_was_cut(made: Store) -> None:
     def cut(path: Path) -> None:
         path.write_bytes(path.read_bytes()[:-100])
 
-    with pytest.raises(DataError, match=r"not as it was written \(part-00001.arrow has changed its size\); delete the"):
+    with pytest.raises(
+        DataError, match=r"not as it was written \(shard-00001.arrow has changed its size\); delete the"
+    ):
         damaged(made, cut)
 
 
 def test_a_file_that_is_gone(made: Store) -> None:
-    with pytest.raises(DataError, match=r"not as it was written .*No such file.*made anew"):
+    with pytest.raises(DataError, match=r"not as it was written .*No such file.*prepared again"):
         damaged(made, Path.unlink)
 
 
 def test_any_flipped_bit_of_the_data_is_found(made: Store) -> None:
-    path = made.folder / "part-00001.arrow"
+    path = made.folder / "shard-00001.arrow"
     whole = path.read_bytes()
     expected, messages = made.read([2, 3]), []
     for place in range(0, len(whole), 1009):
@@ -96,7 +99,7 @@ def test_any_flipped_bit_of_the_data_is_found(made: Store) -> None:
         # What is neither checked nor an error is padding or a name.
         assert all(map(np.array_equal, (c.ids_N for c in found.columns()), (c.ids_N for c in expected.columns())))
     assert len(messages) > 10
-    assert all("part-00001.arrow: not as it was written" in message for message in messages)
+    assert all("shard-00001.arrow: not as it was written" in message for message in messages)
 
 
 def test_a_store_json_that_is_none(made: Store) -> None:
@@ -114,6 +117,6 @@ def test_pairs_without_text() -> None:
 
 
 def made_of(rows: list[tuple[list[int], list[int]]]) -> Pairs:
-    from mtformer.data.ragged import Ragged
+    from mtformer.data.store.ragged import Ragged
 
     return Pairs(Ragged.of([row[0] for row in rows]), Ragged.of([row[1] for row in rows]))

@@ -4,9 +4,8 @@ import math
 
 import pytest
 import torch
-from toy import ToyModel, assert_same, batch, naive_beam_search, sentences, up_to
+from toy import ToyModel, assert_same, batch, sentences, up_to
 
-from mtformer.config.schema import Stopping
 from mtformer.decoding.beam import beam_search
 from mtformer.decoding.rules import Limits
 from mtformer.decoding.sampling import greedy
@@ -24,18 +23,6 @@ def test_a_beam_that_holds_everything_is_exhaustive_search(alpha: float, fewest:
         found = beam_search(model, *batch(TEN), 128, alpha, up_to(4, fewest))[0]
         assert len(everything) == (121 if fewest == 0 else 117)
         assert_same(found, everything)
-
-
-@pytest.mark.parametrize("early_stopping", ["ended", "estimate", "certain"])
-@pytest.mark.parametrize("beam_size", [1, 2, 3, 7])
-@pytest.mark.parametrize("alpha", [0.0, 0.8])
-def test_narrow_beams_search_as_the_plain_program_does(alpha: float, beam_size: int, early_stopping: Stopping) -> None:
-    model, many = ToyModel(seed=8), sentences(15, seed=8)
-    limits = Limits(max_length_ratio=0.8, min_length_ratio=0.2)
-    together = beam_search(model, *batch(*many), beam_size, alpha, limits, early_stopping=early_stopping)
-    for source, n_best in zip(many, together, strict=True):
-        how = {"early_stopping": early_stopping}
-        assert_same(n_best, naive_beam_search(model, (*source, EOS), beam_size, alpha, limits, **how))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])

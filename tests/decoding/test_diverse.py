@@ -1,8 +1,7 @@
 """Diverse beam search: each group is a search of its own, kept from the tokens of those before it."""
 
-import pytest
 import torch
-from toy import ToyModel, assert_same, batch, naive_beam_search, sentences
+from toy import ToyModel, assert_same, batch, sentences
 
 from mtformer.config.schema import Stopping
 from mtformer.decoding.beam import Diverse, beam_search
@@ -41,32 +40,6 @@ def tokens(n_best: list[Hypothesis]) -> set[tuple[int, ...]]:
 def test_one_group_is_plain_beam_search() -> None:
     model, many = ToyModel(seed=1), sentences(30)
     assert diverse(model, many, 4, 1, 3.0) == beam_search(model, *batch(*many), 4, 0.6, LIMITS)
-
-
-@pytest.mark.parametrize("early_stopping", ["ended", "estimate", "certain"])
-@pytest.mark.parametrize(("beam_size", "num_groups"), [(2, 2), (4, 2), (6, 3), (12, 2)])
-@pytest.mark.parametrize("penalty", [0.0, 0.5, 4.0])
-def test_groups_search_as_the_plain_program_does(
-    beam_size: int, num_groups: int, penalty: float, early_stopping: Stopping
-) -> None:
-    model, many = ToyModel(seed=2), sentences(12, seed=3)
-    together = diverse(model, many, beam_size, num_groups, penalty, early_stopping)
-    for source, n_best in zip(many, together, strict=True):
-        expected = naive_beam_search(
-            model,
-            (*source, EOS),
-            beam_size,
-            0.6,
-            LIMITS,
-            num_groups=num_groups,
-            penalty=penalty,
-            early_stopping=early_stopping,
-        )
-        assert_same(n_best, expected)
-        for one in n_best:  # The penalty decides the choice only; the scores are those of the model.
-            assert one.token_log_probabilities == pytest.approx(
-                model.token_log_probabilities((*source, EOS), one.tokens), rel=1e-5, abs=1e-6
-            )
 
 
 def test_the_first_group_is_plain_beam_search_and_the_others_differ_from_it() -> None:

@@ -1,15 +1,14 @@
 """What rules let through, and that they change nothing else."""
 
-import math
 import random
 from collections.abc import Sequence
 
 import pytest
 import torch
-from toy import Steer, ToyModel, assert_same, batch, naive_beam_search, sentences, up_to
+from toy import ToyModel, assert_same, batch, forbid, repeats, sentences, text, up_to
 
 from mtformer.decoding.beam import beam_search
-from mtformer.decoding.constraints import ForbiddenPhrases, Prefixes, automaton, over_vocabulary
+from mtformer.decoding.constraints import Prefixes
 from mtformer.decoding.rules import Limits, NoRepeatedNgrams, RepetitionPenalty, Rule, Step
 from mtformer.decoding.sampling import Sampling, greedy, sample
 from mtformer.decoding.search import Hypothesis
@@ -17,48 +16,6 @@ from mtformer.text.tokenizer import EOS, UNK
 
 CPU = torch.device("cpu")
 TEN = [4, 5, 6, 5, 4, 6, 6, 4, 5, 5]
-PIECES = [b"", b"?", b"", b"", b"a", b"ab", b"b"]
-"""What the toy's tokens stand for: some texts can be cut in several ways."""
-
-
-def text(tokens: Sequence[int]) -> bytes:
-    return b"".join(PIECES[token] for token in tokens)
-
-
-def repeats(tokens: Sequence[int], n: int) -> bool:
-    ngrams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
-    return len(set(ngrams)) < len(ngrams)
-
-
-def forbid(*phrases: bytes) -> ForbiddenPhrases:
-    return ForbiddenPhrases(torch.from_numpy(over_vocabulary(automaton(phrases), PIECES)))
-
-
-def plain_ngrams(n: int) -> Steer:
-    return lambda tokens, own: [-math.inf if repeats([*tokens, t], n) else p for t, p in enumerate(own)]
-
-
-def plain_penalty(theta: float) -> Steer:
-    return lambda tokens, own: [theta * p if t in tokens else p for t, p in enumerate(own)]
-
-
-def plain_forbidden(*phrases: bytes) -> Steer:
-    def steer(tokens: tuple[int, ...], own: list[float]) -> list[float]:
-        return [
-            -math.inf if any(phrase in text([*tokens, token]) for phrase in phrases) else p
-            for token, p in enumerate(own)
-        ]
-
-    return steer
-
-
-def plain_prefix(prefix: Sequence[int]) -> Steer:
-    def steer(tokens: tuple[int, ...], own: list[float]) -> list[float]:
-        if len(tokens) >= len(prefix):
-            return own
-        return [p if token == prefix[len(tokens)] else -math.inf for token, p in enumerate(own)]
-
-    return steer
 
 
 def everything(rules: Sequence[Rule], model: ToyModel, limits: Limits, source: list[int] = TEN) -> list[Hypothesis]:
@@ -107,27 +64,6 @@ def test_the_repetition_penalty_is_the_formula() -> None:
                 factor = 1.7 if token in history_URt[unit, beam].tolist() else 1.0
                 expected = factor * raw_URV[unit, beam, token].item()
                 assert step.log_prob_URV[unit, beam, token].item() == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize("beam_size", [1, 2, 3, 6])
-@pytest.mark.parametrize(
-    ("rule", "steer"),
-    [
-        (NoRepeatedNgrams(1), plain_ngrams(1)),
-        (NoRepeatedNgrams(2), plain_ngrams(2)),
-        (RepetitionPenalty(1.5), plain_penalty(1.5)),
-        (forbid(b"aba", b"bb"), plain_forbidden(b"aba", b"bb")),
-        (Prefixes([[6, 4, 1]] * 12, CPU), plain_prefix([6, 4, 1])),
-    ],
-    ids=["unigrams", "bigrams", "penalty", "forbidden", "prefix"],
-)
-def test_narrow_beams_search_as_the_plain_program_does(rule: Rule, steer: Steer, beam_size: int) -> None:
-    model, many, limits = ToyModel(seed=4), sentences(12, seed=5), Limits(max_length_ratio=0.7, min_length_ratio=0.3)
-    together = beam_search(model, *batch(*many), beam_size, 0.7, limits, rules=[rule])
-    for source, n_best in zip(many, together, strict=True):
-        assert_same(n_best, naive_beam_search(model, (*source, EOS), beam_size, 0.7, limits, steer=steer))
-    if beam_size == 1:
-        assert_same([n_best[0] for n_best in together], greedy(model, *batch(*many), limits, 0.7, [rule]))
 
 
 @pytest.mark.parametrize("prefix", [[4], [6, 6], [1, 5, 4]])

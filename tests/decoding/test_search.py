@@ -1,9 +1,20 @@
-"""The quick selection is the plain one."""
+"""The fast selection of candidates is the plain one, and each kind of beam search a plain program."""
+
+import math
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from hypothesis import given, settings, strategies
+from toy import Steer, ToyModel, assert_same, batch, forbid, naive_beam_search, repeats, text
 
+from mtformer.config.schema import Stopping
+from mtformer.decoding.beam import Diverse, beam_search, best_candidates
+from mtformer.decoding.constraints import Prefixes
+from mtformer.decoding.rules import Limits, NoRepeatedNgrams, RepetitionPenalty, Rule
+from mtformer.decoding.sampling import greedy
 from mtformer.decoding.search import top_candidates
+from mtformer.text.tokenizer import EOS
 
 
 @pytest.mark.parametrize("vocab", [6, 64, 127, 640, 1000])
@@ -25,3 +36,93 @@ def test_beams_that_are_dead_give_nothing() -> None:
     score_BR = torch.tensor([0.0, -torch.inf, -torch.inf, -torch.inf]).expand(3, 4)
     _, beam_BK, _ = top_candidates(log_prob_BRV, score_BR, 8)
     assert (beam_BK == 0).all()
+
+
+def plain_ngrams(n: int) -> Steer:
+    return lambda tokens, own: [-math.inf if repeats([*tokens, t], n) else p for t, p in enumerate(own)]
+
+
+def plain_penalty(theta: float) -> Steer:
+    return lambda tokens, own: [theta * p if t in tokens else p for t, p in enumerate(own)]
+
+
+def plain_forbidden(*phrases: bytes) -> Steer:
+    def steer(tokens: tuple[int, ...], own: list[float]) -> list[float]:
+        return [
+            -math.inf if any(phrase in text([*tokens, token]) for phrase in phrases) else p
+            for token, p in enumerate(own)
+        ]
+
+    return steer
+
+
+def plain_prefix(prefix: Sequence[int]) -> Steer:
+    def steer(tokens: tuple[int, ...], own: list[float]) -> list[float]:
+        if len(tokens) >= len(prefix):
+            return own
+        return [p if token == prefix[len(tokens)] else -math.inf for token, p in enumerate(own)]
+
+    return steer
+
+
+SENTENCES = strategies.lists(strategies.sampled_from((4, 5, 6)), min_size=1, max_size=9)
+RULES: list[tuple[Callable[[int], list[Rule]], Steer]] = [
+    (lambda count: [], lambda tokens, own: own),
+    (lambda count: [NoRepeatedNgrams(1)], plain_ngrams(1)),
+    (lambda count: [NoRepeatedNgrams(2)], plain_ngrams(2)),
+    (lambda count: [RepetitionPenalty(1.5)], plain_penalty(1.5)),
+    (lambda count: [forbid(b"aba", b"bb")], plain_forbidden(b"aba", b"bb")),
+    (lambda count: [Prefixes([[6, 4, 1]] * count, torch.device("cpu"))], plain_prefix([6, 4, 1])),
+]
+"""Number of sentences -> rules, and the same on Python's own numbers."""
+
+
+@pytest.mark.parametrize("early_stopping", ["ended", "estimate", "certain"])
+@pytest.mark.parametrize("rules", RULES, ids=["none", "unigrams", "bigrams", "penalty", "forbidden", "prefix"])
+def test_a_beam_searches_as_the_plain_program_does(
+    rules: tuple[Callable[[int], list[Rule]], Steer], early_stopping: Stopping
+) -> None:
+    """In batches, for any width, groups and penalty, length penalty and limits; a beam of one is greedy."""
+    make_rules, steer = rules
+
+    @settings(max_examples=25)
+    @given(
+        many=strategies.lists(SENTENCES, min_size=1, max_size=4),
+        seed=strategies.integers(0, 5),
+        width=strategies.sampled_from((1, 2, 3, 6)),
+        groups=strategies.sampled_from([(1, 0.0), (2, 0.0), (2, 0.5), (3, 4.0)]),
+        alpha=strategies.sampled_from((0.0, 0.6, 1.0)),
+        ratios=strategies.sampled_from([(0.8, 0.2), (0.7, 0.3), (0.4, 0.0)]),
+    )
+    def holds(
+        many: list[list[int]],
+        seed: int,
+        width: int,
+        groups: tuple[int, float],
+        alpha: float,
+        ratios: tuple[float, float],
+    ) -> None:
+        model, limits = ToyModel(seed), Limits(*ratios)
+        num_groups, penalty = groups
+        found = beam_search(
+            model,
+            *batch(*many),
+            width * num_groups,
+            alpha,
+            limits,
+            rules=make_rules(len(many)),
+            choose=best_candidates if num_groups == 1 else Diverse(num_groups, penalty),
+            num_groups=num_groups,
+            early_stopping=early_stopping,
+        )
+        how = {"steer": steer, "num_groups": num_groups, "penalty": penalty, "early_stopping": early_stopping}
+        for source, n_best in zip(many, found, strict=True):
+            expected = naive_beam_search(model, (*source, EOS), width * num_groups, alpha, limits, **how)
+            assert_same(n_best, expected)
+            for one, other in zip(n_best, expected, strict=True):  # those of the model, whatever rules and penalties
+                assert one.token_log_probabilities == pytest.approx(other.token_log_probabilities, rel=1e-5, abs=1e-6)
+        if width * num_groups == 1 and early_stopping == "ended":
+            one_by_one = greedy(model, *batch(*many), limits, alpha, make_rules(len(many)))
+            assert_same(one_by_one, [n_best[0] for n_best in found])
+
+    holds()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mtformer.config.schema import ModelConfig
+from mtformer.decoding.constraints import ForbiddenPhrases, automaton, over_vocabulary
 from mtformer.decoding.inference import InferenceModel
 from mtformer.decoding.rules import Limits
 from mtformer.decoding.search import Hypothesis
@@ -207,3 +208,20 @@ def random_lines(count: int, seed: int) -> list[str]:
     """Lines of one to nine German words."""
     rng = random.Random(seed)
     return [" ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 9))) for _ in range(count)]
+
+
+PIECES = [b"", b"?", b"", b"", b"a", b"ab", b"b"]
+"""What the toy's tokens stand for: some texts can be cut in several ways."""
+
+
+def text(tokens: Sequence[int]) -> bytes:
+    return b"".join(PIECES[token] for token in tokens)
+
+
+def repeats(tokens: Sequence[int], n: int) -> bool:
+    ngrams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
+    return len(set(ngrams)) < len(ngrams)
+
+
+def forbid(*phrases: bytes) -> ForbiddenPhrases:
+    return ForbiddenPhrases(torch.from_numpy(over_vocabulary(automaton(phrases), PIECES)))

@@ -90,13 +90,13 @@ def test_every_reference_counts(tmp_path: Path) -> None:
     assert "nrefs:2" in bleu.signature
 
 
-def test_tokenised_references_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    tokenised = [line.replace(".", " .") for line in REFERENCES]
+def test_tokenized_references_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tokenized = [line.replace(".", " .") for line in REFERENCES]
     with caplog.at_level(logging.WARNING, "mtformer"):
         evaluate(Parrot(REFERENCES), EvalSet("raw", SOURCES, [REFERENCES]), EvaluationConfig(), tmp_path)  # type: ignore[arg-type]
         assert not caplog.records
-        evaluate(Parrot(REFERENCES), EvalSet("split", SOURCES, [tokenised]), EvaluationConfig(), tmp_path)  # type: ignore[arg-type]
-    assert "split: the references look tokenised" in caplog.text
+        evaluate(Parrot(REFERENCES), EvalSet("split", SOURCES, [tokenized]), EvaluationConfig(), tmp_path)  # type: ignore[arg-type]
+    assert "split: the references look tokenized" in caplog.text
 
 
 def files(folder: Path, src: str, tgt: str) -> TextFiles:

@@ -70,17 +70,17 @@ def test_the_batches_tried_are_the_largest(prepared: Prepared) -> None:
     with prepared.batches.start(max_epochs=1) as batches:
         epoch = list(batches)
     sizes = prepared.batches.sizes()
-    assert sizes.largest.num_cells == max(batch.num_cells for batch in epoch)
+    assert sizes.largest.num_padded_tokens == max(batch.num_padded_tokens for batch in epoch)
     longest = max(max(batch.src_BS.size(1), batch.tgt_in_BT.size(1)) for batch in epoch)
     assert longest == max(sizes.longest.src_BS.size(1), sizes.longest.tgt_in_BT.size(1))
-    assert sizes.mean_cells == pytest.approx(np.mean([batch.num_cells for batch in epoch]))
+    assert sizes.mean_padded_tokens == pytest.approx(np.mean([batch.num_padded_tokens for batch in epoch]))
 
 
 def test_it_says_what_the_run_will_need(config: Config, prepared: Prepared, tmp_path: Path) -> None:
     step = make_step(config, prepared)
     found = check_memory(config, prepared, step, RunDir(tmp_path / "run"))
     sizes = prepared.batches.sizes()
-    mean_share = sizes.mean_cells / sizes.largest.num_cells
+    mean_share = sizes.mean_padded_tokens / sizes.largest.num_padded_tokens
     assert found.training_seconds == pytest.approx(found.step_seconds * mean_share * 40)
     assert found.validation_seconds > 0
     # 2 last, 1 best, 1 being written; the file of weights and moments that a checkpoint is, but for some headers.

@@ -102,7 +102,7 @@ def serving(translator: Translator, title: str = "tiny", **changes: Any) -> Iter
     """A server in a thread of this process; yields its address."""
     settings = {"max_characters": 300, "queue_size": 200, **changes}
     with listen("127.0.0.1", 0) as sock:
-        server = make_server(create_app(translator, title, **settings), tells_all=False)
+        server = make_server(create_app(translator, title, **settings), is_verbose=False)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
         thread.start()
         try:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mtformer.config.data import DataConfig
-from mtformer.data import language
+from mtformer.data.filters import language
 from mtformer.serving.languages import Languages, detect, language_name
 
 

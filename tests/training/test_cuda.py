@@ -14,7 +14,7 @@ from torch import Tensor
 from toy_training import MODEL, VOCAB, toy_batch, toy_config
 
 from mtformer.config.schema import ModelConfig
-from mtformer.data.batches import Batch, make_batch
+from mtformer.data.batching.batches import Batch, make_batch
 from mtformer.model.transformer import Transformer
 from mtformer.training import loss as loss_module
 from mtformer.training.loss import PAD, linear_cross_entropy

@@ -10,7 +10,7 @@ import torch
 from toy_run import Quiet, assert_same_run, given, resumed, trainer
 from toy_training import toy_config, toy_step
 
-from mtformer.data.batches import Batch
+from mtformer.data.batching.batches import Batch
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
 from mtformer.files import read_meta

@@ -14,7 +14,7 @@ import torch
 from toy_run import Killed, Quiet, assert_same_run, finished, given, names, resumed, state, trainer
 from toy_training import toy_batch, toy_config
 
-from mtformer.data.batches import Batch
+from mtformer.data.batching.batches import Batch
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
 from mtformer.files import META, read_meta
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir

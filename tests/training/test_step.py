@@ -6,7 +6,7 @@ import pytest
 import torch
 from toy_training import toy_batch, toy_config, toy_step
 
-from mtformer.data.batches import make_batch
+from mtformer.data.batching.batches import make_batch
 from mtformer.errors import DeviceError
 from mtformer.training.loss import Objective
 from mtformer.training.ranks import Ranks

@@ -12,7 +12,7 @@ import torch
 from toy_training import toy_batch, toy_batches, toy_config, toy_step
 
 from mtformer.config.schema import Config
-from mtformer.data.batches import Batch
+from mtformer.data.batching.batches import Batch
 from mtformer.files import read_meta
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.training.checkpoint import newest_good

@@ -7,8 +7,8 @@ import torch
 
 from mtformer.config.data import DataConfig
 from mtformer.config.schema import Config, ModelConfig, TrainingConfig
-from mtformer.data.batches import Batch, make_batch
-from mtformer.data.mixture import Place
+from mtformer.data.batching.batches import Batch, make_batch
+from mtformer.data.batching.mixture import SamplerState
 from mtformer.model.transformer import Transformer
 from mtformer.training.ranks import ALONE, Ranks
 from mtformer.training.step import TrainingStep
@@ -33,7 +33,7 @@ def toy_batch(seed: int, num_pairs: int = 6) -> Batch:
     return make_batch([(row, row[::-1]) for row in rows])
 
 
-def toy_batches(place: Place, step: int, max_epochs: int | None = None) -> Iterator[Batch]:
+def toy_batches(place: SamplerState, step: int, max_epochs: int | None = None) -> Iterator[Batch]:
     """Five batches an epoch, from that place on."""
     epoch, pairs = place.epoch, place.pairs
     while max_epochs is None or epoch < max_epochs:
@@ -42,7 +42,7 @@ def toy_batches(place: Place, step: int, max_epochs: int | None = None) -> Itera
             batch = toy_batch(1000 * epoch + number)
             end += batch.num_pairs
             if end > pairs:
-                yield replace(batch, end=Place(epoch, end))
+                yield replace(batch, end=SamplerState(epoch, end))
         epoch, pairs = epoch + 1, 0
 
 

@@ -17,20 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtformer.config.data import DataConfig, FilterConfig, Source
-from mtformer.data.characters import Alphabet
 from mtformer.data.check import result as found
 from mtformer.data.check.result import NUM_EXAMPLES, SIDES, CorpusCheck, Example, Overlap, SetCheck, Side, SourceCount
-from mtformer.data.duplicates import Keys, SeenKeys, hash_keys
-from mtformer.data.filters import DUPLICATE, KEPT, REASONS, Codes, Filter, code, duplicate_key, is_blank
-from mtformer.data.records import Faults, Unparsed
-from mtformer.data.report import Sides
-from mtformer.data.sources import bytes_on_disk, describe, files_of, languages, open_records, require_files
+from mtformer.data.corpus.readers import Faults, RawRecords
+from mtformer.data.corpus.sources import bytes_on_disk, describe, files_of, languages, open_reader, require_files
+from mtformer.data.filters.duplicates import Keys, SeenKeys, duplicate_keys, hash_keys
+from mtformer.data.filters.filters import DUPLICATE, KEPT, REASONS, Codes, code, is_blank
+from mtformer.data.filters.scripts import Alphabet
+from mtformer.data.report import Columns
+from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline, TokenCounts
 from mtformer.data.workers import Workers
-from mtformer.text.tokenizer import UNK, TokenizerPair
+from mtformer.text.tokenizer import TokenizerPair
 
 log = logging.getLogger("mtformer")
 
-PAIRS_PER_CHUNK = 4096
 NUM_SAMPLED = 20
 """Random pairs kept for each reason of removal."""
 TEXT_LENGTH = 300
@@ -43,9 +43,8 @@ ANY_FAULT = re.compile(f"[{re.escape(''.join(found.FAULTS.values()))}]")
 FAULT_PATTERNS = {name: re.compile(f"[{re.escape(characters)}]") for name, characters in found.FAULTS.items()}
 WITHOUT_SPACES = frozenset(["bo", "dz", "ja", "khb", "km", "lo", "lzh", "my", "nod", "th", "wuu", "yue", "zh"])
 """Languages whose words are not counted, because spaces do not separate them."""
-AS_IT_IS, NORMALIZED = FilterConfig(normalize_duplicates=False), FilterConfig(normalize_duplicates=True)
 BLANK = np.uint64(0)
-"""Stands for the hash of a blank line."""
+"""The hash of a blank line."""
 
 
 def check_corpora(
@@ -97,7 +96,7 @@ def num_bytes(data: DataConfig) -> int:
 class _Chunk:
     """Consecutive pairs of one source."""
 
-    unparsed: Unparsed
+    records: RawRecords
     first_line: int
     num_bytes: int
     files: tuple[str, str]
@@ -106,10 +105,10 @@ class _Chunk:
     is_training: bool
 
     @cached_property
-    def parsed(self) -> tuple[Sides, Faults]:
+    def parsed(self) -> tuple[Columns, Faults]:
         """The text, and which lines could not be read as they are."""
         faults = Faults()
-        return self.unparsed.parse(faults), faults
+        return self.records.parse(faults), faults
 
     def example(self, row: int, side: str = "pair", note: str = "", rank: float = 0.0) -> Example:
         """Return a pair of the chunk as an example of a finding on a side."""
@@ -142,7 +141,6 @@ class _Checker:
 
     def __init__(self, settings: tuple[FilterConfig, TokenizerPair | None]) -> None:
         self._config, self._tokenizers = settings
-        self._filters: dict[tuple[bool, tuple[str, str]], Filter] = {}
 
     def __call__(self, chunk: _Chunk) -> _Checked:
         one = _ChunkCheck(chunk)
@@ -153,14 +151,12 @@ class _Checker:
             one.check_scripts(side, lines, language)
             one.check_length(side, lines, language)
         one.check_ratio()
-        key = (chunk.is_training, chunk.languages)
-        if key not in self._filters:
-            self._filters[key] = Filter(self._config if chunk.is_training else None, *chunk.languages)
-        codes = self._filters[key].by_text(one.pairs)
+        filters = self._config if chunk.is_training else None
+        filtered = Pipeline(filters, chunk.languages, self._tokenizers, tokenizes_all=True).run(one.texts)
         if self._tokenizers is not None:
-            lengths = [one.check_tokens(side, self._tokenizers) for side in SIDES]
-            codes = np.where(codes == KEPT, self._filters[key].by_length(*lengths), codes)
-        return _Checked(one.counts, one.check_equality(), codes)
+            for side in SIDES:
+                one.check_tokens(side, filtered.counts)
+        return _Checked(one.counts, one.check_equality(), filtered.codes)
 
 
 class _ChunkCheck:
@@ -169,8 +165,7 @@ class _ChunkCheck:
     def __init__(self, chunk: _Chunk) -> None:
         self.chunk = chunk
         self.texts, self.faults = chunk.parsed
-        self.pairs = list(zip(*self.texts, strict=True))
-        self.counts = SetCheck("", Side(chunk.languages[0]), Side(chunk.languages[1]), len(self.pairs))
+        self.counts = SetCheck("", Side(chunk.languages[0]), Side(chunk.languages[1]), chunk.records.size)
 
     def find(self, kind: str, side: str, rows: Iterable[int], notes: dict[int, str] | None = None) -> None:
         """Count rows under a finding; the first ones are examples."""
@@ -234,32 +229,29 @@ class _ChunkCheck:
         self.rank(found.HIGH_RATIO, "pair", rows, ratios, "{:.3g} target characters per source character")
         self.rank(found.LOW_RATIO, "pair", rows, 1 / ratios, "{:.3g} source characters per target character")
 
-    def check_tokens(self, side: str, tokenizers: TokenizerPair) -> NDArray[np.int32]:
-        """Count tokens; return the number in each line."""
-        tokenizer = tokenizers.src if side == "src" else tokenizers.tgt
-        ids = tokenizer.encode(self.texts[SIDES.index(side)])
-        lengths = self._count("tokens", side, map(len, ids))
-        unknown = np.fromiter((line.count(UNK) for line in ids), np.int64, len(ids))
+    def check_tokens(self, side: str, token_counts: TokenCounts) -> None:
+        """Count tokens."""
+        lengths = self._count("tokens", side, token_counts[:, SIDES.index(side)])
+        unknown = token_counts[:, 2 + SIDES.index(side)].astype(np.int64)
         self.rank(found.UNKNOWN, side, np.flatnonzero(unknown), unknown, "{} unknown")
         counts = self.counts.side(side)
         counts.unknown = int(unknown.sum())
         counts.word_tokens = int(lengths.sum()) if "words" in counts.lengths else 0
-        return lengths
 
     def check_equality(self) -> _Hashes:
         """Find empty sides and copies; return the hashes by which repeated lines and pairs are found."""
         blank = [np.fromiter(map(is_blank, lines), np.bool_, len(lines)) for lines in self.texts]
         for side, is_empty in zip(SIDES, blank, strict=True):
             self.find(found.EMPTY, side, np.flatnonzero(is_empty).tolist())
-        copies = (row for row, (src, tgt) in enumerate(self.pairs) if src.strip() == tgt.strip() and not blank[0][row])
-        self.find(found.COPY, "pair", copies)
-        exact, near = ([duplicate_key(pair, config) for pair in self.pairs] for config in (AS_IT_IS, NORMALIZED))
-        keys = [hash_keys(texts) for texts in (*self.texts, exact, near)]
+        is_copy = [src.strip() == tgt.strip() for src, tgt in zip(*self.texts, strict=True)]
+        self.find(found.COPY, "pair", np.flatnonzero(np.array(is_copy) & ~blank[0]).tolist())
+        keys = [hash_keys(lines) for lines in self.texts]
+        keys += [duplicate_keys(self.texts, is_normalized=is_normalized) for is_normalized in (False, True)]
         blank += [blank[0] & blank[1]] * 2
         return _Hashes(*(np.where(is_empty, BLANK, some) for is_empty, some in zip(blank, keys, strict=True)))
 
     def _count(self, unit: str, side: str, lengths: Iterable[int]) -> NDArray[np.int32]:
-        counted = np.fromiter(lengths, np.int32, len(self.pairs))
+        counted = np.fromiter(lengths, np.int32, self.counts.pairs)
         self.counts.side(side).lengths[unit] = found.Lengths(counted.tolist())
         return counted
 
@@ -296,12 +288,12 @@ class _Pass:
             count, paths, position = SourceCount(describe(source)), files_of(source), 0
             self.result.sources.append(count)
             files = (paths[0], paths[-1]) if paths else (count.name, count.name)
-            with open_records(source, self.data, is_lenient=True) as records:
-                while (unparsed := records.take(PAIRS_PER_CHUNK)).size:
-                    first, more, position = count.pairs + 1, records.position - position, records.position
-                    count.pairs += unparsed.size
-                    yield _Chunk(unparsed, first, more, files, languages(source, self.data), self.is_training)
-                count.lines = records.num_lines
+            with open_reader(source, self.data, is_lenient=True) as reader:
+                while (records := reader.take(PAIRS_AT_ONCE)).size:
+                    first, more, position = count.pairs + 1, reader.position - position, reader.position
+                    count.pairs += records.size
+                    yield _Chunk(records, first, more, files, languages(source, self.data), self.is_training)
+                count.lines = reader.num_lines
 
     def add(self, chunk: _Chunk, checked: _Checked) -> None:
         """Add the next chunk."""
@@ -331,7 +323,7 @@ class _Pass:
     def _add_overlaps(self, chunk: _Chunk, hashes: _Hashes) -> None:
         """Find lines and pairs that occur in earlier sets."""
         for overlap, other in zip(self.overlaps, self.earlier, strict=True):
-            overlap.size += chunk.unparsed.size
+            overlap.size += chunk.records.size
             for column, finding in overlap.found.items():
                 keys: Keys = getattr(hashes, column)
                 rows = np.flatnonzero(other.seen[column].contains(keys) & (keys != BLANK)).tolist()

@@ -1,12 +1,13 @@
 """Characters by kind, counted in many lines at once as in each alone."""
 
 import unicodedata
+from itertools import groupby
 from random import Random
 
 import numpy as np
 import pytest
 
-from mtformer.data.characters import BLOCKS, FIRST_SCRIPT, SCRIPTS, SPACE, WEIGHTS, Alphabet, kinds, scripts_of
+from mtformer.data.filters.scripts import BLOCKS, FIRST_SCRIPT, SCRIPTS, SPACE, WEIGHTS, Alphabet, kinds, scripts_of
 
 
 @pytest.mark.parametrize(("language", "scripts"), [
@@ -53,7 +54,7 @@ def test_no_block_is_of_two_scripts() -> None:
 
 def slowly(line: str, own: set[str]) -> list[float]:
     """The fields of Counts, a character at a time."""
-    length = visible = other = digits = weight = own_weight = foreign = 0.0
+    length = visible = other = digits = weight = own_weight = foreign = markup = 0.0
     longest = run = 1
     for place, character in enumerate(line):
         kind = int(kinds()[ord(character)]) - FIRST_SCRIPT
@@ -71,12 +72,14 @@ def slowly(line: str, own: set[str]) -> list[float]:
         is_same = place and line[place - 1] == character and category != "Nd" and not character.isspace()
         run = run + 1 if is_same else 1
         longest = max(longest, run)
-    return [length, visible, other, digits, weight, own_weight, foreign, longest]
+        markup += character in "<&@/"
+    word_runs = [len(list(same)) for _, same in groupby(map(len, line.split()))]
+    return [length, visible, other, digits, weight, own_weight, foreign, markup, longest, max(word_runs, default=1)]
 
 
 def test_counting_many_lines_is_counting_each() -> None:
     random = Random(1)
-    alphabet = "aab  .!!ÄñяΩ漢漢かカ한ع12٣\u0301\u200b\u2028\nªϗ😀\ud800"
+    alphabet = "aab   <@.!!ÄñяΩ漢漢かカ한ع12٣\u0301\u200b\u2028\nªϗ😀\ud800"
     lines = ["", "a", "", "!!!!", "12  12"] + [
         "".join(random.choices(alphabet, k=random.randint(0, 30))) for _ in range(300)
     ]

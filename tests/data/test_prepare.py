@@ -12,19 +12,23 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 from filelock import FileLock
+from pydantic import create_model
 
-from mtformer.config.data import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
+from mtformer.config.data import DataConfig, FilterConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
 from mtformer.config.schema import TokenizerConfig
-from mtformer.data import hub, parts, preparing
-from mtformer.data.parts import RawPart
-from mtformer.data.preparing import cache_folder, prepare
-from mtformer.data.sources import open_records
-from mtformer.data.store import Pairs as Block
-from mtformer.data.store import Store, write_part
+from mtformer.config.section import Key
+from mtformer.data.corpus import hub
+from mtformer.data.corpus.sources import open_reader
+from mtformer.data.store import prepare as preparing
+from mtformer.data.store.prepare import _Job, _RawShard, prepare
+from mtformer.data.store.store import Pairs as Block
+from mtformer.data.store.store import Store, write_shard
 from mtformer.errors import DataError
+from mtformer.files import cache_folder
 from mtformer.text.tokenizer import Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
 
@@ -37,7 +41,7 @@ def made(data: DataConfig, tokenizers: TokenizerPair, **options: bool) -> Store:
 
 
 def folders(data: DataConfig) -> list[str]:
-    return sorted(path.name for path in cache_folder(data).iterdir() if path.name != ".locks")
+    return sorted(path.name for path in cache_folder(data.cache_dir).iterdir() if path.name != ".locks")
 
 
 def check_content(store: Store, pairs: Pairs, tokenizers: TokenizerPair) -> None:
@@ -62,7 +66,7 @@ def test_what_went_in_comes_out(
     part: int,
     keep_text: bool,
 ) -> None:
-    monkeypatch.setattr(preparing, "PART_PAIRS", part)
+    monkeypatch.setattr(preparing, "SHARD_PAIRS", part)
     store = made(corpus(pairs), tokenizers, keep_text=keep_text)
     assert store.has_text == keep_text
     check_content(store, pairs, tokenizers)
@@ -72,7 +76,7 @@ def test_what_went_in_comes_out(
 def test_chunks_without_a_pair_or_a_token(
     corpus: Corpus, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparing, "PART_PAIRS", 2)
+    monkeypatch.setattr(preparing, "SHARD_PAIRS", 2)
     blank = [("", ""), ("", "")]
     pairs = [*blank, ("one", "two"), ("", "x"), *blank, ("three", "four five")]
     check_content(made(corpus(pairs), tokenizers, is_training=False), pairs, tokenizers)
@@ -122,7 +126,7 @@ def test_found_again_without_reading(
 ) -> None:
     data = corpus(pairs)
     first = made(data, tokenizers)
-    monkeypatch.setattr(preparing, "open_records", None)
+    monkeypatch.setattr(preparing, "open_reader", None)
     again = made(data, tokenizers)
     assert again.fingerprint == first.fingerprint
     assert again.report == first.report
@@ -146,6 +150,21 @@ def test_made_anew_when_anything_it_depends_on_changes(
     assert len(set(prints)) == len(prints)
 
 
+def test_filters_that_are_off_do_not_change_the_fingerprint(
+    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = corpus(pairs, filters={"drop_identical": False})
+    before = made(data, tokenizers).fingerprint
+    assert made(corpus(pairs), tokenizers).fingerprint != before
+    relaxed = corpus(pairs, filters={"drop_identical": False, "max_filtered_share": 0.9})
+    assert made(relaxed, tokenizers).fingerprint == before
+    later = create_model("Later", __base__=FilterConfig, drop_later=(Annotated[bool, Key(off=False)], False))
+    monkeypatch.setattr(preparing, "FilterConfig", later)
+    for filters, is_same in (({"drop_later": False}, True), ({"drop_later": True}, False)):
+        config = later.model_validate({"drop_identical": False, **filters})
+        assert (made(data.model_copy(update={"filters": config}), tokenizers).fingerprint == before) == is_same
+
+
 def test_the_share_left_out_is_checked_each_time(corpus: Corpus, tokenizers: TokenizerPair) -> None:
     pairs = [("one", "two"), ("", "x"), ("", "y")]
     for _ in range(2):
@@ -165,7 +184,7 @@ def test_an_empty_corpus(corpus: Corpus, tokenizers: TokenizerPair) -> None:
 def test_nothing_stays_of_a_corpus_that_breaks_off(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparing, "PART_PAIRS", 10)
+    monkeypatch.setattr(preparing, "SHARD_PAIRS", 10)
     data = corpus(pairs)
     source = data.train[0]
     assert isinstance(source, TextFiles)
@@ -192,6 +211,8 @@ def test_a_cache_that_cannot_be_made(corpus: Corpus, pairs: Pairs, tokenizers: T
         ("tsv.gz", "append", "open"),
         ("tsv.gz", "cut", "advance"),
         ("parquet", "replace", "open"),
+        ("stream", "replace", "open"),
+        ("stream", "replace", "advance"),
     ],
 )
 def test_a_file_that_changes_while_it_is_read_is_an_error_and_nothing_is_kept(
@@ -205,10 +226,10 @@ def test_a_file_that_changes_while_it_is_read_is_an_error_and_nothing_is_kept(
     moment: str,
 ) -> None:
     """The file changes before it is opened, or after two parts; an open data set is read from a copy."""
-    monkeypatch.setattr(preparing, "PART_PAIRS", 200)
+    monkeypatch.setattr(preparing, "SHARD_PAIRS", 200)
     data, path, changed = corpus([], num_workers=1), tmp_path / f"one.{kind}", tmp_path / f"two.{kind}"
     source, _ = written(kind, path, pairs), written(kind, changed, pairs[::-1])
-    file, other = (one / "train.parquet" if kind == "parquet" else one for one in (path, changed))
+    file, other = (one / "train.parquet" if kind in ("parquet", "stream") else one for one in (path, changed))
 
     def change() -> None:
         if how == "replace":
@@ -224,13 +245,13 @@ def test_a_file_that_changes_while_it_is_read_is_an_error_and_nothing_is_kept(
     def open_after_the_change(source: Source, data: DataConfig) -> object:
         if moment == "open":
             change()
-        return open_records(source, data)
+        return open_reader(source, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(preparing, "open_records", open_after_the_change)
+        patch.setattr(preparing, "open_reader", open_after_the_change)
         with pytest.raises(DataError) as error:
             prepare([source], data, tokenizers, is_training=False, advance=advance)
-    what = f"{path} train" if kind == "parquet" else path
+    what = f"{path} train" if kind in ("parquet", "stream") else path
     assert str(error.value) == f"{what} changed while it was being read; run the command again"
     assert folders(data) == []
     if how != "cut":
@@ -249,8 +270,8 @@ def test_no_part_of_a_file_that_changed_is_kept_for_later(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch, num_workers: int
 ) -> None:
     """A process that is killed after the change leaves only parts of the file as it was."""
-    monkeypatch.setattr(preparing, "PART_PAIRS", 200)
-    monkeypatch.setattr(preparing, "PARTS_ALONE", 1)
+    monkeypatch.setattr(preparing, "SHARD_PAIRS", 200)
+    monkeypatch.setattr(preparing, "SHARDS_ALONE", 1)
     data = corpus(pairs, num_workers=num_workers)
     source = data.train[0]
     assert isinstance(source, TextFiles)
@@ -300,7 +321,7 @@ def test_another_process_is_waited_for(
     has_lock = threading.Event()
 
     def other_process() -> None:
-        with FileLock(cache_folder(data) / ".locks" / name):
+        with FileLock(cache_folder(data.cache_dir) / ".locks" / name):
             has_lock.set()
             time.sleep(0.5)
             shutil.move(store.folder.with_name("aside"), store.folder)
@@ -311,8 +332,8 @@ def test_another_process_is_waited_for(
     with caplog.at_level("INFO", logger="mtformer"):
         check_content(made(data, tokenizers), pairs, tokenizers)
     thread.join()
-    assert "another process is tokenising it; waiting" in caplog.text
-    assert "tokenising into" not in caplog.text.split("waiting")[1]
+    assert "another process is tokenizing it; waiting" in caplog.text
+    assert "tokenizing into" not in caplog.text.split("waiting")[1]
 
 
 def test_goes_on_after_it_was_interrupted_anywhere(
@@ -324,8 +345,8 @@ def test_goes_on_after_it_was_interrupted_anywhere(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Broken off before every rename of a file or folder; what was done before stays."""
-    monkeypatch.setattr(preparing, "PART_PAIRS", 500)
-    # Copies in most parts, so that those are written twice.
+    monkeypatch.setattr(preparing, "SHARD_PAIRS", 500)
+    # Copies in most shards.
     pairs = [*pairs, *pairs[5:40], *pairs[700:720], ("last", "one")]
     caplog.set_level("INFO", logger="mtformer")
     expected = made(corpus(pairs), tokenizers)
@@ -345,8 +366,8 @@ def test_goes_on_after_it_was_interrupted_anywhere(
         store = made(data, tokenizers)
         assert {path.name: path.read_bytes() for path in store.folder.iterdir()} == files
         assert folders(data) == [store.fingerprint]
-    assert moment > 12
-    assert "going on where it was interrupted" in caplog.text
+    assert moment == 12  # three files of each of three shards, the duplicates, store.json, the folder
+    assert "resuming an interrupted preparation" in caplog.text
 
 
 def unless_none_left(left: Iterator[int], real: Callable[[Path, Path], None], source: Path, target: Path) -> None:
@@ -358,8 +379,8 @@ def unless_none_left(left: Iterator[int], real: Callable[[Path, Path], None], so
 def test_processes_give_what_one_gives(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparing, "PART_PAIRS", 100)
-    monkeypatch.setattr(preparing, "PARTS_ALONE", 1)
+    monkeypatch.setattr(preparing, "SHARD_PAIRS", 100)
+    monkeypatch.setattr(preparing, "SHARDS_ALONE", 1)
     pairs = [*pairs, *pairs[:100]]
     one = made(corpus(pairs, num_workers=1), tokenizers)
     other = made(corpus(pairs, num_workers=2, cache_dir=str(tmp_path / "other")), tokenizers)
@@ -379,9 +400,9 @@ def test_processes_parse_every_kind_of_source(
     kind: str,
 ) -> None:
     """Parts begin and end where neither lines taken at once nor tables of a data set do."""
-    monkeypatch.setattr(preparing, "PART_PAIRS", 170)
+    monkeypatch.setattr(preparing, "SHARD_PAIRS", 170)
     monkeypatch.setattr(preparing, "PAIRS_AT_ONCE", 64)
-    monkeypatch.setattr(preparing, "PARTS_ALONE", 1)
+    monkeypatch.setattr(preparing, "SHARDS_ALONE", 1)
     monkeypatch.setattr(hub, "ROWS_AT_ONCE", 100)
     data = corpus([], num_workers=2)
     sources = [
@@ -409,8 +430,8 @@ def test_a_mistake_that_another_process_meets_is_told(
     line: str,
     told: str,
 ) -> None:
-    monkeypatch.setattr(preparing, "PART_PAIRS", 100)
-    monkeypatch.setattr(preparing, "PARTS_ALONE", 1)
+    monkeypatch.setattr(preparing, "SHARD_PAIRS", 100)
+    monkeypatch.setattr(preparing, "SHARDS_ALONE", 1)
     data, path = corpus([], num_workers=2), tmp_path / name
     source = written(path.suffix[1:], path, pairs[:700])
     with open(path, "a", encoding="utf-8", errors="surrogateescape") as file:
@@ -433,7 +454,7 @@ def written(kind: str, path: Path, pairs: Pairs) -> Source:
 
     path.mkdir()
     datasets.Dataset.from_list(rows).to_parquet(path / "train.parquet")
-    return HubDataset(dataset=str(path))
+    return HubDataset(dataset=str(path), stream=kind == "stream")
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
@@ -446,8 +467,8 @@ def test_how_far_it_is_is_told(
     num_workers: int,
 ) -> None:
     """Of two sources of 6 and 4 parts, and again of what an interruption has left to do."""
-    monkeypatch.setattr(preparing, "PART_PAIRS", 200)
-    monkeypatch.setattr(preparing, "PARTS_ALONE", 1)
+    monkeypatch.setattr(preparing, "SHARD_PAIRS", 200)
+    monkeypatch.setattr(preparing, "SHARDS_ALONE", 1)
     data = corpus(pairs, num_workers=num_workers)
     (tmp_path / "more.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs[:799]), encoding="utf-8")
     sources = [*data.train, TsvFile(tsv=str(tmp_path / "more.tsv"))]
@@ -473,25 +494,25 @@ def test_how_far_it_is_is_told(
 def test_a_process_that_is_killed_is_told(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparing, "PART_PAIRS", 50)
-    monkeypatch.setattr(preparing, "PARTS_ALONE", 1)
-    monkeypatch.setattr(preparing, "_PartMaker", KillsItself)
+    monkeypatch.setattr(preparing, "SHARD_PAIRS", 50)
+    monkeypatch.setattr(preparing, "SHARDS_ALONE", 1)
+    monkeypatch.setattr(preparing, "_make_function", kill_itself)
     data = corpus(pairs, num_workers=2)
-    with pytest.raises(DataError, match=r"ended by the system, .*; lower data.num_workers; what is done is kept"):
+    with pytest.raises(DataError, match=r"ended by the system, .*; lower data.num_workers; finished shards are kept"):
         made(data, tokenizers)
     monkeypatch.undo()
     check_content(made(data, tokenizers), pairs, tokenizers)
 
 
-class KillsItself(preparing._PartMaker):
-    def __call__(self, part: RawPart) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
+def kill_itself(job: _Job) -> Callable[[_RawShard], None]:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
 
 
 def test_duplicates_over_parts(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparing, "PART_PAIRS", 50)
+    monkeypatch.setattr(preparing, "SHARD_PAIRS", 50)
     twice = [pair for pair in pairs[:170] for _ in range(2)]
     store = made(corpus([*twice, *pairs[:60]], filters={"max_filtered_share": 0.9}), tokenizers)
     check_content(store, pairs[:170], tokenizers)
@@ -502,22 +523,22 @@ def test_duplicates_over_parts(
 def test_the_work_is_kept_when_the_disk_is_full(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparing, "PART_PAIRS", 300)
+    monkeypatch.setattr(preparing, "SHARD_PAIRS", 300)
     data, calls = corpus(pairs), iter(range(2))
 
     def until_full(path: Path, pairs: Block) -> None:
         if next(calls, None) is None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write_part(path, pairs)
+        write_shard(path, pairs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(parts, "write_part", until_full)
+        patch.setattr(preparing, "write_shard", until_full)
         with pytest.raises(
-            DataError, match=r"cache: .* cannot be written: No space left on device; .*what is done is kept"
+            DataError, match=r"cache: .* cannot be written: No space left on device; .*finished shards are kept"
         ):
             made(data, tokenizers)
-    (folder,) = cache_folder(data).glob("*.building")
-    assert sorted(path.name for path in folder.glob("*.arrow")) == ["part-00000.arrow", "part-00001.arrow"]
+    (folder,) = cache_folder(data.cache_dir).glob("*.building")
+    assert sorted(path.name for path in folder.glob("*.arrow")) == ["shard-00000.arrow", "shard-00001.arrow"]
     before = {path: path.stat().st_mtime_ns for path in folder.glob("*.arrow")}
     store = made(data, tokenizers)
     check_content(store, pairs, tokenizers)
@@ -527,11 +548,11 @@ def test_the_work_is_kept_when_the_disk_is_full(
 def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     plain = DataConfig(src_lang="en", tgt_lang="de")
     monkeypatch.setenv("MTFORMER_CACHE", str(tmp_path))
-    assert cache_folder(plain) == tmp_path
-    assert cache_folder(plain.model_copy(update={"cache_dir": "/elsewhere"})) == Path("/elsewhere")
+    assert cache_folder(plain.cache_dir) == tmp_path
+    assert cache_folder(plain.model_copy(update={"cache_dir": "/elsewhere"}).cache_dir) == Path("/elsewhere")
     monkeypatch.delenv("MTFORMER_CACHE")
     monkeypatch.setenv("HOME", "/home/someone")
-    assert cache_folder(plain) == Path("/home/someone/.cache/mtformer")
+    assert cache_folder(plain.cache_dir) == Path("/home/someone/.cache/mtformer")
 
 
 def test_what_was_left_of_others_goes_after_a_week(
@@ -539,14 +560,14 @@ def test_what_was_left_of_others_goes_after_a_week(
 ) -> None:
     """Those of today, and an old one that a process is at, stay."""
     data = corpus(pairs)
-    old, at_work, new = (cache_folder(data) / f"{name}.building" for name in ("old", "atwork", "new"))
+    old, at_work, new = (cache_folder(data.cache_dir) / f"{name}.building" for name in ("old", "atwork", "new"))
     for folder in (old, at_work, new):
         folder.mkdir(parents=True)
-        (folder / "part-00000.arrow").write_bytes(b"x")
+        (folder / "shard-00000.arrow").write_bytes(b"x")
         if folder != new:
             os.utime(folder, (0, time.time() - preparing.STALE_SECONDS - 60))
-    (cache_folder(data) / ".locks").mkdir()
-    with FileLock(cache_folder(data) / ".locks" / "atwork"), caplog.at_level("INFO", logger="mtformer"):
+    (cache_folder(data.cache_dir) / ".locks").mkdir()
+    with FileLock(cache_folder(data.cache_dir) / ".locks" / "atwork"), caplog.at_level("INFO", logger="mtformer"):
         name = made(data, tokenizers).fingerprint
     assert folders(data) == sorted([name, "atwork.building", "new.building"])
     told = [record.message for record in caplog.records if "more than a week ago" in record.message]
@@ -556,13 +577,13 @@ def test_what_was_left_of_others_goes_after_a_week(
 def test_an_own_preparation_goes_on_however_old_it_is(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparing, "PART_PAIRS", 300)
+    monkeypatch.setattr(preparing, "SHARD_PAIRS", 300)
     data = corpus(pairs)
     with monkeypatch.context() as patch:
         patch.setattr(preparing, "_finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             made(data, tokenizers)
-    (folder,) = cache_folder(data).glob("*.building")
+    (folder,) = cache_folder(data.cache_dir).glob("*.building")
     os.utime(folder, (0, 0))
     before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.arrow")}
     store = made(data, tokenizers)

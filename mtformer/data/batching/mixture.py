@@ -1,4 +1,4 @@
-"""Corpora in their shares: which blocks come when, as a function of (seed, epoch) and of the weights.
+"""The mixture of corpora: which blocks come when, as a function of (seed, epoch) and of the weights.
 
 Each corpus is an endless stream: all of its blocks in a random order, then all in another one, and so on. An epoch
 takes from each stream a piece as long as the corpus's weight says, and is cut into windows, each with the same share
@@ -7,6 +7,7 @@ of each piece. A window is what is in memory: its pairs are shuffled, and sorted
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,33 +15,34 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mtformer.data.order import permuted
-from mtformer.data.ragged import Ints
-from mtformer.data.store import Pairs, Store
+from mtformer.data.store.ragged import Ints
+from mtformer.data.store.store import Pairs, Store
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import BOS
 
 WINDOW_PAIRS = 1 << 17
-"""About so many pairs are sorted by length together; more would hardly lower the padding."""
+"""Number of pairs that are sorted by length together, about; more would hardly lower the padding."""
+ROUNDS = 6
+"""Rounds of the Feistel network of `permuted`."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Pairs and how they are used."""
+    """A prepared corpus and how it is used."""
 
     name: str
     store: Store
     weights: tuple[tuple[int, float], ...] = ((0, 1.0),)
     """(from this step on, how often an epoch holds each pair), by ascending step."""
     is_swapped: bool = False
-    """From its targets to its sources."""
+    """Translate from its targets to its sources."""
     tags: tuple[int, ...] = ()
     """Ids before each source."""
     start: int = BOS
     """The id that a target starts with in the decoder: bos, or a language tag."""
 
     def weight(self, step: int) -> float:
-        """At this step."""
+        """Return the weight at this step."""
         return [weight for since, weight in self.weights if since <= step][-1]
 
     def read(self, numbers: Ints) -> Pairs:
@@ -54,41 +56,42 @@ class Corpus:
         return src + len(self.tags), tgt
 
 
-class Place(NamedTuple):
-    """Where a run stands in its data."""
+class SamplerState(NamedTuple):
+    """The position of a run in its data."""
 
     epoch: int = 0
     pairs: int = 0
-    """Of this epoch behind us."""
+    """Pairs of this epoch that are done."""
     since_step: int = 0
     """The step at which the epoch began: its weights are those of that step."""
     taken: dict[str, int] | None = None
-    """Blocks of each corpus's stream before this epoch; None: as many as so many epochs take without a schedule."""
+    """Blocks of each corpus's stream before this epoch; None: as many as that number of epochs takes without changes
+    of weights."""
 
 
-START = Place()
+START = SamplerState()
 
 
 @dataclass(frozen=True)
 class Window:
-    """Which blocks of each corpus; `blocks` has an entry for each corpus, maybe empty."""
+    """The blocks of a window by corpus; `blocks` has an entry for each corpus, possibly empty."""
 
     number: int
     blocks: list[Ints]
     num_pairs: int
     taken_after: dict[str, int] = field(default_factory=dict)
-    """Of each stream, with this window."""
+    """Blocks taken of each stream, this window included."""
 
 
 class Mixture:
-    """The order of all that is trained on.
+    """The order of all training data.
 
     Args:
         corpora: at least one that is not empty.
-        seed: of the run.
-        temperature: T; of corpora with n pairs (times their weights), shares go with n^(1/T): above 1 small corpora
-            come more often than they would, large ones less (Arivazhagan et al. 2019, section 4.2).
-        window_pairs: about so many pairs to a window.
+        seed: seed of the run.
+        temperature: T; of corpora with n pairs (times their weights), shares are proportional to n^(1/T): above 1 small
+            corpora come more often, large ones less often (Arivazhagan et al. 2019, section 4.2).
+        window_pairs: number of pairs in a window, about.
 
     Raises:
         DataError: when all corpora are empty.
@@ -103,7 +106,7 @@ class Mixture:
         self.seed, self.temperature, self.window_pairs = seed, temperature, window_pairs
 
     def shares(self, step: int) -> list[float]:
-        """How often an epoch holds each pair of each corpus, with the weights of this step."""
+        """Return how often an epoch holds each pair of each corpus, with the weights of this step."""
         sizes = [len(corpus.store) * corpus.weight(step) for corpus in self.corpora]
         powers = [size ** (1 / self.temperature) if size else 0.0 for size in sizes]
         weights = [corpus.weight(step) for corpus in self.corpora]
@@ -113,25 +116,25 @@ class Mixture:
         return [scale * power / len(corpus.store) for power, corpus in zip(powers, self.corpora, strict=True)]
 
     def pairs_per_epoch(self, step: int) -> float:
-        """With the weights of this step."""
+        """Return the pairs of an epoch, with the weights of this step."""
         return sum(share * len(corpus.store) for share, corpus in zip(self.shares(step), self.corpora, strict=True))
 
-    def begin(self, place: Place) -> dict[str, int]:
-        """Blocks of each stream before the place's epoch."""
-        if place.taken is not None:
-            return {corpus.name: place.taken.get(corpus.name, 0) for corpus in self.corpora}
+    def begin(self, state: SamplerState) -> dict[str, int]:
+        """Return the blocks of each stream before the state's epoch."""
+        if state.taken is not None:
+            return {corpus.name: state.taken.get(corpus.name, 0) for corpus in self.corpora}
         taken = dict.fromkeys((corpus.name for corpus in self.corpora), 0)
-        for epoch in range(place.epoch):
+        for epoch in range(state.epoch):
             for number, corpus in enumerate(self.corpora):
                 taken[corpus.name] += self._until(number, self.shares(0), epoch, 1.0)
         return taken
 
     def windows(self, epoch: int, since_step: int, taken: dict[str, int]) -> Iterator[Window]:
-        """The windows of an epoch.
+        """Yield the windows of an epoch.
 
         Args:
             epoch: its number.
-            since_step: see `Place`.
+            since_step: see `SamplerState`.
             taken: see `begin`.
         """
         shares = self.shares(since_step)
@@ -147,16 +150,53 @@ class Mixture:
             yield Window(number, blocks, num_pairs, after)
 
     def _until(self, which: int, shares: list[float], epoch: int, progress: float) -> int:
-        """Blocks that an epoch takes of a corpus until this much of it; what is left of a block is drawn by lot."""
+        """Return the blocks that an epoch takes of a corpus until `progress`; fractions are rounded at random."""
         corpus = self.corpora[which]
         lot = int(permuted(np.zeros(1, np.int64), 1 << 20, self.seed, corpus.name, "lot", epoch)[0]) / (1 << 20)
         return math.floor(shares[which] * corpus.store.num_blocks * progress + lot)
 
     def _stream(self, corpus: Corpus, start: int, end: int) -> Ints:
-        """The blocks at these places of a corpus's stream."""
-        places, size = np.arange(start, end), corpus.store.num_blocks
-        blocks = np.empty(len(places), dtype=np.int64)
+        """Return the blocks at these positions of a corpus's stream."""
+        positions, size = np.arange(start, end), corpus.store.num_blocks
+        blocks = np.empty(len(positions), dtype=np.int64)
         for number in range(start // size, -(-end // size)):
-            mine = places // size == number
-            blocks[mine] = permuted(places[mine] % size, size, self.seed, corpus.name, number)
+            in_pass = positions // size == number
+            blocks[in_pass] = permuted(positions[in_pass] % size, size, self.seed, corpus.name, number)
         return blocks
+
+
+def permuted(numbers: Ints, size: int, *key: int | str) -> Ints:
+    """Return the positions of numbers in a random order that depends on the key alone, in constant memory.
+
+    A Feistel network over the bits of a number is a bijection whatever its round function is (Luby and Rackoff 1988);
+    numbers that leave the range pass through it again until they are back ("cycle walking", Black and Rogaway 2002).
+
+    Args:
+        numbers: from 0 to size - 1.
+        size: size of the range, at least 1.
+        key: such as seed, name and epoch.
+    """
+    half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8 * ROUNDS).digest()
+    round_keys = np.frombuffer(digest, dtype="<u8").astype(np.uint64)
+    found = numbers.astype(np.uint64)
+    outside = np.arange(len(found))
+    while len(outside):
+        found[outside] = _feistel(found[outside], half_bits, round_keys)
+        outside = outside[found[outside] >= size]
+    return found.astype(np.int64)
+
+
+def _feistel(numbers: np.ndarray, half_bits: int, round_keys: np.ndarray) -> np.ndarray:
+    half, mask = np.uint64(half_bits), np.uint64((1 << half_bits) - 1)
+    left, right = numbers >> half, numbers & mask
+    for key in round_keys:
+        left, right = right, left ^ (_mix(right ^ key) & mask)
+    return (left << half) | right
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    """Apply the finalizer of SplitMix64 (Steele et al. 2014): each bit of x flips about half of the bits."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

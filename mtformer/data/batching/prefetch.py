@@ -1,4 +1,4 @@
-"""An iterator that a thread keeps ahead of its consumer."""
+"""Prefetching: a thread computes the items of an iterator ahead of their consumer."""
 
 import contextlib
 import queue
@@ -10,21 +10,21 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Ahead(Iterator[T], Generic[T]):
-    """The items of another iterator, made ahead by one thread.
+class Prefetcher(Iterator[T], Generic[T]):
+    """The items of another iterator, computed ahead by one thread.
 
-    What goes wrong there is raised by `next` in its place. Use it in a `with` statement or call `close`; a forgotten
-    one stops when it is collected.
+    An error of the thread is raised by `next`, after the items before it. Use it in a `with` statement or call `close`;
+    otherwise the thread ends when the object is collected.
 
     Args:
         source: the iterator; only the thread uses it from now on.
-        ahead: items that wait ready at most.
+        num_ahead: maximum number of items that are ready.
     """
 
-    def __init__(self, source: Iterator[T], ahead: int) -> None:
-        self._ready: queue.Queue[T | _End] = queue.Queue(ahead)
+    def __init__(self, source: Iterator[T], num_ahead: int) -> None:
+        self._ready: queue.Queue[T | _End] = queue.Queue(num_ahead)
         stop = threading.Event()
-        thread = threading.Thread(target=_fill, args=(source, self._ready, stop), name="ahead", daemon=True)
+        thread = threading.Thread(target=_fill, args=(source, self._ready, stop), name="prefetch", daemon=True)
         thread.start()
         # The thread knows the queue and not this object, so that this can be collected.
         self._stop = weakref.finalize(self, _stop, thread, self._ready, stop)
@@ -39,10 +39,10 @@ class Ahead(Iterator[T], Generic[T]):
         return item
 
     def close(self) -> None:
-        """Ends the thread; the iterator is then at its end."""
+        """End the thread; the iterator is then exhausted."""
         self._stop()
 
-    def __enter__(self) -> "Ahead[T]":
+    def __enter__(self) -> "Prefetcher[T]":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -50,7 +50,7 @@ class Ahead(Iterator[T], Generic[T]):
 
 
 class _End:
-    """What stands behind the last item: why there is no other."""
+    """The marker after the last item, with the error that ended the iterator, if any."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
@@ -63,7 +63,7 @@ def _fill(source: Iterator[T], ready: "queue.Queue[T | _End]", stop: threading.E
             if stop.is_set():
                 return
         ready.put(_End())
-    except BaseException as error:  # it belongs to the consumer
+    except BaseException as error:  # the consumer raises it
         ready.put(_End(error))
 
 
@@ -71,5 +71,5 @@ def _stop(thread: threading.Thread, ready: "queue.Queue[T | _End]", stop: thread
     stop.set()
     while thread.is_alive():
         with contextlib.suppress(queue.Empty):
-            ready.get_nowait()  # makes room for a put that waits
+            ready.get_nowait()  # makes room for a waiting put
         thread.join(0.01)

@@ -1,4 +1,4 @@
-"""What kinds of characters lines are made of: letters by script, digits, the rest; counted for many lines at once."""
+"""Counts of the characters in lines (letters by script, digits, the rest), for many lines at once."""
 
 import functools
 import re
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 Table = NDArray[np.uint8]
 Numbers = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 BLOCKS: dict[str, str] = {
     "Latin": "0041-024F 1E00-1EFF 2C60-2C7F A720-A7FF AB30-AB6F FB00-FB06 FF21-FF5A",
@@ -97,9 +99,12 @@ SUBTAGS: dict[str, str] = {
 }  # fmt: skip
 """Scripts that a code may name itself: sr-Latn, zho_Hans."""
 
-SPACE, DIGIT, MARK, SYMBOL, OTHER = range(5)
-"""Kinds of characters that are no letter of a known script; MARK is an accent by itself, OTHER an unlisted letter."""
-FIRST_SCRIPT = 5
+SPACE, DIGIT, MARK, SYMBOL, MARKUP, OTHER = range(6)
+"""Kinds of characters that are no letter of a known script: MARK is an accent by itself, MARKUP a symbol of
+`MARKUP_SIGNS`, OTHER an unlisted letter."""
+FIRST_SCRIPT = 6
+MARKUP_SIGNS = "<&@/"
+"""Each URL, mail address, tag or entity has one of these, or three equal letters: www."""
 WEIGHTS = {"Han": 3.5, "Kana": 2.0, "Hangul": 2.0, "Bopomofo": 1.5}
 """Latin letters that say as much as one letter of a script, roughly; 1 of all others."""
 
@@ -115,7 +120,7 @@ def scripts_of(language: str) -> frozenset[str]:
 
 @functools.cache
 def kinds() -> Table:
-    """The kind of each code point: one of those above, or FIRST_SCRIPT + the place of its script in SCRIPTS."""
+    """Return the kind of each code point: one of those above, or FIRST_SCRIPT + the index of its script in SCRIPTS."""
     table = np.full(0x110000, SYMBOL, dtype=np.uint8)
     # Beyond these there are no letters.
     for point in range(0x33480):
@@ -132,8 +137,10 @@ def kinds() -> Table:
             first, last = (int(end, 16) for end in block.split("-"))
             part = slice(first, last + 1)
             table[part][is_letter[part]] = FIRST_SCRIPT + number
-    for sign in "ªºµ":  # letters of Latin by name, that stand in all languages
+    for sign in "ªºµ":  # Latin letters by name, which occur in all languages
         table[ord(sign)] = MARK
+    for sign in MARKUP_SIGNS:
+        table[ord(sign)] = MARKUP
     table[ord("〇")] = table[ord("々")] = FIRST_SCRIPT + SCRIPTS.index("Han")
     return table
 
@@ -154,8 +161,12 @@ class Counts(NamedTuple):
     """Letters of the scripts of the language."""
     foreign: Numbers
     """Letters of scripts that are neither the language's own nor Latin, unweighted."""
+    markup: Numbers
+    """Characters of `MARKUP_SIGNS`."""
     runs: Numbers
     """The longest run of one character, digits and white space left out."""
+    word_runs: Numbers
+    """The longest run of words of the same length."""
 
 
 class Alphabet:
@@ -171,21 +182,22 @@ class Alphabet:
         own = [weight * (not scripts or name in scripts) for name, weight in zip(SCRIPTS, letters, strict=True)]
         foreign = [float(bool(scripts) and name not in scripts | {"Latin"}) for name in SCRIPTS]
         ones, zeros = [1.0] * len(SCRIPTS), [0.0] * len(SCRIPTS)
-        # A row for each field of Counts but the last; columns: SPACE, DIGIT, MARK, SYMBOL, OTHER, then the scripts.
+        # A row for each field of Counts but the runs; columns: SPACE to OTHER as above, then the scripts.
         rows = [
-            [1, 1, 0, 1, 1, *letters],
-            [0, 1, 1, 1, 1, *ones],
-            [0, 1, 0, 1, 0, *zeros],
-            [0, 1, 0, 0, 0, *zeros],
-            [0, 0, 0, 0, 1, *letters],
-            [0, 0, 0, 0, 0 if scripts else 1, *own],
-            [0, 0, 0, 0, 0, *foreign],
+            [1, 1, 0, 1, 1, 1, *letters],
+            [0, 1, 1, 1, 1, 1, *ones],
+            [0, 1, 0, 1, 1, 0, *zeros],
+            [0, 1, 0, 0, 0, 0, *zeros],
+            [0, 0, 0, 0, 0, 1, *letters],
+            [0, 0, 0, 0, 0, 0 if scripts else 1, *own],
+            [0, 0, 0, 0, 0, 0, *foreign],
+            [0, 0, 0, 0, 1, 0, *zeros],
         ]
         self._table = np.array(rows, dtype=np.float64).T
 
     def count(self, lines: Sequence[str]) -> Counts:
-        """Counts in all lines at once."""
-        # A line break behind each line: runs end there.
+        """Return the counts of all lines."""
+        # A line break after each line ends the runs.
         points = np.frombuffer("\n".join([*lines, ""]).encode("utf-32-le", "surrogatepass"), dtype="<u4")
         found = np.take(kinds(), points)
         num_kinds = len(self._table)
@@ -193,19 +205,41 @@ class Alphabet:
         cells = np.repeat(np.arange(len(lines)) * num_kinds, np.diff(ends, prepend=0)) + found
         histogram = np.bincount(cells, minlength=len(lines) * num_kinds).reshape(len(lines), num_kinds)
         histogram[:, SPACE] -= 1
-        # Not by `@`: the threads of BLAS spin between its calls, and take the cores from whoever works there.
+        # Not by `@`: the threads of BLAS spin between its calls, and keep the cores from other work.
         present = np.flatnonzero(histogram.any(axis=0))
         sums = np.einsum("lk,kf->fl", histogram[:, present], self._table[present])
-        return Counts._make([*sums, _longest_runs(points, found, ends)])
+        return Counts._make([*sums, _longest_runs(points, found, ends), _longest_word_runs(found == SPACE, ends)])
 
 
-def _longest_runs(points: NDArray[np.uint32], found: Table, ends: NDArray[np.int64]) -> Numbers:
-    """For each line; `ends` are one behind its line break."""
-    goes_on = (points[1:] == points[:-1]) & (found[1:] != SPACE) & (found[1:] != DIGIT)
+def _longest_runs(points: NDArray[np.uint32], found: Table, ends: Integers) -> Numbers:
+    """Return the longest run of a character in each line; `ends` are the positions after the line breaks."""
+    is_equal = (points[1:] == points[:-1]) & (found[1:] != SPACE) & (found[1:] != DIGIT)
+    return _longest(*_runs(is_equal), ends)
+
+
+def _longest_word_runs(is_space: Mask, ends: Integers) -> Numbers:
+    """Return the longest run of words of the same length in each line."""
+    edges = np.flatnonzero(np.diff(is_space, prepend=True))
+    starts, lengths = edges[::2], edges[1::2] - edges[::2]
+    is_equal = lengths[1:] == lengths[:-1]
+    first_words = np.searchsorted(starts, ends[:-1])
+    is_equal[first_words[(first_words > 0) & (first_words < len(starts))] - 1] = False
+    first, sizes = _runs(is_equal)
+    return _longest(starts[first], sizes, ends)
+
+
+def _runs(is_equal: Mask) -> tuple[Integers, Integers]:
+    """Return the index of the first item and the size of each run of items that equal the next one."""
+    equal = np.flatnonzero(is_equal)
+    first = np.flatnonzero(np.diff(equal, prepend=-2) != 1)
+    return equal[first], np.diff(first, append=len(equal)) + 1
+
+
+def _longest(positions: Integers, sizes: Integers, ends: Integers) -> Numbers:
+    """Return the largest size in each line, at least 1; `positions` ascend."""
     longest = np.ones(len(ends))
-    places = np.flatnonzero(goes_on)
-    if len(places):
-        first = np.flatnonzero(np.diff(places, prepend=-2) != 1)
-        lengths = np.diff(np.append(first, len(places))) + 1
-        np.maximum.at(longest, np.searchsorted(ends, places[first], side="right"), lengths)
+    lines = np.searchsorted(ends, positions, side="right")
+    first = np.flatnonzero(np.diff(lines, prepend=-1))
+    if len(first):
+        longest[lines[first]] = np.maximum.reduceat(sizes, first)
     return longest

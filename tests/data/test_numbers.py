@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from mtformer.data.numerals import numbers_differ
+from mtformer.data.filters.numbers import numbers_differ
 
 
 @pytest.mark.parametrize(("src", "tgt"), [

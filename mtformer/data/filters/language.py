@@ -45,7 +45,7 @@ class WordCheck:
 
     def __init__(self, language: str, partner: str) -> None:
         words, self._partner = words_of(language), words_of(partner)
-        self._own = words | _words("relatives").get(_base(language), frozenset())
+        self.own = words | _words("relatives").get(_base(language), frozenset())
         self._related = {code for code, some in _words("words").items() if len(some & words) > len(some) / 3}
         self._partner_code = _code(partner)
 
@@ -55,10 +55,10 @@ class WordCheck:
         What both lines have is a name; only the language of the other line may show in words that both have, when the
         line is not translated at all.
         """
-        if not self._own or not self._own.isdisjoint(line.lower().split()):
+        if not self.own or not self.own.isdisjoint(line.lower().split()):
             return False
         words = set(LETTERS.findall(line.lower()))
-        if not self._own.isdisjoint(words):
+        if not self.own.isdisjoint(words):
             return False
         if len(words & self._partner) >= NEEDED_OF_PARTNER and self._partner_code not in self._related:
             return True

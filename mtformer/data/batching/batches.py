@@ -1,4 +1,4 @@
-"""Batches by a token budget: a function of (seed, epoch, number of the window) and of nothing else.
+"""Batches by a token budget: a function of (seed, epoch, number of the window).
 
 B pairs, S source length and T target length in tokens, eos or bos counted.
 """
@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mtformer.data.mixture import START, Corpus, Mixture, Place, Window
-from mtformer.data.prefetch import Ahead
-from mtformer.data.ragged import Ints, Ragged
-from mtformer.data.store import Pairs
+from mtformer.data.batching.mixture import START, Corpus, Mixture, SamplerState, Window
+from mtformer.data.batching.prefetch import Prefetcher
+from mtformer.data.store.ragged import Ints, Ragged
+from mtformer.data.store.store import Pairs
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK
 
 log = logging.getLogger("mtformer")
@@ -31,7 +31,7 @@ class Batch:
     tgt_in_BT: Tensor
     """int64; each row starts with bos."""
     tgt_out_BT: Tensor
-    """int64; what follows each token of `tgt_in_BT`: each row ends with eos, then pad."""
+    """int64; the token after each token of `tgt_in_BT`: each row ends with eos, then pad."""
     src_lengths_B: Tensor
     """int64; tokens of each source, eos counted."""
     num_pairs: int
@@ -39,40 +39,40 @@ class Batch:
     num_tgt_tokens: int
     pairs_of: Mapping[str, int] = field(default_factory=dict)
     """Pairs by corpus; empty when there is only one."""
-    end: Place = START
-    """Where the run stands after it, and after the batches of other processes beside it."""
+    end: SamplerState = START
+    """The state after it and after the batches of the other processes at the same position."""
 
     @property
-    def num_cells(self) -> int:
-        """Pairs times the longer of the two lengths, padding counted: what `batch_tokens` limits."""
+    def num_padded_tokens(self) -> int:
+        """Pairs times the longer of the two lengths, padding counted; `batch_tokens` limits it."""
         return self.src_BS.size(0) * max(self.src_BS.size(1), self.tgt_in_BT.size(1))
 
     def to(self, device: torch.device | str) -> "Batch":
-        """The same batch there; from pinned memory the copy does not wait."""
+        """Return the batch on a device; from pinned memory the copy is asynchronous."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> "Batch":
-        """The same batch in page-locked memory (CUDA only)."""
+        """Return the batch in page-locked memory (CUDA only)."""
         return self._each(lambda tensor: tensor.pin_memory())
 
-    def split(self, max_cells: int | None) -> "list[Batch]":
-        """Itself, or halves of halves until each has at most so many cells, or one pair."""
+    def split(self, max_padded_tokens: int | None) -> "list[Batch]":
+        """Return the batch, or its halves, split again until each has that many padded tokens at most, or one pair."""
         num_rows = self.src_BS.size(0)
-        if max_cells is None or self.num_cells <= max_cells or num_rows == 1:
+        if max_padded_tokens is None or self.num_padded_tokens <= max_padded_tokens or num_rows == 1:
             return [self]
         halves = (self._rows(slice(0, num_rows // 2)), self._rows(slice(num_rows // 2, num_rows)))
-        return [piece for half in halves for piece in half.split(max_cells)]
+        return [piece for half in halves for piece in half.split(max_padded_tokens)]
 
     def without_targets(self) -> "Batch":
-        """The same shapes with nothing to predict: no loss and no gradient comes of it, and it counts for nothing."""
+        """Return a batch of the same shapes without targets: no loss, no gradient, and all counts are 0."""
         nothing = torch.full_like(self.tgt_out_BT, PAD)
         return replace(self, tgt_out_BT=nothing, num_pairs=0, num_src_tokens=0, num_tgt_tokens=0, pairs_of={})
 
     def _rows(self, rows: slice) -> "Batch":
         tgt_out_BT, lengths_B = self.tgt_out_BT[rows], self.src_lengths_B[rows]
-        tgt_keep_BT = tgt_out_BT != PAD
-        S, T = int(lengths_B.max()), max(1, int(tgt_keep_BT.sum(dim=1).max()))
-        counts = (len(lengths_B), int(lengths_B.sum()), int(tgt_keep_BT.sum()))
+        tgt_mask_BT = tgt_out_BT != PAD
+        S, T = int(lengths_B.max()), max(1, int(tgt_mask_BT.sum(dim=1).max()))
+        counts = (len(lengths_B), int(lengths_B.sum()), int(tgt_mask_BT.sum()))
         return replace(
             self,
             src_BS=self.src_BS[rows, :S],
@@ -94,14 +94,8 @@ class Batch:
         )
 
 
-def pad(sentences: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
-    """Right-pads ids as they are (nothing is added): ids_BS and lengths_B, both int64."""
-    side = Ragged.of(sentences)
-    return _fill(side), torch.from_numpy(side.lengths_B.astype(np.int64))
-
-
 def make_batch(pairs: Sequence[tuple[list[int], list[int]]], start: int = BOS) -> Batch:
-    """A batch of (source ids, target ids), both without bos and eos; targets start with `start` in the decoder."""
+    """Return a batch of (source ids, target ids) without bos and eos; the decoder starts targets with `start`."""
     return _batch(Ragged.of([pair[0] for pair in pairs]), Ragged.of([pair[1] for pair in pairs]), start)
 
 
@@ -111,21 +105,18 @@ def plan_window(
     batch_tokens: int,
     random: np.random.Generator,
 ) -> list[Ints]:
-    """Which pairs make which batch: each pair once, in a random order.
+    """Return the indices of the pairs of each batch: each pair once, in a random order.
 
     The pairs are shuffled, then sorted by their longer side and, among equals, by the difference of the sides, up and
-    down in turn, so that neighbours are alike in both lengths. Batches are cut from that, of which the first has a
-    random size, lest the same pairs come together in every epoch. Then the batches are shuffled.
+    down in turn, so that neighbors are similar in both lengths. Then they are cut into batches, the first of a random
+    size, so that not the same pairs come together in every epoch, and the batches are shuffled.
 
     Args:
         src_lengths: tokens of each source, eos not counted.
         tgt_lengths: tokens of each target, eos not counted.
         batch_tokens: a batch of n pairs has n x (longest side, eos counted) up to this; a pair that is above it alone
             is a batch of its own.
-        random: where the order comes from.
-
-    Returns:
-        the indices of the pairs of each batch.
+        random: the generator that decides the order.
     """
     order, upwards = random.permutation(len(src_lengths)), random.integers(2)
     src, tgt = src_lengths[order], tgt_lengths[order]
@@ -137,7 +128,7 @@ def plan_window(
 
 
 def plan_in_order(src_lengths: NDArray[np.int32], tgt_lengths: NDArray[np.int32], batch_tokens: int) -> list[Ints]:
-    """Which pairs make which batch for dev and test: by length, the largest batches first; no randomness."""
+    """Return the indices of the pairs of each batch of dev or test: by length, the largest batches first."""
     longest = np.maximum(src_lengths, tgt_lengths)
     order = np.lexsort((np.arange(len(longest)), src_lengths, longest))[::-1]
     return _cut(order, src_lengths, tgt_lengths, batch_tokens)
@@ -150,26 +141,26 @@ def _cut(
     batch_tokens: int,
     first_tokens: int | None = None,
 ) -> list[Ints]:
-    """Cuts batches from pairs in this order, each as large as its budget allows."""
+    """Cut pairs in this order into batches, each as large as its budget allows."""
     longest = np.maximum(src_lengths, tgt_lengths)[order].astype(np.int64) + 1
     batches: list[Ints] = []
     start, budget = 0, first_tokens or batch_tokens
     while start < len(order):
         ahead = longest[start : start + max(1, budget // int(longest[start]))]
-        cells = np.maximum.accumulate(ahead) * np.arange(1, len(ahead) + 1)
-        size = max(1, int(np.searchsorted(cells, budget, side="right")))
+        padded_tokens = np.maximum.accumulate(ahead) * np.arange(1, len(ahead) + 1)
+        size = max(1, int(np.searchsorted(padded_tokens, budget, side="right")))
         batches.append(order[start : start + size])
         start, budget = start + size, batch_tokens
     return batches
 
 
 def ordered_batches(corpus: Corpus, batch_tokens: int, max_tokens: int | None = None) -> Iterator[Batch]:
-    """Batches of dev or test, the largest first, so that a lack of memory shows at once.
+    """Yield batches of dev or test, the largest first, so that a lack of memory shows at once.
 
     Args:
-        corpus: what fits the memory.
+        corpus: a corpus that fits the memory.
         batch_tokens: as in `plan_window`.
-        max_tokens: longest side, eos not counted, that the model takes; what is longer is cut, and told in the log.
+        max_tokens: longest side, eos not counted, that the model takes; longer ones are cut, with a warning.
     """
     pairs = corpus.read(np.arange(corpus.store.num_blocks))
     src, tgt = pairs.src.prefixed(corpus.tags), pairs.tgt
@@ -184,34 +175,34 @@ def ordered_batches(corpus: Corpus, batch_tokens: int, max_tokens: int | None = 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is known of an epoch from its first window."""
+    """Sizes of an epoch, estimated from its first window."""
 
     largest: Batch
-    """The one with the most cells."""
+    """The batch with the most padded tokens."""
     longest: Batch
-    """As many of the longest pair as fit a batch: what attention holds grows with the square of the length."""
-    mean_cells: float
+    """As many copies of the longest pair as fit a batch: attention's memory grows with the square of the length."""
+    mean_padded_tokens: float
     num_batches: float
-    """In the epoch, about."""
+    """Batches in the epoch, about."""
 
 
 class TrainingBatches:
-    """Training batches: a function of what is given here and of the place to start from, and of nothing else.
+    """Training batches: a function of these arguments and of the state to start from.
 
     Args:
-        mixture: which pairs come when.
+        mixture: the order of the pairs.
         batch_tokens: as in `plan_window`.
-        changes: makes the pairs of a window other ones in each epoch, or leaves them as they are.
+        augmentation: changes the pairs of a window anew in each epoch; None: they stay as they are.
     """
 
-    def __init__(self, mixture: Mixture, batch_tokens: int, changes: "Change | None" = None) -> None:
+    def __init__(self, mixture: Mixture, batch_tokens: int, augmentation: "Augment | None" = None) -> None:
         self.mixture = mixture
         self.batch_tokens = batch_tokens
-        self.changes = changes
+        self.augmentation = augmentation
 
     def start(
         self,
-        place: Place = START,
+        state: SamplerState = START,
         step: int = 0,
         *,
         batches_per_step: int = 1,
@@ -219,51 +210,53 @@ class TrainingBatches:
         rank: int = 0,
         num_ranks: int = 1,
         pin: bool = False,
-        ahead: int = 8,
-    ) -> Ahead[Batch]:
-        """Batches epoch after epoch, made ahead by threads; with `close()`, and usable in `with`.
+        num_ahead: int = 8,
+    ) -> Prefetcher[Batch]:
+        """Return the batches, epoch after epoch, computed ahead by threads.
 
-        Several processes take turns on the same list: of each `num_ranks` batches in a row, process `rank` gets the
-        one of its number, all in all as many as each other. Those that have none left at the very end get one without
-        targets.
+        Several processes share the same list: of each `num_ranks` batches in a row, process `rank` gets the one with
+        its number, and all get the same number of batches: at the very end, some get one without targets.
 
         Args:
-            place: where to start; when it is inside a batch (batch_tokens was changed), that batch comes whole.
-            step: of the run, there; with `batches_per_step`, of all processes, it tells the weights' schedule the time.
-            max_epochs: the end; None: never.
-            rank, num_ranks: this process, and how many there are.
-            pin: put them into page-locked memory, from which CUDA copies without waiting.
-            ahead: batches that wait ready at most.
+            state: the state to start from; if it is inside a batch (batch_tokens was changed), that whole batch comes.
+            step: step of the run at `state`; with `batches_per_step`, of all processes, it drives the schedule of
+                weights.
+            max_epochs: number of epochs; None: endless.
+            rank, num_ranks: this process, and the number of processes.
+            pin: put the batches into page-locked memory, from which CUDA copies asynchronously.
+            num_ahead: maximum number of batches that are ready.
         """
-        windows = Ahead(self._windows(place, step, batches_per_step, max_epochs), 1)
-        return Ahead(self._share(windows, rank, num_ranks, pin), ahead)
+        windows = Prefetcher(self._windows(state, step, batches_per_step, max_epochs), 1)
+        return Prefetcher(self._share(windows, rank, num_ranks, pin), num_ahead)
 
     def sizes(self) -> Sizes:
-        """Of the first epoch."""
+        """Return the sizes of the first epoch."""
         mixture = self.mixture
         window = self._read(next(mixture.windows(0, 0, mixture.begin(START))), 0)
         longest = 1 + np.maximum(window.src.lengths_B, window.tgt.lengths_B)
-        cells = np.array([len(indices) * longest[indices].max() for indices in window.plan])
+        padded_tokens = np.array([len(indices) * longest[indices].max() for indices in window.plan])
         src, tgt = np.max([corpus.longest() for corpus in mixture.corpora], axis=0).tolist()
         num_rows = max(1, self.batch_tokens // (1 + max(src, tgt)))
         return Sizes(
-            largest=window.batch(window.plan[int(cells.argmax())]),
+            largest=window.batch(window.plan[int(padded_tokens.argmax())]),
             longest=make_batch([([UNK] * src, [UNK] * tgt)] * num_rows),
-            mean_cells=float(cells.mean()),
-            num_batches=len(cells) * mixture.pairs_per_epoch(0) / len(window.src),
+            mean_padded_tokens=float(padded_tokens.mean()),
+            num_batches=len(padded_tokens) * mixture.pairs_per_epoch(0) / len(window.src),
         )
 
-    def _windows(self, place: Place, step: int, batches_per_step: int, max_epochs: int | None) -> "Iterator[_Window]":
-        """Every window of the run, read and planned; of the first one only what is left of it."""
+    def _windows(
+        self, state: SamplerState, step: int, batches_per_step: int, max_epochs: int | None
+    ) -> "Iterator[_LoadedWindow]":
+        """Yield every window of the run, read and planned; of the first one only what is left of it."""
         mixture, num_batches = self.mixture, 0
-        epoch, passed, since_step, taken = place.epoch, place.pairs, place.since_step, mixture.begin(place)
+        epoch, passed, since_step, taken = state.epoch, state.pairs, state.since_step, mixture.begin(state)
         while max_epochs is None or epoch < max_epochs:
             pairs, shares, after = 0, mixture.shares(since_step), taken
             for blocks in mixture.windows(epoch, since_step, taken):
                 after, end = blocks.taken_after, pairs + blocks.num_pairs
                 if end > passed:
                     window = self._read(blocks, epoch)
-                    window.go_on(Place(epoch, pairs, since_step, taken), passed)
+                    window.skip(SamplerState(epoch, pairs, since_step, taken), passed)
                     num_batches += len(window.plan)
                     yield window
                 pairs = end
@@ -271,55 +264,55 @@ class TrainingBatches:
                     break
             epoch, passed, since_step, taken = epoch + 1, 0, step + num_batches // batches_per_step, after
 
-    def _share(self, windows: "Ahead[_Window]", rank: int, num_ranks: int, pin: bool) -> Iterator[Batch]:
+    def _share(self, windows: "Prefetcher[_LoadedWindow]", rank: int, num_ranks: int, pin: bool) -> Iterator[Batch]:
         with windows:
-            places = ((window, number) for window in windows for number in range(len(window.plan)))
-            while group := list(islice(places, num_ranks)):
+            numbers = ((window, number) for window in windows for number in range(len(window.plan)))
+            while group := list(islice(numbers, num_ranks)):
                 (mine, number), (last, last_number) = group[min(rank, len(group) - 1)], group[-1]
                 batch = replace(mine.batch(mine.plan[number]), end=last.ends[last_number])
                 if rank >= len(group):
                     batch = batch.without_targets()
                 yield batch.pin_memory() if pin else batch
 
-    def _read(self, blocks: Window, epoch: int) -> "_Window":
-        """The pairs of a window, and its batches."""
+    def _read(self, blocks: Window, epoch: int) -> "_LoadedWindow":
+        """Read the pairs of a window and plan its batches."""
         corpora = self.mixture.corpora
         parts, numbers = [], []
         for number, (corpus, some) in enumerate(zip(corpora, blocks.blocks, strict=True)):
             if not len(some):
                 continue
             pairs = corpus.read(some)
-            if self.changes is not None:
-                pairs = self.changes(pairs, (self.mixture.seed, epoch, blocks.number, number))
+            if self.augmentation is not None:
+                pairs = self.augmentation(pairs, (self.mixture.seed, epoch, blocks.number, number))
             parts.append(Pairs(pairs.src.prefixed(corpus.tags), pairs.tgt))
             numbers.append(np.full(len(pairs), number))
         both = Pairs.joined(parts) if parts else Pairs(Ragged.of([]), Ragged.of([]))
         random = np.random.Generator(np.random.PCG64([self.mixture.seed, epoch, blocks.number]))
         plan = plan_window(both.src.lengths_B, both.tgt.lengths_B, self.batch_tokens, random)
         corpus_B = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
-        return _Window(both.src, both.tgt, corpora, corpus_B, plan)
+        return _LoadedWindow(both.src, both.tgt, corpora, corpus_B, plan)
 
 
-Change = Callable[[Pairs, tuple[int, ...]], Pairs]
+Augment = Callable[[Pairs, tuple[int, ...]], Pairs]
 """(pairs with their text, a seed) -> the pairs as an epoch sees them, without text."""
 
 
-class _Window:
-    """What is in memory: pairs, and which of them make which batch."""
+class _LoadedWindow:
+    """The pairs of a window in memory, and the plan of its batches."""
 
     def __init__(self, src: Ragged, tgt: Ragged, corpora: Sequence[Corpus], corpus_B: Ints, plan: list[Ints]) -> None:
         self.src, self.tgt, self.corpora, self.corpus_B, self.plan = src, tgt, corpora, corpus_B, plan
-        self.ends: list[Place] = []
+        self.ends: list[SamplerState] = []
 
-    def go_on(self, begin: Place, passed: int) -> None:
-        """Leaves out the batches that lie behind `passed` pairs of the epoch; the window begins at `begin`."""
+    def skip(self, begin: SamplerState, passed: int) -> None:
+        """Drop the batches of the first `passed` pairs of the epoch; the window begins at `begin`."""
         ends = (begin.pairs + np.cumsum([len(indices) for indices in self.plan])).tolist()
         first = int(np.searchsorted(ends, passed, side="right"))
         self.plan = self.plan[first:]
         self.ends = [begin._replace(pairs=end) for end in ends[first:]]
 
     def batch(self, indices: Ints) -> Batch:
-        """Of these pairs."""
+        """Return the batch of these pairs."""
         corpus_B = self.corpus_B[indices]
         starts = np.array([corpus.start for corpus in self.corpora])
         batch = _batch(self.src.take(indices), self.tgt.take(indices), starts[corpus_B])
@@ -343,7 +336,7 @@ def _batch(src: Ragged, tgt: Ragged, start: int | Ints) -> Batch:
 
 
 def _fill(side: Ragged, first: int | Ints | None = None, last: int | None = None) -> Tensor:
-    """Rows of ids, with `first` before or `last` behind each, and pad behind that."""
+    """Return rows of ids, with `first` before or `last` after each, then pad."""
     extra, shift = int(first is not None) + int(last is not None), int(first is not None)
     lengths_B = side.lengths_B
     longest = int(lengths_B.max(initial=0))

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from mtformer.config.data import NoiseConfig
-from mtformer.data.changes import Changes
-from mtformer.data.noise import Noise
-from mtformer.data.ragged import Ragged, bytes_of
-from mtformer.data.store import Pairs
+from mtformer.data.batching.augment import Augmentation, add_noise
+from mtformer.data.store.ragged import Ragged, bytes_of
+from mtformer.data.store.store import Pairs
 from mtformer.text.tokenizer import TokenizerPair
 
 WORDS = [f"word{chr(97 + n % 26)}{n}" for n in range(40)]
@@ -17,7 +16,7 @@ LINES = [" ".join(WORDS[n % 20 : n % 20 + 10]) for n in range(1000)]
 
 
 def noisy(seed: int = 1, **shares: float) -> list[str]:
-    return Noise(NoiseConfig(**shares))(LINES, np.random.default_rng(seed))
+    return add_noise(LINES, NoiseConfig(**shares), np.random.default_rng(seed))
 
 
 def test_the_same_numbers_give_the_same_noise() -> None:
@@ -35,7 +34,7 @@ def test_so_many_words_are_left_out_and_the_rest_keep_their_order() -> None:
 
 
 def test_a_line_never_loses_all_of_its_words() -> None:
-    lines = Noise(NoiseConfig(word_dropout=0.9))(["one"] * 500, np.random.default_rng(1))
+    lines = add_noise(["one"] * 500, NoiseConfig(word_dropout=0.9), np.random.default_rng(1))
     assert lines == ["one"] * 500
 
 
@@ -55,12 +54,12 @@ def test_so_many_words_get_one_typing_mistake() -> None:
 
 
 def test_short_words_are_left_alone() -> None:
-    assert Noise(NoiseConfig(typos=0.9))(["a b  c", ""], np.random.default_rng(1)) == ["a b  c", ""]
+    assert add_noise(["a b  c", ""], NoiseConfig(typos=0.9), np.random.default_rng(1)) == ["a b  c", ""]
 
 
 def test_so_many_lines_change_their_case() -> None:
     mixed = ["One Two"] * 2000
-    found = Noise(NoiseConfig(case=0.3))(mixed, np.random.default_rng(1))
+    found = add_noise(mixed, NoiseConfig(case=0.3), np.random.default_rng(1))
     assert found.count("ONE TWO") == pytest.approx(300, rel=0.2)
     assert found.count("one two") == pytest.approx(300, rel=0.2)
 
@@ -76,7 +75,7 @@ def stored(lines: list[str], tokenizers: TokenizerPair) -> Pairs:
 def test_noise_is_on_the_source_alone(tokenizers: TokenizerPair) -> None:
     lines = ["one two three four five six seven"] * 50
     pairs = stored(lines, tokenizers)
-    changes = Changes(tokenizers, 0.0, NoiseConfig(word_dropout=0.3), max_tokens=100)
+    changes = Augmentation(tokenizers, 0.0, NoiseConfig(word_dropout=0.3), max_tokens=100)
     found = changes(pairs, (1, 2, 3, 0))
     assert [row.tolist() for row in found.tgt.rows()] == [row.tolist() for row in pairs.tgt.rows()]
     texts = tokenizers.src.decode([row.tolist() for row in found.src.rows()])
@@ -88,7 +87,7 @@ def test_noise_is_on_the_source_alone(tokenizers: TokenizerPair) -> None:
 
 def test_sampling_is_on_both_sides_and_keeps_the_text(tokenizers: TokenizerPair) -> None:
     lines = [f"one two three four five six seven {n}" for n in range(50)]
-    found = Changes(tokenizers, 0.05, NoiseConfig(), max_tokens=100)(stored(lines, tokenizers), (1, 0, 0, 0))
+    found = Augmentation(tokenizers, 0.05, NoiseConfig(), max_tokens=100)(stored(lines, tokenizers), (1, 0, 0, 0))
     for side in (found.src, found.tgt):
         assert tokenizers.src.decode([row.tolist() for row in side.rows()]) == lines
     assert not np.array_equal(found.src.ids_N, found.tgt.ids_N)
@@ -99,5 +98,5 @@ def test_what_gets_too_long_stays_as_it_is_stored(tokenizers: TokenizerPair) -> 
     pairs = stored(lines, tokenizers)
     limit = int(pairs.src.lengths_B.max())
     for seed in range(20):
-        found = Changes(tokenizers, 0.01, NoiseConfig(), limit)(pairs, (seed,))
+        found = Augmentation(tokenizers, 0.01, NoiseConfig(), limit)(pairs, (seed,))
         assert found.src.lengths_B.max() <= limit

@@ -1,0 +1,1 @@
+"""Batches of prepared corpora as a deterministic function of seed and position."""

@@ -1,0 +1,81 @@
+"""Augmentation: noise on the sources and random segmentation, new in each epoch and reproducible from the seed."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mtformer.config.data import NoiseConfig
+from mtformer.data.store.ragged import Ragged
+from mtformer.data.store.store import Pairs
+from mtformer.text.tokenizer import Tokenizer, TokenizerPair
+
+TYPOS = ("swap", "drop", "double", "replace")
+
+
+class Augmentation:
+    """A function of pairs and a seed that returns the pairs as an epoch sees them.
+
+    Args:
+        tokenizers: the tokenizers of the stores, which keep their text.
+        sampling_alpha: each line is segmented at random, see `Tokenizer.sample`; 0: as it is stored.
+        noise: noise on the sources.
+        max_tokens: a line that gets more tokens than this, eos not counted, stays as it is stored.
+    """
+
+    def __init__(self, tokenizers: TokenizerPair, sampling_alpha: float, noise: NoiseConfig, max_tokens: int) -> None:
+        self.tokenizers, self.alpha, self.noise, self.max_tokens = tokenizers, sampling_alpha, noise, max_tokens
+        self._has_noise = any(noise.model_dump().values())
+
+    def __call__(self, pairs: Pairs, seed: Sequence[int]) -> Pairs:
+        seeds = np.random.SeedSequence(seed).generate_state(3, np.uint64).tolist()
+        src_lines, tgt_lines = pairs.text()
+        if self._has_noise:
+            src_lines = add_noise(src_lines, self.noise, np.random.default_rng(seeds[2]))
+        return Pairs(
+            self._encoded(self.tokenizers.src, src_lines, pairs.src, seeds[0]),
+            self._encoded(self.tokenizers.tgt, tgt_lines, pairs.tgt, seeds[1]) if self.alpha else pairs.tgt,
+        )
+
+    def _encoded(self, tokenizer: Tokenizer, lines: Sequence[str], stored: Ragged, seed: int) -> Ragged:
+        rows = tokenizer.sample(lines, self.alpha, seed) if self.alpha else tokenizer.encode(lines)
+        if max(map(len, rows), default=0) > self.max_tokens:
+            rows = [
+                row if len(row) <= self.max_tokens else kept.tolist()
+                for row, kept in zip(rows, stored.rows(), strict=True)
+            ]
+        return Ragged.of(rows)
+
+
+def add_noise(lines: Sequence[str], config: NoiseConfig, random: np.random.Generator) -> list[str]:
+    """Return lines with noise, for models that are robust to it (Karpukhin et al. 2019; Niu et al. 2020)."""
+    return [_noisy(line, config, random) for line in lines]
+
+
+def _noisy(line: str, config: NoiseConfig, random: np.random.Generator) -> str:
+    words = line.split(" ")
+    if config.word_dropout:
+        kept = random.random(len(words)) >= config.word_dropout
+        # A line never loses all of its words: nothing could be learned from it.
+        words = [word for word, keep in zip(words, kept.tolist(), strict=True) if keep] or words
+    if config.typos:
+        hit = random.random(len(words)) < config.typos
+        words = [_typo(word, random) if is_hit else word for word, is_hit in zip(words, hit.tolist(), strict=True)]
+    line = " ".join(words)
+    if config.case and random.random() < config.case:
+        line = line.upper() if random.random() < 0.5 else line.lower()
+    return line
+
+
+def _typo(word: str, random: np.random.Generator) -> str:
+    """Return the word with one mistake; a word of one letter stays as it is."""
+    if len(word) < 2:
+        return word
+    kind, place = TYPOS[random.integers(len(TYPOS))], int(random.integers(len(word) - 1))
+    if kind == "swap":
+        return word[:place] + word[place + 1] + word[place] + word[place + 2 :]
+    if kind == "drop":
+        return word[:place] + word[place + 1 :]
+    if kind == "double":
+        return word[: place + 1] + word[place:]
+    # Replaced by another letter of the word, which at least belongs to its script.
+    return word[:place] + word[random.integers(len(word))] + word[place + 1 :]

@@ -1,0 +1,130 @@
+"""Data sets of the Hugging Face hub, or local folders like them, read by `datasets`."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mtformer.config.data import DataConfig, HubDataset
+from mtformer.data.corpus.readers import Faults, Fields, RawRecords, Reader
+from mtformer.data.report import Columns
+from mtformer.errors import DataError
+
+ROWS_AT_ONCE = 1000
+OFFLINE = (
+    "give a folder of downloaded files as `dataset` (made elsewhere by `hf download --repo-type dataset NAME "
+    "--local-dir FOLDER`), or local files as `src` and `tgt`, `tsv` or `jsonl`"
+)
+
+
+class HubReader(Reader):
+    """The rows of a data set; the first one decides which fields hold the texts.
+
+    Raises:
+        DataError: when it cannot be loaded.
+    """
+
+    def __init__(self, source: HubDataset, data: DataConfig) -> None:
+        self._source, self._data = source, data
+        self._tables = _load(source).with_format("arrow").iter(batch_size=ROWS_AT_ONCE)
+        self._rows: Any = None
+        """The rows of the last table that are not taken yet."""
+        self._fields: Fields | None = None
+
+    def take(self, count: int) -> RawRecords:
+        with _loading(describe(self._source)):
+            if self._rows is None or not self._rows.num_rows:
+                self._rows = next((table for table in self._tables if table.num_rows), None)
+        if self._rows is None:
+            return RawRecords(0, lambda faults=None: ([], []))
+        rows, self._rows = self._rows.slice(0, count), self._rows.slice(count)
+        if self._fields is None:
+            self._fields = Fields.of(self._source, self._data, rows.slice(0, 1).to_pylist()[0])
+        first, self.number = self.number, self.number + rows.num_rows
+        parse = partial(_parse, describe(self._source), first, _serialize(rows, self._fields), self._fields)
+        return RawRecords(rows.num_rows, parse)
+
+
+def _serialize(table: Any, fields: Fields) -> bytes:
+    """Return the columns that hold the texts, or all if those are missing, in Arrow's format for other processes."""
+    import pyarrow as pa
+
+    columns = {fields.src[0], fields.tgt[0]}
+    if columns.issubset(table.column_names):
+        table = table.select(sorted(columns))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    serialized: bytes = sink.getvalue().to_pybytes()
+    return serialized
+
+
+def _parse(where: str, first: int, serialized: bytes, fields: Fields, faults: Faults | None = None) -> Columns:
+    import pyarrow as pa
+
+    rows = pa.ipc.open_stream(serialized).read_all().to_pylist()
+    return fields.columns(rows, f"{where}, row ", first, faults)
+
+
+def describe(source: HubDataset) -> str:
+    """Return the name of the data set for messages."""
+    return " ".join(filter(None, (source.dataset, source.name, source.split)))
+
+
+def _load(source: HubDataset) -> Any:
+    """Return the split as a `datasets.Dataset`, or as an `IterableDataset` if it is to be read as a stream."""
+    with _loading(describe(source)):
+        import datasets
+
+        return datasets.load_dataset(
+            source.dataset, source.name, split=source.split, revision=source.revision, streaming=source.stream
+        )
+
+
+def version(source: HubDataset) -> list[str]:
+    """Return what identifies the content of a data set; it changes with the commit on the hub, or with a local file.
+
+    Raises:
+        DataError: when the data set cannot be loaded.
+    """
+    if not source.stream:
+        # `datasets` names its Arrow files by a hash of what they were made from.
+        rows = _load(source)
+        return [*(str(Path(file["filename"]).parent) for file in rows.cache_files), str(len(rows))]
+    with _loading(describe(source)):
+        import datasets
+
+        builder = datasets.load_dataset_builder(source.dataset, source.name, revision=source.revision)
+        # `hash` is the resolved commit; commits or modification times of the files are part of the folder's name.
+        return [str(builder.hash), str(builder.cache_dir)]
+
+
+@contextlib.contextmanager
+def _loading(where: str) -> Iterator[None]:
+    """Turn the errors of `datasets` into DataError; hide its progress bars and the warnings of its retries."""
+    import datasets  # takes a second to import
+
+    was_shown = not datasets.utils.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    log_of_hub = logging.getLogger("huggingface_hub")
+    level = log_of_hub.level
+    log_of_hub.setLevel(logging.ERROR)
+    try:
+        yield
+    except ConnectionError as error:
+        raise DataError(
+            f"{where}: the Hugging Face hub cannot be reached; check the connection, or {OFFLINE}"
+        ) from error
+    except datasets.exceptions.DatasetNotFoundError as error:
+        raise DataError(
+            f"{where}: no such data set on the hub, and no such folder; check the name, or {OFFLINE}"
+        ) from error
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        reason = " ".join(f"{error} {error.__cause__ or ''}".split())
+        raise DataError(f"{where}: cannot be loaded: {reason:.300}") from error
+    finally:
+        log_of_hub.setLevel(level)
+        if was_shown:
+            datasets.enable_progress_bars()

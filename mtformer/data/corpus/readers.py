@@ -1,0 +1,406 @@
+"""Readers of pairs: they take raw records from a source one after the other; the records are parsed elsewhere.
+
+A record is a line, two lines of parallel files, or a row of a data set. Finding line ends is cheap and decoding is not,
+so raw records can be sent to other processes, which parse them. A line ends at \\n only; a \\r before it (files from
+Windows) and a byte order mark at the start of a file are removed.
+"""
+
+import contextlib
+import gzip
+import io
+import json
+import lzma
+import sys
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from mtformer.config.data import DataConfig, HubDataset, JsonlFile, TextFiles, TsvFile
+from mtformer.data.corpus.compressed import BLOCK_BYTES, open_bytes, position
+from mtformer.data.report import Columns, Pair
+from mtformer.errors import DataError
+
+BOM = b"\xef\xbb\xbf"
+
+
+@dataclass
+class Faults:
+    """Faulty records among some consecutive ones, by their number from 0.
+
+    The keys of `invalid` and `crlf` are src and tgt, or "pair" for lines that hold both.
+    """
+
+    invalid: dict[str, list[int]] = field(default_factory=dict)
+    """Lines that are not UTF-8; invalid bytes become U+FFFD."""
+    crlf: dict[str, list[int]] = field(default_factory=dict)
+    """Lines that end with \\r\\n."""
+    short: list[int] = field(default_factory=list)
+    """Lines that lack a column; it becomes empty."""
+    broken: dict[int, str] = field(default_factory=dict)
+    """Error messages of rows without both texts; both become empty."""
+
+
+@dataclass(frozen=True)
+class RawRecords:
+    """Consecutive records as they were read; they can be pickled.
+
+    Args:
+        size: number of records.
+        parse: returns their text; raises DataError with the number of a record that cannot be parsed, or, if `Faults`
+            are passed, adds it to them.
+    """
+
+    size: int
+    parse: Callable[..., Columns]
+
+
+class Reader(ABC):
+    """The records of a source, in their order."""
+
+    number = 0
+    """Number of the next record, from 0."""
+    position = 0
+    """Number of bytes on disk that are read; 0 if unknown."""
+
+    @abstractmethod
+    def take(self, count: int) -> RawRecords:
+        """Return the next records, at most `count`; none at the end.
+
+        Raises:
+            DataError: when the source is damaged, or its files are of unequal length.
+        """
+
+    @property
+    def num_lines(self) -> list[int]:
+        """Number of lines read from each file; empty for a data set."""
+        return []
+
+
+# ---- files of lines -------------------------------------------------------------------------------------------------
+
+
+class Lines:
+    """The lines of a plain or compressed file, which is open inside a `with` statement.
+
+    Raises:
+        DataError: on entering and while reading, when the file is missing or its compression damaged.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.number = 0
+        self._rest = b""
+        """Bytes that are read but not taken."""
+
+    def __enter__(self) -> "Lines":
+        with reading(self.path):
+            self._file = open_bytes(self.path)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    @property
+    def position(self) -> int:
+        """Number of bytes on disk that are read."""
+        return position(self._file)
+
+    def take(self, count: int) -> bytes:
+        """Return the next lines with their ends, at most `count`."""
+        pieces, num_missing = [], count
+        with reading(self.path):
+            while num_missing and (piece := self._rest or self._file.read(BLOCK_BYTES)):
+                ends = np.flatnonzero(np.frombuffer(piece, np.uint8) == ord("\n"))
+                end = int(ends[num_missing - 1]) + 1 if len(ends) >= num_missing else len(piece)
+                pieces.append(piece[:end])
+                self._rest = piece[end:]
+                num_missing -= min(len(ends), num_missing)
+        lines = b"".join(pieces)
+        has_end = not lines or lines.endswith(b"\n")
+        self.number += count - num_missing + (not has_end)
+        return lines
+
+    def count_rest(self) -> None:
+        """Read to the end."""
+        while self.take(BLOCK_BYTES):
+            pass
+
+
+def read_lines(path: str | Path) -> list[str]:
+    """Return all lines of a text file, plain or compressed; raises DataError if it cannot be read or is not UTF-8."""
+    with Lines(str(path)) as lines:
+        return decode(lines.path, 0, lines.take(sys.maxsize))
+
+
+class FileReader(Reader):
+    """Files whose lines are read side by side."""
+
+    def __init__(self, *files: Lines) -> None:
+        self._files = files
+
+    @property
+    def number(self) -> int:  # type: ignore[override]
+        return self._files[0].number
+
+    @property
+    def position(self) -> int:  # type: ignore[override]
+        return sum(file.position for file in self._files)
+
+    @property
+    def num_lines(self) -> list[int]:
+        return [file.number for file in self._files]
+
+
+class TextReader(FileReader):
+    """Two parallel files; with `is_lenient`, the records end with the shorter one."""
+
+    def __init__(self, source: TextFiles, src: Lines, tgt: Lines, *, is_lenient: bool) -> None:
+        super().__init__(src, tgt)
+        self._source, self._is_lenient = source, is_lenient
+
+    def take(self, count: int) -> RawRecords:
+        src, tgt = self._files
+        first, src_lines, tgt_lines = self.number, src.take(count), tgt.take(count)
+        num_common = self.number - first
+        if src.number != tgt.number:
+            num_common = max(0, min(src.number, tgt.number) - first)
+            src.count_rest()
+            tgt.count_rest()
+            if not self._is_lenient:
+                raise DataError(
+                    f"{src.path} has {src.number:,} lines but {tgt.path} has {tgt.number:,}; parallel files need as "
+                    "many lines, which end at \\n alone"
+                )
+            src_lines, tgt_lines = (b"".join(islice(io.BytesIO(lines), num_common)) for lines in (src_lines, tgt_lines))
+        return RawRecords(num_common, partial(_parse_text, self._source, first, src_lines, tgt_lines))
+
+
+class TsvReader(FileReader):
+    """A file with both sides in columns of each line."""
+
+    def __init__(self, source: TsvFile, lines: Lines) -> None:
+        super().__init__(lines)
+        self._source = source
+
+    def take(self, count: int) -> RawRecords:
+        first, lines = self.number, self._files[0].take(count)
+        return RawRecords(self.number - first, partial(_parse_tsv, self._source, first, lines))
+
+
+class JsonlReader(FileReader):
+    """A file with a JSON object in each line; the first one decides which fields hold the texts.
+
+    With `is_lenient`, lines before the first one that holds a JSON object are skipped in this decision.
+    """
+
+    def __init__(self, source: JsonlFile, data: DataConfig, lines: Lines, *, is_lenient: bool) -> None:
+        super().__init__(lines)
+        self._source, self._data, self._is_lenient = source, data, is_lenient
+        self._fields: Fields | None = None
+
+    def take(self, count: int) -> RawRecords:
+        first, lines = self.number, self._files[0].take(count)
+        if lines and self._fields is None:
+            self._fields = self._first_fields(first, lines)
+        fields = self._fields or Fields.of(self._source, self._data, {})
+        return RawRecords(self.number - first, partial(_parse_jsonl, self._source.jsonl, first, lines, fields))
+
+    def _first_fields(self, first: int, lines: bytes) -> "Fields | None":
+        path, faults = self._source.jsonl, Faults() if self._is_lenient else None
+        for line in decode(
+            path, first, lines if self._is_lenient else b"".join(lines.partition(b"\n")[:2]), "", faults
+        ):
+            try:
+                return Fields.of(self._source, self._data, parse_row(line))
+            except RowError as error:
+                if not self._is_lenient:
+                    raise DataError(f"{path}:{first + 1}: {error}") from error
+        return None
+
+
+def _parse_text(source: TextFiles, first: int, src: bytes, tgt: bytes, faults: Faults | None = None) -> Columns:
+    return decode(source.src, first, src, "src", faults), decode(source.tgt, first, tgt, "tgt", faults)
+
+
+def _parse_tsv(source: TsvFile, first: int, lines: bytes, faults: Faults | None = None) -> Columns:
+    src, tgt = source.src_column, source.tgt_column
+    rows = [line.split("\t") for line in decode(source.tsv, first, lines, "pair", faults)]
+    for number, row in enumerate(rows):
+        if len(row) < max(src, tgt):
+            key = "src_column" if src > len(row) else "tgt_column"
+            if faults is None:
+                raise DataError(
+                    f"{source.tsv}:{first + number + 1}: {key} asks for column {getattr(source, key)}, but the line "
+                    f"has {len(row)} (split at tabs, counted from 1)"
+                )
+            faults.short.append(number)
+            row += [""] * (max(src, tgt) - len(row))
+    return [row[src - 1] for row in rows], [row[tgt - 1] for row in rows]
+
+
+def _parse_jsonl(path: str, first: int, lines: bytes, fields: "Fields", faults: Faults | None = None) -> Columns:
+    return fields.columns(decode(path, first, lines, "pair", faults), f"{path}:", first, faults)
+
+
+def decode(path: str, first: int, lines: bytes, side: str = "", faults: Faults | None = None) -> list[str]:
+    """Return lines as text without their ends.
+
+    Args:
+        path: name of the file in messages.
+        first: number of the first line in the file, from 0.
+        lines: the bytes.
+        side: key in `faults`.
+        faults: where faults are recorded instead of raising an error.
+
+    Raises:
+        DataError: when a line is not UTF-8.
+    """
+    if not lines:
+        return []
+    lines = lines.removeprefix(BOM) if first == 0 else lines
+    try:
+        text = lines.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if faults is None:
+            number = first + 1 + error.object.count(b"\n", 0, error.start)
+            column = error.start - error.object.rfind(b"\n", 0, error.start)
+            raise DataError(
+                f"{path}:{number}: not UTF-8 (byte {error.object[error.start]:#04x} at column {column}); convert the "
+                "file with iconv, or fix the line"
+            ) from error
+        text = lines.decode("utf-8", "replace")
+        faults.invalid[side] = [number for number, line in enumerate(lines.split(b"\n")) if not _is_utf8(line)]
+    found = text.split("\n")
+    if text.endswith("\n"):
+        found.pop()
+    if "\r" not in text:
+        return found
+    if faults is not None and (crlf := [number for number, line in enumerate(found) if line.endswith("\r")]):
+        faults.crlf[side] = crlf
+    return [line.removesuffix("\r") for line in found]
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def read_lines(path: str | Path) -> list[str]:
+    """Return all lines of a text file, plain or compressed; raises DataError if it cannot be read or is not UTF-8."""
+    with Lines(str(path)) as lines:
+        return decode(lines.path, 0, lines.take(sys.maxsize))
+
+
+# ---- rows with fields: lines of JSON, and rows of data sets ----------------------------------------------------------
+
+
+class RowError(Exception):
+    """Why a row cannot be used, and what to do; the caller adds which row it is."""
+
+
+def parse_row(line: str) -> dict[str, Any]:
+    """Return the JSON object that a line holds; raises RowError when it holds none."""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise RowError(f"not JSON ({error.msg}: column {error.colno}); each line must be one JSON object") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets as deep
+        raise RowError(f"not JSON that can be read ({error}); each line must be one JSON object") from error
+    if not isinstance(row, dict):
+        raise RowError(f"not a JSON object but {line[:40]!r}; each line must be one JSON object")
+    return row
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The keys that lead to the source and to the target text of a row."""
+
+    src: tuple[str, ...]
+    tgt: tuple[str, ...]
+
+    @classmethod
+    def of(cls, source: JsonlFile | HubDataset, data: DataConfig, first_row: dict[str, Any]) -> "Fields":
+        """Return the fields that a source names, else those that its first row has."""
+        src = source.src_field or _default(source.src_lang or data.src_lang, first_row)
+        tgt = source.tgt_field or _default(source.tgt_lang or data.tgt_lang, first_row)
+        return cls(tuple(src.split(".")), tuple(tgt.split(".")))
+
+    def columns(self, rows: Iterable[Any], place: str, first: int, faults: Faults | None) -> Columns:
+        """Return the texts of rows, which are objects or lines of JSON; those at fault become empty.
+
+        Args:
+            rows: the rows.
+            place: precedes the number of a row in messages.
+            first: number of the first row, from 0.
+            faults: where faults are recorded; None: they raise DataError.
+        """
+        columns: Columns = [], []
+        for number, row in enumerate(rows):
+            try:
+                src, tgt = self._pair(parse_row(row) if isinstance(row, str) else row)
+            except RowError as error:
+                if faults is None:
+                    raise DataError(f"{place}{first + number + 1}: {error}") from error
+                faults.broken[number] = str(error)
+                src = tgt = ""
+            columns[0].append(src)
+            columns[1].append(tgt)
+        return columns
+
+    def _pair(self, row: dict[str, Any]) -> Pair:
+        return _text(row, self.src, "src_field"), _text(row, self.tgt, "tgt_field")
+
+
+def _default(language: str, first_row: dict[str, Any]) -> str:
+    nested = first_row.get("translation")
+    return f"translation.{language}" if isinstance(nested, dict) and language in nested else language
+
+
+def _text(row: dict[str, Any], keys: tuple[str, ...], option: str) -> str:
+    """Return the text of a field; null is an empty one."""
+    value: Any = row
+    for key in keys:
+        if not isinstance(value, dict) or key not in value:
+            there = f"{', '.join(value):.100}" if isinstance(value, dict) else f"only {value!r:.40}"
+            raise RowError(f"no field '{'.'.join(keys)}' (there: {there}); name the field by {option}")
+        value = value[key]
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise RowError(f"field '{'.'.join(keys)}' is not text but {value!r:.40}; name another by {option}")
+    if not value.isascii():
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise RowError(f"field '{'.'.join(keys)}' holds half a surrogate pair, which is no character") from error
+    return value
+
+
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Turn the errors of reading a file into DataError."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file; check the path") from error
+    except IsADirectoryError as error:
+        raise DataError(
+            f"{path}: is a folder, not a file; for a Hugging Face data set use `dataset: {path}`"
+        ) from error
+    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+        raise DataError(f"{path}: the compressed file is damaged or cut short ({error}); copy it again") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error

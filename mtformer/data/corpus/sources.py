@@ -1,0 +1,167 @@
+"""Sources of sentence pairs: parallel text files, TSV, JSONL, and Hugging Face data sets.
+
+Unusual characters inside a line are kept, and counted in the data report.
+"""
+
+import hashlib
+import json
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from mtformer.config.data import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
+from mtformer.data.corpus import hub
+from mtformer.data.corpus.compressed import open_bytes
+from mtformer.data.corpus.readers import JsonlReader, Lines, Reader, TextReader, TsvReader, reading
+from mtformer.data.report import Columns, Pair
+from mtformer.errors import DataError
+from mtformer.files import file_sha256
+
+RECORDS_AT_ONCE = 1000
+
+
+def read_pairs(source: Source, data: DataConfig) -> Iterator[Pair]:
+    """Yield all pairs of a source, in their order.
+
+    Args:
+        source: what to read.
+        data: the languages, whose codes are the default fields.
+
+    Raises:
+        DataError: a file is missing, damaged, or not UTF-8; files of unequal length; a column or field is missing;
+            the hub cannot be reached.
+    """
+    for columns in read_columns(source, data, RECORDS_AT_ONCE):
+        yield from zip(*columns, strict=True)
+
+
+def read_columns(source: Source, data: DataConfig, size: int) -> Iterator[Columns]:
+    """Yield up to `size` lines of both sides at a time; raises DataError as `read_pairs`."""
+    with open_reader(source, data) as reader:
+        while (records := reader.take(size)).size:
+            yield records.parse()
+
+
+@contextmanager
+def open_reader(source: Source, data: DataConfig, *, is_lenient: bool = False) -> Iterator[Reader]:
+    """Open the reader of a source.
+
+    Args:
+        source: what to read.
+        data: the languages, whose codes are the default fields.
+        is_lenient: accept files of unequal length, and a first JSON line that cannot be parsed.
+
+    Raises:
+        DataError: a file is missing, or its compression damaged; the hub cannot be reached.
+    """
+    with ExitStack() as stack:
+        files = [stack.enter_context(Lines(path)) for path in files_of(source)]
+        if isinstance(source, TextFiles):
+            yield TextReader(source, *files, is_lenient=is_lenient)
+        elif isinstance(source, TsvFile):
+            yield TsvReader(source, *files)
+        elif isinstance(source, JsonlFile):
+            yield JsonlReader(source, data, *files, is_lenient=is_lenient)
+        else:
+            yield hub.HubReader(source, data)
+
+
+def languages(source: Source, data: DataConfig) -> tuple[str, str]:
+    """Return the codes of its source and target language."""
+    return source.src_lang or data.src_lang, source.tgt_lang or data.tgt_lang
+
+
+def describe(source: Source) -> str:
+    """Return the names of the files, or of the data set, for messages."""
+    return hub.describe(source) if isinstance(source, HubDataset) else " and ".join(files_of(source))
+
+
+def files_of(source: Source) -> list[str]:
+    """Return the files of lines of a source; none for a data set."""
+    return [getattr(source, key) for key in ("src", "tgt", "tsv", "jsonl") if hasattr(source, key)]
+
+
+def bytes_on_disk(source: Source) -> int:
+    """Return the size of the files; 0 if unknown."""
+    return sum(os.path.getsize(path) for path in files_of(source) if os.path.isfile(path))
+
+
+def require_files(sources: Iterable[Source]) -> None:
+    """Open each file, so that a missing one is reported before a long computation; raises DataError."""
+    for path in (path for source in sources for path in files_of(source)):
+        with reading(path), open_bytes(path):
+            pass
+
+
+def require_sources(data: DataConfig) -> None:
+    """Read the first pair of each training source and all of dev, so that user errors are reported early.
+
+    Raises:
+        DataError: as `read_pairs`, for what was read; when a file of train, dev or test is missing.
+    """
+    require_files([*data.sources, *data.dev, *data.test.values()])
+    for source in data.sources:
+        with open_reader(source, data) as reader:
+            reader.take(1).parse()
+    for source in data.dev:
+        deque(read_pairs(source, data), maxlen=0)
+
+
+# ---- fingerprints and changes ---------------------------------------------------------------------------------------
+
+
+def source_fingerprint(source: Source, data: DataConfig) -> str:
+    """Return a hash of the content of a source and of how it is read; names and times of files do not matter.
+
+    Raises:
+        DataError: a file is missing, or the data set cannot be loaded.
+    """
+    if isinstance(source, TextFiles):
+        content: list[Any] = [_sha256(source.src), _sha256(source.tgt)]
+    elif isinstance(source, TsvFile):
+        content = [_sha256(source.tsv), source.src_column, source.tgt_column]
+    elif isinstance(source, JsonlFile):
+        content = [_sha256(source.jsonl), source.src_field, source.tgt_field, *languages(source, data)]
+    else:
+        fields = [source.src_field, source.tgt_field, *languages(source, data)]
+        content = [*hub.version(source), source.dataset, source.name, source.split, source.revision, *fields]
+    return hashlib.sha256(json.dumps([type(source).__name__, *content]).encode()).hexdigest()
+
+
+def file_states(sources: Iterable[Source]) -> dict[str, tuple[int, int, int]]:
+    """Return the size, modification time and inode of each file of the sources.
+
+    Raises:
+        DataError: when a file is missing.
+    """
+    states = {}
+    for path in (path for source in sources for path in files_of(source)):
+        with reading(path):
+            status = os.stat(path)
+        states[path] = (status.st_size, status.st_mtime_ns, status.st_ino)
+    return states
+
+
+def require_unchanged(sources: Iterable[Source], states: dict[str, tuple[int, int, int]]) -> None:
+    """Raise DataError if a file of the sources was changed or replaced since `file_states` returned `states`."""
+    for path, state in file_states(sources).items():
+        if state != states[path]:
+            raise DataError(changed(path))
+
+
+def require_same_version(source: Source, data: DataConfig, fingerprint: str) -> None:
+    """Raise DataError if a Hugging Face data set is not the one that was fingerprinted."""
+    if isinstance(source, HubDataset) and source_fingerprint(source, data) != fingerprint:
+        raise DataError(changed(describe(source)))
+
+
+def changed(what: str) -> str:
+    """Return the error message for a file or data set that changed while it was being read."""
+    return f"{what} changed while it was being read; run the command again"
+
+
+def _sha256(path: str) -> str:
+    with reading(path):
+        return file_sha256(path)

@@ -1,0 +1,1 @@
+"""Preparing: filtered and tokenized corpora on disk."""

@@ -1,0 +1,368 @@
+"""Preparing: a corpus is filtered and tokenized once, shard after shard, by several processes.
+
+The fingerprint of a corpus is a hash of the content of its files (not of their names or times: a copied corpus is
+found, a changed one is not), the tokenizers, the filters, and the version of the format. Finished shards are kept in
+the folder `FINGERPRINT.building` if the preparation is interrupted, and it resumes (partial results are deleted after a
+week); a lock keeps other processes from preparing the same corpus. A file that changes after its hash is computed and
+before it is read to the end is an error, and no shard is kept that may differ from what was hashed.
+"""
+
+import gc
+import hashlib
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from mtformer.config.data import DataConfig, FilterConfig, HubDataset, Source
+from mtformer.config.section import key_of
+from mtformer.data.corpus.readers import RawRecords
+from mtformer.data.corpus.sources import (
+    bytes_on_disk,
+    describe,
+    file_states,
+    languages,
+    open_reader,
+    require_same_version,
+    require_unchanged,
+    source_fingerprint,
+)
+from mtformer.data.filters.duplicates import Mask, repeated
+from mtformer.data.filters.filters import DUPLICATE, REASONS
+from mtformer.data.report import DataReport
+from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
+from mtformer.data.store.ragged import bytes_of
+from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, STORE, Contents, Pairs, Shard, Store, write_shard
+from mtformer.data.workers import WorkerEndedError, Workers
+from mtformer.errors import DataError, told_writing
+from mtformer.files import atomic_file, cache_folder, sync, write_text
+from mtformer.text.tokenizer import TokenizerPair
+
+FORMAT_VERSION = 3
+SHARD_PAIRS = 200 * BLOCK_PAIRS
+LOG_PAIRS = 20 * SHARD_PAIRS
+SHARDS_ALONE = 4
+"""Shards that are made before processes are started, which takes seconds."""
+BUILDING = ".building"
+STALE_SECONDS = 7 * 24 * 3600
+ROW = np.dtype([("key", np.uint64), ("counts", np.int32, (4,))])
+"""Key by which duplicates are found, and token counts, of a row of a shard."""
+log = logging.getLogger("mtformer")
+Advance = Callable[[int, float], object]
+"""Called with the number of pairs done, and the share of the corpus that they are, about (0: unknown)."""
+
+
+def log_progress(num_pairs: int, share: float) -> None:
+    """Log a line for every million pairs."""
+    if num_pairs % LOG_PAIRS == 0:
+        known = f", {share:.0%} of the corpus" if share else ""
+        log.info("%s pairs tokenized%s", f"{num_pairs:,}", known)
+
+
+def prepare(
+    sources: Sequence[Source],
+    data: DataConfig,
+    tokenizers: TokenizerPair,
+    *,
+    is_training: bool,
+    keep_text: bool = True,
+    advance: Advance = log_progress,
+) -> Store:
+    """Read, filter and tokenize a corpus, or find it in the cache.
+
+    Args:
+        sources: sources of the same two languages, read one after the other.
+        data: languages, filters, cache and workers.
+        tokenizers: the tokenizers whose ids are stored.
+        is_training: apply data.filters; dev and test keep everything.
+        keep_text: also store the lines themselves.
+        advance: called from time to time while the corpus is tokenized.
+
+    Raises:
+        DataError: a source is missing, damaged or empty, or changes while it is read; more than
+            filters.max_filtered_share is left out; the cache cannot be written.
+    """
+    filters = data.filters if is_training else None
+    pipeline = Pipeline(filters, languages(sources[0], data), tokenizers)
+    pipeline.load()  # reports what is missing before anything is done
+    states = file_states(sources)
+    fingerprints = [source_fingerprint(source, data) for source in sources]
+    folder = cache_folder(data.cache_dir) / _fingerprint(fingerprints, pipeline, tokenizers, keep_text)
+    where = ", ".join(describe(source) for source in sources)
+    if not folder.is_dir():
+        what = f"{folder.parent}: the tokenized corpus"
+        with (
+            told_writing(what, "name another folder by data.cache_dir; finished shards are kept"),
+            _alone(folder, where),
+        ):
+            if not folder.is_dir():  # else another process has made it meanwhile
+                _clear_stale(folder.parent)
+                num_workers = data.num_workers or os.cpu_count() or 1
+                job = _Job(pipeline, folder.with_name(f"{folder.name}{BUILDING}"), keep_text)
+                try:
+                    _make(folder, where, _raw_shards(sources, data, states, fingerprints), job, num_workers, advance)
+                except DataError:
+                    require_unchanged(sources, states)  # a change explains any other error in the file
+                    raise
+    else:
+        log.info("%s: tokenized before, found in %s", where, folder)
+    store = Store(folder)
+    if filters is not None:
+        store.report.check(filters, where)
+    return store
+
+
+def _fingerprint(sources: Sequence[str], pipeline: Pipeline, tokenizers: TokenizerPair, keep_text: bool) -> str:
+    """Return the name of a corpus in the cache; filters that are off do not change it."""
+    settings = {
+        "version": [FORMAT_VERSION, SHARD_PAIRS],
+        "sources": sources,
+        "tokenizers": [tokenizers.src.sha256, tokenizers.tgt.sha256],
+        "filters": _active(pipeline.filters) if pipeline.filters is not None else None,
+        "languages": pipeline.languages,
+        "keep_text": keep_text,
+    }
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _active(filters: FilterConfig) -> dict[str, Any]:
+    """Return the values of the filters that are on."""
+    keys = {name: key_of(FilterConfig, name) for name in FilterConfig.model_fields}
+    values = {name: getattr(filters, name) for name, key in keys.items() if key.in_fingerprint}
+    return {name: value for name, value in values.items() if value != keys[name].off}
+
+
+@contextmanager
+def _alone(folder: Path, where: str) -> Iterator[None]:
+    """Wait while another process makes the same corpus. The system frees the lock of a killed process."""
+    lock = _lock(folder)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        log.info("%s: another process is tokenizing it; waiting for that", where)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _lock(folder: Path) -> FileLock:
+    path = folder.parent / ".locks" / folder.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path)
+
+
+def _clear_stale(cache: Path) -> None:
+    """Delete interrupted preparations that nobody resumed for a week."""
+    for building in cache.glob(f"*{BUILDING}"):
+        with suppress(FileNotFoundError, Timeout):  # another process has deleted it, or this or another one makes it
+            if time.time() - building.stat().st_mtime > STALE_SECONDS:
+                with _lock(building.with_suffix("")).acquire(timeout=0):
+                    shutil.rmtree(building, ignore_errors=True)
+                    log.info("%s: deleted; its preparation was interrupted more than a week ago", building)
+
+
+# ---- shards ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _RawShard:
+    """Consecutive records of a corpus, of which one file of its store is made."""
+
+    number: int
+    records: list[RawRecords]
+    end: int
+    """Number of records up to its last one."""
+    share: float
+    """Share of the corpus up to its last record, about; 0 if unknown."""
+
+
+class _Paths:
+    """The files of a shard in preparation: ids, a `ROW` for each pair, and the report, which is written last."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        name = f"shard-{number:05d}"
+        self.arrow, self.rows, self.report = (folder / f"{name}{suffix}" for suffix in (".arrow", ".npy", ".json"))
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The preparation of a corpus, in any process."""
+
+    pipeline: Pipeline
+    folder: Path
+    keep_text: bool
+
+    def paths(self, number: int) -> _Paths:
+        return _Paths(self.folder, number)
+
+    def make_shard(self, shard: _RawShard, num_threads: int = 1) -> None:
+        """Filter, tokenize and write some records."""
+        was_enabled = gc.isenabled()
+        gc.disable()  # it would search a million small lists for cycles, in a tenth of the time
+        try:
+            paths, report = self.paths(shard.number), DataReport()
+            pieces, rows = [], []
+            for records in shard.records:
+                pairs, some_rows = self._filter(records, report, num_threads)
+                pieces.append(pairs)
+                rows.append(some_rows)
+            pairs = Pairs.joined(pieces)
+            with atomic_file(paths.rows) as file, open(file, "wb") as opened:
+                np.save(opened, np.concatenate(rows))
+            if len(pairs):
+                with atomic_file(paths.arrow) as file:
+                    write_shard(file, pairs)
+            write_text(paths.report, json.dumps(report.to_dict()))
+        finally:
+            if was_enabled:
+                gc.enable()
+
+    def _filter(self, records: RawRecords, report: DataReport, num_threads: int) -> tuple[Pairs, np.ndarray]:
+        """Return the pairs that are kept, and a `ROW` for each; add the counts to the report."""
+        texts = records.parse()
+        report.read += records.size
+        report.count_unusual(*texts)
+        filtered = self.pipeline.run(texts, num_threads)
+        for reason, count in zip(REASONS, np.bincount(filtered.codes, minlength=1 + len(REASONS))[1:], strict=True):
+            report.leave_out(reason, int(count))
+        texts, tokens, counts = filtered.kept()
+        if self.pipeline.filters is None:
+            for side, column in (("src", 0), ("tgt", 1)):
+                report.blank[side] += int((counts[:, column] == 0).sum())
+        rows = np.empty(len(counts), dtype=ROW)
+        keys = self.pipeline.keys(texts)
+        rows["key"], rows["counts"] = keys if keys is not None else 0, counts
+        return Pairs(*tokens, *(map(bytes_of, texts) if self.keep_text else ())), rows
+
+
+def _make(folder: Path, where: str, shards: Iterator[_RawShard], job: _Job, num_workers: int, advance: Advance) -> None:
+    if not (job.folder / STORE).is_file():  # else it was interrupted just before its end
+        resumes = job.folder.is_dir()
+        job.folder.mkdir(parents=True, exist_ok=True)
+        log.info("%s: tokenizing into %s%s", where, folder, ", resuming an interrupted preparation" if resumes else "")
+        try:
+            num_shards = _make_shards(shards, job, num_workers, advance)
+            if not num_shards:
+                raise DataError(f"{where}: the corpus is empty: not one line was read")
+        except WorkerEndedError as error:
+            raise DataError(f"{error}; finished shards are kept") from error
+        except DataError:
+            shutil.rmtree(job.folder, ignore_errors=True)  # the corpus is faulty; a fixed one has another fingerprint
+            raise
+        _finish(job, num_shards)
+    for path in job.folder.iterdir():
+        if path.name not in (STORE, DUPLICATES) and path.suffix != ".arrow":
+            path.unlink()
+    sync(job.folder)
+    os.rename(job.folder, folder)
+    sync(folder.parent)
+
+
+def _make_shards(shards: Iterator[_RawShard], job: _Job, num_workers: int, advance: Advance) -> int:
+    """Make the shards that do not exist yet; return the number of all."""
+    num_shards = 0
+
+    def missing() -> Iterator[_RawShard]:
+        nonlocal num_shards
+        for shard in shards:
+            num_shards += 1
+            if not job.paths(shard.number).report.is_file():
+                yield shard
+
+    todo = missing()
+    for shard in islice(todo, SHARDS_ALONE if num_workers > 1 else None):
+        job.make_shard(shard, num_workers)
+        advance(shard.end, shard.share)
+    with Workers[_RawShard, None](_make_function, job, num_workers) as workers:
+        for shard, _ in workers.map(todo):
+            advance(shard.end, shard.share)
+    return num_shards
+
+
+def _make_function(job: _Job) -> Callable[[_RawShard], None]:
+    return job.make_shard
+
+
+def _raw_shards(
+    sources: Sequence[Source], data: DataConfig, states: dict[str, tuple[int, int, int]], fingerprints: Sequence[str]
+) -> Iterator[_RawShard]:
+    """Yield all records, one source after the other.
+
+    Args:
+        sources: what to read.
+        data: the languages, whose codes are the default fields.
+        states: the result of `file_states` before the fingerprints were computed.
+        fingerprints: the fingerprint of each source.
+
+    Raises:
+        DataError: before the first shard that may differ from what was fingerprinted.
+    """
+    records, end = list[RawRecords](), 0
+    before, num_bytes = 0, sum(map(bytes_on_disk, sources))
+    for source, fingerprint in zip(sources, fingerprints, strict=True):
+        with open_reader(source, data) as reader:
+            # By now `datasets` has resolved the commit, or downloaded Arrow files, which do not change.
+            require_same_version(source, data, fingerprint)
+            while (some := reader.take(min(PAIRS_AT_ONCE, SHARD_PAIRS - end % SHARD_PAIRS))).size:
+                records.append(some)
+                end += some.size
+                if end % SHARD_PAIRS == 0:
+                    require_unchanged(sources, states)
+                    share = (before + reader.position) / max(1, num_bytes)
+                    yield _RawShard(end // SHARD_PAIRS - 1, records, end, share)
+                    records = []
+        if isinstance(source, HubDataset) and source.stream:
+            require_same_version(source, data, fingerprint)
+        before += bytes_on_disk(source)
+    require_unchanged(sources, states)
+    if records:
+        yield _RawShard(end // SHARD_PAIRS, records, end, 1.0)
+
+
+# ---- the store ------------------------------------------------------------------------------------------------------
+
+
+def _finish(job: _Job, num_shards: int) -> None:
+    """Write the rows of the duplicates, and then store.json, which makes the store complete."""
+    all_paths = [job.paths(number) for number in range(num_shards)]
+    shards, report, first_row = list[Shard](), DataReport(), 0
+    longest, totals = np.zeros(2, dtype=np.int64), np.zeros(4, dtype=np.int64)
+    with atomic_file(job.folder / DUPLICATES) as file, open(file, "wb") as opened:
+        for paths, is_duplicate in zip(all_paths, _duplicates(job, all_paths), strict=True):
+            rows, duplicates = np.load(paths.rows), np.flatnonzero(is_duplicate)
+            report += DataReport.from_dict(json.loads(paths.report.read_text(encoding="utf-8")))
+            report.leave_out(DUPLICATE, len(duplicates))
+            counts, num_pairs = rows["counts"][~is_duplicate], len(rows) - len(duplicates)
+            totals += counts.sum(axis=0)
+            longest = np.maximum(longest, counts[:, :2].max(axis=0, initial=0))
+            report.kept += num_pairs
+            (first_row + duplicates).astype("<i8").tofile(opened)
+            first_row += len(rows)
+            if len(rows):
+                shards.append(Shard(paths.arrow.name, len(rows), num_pairs, paths.arrow.stat().st_size))
+    if first_row == report.kept:
+        (job.folder / DUPLICATES).unlink()
+    report.tokens, report.unknown = ({"src": int(totals[n]), "tgt": int(totals[n + 1])} for n in (0, 2))
+    report.left_out = {reason: report.left_out[reason] for reason in REASONS if reason in report.left_out}
+    contents = Contents(shards, (int(longest[0]), int(longest[1])), job.keep_text, report)
+    write_text(job.folder / STORE, contents.to_json())
+
+
+def _duplicates(job: _Job, all_paths: Sequence[_Paths]) -> Iterator[Mask]:
+    """Yield for each shard which of its rows repeat an earlier one."""
+    if job.pipeline.filters is None or not job.pipeline.filters.drop_duplicates:
+        return (np.zeros(len(np.load(paths.rows, mmap_mode="r")), np.bool_) for paths in all_paths)
+    num_rows = sum(len(np.load(paths.rows, mmap_mode="r")) for paths in all_paths)
+    return repeated((np.load(paths.rows)["key"] for paths in all_paths), num_rows)

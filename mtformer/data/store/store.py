@@ -1,0 +1,265 @@
+"""Prepared corpora on disk: blocks of tokenized pairs that are read one by one, in any order.
+
+    CACHE/FINGERPRINT/shard-00000.arrow   record batches of `BLOCK_PAIRS` rows, the last one of fewer
+    CACHE/FINGERPRINT/duplicates.bin      numbers of the rows to skip (int64, ascending), if there are any
+    CACHE/FINGERPRINT/store.json          rows, pairs and bytes of each shard, the longest pair, and the data report
+
+A record batch has the columns src and tgt (lists of ids without bos or eos) and, if asked for, src_text and tgt_text,
+and a checksum. Rows are numbered through all shards. A shard's pairs are its rows without the duplicates, and blocks
+hold `BLOCK_PAIRS` pairs. Shards are read and not memory-mapped, so that what was read holds no memory.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mtformer.data.report import DataReport
+from mtformer.data.store.ragged import Ints, Ragged, text_of
+from mtformer.errors import DataError
+
+BLOCK_PAIRS = 256
+"""Pairs that are read together. An epoch has an order of blocks, and then of the pairs of many blocks."""
+OPEN_FILES = 64
+STORE, DUPLICATES = "store.json", "duplicates.bin"
+CHECKSUM = "crc32"
+BLOCKS_AT_ONCE = 32
+"""Blocks that are converted to Arrow together, which takes half the time of one at a time."""
+WRITE_BYTES = 1 << 20
+"""Size of the write buffer, because a block is written in many small pieces."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of a store: rows in it, and pairs, which are the rows that are no duplicates."""
+
+    name: str
+    rows: int
+    pairs: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The contents of store.json."""
+
+    shards: list[Shard]
+    longest: tuple[int, int]
+    """Tokens of the longest source and of the longest target, eos not counted."""
+    has_text: bool
+    report: DataReport
+
+    def to_json(self) -> str:
+        """Return the JSON text."""
+        return json.dumps({**asdict(self), "report": self.report.to_dict()}, indent=1, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Contents:
+        """Return the contents of which `to_json` returned `text`."""
+        values = json.loads(text)
+        report = DataReport.from_dict(values["report"])
+        shards = [Shard(**shard) for shard in values["shards"]]
+        return cls(shards, tuple(values["longest"]), values["has_text"], report)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Tokenized pairs; also their text, as rows of UTF-8 bytes, if the store keeps it."""
+
+    src: Ragged
+    tgt: Ragged
+    src_text: Ragged | None = None
+    tgt_text: Ragged | None = None
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def cut(self, size: int) -> Iterator[Pairs]:
+        """Yield up to `size` pairs at a time."""
+        columns = [column.cut(size) for column in self.columns()]
+        return (Pairs(*some) for some in zip(*columns, strict=True))
+
+    def columns(self) -> list[Ragged]:
+        """Return the columns without missing ones."""
+        return [column for column in (self.src, self.tgt, self.src_text, self.tgt_text) if column is not None]
+
+    def take(self, indices: Ints) -> Pairs:
+        """Return these pairs, in this order."""
+        return Pairs(*(column.take(indices) for column in self.columns()))
+
+    @classmethod
+    def joined(cls, parts: Iterable[Pairs]) -> Pairs:
+        """Return all pairs of all parts, in order; at least one part."""
+        columns = zip(*(part.columns() for part in parts), strict=True)
+        return cls(*(Ragged.joined(column) for column in columns))
+
+    def swapped(self) -> Pairs:
+        """Return the pairs with sources and targets exchanged."""
+        return Pairs(self.tgt, self.src, self.tgt_text, self.src_text)
+
+    def text(self) -> tuple[list[str], list[str]]:
+        """Return source and target lines as they were read."""
+        assert self.src_text is not None, "prepared without keep_text"
+        assert self.tgt_text is not None
+        return text_of(self.src_text), text_of(self.tgt_text)
+
+
+class Store:
+    """A prepared corpus.
+
+    Raises:
+        DataError: when its files are damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.fingerprint = folder.name
+        with self._reading(folder / STORE):
+            contents = Contents.from_json((folder / STORE).read_text(encoding="utf-8"))
+            for shard in contents.shards:
+                if (folder / shard.name).stat().st_size != shard.bytes:
+                    raise ValueError(f"{shard.name} has changed its size")
+        self.report, self.has_text, self.longest = contents.report, contents.has_text, contents.longest
+        self._shards = contents.shards
+        self._num_pairs, num_rows = (
+            np.array([getattr(shard, key) for shard in self._shards], dtype=np.int64) for key in ("pairs", "rows")
+        )
+        blocks_of_shard = -(-self._num_pairs // BLOCK_PAIRS)
+        self._end_block, self._first_row = np.cumsum(blocks_of_shard), np.cumsum(num_rows) - num_rows
+        self._duplicates = self._open_duplicates(int((num_rows - self._num_pairs).sum()))
+        self._readers: OrderedDict[int, Any] = OrderedDict()
+        self.num_blocks = int(blocks_of_shard.sum())
+
+    def __len__(self) -> int:
+        return int(self._num_pairs.sum())
+
+    def block_sizes(self, blocks: Ints) -> Ints:
+        """Return the number of pairs of each of these blocks."""
+        shard = np.searchsorted(self._end_block, blocks, side="right")
+        is_last = blocks == self._end_block[shard] - 1
+        return np.where(is_last, (self._num_pairs[shard] - 1) % BLOCK_PAIRS + 1, BLOCK_PAIRS)
+
+    def read(self, numbers: Sequence[int]) -> Pairs:
+        """Return the pairs of these blocks, one block after the other; at least one."""
+        return Pairs.joined(self._read(block) for block in numbers)
+
+    def read_all(self) -> Pairs:
+        """Return all pairs of a corpus that fits the memory."""
+        return self.read(range(self.num_blocks))
+
+    def _open_duplicates(self, count: int) -> Ints:
+        if not count:
+            return np.zeros(0, dtype=np.int64)
+        path = self.folder / DUPLICATES
+        with self._reading(path):
+            if path.stat().st_size != 8 * count:
+                raise ValueError("it has changed its size")
+            return np.memmap(path, dtype="<i8", mode="r")
+
+    def _read(self, block: int) -> Pairs:
+        shard = int(np.searchsorted(self._end_block, block, side="right"))
+        number = block - (int(self._end_block[shard - 1]) if shard else 0)
+        if self._shards[shard].rows == self._shards[shard].pairs:
+            return self._read_batch(shard, number)
+        rows = self._rows(shard, number)
+        first, last = int(rows[0]) // BLOCK_PAIRS, int(rows[-1]) // BLOCK_PAIRS
+        batches = [self._read_batch(shard, batch) for batch in range(first, last + 1)]
+        return Pairs.joined(batches).take(rows - first * BLOCK_PAIRS)
+
+    def _rows(self, shard: int, number: int) -> Ints:
+        """Return the rows of a shard, counted from its first one, that are the pairs of a block."""
+        pairs = np.arange(number * BLOCK_PAIRS, min((number + 1) * BLOCK_PAIRS, self._shards[shard].pairs))
+        first = self._first_row[shard]
+        bounds = np.searchsorted(self._duplicates, (first, first + self._shards[shard].rows))
+        skipped = np.asarray(self._duplicates[bounds[0] : bounds[1]]) - first
+        # Before the n-th duplicate there are `skipped[n] - n` pairs.
+        return pairs + np.searchsorted(skipped - np.arange(len(skipped)), pairs, side="right")
+
+    def _read_batch(self, shard: int, number: int) -> Pairs:
+        path = self.folder / self._shards[shard].name
+        with self._reading(path):
+            batch, metadata = self._reader(shard).get_batch_with_custom_metadata(number)
+            pairs = from_arrow(batch)
+            if metadata is None or int(metadata[CHECKSUM]) != checksum(pairs):
+                raise ValueError(f"its block {number} has another checksum")
+        return pairs
+
+    def _reader(self, shard: int) -> Any:
+        if shard in self._readers:
+            self._readers.move_to_end(shard)
+        else:
+            self._readers[shard] = pa.ipc.open_file(pa.OSFile(str(self.folder / self._shards[shard].name)))
+            if len(self._readers) > OPEN_FILES:
+                self._readers.popitem(last=False)
+        return self._readers[shard]
+
+    @contextmanager
+    def _reading(self, path: Path) -> Iterator[None]:
+        """Turn the errors of a damaged file into DataError."""
+        try:
+            yield
+        except (ValueError, KeyError, TypeError, pa.ArrowException, OSError) as error:
+            raise DataError(
+                f"{path}: not as it was written ({' '.join(str(error).split()):.200}); delete the folder "
+                f"{self.folder}, and it is prepared again"
+            ) from error
+
+
+def to_arrow(pairs: Pairs) -> Any:
+    """Return the pairs as a record batch."""
+    names = ["src", "tgt", "src_text", "tgt_text"]
+    columns = []
+    for side in pairs.columns():
+        offsets = np.zeros(len(side) + 1, dtype=np.int32)
+        np.cumsum(side.lengths_B, out=offsets[1:])
+        if side.ids_N.dtype == np.uint8:
+            buffers = [pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(side.ids_N))]
+            columns.append(pa.StringArray.from_buffers(len(side), *buffers))
+        else:
+            columns.append(pa.ListArray.from_arrays(pa.array(offsets), pa.array(side.ids_N)))
+    return pa.record_batch(columns, names=names[: len(columns)])
+
+
+def from_arrow(batch: Any) -> Pairs:
+    """Return the pairs of a record batch of `to_arrow`, without copying."""
+    sides = []
+    for column in batch.columns:
+        offsets = np.frombuffer(column.buffers()[1], np.int32, count=len(column) + 1)
+        if pa.types.is_string(column.type):
+            values = np.frombuffer(column.buffers()[2] or b"", np.uint8)
+        else:
+            values = column.values.to_numpy(zero_copy_only=True)
+        sides.append(Ragged(values[offsets[0] : offsets[-1]], np.diff(offsets)))
+    return Pairs(*sides)
+
+
+def checksum(pairs: Pairs) -> int:
+    """Return the CRC-32 of all columns."""
+    crc = 0
+    for column in pairs.columns():
+        for array in (column.lengths_B, column.ids_N):
+            crc = zlib.crc32(np.ascontiguousarray(array).data, crc)
+    return crc
+
+
+def write_shard(path: Path, pairs: Pairs) -> None:
+    """Write pairs, at least one, as one file."""
+    writer = None
+    with pa.output_stream(str(path), compression=None, buffer_size=WRITE_BYTES) as sink:
+        for some in pairs.cut(BLOCKS_AT_ONCE * BLOCK_PAIRS):
+            batch = to_arrow(some)
+            writer = writer or pa.ipc.new_file(sink, batch.schema)
+            for number, block in enumerate(some.cut(BLOCK_PAIRS)):
+                rows = batch.slice(number * BLOCK_PAIRS, BLOCK_PAIRS)
+                writer.write_batch(rows, custom_metadata={CHECKSUM: str(checksum(block))})
+        assert writer is not None, "a shard without a pair"
+        writer.close()
