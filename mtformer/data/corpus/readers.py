@@ -292,6 +292,12 @@ def _is_utf8(line: bytes) -> bool:
     return True
 
 
+def read_lines(path: str | Path) -> list[str]:
+    """Return all lines of a text file, plain or compressed; raises DataError if it cannot be read or is not UTF-8."""
+    with Lines(str(path)) as lines:
+        return decode(lines.path, 0, lines.take(sys.maxsize))
+
+
 # ---- rows with fields: lines of JSON, and rows of data sets ----------------------------------------------------------
 
 
