@@ -1,26 +1,24 @@
-"""Paths of a run directory.
-
-Names of files live here and nowhere else.
+"""Paths of a run directory; the only place that names its files.
 
     RUN/config.yaml                       the resolved config; alone it reproduces the run
     RUN/tokenizer/{joint,src,tgt}.model   SentencePiece
     RUN/checksums.json                    SHA-256 of config.yaml and the tokenizer
-    RUN/data_report.json                  pairs read, kept and left out, by reason
+    RUN/data_report.json                  numbers of pairs read, kept and dropped, by reason
     RUN/metrics.jsonl                     one object per log line and validation, append only
-    RUN/samples.jsonl                     some dev sentences with their translations, one object per validation
-    RUN/train.log                         what the terminal showed
-    RUN/tensorboard/, RUN/wandb/          what these programs keep, when training.tensorboard or training.wandb asks
-    RUN/state.json                        whether it trains, or how it ended
+    RUN/samples.jsonl                     translations of a few dev sentences, one object per validation
+    RUN/train.log                         the log of the terminal
+    RUN/tensorboard/, RUN/wandb/          with training.tensorboard or training.wandb: the files of these programs
+    RUN/state.json                        state of the training: running, or how it ended
     RUN/checkpoints/step-00001000/        model.safetensors, trainer.pt, meta.json
-    RUN/checkpoints/damaged-step-.../     what resuming found damaged and passed over; nothing reads it any more
+    RUN/checkpoints/damaged-step-.../     a damaged checkpoint that resuming skipped; never read
     RUN/checkpoints/averaged/             model.safetensors, meta.json
-    RUN/eval/NAME/                        scores.json, and what was scored: {sources,references,hypotheses}.txt
-    RUN/report.html                       all of this to look at
+    RUN/eval/NAME/                        scores.json, {sources,references,hypotheses}.txt
+    RUN/report.html                       HTML report
 
-Of a sweep, whose runs lie in its folder:
+A sweep, in the folder of its runs:
 
-    SWEEP/sweep.json                      its runs, the command that trains each, and how that ended
-    SWEEP/RUN.log                         what that command printed
+    SWEEP/sweep.json                      its runs, the command of each, and how that ended
+    SWEEP/RUN.log                         output of that command
 
 A bundle is the same folder with only config.yaml, tokenizer/, model.safetensors and checksums.json. The checksums.json
 of an export, bundle or other, lists all files of the folder.
@@ -44,7 +42,7 @@ SWEEP_LOCK = ".sweep.lock"
 SCORES = "scores.json"
 SOURCES, HYPOTHESES = "sources.txt", "hypotheses.txt"
 LOWER_IS_BETTER = ("loss", "perplexity")
-"""Dev metrics that fall as a model improves; of the others more is better."""
+"""Dev metrics for which lower is better."""
 
 
 class RunDir:
@@ -52,6 +50,21 @@ class RunDir:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.config = self.path / "config.yaml"
+        self.checksums = self.path / CHECKSUMS
+        self.tokenizer = self.path / "tokenizer"
+        self.data_report = self.path / "data_report.json"
+        self.metrics = self.path / "metrics.jsonl"
+        self.samples = self.path / "samples.jsonl"
+        self.report = self.path / "report.html"
+        self.log = self.path / "train.log"
+        self.state = self.path / "state.json"
+        self.tensorboard = self.path / "tensorboard"
+        self.wandb_id = self.path / "wandb" / "run_id.txt"
+        self.checkpoints = self.path / "checkpoints"
+        self.averaged = self.checkpoints / "averaged"
+        self.evaluations = self.path / "eval"
+        self.bundle_weights = self.path / WEIGHTS
 
     @classmethod
     def open(cls, path: str | Path, verified: bool = True) -> "RunDir":
@@ -59,10 +72,10 @@ class RunDir:
 
         Args:
             path: the folder.
-            verified: whether to compare its files with checksums.json; weights are left to those who load them.
+            verified: compare its files with checksums.json, except weights, which are verified when loaded.
 
         Raises:
-            CheckpointError: when it is none, or a file is missing or changed.
+            CheckpointError: if it is neither, or a file is missing or changed.
         """
         run = cls(path)
         if not run.config.is_file():
@@ -74,67 +87,10 @@ class RunDir:
         return run
 
     @property
-    def config(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def checksums(self) -> Path:
-        return self.path / CHECKSUMS
-
-    @property
-    def tokenizer(self) -> Path:
-        return self.path / "tokenizer"
-
-    @property
-    def data_report(self) -> Path:
-        return self.path / "data_report.json"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def samples(self) -> Path:
-        return self.path / "samples.jsonl"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
-
-    @property
-    def wandb_id(self) -> Path:
-        """In the folder that W&B itself makes for its files."""
-        return self.path / "wandb" / "run_id.txt"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "train.log"
-
-    @property
-    def state(self) -> Path:
-        return self.path / "state.json"
-
-    @property
     def lock(self) -> Path:
-        """Beside the run directory, whose own name may change while it is held."""
+        """Lock file beside the run directory, whose own name may change while the lock is held."""
         real = Path(os.path.realpath(self.path))
         return real.with_name(f".{real.name}.lock")
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def averaged(self) -> Path:
-        return self.checkpoints / "averaged"
-
-    @property
-    def bundle_weights(self) -> Path:
-        return self.path / WEIGHTS
 
     @property
     def is_bundle(self) -> bool:
@@ -143,28 +99,24 @@ class RunDir:
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:08d}"
 
-    @property
-    def evaluations(self) -> Path:
-        return self.path / "eval"
-
     def evaluation(self, name: str) -> Path:
         return self.evaluations / name
 
     def checkpoint_folders(self) -> list[Path]:
-        """All folders that are called as checkpoints are, whole or damaged, by ascending step."""
+        """Return all folders named as checkpoints, intact or damaged, by step."""
         found = [path for path in self.checkpoints.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name)]
         return sorted(found, key=lambda path: int(path.name[5:]))
 
     def steps(self) -> list[int]:
-        """Steps that have a checkpoint whose meta.json is whole, ascending."""
+        """Return the steps of the checkpoints with an intact meta.json, ascending."""
         return list(self._metas())
 
     def regular_steps(self) -> list[int]:
-        """`steps` without those that were only saved because the run was interrupted."""
+        """Return `steps` without the temporary checkpoints of interrupted runs."""
         return [step for step, meta in self._metas().items() if not meta["is_temporary"]]
 
     def best_steps(self, metric: str) -> list[int]:
-        """Steps whose checkpoint knows this dev metric, the best first, the earlier one when equal."""
+        """Return the steps of the checkpoints with this dev metric, best first, the earlier one when equal."""
         values = {step: meta["metrics"].get(metric) for step, meta in self._metas().items()}
         sign = 1 if metric in LOWER_IS_BETTER else -1
         return sorted(
@@ -172,7 +124,7 @@ class RunDir:
         )
 
     def _metas(self) -> dict[int, dict[str, Any]]:
-        """meta.json of each step that has a whole one."""
+        """Return the intact meta.json files by step."""
         metas = {}
         for folder in self.checkpoint_folders():
             with contextlib.suppress(CheckpointError):
@@ -181,7 +133,7 @@ class RunDir:
 
 
 def references_name(number: int) -> str:
-    """The file of a test set's references: the first is number 0."""
+    """Return the file name of a test set's references; the first set is number 0."""
     return f"references.{number + 1}.txt" if number else "references.txt"
 
 

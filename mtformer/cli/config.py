@@ -67,8 +67,7 @@ def schema() -> None:
 def _listing(loaded: "LoadedConfig", only: str | None) -> Iterator[str]:
     """Yield the config as YAML, with the documentation and the origin of each value as comments."""
     from mtformer.config.fields import documentation
-    from mtformer.config.loading import dump_config
-    from mtformer.config.writing import key_lines
+    from mtformer.config.loading import dump_config, key_lines
     from mtformer.config.yaml_text import dotted
 
     text = dump_config(loaded.config)

@@ -1,4 +1,4 @@
-"""What the schema says about a key: the allowed keys of a section, its range, its alternatives."""
+"""Look up declarations in the schema: keys of a section, metadata, help text, range and alternatives."""
 
 import difflib
 from collections.abc import Iterator
@@ -7,7 +7,6 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Discriminator, Tag
 from pydantic.fields import FieldInfo
 
@@ -17,11 +16,12 @@ from mtformer.config.section import Key, OnResume, Section, key_of
 from mtformer.config.yaml_text import KeyPath, dotted
 
 DEFAULT_ON_RESUME: OnResume = "warn"
+BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 @cache
 def fields(section: type[Section]) -> dict[str, Any]:
-    """Return the keys of a section, as files name them, and their annotations, ranges included."""
+    """Return the annotations, ranges included, of the keys of a section, as files name them."""
     hints = get_type_hints(section, include_extras=True)
     return {field.alias or name: hints[name] for name, field in section.model_fields.items()}
 
@@ -44,7 +44,7 @@ def is_source(annotation: Any) -> bool:
 
 
 def plain(annotation: Any) -> Any:
-    """The annotation without its ranges."""
+    """Return the annotation without its ranges."""
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
@@ -60,7 +60,7 @@ def is_section(annotation: Any) -> bool:
 
 
 def child(annotation: Any, key: str | int) -> Any:
-    """The annotation of a key or list item below `annotation`; None when the schema has no such thing."""
+    """Return the annotation of a key or list item below `annotation`; None if the schema has none."""
     annotation = unwrapped(annotation)
     if is_section(annotation):
         return fields(annotation).get(str(key))
@@ -83,7 +83,7 @@ def _sections_on(path: KeyPath) -> Iterator[tuple[type[Section] | None, str, Any
 
 
 def key_metadata(path: str) -> Key:
-    """Return what is known of a dotted key of the config, with `on_resume` resolved; a default for an unknown key."""
+    """Return the metadata of a dotted key of the config, with `on_resume` resolved; a default for an unknown key."""
     key, on_resume = Key(), DEFAULT_ON_RESUME
     for section, name, annotation in _sections_on(tuple(int(n) if n.isdecimal() else n for n in path.split("."))):
         key = Key() if section is None else key_of(section, name)
@@ -103,7 +103,7 @@ def documentation(path: KeyPath) -> str | None:
 
 
 def parse_location(location: KeyPath, root: type[Section] = Config) -> tuple[KeyPath, Any]:
-    """Return path and annotation of what pydantic points to in `root`; its tags of unions are no part of the path."""
+    """Return path and annotation of a location in an error of pydantic, without its tags of unions."""
     path: list[str | int] = []
     annotation: Any = root
     for item in location:
@@ -130,7 +130,7 @@ def section_keys(section: type[Section] = Config, prefix: KeyPath = (), leaves_o
 
 
 def nearest(word: str, allowed: list[str]) -> str | None:
-    """The allowed word that looks most like `word`, if one does."""
+    """Return the allowed word that is most similar to `word`, if any is."""
     found = difflib.get_close_matches(word, allowed, n=1, cutoff=0.6)
     return found[0] if found else None
 
@@ -142,33 +142,22 @@ def nearest_key(key: str, allowed: list[str], root: type[Section] = Config) -> s
 
 
 def limits(annotation: Any) -> str:
-    """The range or the alternatives of a value, in words; empty when there are none."""
-    bounds: list[str] = []
-    for found in _constraints(annotation):
-        if isinstance(found, Ge):
-            bounds.append(f"at least {_number(found.ge)}")
-        elif isinstance(found, Gt):
-            bounds.append(f"above {_number(found.gt)}")
-        elif isinstance(found, Le):
-            bounds.append(f"at most {_number(found.le)}")
-        elif isinstance(found, Lt):
-            bounds.append(f"below {_number(found.lt)}")
-        elif isinstance(found, tuple):
-            bounds.append("one of " + ", ".join(map(str, found)))
-    return " and ".join(bounds)
-
-
-def _number(value: Any) -> str:
-    return f"{value:g}"
+    """Return the range or the alternatives of a value in words; empty if there are none."""
+    found: list[str] = []
+    for one in _constraints(annotation):
+        if isinstance(one, tuple):
+            found.append("one of " + ", ".join(map(str, one)))
+        found += [f"{word} {getattr(one, bound):g}" for bound, word in BOUNDS.items() if hasattr(one, bound)]
+    return " and ".join(found)
 
 
 def alternatives(annotation: Any) -> list[str]:
-    """The values of a Literal."""
+    """Return the values of a Literal."""
     return [str(value) for found in _constraints(annotation) if isinstance(found, tuple) for value in found]
 
 
 def _constraints(annotation: Any) -> Iterator[Any]:
-    """Bounds, and the values of Literals as tuples, of a scalar's annotation."""
+    """Yield the bounds of a scalar's annotation, and the values of Literals as tuples."""
     origin = get_origin(annotation)
     if origin is Annotated:
         yield from _constraints(get_args(annotation)[0])
@@ -182,5 +171,5 @@ def _constraints(annotation: Any) -> Iterator[Any]:
 
 
 def is_optional(annotation: Any) -> bool:
-    """May the value be null?"""
+    """Return True if the value may be null."""
     return get_origin(plain(annotation)) in (Union, UnionType) and NoneType in get_args(plain(annotation))

@@ -1,58 +1,48 @@
-"""A config file, what it extends, and overrides, made into one validated `Config`; each value knows its origin."""
+"""Read, merge, validate, write and compare configs; each value of a loaded config knows its origin."""
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, TypeVar, get_origin
 
 from pydantic import ValidationError
 
-from mtformer.config.data import DataConfig, source_kind
+from mtformer.config.data import SOURCE_KEYS, DataConfig, source_kind
 from mtformer.config.fields import SOURCES, child, fields, is_section, is_source, plain
 from mtformer.config.mistakes import describe_mistakes
-from mtformer.config.origins import DEFAULT, REQUIRED, Origin, Origins
 from mtformer.config.schema import Config
-from mtformer.config.writing import config_diff, dump_config, json_schema, leaves, resolve_paths
-from mtformer.config.yaml_text import KeyPath, dotted, read_yaml
+from mtformer.config.section import Section, key_of
+from mtformer.config.yaml_text import DEFAULT, REQUIRED, KeyPath, Origin, Origins, dotted, read_yaml, write_yaml
 from mtformer.errors import ConfigError
 
-__all__ = [
-    "LoadedConfig",
-    "Origin",
-    "config_diff",
-    "dump_config",
-    "json_schema",
-    "load_config",
-    "load_defaults",
-    "resolve_paths",
-]
+SectionT = TypeVar("SectionT", bound=Section)
 
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """A config and, for each of its values by dotted path, where it comes from."""
+    """A config and the origin of each of its values by dotted path."""
 
     config: Config
     origins: dict[str, Origin]
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig:
-    """Reads a YAML file and what it extends, applies overrides, and validates.
+    """Read a YAML file and those it extends, apply overrides, and validate.
 
-    Sections are merged key by key, and so are test sets by name; lists are replaced. A source that changes its kind
-    (files instead of a data set) loses the other kind's keys. An empty `test:` removes all test sets.
+    Sections are merged key by key, and test sets by name; lists are replaced. A source that changes its kind (files
+    instead of a data set) loses the keys of the old kind. An empty `test:` removes all test sets.
 
     Args:
-        path: The file.
-        overrides: Each `section.key=value` with a YAML value; list items by their position: `data.train.0.src=a.en`.
+        path: the file.
+        overrides: each `section.key=value` with a YAML value; list items by position: `data.train.0.src=a.en`.
 
     Raises:
-        ConfigError: One line for each mistake: its place, the dotted path, what is wrong and what is allowed.
+        ConfigError: one line per error: place, dotted path, problem, and allowed values.
     """
     origins: Origins = {}
     tree = _read_file(str(path), origins, ())
-    # Whatever has no line of its own, such as a missing section, is a matter of the file as a whole.
+    # The origin of what has no line, such as a missing section.
     origins[()] = Origin("file", str(path))
     for override in overrides:
         _apply(override, tree, origins)
@@ -71,16 +61,29 @@ def load_defaults() -> LoadedConfig:
     return LoadedConfig(config, {**origins, **{f"data.{key}": REQUIRED for key in required}})
 
 
+def read_tree(path: str, what: str) -> tuple[Any, Origins]:
+    """Return the value of a YAML file, a `what`, and the origins of its keys; raise ConfigError if it is unreadable."""
+    try:
+        data = Path(path).read_bytes()
+        text = data.decode("utf-8-sig")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such {what} file") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: is a folder; a {what} is a YAML file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}:{line}: not UTF-8") from error
+    origins: Origins = {}
+    return read_yaml(text, lambda line: Origin("file", path, line), origins), origins
+
+
 def _read_file(path: str, origins: Origins, extended_by: tuple[str, ...]) -> dict[str, Any]:
-    """The tree of one file, laid over that of the file it extends; adds the origins of its keys."""
-
-    def place(line: int | None) -> str:
-        return str(Origin("file", path, line))
-
-    own: Origins = {}
-    value = read_yaml(_read_text(path), place, lambda key, line: own.update({key: Origin("file", path, line)}))
+    """Return the values of a file merged into those of the file it extends; add the origins of its keys."""
+    value, own = read_tree(path, "config")
     if not isinstance(value, dict | None):
-        raise ConfigError(f"{place(1)}: a config is a mapping of sections (data, model, ...), not {value!r:.40}")
+        raise ConfigError(f"{path}:1: a config is a mapping of sections (data, model, ...), not {value!r:.40}")
     tree: dict[str, Any] = _null_is_empty(value, Config)
     if "extends" in tree:
         origin = own.pop(("extends",))
@@ -95,7 +98,7 @@ def _read_file(path: str, origins: Origins, extended_by: tuple[str, ...]) -> dic
 def _read_base(
     path: str, extends: Any, origin: Origin, origins: Origins, extended_by: tuple[str, ...]
 ) -> dict[str, Any]:
-    """The tree of the file that `path` extends."""
+    """Return the values of the file that `path` extends."""
     if not isinstance(extends, str):
         raise ConfigError(f"{origin}: extends: must be the name of one file, not {extends!r:.40}")
     base = os.path.normpath(Path(path).parent / Path(extends).expanduser())
@@ -106,24 +109,8 @@ def _read_base(
     return _read_file(base, origins, extended_by)
 
 
-def _read_text(path: str) -> str:
-    try:
-        data = Path(path).read_bytes()
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such config file") from None
-    except IsADirectoryError:
-        raise ConfigError(f"{path}: is a folder; a config is a YAML file") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path}:{line}: not UTF-8") from error
-
-
 def _apply(override: str, tree: dict[str, Any], origins: Origins) -> None:
-    """Puts one `section.key=value` into the tree."""
+    """Set one `section.key=value` in the tree."""
     origin = Origin("override", override=override)
     name, equals, text = override.partition("=")
     keys = name.strip().split(".")
@@ -145,7 +132,7 @@ def _apply(override: str, tree: dict[str, Any], origins: Origins) -> None:
                 origins[path] = origin
             container = container[position]
     own: Origins = {path: origin}
-    value = read_yaml(text, lambda line: str(origin), lambda key, line: own.update({key: origin}), path)
+    value = read_yaml(text, lambda line: origin, own, path)
     if is_source(around):
         _leave_other_kind(container, {path[-1]: value}, path[:-1], origins)
     if isinstance(container, list):
@@ -155,7 +142,7 @@ def _apply(override: str, tree: dict[str, Any], origins: Origins) -> None:
 
 
 def _position(container: Any, key: str, path: KeyPath, origin: Origin) -> str | int:
-    """The key of a mapping, or the position in a list (its length: one more item)."""
+    """Return the key of a mapping, or the position in a list (its length: one more item)."""
     if isinstance(container, dict):
         return key
     if not isinstance(container, list):
@@ -169,7 +156,7 @@ def _position(container: Any, key: str, path: KeyPath, origin: Origin) -> str | 
 
 
 def _put(container: Any, key: str | int, value: Any, annotation: Any, path: KeyPath, origins: Origins) -> None:
-    """Merges mappings into what is there, replaces everything else; forgets the origins of what is replaced."""
+    """Merge mappings, replace all other values, and drop the origins of replaced values."""
     if isinstance(key, int) and key == len(container):
         container.append(None)
     old = container.get(key) if isinstance(container, dict) else container[key]
@@ -185,7 +172,7 @@ def _put(container: Any, key: str | int, value: Any, annotation: Any, path: KeyP
 
 
 def _leave_other_kind(source: dict[str, Any], addition: dict[Any, Any], path: KeyPath, origins: Origins) -> None:
-    """Takes the keys of the old kind out of a source that becomes one of another kind."""
+    """Remove the keys of the old kind from a source that changes its kind."""
     old, new = source_kind(source), source_kind(addition)
     if old and new and old != new:
         for key in fields(SOURCES[old]):
@@ -199,7 +186,7 @@ def _forget(path: KeyPath, origins: Origins) -> None:
 
 
 def _null_is_empty(value: Any, annotation: Any) -> Any:
-    """A section, list or mapping whose keys are all commented out is YAML's null; here it is empty."""
+    """Replace null by an empty section, list or mapping; null is one whose keys are all commented out."""
     if value is None and is_section(plain(annotation)):
         return {}
     if value is None and get_origin(plain(annotation)) in (dict, list):
@@ -213,5 +200,104 @@ def _null_is_empty(value: Any, annotation: Any) -> Any:
 
 
 def _narrow(annotation: Any, value: Any) -> Any:
-    """For a source, its kind; else the annotation itself."""
+    """Return the section of a source's kind; any other annotation unchanged."""
     return SOURCES.get(source_kind(value) or "") if is_source(annotation) else annotation
+
+
+def dump_config(config: Config) -> str:
+    """Return all values as YAML, from which `load_config` makes the same config."""
+    return write_yaml(config.model_dump())
+
+
+def key_lines(text: str) -> dict[int, KeyPath]:
+    """Return the path of the key in each line, from 1, of a dumped config."""
+    origins: Origins = {}
+    read_yaml(text, lambda line: Origin("file", line=line), origins)
+    return {origin.line: path for path, origin in origins.items() if origin.line and isinstance(path[-1], str)}
+
+
+def resolve_paths(section: SectionT) -> SectionT:
+    """Return the config, or a section, with absolute local paths, so that it is valid in any working directory."""
+    changes: dict[str, Any] = {}
+    for name in type(section).model_fields:
+        value, path = getattr(section, name), key_of(type(section), name).path
+        if isinstance(value, Section):
+            changes[name] = resolve_paths(value)
+        elif isinstance(value, list) and _holds_sections(value):
+            changes[name] = [resolve_paths(item) for item in value]
+        elif isinstance(value, dict) and _holds_sections(value):
+            changes[name] = {key: resolve_paths(item) for key, item in value.items()}
+        elif value is not None and path is not None:
+            is_path = path == "file" or Path(value).expanduser().is_dir()
+            changes[name] = os.path.abspath(os.path.expanduser(value)) if is_path else value
+    return section.model_copy(update=changes)
+
+
+def without_files(section: SectionT) -> SectionT:
+    """Return the section without paths, sources and corpora, so that it is valid on any machine."""
+    changes: dict[str, Any] = {}
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            changes[name] = without_files(value)
+        elif isinstance(value, dict | list) and _holds_sections(value):
+            changes[name] = type(value)()
+        elif key_of(type(section), name).path is not None:
+            changes[name] = None
+    return section.model_copy(update=changes)
+
+
+def without_side_outputs(config: Config, **training: Any) -> Config:
+    """Return the config with the side outputs at their defaults, and with these values in the training section."""
+    changes: dict[str, Section] = {}
+    for name, section in config:
+        own = type(section).model_fields
+        defaults = {key: field.default for key, field in own.items() if key_of(type(section), key).side_output}
+        changes[name] = section.model_copy(update={**defaults, **(training if name == "training" else {})})
+    return config.model_copy(update=changes)
+
+
+def leaves(section: Section, prefix: KeyPath = ()) -> dict[KeyPath, Any]:
+    """Return all values by path; lists of scalars are values."""
+    found: dict[KeyPath, Any] = {}
+    for key in type(section).model_fields:
+        path = (*prefix, key)
+        value = getattr(section, key)
+        if isinstance(value, Section):
+            found |= leaves(value, path)
+        elif isinstance(value, dict | list) and _holds_sections(value):
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for name, item in items:
+                found |= leaves(item, (*path, name))
+        else:
+            found[path] = value
+    return found
+
+
+def _holds_sections(value: dict[str, Any] | list[Any]) -> bool:
+    return any(isinstance(item, Section) for item in (value.values() if isinstance(value, dict) else value))
+
+
+def config_diff(old: Config, new: Config) -> list[tuple[str, Any, Any]]:
+    """Return (dotted path, old value, new value) of all differences; a missing or empty value is None."""
+
+    def values(config: Config) -> dict[KeyPath, Any]:
+        return {path: None if value in ({}, []) else value for path, value in leaves(config).items()}
+
+    before, after = values(old), values(new)
+    paths = [*before, *(path for path in after if path not in before)]
+    return [(dotted(path), before.get(path), after.get(path)) for path in paths if before.get(path) != after.get(path)]
+
+
+def json_schema() -> dict[str, Any]:
+    """Return a JSON Schema of config files, for editors; keys that an extended file may have are not required."""
+    schema = Config.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "mtformer experiment"
+    extends = {"type": "string", "description": "A config, relative to this file, that this one changes."}
+    schema["properties"] = {"extends": extends, **schema["properties"]}
+    schema["$defs"]["DataConfig"]["properties"]["test"]["additionalProperties"] = False
+    for section in (schema, *schema["$defs"].values()):
+        if section.get("properties", {}).keys().isdisjoint(SOURCE_KEYS):
+            section.pop("required", None)
+    return schema

@@ -1,4 +1,4 @@
-"""What pydantic finds wrong, as one line for each mistake: place, dotted path, what is wrong, what is allowed."""
+"""Errors of pydantic as one line each: place, dotted path, problem, and allowed values."""
 
 import json
 import re
@@ -19,10 +19,9 @@ from mtformer.config.fields import (
     section_keys,
     unwrapped,
 )
-from mtformer.config.origins import Origin, Origins, nearest_origin
 from mtformer.config.schema import Config
 from mtformer.config.section import Section
-from mtformer.config.yaml_text import KeyPath, dotted
+from mtformer.config.yaml_text import KeyPath, Origins, dotted, nearest_origin
 
 SOURCE_FORMS = "src and tgt (two text files), or tsv, or jsonl, or dataset (Hugging Face)"
 
@@ -40,9 +39,9 @@ _KINDS = {
 
 
 def describe_mistakes(error: ValidationError, origins: Origins, root: type[Section] = Config) -> str:
-    """Return the errors of a file that was read as `root`, one a line."""
+    """Return the errors of a file whose schema is `root`, one per line."""
     found = error.errors(include_url=False)
-    # A value that fits no member of a union of scalars has an error for each of them; the last one says it.
+    # A value that fits no member of a union of scalars has an error for each member; the last one is kept.
     lines = {parse_location(one["loc"], root)[0]: _describe(one, origins, root) for one in found}
     return "\n".join(lines.values())
 
@@ -53,14 +52,16 @@ def _describe(details: ErrorDetails, origins: Origins, root: type[Section]) -> s
     if kind == "value_error":
         return _describe_combination(str(details["ctx"]["error"]), path, origins, root)
     if kind == "extra_forbidden":
-        what = _unknown_key(path, parse_location(details["loc"][:-1], root)[1], root)
+        allowed = list(fields(unwrapped(parse_location(details["loc"][:-1], root)[1])))
+        meant = _meant(nearest_key(str(path[-1]), allowed, root)) or ";"
+        what = f"unknown key{meant} allowed: {', '.join(allowed)}"
     elif kind == "missing":
         what = "is missing"
     elif kind == "union_tag_not_found":
         what = f"a source is a mapping with {SOURCE_FORMS}; not {_shown(value)}"
     elif kind == "literal_error":
-        meant = nearest(str(value), alternatives(annotation))
-        what = f"must be {limits(annotation)}, not {_shown(value)}{_meant(meant)}"
+        meant = _meant(nearest(str(value), alternatives(annotation)))
+        what = f"must be {limits(annotation)}, not {_shown(value)}{meant}"
     elif kind == "string_pattern_mismatch":
         what = "a set's name holds only letters, digits, '_' and '-'"
     elif kind == "too_long":
@@ -70,17 +71,12 @@ def _describe(details: ErrorDetails, origins: Origins, root: type[Section]) -> s
     return f"{nearest_origin(origins, path)}: {dotted(path)}: {what}"
 
 
-def _unknown_key(path: KeyPath, section: Any, root: type[Section]) -> str:
-    allowed = list(fields(unwrapped(section)))
-    return f"unknown key{_meant(nearest_key(str(path[-1]), allowed, root)) or ';'} allowed: {', '.join(allowed)}"
-
-
 def _meant(word: str | None) -> str:
     return f"; did you mean '{word}'?" if word else ""
 
 
 def _wanted(kind: str, annotation: Any) -> str:
-    """What a value must be, its range included."""
+    """Return the type and range of a value in words."""
     words = _KINDS.get(kind.partition("_")[0], "")
     limit = limits(annotation)
     between = " of " if limit.startswith("at") else " "  # a number of at least 0, a number above 0
@@ -104,17 +100,14 @@ def _shown(value: Any) -> str:
 
 
 def _describe_combination(message: str, path: KeyPath, origins: Origins, root: type[Section]) -> str:
-    """A mistake in how several keys go together: its place is the first of them that was given."""
+    """Describe a conflict of several keys, with the origin of the first of them that was given."""
     known = set(section_keys(root))
-    given: list[tuple[Origin, KeyPath]] = []
-    for word in re.findall(r"[a-z][a-z0-9_.]*[a-z0-9]", message):
-        key = (*path, *word.split("."))
-        if key in origins and key in known:
-            given.append((origins[key], key))
+    named = [(*path, *word.split(".")) for word in re.findall(r"[a-z][a-z0-9_.]*[a-z0-9]", message)]
+    given = [key for key in named if key in origins and key in known]
     if not given:
         where = f"{dotted(path)}: " if path else ""
         return f"{nearest_origin(origins, path)}: {where}{message}"
-    # An override is what the user has typed last, and a file comes before those that it extends.
-    given.sort(key=lambda entry: (entry[0].kind != "override", entry[0].file != nearest_origin(origins, ()).file))
-    origin, key = given[0]
-    return f"{origin}: {dotted(key)}: {message}"
+    # An override is what the user typed last, and a file comes before those that it extends.
+    top = nearest_origin(origins, ()).file
+    key = min(given, key=lambda key: (origins[key].kind != "override", origins[key].file != top))
+    return f"{origins[key]}: {dotted(key)}: {message}"

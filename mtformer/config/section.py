@@ -1,4 +1,4 @@
-"""What all sections of the config are made of."""
+"""Base class of config sections, metadata of keys, and shared types."""
 
 import re
 from dataclasses import dataclass
@@ -23,27 +23,24 @@ def _check_tag(tag: str) -> str:
 
 
 TagPiece = Annotated[str, AfterValidator(_check_tag)]
-"""A piece that text does not hold by chance."""
+"""A piece that does not occur in text by chance."""
 TestName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
-"""A set's name is a folder of the run and a part of dotted keys: letters, digits, `_` and `-`."""
-
-
+"""Name of a set, which is a folder of the run and part of dotted keys: letters, digits, `_` and `-`."""
 OnResume = Literal["refuse", "warn", "same"]
-"""What a changed value means to a resumed run. refuse: the saved weights or optimizer state depend on it; warn: the run
-continues, but not as one that never stopped; same: each step stays as it is."""
+"""Effect of a changed value on a resumed run. refuse: the saved weights or optimizer state depend on it; warn: the run
+continues, but differs from one that never stopped; same: no step changes."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """What is known of a key besides its type, range, default and help text, as metadata of its annotation.
+    """Metadata of a key besides its type, range, default and help text.
 
     Args:
-        on_resume: None: as the section says.
+        on_resume: None: that of the section.
         path: the value is a path; `folder or name`: a path if such a folder exists, else a name.
         has_effect: the value has an effect on the result of a run.
         is_option: a `decoding` key that is an option of `translate`, `eval` and `serve` too.
-        side_output: the value asks for something besides training and its figures; a training that is done again for
-            comparison leaves it out.
+        side_output: the value requests output besides training and its figures; verification trains without it.
         in_validation: a `decoding` key that also applies when dev is decoded in training.
         off: the value that turns a filter off, which then does not change the fingerprint of prepared corpora.
         in_fingerprint: a filter key that has an effect on prepared corpora.

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from mtformer.config.fields import key_metadata
-from mtformer.config.loading import LoadedConfig, load_config
+from mtformer.config.loading import LoadedConfig, leaves, load_config
 from mtformer.config.schema import Config, EvaluationConfig
-from mtformer.config.writing import leaves
 from mtformer.config.yaml_text import dotted
 from mtformer.decoding.weights import default_weights
 from mtformer.errors import CheckpointError, ConfigError, MtformerError

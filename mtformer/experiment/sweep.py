@@ -8,7 +8,7 @@
     list:                                              # variants of several keys
       - {name: small, model.d_model: 128, model.d_ff: 512}
       - {name: large, model.d_model: 256, model.d_ff: 1024}
-    random:                                            # so many draws
+    random:                                            # random draws
       count: 10
       keys:
         training.learning_rate: {min: 0.0005, max: 0.01, log: true}
@@ -19,6 +19,7 @@
 Every variant of `list` comes with every combination of `grid`, every draw of `random` and every seed.
 """
 
+import contextlib
 import itertools
 import json
 import math
@@ -32,31 +33,29 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
 from mtformer.config.fields import fields
-from mtformer.config.loading import load_config
+from mtformer.config.loading import load_config, read_tree
 from mtformer.config.mistakes import describe_mistakes
-from mtformer.config.origins import Origin, Origins, nearest_origin
 from mtformer.config.schema import Config
 from mtformer.config.section import Count, Positive, Section
-from mtformer.config.yaml_text import read_yaml
+from mtformer.config.yaml_text import DEFAULT, KeyPath, Origin, Origins, nearest_origin, read_yaml
 from mtformer.errors import ConfigError
 from mtformer.run_dir import RunDir
 
 MAX_RUNS = 10_000
 LONGEST_NAME = 120
-"""Characters; file systems allow 255 bytes, and what is written beside a run has a longer name than it."""
-DRAWS_FOR_EACH = 100
-"""So often a draw that was there already is drawn again."""
+"""Characters; file systems allow 255 bytes, and files beside a run have longer names."""
+ATTEMPTS_PER_DRAW = 100
 DIGITS = 4
-"""Significant ones of a number that is drawn, so that a run's name says all of it."""
+"""Significant digits of a drawn number, so that the name of a run shows all of it."""
 SEED = "training.seed"
 PLAIN = frozenset(string.ascii_letters + string.digits + "._+-")
 NAME = "name"
-"""The key of a variant that is no key of the config."""
+"""The only key of a variant that is not a config key."""
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
 
 
@@ -70,10 +69,6 @@ class Range(Section):
     step: Annotated[int | float, Field(gt=0)] | None = None
     """Only min, min + step, and so on."""
 
-    @property
-    def is_whole(self) -> bool:
-        return all(isinstance(number, int | None) for number in (self.min, self.max, self.step))
-
     @model_validator(mode="after")
     def _fits(self) -> "Range":
         if self.min > self.max:
@@ -84,11 +79,29 @@ class Range(Section):
             raise ValueError("log and step exclude each other; leave one out")
         return self
 
+    def at(self, chance: float) -> int | float:
+        """Return the number at a position in the range; `chance` is at least 0 and below 1."""
+        low, high, step = self.min, self.max, self.step
+        if step is not None:
+            value = low + step * int(chance * (math.floor((high - low) / step * (1 + 1e-9)) + 1))
+            return value if isinstance(value, int) else float(f"{value:.10g}")
+        is_whole = isinstance(low, int) and isinstance(high, int)
+        if self.log:
+            value = math.exp(math.log(low) + chance * math.log(high / low))
+            value = round(value) if is_whole else value
+        else:
+            value = low + (int(chance * (high - low + 1)) if is_whole else chance * (high - low))
+        return value if is_whole else min(max(float(f"{value:.{DIGITS}g}"), low), high)
+
 
 class Choice(Section):
     """Values to draw from."""
 
     choice: Annotated[list[Any], Field(min_length=1)]
+
+    def at(self, chance: float) -> Any:
+        """Return the value at a position in the list; `chance` is at least 0 and below 1."""
+        return self.choice[int(chance * len(self.choice))]
 
 
 def _kind(value: Any) -> str:
@@ -146,103 +159,94 @@ class SweepFile(Section):
 
 
 @dataclass(frozen=True)
-class Setting:
-    """One value of one key, and the place that it comes from."""
-
-    key: str
-    value: Any
-    place: str
-    """Such as `study.yaml:7: grid`."""
-
-    @property
-    def override(self) -> str:
-        return f"{self.key}={_flow(self.value)}"
-
-
-@dataclass(frozen=True)
 class PlannedRun:
-    """One run of a sweep; its config is valid."""
+    """One run of a sweep, with a valid config."""
 
     name: str
     run: RunDir
     values: dict[str, Any]
-    """What the axes gave, by dotted key."""
+    """Values of the axes by dotted key."""
     overrides: tuple[str, ...]
     config: Config
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a sweep file says, multiplied out."""
+    """A sweep file with its axes multiplied out."""
 
     path: Path
     config: Path
-    """The base."""
+    """The base config."""
     folder: Path
-    """That holds the run directories."""
+    """Folder of the run directories."""
     common: tuple[str, ...]
-    """Overrides that all runs share."""
+    """Overrides of all runs."""
     runs: list[PlannedRun]
 
     def arguments(self, run: PlannedRun) -> list[str]:
-        """Of `mtformer`: what trains this run, or goes on with it."""
+        """Return the arguments of `mtformer` that start or resume this run."""
         return ["train", str(self.config), "--run-dir", str(run.run.path), "--resume", "auto", *run.overrides]
 
 
-@dataclass(frozen=True)
-class _Option:
-    """One of the alternatives of an axis, and its part of the run's name."""
+class _Option(NamedTuple):
+    """One of the alternatives of an axis."""
 
     label: str
-    settings: tuple[Setting, ...]
-    place: str
+    """Part of the run's name."""
+    values: Mapping[str, Any]
+    """Values by dotted key."""
+    where: KeyPath
+    """Path in the sweep file."""
 
 
-Place = Callable[..., str]
-"""(keys of the sweep file...) -> their place, for messages."""
+Place = Callable[[KeyPath], str]
+"""(path in the sweep file) -> its file, line and top-level key, for messages."""
 
 
 def plan_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
-    """Reads a sweep file, multiplies its axes out, and validates the config of every run.
+    """Read a sweep file, multiply its axes out, and validate the config of every run.
 
     Args:
         path: the file.
-        overrides: each `section.key=value`, in all runs, and over what the file's `set` says.
+        overrides: each `section.key=value`, for all runs; they replace values under `set`.
 
     Raises:
-        ConfigError: one line that names the place, and the run whose config is not valid.
+        ConfigError: one line with the place in the file, and the run whose config is not valid.
     """
     file, origins = _read(path)
 
-    def place(*keys: str | int) -> str:
-        return f"{nearest_origin(origins, keys)}: {keys[0]}"
+    def place(where: KeyPath) -> str:
+        return f"{nearest_origin(origins, where)}: {where[0]}"
 
     base = Path(os.path.normpath(path.parent / Path(file.config).expanduser()))
     if not base.exists():
-        raise ConfigError(f"{place('config')}: no such file: {base} (the name is relative to {path})")
-    common = [Setting(key, value, place("set", key)) for key, value in file.common.items()]
+        raise ConfigError(f"{place(('config',))}: no such file: {base} (the name is relative to {path})")
+    common = _Option("", file.common, ("set",))
     axes = list(_axes(file, place))
-    _check_axes(path, axes)
-    _check_keys([*common, *(one for axis in axes for option in axis for one in option.settings)], overrides)
+    _check_axes(path, axes, place)
+    _check_keys([common, *itertools.chain.from_iterable(axes)], overrides, place)
     folder = Path(file.run_dir or os.path.join("runs", path.stem)).expanduser()
-    shared = (*(one.override for one in common), *overrides)
+    shared = (*_overrides(common.values), *overrides)
     runs = []
     for options in itertools.product(*axes):
         name = _shortened(",".join(option.label for option in options))
-        own = [one for option in options for one in option.settings]
-        config = _load(base, shared, common, own, name)
-        values, added = {one.key: one.value for one in own}, (one.override for one in own)
-        runs.append(PlannedRun(name, RunDir(folder / name), values, (*shared, *added), config))
+        values = {key: value for option in options for key, value in option.values.items()}
+        own = (*shared, *_overrides(values))
+        try:
+            config = load_config(base, own).config
+        except ConfigError as error:
+            raise ConfigError(_describe_invalid(str(error), common, options, name, place)) from error
+        runs.append(PlannedRun(name, RunDir(folder / name), values, own, config))
     return Sweep(path, base, folder, shared, runs)
 
 
 def command_line(sweep: Sweep, run: PlannedRun) -> str:
-    """What one types to train the run, or to go on with it."""
+    """Return the shell command that starts or resumes the run."""
     return shlex.join(["mtformer", *sweep.arguments(run)])
 
 
 def short_keys(keys: Iterable[str]) -> dict[str, str]:
-    """The shortest ends of dotted keys that tell them apart: `dropout`, but `model.seed` beside `data.seed`."""
+    """Return the shortest unique suffix of each dotted key: `dropout`, but `model.seed` beside `data.seed`."""
     parts = {key: key.split(".") for key in keys}
 
     def short(key: str) -> str:
@@ -256,21 +260,9 @@ def short_keys(keys: Iterable[str]) -> dict[str, str]:
 
 
 def _read(path: Path) -> tuple[SweepFile, Origins]:
-    """Return a sweep file and the lines of its keys; raise ConfigError, one line for each user error."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such sweep file") from None
-    except IsADirectoryError:
-        raise ConfigError(f"{path}: is a folder; a sweep is a YAML file") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not UTF-8") from None
-
-    def origin(line: int | None) -> Origin:
-        return Origin("file", str(path), line)
-
-    origins: Origins = {(): origin(None)}
-    tree = read_yaml(text, lambda line: str(origin(line)), lambda key, line: origins.update({key: origin(line)}))
+    """Return a sweep file and the origins of its keys; raise ConfigError, one line for each user error."""
+    tree, origins = read_tree(str(path), "sweep")
+    origins[()] = Origin("file", str(path))
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: a sweep is a mapping of {', '.join(fields(SweepFile))}, not {tree!r:.40}")
     try:
@@ -280,65 +272,45 @@ def _read(path: Path) -> tuple[SweepFile, Origins]:
 
 
 def _axes(file: SweepFile, place: Place) -> Iterator[list[_Option]]:
-    """Each axis as its alternatives, in the order of a run's name."""
+    """Yield the alternatives of each axis, in the order of a run's name."""
     drawn = file.random.keys if file.random is not None else {}
     short = short_keys([*file.grid, *drawn, *([SEED] if file.seeds else [])])
 
     def option(values: Mapping[str, Any], *where: str) -> _Option:
-        label = ",".join(_label(short[key], value, place(*where)) for key, value in values.items())
-        return _Option(
-            label, tuple(Setting(key, value, place(*where, key)) for key, value in values.items()), place(*where)
-        )
+        label = ",".join(_label(short[key], value, place(where)) for key, value in values.items())
+        return _Option(label, values, where)
 
     if file.variants:
-        yield [_variant(variant, index, place) for index, variant in enumerate(file.variants)]
+        yield [
+            _Option(one[NAME], {key: value for key, value in one.items() if key != NAME}, ("list", index))
+            for index, one in enumerate(file.variants)
+        ]
     for key, values in file.grid.items():
         yield [option({key: value}, "grid", key) for value in values]
     if file.random is not None:
-        draws = _draws(file.random.count, file.random.seed, drawn, place("random"))
-        yield [option(draw, "random", "keys") for draw in draws]
+        yield [option(draw, "random", "keys") for draw in _draws(file.random, place)]
     if file.seeds:
         yield [option({SEED: seed}, "seeds") for seed in file.seeds]
 
 
-def _variant(variant: Mapping[str, Any], index: int, place: Place) -> _Option:
-    settings = (Setting(key, value, place("list", index, key)) for key, value in variant.items() if key != NAME)
-    return _Option(variant[NAME], tuple(settings), place("list", index))
-
-
-def _draws(count: int, seed: int, keys: Mapping[str, Range | Choice], where: str) -> Iterator[dict[str, Any]]:
-    """So many different draws; the first ones are the same whatever the count, and each key has chances of its own."""
-    # Of the random module only the numbers of random() are promised to stay the same.
-    chances = {key: random.Random(f"{seed} {key}") for key in keys}
+def _draws(section: Random, place: Place) -> Iterator[dict[str, Any]]:
+    """Yield different draws; the first ones do not depend on the count, nor those of a key on other keys."""
+    # The standard library guarantees the same sequence in all versions only for random().
+    generators = {key: random.Random(f"{section.seed} {key}") for key in section.keys}
     found: list[dict[str, Any]] = []
-    for _ in range(DRAWS_FOR_EACH * count):
-        draw = {key: _drawn(keys[key], chance.random()) for key, chance in chances.items()}
+    for _ in range(ATTEMPTS_PER_DRAW * section.count):
+        draw = {key: section.keys[key].at(generator.random()) for key, generator in generators.items()}
         if draw not in found:
             found.append(draw)
             yield draw
-        if len(found) == count:
+        if len(found) == section.count:
             return
+    where = place(("random",))
     raise ConfigError(f"{where}: its keys give only {len(found)} different draws; lower count to that")
 
 
-def _drawn(values: Range | Choice, chance: float) -> Any:
-    """The value at a place from 0 to below 1."""
-    if isinstance(values, Choice):
-        return values.choice[int(chance * len(values.choice))]
-    low, high, step = values.min, values.max, values.step
-    if step is not None:
-        value = low + step * int(chance * (math.floor((high - low) / step * (1 + 1e-9)) + 1))
-        return value if isinstance(value, int) else float(f"{value:.10g}")
-    if values.log:
-        value = math.exp(math.log(low) + chance * math.log(high / low))
-        value = round(value) if values.is_whole else value
-    else:
-        value = low + (int(chance * (high - low + 1)) if values.is_whole else chance * (high - low))
-    return value if values.is_whole else min(max(float(f"{value:.{DIGITS}g}"), low), high)
-
-
 def _label(key: str, value: Any, where: str) -> str:
-    """`key=value` as it may stand in a file's name."""
+    """Return `key=value` with characters that are safe in file names."""
     if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict | list) for item in value)):
         raise ConfigError(f"{where}: {key}: such values need names; make them variants under list")
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -348,63 +320,63 @@ def _label(key: str, value: Any, where: str) -> str:
 
 
 def _shortened(name: str) -> str:
-    """The name, its end replaced by a hash of all of it when it is too long."""
+    """Return the name; if it is too long, its end is replaced by a hash."""
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 9]}-{sha256(name.encode()).hexdigest()[:8]}"
 
 
-def _check_axes(path: Path, axes: Sequence[Sequence[_Option]]) -> None:
-    """Raises ConfigError when there is no axis, two of one would be called the same, or they give too many runs."""
+def _check_axes(path: Path, axes: Sequence[Sequence[_Option]], place: Place) -> None:
+    """Raise ConfigError if there is no axis, two options have the same name, or the axes give too many runs."""
     if not axes:
         raise ConfigError(f"{path}: has no axis; give grid, list, random or seeds")
     for axis in axes:
-        labels = Counter(option.label.lower() for option in axis)  # some file systems take capitals for small letters
+        labels = Counter(option.label.lower() for option in axis)  # some file systems ignore case
         for option in axis:
             if labels[option.label.lower()] > 1:
                 raise ConfigError(
-                    f"{option.place}: two runs would be called {option.label}; leave one out, or give them names as "
-                    "variants under list"
+                    f"{place(option.where)}: two runs would be called {option.label}; leave one out, or give them "
+                    "names as variants under list"
                 )
     num_runs = math.prod(map(len, axes))
     if num_runs > MAX_RUNS:
         raise ConfigError(f"{path}: its axes give {num_runs:,} runs, more than {MAX_RUNS:,}; take random, not grid")
 
 
-def _check_keys(settings: Sequence[Setting], overrides: Sequence[str]) -> None:
-    """Raises ConfigError when a key is set in two places."""
-    places: dict[str, str] = {}
-    for one in settings:
-        other = places.setdefault(one.key, one.place)
-        if other.rpartition(": ")[2] != one.place.rpartition(": ")[2]:
-            raise ConfigError(f"{one.place}: {one.key} is set by {other} too; leave one of them out")
+def _check_keys(options: Sequence[_Option], overrides: Sequence[str], place: Place) -> None:
+    """Raise ConfigError if a key is set in two places."""
+    places: dict[str, KeyPath] = {}
+    for option in options:
+        for key in option.values:
+            where = (*option.where, key)
+            other = places.setdefault(key, where)
+            if other[0] != where[0]:
+                raise ConfigError(f"{place(where)}: {key} is set by {place(other)} too; leave one of them out")
     for override in overrides:
         key = override.partition("=")[0].strip()
-        if key in places and not places[key].endswith(": set"):
-            raise ConfigError(f"override '{override}': {key} is an axis of the sweep ({places[key]}); leave one out")
+        if key in places and places[key][0] != "set":
+            where = place(places[key])
+            raise ConfigError(f"override '{override}': {key} is an axis of the sweep ({where}); leave one out")
 
 
-def _load(
-    base: Path, shared: Sequence[str], common: Sequence[Setting], settings: Sequence[Setting], name: str
-) -> Config:
-    """The run's config; what is wrong with it is told with the place in the sweep file."""
-    try:
-        return load_config(base, [*shared, *(one.override for one in settings)]).config
-    except ConfigError as error:
-        line = str(error).splitlines()[0]
-        for one in (*settings, *common):
-            start = f"override '{one.override}': "
+def _describe_invalid(message: str, common: _Option, options: Sequence[_Option], name: str, place: Place) -> str:
+    """Return the first line of the message about a run's config, with the place in the sweep file."""
+    line = message.splitlines()[0]
+    for option in (*options, common):
+        for key, value in option.values.items():
+            start = f"override '{_override(key, value)}': "
             if line.startswith(start):
-                end = f" (run {name})" if one in settings else ""
-                raise ConfigError(f"{one.place}: {line.removeprefix(start)}{end}") from error
-        raise
+                end = "" if option is common else f" (run {name})"
+                return f"{place((*option.where, key))}: {line.removeprefix(start)}{end}"
+    return message
 
 
-def _flow(value: Any) -> str:
-    """A value as YAML in one line, which `read_yaml` reads back to the same value."""
+def _overrides(values: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(_override(key, value) for key, value in values.items())
+
+
+def _override(key: str, value: Any) -> str:
+    """Return `key=value` with the value as YAML in one line, which `read_yaml` reads back unchanged."""
     text = json.dumps(value, ensure_ascii=False)
     if isinstance(value, str) and value == value.strip() and value.isprintable():
-        try:
-            plain = read_yaml(value, str, lambda path, line: None)
-        except ConfigError:
-            return text
-        return value if plain == value else text
-    return text
+        with contextlib.suppress(ConfigError):
+            text = value if read_yaml(value, lambda line: DEFAULT, {}) == value else text
+    return f"{key}={text}"

@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, distributed
 
-from mtformer.config.loading import dump_config, load_config, resolve_paths
+from mtformer.config.loading import dump_config, load_config, resolve_paths, without_side_outputs
 from mtformer.config.schema import Config
-from mtformer.config.writing import without_side_outputs
 from mtformer.device import pick_device, pick_precision
 from mtformer.errors import CheckpointError, ConfigError, DeviceError, InterruptedRunError, MtformerError
 from mtformer.experiment.train import train_experiment

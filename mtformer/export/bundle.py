@@ -5,9 +5,8 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from mtformer.config.loading import dump_config, load_config
+from mtformer.config.loading import dump_config, load_config, without_files
 from mtformer.config.schema import Config
-from mtformer.config.writing import without_files
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, ConfigError
 from mtformer.files import atomic_folder, write_checksums

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from mtformer.config.loading import config_diff, leaves
 from mtformer.config.schema import Config, ModelConfig
-from mtformer.config.writing import config_diff, leaves
 from mtformer.config.yaml_text import dotted
 from mtformer.data.report import DataReport
 from mtformer.errors import DataError

@@ -11,9 +11,9 @@ from mtformer.errors import ConfigError
 from mtformer.experiment.sweep import (
     LONGEST_NAME,
     PlannedRun,
-    Setting,
     Sweep,
     SweepFile,
+    _override,
     command_line,
     plan_sweep,
     short_keys,
@@ -119,7 +119,7 @@ def test_where_the_runs_lie(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     "value", ["post", "a b", "a: b", "# c", "'", '"', "no", "1e-4", "", " x", "ä€😀", "- a", "null"]
 )
 def test_text_in_an_override_stays_what_it_is(folder: Path, value: str) -> None:
-    (run,) = plan(folder, "seeds: [1]", Setting("training.init_from", value, "").override).runs
+    (run,) = plan(folder, "seeds: [1]", _override("training.init_from", value)).runs
     assert run.config.training.init_from == value
 
 

@@ -9,6 +9,7 @@ import torch
 from playwright.sync_api import Page
 
 from mtformer.config.data import DataConfig
+from mtformer.config.loading import dump_config
 from mtformer.config.schema import (
     Config,
     DecodingConfig,
@@ -17,7 +18,6 @@ from mtformer.config.schema import (
     TokenizerConfig,
     TrainingConfig,
 )
-from mtformer.config.writing import dump_config
 from mtformer.data.report import DataReport
 from mtformer.decoding.translator import Translator
 from mtformer.evaluation.card import Texts, write_card
