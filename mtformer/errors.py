@@ -1,7 +1,4 @@
-"""What a user can get wrong. Each message says what, where, and what to do, in one line.
-
-The command line prints the message and exits with 2; nothing else in the package prints or exits.
-"""
+"""Exceptions. The message of a user error says what is wrong, where, and what to do, in one line."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +6,7 @@ from contextlib import contextmanager
 
 
 class MtformerError(Exception):
-    """A mistake that the user can mend; the message is one line: what, where, what to do."""
+    """A user error; the command line prints its message and exits with 2."""
 
 
 class ConfigError(MtformerError):
@@ -25,11 +22,11 @@ class CheckpointError(MtformerError):
 
 
 class LostProcessError(Exception):
-    """Another process of a training that several share has ended; what was wrong is for that one to say."""
+    """Another process of a distributed training ended; that process reports the error."""
 
 
 class InterruptedRunError(Exception):
-    """The run was asked to stop; a checkpoint of `step` is saved."""
+    """A signal stopped the run; a checkpoint of `step` is saved."""
 
     def __init__(self, step: int, signal_number: int) -> None:
         super().__init__(f"stopped at step {step}")
@@ -43,11 +40,11 @@ class DeviceError(MtformerError):
 
 @contextmanager
 def told_writing(what: str, remedy: str) -> Iterator[None]:
-    """Turns what the system refuses while something is written into a DataError.
+    """Turn an OSError while writing into a DataError.
 
     Args:
-        what: is written, and where.
-        remedy: what else to do than to make room.
+        what: the object and its place.
+        remedy: alternative to freeing space.
     """
     try:
         yield

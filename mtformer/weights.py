@@ -1,4 +1,4 @@
-"""Weights out of a safetensors file, each checked against the model that takes them; tied ones are there once."""
+"""Read and average the weights of safetensors files, and load them into a model; tied weights are stored once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mtformer.errors import CheckpointError
 
 CLOSED = ("output_bias", "final_logits_bias")
-"""Biases, of our models and of Marian's, that may hold -inf: a class that cannot come (see `training.loss`)."""
+"""Biases, also of Marian models, that may hold -inf: a class that never occurs (see `training.loss`)."""
 
 
 def not_finite(weights: Mapping[str, Tensor]) -> str | None:
@@ -33,7 +33,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file by name.
 
     Raises:
-        CheckpointError: when the file is missing, cut short or no safetensors file, or a tensor is not finite.
+        CheckpointError: if the file is missing, damaged, or not in safetensors format, or a tensor is not finite.
     """
     try:
         weights = load_file(path)
@@ -57,7 +57,7 @@ def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
     total: dict[str, Tensor] = {}
     for path in paths:
         for name, weight in read_weights(path).items():
-            # In float64, in which the order of the sum does not change the result.
+            # In float64, so that the order of the files does not change the result.
             total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + weight.double()
     return {name: (weight / len(paths)).float() for name, weight in total.items()}
 
@@ -69,7 +69,7 @@ def load_weights(
     """Put the mean of the files' weights into the model.
 
     Args:
-        place: (whole weight, parameter) -> what the parameter holds of it, where parameters are sharded.
+        place: (full weight, parameter) -> the part that a sharded parameter holds.
 
     Raises:
         CheckpointError: names the first tensor that does not fit.

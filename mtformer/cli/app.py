@@ -1,7 +1,6 @@
-"""The program `mtformer`: its commands, and how each of them ends.
+"""The program `mtformer`: its commands and exit codes.
 
-The module of a command is imported when the command runs, and commands import what they need when they run, so that
-`--help` is instant.
+The module of a command, and what it needs, is imported only when the command runs, so that `--help` is fast.
 """
 
 import inspect
@@ -34,22 +33,19 @@ COMMANDS = {
     "compare": ("compare:compare", "Compare runs, or files of hypotheses: scores, significance, sentences."),
     "sweep": ("sweep:sweep", "Train many runs: a base config, and values of its keys multiplied out."),
     "runs": ("runs:runs", "List the runs in a folder: state, step, best dev score, speed, differences."),
-    "report": (
-        "report:report",
-        "Write an HTML page about runs, or draw their curves for a paper.",
-    ),
+    "report": ("report:report", "Write an HTML page about runs, or draw their curves for a paper."),
     "reproduce": ("reproduce:reproduce", "Train the first steps of a run again, and compare losses to the last digit."),
     "export": ("export_command:export", "Write a run in a form that can be given away."),
     "import": ("import_command:import_model", "Make a Marian model from Hugging Face a bundle."),
     "tokenizer": ("tokenizer_commands:app", "Train and use tokenizers."),
     "data": ("data_commands:app", "Corpora."),
-    "config": ("config:app", "Look at configs."),
+    "config": ("config:app", "Show configs and their schema."),
 }
-"""By name, in the order of the help: module in `mtformer.cli` and its function or `typer.Typer`, and a summary."""
+"""Name: module in `mtformer.cli` with its function or `typer.Typer`, and summary; in the order of the help."""
 
 
 class _Program(TyperGroup):
-    """Loads the command that runs, and turns an error of the user or the machine into one line and an exit code."""
+    """Loads the command that runs, and reports errors of the user or the system in one line with an exit code."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
@@ -66,16 +62,12 @@ class _Program(TyperGroup):
         except BrokenPipeError:
             flush_or_discard_stdout()
             raise typer.Exit(BROKEN_PIPE) from None
-        except (MtformerError, LostProcessError) as error:
+        except (MtformerError, LostProcessError, OSError) as error:
             _show_traceback_if_asked()
             _let_others_speak(error)
-            error_lines(str(error))
-            raise typer.Exit(2) from None
-        except OSError as error:
-            _show_traceback_if_asked()
-            _let_others_speak(error)
-            error_lines(_describe(error))
-            flush_or_discard_stdout()
+            error_lines(_describe(error) if isinstance(error, OSError) else str(error))
+            if isinstance(error, OSError):
+                flush_or_discard_stdout()
             raise typer.Exit(2) from None
         return result
 
@@ -131,7 +123,7 @@ def load_command(name: str) -> Any:
 
 
 def main() -> None:
-    """Runs the command line and exits: 0 done, 1 a bug, 2 a mistake to mend, 130 interrupted."""
+    """Run the command line and exit: 0 done, 1 internal error, 2 user error, 130 interrupted."""
     use_utf8()
     try:
         app(prog_name="mtformer")
@@ -143,10 +135,10 @@ def main() -> None:
 
 
 def _let_others_speak(error: Exception) -> None:
-    """Waits where `torchrun` has started several processes and another one knows better what is wrong.
+    """Wait if `torchrun` started several processes and another one reports the error.
 
-    A mistake in the config is met by all of them, and the end of one ends all. Process 0, or the one that failed by
-    itself, tells it; `torchrun` ends the others while they wait here.
+    All processes meet an error in the config, and the end of one ends all. Process 0, or the one that failed by itself,
+    reports it; `torchrun` ends the others while they wait here.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and (
         isinstance(error, LostProcessError) or os.environ.get("RANK", "0") != "0"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 WIDTH = 118
 ORIGIN_COLUMN = 40
-app = typer.Typer(help="Look at configs.", no_args_is_help=True)
+app = typer.Typer(help="Show configs and their schema.", no_args_is_help=True)
 
 
 def _sections(incomplete: str) -> list[str]:
@@ -72,15 +72,15 @@ def _listing(loaded: "LoadedConfig", only: str | None) -> Iterator[str]:
 
     text = dump_config(loaded.config)
     keys = key_lines(text)
-    told: set[str] = set()
+    printed: set[str] = set()
     for number, line in enumerate(text.split("\n")[:-1], start=1):
         path = keys[number]
         if only not in (None, path[0]):
             continue
         indent = line[: len(line) - len(line.lstrip(" -"))].replace("-", " ")
         about = documentation(path)
-        if about and about not in told:
-            told.add(about)
+        if about and about not in printed:
+            printed.add(about)
             yield from textwrap.wrap(about, WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")
         origin = loaded.origins.get(dotted(path))
         yield line if origin is None else f"{line:<{ORIGIN_COLUMN}}  # {origin}"

@@ -1,13 +1,16 @@
 """Arguments and options that several commands share."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from mtformer.errors import ConfigError
+
 
 def complete_key(incomplete: str) -> list[str]:
-    """Return the keys of the config that begin so, as overrides to be completed: `training.learning_rate=`."""
+    """Return the keys of the config that start with `incomplete`, as overrides: `training.learning_rate=`."""
     from mtformer.config.fields import section_keys
     from mtformer.config.yaml_text import dotted
 
@@ -26,3 +29,10 @@ OverridesArgument = Annotated[
         autocompletion=complete_key,
     ),
 ]
+
+
+def require_at_most_one(options: Mapping[str, object]) -> None:
+    """Raise ConfigError if more than one of these options is given."""
+    given = [name for name, value in options.items() if value]
+    if len(given) > 1:
+        raise ConfigError(f"{' and '.join(given)} exclude each other; give one of them")

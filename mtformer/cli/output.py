@@ -1,9 +1,10 @@
-"""What the terminal and the run's log get to see."""
+"""Output on the terminal and in the log of a run."""
 
 import contextlib
 import io
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from logging.handlers import WatchedFileHandler
@@ -13,7 +14,7 @@ log = logging.getLogger("mtformer")
 
 
 def use_utf8() -> None:
-    """Makes stdin, stdout and stderr UTF-8 with lines that end at `\\n`, whatever the locale says."""
+    """Make stdin, stdout and stderr UTF-8 with `\\n` line ends, in any locale."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
@@ -22,7 +23,7 @@ def use_utf8() -> None:
 
 
 def set_up_logging() -> None:
-    """Sends the package's log to stderr as plain lines; called again, it does not double them."""
+    """Send the package's log to stderr as plain lines; further calls change nothing."""
     for handler in [handler for handler in log.handlers if isinstance(handler, _TerminalHandler)]:
         log.removeHandler(handler)
     log.addHandler(_TerminalHandler())
@@ -32,10 +33,7 @@ def set_up_logging() -> None:
 
 @contextlib.contextmanager
 def log_to_file(path: Path) -> Iterator[None]:
-    """While active, the package's log is also appended to `path`, with the time of each line.
-
-    Lines from before the folder of `path` exists are kept until it does.
-    """
+    """Also append the package's log to `path` in the context, with times; lines wait until its folder exists."""
     handler = _RunLogHandler(path, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     log.addHandler(handler)
@@ -46,14 +44,24 @@ def log_to_file(path: Path) -> Iterator[None]:
         handler.close()
 
 
+@contextlib.contextmanager
+def clean_up_on_sigterm() -> Iterator[None]:
+    """Exit in the regular way on SIGTERM, so that temporary folders are deleted."""
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
 def error_lines(message: str) -> None:
-    """Each line of a message on stderr, as an error."""
+    """Write each line of a message to stderr as an error."""
     for line in message.splitlines():
         sys.stderr.write(f"error: {line}\n")
 
 
 def shorten(text: str, width: int) -> str:
-    """Return a text with its middle left out if it is too long: names of runs differ at their ends."""
+    """Return a text, without its middle if it is too long."""
     if len(text) <= width:
         return text
     front = (width - 1) // 2
@@ -61,13 +69,13 @@ def shorten(text: str, width: int) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
-    """The rows as lines whose columns stand below each other."""
+    """Return the rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def flush_or_discard_stdout() -> None:
-    """When stdout cannot be written, or nobody reads it any more, what is still buffered goes nowhere."""
+    """Flush stdout; discard the buffer if stdout is closed or cannot be written."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -97,7 +105,7 @@ class _TerminalHandler(logging.Handler):
 
 
 class _RunLogHandler(WatchedFileHandler):
-    """Appends to a file that may not be there yet and may be deleted and made anew meanwhile."""
+    """Appends to a file whose folder may not exist yet, and may be deleted and created again."""
 
     def __init__(self, path: Path, encoding: str, delay: bool) -> None:
         super().__init__(path, encoding=encoding, delay=delay)
@@ -113,10 +121,10 @@ class _RunLogHandler(WatchedFileHandler):
     def _write(self, record: logging.LogRecord) -> None:
         try:
             super().emit(record)
-        except OSError:  # While the file is opened; what goes wrong later comes to handleError by itself.
+        except OSError:  # When the file is opened; logging calls handleError for later errors.
             self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # the name is logging's
-        """A log that cannot be written does not stop a training, but is told once."""
+        """Report an error of the log once, and continue without it."""
         log.removeHandler(self)
         log.warning("%s: cannot be written (%s); the log goes on here only", self.baseFilename, sys.exc_info()[1])

@@ -1,4 +1,4 @@
-"""How far a training is: a bar on a terminal, plain log lines elsewhere."""
+"""Progress of a training: bars on a terminal, plain log lines elsewhere."""
 
 import logging
 import sys
@@ -15,11 +15,7 @@ log = logging.getLogger("mtformer")
 
 
 class TrainingProgress:
-    """Shows how far data and training are; bars when stderr is a terminal.
-
-    Args:
-        num_steps: optimizer steps in all.
-    """
+    """Shows the progress of preparation and training; `num_steps`: total number of optimizer steps."""
 
     def __init__(self, num_steps: int) -> None:
         self.num_steps = num_steps
@@ -37,7 +33,7 @@ class TrainingProgress:
             self.bar.close()
 
     def prepared(self, num_pairs: int, share: float) -> None:
-        """Some pairs are tokenized; see `mtformer.training.metrics.Progress`."""
+        """Show the progress of a corpus; see `mtformer.training.metrics.Progress`."""
         if not sys.stderr.isatty() or not log.isEnabledFor(logging.INFO):
             log_progress(num_pairs, share)
             return
@@ -51,7 +47,7 @@ class TrainingProgress:
             self._end_preparing()
 
     def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
-        """A step is done; see `mtformer.training.metrics.Progress`."""
+        """Show a step; see `mtformer.training.metrics.Progress`."""
         self._end_preparing()
         if sys.stderr.isatty():
             if self.bar is None:

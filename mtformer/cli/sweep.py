@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.options import OverridesArgument
+from mtformer.cli.options import OverridesArgument, require_at_most_one
 
 if TYPE_CHECKING:
     from mtformer.experiment.sweep import Sweep
@@ -39,29 +39,19 @@ def sweep(
     """Train many runs: a base config, and values of its keys multiplied out.
 
     A run that fails does not stop the others; the exit code is then 1. SIGTERM and Ctrl-C are passed on to the
-    trainings, which save; then it is 143 or 130, and --resume goes on. `mtformer runs` shows how it stands.
+    trainings, which save; the exit code is then 143 or 130, and --resume continues. `mtformer runs` shows the state.
     """
-    from mtformer.errors import ConfigError
-    from mtformer.experiment.sweep import plan_sweep
+    from mtformer.experiment.sweep import command_line, plan_sweep
 
-    asked = {"--resume": resume, "--dry-run": dry_run, "--print-commands": print_commands}
-    given = [name for name, value in asked.items() if value]
-    if len(given) > 1:
-        raise ConfigError(f"{' and '.join(given)} exclude each other; give one of them")
+    require_at_most_one({"--resume": resume, "--dry-run": dry_run, "--print-commands": print_commands})
     planned = plan_sweep(file, overrides or [])
     if print_commands:
-        _print_commands(planned)
+        for run in planned.runs:
+            typer.echo(command_line(planned, run))
     elif dry_run:
         _dry_run(planned, jobs)
     else:
         _train(planned, jobs, resume, ["mtformer", "sweep", str(file), *(overrides or [])])
-
-
-def _print_commands(planned: "Sweep") -> None:
-    from mtformer.experiment.sweep import command_line
-
-    for run in planned.runs:
-        typer.echo(command_line(planned, run))
 
 
 def _dry_run(planned: "Sweep", jobs: int | None) -> None:
@@ -73,19 +63,19 @@ def _dry_run(planned: "Sweep", jobs: int | None) -> None:
     from mtformer.experiment.sweep_runner import devices, estimate, finishing_time, threads_each
 
     jobs = jobs or max(1, len(devices(planned)))
-    logging.getLogger("mtformer").setLevel(logging.WARNING)  # what each rehearsal finds, others have found before
-    with tqdm(total=len(planned.runs), desc="rehearsing", unit="run", disable=None, leave=False) as bar:
+    logging.getLogger("mtformer").setLevel(logging.WARNING)  # each check would repeat the same lines
+    with tqdm(total=len(planned.runs), desc="memory check", unit="run", disable=None, leave=False) as bar:
         needs = estimate(planned, threads_each(jobs), bar.update)
     keys = short_keys(dict.fromkeys(key for run in planned.runs for key in run.values))
     rows = [["run", *keys.values(), "time", "disk"]]
     for run, need in zip(planned.runs, needs, strict=True):
         values = [format_value(run.values[key]) if key in run.values else "" for key in keys]
-        rows.append([run.name, *values, format_duration(need.seconds), f"{need.disk_bytes / 1e9:.2f} GB"])
+        rows.append([run.name, *values, format_duration(need.total_seconds), f"{need.disk_bytes / 1e9:.2f} GB"])
     common = f" with {' '.join(planned.common)}" if planned.common else ""
     typer.echo(f"base: {planned.config}{common}")
     for line in columns(rows):
         typer.echo(line)
-    time = format_duration(finishing_time([need.seconds for need in needs], jobs))
+    time = format_duration(finishing_time([need.total_seconds for need in needs], jobs))
     disk, free = sum(need.disk_bytes for need in needs), min(need.free_bytes for need in needs)
     typer.echo(
         f"{len(needs)} runs, {jobs} at a time: about {time}; up to {disk / 1e9:.2f} GB for checkpoints, "
@@ -108,9 +98,9 @@ def _train(planned: "Sweep", jobs: int | None, resume: bool, command: list[str])
     for name, error in outcome.failed.items():
         error_lines(f"{name}: {error}")
     if outcome.stopped_by is not None:
-        typer.echo(f"stopped, {num_finished} of {num_runs} runs finished; go on with: {again}", err=True)
+        typer.echo(f"stopped, {num_finished} of {num_runs} runs finished; resume with: {again}", err=True)
         raise typer.Exit(128 + outcome.stopped_by)
     if outcome.failed:
-        error_lines(f"{len(outcome.failed)} of {num_runs} runs failed; mend what they say, and go on with: {again}")
+        error_lines(f"{len(outcome.failed)} of {num_runs} runs failed; fix the errors, and resume with: {again}")
         raise typer.Exit(FAILED)
     typer.echo(f"{num_finished} of {num_runs} runs finished: {planned.folder}", err=True)

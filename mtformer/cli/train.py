@@ -4,33 +4,31 @@ import contextlib
 import logging
 import os
 import re
-import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from mtformer.cli.options import ConfigArgument, OverridesArgument
+from mtformer.cli.options import ConfigArgument, OverridesArgument, require_at_most_one
 
 if TYPE_CHECKING:
     from mtformer.config.schema import Config
     from mtformer.experiment.open_run import Resume
 
 DIFFERENT = 1
-"""Exit code of `--verify-resume` when the resumed run is not the run that never stopped."""
+"""Exit code of `--verify-resume` if the resumed run differs from one that never stopped."""
 
 
 class TrainCommand(TyperCommand):
-    """`--resume` stands alone or before the word `auto`; any other word after it is an argument of its own."""
+    """Accepts `--resume` with the optional value `auto`; any other word after it is a separate argument."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, join_resume(args))
 
 
 def join_resume(words: list[str]) -> list[str]:
-    """Writes `--resume auto` as one word, `--resume=auto`, and `--resume` alone as `--resume=newest`."""
+    """Replace `--resume auto` by `--resume=auto`, and `--resume` alone by `--resume=newest`."""
     from mtformer.errors import ConfigError
 
     joined, rest = list[str](), list(words)
@@ -78,8 +76,8 @@ def train(
         bool,
         typer.Option(
             "--verify-resume",
-            help="Prove that stopping and resuming changes nothing: some steps of this config in a temporary folder, "
-            "without a stop and with one, compared bit by bit.",
+            help="Prove that stopping and resuming changes nothing: train a few steps of this config in a temporary "
+            "folder, without a stop and with one, and compare bit by bit.",
         ),
     ] = False,
 ) -> None:
@@ -88,15 +86,11 @@ def train(
     SIGTERM saves and exits with 143, Ctrl-C with 130; the same command with --resume auto starts and resumes.
     """
     from mtformer.config.loading import load_config
-    from mtformer.errors import ConfigError
     from mtformer.files import CHECKSUMS
     from mtformer.run_dir import RunDir
 
-    asked = {"--resume": resume, "--overwrite": overwrite, "--verify-resume": verify_resume}
-    asked["--dry-run"] = dry_run and verify_resume
-    given = [name for name, value in asked.items() if value]
-    if len(given) > 1:
-        raise ConfigError(f"{' and '.join(given)} exclude each other; give one of them")
+    require_at_most_one({"--resume": resume, "--overwrite": overwrite, "--verify-resume": verify_resume})
+    require_at_most_one({"--verify-resume": verify_resume, "--dry-run": dry_run})
     if (config.parent / CHECKSUMS).exists() and config.name == RunDir(config.parent).config.name:
         RunDir.open(config.parent)
     loaded = load_config(config, overrides or [])
@@ -106,7 +100,10 @@ def train(
 
         require_matplotlib("training.report")
     if dry_run:
-        _dry_run(loaded.config, run_dir)
+        from mtformer.experiment import preflight
+
+        for name, value in preflight.dry_run(loaded.config, RunDir(run_dir)):
+            typer.echo(f"{name:<28} {value}")
     elif verify_resume:
         _verify_resume(loaded.config)
     else:
@@ -128,7 +125,7 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
     from mtformer.run_dir import RunDir
 
     run, is_main = RunDir(run_dir), os.environ.get("RANK", "0") == "0"
-    if not is_main:  # one of several processes that torchrun started: the first one tells what there is to tell
+    if not is_main:  # of the processes that torchrun started, only the first one logs
         logging.getLogger("mtformer").setLevel(logging.ERROR)
     log_file = log_to_file(run.log) if is_main else contextlib.nullcontext()
     try:
@@ -138,7 +135,7 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
         if not is_main:
             raise typer.Exit(128 + stopped.signal_number) from None
         again = shlex.join([*command, "--run-dir", str(run_dir), "--resume", *(["auto"] if resume == "auto" else [])])
-        typer.echo(f"stopped at step {stopped.step}, saved; go on with: {again}", err=True)
+        typer.echo(f"stopped at step {stopped.step}, saved; resume with: {again}", err=True)
         raise typer.Exit(128 + stopped.signal_number) from None
     if not is_main:
         return
@@ -155,33 +152,20 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
         report([run_dir])
 
 
-def _dry_run(config: "Config", run_dir: Path) -> None:
-    from mtformer.experiment.preflight import dry_run
-    from mtformer.run_dir import RunDir
-
-    for name, value in dry_run(config, RunDir(run_dir)):
-        typer.echo(f"{name:<28} {value}")
-
-
 def _verify_resume(config: "Config") -> None:
-    from mtformer.cli.output import columns, error_lines
+    from mtformer.cli.output import clean_up_on_sigterm, columns, error_lines
     from mtformer.experiment.verify import verify_resume
 
-    # Without a handler SIGTERM would leave the temporary folder behind.
-    previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    try:
+    with clean_up_on_sigterm():
         compared = verify_resume(config)
-    finally:
-        signal.signal(signal.SIGTERM, previous)
     header = ("compared", "tensors", "numbers", "equal")
     rows = [
-        (part.what, f"{part.num_tensors:,}", f"{part.num_numbers:,}", "no" if part.first_difference else "yes")
+        (part.what, f"{part.num_tensors:,}", f"{part.num_numbers:,}", "no" if part.difference else "yes")
         for part in compared
     ]
     for line in columns([header, *rows]):
         typer.echo(line)
-    different = [part for part in compared if part.first_difference]
-    if different:
-        first = f"{different[0].what}: {different[0].first_difference}"
+    first = next((f"{part.what}: {part.difference.name}" for part in compared if part.difference), None)
+    if first is not None:
         error_lines(f"the resumed run is not the run that never stopped; the first that differs: {first}")
         raise typer.Exit(DIFFERENT)

@@ -1,8 +1,8 @@
-"""The run directory when a run starts: free, taken, no run at all, or left half-made by a start that was killed.
+"""The run directory at the start of a run: free, taken, no run, or left incomplete by a start that was killed.
 
-`--overwrite` renames the old run to `.NAME.TIME.replaced` beside it, makes the new one, and once that is prepared
-renames the old one to `.NAME.TIME.deleted` and deletes it. A process killed in between leaves a whole old run, or
-its remains, and the next start can tell which.
+`--overwrite` renames the old run to `.NAME.TIME.replaced` beside it and creates the new one; once that is prepared, it
+renames the old one to `.NAME.TIME.deleted` and deletes it. If the process is killed in between, the next start finds
+the intact old run or its remains, and knows which.
 """
 
 import contextlib
@@ -30,28 +30,28 @@ from mtformer.files import LEFTOVER, read_meta
 from mtformer.run_dir import RunDir, write_config
 
 PASSING_SECONDS = 1.0
-"""A start that is at work has no place empty for as long as this."""
+"""An overwriting process that is alive leaves no gap as long as this."""
 Resume = bool | Literal["auto"]
-"""auto: go on where a run has begun, else start."""
+"""auto: resume if a run exists, else start."""
 DEV_TOKENIZERS = "dev BLEU tokenizers"
 TO_THE_END = ("cosine", "linear")
-"""Schedules that depend on max_steps."""
-INEXACT = " (from here on not the same run as one that never stopped)"
+"""Schedules that depend on `max_steps`."""
+INEXACT = " (from here on the run differs from one that never stopped)"
 log = logging.getLogger("mtformer")
 
 
 @contextlib.contextmanager
 def open_run(run: RunDir, config: Config, resume: Resume, overwrite: bool) -> Iterator[bool]:
-    """Makes the run directory ready for what is prepared inside; if that fails, all is as it was before.
+    """Prepare the run directory for a run that is prepared in the context; if that fails, undo all changes.
 
     Yields:
-        whether a run goes on that has begun before.
+        True if an existing run is resumed.
 
     Raises:
-        CheckpointError: when the directory is taken and neither flag is given, cannot be resumed with this config, or
-            holds something else than a run, which is never touched.
+        CheckpointError: if the directory is taken and neither flag is given, cannot be resumed with this config, or
+            holds something other than a run, which is never touched.
     """
-    path = Path(os.path.realpath(run.path))  # a link to another disk stays, whatever is renamed behind it
+    path = Path(os.path.realpath(run.path))  # keeps a symbolic link when folders are renamed
     _put_back(path)
     is_free = _is_free(path)
     if not is_free:
@@ -66,19 +66,19 @@ def open_run(run: RunDir, config: Config, resume: Resume, overwrite: bool) -> It
         return
     if not is_free and not overwrite:
         raise CheckpointError(
-            f"{run.path}: exists already; --resume goes on with it, --overwrite starts it anew, "
+            f"{run.path}: exists already; --resume continues it, --overwrite deletes it and starts over, "
             "--run-dir names another place"
         )
-    with _made_anew(path):
+    with _recreated(path):
         write_config(run, dump_config(config))
         yield False
         write_config(run, dump_config(config))  # now with the tokenizer's checksum
 
 
 @contextlib.contextmanager
-def _made_anew(path: Path) -> Iterator[None]:
-    """The folder, empty, in the place of what was there: that comes back when it fails inside, else it goes."""
-    was_there, replaced = path.is_dir(), None
+def _recreated(path: Path) -> Iterator[None]:
+    """Replace the folder by an empty one; delete the old one after the context, or restore it on an error."""
+    existed, replaced = path.is_dir(), None
     if not _is_free(path):
         replaced = path.rename(path.with_name(f".{path.name}.{time.time_ns()}.replaced"))
     try:
@@ -88,7 +88,7 @@ def _made_anew(path: Path) -> Iterator[None]:
         shutil.rmtree(path, ignore_errors=True)
         if replaced is not None:
             replaced.rename(path)
-        elif was_there:
+        elif existed:
             path.mkdir(exist_ok=True)
         raise
     if replaced is not None:
@@ -96,21 +96,21 @@ def _made_anew(path: Path) -> Iterator[None]:
 
 
 def _is_free(path: Path) -> bool:
-    """Whether nothing is there, or nothing but what a start leaves that is killed before it writes config.yaml."""
+    """Return True if nothing exists, or only files of a start that was killed before it wrote config.yaml."""
     if not path.is_dir():
         return not path.exists()
     return not RunDir(path).config.exists() and _is_barely_begun(path)
 
 
 def _is_barely_begun(path: Path) -> bool:
-    """Whether nothing stands in a folder but what stands in that of a run before its tokenizer is made."""
+    """Return True if a folder holds nothing but files that a run has before its tokenizer."""
     run = RunDir(path)
     files = (run.checksums.name, run.config.name, run.log.name, run.state.name)
     return all(entry.name in files or LEFTOVER.fullmatch(entry.name) for entry in path.iterdir())
 
 
 def _check_is_run(run: RunDir) -> None:
-    """Refuses bundles, and folders that hold a config.yaml of the user's."""
+    """Raise CheckpointError for a bundle, and for a folder with a config.yaml of the user's."""
     if run.is_bundle:
         raise CheckpointError(f"{run.path}: is a bundle, which cannot be trained; name another place with --run-dir")
     is_begun = any(path.exists() for path in (run.tokenizer, run.data_report, run.checkpoints))
@@ -119,11 +119,11 @@ def _check_is_run(run: RunDir) -> None:
 
 
 def _put_back(path: Path) -> None:
-    """Undoes, finishes or tells what a killed `--overwrite` has left beside the run directory."""
+    """Undo, finish or report what a killed `--overwrite` left beside the run directory."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.(replaced|deleted)")
     entries = path.parent.iterdir() if path.parent.is_dir() else ()
     found = [match for entry in entries if (match := pattern.fullmatch(entry.name))]
-    for match in sorted(found, key=lambda match: -int(match[1])):  # of several the one renamed last was the run
+    for match in sorted(found, key=lambda match: -int(match[1])):  # the run is the one renamed last
         left = path.parent / match[0]
         if match[2] == "deleted":
             shutil.rmtree(left, ignore_errors=True)
@@ -139,23 +139,22 @@ def _put_back(path: Path) -> None:
 
 
 def compare_configs(run: RunDir, old: Config, new: Config) -> None:
-    """Tells every difference as old -> new; raises CheckpointError on one that the checkpoint does not allow."""
+    """Log every difference as old -> new; raise CheckpointError on one that the checkpoint does not allow."""
     _check_dev_tokenizers(run, new)
     for key, before, after in config_diff(old, new):
         on_resume = key_metadata(key).on_resume
         if on_resume == "refuse":
             raise CheckpointError(
                 f"{run.path}: cannot resume with {key} {before!r} -> {after!r}: the saved weights depend on it; "
-                "set it back, or start anew with --overwrite"
+                "set it back, or start over with --overwrite"
             )
-        is_harmless = on_resume == "same"
-        if key == "training.max_steps" and new.training.schedule in TO_THE_END:
-            is_harmless = False
+        changes_schedule = key == "training.max_steps" and new.training.schedule in TO_THE_END
+        is_harmless = on_resume == "same" and not changes_schedule
         log.warning("resuming with %s %r -> %r%s", key, before, after, "" if is_harmless else INEXACT)
 
 
 def _check_dev_tokenizers(run: RunDir, new: Config) -> None:
-    """Raise CheckpointError when dev BLEU chooses the best checkpoint and its tokenizer is not the earlier one."""
+    """Raise CheckpointError if dev BLEU chooses the best checkpoint and its tokenizer is not the earlier one."""
     steps = run.steps()
     if not steps:
         return
@@ -180,14 +179,17 @@ def _dev_tokenizers(config: Config) -> dict[str, str]:
 def describe_environment(
     config: Config, prepared: Prepared, device: torch.device, precision: str, num_processes: int
 ) -> dict[str, Any]:
-    """What the numbers of a run depend on besides its config, by its name in messages; each checkpoint keeps it."""
+    """Return what a run's results depend on besides its config, by its name in messages; checkpoints save it."""
     tokenizers = prepared.tokenizers
+    device_text = f"cpu, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
+    if device.type == "cuda":
+        device_text = f"cuda, {torch.cuda.get_device_name(device)}"
     return {
         "training data": " ".join(corpus.store.fingerprint for corpus in prepared.corpora),
         "dev data": " ".join(one.corpus.store.fingerprint for one in prepared.dev) or None,
         "tokenizer": " ".join(dict.fromkeys((tokenizers.src.sha256, tokenizers.tgt.sha256))),
         "processes": num_processes,
-        "device": _describe(device),
+        "device": device_text,
         "precision": precision,
         DEV_TOKENIZERS: _dev_tokenizers(config),
         "mtformer": __version__,
@@ -197,7 +199,7 @@ def describe_environment(
 
 
 def compare_environments(run: RunDir, old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Tells what `surroundings` gave otherwise when the checkpoint was saved; raises CheckpointError on a tokenizer."""
+    """Log differences to the environment of the checkpoint; raise CheckpointError if the tokenizer differs."""
     for name, after in new.items():
         before = old.get(name)
         if before == after:
@@ -205,13 +207,6 @@ def compare_environments(run: RunDir, old: dict[str, Any], new: dict[str, Any]) 
         if name == "tokenizer":
             raise CheckpointError(
                 f"{run.tokenizer}: not what the saved weights were trained with (SHA-256 {before} -> {after}); "
-                "put that tokenizer back, or start anew with --overwrite"
+                "restore that tokenizer, or start over with --overwrite"
             )
         log.warning("resuming with %s %s -> %s%s", name, before, after, INEXACT)
-
-
-def _describe(device: torch.device) -> str:
-    """The kind of device, as far as sums come out the same on it."""
-    if device.type == "cuda":
-        return f"cuda, {torch.cuda.get_device_name(device)}"
-    return f"cpu, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"

@@ -1,11 +1,9 @@
 """The memory check and dry run before a training: memory, time and disk, measured on the largest batches."""
 
-import contextlib
 import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,6 +45,10 @@ class MemoryCheck(NamedTuple):
     """Peak size of the run's checkpoints."""
     free_bytes: int
 
+    @property
+    def total_seconds(self) -> float:
+        return self.training_seconds + self.validation_seconds
+
     def lines(self) -> list[tuple[str, str]]:
         """Return (what, value) for display."""
         seconds = self.validation_seconds
@@ -61,10 +63,7 @@ class MemoryCheck(NamedTuple):
 
 
 def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
-    """Prepare tokenizer and data, check the memory, and leave nothing behind.
-
-    Returns:
-        (what, value) in the order to be shown.
+    """Prepare tokenizer and data, check the memory, leave nothing behind, and return (what, value) for display.
 
     Raises:
         MtformerError: on an error that a training would have met.
@@ -85,18 +84,18 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
 
 
 def check_memory(config: Config, prepared: Prepared, step: TrainingStep, run: RunDir) -> MemoryCheck:
-    """Try the largest training and dev batches, and change nothing; several processes do so together.
+    """Try the largest training and dev batches, without changing the model; all processes call it together.
 
     Raises:
-        DeviceError: when a single pair does not fit the memory, or two checkpoints do not fit the disk.
+        DeviceError: if a single pair does not fit the memory, or two checkpoints do not fit the disk.
     """
     disk_bytes, free_bytes = _disk(config, step, run)
     sizes = prepared.batches.sizes()
     largest = sizes.largest
     for batch in (largest, sizes.longest):
-        step.check_memory(batch)  # memory is taken and kernels are set up; the next time tells how long a step takes
+        step.check_memory(batch)  # allocates memory and sets up kernels; the next call is timed
     seconds = step.check_memory(largest)
-    limits = [cells for cells in step.ranks.gather(step.max_padded_tokens) if cells is not None]
+    limits = [limit for limit in step.ranks.gather(step.max_padded_tokens) if limit is not None]
     if limits:
         step.max_padded_tokens = min(limits)
         log.warning(
@@ -126,26 +125,26 @@ def _check_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:
     plan = plan_batches(lengths, decoding.batch_tokens, decoding.beam_size)
     translator = Translator([step.full_model()], prepared.tokenizers, decoding, data=config.data)
     batches = list(prepared.dev_batches(config))
-    with _stopwatch() as loss_seconds:
-        dev_loss(step, batches[:1])
-    with _stopwatch() as decoding_seconds:
-        translator.into(largest.tgt_lang).translate([sources[number] for number in plan[0]])
-    decoding_all = decoding_seconds() * len(plan) * num_sentences / len(sources)
-    return (loss_seconds() * len(batches) + decoding_all) / step.ranks.size
+    start = time.perf_counter()
+    dev_loss(step, batches[:1])
+    loss_seconds, start = time.perf_counter() - start, time.perf_counter()
+    translator.into(largest.tgt_lang).translate([sources[number] for number in plan[0]])
+    decoding_seconds = (time.perf_counter() - start) * len(plan) * num_sentences / len(sources)
+    return (loss_seconds * len(batches) + decoding_seconds) / step.ranks.size
 
 
 def _disk(config: Config, step: TrainingStep, run: RunDir) -> tuple[int, int]:
     """Return the peak size of the checkpoints, existing ones included, and the free space, in bytes."""
     training, parameters = config.training, count_parameters(step.model)["total"]
     one = (BYTES_OF_CHECKPOINT + (BYTES_OF_WEIGHT if training.ema_decay else 0)) * parameters
-    # Besides those that are kept there is the one being written, before an older one goes.
+    # One more is written before an old one is deleted.
     needed = (training.keep_last + training.keep_best + 1) * one
     needed += BYTES_OF_WEIGHT * parameters if training.average_last else 0
     place = run.path.absolute()
     while not place.exists():
         place = place.parent
-    there = sum(file.stat().st_size for file in run.checkpoints.rglob("*") if file.is_file())
-    free = shutil.disk_usage(place).free + there
+    existing = sum(file.stat().st_size for file in run.checkpoints.rglob("*") if file.is_file())
+    free = shutil.disk_usage(place).free + existing
     if free < 2 * one:
         raise DeviceError(
             f"{place}: {free / 1e9:.2f} GB free, and two checkpoints take {2 * one / 1e9:.2f} GB; "
@@ -171,11 +170,3 @@ def _data_rows(config: Config, prepared: Prepared) -> list[tuple[str, str]]:
         ("steps per epoch", f"{steps:,.1f}"),
         ("steps in all", f"{config.training.max_steps:,} ({config.training.max_steps / steps:,.1f} epochs)"),
     ]
-
-
-@contextlib.contextmanager
-def _stopwatch() -> Iterator[Callable[[], float]]:
-    start = time.perf_counter()
-    stop: list[float] = []
-    yield lambda: stop[0] - start
-    stop.append(time.perf_counter())

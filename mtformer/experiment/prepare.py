@@ -1,4 +1,4 @@
-"""Tokenizer and data of an experiment, made or found."""
+"""Tokenizer and data of an experiment, trained or loaded, prepared or cached."""
 
 import itertools
 import logging
@@ -38,12 +38,12 @@ class Prepared:
     batches: TrainingBatches
 
     def dev_batches(self, config: Config) -> Iterator[Batch]:
-        """Each dev set once, by length."""
+        """Yield the batches of each dev set, by length."""
         for one in self.dev:
             yield from ordered_batches(one.corpus, config.training.batch_tokens, config.model.max_positions - 1)
 
     def report(self) -> dict[str, Any]:
-        """Return what was read for training and left out; by corpus too where there are several."""
+        """Return the report of the training data; also by corpus if there are several."""
         by_name = reports(self.corpora)
         total = sum(by_name.values(), DataReport()).to_dict()
         return total if len(by_name) == 1 else {**total, "corpora": {n: one.to_dict() for n, one in by_name.items()}}
@@ -55,12 +55,12 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
     `advance` is called while training corpora are tokenized.
 
     Raises:
-        DataError: when data or tokenizer models are not as they should be.
-        ConfigError: when the tokenizers do not fit the config.
+        DataError: if data or tokenizer models are invalid.
+        ConfigError: if the tokenizers do not fit the config.
     """
     require_sources(config.data)
     for name, source in config.data.test.items():
-        source_set(name, source, config.data)  # a test set that cannot be read is told now, not after the training
+        source_set(name, source, config.data)  # reports an unreadable test set before the training, not after it
     exists = tokenizer_folder.is_dir()
     tokenizers = TokenizerPair.load(tokenizer_folder) if exists else make_tokenizers(config, tokenizer_folder)
     if tokenizers.joint != config.tokenizer.joint:
@@ -82,11 +82,11 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
 
 
 def make_tokenizers(config: Config, folder: Path) -> TokenizerPair:
-    """Puts the tokenizers of an experiment into a folder: those the config names, or newly trained ones.
+    """Write the tokenizers of an experiment to a folder: those the config names, or newly trained ones.
 
     Raises:
-        DataError: when data or models are not as they should be, or the folder cannot be written.
-        ConfigError: when models that are there already do not fit the config.
+        DataError: if data or models are invalid, or the folder cannot be written.
+        ConfigError: if existing models do not fit the config.
     """
     section = config.tokenizer
     with told_writing(f"{folder}: the tokenizer", "name another place"):
@@ -108,7 +108,7 @@ def make_tokenizers(config: Config, folder: Path) -> TokenizerPair:
 def _make_one(config: Config, existing: str | None, sides: tuple[int, ...], path: Path) -> None:
     tags = [source_tags(config.data), target_tags(config.data)]
     if existing is not None:
-        tokenizer = Tokenizer.load(existing)  # says what is wrong with it, if anything is
+        tokenizer = Tokenizer.load(existing)
         for side in sides:
             require_tags(tags[side], tokenizer)
         path.write_bytes(tokenizer.model)

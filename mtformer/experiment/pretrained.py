@@ -1,4 +1,4 @@
-"""`training.init_from`: a run that begins with the tokenizer and the weights of another one."""
+"""`training.init_from`: start a run with the tokenizer and the weights of another one."""
 
 import logging
 from typing import Any
@@ -16,10 +16,10 @@ log = logging.getLogger("mtformer")
 
 
 def pretrained_tokenizers(config: Config) -> TokenizerPair:
-    """Those of the run that `training.init_from` names.
+    """Return the tokenizers of the run that `training.init_from` names.
 
     Raises:
-        ConfigError: when there is no such run, or its model is not of the shape that the config has.
+        ConfigError: if there is no such run, or its model has another shape than the config.
     """
     base, its = _open(config)
     for key, there, here in _differences(its.model, config.model):
@@ -35,26 +35,26 @@ def pretrained_tokenizers(config: Config) -> TokenizerPair:
 
 
 def load_pretrained(config: Config, tokenizers: TokenizerPair, step: TrainingStep) -> None:
-    """Puts the weights of the run that `training.init_from` names into the model of a run at its beginning.
+    """Load the weights of the run that `training.init_from` names into a new model.
 
     Raises:
-        ConfigError: when there is no such run, or its tokenizer is not the one that this run has.
-        CheckpointError: when its weights are missing, damaged, or of another shape.
+        ConfigError: if there is no such run, or its tokenizer is not that of this run.
+        CheckpointError: if its weights are missing, damaged, or of another shape.
     """
     base, its = _open(config)
     theirs = TokenizerPair.load(base.tokenizer)
     if (theirs.src.sha256, theirs.tgt.sha256) != (tokenizers.src.sha256, tokenizers.tgt.sha256):
         raise ConfigError(
-            f"training.init_from: the tokenizer of {base.path} is not the one that this run has; start it anew with "
+            f"training.init_from: the tokenizer of {base.path} is not the one that this run has; start over with "
             "--overwrite"
         )
     [path] = find_weights(base, None, its.training.best_metric)
     step.load_weights(path)
-    log.info("beginning with the weights of %s", path)
+    log.info("starting with the weights of %s", path)
 
 
 def _open(config: Config) -> tuple[RunDir, Config]:
-    """The run, and its config."""
+    """Return the run and its config."""
     assert config.training.init_from is not None
     try:
         base = RunDir.open(config.training.init_from)

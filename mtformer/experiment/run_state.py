@@ -1,6 +1,6 @@
-"""Whether a run trains now, and how it ended: state.json, and a lock that the system takes back when a process dies.
+"""State of a run: state.json, and a lock that the system releases when a process dies.
 
-The lock is `.NAME.lock` beside the run directory, for `--overwrite` renames the directory itself.
+The lock is `.NAME.lock` beside the run directory, because `--overwrite` renames the directory itself.
 """
 
 import contextlib
@@ -20,26 +20,26 @@ from mtformer.run_dir import RunDir
 
 StateName = Literal["new", "running", "finished", "interrupted", "failed", "killed"]
 LOOKING_SECONDS = 1.0
-"""Whoever reads a state holds the lock for an instant; a training that starts waits so long for it."""
+"""Readers of a state hold the lock for an instant; a training that starts waits this long for it."""
 log = logging.getLogger("mtformer")
 
 
 @dataclass(frozen=True)
 class RunState:
-    """How a run is."""
+    """State of a run."""
 
     state: StateName
-    """new: nothing is trained yet; killed: its process ended without a word."""
+    """new: not started; killed: its process ended without writing a state."""
     error: str | None = None
-    """What made it fail, in one line."""
+    """Error of a failed run in one line."""
     started: str | None = None
     ended: str | None = None
-    """When the newest process started and ended, ISO 8601."""
+    """Start and end of the latest process, ISO 8601."""
 
 
 @contextlib.contextmanager
 def lock_run(run: RunDir) -> Iterator[None]:
-    """Inside, no other process trains in this run directory; raises CheckpointError when one does already."""
+    """Keep other processes from training in this run directory; raise CheckpointError if one does already."""
     run.lock.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(run.lock)
     try:
@@ -51,22 +51,22 @@ def lock_run(run: RunDir) -> Iterator[None]:
     try:
         yield
     finally:
-        if not run.path.exists():  # a start that failed leaves nothing behind
+        if not run.path.exists():  # after a failed start
             run.lock.unlink(missing_ok=True)
         lock.release()
 
 
 @contextlib.contextmanager
 def record_state(run: RunDir) -> Iterator[None]:
-    """Writes into state.json that the run trains, and in the end how that ended."""
+    """Write the state of a training in the context to state.json, and how it ended."""
     started = _now()
     _write(run, "running", started)
     try:
         yield
     except BaseException as error:
-        is_asked = isinstance(error, InterruptedRunError | KeyboardInterrupt)
-        with contextlib.suppress(OSError):  # a full disk is told by the error itself
-            _write(run, "interrupted" if is_asked else "failed", started, None if is_asked else _line(error))
+        is_requested = isinstance(error, InterruptedRunError | KeyboardInterrupt)
+        with contextlib.suppress(OSError):  # a full disk is reported by the error itself
+            _write(run, "interrupted" if is_requested else "failed", started, None if is_requested else _line(error))
         raise
     _write(run, "finished", started)
 
@@ -94,7 +94,7 @@ def _is_held(path: Path) -> bool:
             return False
     except Timeout:
         return True
-    except OSError:  # not ours to lock: another user's
+    except OSError:  # of another user
         return False
 
 

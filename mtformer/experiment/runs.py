@@ -1,7 +1,4 @@
-"""Read run directories, and list the runs below a folder with their state, best score, speed and differing settings.
-
-Whatever can be read is read: a run that is damaged, killed or half-made has a row and a report too.
-"""
+"""Read run directories, also damaged or incomplete ones, and list the runs below a folder."""
 
 import contextlib
 import json
@@ -46,7 +43,7 @@ Record = dict[str, Any]
 
 
 class RunContents:
-    """What a run directory or bundle holds; each part is read when it is first used.
+    """Contents of a run directory or bundle; each part is read at its first use.
 
     Args:
         path: the run directory.
@@ -243,7 +240,13 @@ def summarize(path: Path) -> RunRow:
     contents = RunContents(path)
     row = RunRow(contents.name, path, "unreadable")
     try:
-        row = _with_config(row, contents)
+        if contents.config is not None:
+            config = {dotted(path): value for path, value in leaves(contents.config).items()}
+            row = replace(
+                row, config=config, metric=config["training.best_metric"], max_steps=config["training.max_steps"]
+            )
+        elif contents.unread:
+            row = replace(row, problem=contents.unread[0], note="damaged config")
         state = contents.state
         row = replace(row, state=state.state, problem=state.error or row.problem)
         if contents.run.is_bundle:
@@ -273,19 +276,22 @@ def sort_runs(rows: Sequence[RunRow], by: str, keys: Sequence[str]) -> list[RunR
     Raises:
         ConfigError: if there is no such column or key.
     """
-    column = COLUMNS.get(by, by)
-    if column in COLUMNS.values():
-        signs = [(row, getattr(row, column), _sign(row, column)) for row in rows]
-    else:
-        full = {short: key for key, short in short_keys(keys).items()} | {key: key for key in keys}
-        if by not in full:
-            raise ConfigError(
-                f"--sort {by}: no such column; there are {', '.join([*COLUMNS, *short_keys(keys).values()])}"
-            )
-        signs = [(row, row.config.get(full[by]), 1) for row in rows]
-    known = [(row, value, sign) for row, value, sign in signs if value is not None]
-    ordered = sorted(known, key=lambda one: _order(one[1], one[2]))
-    return [row for row, _, _ in ordered] + [row for row, value, _ in signs if value is None]
+    column, short = COLUMNS.get(by, by), short_keys(keys)
+    key = next((key for key in keys if by in (key, short[key])), None)
+    if column not in COLUMNS.values() and key is None:
+        raise ConfigError(f"--sort {by}: no such column; there are {', '.join([*COLUMNS, *short.values()])}")
+
+    def order(row: RunRow) -> tuple[int, float, list[tuple[bool, int, str]]]:
+        """Return a sort key: numbers, then text, then missing values."""
+        value = getattr(row, column) if column in COLUMNS.values() else row.config.get(key or "")
+        if value is None:
+            return 2, 0.0, []
+        is_descending = column in LARGEST_FIRST or (column == "best" and row.metric not in LOWER_IS_BETTER)
+        if isinstance(value, int | float):
+            return 0, -value if is_descending else value, []
+        return 1, 0.0, natural(str(value))
+
+    return sorted(rows, key=order)
 
 
 def natural(text: str) -> list[tuple[bool, int, str]]:
@@ -293,21 +299,8 @@ def natural(text: str) -> list[tuple[bool, int, str]]:
     return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", text)]
 
 
-def _sign(row: RunRow, column: str) -> int:
-    if column == "best":
-        return 1 if row.metric in LOWER_IS_BETTER else -1
-    return -1 if column in LARGEST_FIRST else 1
-
-
-def _order(value: Any, sign: int) -> tuple[bool, float, list[tuple[bool, int, str]]]:
-    """Return a sort key that puts numbers first."""
-    if isinstance(value, int | float):
-        return False, sign * value, []
-    return True, 0.0, natural(str(value))
-
-
 def without_folder(key: str, value: Any) -> Any:
-    """Return the name of the file that a value names: the same name in another folder is no difference."""
+    """Return a value, without the folder if it is a path: the same file name elsewhere is no difference."""
     return os.path.basename(value) if isinstance(value, str) and key_metadata(key).path else value
 
 
@@ -316,7 +309,7 @@ def _comparable(key: str, value: Any) -> str:
 
 
 def _walk(folder: Path) -> Iterator[RunRow]:
-    """Yield rows of the runs in a folder, and of those that a sweep has not begun, or could not prepare."""
+    """Yield rows of the runs in a folder, and of planned runs of sweeps that have no folder."""
     for place, folders, files in os.walk(folder):
         here = RunDir(place)
         if {here.config.name, here.metrics.name, here.state.name}.intersection(files) or here.checkpoints.is_dir():
@@ -334,9 +327,9 @@ def _of_sweep(folder: Path, begun: Sequence[str]) -> Iterator[RunRow]:
         runs = json.loads((folder / SWEEP).read_text(encoding="utf-8"))["runs"]
         planned = [
             RunRow(
-                one["name"],
-                folder / one["name"],
-                "waiting",
+                name=one["name"],
+                path=folder / one["name"],
+                state="failed" if one["error"] else "waiting",
                 problem=one["error"],
                 config=dict(one["values"]),
                 is_planned=True,
@@ -346,16 +339,7 @@ def _of_sweep(folder: Path, begun: Sequence[str]) -> Iterator[RunRow]:
     except (OSError, ValueError, TypeError, KeyError) as error:
         yield RunRow(SWEEP, folder / SWEEP, "unreadable", f"{folder / SWEEP}: {error}")
         return
-    for row in planned:
-        if row.name not in begun:
-            yield replace(row, state="failed") if row.problem else row
-
-
-def _with_config(row: RunRow, contents: RunContents) -> RunRow:
-    if contents.loaded is None:
-        return replace(row, problem=contents.unread[0], note="damaged config") if contents.unread else row
-    config = {dotted(path): value for path, value in leaves(contents.loaded.config).items()}
-    return replace(row, config=config, metric=config["training.best_metric"], max_steps=contents.max_steps)
+    yield from (row for row in planned if row.name not in begun)
 
 
 def _with_figures(row: RunRow, contents: RunContents) -> RunRow:

@@ -1,6 +1,6 @@
-"""The runs of a sweep, trained one after another or several at a time, each in a process of its own.
+"""Train the runs of a sweep, each in its own process, one after another or several at a time.
 
-SWEEP/sweep.json holds what is planned and how the processes ended; the rest is told by the run directories themselves.
+SWEEP/sweep.json holds the plan and how the processes ended; everything else is in the run directories.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO
 
 from filelock import FileLock, Timeout
 
@@ -30,12 +30,15 @@ from mtformer.files import write_text
 from mtformer.run_dir import SCORES, SWEEP, SWEEP_LOCK
 from mtformer.training.signals import StopSignal
 
+if TYPE_CHECKING:
+    from mtformer.experiment.preflight import MemoryCheck
+
 PROGRAM = (sys.executable, "-m", "mtformer")
 POLL_SECONDS = 0.1
 THREADS = "OMP_NUM_THREADS"
 DEVICES = "CUDA_VISIBLE_DEVICES"
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
-"""Exit codes of a training that saved because it was asked to stop."""
+"""Exit codes of a training that a signal stopped, after it saved."""
 log = logging.getLogger("mtformer")
 
 
@@ -45,33 +48,38 @@ class SweepOutcome:
 
     finished: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    """Names, and what was wrong, in one line."""
+    """Name -> error in one line."""
     stopped_by: signal.Signals | None = None
-    """The sweep was asked to stop; the trainings of that moment have saved."""
+    """Signal that stopped the sweep; the running trainings have saved."""
 
 
 def run_sweep(
     sweep: Sweep, jobs: int | None = None, resume: bool = False, advance: Callable[[], object] = lambda: None
 ) -> SweepOutcome:
-    """Trains the runs; one that fails does not stop the others.
+    """Train the runs; one that fails does not stop the others.
 
     Args:
         sweep: the plan.
-        jobs: processes at a time; default: one for each CUDA device that there is, else one.
-        resume: leave runs that are finished, and go on with the others where they stopped.
-        advance: called when a run needs nothing more.
+        jobs: processes at a time; default: one per CUDA device, else one.
+        resume: skip finished runs, and resume the others.
+        advance: called when a run is finished or has failed.
 
     Raises:
-        CheckpointError: when another sweep is at work in this folder, or this one has begun and `resume` is off.
+        CheckpointError: if another sweep runs in this folder, or this one was started before and `resume` is off.
     """
     sweep.folder.mkdir(parents=True, exist_ok=True)
-    with _alone(sweep):
-        _check_free(sweep, resume)
-        return _Running(sweep, jobs, advance).to_the_end()
+    try:
+        with FileLock(sweep.folder / SWEEP_LOCK, timeout=0):
+            _check_free(sweep, resume)
+            return _Runner(sweep, jobs, advance).run()
+    except Timeout as error:
+        raise CheckpointError(
+            f"{sweep.folder}: another sweep is at work here; wait for it, or name another run_dir in {sweep.path}"
+        ) from error
 
 
 def devices(sweep: Sweep) -> list[str]:
-    """CUDA devices that the runs may use, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the CUDA devices that the runs may use, as CUDA_VISIBLE_DEVICES names them."""
     if all(run.config.training.device == "cpu" for run in sweep.runs):
         return []
     import torch
@@ -82,7 +90,7 @@ def devices(sweep: Sweep) -> list[str]:
 
 
 def threads_each(jobs: int) -> int:
-    """The share of each process in the cores there are, or in OMP_NUM_THREADS."""
+    """Return the number of threads of each process: its share of OMP_NUM_THREADS, by default of all cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     asked = os.environ.get(THREADS, "")
     return max(1, (int(asked) if asked.isdecimal() and int(asked) else cores) // jobs)
@@ -99,8 +107,8 @@ class _Job:
     start_of_log: int
 
 
-class _Running:
-    """The processes of a sweep, and what is known of those that ended."""
+class _Runner:
+    """The processes of a sweep, and how they ended."""
 
     def __init__(self, sweep: Sweep, jobs: int | None, advance: Callable[[], object]) -> None:
         self.sweep, self.advance = sweep, advance
@@ -110,8 +118,8 @@ class _Running:
         self.running: list[_Job] = []
         self.exit_codes: dict[str, int] = {}
 
-    def to_the_end(self) -> SweepOutcome:
-        """Starts and waits until all are done, or the processes that a signal stopped have saved."""
+    def run(self) -> SweepOutcome:
+        """Train all runs that are not finished; after a signal return when the running ones have saved."""
         waiting = []
         for run in self.sweep.runs:
             if is_done(run):
@@ -122,12 +130,12 @@ class _Running:
             log.info("finished before: %d of %d runs", len(self.outcome.finished), len(self.sweep.runs))
         if waiting:
             where = self.sweep.folder / "NAME.log"
-            log.info("%d runs to train, %d at a time; each tells how it goes in %s", len(waiting), self.jobs, where)
+            log.info("%d runs to train, %d at a time, with their logs in %s", len(waiting), self.jobs, where)
         self._write()
         try:
             with _hang_up_is_terminate(), StopSignal() as stop:
                 self._run(waiting, stop)
-        except BaseException as error:  # none is left training behind our back
+        except BaseException as error:  # leave no process behind
             self._pass_on(signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
             for job in self.running:
                 job.process.wait()
@@ -141,7 +149,7 @@ class _Running:
             time.sleep(POLL_SECONDS)
             if stop.received is not None and self.outcome.stopped_by is None:
                 self.outcome.stopped_by = stop.received
-                log.info("stopping: %d runs are asked to save", len(self.running))
+                log.info("stopping: waiting for %d runs to save", len(self.running))
                 self._pass_on(stop.received)
             for job in [job for job in self.running if job.process.poll() is not None]:
                 self.running.remove(job)
@@ -153,7 +161,7 @@ class _Running:
         if self.devices:
             environment[DEVICES] = self.devices[slot % len(self.devices)]
         output = log_of(run).open("ab")
-        # In a session of its own, so that Ctrl-C comes to it once: from here.
+        # In its own session, so that it gets Ctrl-C only once, from this process.
         process = subprocess.Popen(
             [*PROGRAM, *self.sweep.arguments(run)],
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
@@ -200,12 +208,12 @@ class _Running:
 
 
 def log_of(run: PlannedRun) -> Path:
-    """What the run's processes print; beside the run, which may not have a folder yet."""
+    """Return the log file of a run's processes, which is beside the run directory."""
     return run.run.path.with_name(f"{run.name}.log")
 
 
 def is_done(run: PlannedRun) -> bool:
-    """Whether it has reached its end with this config, and its test sets are scored."""
+    """Return True if the run is finished with this config, and its test sets are scored."""
     try:
         if not run.run.config.is_file() or read_state(run.run).state != "finished":
             return False
@@ -216,29 +224,18 @@ def is_done(run: PlannedRun) -> bool:
     return not differences and all(scored)
 
 
-@contextlib.contextmanager
-def _alone(sweep: Sweep) -> Iterator[None]:
-    try:
-        with FileLock(sweep.folder / SWEEP_LOCK, timeout=0):
-            yield
-    except Timeout as error:
-        raise CheckpointError(
-            f"{sweep.folder}: another sweep is at work here; wait for it, or name another run_dir in {sweep.path}"
-        ) from error
-
-
 def _check_free(sweep: Sweep, resume: bool) -> None:
-    there = [run.name for run in sweep.runs if run.run.path.exists()]
-    if (there or (sweep.folder / SWEEP).exists()) and not resume:
-        what = f"{len(there)} of the {len(sweep.runs)} runs are" if there else "a sweep is"
+    begun = [run.name for run in sweep.runs if run.run.path.exists()]
+    if (begun or (sweep.folder / SWEEP).exists()) and not resume:
+        what = f"{len(begun)} of the {len(sweep.runs)} runs are" if begun else "a sweep is"
         raise CheckpointError(
-            f"{sweep.folder}: {what} there already; --resume goes on, run_dir in {sweep.path} names another place"
+            f"{sweep.folder}: {what} there already; --resume continues, run_dir in {sweep.path} names another place"
         )
 
 
 @contextlib.contextmanager
 def _hang_up_is_terminate() -> Iterator[None]:
-    """A terminal that is closed ends a sweep as SIGTERM does, unless it is to live on (`nohup`)."""
+    """Treat SIGHUP (a closed terminal) as SIGTERM, unless it is ignored (`nohup`)."""
     previous = signal.getsignal(signal.SIGHUP)
     if previous != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
@@ -249,14 +246,14 @@ def _hang_up_is_terminate() -> Iterator[None]:
 
 
 def _result(run: PlannedRun) -> str:
-    """The best figure and the time, as far as they are known."""
+    """Return the best score and the time of a run, if known."""
     row = summarize(run.run.path)
     best = f": {row.metric} {row.best:.2f} at step {row.best_step:,}" if row.best is not None else ""
     return best + (f", {row.seconds / 60:.1f} minutes of training" if row.seconds is not None else "")
 
 
 def _error(path: Path, start: int, code: int) -> str:
-    """Why a process ended, in one line."""
+    """Return why a process ended, in one line."""
     if code < 0:
         name = signal.Signals(-code).name
         return f"killed by {name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
@@ -265,29 +262,20 @@ def _error(path: Path, start: int, code: int) -> str:
     with path.open("rb") as file:
         file.seek(start)
         lines = [line.strip() for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return (told[:1] or lines[-1:] or [f"exit code {code}"])[0]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return (errors[:1] or lines[-1:] or [f"exit code {code}"])[0]
 
 
-class Estimate(NamedTuple):
-    """Of one run."""
-
-    seconds: float
-    """Training, and validation at the most."""
-    disk_bytes: int
-    free_bytes: int
-
-
-def estimate(sweep: Sweep, num_threads: int, advance: Callable[[], object] = lambda: None) -> list[Estimate]:
-    """Estimate the needs of each run; of runs that differ in their seed only, one is tried, with one tokenizer.
+def estimate(sweep: Sweep, num_threads: int, advance: Callable[[], object] = lambda: None) -> list["MemoryCheck"]:
+    """Check the memory of each run; of runs that differ only in their seed, one is tried.
 
     Args:
         sweep: the plan.
-        num_threads: that a run will have.
+        num_threads: threads of each run.
         advance: called for each run.
 
     Raises:
-        MtformerError: on the mistake that a run would have met, with the run's name.
+        MtformerError: on an error that the run would have met, with its name.
     """
     import torch
 
@@ -296,52 +284,46 @@ def estimate(sweep: Sweep, num_threads: int, advance: Callable[[], object] = lam
     threads = torch.get_num_threads()
     torch.set_num_threads(num_threads)
     set_up_memory()
-    estimated: dict[str, Estimate] = {}
-    estimates = []
+    checks: dict[str, MemoryCheck] = {}
     try:
         with tempfile.TemporaryDirectory(prefix="mtformer-") as folder:
             for run in sweep.runs:
                 key = _without_seed(run.config)
-                if key not in estimated:
-                    estimated[key] = _estimate(run, Path(folder))
-                estimates.append(estimated[key])
+                if key not in checks:
+                    checks[key] = _check_memory(run, Path(folder))
                 advance()
     finally:
         torch.set_num_threads(threads)
-    return estimates
+    return [checks[_without_seed(run.config)] for run in sweep.runs]
 
 
 def finishing_time(seconds: Sequence[float], jobs: int) -> float:
-    """Return when runs of these durations, started in this order, `jobs` at a time, have all ended."""
+    """Return the total time of runs of these durations, started in this order, `jobs` at a time."""
     ends = [0.0] * jobs
     for one in seconds:
         ends[ends.index(min(ends))] += one
     return max(ends)
 
 
-def _estimate(run: PlannedRun, folder: Path) -> Estimate:
+def _check_memory(run: PlannedRun, folder: Path) -> "MemoryCheck":
     from mtformer.device import pick_device, pick_precision
     from mtformer.experiment import preflight
     from mtformer.experiment.prepare import prepare_experiment
     from mtformer.experiment.train import make_step
 
     config = resolve_paths(run.config)
+    # Configs with the same tokenizer share it.
+    parts = [config.data.model_dump_json(), config.tokenizer.model_dump_json(), str(config.training.init_from)]
+    tokenizer = folder / sha256("\n".join(parts).encode()).hexdigest()
     try:
         device = pick_device(config.training.device)
         precision = pick_precision(config.training.precision, device)
-        prepared = prepare_experiment(config, folder / _tokenizer_key(config))
-        found = preflight.check_memory(config, prepared, make_step(config, prepared, device, precision), run.run)
+        prepared = prepare_experiment(config, tokenizer)
+        return preflight.check_memory(config, prepared, make_step(config, prepared, device, precision), run.run)
     except MtformerError as error:
         raise type(error)(f"run {run.name}: {error}") from error
-    return Estimate(found.training_seconds + found.validation_seconds, found.disk_bytes, found.free_bytes)
 
 
 def _without_seed(config: Config) -> str:
     training = config.training.model_copy(update={"seed": 0})
     return dump_config(config.model_copy(update={"training": training}))
-
-
-def _tokenizer_key(config: Config) -> str:
-    """The same for configs that have the same tokenizer."""
-    parts = [config.data.model_dump_json(), config.tokenizer.model_dump_json(), str(config.training.init_from)]
-    return sha256("\n".join(parts).encode()).hexdigest()

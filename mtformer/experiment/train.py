@@ -1,9 +1,10 @@
-"""From a config to a trained, averaged and scored run."""
+"""Train a run from its config: preparation, training, averaging."""
 
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -38,18 +39,18 @@ log = logging.getLogger("mtformer")
 
 
 class Outcome(NamedTuple):
-    """How a call of `train_experiment` ended."""
+    """Result of `train_experiment`."""
 
     position: Position
     was_finished: bool
-    """The run had reached its last step before this call."""
+    """The run was complete before this call."""
 
 
 def train_experiment(config: Config, run: RunDir, progress: Progress, resume: Resume, overwrite: bool) -> Outcome:
-    """Trains the tokenizer if there is none, prepares the data, trains, and averages if the config says so.
+    """Train the tokenizer if there is none, prepare the data, train, and average checkpoints if configured.
 
     Raises:
-        MtformerError: on anything that the user can mend.
+        MtformerError: on a user error.
         InterruptedRunError: after a signal, with a checkpoint saved.
     """
     config = resolve_paths(config)
@@ -60,23 +61,24 @@ def train_experiment(config: Config, run: RunDir, progress: Progress, resume: Re
     if config.training.deterministic and device.type == "cuda":
         be_deterministic()
     with join_ranks(device) as ranks:
-        # The main process alone makes the run directory; the others find what it has made there.
+        # Only the main process creates the run directory.
         starts = open_run(run, config, resume, overwrite) if ranks.is_main else contextlib.nullcontext(False)
         with lock_run(run) if ranks.is_main else contextlib.nullcontext():
-            with starts as goes_on:
-                trainer, prepared, goes_on = _prepare(config, run, progress, device, ranks, goes_on)
+            with starts as is_resumed:
+                trainer, is_resumed = _prepare(config, run, progress, device, ranks, is_resumed)
             with record_state(run) if ranks.is_main else contextlib.nullcontext():
-                position, was_finished = _run(trainer, prepared, goes_on)
+                first_step = trainer.position.step
+                position = trainer.train()
                 if config.training.average_last:
                     _average(trainer)
-    return Outcome(position, was_finished)
+    return Outcome(position, is_resumed and position.step == first_step)
 
 
 def _prepare(
-    config: Config, run: RunDir, progress: Progress, device: torch.device, ranks: Ranks, goes_on: bool
-) -> tuple[Trainer, Prepared, bool]:
-    """Everything up to the first step; also whether the run goes on, which the main process knows."""
-    checkpoint = newest_good(run) if goes_on else None
+    config: Config, run: RunDir, progress: Progress, device: torch.device, ranks: Ranks, is_resumed: bool
+) -> tuple[Trainer, bool]:
+    """Return the trainer before the first step, and whether the run is resumed, which the main process knows."""
+    checkpoint = newest_good(run) if is_resumed else None
     with ranks.main_first():
         if not ranks.is_main and not run.tokenizer.is_dir():
             raise CheckpointError(
@@ -84,43 +86,32 @@ def _prepare(
                 "name a place with --run-dir that all machines share"
             )
         prepared = prepare_experiment(config, run.tokenizer, progress.prepared)
-    goes_on, checkpoint = ranks.gather((goes_on, checkpoint))[0]
+    is_resumed, checkpoint = ranks.gather((is_resumed, checkpoint))[0]
     earlier = read_meta(checkpoint)["made_with"] if checkpoint is not None else None
     precision = ranks.gather(_pick_precision(config, device, earlier))[0]
     made_with = describe_environment(config, prepared, device, precision, ranks.size)
     if earlier is not None:
         compare_environments(run, earlier, made_with)
     if ranks.is_main:
-        _write_report(run, prepared)
+        write_text(run.data_report, json.dumps(prepared.report(), indent=2, ensure_ascii=False) + "\n")
     step = make_step(config, prepared, device, precision, ranks)
     parts = ", ".join(f"{name} {count:,}" for name, count in count_parameters(step.model).items())
     log.info("device %s, precision %s; parameters: %s", device, precision, parts)
     if checkpoint is None and config.training.init_from is not None:
         load_pretrained(config, prepared.tokenizers, step)
     trainer = make_trainer(config, run, step, prepared, progress, made_with)
-    if goes_on:
+    if is_resumed:
         trainer.resume(checkpoint)
     if not trainer.is_done():
         checked = check_memory(config, prepared, step, run)
         log.info("memory check: %s", "; ".join(f"{what} {value}" for what, value in checked.lines()))
-    return trainer, prepared, goes_on
-
-
-def _run(trainer: Trainer, prepared: Prepared, goes_on: bool) -> tuple[Position, bool]:
-    """Trains; the position at the end, and whether there was nothing to do."""
-    first_step = trainer.position.step
-    position = trainer.train()
-    return position, goes_on and position.step == first_step
-
-
-def _write_report(run: RunDir, prepared: Prepared) -> None:
-    write_text(run.data_report, json.dumps(prepared.report(), indent=2, ensure_ascii=False) + "\n")
+    return trainer, is_resumed
 
 
 def make_step(
     config: Config, prepared: Prepared, device: torch.device, precision: str, ranks: Ranks = ALONE
 ) -> TrainingStep:
-    """A new model with its optimizer: the same weights on every process, and dropout of its own on each."""
+    """Return a new model with its optimizer: the same weights on every process, different dropout on each."""
     torch.manual_seed(config.training.seed)
     sizes = prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size
     step = TrainingStep(Transformer(config.model, *sizes).to(device), config.training, precision, ranks)
@@ -130,7 +121,7 @@ def make_step(
 
 
 def _pick_precision(config: Config, device: torch.device, earlier: dict[str, Any] | None) -> str:
-    """The config's; `auto` stays what it was when the run began, for picking measures and could turn out otherwise."""
+    """Return the precision; `auto` stays that of the first start, because the choice depends on measured times."""
     if config.training.precision == "auto" and earlier is not None:
         with contextlib.suppress(DeviceError):  # this device may not have it
             return pick_precision(earlier["precision"], device)
@@ -161,7 +152,7 @@ def _average(trainer: Trainer) -> None:
 
 
 def _is_averaged(run: RunDir, has_dev: bool) -> bool:
-    """Return whether the average of the end of the run is there, validated if there is dev data."""
+    """Return True if the average of the last checkpoints exists, validated if there is dev data."""
     try:
         meta = verify(run.averaged, WEIGHTS)
         return bool(meta["step"] == run.regular_steps()[-1] and (meta["metrics"] or not has_dev))
@@ -177,10 +168,11 @@ def make_trainer(
     progress: Progress,
     made_with: dict[str, Any],
 ) -> Trainer:
-    """The training loop with its data, its dev set, and its way to decode dev."""
+    """Return the training loop with its data, dev set and dev decoding."""
+
+    ranks = step.ranks
 
     def batches_from(place: SamplerState, number: int) -> Iterator[Batch]:
-        ranks = step.ranks
         return prepared.batches.start(
             place,
             number,
@@ -191,18 +183,15 @@ def make_trainer(
             pin=step.device.type == "cuda",
         )
 
-    def dev_batches() -> Iterable[Batch]:
-        return prepared.dev_batches(config)
-
     decode = decode_dev(config, step, prepared) if prepared.dev else None
-    return Trainer(config, run, step, batches_from, dev_batches if prepared.dev else None, decode, progress, made_with)
+    dev_batches = partial(prepared.dev_batches, config) if prepared.dev else None
+    return Trainer(config, run, step, batches_from, dev_batches, decode, progress, made_with)
 
 
 def decode_dev(config: Config, step: TrainingStep, prepared: Prepared) -> DecodeDev:
-    """A function that translates dev with the model as it stands, and scores it by BLEU and chrF.
+    """Return a function that translates dev with the current model, and scores it by BLEU and chrF.
 
-    Several processes share the sentences, and all get the scores. Of several directions there is a score for each, and
-    their mean.
+    The processes share the sentences, and all get the scores: the mean over the directions, and each of several.
     """
     ranks, decoding = step.ranks, config.decoding.for_validation()
 

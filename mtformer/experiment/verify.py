@@ -33,7 +33,7 @@ from mtformer.weights import read_weights
 NUM_STEPS = 20
 STOP_AT = NUM_STEPS // 2
 INTERVALS = {"validate_every": 7, "log_every": 4}
-"""A validation before the stop and one after it (and one at the end); a log line whose steps lie on both sides."""
+"""One validation before the stop, one after it, one at the end; one log line with steps before and after the stop."""
 REPRODUCED_STEPS = 50
 log = logging.getLogger("mtformer")
 
@@ -44,7 +44,7 @@ Records = dict[tuple[int, str], dict[str, Any]]
 
 
 class Difference(NamedTuple):
-    """A tensor or value that is not the same in two runs."""
+    """A tensor or value that differs in two runs."""
 
     name: str
     then: Any
@@ -59,12 +59,7 @@ class Compared(NamedTuple):
     num_numbers: int
     """In tensors and outside of them."""
     difference: Difference | None
-    """The first one."""
-
-    @property
-    def first_difference(self) -> str | None:
-        """Name of the first tensor or value that is not the same in both."""
-        return self.difference.name if self.difference is not None else None
+    """The first difference."""
 
 
 @dataclass(frozen=True)
@@ -72,28 +67,26 @@ class Reproduced:
     """How the figures of a run compare with those of the same training done again."""
 
     num_records: int
-    """Records that both have."""
+    """Number of records that both have."""
     num_figures: int
-    """Figures in these records."""
+    """Number of figures in these records."""
     first: Difference | None
-    """None: all are equal to the last digit."""
+    """The first difference; None: all figures are equal to the last digit."""
     environment: list[tuple[str, Any, Any]] | None
-    """(what, then, now): data, versions and device that are not those of the run; None: it has no checkpoint."""
+    """(what, then, now) of data, versions and device that differ; None: the run has no checkpoint that records them."""
     is_deterministic: bool
-    """Whether the same numbers come twice on this device with this config."""
+    """The device and config give the same numbers every time."""
 
 
 def verify_resume(config: Config, leg: Leg | None = None) -> list[Compared]:
     """Train `NUM_STEPS` steps in a temporary folder without a stop, and again with a stop, resumed in a new process.
 
-    All but lengths and intervals is as the config says.
-
     Args:
-        config: the experiment.
-        leg: what each process runs; default `train_leg`.
+        config: the experiment; only lengths and intervals are changed.
+        leg: run by each process; default `train_leg`.
 
     Raises:
-        MtformerError: on anything that would have stopped the training too.
+        MtformerError: on an error of the training.
     """
     _refuse_torchrun("--verify-resume starts its own processes")
     leg, config = leg or train_leg, _shortened(resolve_paths(config))
@@ -101,7 +94,7 @@ def verify_resume(config: Config, leg: Leg | None = None) -> list[Compared]:
         whole, halves = RunDir(Path(folder) / "whole"), RunDir(Path(folder) / "halves")
         log.info("verifying, 1 of 3: %d steps without a stop", NUM_STEPS)
         _in_new_process(leg, config, whole.path, None)
-        # To train the tokenizer once more could take longer than all the rest, and would show nothing about resuming.
+        # Training the tokenizer again could take longest, and would prove nothing about resuming.
         shutil.copytree(whole.tokenizer, halves.tokenizer)
         write_config(halves, dump_config(config))
         log.info("verifying, 2 of 3: %d steps and a stop", STOP_AT)
@@ -135,9 +128,9 @@ def steps_to_reproduce(run: RunDir, wanted: int | None) -> int:
 def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
     """Train from the run's config in a temporary folder, and compare the figures up to a step.
 
-    Everything is made again, the tokenizer too; only tokenized data are taken from the cache if they are those of the
-    same text and tokenizer. The config is that of the run, including `max_steps` with its schedule. What it leaves open
-    is taken from the oldest checkpoint: the precision, and the number of threads.
+    Everything is made again, also the tokenizer; tokenized data come from the cache if text and tokenizer are the same.
+    The config is that of the run, including `max_steps`; an `auto` precision and the number of threads are those of its
+    oldest checkpoint.
 
     Args:
         run: finished or not, resumed or not.
@@ -145,7 +138,7 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
         progress: shows the training.
 
     Raises:
-        MtformerError: on anything that would stop a training.
+        MtformerError: on an error of the training.
         InterruptedRunError: after a signal; nothing is left behind.
     """
     _refuse_torchrun("`mtformer reproduce` trains in one process")
@@ -194,27 +187,24 @@ def train_leg(config: Config, folder: Path, stop_at: int | None, progress: Progr
 
 
 def compare_runs(one: RunDir, other: RunDir) -> list[Compared]:
-    """Compare the latest checkpoints of two runs, their numbers of checkpoints, and the metrics, to the last bit.
-
-    Timings and `resume` lines are left out.
-    """
-    sides = [_results(run) for run in (one, other)]
-    return [_compare(what, dict(_leaves(sides[0][what])), dict(_leaves(sides[1][what]))) for what in sides[0]]
+    """Compare latest checkpoints, steps of checkpoints, and metrics bit by bit, without timings and `resume` lines."""
+    results, others = _results(one), _results(other)
+    return [_compare(what, dict(_leaves(results[what])), dict(_leaves(others[what]))) for what in results]
 
 
 class StopAt:
-    """Progress that stops the training at a step, and passes the steps before it on to another progress, if any."""
+    """Progress that stops the training at a step, and forwards earlier steps to another progress, if any."""
 
     def __init__(self, step: int | None, shown: Progress | None = None) -> None:
         self.step, self.shown = step, shown
 
     def prepared(self, num_pairs: int, share: float) -> None:
-        """Pass on that pairs are tokenized; see `mtformer.training.metrics.Progress`."""
+        """Forward the progress; see `mtformer.training.metrics.Progress`."""
         if self.shown is not None:
             self.shown.prepared(num_pairs, share)
 
     def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
-        """Stop, or pass on that a step is done; see `mtformer.training.metrics.Progress`."""
+        """Stop the training, or forward the progress; see `mtformer.training.metrics.Progress`."""
         if step == self.step:
             os.kill(os.getpid(), signal.SIGTERM)
         elif self.shown is not None:
@@ -227,7 +217,7 @@ def _refuse_torchrun(why: str) -> None:
 
 
 def _shortened(config: Config) -> Config:
-    """Return the config for a few steps. Device and precision are picked here, once: `auto` measures, and may vary."""
+    """Return the config for a few steps, with device and precision chosen once: `auto` measures, and may vary."""
     device = pick_device(config.training.device)
     precision = pick_precision(config.training.precision, device)
     picked = {"device": device.type, "precision": precision, "deterministic": True}
@@ -236,7 +226,7 @@ def _shortened(config: Config) -> Config:
 
 
 def _in_new_process(leg: Leg, config: Config, folder: Path, stop_at: int | None) -> None:
-    """Run a leg and wait for its end; raise here the user error that it met."""
+    """Run a leg, and raise its user errors in this process."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_run_leg, args=(sender, leg, config, folder, stop_at))
@@ -247,10 +237,10 @@ def _in_new_process(leg: Leg, config: Config, folder: Path, stop_at: int | None)
     except EOFError:
         process.join()
         if process.exitcode == -signal.SIGKILL:
-            raise MtformerError("the training was killed by the system, perhaps for want of memory") from None
+            raise MtformerError("the training was killed by the system, perhaps because memory ran out") from None
         raise RuntimeError(f"the training to be verified ended with exit code {process.exitcode}") from None
     finally:
-        process.kill()  # it does not outlive an interrupted parent
+        process.kill()  # also when this process is interrupted
         process.join()
     if message is not None:
         raise MtformerError(message)
@@ -283,7 +273,7 @@ def _same_num_threads(made_with: dict[str, Any]) -> Iterator[None]:
 
 
 def _results(run: RunDir) -> dict[str, Any]:
-    """Return what a run has computed, in parts that are nested dicts and lists."""
+    """Return the results of a run as named parts, which are nested dicts and lists."""
     folder = run.checkpoint(run.steps()[-1])
     state = load_trainer_state(folder)
     position = state.pop("position")
@@ -321,8 +311,7 @@ def _leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
 
 
 def _compare(what: str, one: dict[str, Any], other: dict[str, Any]) -> Compared:
-    missing = "missing"
-    pairs = {name: (one.get(name, missing), other.get(name, missing)) for name in (*one, *other)}
+    pairs = {name: (one.get(name, "missing"), other.get(name, "missing")) for name in (*one, *other)}
     different = (Difference(name, *pair) for name, pair in pairs.items() if not _is_same(*pair))
     tensors = [value for value in one.values() if isinstance(value, Tensor)]
     num_scalars = sum(type(value) in (int, float) for value in one.values())
@@ -331,7 +320,7 @@ def _compare(what: str, one: dict[str, Any], other: dict[str, Any]) -> Compared:
 
 
 def _is_same(a: Any, b: Any) -> bool:
-    """Return True if two values are the same bits; a NaN equals itself here, and 0.0 is not -0.0."""
+    """Return True if two values have the same bits: NaN equals itself, and 0.0 is not -0.0."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         bits = [tensor.contiguous().flatten().view(torch.uint8) for tensor in (a, b)]
         return a.dtype == b.dtype and a.shape == b.shape and torch.equal(*bits)

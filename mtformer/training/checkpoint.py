@@ -1,15 +1,15 @@
-"""What a run saves, and how it is found again.
+"""Save, find and load checkpoints.
 
 A checkpoint is a folder that appears whole or not at all:
 
     model.safetensors   the weights, tied ones once
-    trainer.pt          optimizer, scaler, random state, position, sums of the log window, with `ema_decay` the weights
-                        that are not averages: loads with weights_only=True, so it can run no code
-    meta.json           step, dev metrics, what it was made with, SHA-256 of the two files and of meta.json itself, and
-                        of metrics.jsonl and samples.jsonl as they were then
+    trainer.pt          optimizer, scaler, random state, position, sums of the log window; with `ema_decay` the weights
+                        that are not averages. Loaded with weights_only=True, so it cannot run code
+    meta.json           step, dev metrics, environment, SHA-256 of the two files and of meta.json itself, and of
+                        metrics.jsonl and samples.jsonl at that time
 
-Old ones are deleted when the new one is safely there. Resuming takes the newest one that is as it was saved; newer ones
-that are damaged are renamed, so that they are out of the way and not lost.
+Old checkpoints are deleted after the new one is saved. Resuming takes the latest intact one, and renames later ones
+that are damaged.
 """
 
 import logging
@@ -38,18 +38,18 @@ def save_checkpoint(
     made_with: dict[str, Any],
     is_temporary: bool = False,
 ) -> Path:
-    """Writes the checkpoint of a step; raises CheckpointError when the disk refuses, and leaves nothing half-written.
+    """Write the checkpoint of a step, or raise CheckpointError and leave no part of it.
 
-    A temporary one (of a run that was interrupted) only serves to resume: it goes when the next one is saved, so that
-    the checkpoints of a run that was stopped and resumed are those of a run that never stopped.
+    A temporary checkpoint (of an interrupted run) only serves to resume. It is deleted after the next one is saved, so
+    that a resumed run has the checkpoints of an uninterrupted one.
 
     Args:
         run: the run directory.
-        step: the step after which it is saved; a checkpoint of that step is replaced.
-        weights: by name, tied ones once; they go into a file of their own.
+        step: a checkpoint of the same step is replaced.
+        weights: by name, tied ones once.
         trainer_state: plain data and tensors.
-        metrics: what dev gave.
-        made_with: data, versions, device: what is told when it differs on resuming.
+        metrics: dev metrics.
+        made_with: data, versions and device.
         is_temporary: see above.
     """
     target = run.checkpoint(step)
@@ -61,10 +61,10 @@ def save_checkpoint(
             logs = {path.name: log_checksum(path) for path in (run.metrics, run.samples) if path.is_file()}
             write_meta(folder, step=step, metrics=metrics, made_with=made_with, is_temporary=is_temporary, logs=logs)
     except Exception as error:
-        # safetensors and torch wrap a full disk in errors of their own, so each kind is caught here.
+        # safetensors and torch have their own errors for a full disk.
         raise CheckpointError(
-            f"{target}: could not be saved ({_first_line(error)}); {last_good(run)}. Free some space, or mend what "
-            "else it may be, and go on with --resume"
+            f"{target}: could not be saved ({_first_line(error)}); {last_good(run)}. Free some space, or fix "
+            "the cause, and continue with --resume"
         ) from error
     return target
 
@@ -77,20 +77,19 @@ def save_averaged(run: RunDir, steps: list[int], weights: dict[str, Tensor], met
             write_meta(folder, step=steps[-1], metrics=metrics, steps=steps)
     except Exception as error:
         raise CheckpointError(
-            f"{run.averaged}: could not be saved ({_first_line(error)}); free some space, or mend what else it may be, "
-            "and resume the run to average again"
+            f"{run.averaged}: could not be saved ({_first_line(error)}); free some space, or fix the cause, and resume "
+            "the run to average again"
         ) from error
 
 
 def newest_good(run: RunDir) -> Path | None:
-    """The newest checkpoint whose files are as they were saved; None when there is none at all.
+    """Return the latest intact checkpoint; None if there is no checkpoint.
 
-    What killed processes left half-written is cleared away. Newer checkpoints that are damaged are renamed to
-    `damaged-...`, with a warning for each.
+    Leftovers of killed processes are deleted. Later checkpoints that are damaged are renamed to `damaged-...`, with a
+    warning for each.
 
     Raises:
-        CheckpointError: when there are checkpoints and all are damaged (then nothing is renamed), or one cannot be
-            read or renamed for another reason.
+        CheckpointError: if all checkpoints are damaged (then none is renamed), or one cannot be read or renamed.
     """
     try:
         for folder in (run.path, run.checkpoints):
@@ -98,8 +97,8 @@ def newest_good(run: RunDir) -> Path | None:
         return _newest_good(run)
     except OSError as error:
         raise CheckpointError(
-            f"{error.filename or run.checkpoints}: {error.strerror or error}; a run that goes on must be able to read "
-            f"and change what lies in {run.path}"
+            f"{error.filename or run.checkpoints}: {error.strerror or error}; resuming needs read and write access "
+            f"to {run.path}"
         ) from error
 
 
@@ -113,19 +112,19 @@ def _newest_good(run: RunDir) -> Path | None:
             continue
         for other, what in damaged:
             aside = _set_aside(other)
-            log.warning("%s: %s; kept as %s, going on from %s", other, what, aside.name, folder.name)
+            log.warning("%s: %s; kept as %s, resuming from %s", other, what, aside.name, folder.name)
         return folder
     if damaged:
         newest, what = damaged[0]
         raise CheckpointError(
-            f"{run.checkpoints}: no checkpoint of {len(damaged)} is whole ({newest.name}: {what}); put one back from a "
-            "copy, or start anew with --overwrite"
+            f"{run.checkpoints}: no checkpoint of {len(damaged)} is whole ({newest.name}: {what}); restore one from a "
+            "copy, or start over with --overwrite"
         )
     return None
 
 
 def _set_aside(folder: Path) -> Path:
-    """Renames a folder to the first free `damaged-NAME`, `damaged-NAME-2`, ..."""
+    """Rename a folder to the first free `damaged-NAME`, `damaged-NAME-2`, ..."""
     number, aside = 1, folder.with_name(f"damaged-{folder.name}")
     while aside.exists():
         number += 1
@@ -134,7 +133,7 @@ def _set_aside(folder: Path) -> Path:
 
 
 def load_trainer_state(folder: Path) -> dict[str, Any]:
-    """The trainer's state of a checkpoint that was verified; raises CheckpointError when it does not load."""
+    """Return the trainer's state of a verified checkpoint; raise CheckpointError if it does not load."""
     path = folder / TRAINER_STATE
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
@@ -146,9 +145,9 @@ def load_trainer_state(folder: Path) -> dict[str, Any]:
 
 
 def prune(run: RunDir, config: TrainingConfig) -> None:
-    """Keeps the newest, and of those not temporary the last `keep_last` and the best `keep_best`; deletes the rest.
+    """Keep the latest, and of those not temporary the last `keep_last` and the best `keep_best`; delete the others.
 
-    One that cannot be deleted is told; it does not end a run whose checkpoint was saved.
+    A checkpoint that cannot be deleted is only a warning.
     """
     steps = run.steps()
     keep = {
@@ -161,11 +160,11 @@ def prune(run: RunDir, config: TrainingConfig) -> None:
             try:
                 delete_folder(run.checkpoint(step))
             except OSError as error:
-                log.warning("%s: an old checkpoint that cannot be deleted (%s)", run.checkpoint(step), error.strerror)
+                log.warning("%s: an old checkpoint, cannot be deleted (%s)", run.checkpoint(step), error.strerror)
 
 
 def last_good(run: RunDir) -> str:
-    """Return which checkpoint is the newest, in words."""
+    """Describe the latest checkpoint."""
     steps = run.steps()
     if not steps:
         return "there is no earlier checkpoint"

@@ -1,4 +1,4 @@
-"""The figures of a training in metrics.jsonl, and how progress bar, report and plots show them."""
+"""Figures of a training in metrics.jsonl, and their form in progress bar, report and plots."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,21 +6,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TrainingFigure:
-    """A figure that train or dev lines have."""
+    """A figure of train or dev lines."""
 
     key: str
     label: str
-    """Its name on an axis."""
+    """Name on an axis."""
     on_dev: bool = False
     """Dev lines have it."""
     is_timing: bool = False
-    """It depends on the clock and the machine: no two runs have the same values."""
+    """It depends on clock and machine, and differs from run to run."""
     bar: str | None = None
-    """Its format in the progress bar, if that shows it."""
+    """Format in the progress bar."""
     is_exceptional: bool = False
-    """The progress bar shows it above 0 only."""
+    """The progress bar shows it only above 0."""
     chart: str | None = None
-    """Caption of its chart in a report, if it has one."""
+    """Caption of its chart in a report."""
     is_log: bool = False
     """The chart has a logarithmic axis."""
 
@@ -54,13 +54,13 @@ TIMINGS = frozenset(figure.key for figure in FIGURES if figure.is_timing)
 
 
 def bar_text(values: Mapping[str, float]) -> str:
-    """Return what the progress bar shows of the figures of a log line."""
+    """Return the text of the progress bar for the figures of a log line."""
     shown = (figure for figure in FIGURES if figure.bar and (values[figure.key] or not figure.is_exceptional))
     return ", ".join(str(figure.bar).format(values[figure.key]) for figure in shown)
 
 
 def axis_label(metric: str) -> str:
-    """Return the name of a metric as it is asked for: `bleu`, or `train.loss` for that of train."""
+    """Return the label of a metric such as `bleu` (of dev) or `train.loss`."""
     figure = BY_KEY.get(metric.removeprefix("train."))
     if figure is None:
         return metric

@@ -1,14 +1,13 @@
-"""metrics.jsonl and samples.jsonl: written line by line, read by those who look at a run, cut by a resumed run.
+"""metrics.jsonl and samples.jsonl: written line by line, read by reports, cut by a resumed run.
 
-A run that is killed may have written lines for steps after its last checkpoint. It takes these steps again, and would
-write the lines again. So resuming from the checkpoint of step S first cuts off all lines of later steps, a last line
-that the kill or a full disk cut in the middle, and, when the checkpoint is a temporary one (saved because the run was
-asked to stop), the dev line of S itself: the validation of that step comes anew. The sums of the log window in progress
-lie in the checkpoint, so the next line is the one that a run without a stop would have written. In the end the files of
-both runs differ in times and in `resume` lines only.
+A killed run may have written lines for steps after its last checkpoint, and the resumed run writes them again. So
+resuming from the checkpoint of step S first removes all lines of later steps, an incomplete last line and, if the
+checkpoint is a temporary one (saved after a signal), the dev line of S itself, whose validation comes again. The
+checkpoint has the sums of the current log window, so the next line is the same as without a stop. In the end the files
+of a resumed and an uninterrupted run differ only in times and in `resume` lines.
 
-A file is written anew whole, or not at all. Each checkpoint has the size and SHA-256 of both files at the time it was
-saved; a resumed run warns when what they held then has changed.
+Files are rewritten whole or not at all. Each checkpoint saves the size and SHA-256 of both files; a resumed run warns
+if that part has changed.
 """
 
 import contextlib
@@ -25,9 +24,9 @@ log = logging.getLogger("mtformer")
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """The objects of the file, in order: `kind` is train, dev or resume, `step` the step.
+    """Return the objects of the file, with at least `kind` (train, dev or resume) and `step`; none without a file.
 
-    There are none when there is no file yet; a last line that is being written, or that a kill cut, is left out.
+    An incomplete last line is skipped.
     """
     records = []
     for line in path.read_bytes().splitlines() if path.is_file() else []:
@@ -39,15 +38,15 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 
 def append_record(path: Path, kind: str, step: int, **values: Any) -> None:
-    """Writes one more line; raises CheckpointError when the disk refuses."""
+    """Append a line; raise CheckpointError if it cannot be written."""
     finite = {name: None if value != value else value for name, value in values.items()}  # JSON has no NaN
     try:
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"kind": kind, "step": step, **finite}, ensure_ascii=False) + "\n")
     except OSError as error:
         raise CheckpointError(
-            f"{path}: cannot be written ({error.strerror}); the checkpoints are kept. Free some space, or mend what "
-            "else it may be, and go on with --resume"
+            f"{path}: cannot be written ({error.strerror}); the checkpoints are kept. Free some space, or fix "
+            "the cause, and continue with --resume"
         ) from error
 
 
@@ -69,9 +68,9 @@ def warn_if_changed(path: Path, saved: dict[str, Any], step: int) -> None:
 
 
 def cut_after(path: Path, step: int, with_dev: bool) -> None:
-    """Leaves only the lines up to this step in the file, if there is one; of this step the dev line only if asked.
+    """Remove the lines after this step from the file, if it exists; without `with_dev` also the dev line of the step.
 
-    Lines that cannot be read are removed with a warning; a last line without its end is what a kill leaves.
+    Unreadable lines are removed with a warning, except an incomplete last line.
     """
     if not path.is_file():
         return
@@ -88,7 +87,7 @@ def cut_after(path: Path, step: int, with_dev: bool) -> None:
         log.warning("%s: damaged lines removed: %d", path, num_unreadable)
     num_later = len(lines) - belongs.count(True) - num_unreadable
     if num_later:
-        log.info("%s: %d lines from after step %d cut off; these steps come again", path, num_later, step)
+        log.info("%s: %d lines after step %d removed; these steps come again", path, num_later, step)
 
 
 def _belongs(line: bytes, step: int, with_dev: bool) -> bool | None:

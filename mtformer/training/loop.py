@@ -1,4 +1,4 @@
-"""The training loop: steps, log lines, validations, checkpoints, and where a run goes on after it stopped."""
+"""The training loop: steps, log lines, validations, checkpoints, and resuming."""
 
 import contextlib
 import itertools
@@ -31,18 +31,18 @@ log = logging.getLogger("mtformer")
 
 
 class _AbandonedError(Exception):
-    """A validation is left in its middle, because the run is asked to stop."""
+    """A signal ends a validation before it is complete."""
 
 
 @dataclass
 class Position:
-    """How far a run is; all of it goes into the checkpoint."""
+    """Position of a run, saved in each checkpoint."""
 
     step: int = 0
     place: SamplerState = START
-    """In the data."""
+    """Position in the data."""
     seconds: float = 0.0
-    """Spent in training, validation included."""
+    """Training time, validation included."""
     best: float | None = None
     validations_since_best: int = 0
 
@@ -52,13 +52,13 @@ class Trainer:
 
     Args:
         config: the experiment.
-        run: where checkpoints and metrics go.
+        run: the run directory.
         step: the model with its optimizer.
-        batches_from: (place in the data, step) -> the batches from there on, each with its `end`.
-        dev_batches: a function that gives the dev batches anew, or None without dev data.
-        decode_dev: translates and scores dev, or None.
-        progress: where the figures are shown.
-        made_with: data, versions, device: kept in each checkpoint, to be compared on resuming.
+        batches_from: (position in the data, step) -> the following batches, each with its `end`.
+        dev_batches: returns the dev batches; None without dev data.
+        decode_dev: translates and scores dev; None without dev data.
+        progress: displays the figures.
+        made_with: data, versions and device, saved in each checkpoint and compared on resuming.
     """
 
     def __init__(
@@ -88,17 +88,17 @@ class Trainer:
         self.last_batches: list[Batch] = []
         """Micro-batches of the last step."""
         self.saved_step = 0
-        """Step of the newest checkpoint."""
+        """Step of the latest checkpoint."""
         self.is_validated = False
-        """Whether it came with a validation: not when the run was stopped between two."""
+        """The latest checkpoint is not the temporary one of an interrupted run."""
         self.mark = time.perf_counter()
-        """When `position.seconds` was last brought up to date."""
+        """Time of the last update of `position.seconds`."""
 
     def resume(self, checkpoint: Path | None) -> None:
-        """Takes up a checkpoint (see `newest_good`), or starts at step 0 when there is none yet.
+        """Load a checkpoint (see `newest_good`), or start at step 0 if there is none yet.
 
         Raises:
-            CheckpointError: when its weights do not fit the model, or its state does not load.
+            CheckpointError: if its weights do not fit the model, or its state does not load.
         """
         if checkpoint is None:
             if self.ranks.is_main:
@@ -108,16 +108,16 @@ class Trainer:
         self.step.load_weights(checkpoint / WEIGHTS)
         if state["unsmoothed"]:
             self.step.load_training_weights(state["unsmoothed"])
-        # The moments are the checkpoint's; betas, eps and weight decay are the config's, which may have been changed.
+        # Moments come from the checkpoint; betas, eps and weight decay from the config, which may have changed.
         pairs = zip(self.step.optimizer.state_dict()["param_groups"], state["optimizer"]["param_groups"], strict=True)
         groups = [{**own, "lr": saved["lr"]} for own, saved in pairs]
         self.step.load_optimizer_state({**state["optimizer"], "param_groups": groups})
         if state["scaler"]:  # empty without fp16
             self.step.scaler.load_state_dict(state["scaler"])
         self.step.skipped_in_a_row.fill_(state["skipped_in_a_row"])
-        if meta["made_with"] == self.made_with:  # else memory may allow more
+        if meta["made_with"] == self.made_with:  # else more memory may be available
             self.step.max_padded_tokens = state["max_cells"]
-        if self.ranks.rank < len(state["rng"]):  # a process that was not there before keeps its own, see `make_step`
+        if self.ranks.rank < len(state["rng"]):  # an additional process keeps its own, see `make_step`
             set_random_state(state["rng"][self.ranks.rank], self.step.device)
         self.position = Position(**{**state["position"], "place": SamplerState(**state["position"]["place"])})
         if state["best_metric"] != self.config.best_metric:
@@ -132,7 +132,7 @@ class Trainer:
                 if path.name in meta["logs"]:
                     warn_if_changed(path, meta["logs"][path.name], self.position.step)
             self._cut_after(self.position.step, with_dev=not meta["is_temporary"])
-            prune(self.run, self.config)  # whoever was killed may not have come to it
+            prune(self.run, self.config)  # a killed process may not have done it
             self.metrics.write("resume", self.position.step)
         log.info("resumed at step %d of %d", self.position.step, self.config.max_steps)
 
@@ -141,17 +141,17 @@ class Trainer:
             cut_after(path, step, with_dev)
 
     def train(self) -> Position:
-        """Runs to the end and returns the last position.
+        """Train to the end, and return the last position.
 
         Raises:
             InterruptedRunError: after SIGINT or SIGTERM, with a checkpoint saved.
-            MtformerError: when the gradient stays non-finite, the loss or the weights of a checkpoint are not finite,
+            MtformerError: if the gradient stays non-finite, the loss or the weights of a checkpoint are not finite,
                 or a checkpoint cannot be saved.
         """
         self.mark = time.perf_counter()
         with self.stop, self.metrics or contextlib.nullcontext():
             if self._is_validation_due() and not self._is_saved():
-                self._validate()  # when the run was stopped, this was abandoned
+                self._validate()  # the signal that stopped the run also ended its validation
             if not self.is_done():
                 self._train_on(self.batches_from(self.position.place, self.position.step))
             self._stop_if_asked()
@@ -169,8 +169,8 @@ class Trainer:
                 if not self._is_saved():
                     self._validate()
                 break
-            self._one_step(micro_batches, self.window)
-            self.window = self._log(self.window)
+            self._one_step(micro_batches)
+            self._log()
             if self._is_validation_due():
                 self._validate()
 
@@ -179,7 +179,7 @@ class Trainer:
         return step > 0 and (step % self.config.validate_every == 0 or self.is_done())
 
     def _validate(self) -> None:
-        """Validates and saves; when the run is asked to stop meanwhile, that is left to the run that goes on."""
+        """Validate and save; after a signal, leave both to the resumed run."""
         start = time.perf_counter()
         try:
             self._validate_and_save()
@@ -188,16 +188,16 @@ class Trainer:
         self.window.paused += time.perf_counter() - start
 
     def _is_saved(self) -> bool:
-        """Whether the newest checkpoint is of this step, validation included."""
+        """Return True if the latest checkpoint is of this step, validated."""
         return self.is_validated and self.saved_step == self.position.step
 
     def _check_stop(self) -> None:
-        # Several processes leave a validation together or not at all, for they wait for each other in it.
+        # Several processes wait for each other in a validation, so one alone cannot leave it.
         if self.stop.received is not None and self.ranks.size == 1:
             raise _AbandonedError
 
     def _stop_if_asked(self) -> None:
-        """Saves and ends the run when any of its processes got a signal."""
+        """Save and end the run if any of its processes received a signal."""
         if not self.ranks.any(self.stop.received is not None):
             return
         if self.saved_step != self.position.step:
@@ -206,43 +206,42 @@ class Trainer:
         raise InterruptedRunError(self.position.step, signals[0])
 
     def is_done(self) -> bool:
-        """Whether the last step is taken, or patience is spent."""
+        """Return True after the last step, or after `patience` validations without improvement."""
         patience = self.config.patience
         is_stale = patience is not None and self.position.validations_since_best >= patience
         return is_stale or self.position.step >= self.config.max_steps
 
-    def _one_step(self, micro_batches: list[Batch], window: Window) -> None:
+    def _one_step(self, micro_batches: list[Batch]) -> None:
         result = self.step.run(micro_batches, self.position.step + 1)
         self.position.step += 1
         self.position.place = micro_batches[-1].end
         self.last_batches = micro_batches
-        window.add(micro_batches, result)
-        # Whether a step was skipped is known to the device alone; asking a GPU costs time, and log lines ask anyway.
+        self.window.add(micro_batches, result)
+        # Reading the count from a GPU waits for it, as log lines do anyway.
         if self.step.device.type == "cpu" or self.position.step % self.config.log_every == 0:
             self._check_gradients()
 
     def _check_gradients(self) -> None:
-        """Ends a run that makes no progress; its weights are those of the last finite gradient, and are not saved."""
+        """Raise MtformerError after too many skipped steps in a row, without saving the weights."""
         count = int(self.step.skipped_in_a_row)
         if count >= MAX_SKIPPED_IN_A_ROW:
             raise self._diverged(f"the gradient was not finite {count} times in a row")
 
     def _diverged(self, what: str) -> MtformerError:
-        """Return the error that ends the run without saving its weights."""
+        """Return the error that ends a diverged run."""
         return MtformerError(
             f"step {self.position.step}: {what}; {last_good(self.run)}. Lower training.learning_rate, raise "
             "training.warmup_steps, or set training.precision to fp32"
         )
 
-    def _log(self, window: Window) -> Window:
-        step = self.position.step
-        figures = window.figures(self.ranks) if step % self.config.log_every == 0 else None
+    def _log(self) -> None:
+        step, epoch = self.position.step, self.position.place.epoch
+        figures = self.window.figures(self.ranks) if step % self.config.log_every == 0 else None
         if self.ranks.is_main:
-            self.progress.advance(step, self.position.place.epoch, figures)
-        if figures is None:
-            return window
-        self._write("train", step, epoch=self.position.place.epoch, **figures)
-        return Window()
+            self.progress.advance(step, epoch, figures)
+        if figures is not None:
+            self._write("train", step, epoch=epoch, **figures)
+            self.window = Window()
 
     def _validate_and_save(self) -> None:
         self._check_gradients()
@@ -299,7 +298,7 @@ class Trainer:
             yield batch
 
     def _judge(self, metrics: dict[str, float]) -> None:
-        """Counts validations without progress."""
+        """Count validations without improvement."""
         value = metrics.get(self.config.best_metric)
         if value is None:
             return
@@ -314,9 +313,9 @@ class Trainer:
             log.info("step %d: no better %s in %d validations: stopping early", position.step, metric, count)
 
     def _check_loss(self) -> None:
-        """End a run whose weights give a loss that is not finite, where dev was not asked.
+        """Raise MtformerError if the loss of the last batch is not finite; for checkpoints without a validation.
 
-        A finite gradient does not tell: it is that of the weights before the step.
+        The last gradient, which is finite, is that of the weights before the step.
         """
         if self.last_batches:
             with self.step.ema_weights():
@@ -351,7 +350,7 @@ class Trainer:
         if self.ranks.is_main:
             for path in (self.run.metrics, self.run.samples):
                 if path.is_file():
-                    sync(path)  # a checkpoint without the lines before it would lose them
+                    sync(path)  # a resumed run does not write earlier lines again
             save_checkpoint(self.run, self.position.step, weights, state, metrics, self.made_with, is_temporary)
             prune(self.run, self.config)
         self.saved_step, self.is_validated = self.position.step, not is_temporary
@@ -362,12 +361,12 @@ class Trainer:
 
 
 def random_state(device: torch.device) -> list[Tensor]:
-    """Of this process's generators: the host's, and the device's when it has one."""
+    """Return the state of the random generators of the host and of a CUDA device."""
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
 
 def set_random_state(state: list[Tensor], device: torch.device) -> None:
-    """Puts back what `random_state` gave, as far as it was of the same kind of device."""
+    """Restore what `random_state` returned; the device's state only on the same kind of device."""
     torch.set_rng_state(state[0])
     if device.type == "cuda" and len(state) > 1:
         torch.cuda.set_rng_state(state[1], device)

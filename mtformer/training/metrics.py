@@ -1,4 +1,4 @@
-"""The figures of a run as they come: metrics.jsonl (append only) and, when asked for, TensorBoard and W&B."""
+"""Writers of the figures of a run: metrics.jsonl (append only), TensorBoard and W&B."""
 
 import logging
 import math
@@ -25,16 +25,10 @@ log = logging.getLogger("mtformer")
 
 
 class Metrics:
-    """Writes metrics.jsonl, one JSON object a line, and what else the config asks for; as a context, closes that.
-
-    See `history` for what a resumed run takes back of the file.
-
-    Args:
-        run: an existing run directory.
-        config: of the run.
+    """Writes metrics.jsonl, one JSON object per line, and to TensorBoard and W&B if configured; a context.
 
     Raises:
-        MtformerError: when TensorBoard or W&B is not there, or W&B cannot start.
+        MtformerError: if TensorBoard or W&B is not installed, or W&B cannot start.
     """
 
     def __init__(self, run: RunDir, config: Config) -> None:
@@ -55,7 +49,7 @@ class Metrics:
             other.close(is_done=error is None)
 
     def write(self, kind: str, step: int, **values: Any) -> None:
-        """Appends a record; `kind` is train, dev or resume. Raises CheckpointError when the disk refuses."""
+        """Append a record of the kind train, dev or resume; raise CheckpointError if it cannot be written."""
         append_record(self.path, kind, step, **values)
         numbers = {f"{kind}/{name}": value for name, value in values.items() if isinstance(value, int | float)}
         if numbers:
@@ -67,24 +61,24 @@ TENSORS = ("sums", "grad_norm")
 
 
 class Window:
-    """Sums between two log lines. They stay on the device until the line is written, so that no step waits for it."""
+    """Sums of the steps since the last log line, which stay on the device so that no step waits for it."""
 
     def __init__(self) -> None:
         self.start = time.perf_counter()
         self.waiting = 0.0
         self.paused = 0.0
         self.sums = torch.zeros(4, dtype=torch.float64)
-        """Of the steps that were not skipped: smoothed loss, nll, target tokens, steps."""
+        """Smoothed loss, nll, target tokens and number of steps, without skipped steps."""
         self.grad_norm = torch.zeros(())
         self.tokens = self.cells = self.steps = self.splits = 0
         self.untimed_tokens = self.untimed_steps = 0
-        """Of these from before the clock started: a process that was stopped took them."""
+        """Part of these from before the process was resumed."""
         self.learning_rate = 0.0
         self.pairs_of: Counter[str] = Counter()
-        """Pairs by corpus, where there are several."""
+        """Pairs by corpus, if there are several."""
 
     def add(self, batches: Sequence[Batch], result: StepResult) -> None:
-        """Counts a step."""
+        """Add a step."""
         self.steps += 1
         self.splits += result.num_splits
         self.learning_rate = result.learning_rate
@@ -126,14 +120,14 @@ class Window:
         }
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it, so that a run that stops inside a window writes the same line: no times."""
+        """Return the sums, without times, for a checkpoint; so a resumed run writes the same line."""
         counts = {name: getattr(self, name) for name in ("tokens", "cells", "steps", "splits", "learning_rate")}
         sums = {"sums": self.sums.tolist(), "grad_norm": float(self.grad_norm)}
         return {**counts, **sums, "pairs_of": dict(self.pairs_of)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Window":
-        """The window that `state` was taken of; its clock starts now, and times no step from before."""
+        """Return the window with this `state`; its clock starts now, and earlier steps are not timed."""
         window = cls()
         for name, value in state.items():
             setattr(window, name, torch.tensor(value, dtype=torch.float64) if name in TENSORS else value)
@@ -143,13 +137,13 @@ class Window:
 
 
 class Progress(Protocol):
-    """Where it is shown how far a training is; the command line has a bar and plain lines."""
+    """Display of the progress of a training."""
 
     def prepared(self, num_pairs: int, share: float) -> None:
-        """So many pairs of a corpus are tokenized, about this share of it; 0 where that is not known."""
+        """Show the number of tokenized pairs of a corpus, and their share of it; 0: unknown."""
 
     def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
-        """A step is done; `figures` come with every log line."""
+        """Show a step; `figures` come with every log line."""
 
 
 class _Writer(Protocol):
@@ -179,7 +173,7 @@ class _TensorBoard:
 
 
 class _WandB:
-    """A run of Weights & Biases, with its files in RUN/wandb; a resumed training goes on in the same one."""
+    """A run of Weights & Biases, with its files in RUN/wandb; a resumed training continues it."""
 
     def __init__(self, run: RunDir, config: Config, project: str) -> None:
         try:
@@ -205,7 +199,7 @@ class _WandB:
             raise MtformerError(
                 f"training.wandb: {why} (`wandb login` logs in; with WANDB_MODE=offline no account is needed)"
             ) from error
-        # A figure of its own, for W&B's own count of steps never goes back, and a resumed training may.
+        # W&B's own step never decreases, but that of a resumed training may.
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")
         log.info("Weights & Biases: %s", self.run.dir if self.run.offline else self.run.url)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, as a wish that the loop reads between two steps."""
+"""Ctrl-C and SIGTERM as a flag that a loop reads between two steps."""
 
 import signal
 from types import FrameType, TracebackType

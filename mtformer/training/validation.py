@@ -1,4 +1,4 @@
-"""How good the model is on dev: loss and perplexity by the references, BLEU and chrF by its own translations."""
+"""Validation on dev: loss and perplexity of the references; types for decoding."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ from mtformer.training.step import TrainingStep
 
 
 class Decoded(NamedTuple):
-    """What decoding dev gave."""
+    """Result of decoding dev."""
 
     metrics: dict[str, float]
     """Scores by name, e.g. bleu and chrf."""
@@ -20,16 +20,16 @@ class Decoded(NamedTuple):
 
 
 DecodeDev = Callable[[Callable[[int], object]], Decoded]
-"""Translates dev with the model as it stands and scores it; search and scoring lie in other rooms.
+"""Translates dev with the current model and scores it.
 
-What it is given is to be called after each batch, with the number of sentences done; what that raises ends it.
+It calls its argument after each batch with the number of finished sentences; an exception of that call ends it.
 """
 
 
 def dev_loss(step: TrainingStep, batches: Iterable[Batch]) -> dict[str, float]:
-    """Smoothed loss, and perplexity without smoothing, per target token (eos counted) over all of dev.
+    """Return smoothed loss, and perplexity without smoothing, per target token (eos included) of all batches.
 
-    Several processes share the batches; each gets the same figures.
+    The processes share the batches, and all get the same result.
     """
     loss = nll = num_tokens = 0.0
     for batch in _own(batches, step.ranks):
@@ -42,7 +42,7 @@ def dev_loss(step: TrainingStep, batches: Iterable[Batch]) -> dict[str, float]:
 
 
 def _own(batches: Iterable[Batch], ranks: Ranks) -> Iterator[Batch]:
-    """This process's batches: as many as the others have, for sharded weights come together at each."""
+    """Yield this process's batches; all processes get equally many, because sharded weights are gathered at each."""
     rest = iter(batches)
     while group := list(itertools.islice(rest, ranks.size)):
         yield group[ranks.rank] if ranks.rank < len(group) else group[-1].without_targets()

@@ -3,6 +3,7 @@
 import errno
 import gzip
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import torch
 from program import invoke
 
 from mtformer.run_dir import RunDir, write_config
+
+WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 
 
 def error_of(*arguments: object) -> str:
@@ -165,37 +168,26 @@ def test_a_store_that_is_not_as_it_was_written(damage: str, corpus: Path, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the GPU that must be missing")
-def test_no_gpu_when_one_is_asked_for(corpus: Path, trained: tuple[Path, object], tmp_path: Path) -> None:
-    assert "cuda" in error_of("train", corpus / "small.yaml", "training.device=cuda", "--run-dir", tmp_path / "run")
-    assert "cuda" in error_of("translate", trained[0], "--device", "cuda")
-
-
-def test_a_device_or_precision_that_is_none(trained: tuple[Path, object]) -> None:
-    assert "use auto, cpu or cuda" in error_of("translate", trained[0], "--device", "gpu")
-    assert "use auto, fp32, bf16 or fp16" in error_of("eval", trained[0], "--precision", "int9")
-
-
-def test_a_run_directory_that_exists(run: Path, corpus: Path) -> None:
-    message = error_of("train", corpus / "small.yaml", "--run-dir", run)
-    assert "--resume" in message
-    assert "--overwrite" in message
-    assert RunDir(run).steps() == [4, 8, 12]
-
-
-def test_overwrite_never_deletes_what_is_no_run(corpus: Path, tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("years of work")
-    error_of("train", corpus / "small.yaml", "--run-dir", tmp_path, "--overwrite")
-    assert (tmp_path / "thesis.tex").read_text() == "years of work"
-
-
-def test_nothing_to_resume(corpus: Path, tmp_path: Path) -> None:
-    assert "nothing to resume" in error_of("train", corpus / "small.yaml", "--run-dir", tmp_path / "x", "--resume")
-
-
-def test_resume_refuses_another_model(run: Path, corpus: Path) -> None:
-    message = error_of("train", corpus / "small.yaml", "model.d_ff=128", "--run-dir", run, "--resume")
-    assert "model.d_ff 64 -> 128" in message
+@pytest.mark.parametrize(
+    ("words", "fragments"),
+    [
+        ("train CORPUS/small.yaml --run-dir RUN", ["exists already", "--resume", "--overwrite"]),
+        ("train CORPUS/small.yaml --run-dir CORPUS/x --resume", ["nothing to resume"]),
+        ("translate CORPUS", ["not a run directory"]),
+        ("eval CORPUS", ["not a run directory"]),
+        ("translate RUN --checkpoint 5", ["no checkpoint '5'", "4, 8, 12"]),
+        ("eval RUN --src CORPUS/test.en", ["--ref"]),
+        ("translate RUN --device gpu", ["use auto, cpu or cuda"]),
+        ("eval RUN --precision int9", ["use auto, fp32, bf16 or fp16"]),
+        pytest.param("train CORPUS/small.yaml --run-dir CORPUS/x training.device=cuda", ["'cuda'"], marks=WITHOUT_GPU),
+        pytest.param("translate RUN --device cuda", ["'cuda'"], marks=WITHOUT_GPU),
+    ],
+)
+def test_wrong_arguments(words: str, fragments: list[str], trained: tuple[Path, object], corpus: Path) -> None:
+    places = {"CORPUS": str(corpus), "RUN": str(trained[0])}
+    message = error_of(*(re.sub("CORPUS|RUN", lambda name: places[name[0]], word) for word in words.split()))
+    for fragment in fragments:
+        assert fragment in message
 
 
 def test_a_checkpoint_that_is_cut_short(run: Path, corpus: Path) -> None:
@@ -219,21 +211,6 @@ def _output(command: str, folder: Path) -> list[object]:
     return ["--output", folder / "bundle"] if command == "export" else []
 
 
-def test_a_damaged_checkpoint_is_passed_over(run: Path, corpus: Path) -> None:
-    weights = RunDir(run).checkpoint(12) / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-100])
-    result = invoke("train", corpus / "small.yaml", "--run-dir", run, "--resume")
-    assert result.exit_code == 0, result.stderr
-    warnings = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
-    assert warnings == [
-        f"warning: {weights.parent}: model.safetensors is cut short or changed since it was saved; "
-        "kept as damaged-step-00000012, going on from step-00000008"
-    ]
-    assert "resumed at step 8 of 12" in result.stderr
-    assert RunDir(run).steps() == [4, 8, 12]
-    assert len(list((RunDir(run).checkpoints / "damaged-step-00000012").iterdir())) == 3
-
-
 def test_a_checkpoint_that_does_not_fit_the_config(run: Path) -> None:
     config = RunDir(run).config
     write_config(RunDir(run), config.read_text().replace("d_ff: 64", "d_ff: 96"))
@@ -241,21 +218,6 @@ def test_a_checkpoint_that_does_not_fit_the_config(run: Path) -> None:
     assert "does not fit the config" in message
     assert "64" in message
     assert "96" in message
-
-
-def test_no_run_there(tmp_path: Path) -> None:
-    assert "not a run directory" in error_of("translate", tmp_path)
-    assert "not a run directory" in error_of("eval", tmp_path)
-
-
-def test_a_checkpoint_that_is_not_there(trained: tuple[Path, object]) -> None:
-    message = error_of("translate", trained[0], "--checkpoint", 5)
-    assert "no checkpoint '5'" in message
-    assert "4, 8, 12" in message
-
-
-def test_eval_wants_both_files(trained: tuple[Path, object], corpus: Path) -> None:
-    assert "--ref" in error_of("eval", trained[0], "--src", corpus / "test.en")
 
 
 @pytest.mark.process

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from mtformer import __version__
 from mtformer.cli import app as program
-from mtformer.cli.output import columns, log_to_file, set_up_logging
+from mtformer.cli.output import log_to_file, set_up_logging
 from mtformer.errors import MtformerError
 
 HEAVY = ("torch", "datasets", "sentencepiece", "sacrebleu", "numpy", "yaml", "pyarrow", "mtformer.config.section")
@@ -123,10 +123,22 @@ def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     assert "Usage: " in result.stderr
 
 
-def test_a_mistake_is_told_in_one_line(end_with: Callable[[BaseException], Result]) -> None:
-    result = end_with(MtformerError("a.yaml:3: wrong"))
-    assert (result.exit_code, result.stderr, result.stdout) == (2, "error: a.yaml:3: wrong\n", "")
-    assert end_with(MtformerError("one\ntwo")).stderr == "error: one\nerror: two\n"
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (MtformerError("one\ntwo"), 2, "error: one\nerror: two\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), 141, ""),
+        (PermissionError(errno.EACCES, "Permission denied", "runs/x"), 2, "error: runs/x: Permission denied\n"),
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "error: No space left on device\n"),
+        (OSError("two\nlines"), 2, "error: two lines\n"),
+    ],
+)
+def test_errors_and_exit_codes(
+    end_with: Callable[[BaseException], Result], error: BaseException, code: int, message: str
+) -> None:
+    result = end_with(error)
+    assert (result.exit_code, result.stderr, result.stdout) == (code, message, "")
 
 
 def test_a_traceback_only_when_asked(
@@ -137,29 +149,6 @@ def test_a_traceback_only_when_asked(
     assert result.exit_code == 2
     assert result.stderr.startswith("Traceback")
     assert result.stderr.endswith("error: wrong\n")
-
-
-def test_interrupted(end_with: Callable[[BaseException], Result]) -> None:
-    result = end_with(KeyboardInterrupt())
-    assert (result.exit_code, result.stderr) == (130, "interrupted\n")
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (PermissionError(errno.EACCES, "Permission denied", "runs/x"), "runs/x: Permission denied"),
-        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
-        (OSError("two\nlines"), "two lines"),
-    ],
-)
-def test_what_the_machine_refuses(end_with: Callable[[BaseException], Result], error: OSError, message: str) -> None:
-    result = end_with(error)
-    assert (result.exit_code, result.stderr) == (2, f"error: {message}\n")
-
-
-def test_nobody_reads(end_with: Callable[[BaseException], Result]) -> None:
-    result = end_with(BrokenPipeError(errno.EPIPE, "Broken pipe"))
-    assert (result.exit_code, result.stderr) == (141, "")
 
 
 @pytest.mark.process
@@ -218,11 +207,6 @@ def test_output_is_utf8_whatever_the_locale(tmp_path: Path) -> None:
     assert b"\r" not in done.stdout
 
 
-def test_columns() -> None:
-    assert columns([("a", "bb", "c"), ("aaa", "b", "")]) == ["a    bb  c", "aaa  b"]
-    assert columns([]) == []
-
-
 @pytest.fixture
 def log() -> Any:
     """The package's logger, put back as it was."""
@@ -262,6 +246,7 @@ def test_the_runs_log(log: logging.Logger, tmp_path: Path) -> None:
         log.info("before the folder is there")
         path.parent.mkdir()
         log.info("é")
+        assert [line[20:] for line in path.read_text("utf-8").splitlines()] == ["before the folder is there", "é"]
         path.unlink()
         log.info("started anew")
     log.info("after")
@@ -269,16 +254,6 @@ def test_the_runs_log(log: logging.Logger, tmp_path: Path) -> None:
     with log_to_file(path):
         log.info("resumed")
     assert [line[20:] for line in path.read_text(encoding="utf-8").splitlines()] == ["started anew", "resumed"]
-
-
-def test_the_runs_log_keeps_what_came_before_its_folder(log: logging.Logger, tmp_path: Path) -> None:
-    set_up_logging()
-    path = tmp_path / "run" / "train.log"
-    with log_to_file(path):
-        log.info("first")
-        path.parent.mkdir()
-        log.info("second")
-    assert [line[20:] for line in path.read_text(encoding="utf-8").splitlines()] == ["first", "second"]
 
 
 def test_a_log_that_cannot_be_written_stops_nothing(

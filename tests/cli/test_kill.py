@@ -154,7 +154,7 @@ def stories(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 def assert_same(whole: RunDir, other: RunDir) -> None:
     """Weights, optimizer, random state, position, metrics and the set of checkpoints, to the last bit."""
-    differences = {part.what: part.first_difference for part in compare_runs(whole, other) if part.first_difference}
+    differences = {part.what: part.difference for part in compare_runs(whole, other) if part.difference}
     assert differences == {}, f"seed {SEED}"
     assert whole.regular_steps() == whole.steps() == other.steps() == other.regular_steps()
     assert {NUM_STEPS - 6, NUM_STEPS} <= set(whole.steps())
@@ -184,6 +184,6 @@ def test_terminated_at_five_random_moments(stories: dict[str, Story]) -> None:
     story = stories["terminated"]
     assert story.exit_codes == [128 + signal.SIGTERM] * 5
     for words, step in zip(story.last_words, story.steps, strict=True):
-        assert words.startswith(f"stopped at step {step}, saved; go on with: mtformer train")
+        assert words.startswith(f"stopped at step {step}, saved; resume with: mtformer train")
         assert words.endswith("--resume auto")
     assert_same(stories["whole"].run, story.run)

@@ -44,7 +44,7 @@ def test_what_is_not_as_it_was_is_told(run: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("mtformer.experiment.open_run.__version__", "9.9")
     result = invoke("reproduce", run, "--steps", 4)
     assert result.exit_code == 0
-    assert "not as it was: mtformer: " in result.stderr
+    assert "changed since: mtformer: " in result.stderr
     assert " -> 9.9\n" in result.stderr
 
 

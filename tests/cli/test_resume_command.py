@@ -60,13 +60,6 @@ def test_what_excludes_each_other(words: str, corpus: Path) -> None:
     assert "exclude each other; give one of them" in result.stderr
 
 
-def test_the_help_says_how_a_run_stops_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    help_text = invoke("train", "--help").stdout
-    for part in ("--resume", "[auto]", "start a new run if none exists", "SIGTERM saves and exits with 143", "130"):
-        assert part in help_text
-
-
 def test_one_command_line_starts_goes_on_and_says_when_it_is_done(corpus: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     settings = ["--run-dir", run.path, "data.test=", "training.average_last=0"]
@@ -89,14 +82,6 @@ def test_plain_resume_eats_neither_config_nor_override(run: Path, corpus: Path) 
     assert "already at step 12 of 12" in result.stderr
     result = invoke("train", corpus / "small.yaml", *settings, "--resume", "training.max_steps=13")
     assert "done at step 13 of 13" in result.stderr
-
-
-def test_a_directory_that_is_no_run_is_not_touched(corpus: Path, tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("years of work")
-    result = invoke("train", corpus / "small.yaml", "--resume", "auto", "--run-dir", tmp_path)
-    assert result.exit_code == 2
-    assert result.stderr.splitlines()[-1].startswith(f"error: {tmp_path}: exists already and is no run")
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 @pytest.mark.process

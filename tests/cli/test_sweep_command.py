@@ -60,7 +60,7 @@ def test_one_of_three_fails_and_is_made_good(study: Callable[[str], Path], tmp_p
     assert "a: finished: bleu " in result.stderr
     assert "error: b: " in result.stderr
     last = result.stderr.splitlines()[-1]
-    assert last.startswith("error: 1 of 3 runs failed; mend what they say, and go on with: mtformer sweep ")
+    assert last.startswith("error: 1 of 3 runs failed; fix the errors, and resume with: mtformer sweep ")
     assert last.endswith(" --jobs 2 --resume")
     assert "done at step 2 of 2" in (tmp_path / "runs" / "a.log").read_text()
     rows = {row["name"]: row for row in json.loads(invoke("runs", tmp_path / "runs", "--json").stdout)}
@@ -70,7 +70,7 @@ def test_one_of_three_fails_and_is_made_good(study: Callable[[str], Path], tmp_p
 
     refused = invoke("sweep", study(axes))
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert refused.stderr.startswith(f"error: {tmp_path}/runs: 2 of the 3 runs are there already; --resume goes on")
+    assert refused.stderr.startswith(f"error: {tmp_path}/runs: 2 of the 3 runs are there already; --resume continues")
     times = [run_of(tmp_path, name).log.stat().st_mtime_ns for name in "ac"]
     again = invoke("sweep", study(axes.replace("9999", "200")), "--resume")
     assert again.exit_code == 0, again.stderr
@@ -97,7 +97,7 @@ def test_a_killed_run_and_a_stopped_one_go_on(study: Callable[[str], Path], tmp_
     _, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 143, errors
     assert "seed=1: failed: killed by SIGKILL" in errors
-    assert "stopped, 0 of 2 runs finished; go on with: mtformer sweep " in errors
+    assert "stopped, 0 of 2 runs finished; resume with: mtformer sweep " in errors
     assert (read_state(first).state, read_state(second).state) == ("killed", "interrupted")
     stopped_at = second.steps()[-1]
     again = invoke("sweep", path, *long, f"training.max_steps={stopped_at + 1}", "--resume", "--jobs", 2)

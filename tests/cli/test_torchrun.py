@@ -110,7 +110,7 @@ def test_a_run_of_two_killed_and_resumed_is_bitwise_the_run_that_never_stopped(c
     process.communicate(timeout=60)
     assert process.returncode != 0
     train(corpus, halves, *options, processes=2)
-    different = [part for part in compare_runs(RunDir(tmp_path / "whole"), RunDir(halves)) if part.first_difference]
+    different = [part for part in compare_runs(RunDir(tmp_path / "whole"), RunDir(halves)) if part.difference]
     assert different == []
 
 
@@ -122,7 +122,7 @@ def test_going_on_with_another_number_of_processes_works_and_is_told(
     train(corpus, run, "training.max_steps=8", processes=2)
     stderr = train(corpus, run, "training.max_steps=12", "--resume", processes=1)
     assert "2 -> 1" in stderr
-    assert "not the same run" in stderr
+    assert "the run differs from one that never stopped" in stderr
     assert "done at step 12 of 12" in stderr
     stderr = train(corpus, run, "training.max_steps=16", "--resume", processes=2)
     assert "1 -> 2" in stderr
@@ -138,7 +138,7 @@ def test_sigterm_saves_once_and_all_end(corpus: Path, tmp_path: Path) -> None:
         assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     _, stderr = process.communicate(timeout=60)
-    assert stderr.count("saved; go on with") == 1, stderr
+    assert stderr.count("saved; resume with") == 1, stderr
     assert RunDir(run).steps()
 
 

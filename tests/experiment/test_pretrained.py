@@ -108,7 +108,7 @@ def test_it_begins_with_weights_and_tokenizer_of_the_other(
         path.read_bytes() for path in base.tokenizer.iterdir()
     ]
     path = start / WEIGHTS if kind == "bundle" else base.checkpoint(4) / WEIGHTS
-    assert f"beginning with the weights of {path}" in caplog.messages
+    assert f"starting with the weights of {path}" in caplog.messages
 
 
 def test_it_is_resumed_as_any_other_run(base: RunDir, corpus: Path, tmp_path: Path) -> None:

@@ -160,5 +160,5 @@ def test_the_same_surroundings_are_silent(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_another_tokenizer_is_refused() -> None:
-    with pytest.raises(CheckpointError, match=r"runs/x/tokenizer: not what .* \(SHA-256 cc -> dd\); put that"):
+    with pytest.raises(CheckpointError, match=r"runs/x/tokenizer: not what .* \(SHA-256 cc -> dd\); restore that"):
         compare_environments(RUN, HERE, {**HERE, "tokenizer": "dd"})

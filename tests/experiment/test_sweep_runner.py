@@ -238,11 +238,11 @@ def test_a_folder_that_is_in_use_is_refused(stage: Stage) -> None:
 def test_a_folder_that_has_runs_is_refused_without_resume(stage: Stage) -> None:
     sweep = stage.sweep(2)
     sweep.runs[1].run.path.mkdir(parents=True)
-    with pytest.raises(CheckpointError, match="1 of the 2 runs are there already; --resume goes on"):
+    with pytest.raises(CheckpointError, match="1 of the 2 runs are there already; --resume continues"):
         run_sweep(sweep)
     sweep.runs[1].run.path.rmdir()
     run_sweep(sweep)
-    with pytest.raises(CheckpointError, match="a sweep is there already; --resume goes on"):
+    with pytest.raises(CheckpointError, match="a sweep is there already; --resume continues"):
         run_sweep(sweep)
     assert len(stage.notes("start")) == 2
 

@@ -265,7 +265,7 @@ def test_precision_auto_stays_what_it_was_where_the_device_has_it(
 ) -> None:
     run, seconds = RunDir(tmp_path / "run"), {torch.bfloat16: 1.0, torch.float32: 9.0}
     monkeypatch.setattr("mtformer.device._cpu_product_seconds", lambda dtype: seconds[dtype])
-    monkeypatch.setattr("mtformer.device._says_it_multiplies_bf16", lambda: False)
+    monkeypatch.setattr("mtformer.device._has_bf16_instructions", lambda: False)
 
     def precision_after(max_steps: int) -> str:
         train(config(folder, precision="auto", max_steps=max_steps), run, resume=max_steps > 4)

@@ -32,14 +32,6 @@ def test_ctrl_c_saves_too_and_handlers_are_put_back(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_finished_run_does_nothing_more(tmp_path: Path) -> None:
-    trainer(toy_config(), tmp_path).train()
-    again = resumed(toy_config(), tmp_path)
-    files = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.name == WEIGHTS}
-    assert again.train().step == 8
-    assert files == {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.name == WEIGHTS}
-
-
 def test_max_epochs_ends_the_run_and_no_batch_is_lost(tmp_path: Path) -> None:
     config = toy_config(max_steps=100, max_epochs=2, accumulation_steps=4)
     position = trainer(config, tmp_path).train()

@@ -1,12 +1,8 @@
 """metrics.jsonl beside TensorBoard and Weights & Biases, which get every figure of it; the memory in use."""
 
 import builtins
-import json
 import logging
-import struct
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +12,9 @@ import wandb
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from toy_run import Quiet, given, resumed, trainer
 from toy_training import toy_batch, toy_config, toy_step
-from wandb.proto import wandb_internal_pb2 as wandb_records
 
 from mtformer.device import peak_bytes
-from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
+from mtformer.errors import InterruptedRunError, MtformerError
 from mtformer.run_dir import RunDir
 from mtformer.training import metrics
 from mtformer.training.history import read_records
@@ -54,66 +49,43 @@ def test_tensorboard_gets_every_figure(tmp_path: Path) -> None:
     assert {step for name, step in found if name == "train/loss"} == {2, 4, 6, 8}
 
 
-def test_wandb_gets_every_figure_and_a_resumed_run_goes_on_there(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+class Client:
+    """Client of W&B that records its calls."""
+
+    offline, dir = True, "here"
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings, self.figures, self.exits = settings, dict[tuple[str, int], float](), list[int]()
+
+    def define_metric(self, name: str, step_metric: str | None = None) -> None:
+        assert (name, step_metric) in (("step", None), ("*", "step"))
+
+    def log(self, values: dict[str, float]) -> None:
+        step = int(values.pop("step"))
+        self.figures |= {(name, step): value for name, value in values.items()}
+
+    def finish(self, exit_code: int) -> None:
+        self.exits.append(exit_code)
+
+
+def test_wandb_gets_every_figure_and_a_resumed_run_continues_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    clients: list[Client] = []
+    monkeypatch.setattr(wandb, "init", lambda **settings: clients.append(Client(**settings)) or clients[-1])
     config, run = toy_config(wandb="toy project"), RunDir(tmp_path / "first")
     with pytest.raises(InterruptedRunError):
         trainer(config, run.path, Quiet(signal_at=5), decode=given([20.0])).train()
     resumed(config, run.path, decode=given([30.5])).train()
-    before, after = (whole_wandb_file(path) for path in sorted(run.path.glob("wandb/offline-run-*/*.wandb")))
-    runs = [one.run for one in (*before, *after) if one.WhichOneof("record_type") == "run"]
-    assert {(one.run_id, one.project, one.display_name) for one in runs} == {
-        (run.wandb_id.read_text(), "toy project", "first")
-    }
-    sent = {update.key: json.loads(update.value_json) for update in runs[0].config.update}
-    assert sent["training"]["wandb"] == "toy project"
-    found = history(before)
-    assert {step for _, step in found} == {2, 4}
-    found |= history(after)
-    assert found == figures(run)
-    assert found["dev/bleu", 8] == 30.5
-    exits = [one.exit.exit_code for one in (*before, *after) if one.WhichOneof("record_type") == "exit"]
-    assert exits == [1, 0]
-    told = "".join(capfd.readouterr()).splitlines()
-    # Versions before 0.31 say that offline a resumed run is a file of its own, and cannot be kept from it.
-    assert [line for line in told if line.startswith("wandb:") and "`resume` will be ignored" not in line] == []
-
-
-def whole_wandb_file(path: Path) -> list[Any]:
-    """The records of a run that has ended; W&B's own process may still be writing them."""
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        records = list(wandb_file(path))
-        if records and records[-1].WhichOneof("record_type") == "exit":
-            return records
-        time.sleep(0.05)
-    pytest.fail(f"{path} does not come to an end")
-
-
-def wandb_file(path: Path) -> Iterator[Any]:
-    """The records of W&B's own file: 7 bytes, then blocks of 32 KiB of parts that begin with checksum, length, kind."""
-    data, place, record = path.read_bytes(), 7, b""
-    while place + 7 <= len(data):
-        if (left := 32768 - place % 32768) < 7:
-            place += left
-            continue
-        length, kind = struct.unpack_from("<HB", data, place + 4)
-        if place + 7 + length > len(data):
-            return
-        record, place = record + data[place + 7 : place + 7 + length], place + 7 + length
-        if kind in (1, 4):  # whole, or a last part
-            yield wandb_records.Record.FromString(record)
-            record = b""
-
-
-def history(records: list[Any]) -> dict[tuple[str, int], float]:
-    found = {}
-    for one in records:
-        if one.WhichOneof("record_type") == "history":
-            values = {item.nested_key[0]: json.loads(item.value_json) for item in one.history.item}
-            found |= {(name, values["step"]): value for name, value in values.items() if "/" in name}
-    return found
+    for client in clients:
+        assert [client.settings[key] for key in ("id", "project", "name", "resume")] == [
+            run.wandb_id.read_text(), "toy project", "first", "allow",
+        ]  # fmt: skip
+        assert client.settings["config"]["training"]["wandb"] == "toy project"
+    first, second = clients
+    assert {step for _, step in first.figures} == {2, 4}
+    assert {**first.figures, **second.figures} == figures(run)
+    assert [first.exits, second.exits] == [[1], [0]]
 
 
 def test_another_run_is_another_one_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -156,16 +128,6 @@ def test_what_is_not_installed_is_told_at_once(
     with pytest.raises(MtformerError, match=rf"training\.{key}: .* pip install 'mtformer\[{key}\]'"):
         trainer(toy_config(**{key: value}), tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_record_is_a_line_and_nan_is_null(tmp_path: Path) -> None:
-    with metrics.Metrics(RunDir(tmp_path), toy_config()) as written:
-        written.write("dev", 7, bleu=30.5, loss=float("nan"), note="é")
-    assert RunDir(tmp_path).metrics.read_text(encoding="utf-8") == (
-        '{"kind": "dev", "step": 7, "bleu": 30.5, "loss": null, "note": "é"}\n'
-    )
-    with pytest.raises(CheckpointError, match="cannot be written"):
-        metrics.Metrics(RunDir(tmp_path / "gone"), toy_config()).write("dev", 1)
 
 
 def test_each_log_line_tells_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

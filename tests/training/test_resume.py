@@ -118,22 +118,20 @@ def stops_within(run: RunDir, step: int) -> Callable[[], Iterator[Batch]]:
 
 
 @pytest.mark.parametrize(
-    "torn", [b'{"kind": "tr', b'{"kind": "dev", "step": 4}', b"\0\0\0", b'{"kind": "train"}\n[]\n']
+    "tear",
+    [
+        *(
+            lambda data, torn=torn: data + torn
+            for torn in (b'{"kind": "tr', b'{"kind": "dev", "step": 4}', b"\0\0\0", b'{"kind": "train"}\n[]\n')
+        ),
+        lambda data: data[:-1],  # the end of a line
+    ],
 )
-def test_a_line_that_was_cut_is_taken_back(tmp_path: Path, torn: bytes) -> None:
+def test_incomplete_lines(tmp_path: Path, tear: Callable[[bytes], bytes]) -> None:
     whole, run = finished(tmp_path / "whole", max_steps=6), RunDir(tmp_path / "halves")
     with pytest.raises(InterruptedRunError):
         trainer(toy_config(max_steps=6), run.path, Quiet(signal_at=3)).train()
-    run.metrics.write_bytes(run.metrics.read_bytes() + torn)
-    resumed(toy_config(max_steps=6), run.path).train()
-    assert_same_run(whole, run)
-
-
-def test_a_line_that_lost_its_end_of_line_stays(tmp_path: Path) -> None:
-    whole, run = finished(tmp_path / "whole", max_steps=6), RunDir(tmp_path / "halves")
-    with pytest.raises(InterruptedRunError):
-        trainer(toy_config(max_steps=6), run.path, Quiet(signal_at=3)).train()
-    run.metrics.write_bytes(run.metrics.read_bytes()[:-1])
+    run.metrics.write_bytes(tear(run.metrics.read_bytes()))
     resumed(toy_config(max_steps=6), run.path).train()
     assert_same_run(whole, run)
 
@@ -304,7 +302,7 @@ def test_a_damaged_newest_is_set_aside_and_the_one_before_is_used(
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1
     assert warnings[0].startswith(f"{run.checkpoint(9)}: {name} is ")
-    assert "kept as damaged-step-00000009, going on from step-00000008" in warnings[0]
+    assert "kept as damaged-step-00000009, resuming from step-00000008" in warnings[0]
     aside = run.checkpoints / "damaged-step-00000009"
     assert {path.name: path.is_file() and path.read_bytes() for path in aside.iterdir()} == content
     again.train()
