@@ -46,17 +46,3 @@ def test_what_is_not_as_it_was_is_told(run: Path, monkeypatch: pytest.MonkeyPatc
     assert result.exit_code == 0
     assert "changed since: mtformer: " in result.stderr
     assert " -> 9.9\n" in result.stderr
-
-
-def test_mistakes_are_one_line(run: Path, tmp_path: Path) -> None:
-    for arguments, told in (
-        ((run, "--steps", 3), "--steps 3: the first figures of"),
-        ((tmp_path / "nowhere",), "not a run directory"),
-    ):
-        result = invoke("reproduce", *arguments)
-        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-        assert told in result.stderr
-    (run / "metrics.jsonl").unlink()
-    result = invoke("reproduce", run)
-    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "nothing to compare with" in result.stderr

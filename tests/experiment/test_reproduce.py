@@ -120,16 +120,6 @@ def test_that_a_run_was_resumed_does_not_matter(corpus: Path, finished: RunDir, 
     assert (found.num_records, found.first, found.environment) == (5, None, [])
 
 
-def test_a_changed_seed_is_found(run: RunDir) -> None:
-    change(run.config, "seed: 1", "seed: 2")
-    found = reproduce(run, 2, QUIET)
-    assert found.first is not None
-    assert found.first.name == "step 2: train loss"
-    assert found.first.then == next(record["loss"] for record in read_records(run.metrics))
-    assert found.first.then != found.first.now
-    assert found.environment == []
-
-
 def test_the_last_digit_counts(run: RunDir) -> None:
     rows = read_records(run.metrics)
     loss = rows[2]["loss"]

@@ -69,19 +69,15 @@ def test_axes_are_multiplied_out_and_named(folder: Path) -> None:
 
 
 def test_each_run_has_the_config_that_its_overrides_give(folder: Path) -> None:
-    sweep = plan(folder, "set: {training.max_steps: 5}\ngrid: {model.dropout: [0.2, 0.3]}\nseeds: [4]", "model.d_ff=99")
-    assert sweep.common == ("training.max_steps=5", "model.d_ff=99")
+    text = "set: {training.max_steps: 5, model.d_ff: 7}\ngrid: {model.dropout: [0.2, 0.3]}\nseeds: [4]"
+    sweep = plan(folder, text, "model.d_ff=99")
+    assert sweep.common == ("training.max_steps=5", "model.d_ff=7", "model.d_ff=99")
     for run, dropout in zip(sweep.runs, (0.2, 0.3), strict=True):
         config = run.config
         assert (config.model.dropout, config.model.d_ff, config.training.max_steps) == (dropout, 99, 5)
         assert config.training.seed == 4
         assert run.values == {"model.dropout": dropout, "training.seed": 4}
         assert load_config(sweep.config, run.overrides).config == config
-
-
-def test_a_command_line_override_counts_more_than_set(folder: Path) -> None:
-    (run,) = plan(folder, "set: {training.max_steps: 5}\nseeds: [1]", "training.max_steps=7").runs
-    assert run.config.training.max_steps == 7
 
 
 @pytest.mark.parametrize(
@@ -253,15 +249,12 @@ def test_too_many_runs_are_refused_at_once(folder: Path) -> None:
 
 def test_files_that_are_no_sweeps(folder: Path) -> None:
     for name, content, message in (
-        ("none.yaml", None, "no such sweep file"),
         ("list.yaml", b"- a\n", "a sweep is a mapping of config, run_dir, set, grid, list, random, seeds, not "),
         ("empty.yaml", b"", "a sweep is a mapping of "),
-        ("bytes.yaml", b"\xff\xfe", "not UTF-8"),
         ("lost.yaml", b"config: lost_base.yaml\nseeds: [1]\n", "no such file: "),
     ):
         path = folder / name
-        if content is not None:
-            path.write_bytes(content)
+        path.write_bytes(content)
         with pytest.raises(ConfigError, match=message) as found:
             plan_sweep(path)
         assert str(found.value).startswith(str(path))

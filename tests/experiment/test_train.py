@@ -157,7 +157,7 @@ def test_another_tokenizer_is_refused_and_nothing_is_changed(folder: Path, tmp_p
     shutil.copytree(other.tokenizer, run.tokenizer)
     write_config(run, run.config.read_text(encoding="utf-8"))
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    with pytest.raises(CheckpointError, match="put that tokenizer back"):
+    with pytest.raises(CheckpointError, match="restore that tokenizer"):
         train(config(folder, max_steps=6), run, resume=True)
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
 
