@@ -163,16 +163,17 @@ class _Reader:
             elif key in values:
                 self._mistake(key_node, (*path, key), f"this key stands twice (first in line {lines[key]})")
             else:
-                lines[key] = line
-                self.origins[(*path, key)] = self.origin(line)
-                values[key] = self.value(value_node, (*path, key))
+                lines[key], below = line, (*path, key)
+                self.origins[below] = self.origin(line)
+                values[key] = self.value(value_node, below)
         return values
 
     def _sequence(self, node: yaml.Node, path: KeyPath) -> list[Any]:
         values = []
         for index, item in enumerate(node.value):
-            self.origins[(*path, index)] = self.origin(item.start_mark.line + 1)
-            values.append(self.value(item, (*path, index)))
+            below = (*path, index)
+            self.origins[below] = self.origin(item.start_mark.line + 1)
+            values.append(self.value(item, below))
         return values
 
     def _mistake(self, node: yaml.Node, path: KeyPath, what: str) -> None:

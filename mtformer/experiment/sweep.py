@@ -353,8 +353,8 @@ def _check_keys(options: Sequence[_Option], overrides: Sequence[str], place: Pla
     for override in overrides:
         key = override.partition("=")[0].strip()
         if key in places and places[key][0] != "set":
-            where = place(places[key])
-            raise ConfigError(f"override '{override}': {key} is an axis of the sweep ({where}); leave one out")
+            axis = place(places[key])
+            raise ConfigError(f"override '{override}': {key} is an axis of the sweep ({axis}); leave one out")
 
 
 def _describe_invalid(message: str, common: _Option, options: Sequence[_Option], name: str, place: Place) -> str:
