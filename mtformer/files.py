@@ -1,8 +1,8 @@
-"""Files that are written whole or not at all, their checksums, and what killed processes leave behind.
+"""Files that are written whole or not at all, their checksums, and leftovers of killed processes.
 
-While a file or folder is written, it is beside its place as `.NAME@HOST.PID.tmp`, and what it replaces for a moment as
-`.NAME@HOST.PID.old`. A process that is killed leaves them; the next one that writes there deletes them, or puts the old
-one back if its place is empty.
+While a file or folder is written, it is beside its place as `.NAME@HOST.PID.tmp`, and what it replaces for an instant
+as `.NAME@HOST.PID.old`. The next process that writes there deletes those of killed processes, or restores the old one
+if its place is empty.
 """
 
 import hashlib
@@ -23,11 +23,11 @@ META = "meta.json"
 CHECKSUMS = "checksums.json"
 LEFTOVER = re.compile(r"\.(?P<name>.+)@(?P<host>[^@]*)\.(?P<pid>\d{1,9})\.(?P<kind>tmp|old)", re.DOTALL)
 FOREIGN_SECONDS = 24 * 3600
-"""Age at which temporary files of another machine, whose processes cannot be asked for, are deleted."""
+"""Age at which temporary files of another machine, whose processes are unknown here, are deleted."""
 
 
 class DamagedError(CheckpointError):
-    """A file of a checkpoint, run or export that is missing, or not as it was saved.
+    """A file of a checkpoint, run or export that is missing or changed.
 
     Args:
         path: the file.
@@ -183,8 +183,8 @@ def delete_folder(path: Path) -> None:
 def clear_leftovers(folder: Path, name: str | None = None) -> None:
     """Delete the temporary files and folders of killed processes in `folder`: all, or those of this name.
 
-    A file or folder that was about to be replaced is put back if its place is empty. Those of a process that lives, or
-    may live on another machine, are not touched.
+    A file or folder that was about to be replaced is restored if its place is empty. Those of a process that is alive,
+    or may be alive on another machine, stay.
     """
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         found = LEFTOVER.fullmatch(path.name)
@@ -208,13 +208,13 @@ def _may_live(path: Path, pid: int, host: str) -> bool:
     if host != platform.node():
         return time.time() - path.stat().st_mtime < FOREIGN_SECONDS
     if pid == os.getpid():
-        return False  # of an earlier process with our number, as in a container: we write one thing at a time
+        return False  # of an earlier process with the same number, as in a container
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # another user's
+        pass  # of another user
     return True
 
 

@@ -79,14 +79,10 @@ def flush_or_discard_stdout() -> None:
     try:
         sys.stdout.flush()
     except OSError:
-        _discard_stdout()
-
-
-def _discard_stdout() -> None:
-    with contextlib.suppress(io.UnsupportedOperation):
-        descriptor = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(descriptor, sys.stdout.fileno())
-        os.close(descriptor)
+        with contextlib.suppress(io.UnsupportedOperation):
+            descriptor = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(descriptor, sys.stdout.fileno())
+            os.close(descriptor)
 
 
 class _TerminalHandler(logging.Handler):
@@ -116,15 +112,12 @@ class _RunLogHandler(WatchedFileHandler):
         if os.path.isdir(os.path.dirname(self.baseFilename)):
             ready, self._waiting = self._waiting, []
             for waiting in ready:
-                self._write(waiting)
-
-    def _write(self, record: logging.LogRecord) -> None:
-        try:
-            super().emit(record)
-        except OSError:  # When the file is opened; logging calls handleError for later errors.
-            self.handleError(record)
+                try:
+                    super().emit(waiting)
+                except OSError:  # When the file is opened; logging calls handleError for later errors.
+                    self.handleError(waiting)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # the name is logging's
         """Report an error of the log once, and continue without it."""
         log.removeHandler(self)
-        log.warning("%s: cannot be written (%s); the log goes on here only", self.baseFilename, sys.exc_info()[1])
+        log.warning("%s: cannot be written (%s); the log continues only here", self.baseFilename, sys.exc_info()[1])

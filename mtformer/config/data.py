@@ -8,7 +8,7 @@ from mtformer.config.section import Count, Fraction, Key, Positive, Section, Sha
 
 
 class _Source(Section):
-    """What all kinds of sources have."""
+    """Keys of all kinds of sources."""
 
     src_lang: str | None = None
     """Code of the source language, where it is not `data.src_lang`."""
@@ -51,7 +51,7 @@ class HubDataset(_Source):
     """A Hugging Face data set: a name on the hub or a local folder."""
 
     dataset: Annotated[str, Key(path="folder or name")]
-    """What `datasets.load_dataset` takes as `path`."""
+    """Name or folder, as `datasets.load_dataset` accepts it."""
     name: str | None = None
     """The data set's configuration."""
     split: str = "train"
@@ -155,7 +155,7 @@ class WeightChange(Section):
     step: Positive
     """From this step on."""
     weight: Annotated[float, Field(ge=0.0)]
-    """As `weight`; 0: none of it."""
+    """As `weight`; 0: the corpus is not used."""
 
 
 class CorpusConfig(Section):
@@ -164,7 +164,7 @@ class CorpusConfig(Section):
     sources: list[Source]
     """Joined in this order."""
     weight: Annotated[float, Field(gt=0.0)] = 1.0
-    """How often an epoch holds each of its pairs: 2: twice, 0.5: every other one."""
+    """Number of times that an epoch has each of its pairs: 2: twice, 0.5: every other one."""
     weight_changes: list[WeightChange] = []
     """Other weights later in the run, by ascending step; an epoch ends where a weight changes."""
     tag: TagPiece | None = None
@@ -218,13 +218,13 @@ class DataConfig(Section):
     tgt_langs: list[str] = []
     """More target languages of the model than its data show (a bundle names no data)."""
     language_tags: Annotated[Literal["none", "source", "target"], Key(on_resume="refuse")] = "none"
-    """Where the target-language tag (`<2de>`) of a multilingual model goes: before the source, or instead of bos."""
+    """Position of the target-language tag (`<2de>`) of a multilingual model: before the source, or instead of bos."""
     dev: Annotated[list[Source], Key(on_resume="same")] = []
-    """Sources that validation runs on."""
+    """Validation sources."""
     test: Annotated[dict[TestName, Source], Key(on_resume="same", side_output=True)] = {}
     """Test sets by name."""
     filters: FilterConfig = FilterConfig()
-    """What is left out of the training data."""
+    """Filters of the training data."""
     check: CheckConfig = CheckConfig()
     """Limits of `mtformer data check`."""
     cache_dir: Annotated[str | None, Key(on_resume="same", path="file", has_effect=False)] = None
@@ -251,7 +251,7 @@ class DataConfig(Section):
 
     @property
     def target_languages(self) -> list[str]:
-        """Of the model, that of the config first."""
+        """Target languages of the model, that of the config first."""
         return list(dict.fromkeys([*(tgt for _, tgt in self.directions), *self.tgt_langs]))
 
     @model_validator(mode="after")

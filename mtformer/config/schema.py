@@ -1,7 +1,4 @@
-"""The experiment, typed: every key that a config may hold, its range, its default, and what it means.
-
-Everything known about a key is declared here. Each package receives its own section only.
-"""
+"""The config schema: all keys with type, range, default, help text and metadata."""
 
 from typing import Annotated, Literal
 
@@ -21,7 +18,7 @@ class TokenizerConfig(Section):
     tgt_model: Annotated[str | None, Key(path="file")] = None
     """An existing target model, for separate vocabularies."""
     model_type: Literal["unigram", "bpe"] = "unigram"
-    """How SentencePiece makes pieces."""
+    """Algorithm of SentencePiece."""
     vocab_size: Annotated[int, Field(ge=16)] = 8000
     """Pieces, special ones included (for each side when not joint)."""
     joint: bool = True
@@ -35,8 +32,8 @@ class TokenizerConfig(Section):
     user_symbols: list[str] = []
     """Pieces that are always kept whole (language tags, markers)."""
     train_sentences: Positive = 2_000_000
-    """The tokenizer is trained on at most so many lines of both languages together, sampled evenly; a million lines of
-    languages without spaces take 10 minutes and 3 GB of memory."""
+    """Maximum number of lines for training the tokenizer, of both languages together, sampled evenly; a million lines
+    of languages without spaces take 10 minutes and 3 GB of memory."""
     sampling_alpha: Annotated[Fraction, Key(on_resume="warn")] = 0.0
     """Subword sampling in training. 0: off. unigram: smoothing of the sampling (0.1 to 0.5);
     bpe: the share of merges dropped (BPE-dropout, 0.1)."""
@@ -66,11 +63,11 @@ class ModelConfig(Section):
     num_decoder_layers: Positive = 6
     """Layers on the target side."""
     dropout: Annotated[Fraction, Key(on_resume="warn")] = 0.1
-    """On the embeddings and on each sub-layer's output."""
+    """Dropout of the embeddings and of each sub-layer's output."""
     attention_dropout: Annotated[Fraction, Key(on_resume="warn")] = 0.0
-    """On attention weights; fused kernels want 0."""
+    """Dropout of attention weights; fused kernels need 0."""
     activation_dropout: Annotated[Fraction, Key(on_resume="warn")] = 0.0
-    """Inside the feed-forward layer, after its activation."""
+    """Dropout inside the feed-forward layer, after its activation."""
     norm_position: Literal["pre", "post"] = "pre"
     """pre: before each sub-layer, and once at the end; post: after it, as in the paper."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
@@ -84,7 +81,7 @@ class ModelConfig(Section):
     tie_embeddings: Literal["all", "output", "none"] = "all"
     """all: source, target and output share one matrix (joint vocabulary); output: target and output; none."""
     output_bias: bool = False
-    """Add a learned number to each piece's logit (Marian's models have it)."""
+    """Add a learned bias to each piece's logit (as Marian models have)."""
 
     @model_validator(mode="after")
     def _shapes_fit(self) -> "ModelConfig":
@@ -105,37 +102,37 @@ class TrainingConfig(Section):
     seed: Count = 1
     """Seed of the initial weights, dropout, subword sampling and the order of the data."""
     init_from: Annotated[str | None, Key(on_resume="refuse", path="file")] = None
-    """A run or bundle whose weights (those that `translate` takes by default) and tokenizer this run begins with,
-    instead of new ones. Its model must have the same shape: let the config extend that run's config.yaml."""
+    """A run or bundle with whose weights (those that `translate` uses by default) and tokenizer this run starts. Its
+    model must have the same shape: let the config extend that run's config.yaml."""
     device: Annotated[Literal["auto", "cpu", "cuda"], Key(on_resume="same")] = "auto"
     """auto: CUDA when there is one."""
     precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], Key(on_resume="same")] = "auto"
     """auto: bf16 with native hardware support, else fp32. fp16 (CUDA only) uses a gradient scaler."""
     deterministic: bool = False
-    """On CUDA take only kernels that give the same bits every time, some of them slower; on a CPU all do."""
+    """On CUDA use only deterministic kernels, some of which are slower; all CPU kernels are deterministic."""
     sharded: bool = False
-    """Spread weights, gradients and moments over the processes of `torchrun` (FSDP2), for a model too large for one
+    """Shard weights, gradients and moments over the processes of `torchrun` (FSDP2), for a model too large for one
     device; else each process has a copy (DDP)."""
     compile: bool = False
     """`torch.compile` the model (needs a C++ compiler on CPU)."""
     batch_tokens: Positive = 4096
     """A micro-batch of n pairs has n x (longest side, in tokens) up to this."""
     accumulation_steps: Positive = 1
-    """Micro-batches to one optimizer step, of each process."""
+    """Micro-batches per optimizer step and process."""
     max_steps: Annotated[Positive, Key(on_resume="same")] = 100_000
-    """Optimizer steps in all."""
+    """Total number of optimizer steps."""
     max_epochs: Annotated[Positive | None, Key(on_resume="same")] = None
-    """Stop after so many passes over the data, if that comes first."""
+    """Stop after this number of passes over the data, if that comes first."""
     optimizer: Annotated[Literal["adam", "adamw"], Key(on_resume="refuse")] = "adam"
     """adamw: the weight decay is not part of the gradient."""
     learning_rate: Annotated[float, Field(gt=0.0)] = 7e-4
-    """The peak; with `noam` the factor in the paper's formula (the paper: 1.0)."""
+    """Peak learning rate; with `noam` the factor in the paper's formula (the paper: 1.0)."""
     betas: Pair = (0.9, 0.98)
     """Decay of the running means of the gradient and of its square."""
     eps: Annotated[float, Field(gt=0.0)] = 1e-9
     """Added to the denominator of Adam."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
-    """On matrices, not on biases, norms or embeddings."""
+    """Weight decay of matrices; biases, norms and embeddings have none."""
     schedule: Literal["noam", "inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
     """Learning rate after the warm-up."""
     warmup_steps: Count = 4000
@@ -151,7 +148,7 @@ class TrainingConfig(Section):
     best_metric: Annotated[str, Key(on_resume="same")] = "bleu"
     """The dev metric that chooses the best checkpoint and stops early: loss, perplexity, bleu, chrf."""
     patience: Annotated[Positive | None, Key(on_resume="same")] = None
-    """Stop after so many validations without a better `best_metric`; null: never."""
+    """Stop after this number of validations without a better `best_metric`; null: never."""
     keep_last: Annotated[Positive, Key(on_resume="same")] = 5
     """The newest checkpoints kept."""
     keep_best: Annotated[Positive, Key(on_resume="same")] = 1

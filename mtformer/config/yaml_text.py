@@ -19,7 +19,7 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value comes from: the schema's default, a file, an override, or nowhere (the key is required)."""
+    """Source of a value: the schema's default, a file, an override, or none (the key is required)."""
 
     kind: Literal["default", "required", "file", "override"]
     file: str | None = None
@@ -161,7 +161,7 @@ class _Reader:
             if not isinstance(key_node, yaml.ScalarNode):
                 self._mistake(key_node, path, "a key must be one word")
             elif key in values:
-                self._mistake(key_node, (*path, key), f"this key stands twice (first in line {lines[key]})")
+                self._mistake(key_node, (*path, key), f"this key occurs twice (first in line {lines[key]})")
             else:
                 lines[key], below = line, (*path, key)
                 self.origins[below] = self.origin(line)

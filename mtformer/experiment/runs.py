@@ -199,7 +199,7 @@ class RunRow:
     note: str | None = None
     """damaged config: it cannot be read."""
     problem: str | None = None
-    """What could not be read, or what made the run fail, in one line."""
+    """Part that cannot be read, or error of the run, in one line."""
     step: int | None = None
     max_steps: int | None = None
     metric: str | None = None

@@ -44,7 +44,7 @@ log = logging.getLogger("mtformer")
 
 @dataclass
 class SweepOutcome:
-    """How a sweep ended."""
+    """Result of a sweep."""
 
     finished: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
@@ -161,12 +161,13 @@ class _Runner:
         if self.devices:
             environment[DEVICES] = self.devices[slot % len(self.devices)]
         output = log_of(run).open("ab")
+        start_of_log = output.tell()  # before the process writes, which moves the same file position
         # In its own session, so that it gets Ctrl-C only once, from this process.
         process = subprocess.Popen(
             [*PROGRAM, *self.sweep.arguments(run)],
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
         )  # fmt: skip
-        self.running.append(_Job(run, process, slot, output, output.tell()))
+        self.running.append(_Job(run, process, slot, output, start_of_log))
         log.info("%s: started", run.name)
 
     def _end(self, job: _Job) -> None:

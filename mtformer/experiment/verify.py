@@ -64,7 +64,7 @@ class Compared(NamedTuple):
 
 @dataclass(frozen=True)
 class Reproduced:
-    """How the figures of a run compare with those of the same training done again."""
+    """Comparison of the figures of a run with those of the same training done again."""
 
     num_records: int
     """Number of records that both have."""

@@ -33,11 +33,8 @@ class Metrics:
 
     def __init__(self, run: RunDir, config: Config) -> None:
         self.path = run.metrics
-        self.others: list[_Writer] = []
-        if config.training.tensorboard:
-            self.others.append(_TensorBoard(run))
-        if config.training.wandb is not None:
-            self.others.append(_WandB(run, config, config.training.wandb))
+        self.tensorboard = _open_tensorboard(run) if config.training.tensorboard else None
+        self.wandb = _open_wandb(run, config) if config.training.wandb is not None else None
 
     def __enter__(self) -> "Metrics":
         return self
@@ -45,16 +42,63 @@ class Metrics:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for other in self.others:
-            other.close(is_done=error is None)
+        if self.tensorboard is not None:
+            self.tensorboard.close()
+        if self.wandb is not None:
+            self.wandb.finish(exit_code=0 if error is None else 1)
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Append a record of the kind train, dev or resume; raise CheckpointError if it cannot be written."""
         append_record(self.path, kind, step, **values)
         numbers = {f"{kind}/{name}": value for name, value in values.items() if isinstance(value, int | float)}
-        if numbers:
-            for other in self.others:
-                other.write(step, numbers)
+        if self.tensorboard is not None:
+            for name, value in numbers.items():
+                self.tensorboard.add_scalar(name, value, step)
+        if self.wandb is not None and numbers:
+            self.wandb.log({"step": step, **numbers})
+
+
+def _open_tensorboard(run: RunDir) -> Any:
+    """Return a writer of event files in RUN/tensorboard."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise MtformerError(
+            "training.tensorboard: TensorBoard is not installed; pip install 'mtformer[tensorboard]'"
+        ) from error
+    return SummaryWriter(str(run.tensorboard))
+
+
+def _open_wandb(run: RunDir, config: Config) -> Any:
+    """Start a run of Weights & Biases with its files in RUN/wandb; a resumed training continues its run."""
+    try:
+        import wandb
+    except ImportError as error:
+        raise MtformerError(
+            "training.wandb: Weights & Biases is not installed; pip install 'mtformer[wandb]'"
+        ) from error
+    if not run.wandb_id.is_file():
+        write_text(run.wandb_id, secrets.token_hex(8))
+    try:
+        client = wandb.init(
+            project=config.training.wandb,
+            id=run.wandb_id.read_text(encoding="utf-8"),
+            name=run.path.resolve().name,
+            dir=str(run.path),
+            resume="allow",
+            config=config.model_dump(mode="json"),
+            settings=wandb.Settings(console="off", silent=True),
+        )
+    except wandb.Error as error:
+        why = " ".join(str(error).split())
+        raise MtformerError(
+            f"training.wandb: {why} (`wandb login` logs in; with WANDB_MODE=offline no account is needed)"
+        ) from error
+    # W&B's own step never decreases, but that of a resumed training may.
+    client.define_metric("step")
+    client.define_metric("*", step_metric="step")
+    log.info("Weights & Biases: %s", client.dir if client.offline else client.url)
+    return client
 
 
 TENSORS = ("sums", "grad_norm")
@@ -144,68 +188,3 @@ class Progress(Protocol):
 
     def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
         """Show a step; `figures` come with every log line."""
-
-
-class _Writer(Protocol):
-    def write(self, step: int, numbers: Mapping[str, float]) -> None: ...
-
-    def close(self, is_done: bool) -> None: ...
-
-
-class _TensorBoard:
-    """Event files in RUN/tensorboard."""
-
-    def __init__(self, run: RunDir) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise MtformerError(
-                "training.tensorboard: TensorBoard is not installed; pip install 'mtformer[tensorboard]'"
-            ) from error
-        self.writer = SummaryWriter(str(run.tensorboard))
-
-    def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        for name, value in numbers.items():
-            self.writer.add_scalar(name, value, step)
-
-    def close(self, is_done: bool) -> None:
-        self.writer.close()
-
-
-class _WandB:
-    """A run of Weights & Biases, with its files in RUN/wandb; a resumed training continues it."""
-
-    def __init__(self, run: RunDir, config: Config, project: str) -> None:
-        try:
-            import wandb
-        except ImportError as error:
-            raise MtformerError(
-                "training.wandb: Weights & Biases is not installed; pip install 'mtformer[wandb]'"
-            ) from error
-        if not run.wandb_id.is_file():
-            write_text(run.wandb_id, secrets.token_hex(8))
-        try:
-            self.run = wandb.init(
-                project=project,
-                id=run.wandb_id.read_text(encoding="utf-8"),
-                name=run.path.resolve().name,
-                dir=str(run.path),
-                resume="allow",
-                config=config.model_dump(mode="json"),
-                settings=wandb.Settings(console="off", silent=True),
-            )
-        except wandb.Error as error:
-            why = " ".join(str(error).split())
-            raise MtformerError(
-                f"training.wandb: {why} (`wandb login` logs in; with WANDB_MODE=offline no account is needed)"
-            ) from error
-        # W&B's own step never decreases, but that of a resumed training may.
-        self.run.define_metric("step")
-        self.run.define_metric("*", step_metric="step")
-        log.info("Weights & Biases: %s", self.run.dir if self.run.offline else self.run.url)
-
-    def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        self.run.log({"step": step, **numbers})
-
-    def close(self, is_done: bool) -> None:
-        self.run.finish(exit_code=0 if is_done else 1)

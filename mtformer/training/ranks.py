@@ -24,8 +24,8 @@ from torch.nn.parallel import DistributedDataParallel
 from mtformer.errors import DeviceError, LostProcessError
 
 TIMEOUT = timedelta(hours=12)
-"""How long a process waits for another: longer than any preparation of data or save. The end of a process is noticed at
-once, by its closed connections."""
+"""Maximum time that a process waits for another one, longer than any preparation of data or save. The end of a process
+is noticed at once by its closed connections."""
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def test_keys_and_items_know_their_lines() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a:\n  b: 1\n  c: 2\n  b: 3\n", "x.yaml:4: a.b: this key stands twice (first in line 2)"),
+        ("a:\n  b: 1\n  c: 2\n  b: 3\n", "x.yaml:4: a.b: this key occurs twice (first in line 2)"),
         ("a: 1\nb: [1, 2\nc: 3\n", "x.yaml:3: not valid YAML:"),
         ("a: 1\n\tb: 2\n", "x.yaml:2: not valid YAML:"),
         ("a: b: c\n", "x.yaml:1: not valid YAML: mapping values are not allowed here"),
