@@ -160,7 +160,7 @@ def test_an_error_that_a_dry_run_meets_names_the_run(study: Callable[[str], Path
 
 def test_mistakes_are_told_before_anything_starts(study: Callable[[str], Path], tmp_path: Path) -> None:
     for axes, options, message in (
-        ("grid: {model.num_heads: [2, 3]}", [], "num_heads 3 does not divide d_model 32 (run num_heads=3)\n"),
+        ("grid: {model.num_heads: [2, 5]}", [], "num_heads 5 does not divide d_model 24 (run num_heads=5)\n"),
         ("seeds: [1]", ["--dry-run", "--print-commands"], "exclude each other; give one of them\n"),
     ):
         result = invoke("sweep", study(axes), *options)
