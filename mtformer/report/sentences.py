@@ -37,12 +37,12 @@ def judge(run: RunContents) -> dict[str, list[Sentence]]:
         folder = run.run.evaluation(name)
         try:
             card = read_card(folder)
-            texts = read_texts(folder, card)
+            test, hypotheses = read_texts(folder, card)
         except MtformerError as error:
             run.unread.append(f"no sentences of {name} are shown: {error}")
             continue
-        chrf = sentence_chrf(texts.hypotheses, texts.references[0], run.evaluation.lowercase)
-        rows = zip(texts.sources, texts.references[0], texts.hypotheses, chrf, strict=True)
+        chrf = sentence_chrf(hypotheses, test.references[0], run.evaluation.lowercase)
+        rows = zip(test.sources, test.references[0], hypotheses, chrf, strict=True)
         found[name] = sorted((Sentence(*row, card.tgt_lang) for row in rows), key=lambda sentence: sentence.chrf)
     return found
 

@@ -21,9 +21,9 @@ from mtformer.run_dir import RunDir
 def test_training_ends_with_a_card_that_is_read_back(trained: tuple[Path, Result], corpus: Path) -> None:
     run = RunDir(trained[0])
     card = read_card(run.evaluation("small"))
-    texts = read_texts(run.evaluation("small"), card)
-    assert texts.sources == (corpus / "test.en").read_text(encoding="utf-8").splitlines()
-    assert texts.references == [(corpus / "test.de").read_text(encoding="utf-8").splitlines()]
+    test, _ = read_texts(run.evaluation("small"), card)
+    assert test.sources == (corpus / "test.en").read_text(encoding="utf-8").splitlines()
+    assert test.references == [(corpus / "test.de").read_text(encoding="utf-8").splitlines()]
     assert (card.src_lang, card.tgt_lang, card.num_sentences) == ("en", "de", 20)
     assert card.text.sources == file_sha256(corpus / "test.en")
     weights = run.averaged / "model.safetensors"

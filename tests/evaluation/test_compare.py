@@ -77,16 +77,13 @@ def test_the_order_of_systems_changes_no_figure() -> None:
 def test_a_single_run_is_tested_against_one_of_the_seeds_only() -> None:
     two_seeds = System("a", [A.runs[0], A.runs[2]])
     row = compare([two_seeds, single("a2")], MATERIAL).metrics[0].systems[1]
-    outputs = [OUTPUTS[Path("a1")], OUTPUTS[Path("a2")]]
-    measure, counts = sacrebleu_measure("bleu", EvaluationConfig(), outputs, [REFERENCES])
-    assert row.tests == paired_tests(measure, *counts)
-    assert row.difference == pytest.approx(bleu(outputs[1]) - statistics.fmean(map(bleu, seeds_of(two_seeds))))
+    outputs = {Path(name): OUTPUTS[Path(name)] for name in ("a1", "a2")}
+    measure = sacrebleu_measure("bleu", EvaluationConfig(), outputs, [REFERENCES])
+    assert row.tests == paired_tests(measure, *measure.counts.values())
+    of_seeds = [bleu(OUTPUTS[run.path]) for run in two_seeds.runs]
+    assert row.difference == pytest.approx(bleu(OUTPUTS[Path("a2")]) - statistics.fmean(of_seeds))
     assert row.seeds_interval is None
     assert row.deviation is None
-
-
-def seeds_of(system: System) -> list[list[str]]:
-    return [OUTPUTS[run.path] for run in system.runs]
 
 
 def test_buckets_of_length_hold_every_sentence_once() -> None:
