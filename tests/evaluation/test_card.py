@@ -63,9 +63,7 @@ def test_texts_are_saved_with_their_sha256(folder: Path) -> None:
 def test_changed_or_missing_texts_are_user_errors(folder: Path, name: str) -> None:
     card = read_card(folder)
     (folder / name).write_text("a\nb\nc\n")
-    with pytest.raises(
-        DataError, match=rf"{name}: changed since it was scored; `mtformer eval .*/run` writes it"
-    ):
+    with pytest.raises(DataError, match=rf"{name}: changed since it was scored; `mtformer eval .*/run` writes it"):
         read_texts(folder, card)
     (folder / name).unlink()
     with pytest.raises(DataError, match=rf"{name}: missing; `mtformer eval .*/run` writes it again"):

@@ -9,7 +9,7 @@ from matplotlib import font_manager
 
 from mtformer.decoding.attention_maps import AttentionMaps
 from mtformer.errors import ConfigError
-from mtformer.report.attention import AttentionFile, draw, save_picture
+from mtformer.report.attention import AttentionFile, draw
 
 
 def some_maps(tgt_pieces: list[str], num_heads: int = 3) -> AttentionMaps:
@@ -40,13 +40,13 @@ def test_letters_that_no_font_has_are_told_in_one_line(
     own = [font for font in font_manager.fontManager.ttflist if "matplotlib" in font.fname]
     monkeypatch.setattr(font_manager.fontManager, "ttflist", own)
     with caplog.at_level(logging.WARNING):
-        save_picture(some_maps(["▁東京", "▁で", "</s>"]), 0, None, tmp_path / "maps.png")
+        AttentionFile(tmp_path / "maps.png").write([(1, some_maps(["▁東京", "▁で", "</s>"]))])
     assert [record.getMessage() for record in caplog.records if record.name == "mtformer"] == [
         "no installed font draws 東京で: boxes in the picture; install a font that has them, such as Noto Sans"
     ]
     assert not list(recwarn)
     caplog.clear()
-    save_picture(some_maps(["▁Äß", "▁𝔄", "</s>"]), 0, None, tmp_path / "maps.png")
+    AttentionFile(tmp_path / "maps.png").write([(1, some_maps(["▁Äß", "▁𝔄", "</s>"]))])
     assert not caplog.records, "a letter of another installed font"
 
 
