@@ -137,7 +137,7 @@ def write_card(
         seconds=round(seconds, 2),
         device=translator.engine.device,
         dtype=translator.engine.dtype,
-        hardware=_hardware(translator.engine.device),
+        hardware=describe_hardware(translator.engine.device),
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         versions=_versions(),
     )
@@ -218,7 +218,8 @@ def _versions() -> dict[str, str]:
     return {"mtformer": __version__, "python": platform.python_version(), **packages}
 
 
-def _hardware(device: str) -> Hardware:
+def describe_hardware(device: str) -> Hardware:
+    """Return the machine, with its GPU if the device is cuda."""
     information = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*:\s*(.+)", information.read_text()) if information.is_file() else None
     cpu = found[1].strip() if found else platform.processor() or platform.machine()
