@@ -53,8 +53,9 @@ def choose(sentences: dict[str, list[Sentence]], run: RunContents) -> list[tuple
             return [(f"{name}, chrF2++ {one.chrf:.1f}", one.source, one.tgt_lang) for one in chosen]
     if not run.samples or (run.config is not None and run.config.data.both_directions):
         return []
-    sources = [source for source, _, _ in run.samples[-1]["samples"]]
-    return [("dev", source, None) for source in sources if 0 < len(source.split()) <= MAX_WORDS][:MAX_SENTENCES]
+    sources: list[str] = [source for source, _, _ in run.samples[-1]["samples"]]
+    short_sources = [source for source in sources if 0 < len(source.split()) <= MAX_WORDS]
+    return [("dev", source, None) for source in short_sources[:MAX_SENTENCES]]
 
 
 def maps_of(

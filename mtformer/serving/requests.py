@@ -50,17 +50,14 @@ Str = InstanceOf[str]
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on requests.
-
-    Args:
-        characters: maximum for the texts of a request together.
-        alternatives: maximum besides the best translation; a request for more gets these.
-        api_key: key that a request must contain; None: no key is needed.
-    """
+    """Bounds on requests."""
 
     characters: int
+    """Maximum for the texts of a request together."""
     alternatives: int
+    """Maximum besides the best translation; a request for more gets these."""
     api_key: str | None
+    """Key that a request must contain; None: no key is needed."""
 
     @property
     def body(self) -> int:

@@ -50,26 +50,21 @@ def test_letters_that_no_font_has_are_told_in_one_line(
     assert not caplog.records, "a letter of another installed font"
 
 
-def test_a_picture_has_bounds() -> None:
-    with pytest.raises(ConfigError, match=r"choose one with --attention-head, or write"):
-        draw(some_maps(["x"] * 150), 0, None)
-    with pytest.raises(ConfigError, match=r"inches; write \.json"):
-        draw(some_maps(["x"] * 300), 0, 1)
-
-
 @pytest.mark.parametrize(
-    ("file", "settings", "message"),
+    ("file", "settings", "num_pieces", "message"),
     [
-        ("maps.pdf", {}, "name a file that ends in .json, .html or .png"),
-        ("maps.json", {"head": 1}, "are for .png"),
-        ("maps.html", {"layer": 1}, "are for .png"),
-        ("maps.png", {"layer": 3}, "--attention-layer 3: the decoder has layers 1 to 2"),
-        ("maps.png", {"head": 4}, "--attention-head 4: the decoder has heads 1 to 3"),
+        ("maps.pdf", {}, 1, "name a file that ends in .json, .html or .png"),
+        ("maps.json", {"head": 1}, 1, "are for .png"),
+        ("maps.html", {"layer": 1}, 1, "are for .png"),
+        ("maps.png", {"layer": 3}, 1, "--attention-layer 3: the decoder has layers 1 to 2"),
+        ("maps.png", {"head": 4}, 1, "--attention-head 4: the decoder has heads 1 to 3"),
+        ("maps.png", {}, 150, "choose one with --attention-head, or write"),
+        ("maps.png", {"head": 2}, 300, "inches; write .json or .html"),
     ],
 )
-def test_mistakes_are_one_line(tmp_path: Path, file: str, settings: dict[str, int], message: str) -> None:
+def test_user_errors(tmp_path: Path, file: str, settings: dict[str, int], num_pieces: int, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        AttentionFile(tmp_path / file, **settings).write([(1, some_maps(["x"]))])
+        AttentionFile(tmp_path / file, **settings).write([(1, some_maps(["x"] * num_pieces))])
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / file).exists()
