@@ -72,14 +72,10 @@ def make(out: Path, data: Path, python: str) -> None:
     for kind, names in EXPORTS.items():
         for name in names:
             run("export", f"runs/{name}", "--format", kind, "--output", f"exports/{name}.{kind}")
-    both = "{{src: '{0}/train.{1}.gz', tgt: '{0}/train.{2}.gz'}}"
-    corpora = {
-        "multi30k": ("en", "de", both.format(data / "multi30k", "en", "de")),
-        "tatoeba": ("en", "de", both.format(data / "tatoeba_en_de", "en", "de")),
-        "noisy": ("en", "de", f"{{tsv: '{data}/noisy_en_de/paracrawl_v3.tsv'}}"),
-        "kftt": ("ja", "en", both.format(data / "kftt_ja_en", "ja", "en")),
-    }
-    for name, (src, tgt, source) in corpora.items():
+    for name in ("multi30k", "tatoeba_en_de", "noisy_en_de", "kftt_ja_en"):
+        src, tgt = ("ja", "en") if name == "kftt_ja_en" else ("en", "de")
+        source = f"{{src: '{data}/{name}/train.{src}.gz', tgt: '{data}/{name}/train.{tgt}.gz'}}"
+        source = f"{{tsv: '{data}/{name}/paracrawl_v3.tsv'}}" if name == "noisy_en_de" else source
         corpus = f"{{src_lang: {src}, tgt_lang: {tgt}, train: [{source}], filters: {{max_filtered_share: 1.0}}}}"
         (out / f"{name}.yaml").write_text(f"data: {corpus}\n{SMALL}")
         one_step = ("tokenizer.vocab_size=5000", "training.max_steps=1", "training.average_last=0")
@@ -107,16 +103,12 @@ def contents(path: Path) -> Any:
     """Return what a file holds, in a form that `difference` can compare; None if it is missing."""
     if not path.exists():
         return None
-    if path.suffix == ".safetensors":
-        return {renamed(name): (tensor.shape, tensor.tobytes()) for name, tensor in load_file(path).items()}
+    if path.suffix == ".safetensors":  # an older version called the modules around_... instead of ..._residual
+        tensors = {name.replace("around_attention", "around_self_attention"): t for name, t in load_file(path).items()}
+        return {re.sub(r"around_(\w+)", r"\1_residual", name): (t.shape, t.tobytes()) for name, t in tensors.items()}
     if path.suffix == ".json":
         return json.loads(path.read_text(encoding="utf-8"))
     return path.read_text(encoding="utf-8") if path.suffix == ".txt" else path.read_bytes()
-
-
-def renamed(name: str) -> str:
-    """Return the current name of a tensor that an older version called around_..."""
-    return re.sub(r"around_(\w+)", r"\1_residual", name.replace("around_attention", "around_self_attention"))
 
 
 def difference(a: Any, b: Any, where: str) -> str | None:
@@ -143,8 +135,8 @@ def compare(a: Path, b: Path) -> list[str]:
     names = {name for name in names if not name.name.startswith(".") and name.name != "checksums.json"}
     print(f"{len(names)} files and {len(stores(a / 'cache'))} prepared corpora")
     found = [difference(contents(a / name), contents(b / name), str(name)) for name in sorted(names)]
-    found.append(difference(stores(a / "cache"), stores(b / "cache"), "prepared corpora"))
-    return [one for one in found if one is not None]
+    of_stores = difference(stores(a / "cache"), stores(b / "cache"), "prepared corpora")
+    return [one for one in (*found, of_stores) if one is not None]
 
 
 if __name__ == "__main__":
@@ -152,7 +144,6 @@ if __name__ == "__main__":
         case ["make", out, data, python]:
             make(Path(out).resolve(), Path(data).resolve(), python)
         case ["compare", a, b]:
-            differences = compare(Path(a), Path(b))
-            sys.exit("\n".join(differences) or None)
+            sys.exit("\n".join(compare(Path(a), Path(b))) or None)
         case _:
             sys.exit(__doc__)

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,7 @@ from mtformer.cli.eval_command import COMET_HELP
 from mtformer.cli.output import columns, shorten
 
 if TYPE_CHECKING:
+    from mtformer.config.schema import EvaluationConfig
     from mtformer.evaluation.compare import Comparison, MetricTable, SentenceRow, SystemScore
     from mtformer.evaluation.systems import Material, System
 
@@ -69,33 +70,11 @@ def compare(
 ) -> None:
     """Compare runs, or files of hypotheses: scores, significance, lengths, sentences. The first is the baseline.
 
-    Scores are made anew from the translations that `eval` kept. P-values are sacreBLEU's own, by paired bootstrap
+    Scores are computed again from the translations that `eval` kept. P-values are sacreBLEU's own, by paired bootstrap
     resampling (1,000 samples) and paired approximate randomization (10,000 trials); SACREBLEU_SEED sets their seed.
     """
     from mtformer.errors import ConfigError
-    from mtformer.evaluation.systems import common_sets, group_runs, open_runs, read_material
-
-    _check_options(paths, sets, ref, src, bleu_tokenizer, force)
-    if ref:
-        systems, materials = _files(paths, ref, src, bleu_tokenizer)
-    else:
-        runs = open_runs(paths)
-        systems = group_runs(runs, group)
-        materials = [read_material(name, runs, force) for name in common_sets(runs, sets or [])]
-    if comet is not None and materials[0].sources is None:
-        raise ConfigError("--comet judges by the sources too; give them with --src")
-    _show(systems, _compare_all(systems, materials, sentences, comet), as_json)
-
-
-def _check_options(
-    paths: list[Path],
-    sets: list[str] | None,
-    ref: list[Path] | None,
-    src: Path | None,
-    bleu_tokenizer: str | None,
-    force: bool,
-) -> None:
-    from mtformer.errors import ConfigError
+    from mtformer.evaluation.systems import common_sets, group_runs, open_runs, read_files, read_material
 
     if len(paths) < 2:
         raise ConfigError(f"{paths[0]} alone: give at least two to compare")
@@ -103,25 +82,34 @@ def _check_options(
         raise ConfigError("--set and --force are for runs; leave them out with --ref")
     if not ref and (src is not None or bleu_tokenizer is not None):
         raise ConfigError("--src and --bleu-tokenizer are for files of hypotheses; give --ref too")
+    if ref:
+        runs, material = read_files(paths, ref, src, _evaluation(bleu_tokenizer or "13a"))
+        systems, materials = group_runs(runs), [material]
+        if comet is not None and material.sources is None:
+            raise ConfigError("--comet judges by the sources too; give them with --src")
+    else:
+        runs = open_runs(paths)
+        systems = group_runs(runs, group)
+        materials = [read_material(name, runs, force) for name in common_sets(runs, sets or [])]
+    comparisons = _compare_all(systems, materials, sentences, comet)
+    typer.echo(_json(systems, comparisons) if as_json else _text(systems, comparisons))
+    for comparison in () if as_json else comparisons:
+        for line in [*comparison.ignored, *comparison.notes]:
+            typer.echo(f"not alike on {comparison.name}: {line}", err=True)
 
 
-def _files(
-    paths: list[Path], ref: list[Path], src: Path | None, bleu_tokenizer: str | None
-) -> "tuple[list[System], list[Material]]":
+def _evaluation(bleu_tokenizer: str) -> "EvaluationConfig":
     from pydantic import ValidationError
 
     from mtformer.config.schema import EvaluationConfig
     from mtformer.errors import ConfigError
-    from mtformer.evaluation.systems import group_runs, read_files
 
     if bleu_tokenizer == "auto":
         raise ConfigError("--bleu-tokenizer auto needs a language, which files do not have; name a tokenizer")
     try:
-        evaluation = EvaluationConfig.model_validate({"bleu_tokenizer": bleu_tokenizer or "13a"})
+        return EvaluationConfig.model_validate({"bleu_tokenizer": bleu_tokenizer})
     except ValidationError as error:
         raise ConfigError(f"--bleu-tokenizer '{bleu_tokenizer}': {error.errors()[0]['msg']}") from error
-    runs, material = read_files(paths, ref, src, evaluation)
-    return group_runs(runs), [material]
 
 
 def _compare_all(
@@ -143,73 +131,67 @@ def _compare_all(
         return [compare_one(systems, material, num_sentences, comet, bar.update) for material in materials]
 
 
-def _show(systems: "list[System]", comparisons: "list[Comparison]", as_json: bool) -> None:
+def _json(systems: "list[System]", comparisons: "list[Comparison]") -> str:
     from mtformer.evaluation.compare import config_differences
     from mtformer.evaluation.systems import seed_of
 
-    differences = config_differences(systems)
-    if as_json:
-        described: list[dict[str, Any]] = [
+    values = {
+        "systems": [
             {
                 "name": system.name,
                 "runs": [{"name": run.name, "path": str(run.path), "seed": seed_of(run)} for run in system.runs],
             }
             for system in systems
-        ]
-        values = {
-            "systems": described,
-            "config_differences": [{"key": key, "values": each} for key, each in differences],
-            "sets": [asdict(comparison) for comparison in comparisons],
-        }
-        typer.echo(json.dumps(values, indent=2, ensure_ascii=False))
-        return
-    width = shutil.get_terminal_size((100, 24)).columns
-    blocks = [_systems_text(systems, differences, width)]
-    blocks += [_comparison_text(comparison, [system.name for system in systems], width) for comparison in comparisons]
-    typer.echo("\n\n".join("\n".join(block) for block in blocks if block))
-    for comparison in comparisons:
-        for line in [*comparison.ignored, *comparison.notes]:
-            typer.echo(f"not alike on {comparison.name}: {line}", err=True)
+        ],
+        "config_differences": [{"key": key, "values": each} for key, each in config_differences(systems)],
+        "sets": [asdict(comparison) for comparison in comparisons],
+    }
+    return json.dumps(values, indent=2, ensure_ascii=False)
 
 
-def _systems_text(systems: "Sequence[System]", differences: Sequence[tuple[str, list[Any]]], width: int) -> list[str]:
+def _text(systems: "list[System]", comparisons: "list[Comparison]") -> str:
+    """Return lines that fit the terminal, where the names allow it."""
+    width, names = shutil.get_terminal_size((100, 24)).columns, [system.name for system in systems]
+    blocks = [_systems_text(systems, names, width)]
+    blocks += [_comparison_text(comparison, names, width) for comparison in comparisons]
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def _systems_text(systems: "Sequence[System]", names: Sequence[str], width: int) -> list[str]:
     """Return which runs are one system, and the keys in which the systems' configs differ."""
+    from mtformer.evaluation.compare import config_differences
+
     lines = []
-    grouped = [system for system in systems if len(system.runs) > 1]
+    grouped = [f"{system.name}: {'; '.join(run.name for run in system.runs)}" for system in systems if system.runs[1:]]
     if grouped:
-        lines.append("systems of several seeds")
-        told = [f"{system.name}: {'; '.join(run.name for run in system.runs)}" for system in grouped]
-        lines += [line for text in told for line in _wrapped(text, width, INDENT, INDENT * 2)]
-    if differences:
+        lines += ["systems of several seeds"]
+        lines += [line for text in grouped for line in _wrapped(text, width, INDENT, INDENT * 2)]
+    rows = [[key, *(json.dumps(v, ensure_ascii=False) for v in values)] for key, values in config_differences(systems)]
+    if rows:
         lines += ["", "configs differ in"] if lines else ["configs differ in"]
-        rows = [(key, [json.dumps(value, ensure_ascii=False) for value in values]) for key, values in differences]
-        lines += _by_system("key", rows, [system.name for system in systems], width)
+        lines += _by_system(["key", *names], rows, width)
     return lines
 
 
 def _comparison_text(comparison: "Comparison", names: Sequence[str], width: int) -> list[str]:
-    """Return lines of at most `width` characters, where the names allow it."""
+    bleu = comparison.metrics[0]
     lines = [f"{comparison.name}: {comparison.num_sentences:,} sentences"]
     for table in comparison.metrics:
         lines += ["", f"{table.label}  {table.signature}", *_metric_table(table, width)]
     if len(names) > 1:
-        lines += ["", *_wrapped(READING.format(tests=comparison.metrics[0].tests), width)]
-    if any(row.seeds_interval for row in comparison.metrics[0].systems):
+        lines += ["", *_wrapped(READING.format(tests=bleu.tests), width)]
+    if any(row.seeds_interval for row in bleu.systems):
         lines += _wrapped(SEEDS_READING, width)
     if comparison.buckets:
-        bleu = comparison.metrics[0]
         lines += ["", f"{bleu.label} by the source's number of {comparison.unit}"]
-        rows = [
-            (
-                f"{bucket.low}+" if bucket.high is None else f"{bucket.low}-{bucket.high}",
-                [f"{bucket.num_sentences:,}", *(f"{score:.2f}" for score in bucket.scores[bleu.name])],
-            )
-            for bucket in comparison.buckets
-        ]
-        lines += _by_system(comparison.unit, rows, ["sentences", *names], width, num_fixed=1)
+        rows = []
+        for bucket in comparison.buckets:
+            lengths = f"{bucket.low}+" if bucket.high is None else f"{bucket.low}-{bucket.high}"
+            rows.append([lengths, f"{bucket.num_sentences:,}", *(f"{score:.2f}" for score in bucket.scores[bleu.name])])
+        lines += _by_system([comparison.unit, "sentences", *names], rows, width, num_fixed=2)
     if comparison.sentences:
-        has_seeds = any(len(row.runs) > 1 for row in comparison.metrics[0].systems)
-        lines += ["", f"sentences that differ most, by chrF2++{', in the first run of each' if has_seeds else ''}"]
+        of_first = ", in the first run of each" if any(len(row.runs) > 1 for row in bleu.systems) else ""
+        lines += ["", f"sentences that differ most, by chrF2++{of_first}"]
         for sentence in comparison.sentences:
             lines += ["", *_sentence(sentence, names, width)]
     return lines
@@ -218,13 +200,12 @@ def _comparison_text(comparison: "Comparison", names: Sequence[str], width: int)
 def _metric_table(table: "MetricTable", width: int) -> list[str]:
     digits = 4 if table.name == "comet" else 2
     has_seeds = any(row.deviation is not None for row in table.systems)
-    has_interval = any(row.seeds_interval for row in table.systems)
     header = ["system", "n", "mean ± sd" if has_seeds else "score", "95% interval"]
     header += ["diff", "p boot", "p rand", "over seeds"] if len(table.systems) > 1 else []
-    cells = [header, *(_cells(row, digits)[: len(header)] for row in table.systems)]
-    kept = [i for i, name in enumerate(header) if has_seeds or name != "n"]
-    kept = [i for i in kept if has_interval or header[i] != "over seeds"]
-    cells = [[row[i] for i in kept] for row in cells]
+    hidden = set() if has_seeds else {"n"}
+    hidden |= set() if any(row.seeds_interval for row in table.systems) else {"over seeds"}
+    rows = [header, *(_cells(row, digits) for row in table.systems)]
+    cells = [[cell for cell, name in zip(row, header, strict=False) if name not in hidden] for row in rows]
     others = sum(max(map(len, column)) + 2 for column in list(zip(*cells, strict=True))[1:]) + len(INDENT)
     most = min(MOST_NAME, max(LEAST_NAME, width - others))
     return _aligned([[shorten(row[0], most), *row[1:]] for row in cells])
@@ -240,53 +221,40 @@ def _cells(row: "SystemScore", digits: int) -> list[str]:
     return [*found, f"{row.difference:+.{digits}f}", *tests, over_seeds]
 
 
-def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
-    """Align the first column to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    rows = [[row[0], *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))] for row in cells]
-    return [INDENT + line for line in columns(rows)]
-
-
 def _interval(bounds: tuple[float, float], digits: int, sign: str = "") -> str:
     low, high = (f"{bound:{sign}.{digits}f}" for bound in bounds)
     return f"{low} to {high}"
 
 
-def _by_system(
-    what: str, rows: Sequence[tuple[str, list[str]]], names: Sequence[str], width: int, num_fixed: int = 0
-) -> list[str]:
-    """Return a table with a column for each system, cut into several if they do not fit beside each other.
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Align the first column to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    right = [[row[0], *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))] for row in rows]
+    return [INDENT + line for line in columns(right)]
 
-    Args:
-        what: the head of the first column.
-        rows: its cells, and those of the other columns.
-        names: heads of those.
-        width: of the terminal.
-        num_fixed: how many of the other columns come again in each table.
-    """
-    first = max(len(what), *(len(name) for name, _ in rows))
-    fixed = first + num_fixed * (2 + max(map(len, names[:num_fixed]), default=0)) + len(INDENT)
+
+def _by_system(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, num_fixed: int = 1) -> list[str]:
+    """Return a table with a column for each system, cut into several that repeat the first `num_fixed` columns."""
+    cells = [[row[0], *(shorten(cell, COLUMN) for cell in row[1:])] for row in (header, *rows)]
+    fixed = len(INDENT) + max(len(row[0]) for row in cells) + sum(len(name) + 2 for name in header[1:num_fixed])
     most = max(1, (width - fixed) // (COLUMN + 2))
     lines: list[str] = []
-    for start in range(num_fixed, len(names), most):
-        chosen = [*range(num_fixed), *range(start, min(start + most, len(names)))]
-        cells = [[what, *(shorten(names[i], COLUMN) for i in chosen)]]
-        cells += [[name, *(shorten(values[i], COLUMN) for i in chosen)] for name, values in rows]
-        lines += ([""] if lines else []) + _aligned(cells)
+    for start in range(num_fixed, len(header), most):
+        lines += ([""] if lines else []) + _aligned([row[:num_fixed] + row[start : start + most] for row in cells])
     return lines
 
 
 def _sentence(row: "SentenceRow", names: Sequence[str], width: int) -> list[str]:
+    most = max(len("reference"), *(min(len(name), COLUMN) for name in names)) + 7
     texts = [("source", row.source)] if row.source is not None else []
     texts += [("reference", reference) for reference in row.references]
-    most = max(len("reference"), *(min(len(name), COLUMN) for name in names)) + 7
     texts += [
         (f"{shorten(name, COLUMN):<{most - 7}} {chrf:6.2f}", text)
         for name, chrf, text in zip(names, row.chrf, row.hypotheses, strict=True)
     ]
     lines = [f"line {row.line}"]
     for label, text in texts:
-        lines += _wrapped(text or "", width, f"{INDENT}{label:<{most}}  ", " " * (len(INDENT) + most + 2))
+        lines += _wrapped(text, width, f"{INDENT}{label:<{most}}  ", " " * (len(INDENT) + most + 2))
     return lines
 
 

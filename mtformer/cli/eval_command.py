@@ -7,7 +7,7 @@ import typer
 
 if TYPE_CHECKING:
     from mtformer.decoding.translator import Translator
-    from mtformer.evaluation.evaluate import EvalSet, Evaluation
+    from mtformer.evaluation.card import EvalSet, ScoreCard
 
 PRECISION_HELP = (
     "fp32, bf16, fp16 (CUDA), int8 (on a CPU: by CTranslate2), or auto: what the device multiplies fastest."
@@ -90,12 +90,12 @@ def evaluate_sets(
         from mtformer.evaluation.comet import Comet
 
         comet = Comet(comet_model, translator.engine.device)
-    done = []
+    cards = {}
     for one in sets:
         folder = output / one.name if output is not None else opened.evaluation(one.name)
         with tqdm(total=len(one.sources), desc=one.name, unit="line", disable=None, leave=False) as bar:
-            done.append(evaluate_one(translator, one, config.evaluation, folder, progress=bar.update, comet=comet))
-    _print_table(done)
+            cards[folder] = evaluate_one(translator, one, config.evaluation, folder, progress=bar.update, comet=comet)
+    _print_table(cards)
 
 
 def config_sets(run: Path) -> "list[EvalSet]":
@@ -124,14 +124,15 @@ def _sets(run: Path, src: Path | None, ref: Path | None, testset: str | None, to
     return config_sets(run)
 
 
-def _print_table(evaluations: "list[Evaluation]") -> None:
-    width = max(len(one.name) for one in evaluations)
-    labels = [score.label for score in evaluations[0].scores]
+def _print_table(by_folder: "dict[Path, ScoreCard]") -> None:
+    cards = list(by_folder.values())
+    width = max(len(one.name) for one in cards)
+    labels = [score.label for score in cards[0].scores]
     typer.echo(f"{'test set':<{max(width, 8)}}  {'lines':>6}  " + "  ".join(f"{label:>7}" for label in labels))
-    for one in evaluations:
+    for one in cards:
         values = "  ".join(f"{score.value:7.{4 if score.name == 'comet' else 2}f}" for score in one.scores)
         typer.echo(f"{one.name:<{max(width, 8)}}  {one.num_sentences:>6}  {values}")
-    for score in evaluations[0].scores:
+    for score in cards[0].scores:
         typer.echo(f"{score.label}: {score.signature}")
-    for one in evaluations:
-        typer.echo(f"hypotheses and scores: {one.folder}", err=True)
+    for folder in by_folder:
+        typer.echo(f"hypotheses and scores: {folder}", err=True)

@@ -12,6 +12,7 @@ import json
 import platform
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
@@ -83,61 +84,65 @@ class ScoreCard(_Model):
     versions: dict[str, str]
 
 
-class Texts(_Model):
-    """The texts beside a card, line for line; `references` has a list for each reference."""
+@dataclass(frozen=True)
+class EvalSet:
+    """A test set; `references` has a list of lines for each reference."""
 
+    name: str
     sources: list[str]
     references: list[list[str]]
-    hypotheses: list[str]
+    tgt_lang: str | None = None
+    """None: the language of the translator, and BLEU tokenized by 13a unless the config names a tokenizer."""
+    src_lang: str | None = None
 
 
 def write_card(
     folder: Path,
-    name: str,
-    languages: tuple[str | None, str | None],
-    texts: Texts,
+    test: EvalSet,
+    hypotheses: Sequence[str],
     scores: Sequence[Score],
     evaluation: EvaluationConfig,
     translator: Translator,
     seconds: float,
-) -> None:
+) -> ScoreCard:
     """Write the texts and then the card into `folder`.
 
     Args:
-        folder: the evaluation's.
-        name: of the test set.
-        languages: codes of source and target, where they are known.
-        texts: the texts that were scored.
+        folder: of the evaluation.
+        test: the test set.
+        hypotheses: its translations.
         scores: their scores.
         evaluation: the settings of the scores.
         translator: the one that made the hypotheses, with its settings.
         seconds: time of the translation.
     """
-    lines = {SOURCES: texts.sources, HYPOTHESES: texts.hypotheses}
-    lines |= {references_name(number): each for number, each in enumerate(texts.references)}
-    for file, some in lines.items():
-        write_text(folder / file, "".join(f"{line}\n" for line in some))
+    texts = {SOURCES: test.sources, HYPOTHESES: hypotheses}
+    texts |= {references_name(number): lines for number, lines in enumerate(test.references)}
+    for file, lines in texts.items():
+        write_text(folder / file, "".join(f"{line}\n" for line in lines))
+    sources, hypotheses_hash, *references = (file_sha256(folder / file) for file in texts)
     both = (translator.tokenizers.src, translator.tokenizers.tgt)
     tokenizers = {tokenizer.name: tokenizer.sha256 for tokenizer in both}
     card = ScoreCard(
-        name=name,
-        src_lang=languages[0],
-        tgt_lang=languages[1],
-        num_sentences=len(texts.hypotheses),
+        name=test.name,
+        src_lang=test.src_lang,
+        tgt_lang=test.tgt_lang,
+        num_sentences=len(hypotheses),
         scores=list(scores),
         evaluation=evaluation,
         decoding=translator.decoding.model_dump(exclude={"validation_beam_size"}),
         checkpoints=[HashedFile(file=str(path), sha256=file_sha256(path)) for path in translator.weights],
         tokenizers=[HashedFile(file=file, sha256=sha256) for file, sha256 in tokenizers.items()],
-        text=_hashes(folder, len(texts.references)),
+        text=TextHashes(sources=sources, references=references, hypotheses=hypotheses_hash),
         seconds=round(seconds, 2),
         device=translator.engine.device,
         dtype=translator.engine.dtype,
-        hardware=_hardware(translator.engine.device),
+        hardware=describe_hardware(translator.engine.device),
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         versions=_versions(),
     )
     write_text(folder / SCORES, json.dumps(card.model_dump(), indent=2, ensure_ascii=False) + "\n")
+    return card
 
 
 def read_card(folder: Path) -> ScoreCard:
@@ -159,20 +164,17 @@ def read_card(folder: Path) -> ScoreCard:
         raise DataError(f"{path}: damaged ({f'{where}: ' if where else ''}{first['msg']}); {_again(folder)}") from error
 
 
-def read_texts(folder: Path, card: ScoreCard) -> Texts:
-    """Return the texts that were scored; raise DataError if a file is missing or changed since then."""
-    num_references = len(card.text.references)
-    names = [SOURCES, HYPOTHESES, *map(references_name, range(num_references))]
-    for name in names:
+def read_texts(folder: Path, card: ScoreCard) -> tuple[EvalSet, list[str]]:
+    """Return the test set and the hypotheses; raise DataError if a file is missing or changed since it was scored."""
+    hashes = {SOURCES: card.text.sources, HYPOTHESES: card.text.hypotheses}
+    hashes |= {references_name(number): sha256 for number, sha256 in enumerate(card.text.references)}
+    for name, sha256 in hashes.items():
         if not (folder / name).is_file():
             raise DataError(f"{folder / name}: missing; {_again(folder)}")
-    hashes = _hashes(folder, num_references)
-    was = [card.text.sources, card.text.hypotheses, *card.text.references]
-    for name, before, now in zip(names, was, [hashes.sources, hashes.hypotheses, *hashes.references], strict=True):
-        if before != now:
+        if file_sha256(folder / name) != sha256:
             raise DataError(f"{folder / name}: changed since it was scored; {_again(folder)}")
-    sources, hypotheses, *references = ((folder / name).read_bytes().decode().split("\n")[:-1] for name in names)
-    return Texts(sources=sources, references=references, hypotheses=hypotheses)
+    sources, hypotheses, *references = ((folder / name).read_bytes().decode().split("\n")[:-1] for name in hashes)
+    return EvalSet(card.name, sources, references, card.tgt_lang, card.src_lang), hypotheses
 
 
 def differences(a: ScoreCard, b: ScoreCard) -> list[str]:
@@ -187,12 +189,11 @@ def differences(a: ScoreCard, b: ScoreCard) -> list[str]:
         found.append("other sources")
     if a.text.references != b.text.references:
         found.append("other references")
-    others = {score.name: score for score in b.scores}
-    pairs = [(score, others[score.name]) for score in a.scores if score.name in others]
+    version, others = re.compile(r"\|version:[^|]*"), {score.name: score.signature for score in b.scores}
     found += [
-        f"{score.label} of another signature ({score.signature} and {other.signature})"
-        for score, other in pairs
-        if _settings(score.signature) != _settings(other.signature)
+        f"{score.label} of another signature ({score.signature} and {others[score.name]})"
+        for score in a.scores
+        if score.name in others and version.sub("", score.signature) != version.sub("", others[score.name])
     ]
     found += [text for key, text in _decoding(a, b).items() if key_of(DecodingConfig, key).has_effect]
     return [*found, f"precision {a.dtype} and {b.dtype}"] if a.dtype != b.dtype else found
@@ -212,35 +213,21 @@ def _decoding(a: ScoreCard, b: ScoreCard) -> dict[str, str]:
     return {key: f"decoding.{key} {one} and {other}" for key, (one, other) in values.items() if one != other}
 
 
-def _hashes(folder: Path, num_references: int) -> TextHashes:
-    references = [file_sha256(folder / references_name(number)) for number in range(num_references)]
-    return TextHashes(
-        sources=file_sha256(folder / SOURCES), references=references, hypotheses=file_sha256(folder / HYPOTHESES)
-    )
-
-
-def _settings(signature: str) -> str:
-    return re.sub(r"\|version:[^|]*", "", signature)
-
-
 def _versions() -> dict[str, str]:
     packages = {package: version(package) for package in ("torch", "sentencepiece", "sacrebleu")}
     return {"mtformer": __version__, "python": platform.python_version(), **packages}
 
 
-def _hardware(device: str) -> Hardware:
-    gpu = torch.cuda.get_device_name() if device == "cuda" else None
-    return Hardware(cpu=_cpu(), num_threads=torch.get_num_threads(), gpu=gpu)
-
-
-def _cpu() -> str:
-    """Return the name of the processor if the system knows it."""
+def describe_hardware(device: str) -> Hardware:
+    """Return the machine, with its GPU if the device is cuda."""
     information = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*:\s*(.+)", information.read_text()) if information.is_file() else None
-    return found[1].strip() if found else platform.processor() or platform.machine()
+    cpu = found[1].strip() if found else platform.processor() or platform.machine()
+    gpu = torch.cuda.get_device_name() if device == "cuda" else None
+    return Hardware(cpu=cpu, num_threads=torch.get_num_threads(), gpu=gpu)
 
 
 def _again(folder: Path) -> str:
     """Return the command that writes the card again, for messages."""
     run = folder.parent.parent
-    return f"`mtformer eval{f' {run}' if folder == RunDir(run).evaluation(folder.name) else ''}` writes it anew"
+    return f"`mtformer eval{f' {run}' if folder == RunDir(run).evaluation(folder.name) else ''}` writes it again"

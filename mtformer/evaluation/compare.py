@@ -2,8 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,15 +21,15 @@ from mtformer.evaluation.significance import (
     sacrebleu_measure,
     welch_interval,
 )
-from mtformer.evaluation.systems import Material, Run, System, distinguishes, seed_of
+from mtformer.evaluation.systems import Material, System, distinguishes, seed_of
 
 if TYPE_CHECKING:
     from mtformer.evaluation.comet import Comet
 
 LENGTHS = (10, 20, 30, 40, 50, 60)
-"""Where one bucket of source lengths ends and the next begins."""
+"""Source lengths where one bucket ends and the next begins."""
 LONG_WORDS = 20
-"""Characters to a word on average, beyond which a language does not put spaces between its words."""
+"""Mean number of characters of a word above which a language does not put spaces between its words."""
 
 
 @dataclass(frozen=True)
@@ -87,15 +86,14 @@ class Bucket:
     high: int | None
     num_sentences: int
     scores: dict[ScoreName, list[float]]
-    """By metric, one a system: the mean over its runs."""
+    """By metric, one for each system: the mean over its runs."""
 
 
 @dataclass(frozen=True)
 class SentenceRow:
-    """One sentence as each system's first run has it."""
+    """One sentence in the translations of each system's first run; `line` is counted from 1."""
 
     line: int
-    """Counted from 1."""
     source: str | None
     references: list[str]
     hypotheses: list[str]
@@ -104,15 +102,13 @@ class SentenceRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison on one test set."""
+    """The comparison on one test set; `unit` is that of source lengths, and without sources `buckets` is empty."""
 
     name: str
     num_sentences: int
     metrics: list[MetricTable]
     unit: str
-    """Unit of source lengths: words or characters."""
     buckets: list[Bucket]
-    """Empty without sources."""
     sentences: list[SentenceRow]
     notes: list[str]
     ignored: list[str]
@@ -134,29 +130,29 @@ def compare(
 
     Args:
         systems: all have translations in `material`.
-        material: these, and what they are held against.
-        num_sentences: how many of the sentences that differ most are given.
+        material: these, with sources and references.
+        num_sentences: number of the sentences that differ most.
         comet: a model that scores too; `material` must have sources then.
         progress: called after each system under each metric.
 
     Raises:
-        ConfigError: when the BLEU tokenizer cannot run here, or sacreBLEU's seed is none.
+        ConfigError: if the BLEU tokenizer cannot run here, or sacreBLEU's seed is invalid.
     """
-    runs = [run for system in systems for run in system.runs]
-    outputs = [material.outputs[run.path] for run in runs]
-    measured = [sacrebleu_measure(name, material.evaluation, outputs, material.references) for name in METRICS]
+    outputs = {run.path: material.outputs[run.path] for system in systems for run in system.runs}
+    measures = [sacrebleu_measure(name, material.evaluation, outputs, material.references) for name in METRICS]
+    chrf = measures[METRICS.index("chrf")]
     if comet is not None and material.sources is not None:
-        scores = [comet.sentence_scores(material.sources, lines, material.references[0]) for lines in outputs]
-        measured.append(mean_measure(comet.signature, scores))
-    by_run = [(measure, _by_run(runs, counts)) for measure, counts in measured]
-    unit, buckets = _by_length(systems, material.sources, by_run) if material.sources is not None else ("words", [])
+        texts = material.sources, material.references[0]
+        scores = {path: comet.sentence_scores(texts[0], lines, texts[1]) for path, lines in outputs.items()}
+        measures.append(mean_measure(comet.signature, scores))
+    unit, buckets = _by_length(systems, material.sources, measures) if material.sources is not None else ("words", [])
     return Comparison(
         material.name,
-        len(outputs[0]),
-        [_table(systems, measure, counts, progress) for measure, counts in by_run],
+        len(material.references[0]),
+        [_table(systems, measure, progress) for measure in measures],
         unit,
         buckets,
-        _most_different(systems, material, by_run[METRICS.index("chrf")], num_sentences),
+        _most_different(systems, material, chrf, num_sentences),
         material.notes,
         material.ignored,
     )
@@ -175,48 +171,41 @@ def config_differences(systems: Sequence[System]) -> list[tuple[str, list[Any]]]
     return list(keys.items())
 
 
-def _by_run(runs: Sequence[Run], counts: Sequence[Counts]) -> dict[Path, Counts]:
-    return {run.path: each for run, each in zip(runs, counts, strict=True)}
-
-
-def _table(
-    systems: Sequence[System], measure: Measure, counts: dict[Path, Counts], progress: Callable[[], object]
-) -> MetricTable:
+def _table(systems: Sequence[System], measure: Measure, progress: Callable[[], object]) -> MetricTable:
     rows: list[SystemScore] = []
     for system in systems:
-        rows.append(_row(system, measure, counts, (systems[0], rows[0]) if rows else None))
+        row = _row(system, measure)
+        rows.append(_beside_baseline(row, system, rows[0], systems[0], measure) if rows else row)
         progress()
     return MetricTable(measure.name, measure.label, measure.signature, describe_tests(), rows)
 
 
-def _row(
-    system: System, measure: Measure, counts: dict[Path, Counts], baseline: tuple[System, SystemScore] | None
-) -> SystemScore:
-    runs = [RunScore(run.name, seed_of(run), measure.score(counts[run.path])) for run in system.runs]
+def _row(system: System, measure: Measure) -> SystemScore:
+    runs = [RunScore(run.name, seed_of(run), measure.score(measure.counts[run.path])) for run in system.runs]
     scores = [run.score for run in runs]
     deviation = statistics.stdev(scores) if len(scores) > 1 else None
-    found = SystemScore(
-        system.name, runs, statistics.fmean(scores), deviation, estimate(measure, _pooled(system, counts))
-    )
-    if baseline is None:
-        return found
-    base, base_row = baseline
-    num_pairs = min(len(base.runs), len(system.runs))
-    tests = paired_tests(measure, _pooled(base, counts, num_pairs), _pooled(system, counts, num_pairs))
-    base_scores = [run.score for run in base_row.runs]
-    interval = welch_interval(base_scores, scores) if num_pairs > 1 else None
     return SystemScore(
-        found.system, runs, found.mean, deviation, found.estimate, found.mean - base_row.mean, tests, interval
+        system.name, runs, statistics.fmean(scores), deviation, estimate(measure, _pooled(system, measure))
     )
 
 
-def _pooled(system: System, counts: dict[Path, Counts], most: int | None = None) -> Counts:
+def _beside_baseline(
+    row: SystemScore, system: System, base_row: SystemScore, base: System, measure: Measure
+) -> SystemScore:
+    num_pairs = min(len(base.runs), len(system.runs))
+    tests = paired_tests(measure, _pooled(base, measure, num_pairs), _pooled(system, measure, num_pairs))
+    base_scores, scores = ([run.score for run in each.runs] for each in (base_row, row))
+    interval = welch_interval(base_scores, scores) if num_pairs > 1 else None
+    return replace(row, difference=row.mean - base_row.mean, tests=tests, seeds_interval=interval)
+
+
+def _pooled(system: System, measure: Measure, num_runs: int | None = None) -> Counts:
     """Return the sum of the counts of all runs for each sentence, the unit that the tests draw and swap."""
-    return np.sum([counts[run.path] for run in system.runs[:most]], axis=0)
+    return np.sum([measure.counts[run.path] for run in system.runs[:num_runs]], axis=0)
 
 
 def _by_length(
-    systems: Sequence[System], sources: Sequence[str], by_run: Sequence[tuple[Measure, dict[Path, Counts]]]
+    systems: Sequence[System], sources: Sequence[str], measures: Sequence[Measure]
 ) -> tuple[str, list[Bucket]]:
     num_words, num_characters = sum(len(line.split()) for line in sources), sum(map(len, sources))
     in_words = num_characters <= LONG_WORDS * num_words
@@ -226,24 +215,23 @@ def _by_length(
         chosen = (lengths >= low) & (lengths < (end or lengths.max() + 1))
         if not chosen.any():
             continue
-        scores: dict[ScoreName, list[float]] = {}
-        for measure, counts in by_run:
-            scores[measure.name] = [
-                statistics.fmean(measure.score(counts[run.path][chosen]) for run in system.runs) for system in systems
+        scores = {
+            measure.name: [
+                statistics.fmean(measure.score(measure.counts[run.path][chosen]) for run in system.runs)
+                for system in systems
             ]
+            for measure in measures
+        }
         buckets.append(Bucket(low, end - 1 if end else None, int(chosen.sum()), scores))
     return "words" if in_words else "characters", buckets
 
 
-def _most_different(
-    systems: Sequence[System], material: Material, chrf_by_run: tuple[Measure, dict[Path, Counts]], number: int
-) -> list[SentenceRow]:
-    """Return the sentences whose chrF2++ has the widest range; of equal ones the earlier."""
+def _most_different(systems: Sequence[System], material: Material, measure: Measure, number: int) -> list[SentenceRow]:
+    """Return the sentences whose chrF2++, the measure, has the widest range; of equal ones the earlier."""
     if number == 0 or len(systems) < 2:
         return []
-    measure, counts = chrf_by_run
     paths = [system.runs[0].path for system in systems]
-    chrf = np.array([[measure.score_of(counts_C) for counts_C in counts[path]] for path in paths])
+    chrf = np.array([[measure.score_of(counts_C) for counts_C in measure.counts[path]] for path in paths])
     spread = chrf.max(0) - chrf.min(0)
     order = [int(line) for line in np.argsort(-spread, kind="stable")[:number] if spread[line] > 0]
     return [
@@ -252,7 +240,7 @@ def _most_different(
             material.sources[line] if material.sources is not None else None,
             [stream[line] for stream in material.references],
             [material.outputs[path][line] for path in paths],
-            [float(value) for value in chrf[:, line]],
+            chrf[:, line].tolist(),
         )
         for line in order
     ]

@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,36 +12,13 @@ from mtformer.data.corpus.readers import read_lines
 from mtformer.data.corpus.sources import languages, read_pairs
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
-from mtformer.evaluation.card import Texts, write_card
-from mtformer.evaluation.scores import METRICS, MetricName, Score, for_language, looks_tokenized, score
+from mtformer.evaluation.card import EvalSet, ScoreCard, write_card
+from mtformer.evaluation.scores import METRICS, MetricName, for_language, looks_tokenized, score
 
 if TYPE_CHECKING:
     from mtformer.evaluation.comet import Comet
 
 log = logging.getLogger("mtformer")
-
-
-@dataclass(frozen=True)
-class EvalSet:
-    """A test set; `references` has a list of lines for each reference."""
-
-    name: str
-    sources: list[str]
-    references: list[list[str]]
-    tgt_lang: str | None = None
-    """None: the language of the translator, and BLEU tokenized by 13a unless the config names a tokenizer."""
-    src_lang: str | None = None
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The scores of a translator on a test set, and the folder with its hypotheses and score card."""
-
-    name: str
-    num_sentences: int
-    seconds: float
-    scores: list[Score]
-    folder: Path
 
 
 def source_set(name: str, source: Source, data: DataConfig) -> EvalSet:
@@ -102,8 +78,8 @@ def evaluate(
     metrics: Sequence[MetricName] = METRICS,
     progress: Callable[[int], object] | None = None,
     comet: "Comet | None" = None,
-) -> Evaluation:
-    """Translate a test set with the translator's `decoding` settings, score it, and save everything in `folder`.
+) -> ScoreCard:
+    """Translate a test set with the translator's `decoding` settings, score it, and return the card saved in `folder`.
 
     Args:
         translator: with the settings to be measured.
@@ -124,6 +100,4 @@ def evaluate(
     scores = score(hypotheses, test.references[0], config, metrics, test.references[1:])
     if comet is not None:
         scores.append(comet.score(test.sources, hypotheses, test.references[0]))
-    texts = Texts(sources=test.sources, references=test.references, hypotheses=hypotheses)
-    write_card(folder, test.name, (test.src_lang, test.tgt_lang), texts, scores, config, translator, seconds)
-    return Evaluation(test.name, len(hypotheses), seconds, scores, folder)
+    return write_card(folder, test, hypotheses, scores, config, translator, seconds)

@@ -3,10 +3,10 @@
 A test set is a sample of sentences, and a seed is a sample of trainings; each has its own test.
 
 Paired bootstrap resampling (Koehn 2004) and paired approximate randomization (Riezler and Maxwell 2005), both as
-sacreBLEU (Post 2018) has them, tell whether the same trained models would differ on other sentences: as in Clark et al.
+sacreBLEU (Post 2018) has them, show whether the same trained models would differ on other sentences: as in Clark et al.
 2011 all seeds of a system take part, but the sentence stays the unit that is drawn or swapped, since the translations
 of one sentence under several seeds are no independent samples. Welch's interval (Welch 1947) of the difference between
-the means over seeds tells whether other seeds would differ on the same sentences; with two or three seeds it is as wide
+the means over seeds shows whether other seeds would differ on the same sentences; with two or three seeds it is as wide
 as it must be.
 
 N sentences, C counts that a metric keeps of each: n-grams of BLEU and chrF, edits of TER.
@@ -14,8 +14,9 @@ N sentences, C counts that a metric keeps of each: n-grams of BLEU and chrF, edi
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -37,19 +38,15 @@ SEED = "SACREBLEU_SEED"
 
 @dataclass(frozen=True)
 class Measure:
-    """A metric that scores any choice of sentences from what was counted in them before.
-
-    Args:
-        name: of the metric.
-        label: as in papers.
-        signature: sacreBLEU's.
-        score_of: the score of counts that were added up over the sentences.
-    """
+    """A metric that scores any choice of sentences from what it counted in them before."""
 
     name: ScoreName
     label: str
     signature: str
     score_of: Callable[[Any], float]
+    """(counts summed over sentences) -> score."""
+    counts: dict[Path, Counts]
+    """By the path of the hypotheses."""
 
     def score(self, counts_NC: Counts) -> float:
         """Return the corpus score."""
@@ -80,32 +77,32 @@ class PairedTests:
 def sacrebleu_measure(
     name: MetricName,
     config: EvaluationConfig,
-    systems: Sequence[Sequence[str]],
+    outputs: Mapping[Path, Sequence[str]],
     references: Sequence[Sequence[str]],
-) -> tuple[Measure, list[Counts]]:
-    """Return one of sacreBLEU's metrics, and its counts in each system's sentences.
+) -> Measure:
+    """Return one of sacreBLEU's metrics; raise ConfigError if the BLEU tokenizer cannot run here.
 
     Args:
         name: of the metric.
         config: the `evaluation` section.
-        systems: the hypotheses of each.
-        references: a list of lines a reference.
-
-    Raises:
-        ConfigError: when the BLEU tokenizer cannot run here.
+        outputs: hypotheses by path.
+        references: a list of lines for each reference.
     """
     metric = make_metric(name, config)
     streams = [list(stream) for stream in references]
-    counts = [np.array(metric._extract_corpus_statistics(list(lines), streams), dtype=float) for lines in systems]
-    label = metric._compute_score_from_stats(counts[0].sum(0)).name
+    counts = {
+        path: np.array(metric._extract_corpus_statistics(list(lines), streams), dtype=float)
+        for path, lines in outputs.items()
+    }
+    label = metric._compute_score_from_stats(next(iter(counts.values())).sum(0)).name
     signature = metric.get_signature().format()
-    return Measure(name, label, signature, lambda sums: metric._compute_score_from_stats(sums).score), counts
+    return Measure(name, label, signature, lambda sums: metric._compute_score_from_stats(sums).score, counts)
 
 
-def mean_measure(signature: str, systems: Sequence[Sequence[float]]) -> tuple[Measure, list[Counts]]:
-    """Return COMET, whose corpus score is the mean of the sentences' scores, and its counts."""
-    counts = [np.stack([np.array(scores, dtype=float), np.ones(len(scores))], axis=1) for scores in systems]
-    return Measure("comet", "COMET", signature, lambda sums: float(sums[0] / sums[1])), counts
+def mean_measure(signature: str, outputs: Mapping[Path, Sequence[float]]) -> Measure:
+    """Return COMET, whose corpus score is the mean of the sentences' scores; `outputs` has these by path."""
+    counts = {path: np.array([(score, 1.0) for score in scores]) for path, scores in outputs.items()}
+    return Measure("comet", "COMET", signature, lambda sums: float(sums[0] / sums[1]), counts)
 
 
 def estimate(measure: Measure, counts_NC: Counts) -> Estimate:
@@ -137,16 +134,9 @@ def describe_tests() -> str:
 
 
 def welch_interval(a: Sequence[float], b: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Return the confidence interval of mean(b) - mean(a), whose variances need not be equal (Welch 1947).
-
-    Args:
-        a: at least two numbers.
-        b: at least two numbers.
-        confidence: its probability.
-    """
+    """Return the confidence interval of mean(b) - mean(a), of at least two numbers each (Welch 1947)."""
     variances = [float(np.var(values, ddof=1)) / len(values) for values in (a, b)]
-    difference = float(np.mean(b) - np.mean(a))
-    total = sum(variances)
+    difference, total = float(np.mean(b) - np.mean(a)), sum(variances)
     if total == 0:
         return difference, difference
     parts = zip(variances, (len(a), len(b)), strict=True)

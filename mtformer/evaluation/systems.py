@@ -26,13 +26,7 @@ def distinguishes(key: str) -> bool:
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory, or a file of hypotheses.
-
-    Args:
-        name: its name in tables.
-        path: as it was given.
-        config: None for a file.
-    """
+    """A run directory, or a file of hypotheses, which has no config; `name` is that in tables."""
 
     name: str
     path: Path
@@ -49,25 +43,19 @@ class System:
 
 @dataclass(frozen=True)
 class Material:
-    """The translations of one test set, with sources and references.
-
-    Args:
-        name: of the test set.
-        sources: None when they are not known.
-        references: a list of lines for each reference.
-        evaluation: the settings of the scores.
-        outputs: the hypotheses by the path of their run.
-        notes: differences in how they were made that do not make them incomparable, in words.
-        ignored: what makes them incomparable and was overruled, in words.
-    """
+    """The translations of one test set, with sources and references."""
 
     name: str
     sources: list[str] | None
     references: list[list[str]]
+    """A list of lines for each reference."""
     evaluation: EvaluationConfig
     outputs: dict[Path, list[str]]
+    """The hypotheses by the path of their run."""
     notes: list[str]
+    """Differences in how they were made that do not make them incomparable."""
     ignored: list[str]
+    """Differences that make them incomparable, which --force ignores."""
 
 
 def open_runs(paths: Sequence[Path]) -> list[Run]:
@@ -88,11 +76,10 @@ def group_runs(runs: Sequence[Run], by_seed: bool = True) -> list[System]:
     """
     groups: list[list[Run]] = []
     for run in runs:
-        mine = [group for group in groups if by_seed and _same_but_for_seed(group[0], run)]
-        if mine:
-            mine[0].append(run)
-        else:
-            groups.append([run])
+        group = next((group for group in groups if by_seed and _differ_in_seed_only(group[0], run)), None)
+        if group is None:
+            groups.append(group := [])
+        group.append(run)
     systems = []
     for group in groups:
         seeds = {run.path: seed_of(run) or 0 for run in group}
@@ -101,7 +88,7 @@ def group_runs(runs: Sequence[Run], by_seed: bool = True) -> list[System]:
         else:
             systems.append(System(_common_name(group), sorted(group, key=lambda run: seeds[run.path])))
     names = [system.name for system in systems]
-    return [s if names.count(s.name) == 1 else System(s.runs[0].name, s.runs) for s in systems]
+    return [one if names.count(one.name) == 1 else System(one.runs[0].name, one.runs) for one in systems]
 
 
 def seed_of(run: Run) -> int | None:
@@ -111,8 +98,9 @@ def seed_of(run: Run) -> int | None:
 
 def common_sets(runs: Sequence[Run], wanted: Sequence[str] = ()) -> list[str]:
     """Return the test sets that all runs have scores on, or those asked for; raise DataError if there are none."""
-    found = {run.path: _scored_sets(RunDir(run.path)) for run in runs}
-    for path, names in found.items():
+    cards = {run.path: RunDir(run.path).evaluations.glob(f"*/{SCORES}") for run in runs}
+    scored = {path: sorted(card.parent.name for card in found) for path, found in cards.items()}
+    for path, names in scored.items():
         if not names:
             raise DataError(f"{path}: nothing of it was scored yet; `mtformer eval {path}` does that")
         missing = [name for name in wanted if name not in names]
@@ -120,11 +108,11 @@ def common_sets(runs: Sequence[Run], wanted: Sequence[str] = ()) -> list[str]:
             raise DataError(
                 f"{path}: no scores on '{missing[0]}' (it has {', '.join(names)}); `mtformer eval` makes them"
             )
-    common = set.intersection(*map(set, found.values()))
+    common = set.intersection(*map(set, scored.values()))
     if not common:
-        has = "; ".join(f"{path} has {', '.join(names)}" for path, names in found.items())
+        has = "; ".join(f"{path} has {', '.join(names)}" for path, names in scored.items())
         raise DataError(f"no test set that all have scores on: {has}; `mtformer eval` makes them")
-    left_out = sorted({name for names in found.values() for name in names} - common)
+    left_out = sorted(set().union(*scored.values()) - common)
     if left_out and not wanted:
         log.info("left out, for not all have scores on them: %s", ", ".join(left_out))
     return list(wanted) or sorted(common)
@@ -134,9 +122,9 @@ def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Materi
     """Return the translations of a test set by runs, from their score cards.
 
     Args:
-        name: of the test set.
-        runs: all have scores on it.
-        force: compare cards that differ, by the sources, references and metrics of the first.
+        name: of the test set; all runs have scores on it.
+        runs: the first one's sources, references and metrics count.
+        force: compare cards that differ.
 
     Raises:
         DataError: if a card is missing or damaged, or differs from the first one.
@@ -154,8 +142,9 @@ def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Materi
             raise DataError(f"{what}; --force compares them anyway, by the references and metrics of the first")
         ignored += [what] if found else []
         different += [f"{runs[0].name} and {run.name}: {note}" for note in notes(cards[0], card)]
-    outputs = {run.path: each.hypotheses for run, each in zip(runs, texts, strict=True)}
-    return Material(name, texts[0].sources, texts[0].references, cards[0].evaluation, outputs, different, ignored)
+    outputs = {run.path: hypotheses for run, (_, hypotheses) in zip(runs, texts, strict=True)}
+    test = texts[0][0]
+    return Material(name, test.sources, test.references, cards[0].evaluation, outputs, different, ignored)
 
 
 def read_files(
@@ -175,13 +164,9 @@ def read_files(
     if numbers == {0}:
         raise DataError(f"{references[0]}: no lines, so there is nothing to compare")
     runs = [Run(name, path) for name, path in zip(names, hypotheses, strict=True)]
-    streams, outputs = [lines[path] for path in references], {path: lines[path] for path in hypotheses}
-    material = Material(references[0].name, lines[sources] if sources else None, streams, evaluation, outputs, [], [])
-    return runs, material
-
-
-def _scored_sets(run: RunDir) -> list[str]:
-    return sorted(path.parent.name for path in run.evaluations.glob(f"*/{SCORES}"))
+    source_lines, outputs = lines[sources] if sources else None, {path: lines[path] for path in hypotheses}
+    streams = [lines[path] for path in references]
+    return runs, Material(references[0].name, source_lines, streams, evaluation, outputs, [], [])
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
@@ -194,7 +179,7 @@ def _names(paths: Sequence[Path]) -> list[str]:
     return [name if short.count(name) == 1 else str(path) for name, path in zip(short, paths, strict=True)]
 
 
-def _same_but_for_seed(a: Run, b: Run) -> bool:
+def _differ_in_seed_only(a: Run, b: Run) -> bool:
     if a.config is None or b.config is None:
         return False
     return not any(distinguishes(key) for key, _, _ in config_diff(a.config, b.config))
@@ -203,11 +188,8 @@ def _same_but_for_seed(a: Run, b: Run) -> bool:
 def _common_name(group: Sequence[Run]) -> str:
     """Return the common part of the names without the seed: `deep` for `deep,seed=1` and `deep,seed=2`."""
     names = [run.name for run in group]
-    front = _common_start(names)
-    back = _common_start([name[len(front) :][::-1] for name in names])[::-1].lstrip("0123456789")
+    front = os.path.commonprefix(names)  # noqa: RUF071  # they are no paths
+    ends = [name[len(front) :][::-1] for name in names]
+    back = os.path.commonprefix(ends)[::-1].lstrip("0123456789")  # noqa: RUF071
     front = re.sub(r"([-_.,]|\b)((seed|s)[-_.=]*\d*|[-_.=,]*)$", "", front)
     return (front + back).strip("-_.,=") if len(group) > 1 and (front or back) else names[0]
-
-
-def _common_start(texts: Sequence[str]) -> str:
-    return os.path.commonprefix(list(texts))  # noqa: RUF071  # they are no paths

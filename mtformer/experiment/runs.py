@@ -11,19 +11,22 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mtformer.config.fields import key_metadata
 from mtformer.config.loading import LoadedConfig, leaves, load_config
 from mtformer.config.schema import Config, EvaluationConfig
 from mtformer.config.yaml_text import dotted
 from mtformer.decoding.weights import default_weights
-from mtformer.errors import CheckpointError, ConfigError, MtformerError
+from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
 from mtformer.experiment.run_state import RunState, read_state
 from mtformer.experiment.sweep import short_keys
 from mtformer.files import read_meta
 from mtformer.run_dir import LOWER_IS_BETTER, SCORES, SWEEP, RunDir
 from mtformer.training.history import read_records
+
+if TYPE_CHECKING:  # it imports torch
+    from mtformer.evaluation.card import ScoreCard
 
 COLUMNS = {
     "name": "name",
@@ -105,11 +108,17 @@ class RunContents:
         return self._json(self.run.data_report)
 
     @cached_property
-    def scores(self) -> dict[str, dict[str, Any]]:
-        """The contents of scores.json by the name of the test set."""
-        folders = sorted(folder for folder in self.run.evaluations.glob("*") if folder.is_dir())
-        cards = {folder.name: self._json(folder / SCORES) for folder in folders}
-        return {name: card for name, card in cards.items() if card is not None}
+    def scores(self) -> "dict[str, ScoreCard]":
+        """The score cards by the name of the test set."""
+        from mtformer.evaluation.card import read_card
+
+        cards = {}
+        for file in sorted(self.run.evaluations.glob(f"*/{SCORES}")):
+            try:
+                cards[file.parent.name] = read_card(file.parent)
+            except DataError as error:
+                self.unread.append(str(error))
+        return cards
 
     @cached_property
     def made_with(self) -> dict[str, Any]:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from mtformer.decoding.attention_maps import AttentionMaps
 from mtformer.errors import ConfigError
 from mtformer.experiment.runs import RunContents
@@ -47,19 +45,17 @@ log = logging.getLogger("mtformer")
 
 def choose(sentences: dict[str, list[Sentence]], run: RunContents) -> list[tuple[str, str, str | None]]:
     """Return (label, source, target language) of sentences evenly from best to worst, or else of dev's samples."""
-    chosen: list[tuple[str, str, str | None]] = []
     for name, all_of_set in sentences.items():
-        short = [one for one in all_of_set if len(one.source.split()) <= MAX_WORDS and one.source.strip()]
-        last = len(short) - 1
-        for rank in dict.fromkeys(round(n * last / (MAX_SENTENCES - 1)) for n in range(MAX_SENTENCES if short else 0)):
-            one = short[last - rank]
-            chosen.append((f"{name}, chrF2++ {one.chrf:.1f}", one.source, one.tgt_lang))
-        if chosen:
-            break
-    if not chosen and run.samples and (run.config is None or not run.config.data.both_directions):
-        rows = run.samples[-1]["samples"]
-        chosen = [("dev", source, None) for source, _, _ in rows if 0 < len(source.split()) <= MAX_WORDS]
-    return chosen[:MAX_SENTENCES]
+        short = [one for one in all_of_set if 0 < len(one.source.split()) <= MAX_WORDS]
+        if short:
+            ranks = dict.fromkeys(round(n * (len(short) - 1) / (MAX_SENTENCES - 1)) for n in range(MAX_SENTENCES))
+            chosen = [short[-1 - rank] for rank in ranks]
+            return [(f"{name}, chrF2++ {one.chrf:.1f}", one.source, one.tgt_lang) for one in chosen]
+    if not run.samples or (run.config is not None and run.config.data.both_directions):
+        return []
+    sources: list[str] = [source for source, _, _ in run.samples[-1]["samples"]]
+    short_sources = [source for source in sources if 0 < len(source.split()) <= MAX_WORDS]
+    return [("dev", source, None) for source in short_sources[:MAX_SENTENCES]]
 
 
 def maps_of(
@@ -67,7 +63,7 @@ def maps_of(
     maps: Callable[[str, str | None], AttentionMaps],
     max_weights: int,
 ) -> list[tuple[str, AttentionMaps]]:
-    """Return (label, maps) of the first sentences: at least one, the others while the sum of weights has room.
+    """Return (label, maps) of the first sentences: at least one, and others up to this number of weights in all.
 
     Args:
         chosen: from `choose`.
@@ -86,23 +82,22 @@ def maps_of(
 
 
 def map_values(label: str, one: AttentionMaps) -> dict[str, Any]:
-    """Return the maps of a sentence for the template `attention.html`."""
+    """Return the maps of a sentence for the template `attention.html`: whole percents by layer, head and cell."""
+    maps = {
+        "cross": (one.tgt_pieces, one.src_pieces, one.cross_LHTS),
+        "encoder": (one.src_pieces, one.src_pieces, one.encoder_LHSS),
+        "decoder": (one.tgt_pieces, one.decoder_keys, one.decoder_LHTT),
+    }
     return {
         "label": label,
         "source": one.source,
         "translation": one.translation,
         "maps": {
-            "cross": _map(one.tgt_pieces, one.src_pieces, one.cross_LHTS),
-            "encoder": _map(one.src_pieces, one.src_pieces, one.encoder_LHSS),
-            "decoder": _map(one.tgt_pieces, one.decoder_keys, one.decoder_LHTT),
+            kind: {"queries": queries, "keys": keys, "weights": (100 * weights.flatten(2)).round().int().tolist()}
+            for kind, (queries, keys, weights) in maps.items()
         },
         "layer": one.alignment_layer,
     }
-
-
-def _map(queries: Sequence[str], keys: Sequence[str], weights: Tensor) -> dict[str, Any]:
-    """Return a map with whole percents: for each layer and head the rows one after the other."""
-    return {"queries": queries, "keys": keys, "weights": (100 * weights.flatten(2)).round().int().tolist()}
 
 
 @dataclass(frozen=True)
@@ -115,7 +110,7 @@ class AttentionFile:
         head: from 1, for a picture; None: all.
 
     Raises:
-        ConfigError: another ending, or a layer or head for another format than .png.
+        MtformerError: another ending, a layer or head for another format than .png, or no matplotlib for .png.
     """
 
     path: Path
@@ -152,13 +147,17 @@ class AttentionFile:
             sentences = [map_values(f"line {number}", one) for number, one in maps]
             write_text(self.path, render("attention.html", title="Attention", sentences=sentences))
         else:
-            [(_, one)] = maps
-            num_layers, num_heads = one.cross_LHTS.shape[:2]
-            for name, given, most in (("layer", self.layer, num_layers), ("head", self.head, num_heads)):
-                if given is not None and not 1 <= given <= most:
-                    raise ConfigError(f"--attention-{name} {given}: the decoder has {name}s 1 to {most}")
-            layer = (self.layer or num_layers) - 1
-            save_picture(one, layer, None if self.head is None else self.head - 1, self.path)
+            self._write_picture(maps[0][1])
+
+    def _write_picture(self, maps: AttentionMaps) -> None:
+        num_layers, num_heads = maps.cross_LHTS.shape[:2]
+        for name, given, most in (("layer", self.layer, num_layers), ("head", self.head, num_heads)):
+            if given is not None and not 1 <= given <= most:
+                raise ConfigError(f"--attention-{name} {given}: the decoder has {name}s 1 to {most}")
+        figure = draw(maps, (self.layer or num_layers) - 1, None if self.head is None else self.head - 1)
+        with warnings.catch_warnings(), atomic_file(self.path) as temporary:
+            warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)  # one for each letter and place
+            figure.savefig(temporary, format="png", dpi=DPI)
 
 
 def _numbers(line: int, one: AttentionMaps) -> dict[str, Any]:
@@ -176,26 +175,16 @@ def _numbers(line: int, one: AttentionMaps) -> dict[str, Any]:
     }
 
 
-def save_picture(maps: AttentionMaps, layer: int, head: int | None, path: Path) -> None:
-    """Write a PNG of all heads of a layer, or of one; warn about letters that no installed font can draw.
+def draw(maps: AttentionMaps, layer: int, head: int | None) -> "Figure":
+    """Draw a heat map for each head, or for one: a row for each target piece, a column for each source piece.
 
     Args:
         maps: of the sentence.
         layer, head: counted from 0.
-        path: the file, which is replaced.
 
     Raises:
-        MtformerError: without matplotlib, or if the picture would be too large.
+        ConfigError: if the picture would be too large.
     """
-    require_matplotlib("a picture of attention")
-    figure = draw(maps, layer, head)
-    with warnings.catch_warnings(), atomic_file(path) as temporary:
-        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)  # a line for each, and each time
-        figure.savefig(temporary, format="png", dpi=DPI)
-
-
-def draw(maps: AttentionMaps, layer: int, head: int | None) -> "Figure":
-    """Draw the figure: a row for each target piece, a column for each source piece. Arguments as in `save_picture`."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -229,27 +218,24 @@ def draw(maps: AttentionMaps, layer: int, head: int | None) -> "Figure":
 
 
 def _fonts(text: str) -> list[str]:
-    """Return matplotlib's own font, and the installed ones that the text's other letters need."""
+    """Return matplotlib's own font and the installed ones that the text's other letters need; warn about the rest."""
     from matplotlib import font_manager
 
-    def letters(path: str) -> set[int]:
-        return set(font_manager.get_font(path).get_charmap())
-
-    fonts, missing = [FONT], {ord(one) for one in text} - letters(font_manager.findfont(FONT))
-    for entry in font_manager.fontManager.ttflist if missing else ():
-        if (
-            (entry.style, entry.weight) == ("normal", 400)
-            and BOXES not in entry.name
-            and missing & (has := letters(entry.fname))
-        ):
-            fonts.append(entry.name)
-            missing -= has
+    own, fonts, missing = font_manager.findfont(FONT), [FONT], set(text)
+    others = [(one.fname, one.name) for one in font_manager.fontManager.ttflist if _is_plain(one)]
+    for file, name in [(own, FONT), *others]:
+        has = missing & set(map(chr, font_manager.get_font(file).get_charmap()))
+        fonts += [name] if has and name != FONT else []
+        missing -= has
         if not missing:
-            break
-    if missing:
-        undrawn = "".join(dict.fromkeys(one for one in text if ord(one) in missing))
-        log.warning(
-            "no installed font draws %s: boxes in the picture; install a font that has them, such as Noto Sans",
-            undrawn if len(undrawn) <= 10 else f"{undrawn[:10]}...",
-        )
+            return fonts
+    undrawn = "".join(one for one in dict.fromkeys(text) if one in missing)
+    log.warning(
+        "no installed font draws %s: boxes in the picture; install a font that has them, such as Noto Sans",
+        undrawn if len(undrawn) <= 10 else f"{undrawn[:10]}...",
+    )
     return fonts
+
+
+def _is_plain(entry: Any) -> bool:
+    return (entry.style, entry.weight) == ("normal", 400) and BOXES not in entry.name

@@ -48,11 +48,7 @@ class Section:
 
 
 def write_report(paths: Sequence[Path], out: Path) -> None:
-    """Write the report of these runs.
-
-    Args:
-        paths: run directories, also of runs that have just begun or were killed.
-        out: the HTML file.
+    """Write the report of these runs into an HTML file; they may have just begun, or been killed.
 
     Raises:
         MtformerError: if a path is no run, or `out` a folder, and without matplotlib.
@@ -61,11 +57,6 @@ def write_report(paths: Sequence[Path], out: Path) -> None:
     if out.is_dir():
         raise ConfigError(f"{out}: is a folder; give the HTML file a name")
     runs = [read_run(path, name) for path, name in zip(paths, run_names(paths), strict=True)]
-    write_text(out, make_report(runs))
-
-
-def make_report(runs: Sequence[RunContents]) -> str:
-    """Return the HTML text of a report; add to the runs' `unread` what could not be read."""
     each = [_sections(run, number, attention.MAX_WEIGHTS // len(runs)) for number, run in enumerate(runs, start=1)]
     sections = [
         Section("curves", "Curves", draw_curves(runs)),
@@ -73,55 +64,48 @@ def make_report(runs: Sequence[RunContents]) -> str:
         Section("scores", "Test scores", tables.scores(runs)),
     ]
     if len(runs) == 1:
-        title = f"Run {runs[0].name}"
         sections += each[0]
     else:
-        title = f"{len(runs)} runs"
         sections += [Section(f"run-{n}", f"Run {run.name}", each[n - 1]) for n, run in enumerate(runs, start=1)]
     tests = list(dict.fromkeys(name for run in runs for name in run.scores))[:MAX_TESTS]
-    overviews = [_overview(run, tests) for run in runs]
-    return render(
+    html = render(
         "report.html",
-        title=title,
+        title=f"Run {runs[0].name}" if len(runs) == 1 else f"{len(runs)} runs",
         tests=tests,
-        overviews=overviews,
+        overviews=[_overview(run, tests) for run in runs],
         unread=_unread(runs),
         sections=[section for section in sections if section.content],
         written=f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M UTC} by mtformer {__version__}",
     )
+    write_text(out, html)
 
 
 def _overview(run: RunContents, tests: Sequence[str]) -> dict[str, Any]:
     """Return how a run is, and its most important figures."""
-    state, best, seconds = run.state, run.best("bleu"), run.training_seconds
+    state, seconds, is_bundle = run.state, run.training_seconds, run.run.is_bundle
     summary = STATES[state.state]
-    if state.state == "new" and run.run.is_bundle:
+    if state.state == "new" and is_bundle:
         summary = "is a bundle: it has weights, and not the history of their training"
     of = f" of {run.max_steps:,}" if run.max_steps is not None else ""
+    weights = None
+    if run.config is not None and not is_bundle:
+        metric = run.config.training.best_metric
+        weights = _try(run, "its weights", lambda: default_weights(run.run, metric))
     return {
         "name": run.name,
         "state": state,
         "summary": summary,
         "reached": f": step {run.step:,}{of}" if run.step or state.state != "new" else "",
-        "is_empty": not run.records and not run.run.is_bundle,
-        "best": best,
-        "bleu": [tables.format_number(tables.score_values(run.scores.get(test, {})).get("BLEU")) for test in tests],
+        "is_empty": not run.records and not is_bundle,
+        "best": run.best("bleu"),
+        "bleu": [tables.format_score(run.scores.get(test), "BLEU") for test in tests],
         "time": format_duration(seconds) if seconds else None,
-        "weights": _weights(run),
+        "weights": weights.text if weights is not None else None,
     }
 
 
-def _weights(run: RunContents) -> str | None:
-    """Return which of averaged weights and best checkpoint commands use."""
-    if run.config is None or run.run.is_bundle:
-        return None
-    metric = run.config.training.best_metric
-    default = _try(run, "its weights", lambda: default_weights(run.run, metric))
-    return default.text if default is not None else None
-
-
 def _unread(runs: Sequence[RunContents]) -> list[str]:
-    """Return what could not be read, once for all runs that it is true of."""
+    """Return what could not be read, each line once with the runs that it is true of."""
     names: dict[str, list[str]] = {}
     for run in runs:
         for line in run.unread:
@@ -173,5 +157,4 @@ def _attention(
     def maps(source: str, language: str | None) -> AttentionMaps:
         return attention_maps(translator.into(language), source)
 
-    found = attention.maps_of(chosen, maps, max_weights)
-    return [attention.map_values(label, one) for label, one in found]
+    return [attention.map_values(label, one) for label, one in attention.maps_of(chosen, maps, max_weights)]

@@ -6,8 +6,8 @@ from difflib import SequenceMatcher
 from itertools import groupby
 from typing import Any
 
-from mtformer.errors import MtformerError
-from mtformer.evaluation.card import read_card, read_texts
+from mtformer.errors import DataError
+from mtformer.evaluation.card import read_texts
 from mtformer.evaluation.scores import UNSPACED, bleu_tokenizer, sentence_chrf
 from mtformer.experiment.runs import RunContents
 
@@ -33,16 +33,14 @@ class Sentence:
 def judge(run: RunContents) -> dict[str, list[Sentence]]:
     """Return the sentences of each test set, the worst first; add a line to `run.unread` for each that is missing."""
     found = {}
-    for name in run.scores:
-        folder = run.run.evaluation(name)
+    for name, card in run.scores.items():
         try:
-            card = read_card(folder)
-            texts = read_texts(folder, card)
-        except MtformerError as error:
+            test, hypotheses = read_texts(run.run.evaluation(name), card)
+        except DataError as error:
             run.unread.append(f"no sentences of {name} are shown: {error}")
             continue
-        chrf = sentence_chrf(texts.hypotheses, texts.references[0], run.evaluation.lowercase)
-        rows = zip(texts.sources, texts.references[0], texts.hypotheses, chrf, strict=True)
+        chrf = sentence_chrf(hypotheses, test.references[0], run.evaluation.lowercase)
+        rows = zip(test.sources, test.references[0], hypotheses, chrf, strict=True)
         found[name] = sorted((Sentence(*row, card.tgt_lang) for row in rows), key=lambda sentence: sentence.chrf)
     return found
 

@@ -14,8 +14,7 @@ from mtformer.config.loading import config_diff, leaves
 from mtformer.config.schema import Config, ModelConfig
 from mtformer.config.yaml_text import dotted
 from mtformer.data.report import DataReport
-from mtformer.errors import DataError
-from mtformer.evaluation.card import differences, read_card
+from mtformer.evaluation.card import ScoreCard, differences
 from mtformer.experiment.runs import RunContents, format_duration, format_value, is_number
 from mtformer.model.transformer import Transformer
 from mtformer.templating import Table
@@ -69,58 +68,37 @@ def scores(runs: Sequence[RunContents]) -> list[dict[str, Any]]:
     """Return BLEU and the others of each test set, a row for each run, with signatures and settings."""
     sets = []
     for test in dict.fromkeys(name for run in runs for name in run.scores):
-        scored = [run for run in runs if test in run.scores]
-        cards = [run.scores[test] for run in scored]
-        values = [score_values(card) for card in cards]
-        labels = list(dict.fromkeys(label for of_card in values for label in of_card))
-        rows = [
-            (run.name, *(format_number(of_card.get(label)) for label in labels))
-            for run, of_card in zip(scored, values, strict=True)
-        ]
+        cards = [(run.name, run.scores[test]) for run in runs if test in run.scores]
+        first_name, first = cards[0]
+        labels = list(dict.fromkeys(score.label for _, card in cards for score in card.scores))
         sets.append({
             "name": test,
-            "num_sentences": next((n for card in cards if is_number(n := card.get("num_sentences"))), None),
-            "table": Table(("run", *labels), rows, range(1, 1 + len(labels))),
-            "differences": _differences(scored, test),
-            "cards": [
-                (run.name if len(runs) > 1 else "The score card", _card(card))
-                for run, card in zip(scored, cards, strict=True)
+            "num_sentences": first.num_sentences,
+            "table": Table(
+                ("run", *labels),
+                [(name, *(format_score(card, label) for label in labels)) for name, card in cards],
+                range(1, 1 + len(labels)),
+            ),
+            "differences": [
+                f"{name} does not compare with {first_name}: {'; '.join(found)}"
+                for name, card in cards[1:]
+                if (found := differences(first, card))
             ],
+            "cards": [(name if len(runs) > 1 else "The score card", _card(card)) for name, card in cards],
         })  # fmt: skip
     return sets
 
 
-def score_values(card: dict[str, Any]) -> dict[str, Any]:
-    """Return the scores of a card by their labels."""
-    return {str(one.get("label")): one.get("value") for one in _scores(card)}
+def format_score(card: ScoreCard | None, label: str) -> str:
+    values = [score.value for score in card.scores if score.label == label] if card is not None else []
+    return format_number(values[0]) if values else NOTHING
 
 
-def _scores(card: dict[str, Any]) -> list[dict[str, Any]]:
-    found = card.get("scores")
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-
-
-def _differences(runs: Sequence[RunContents], test: str) -> list[str]:
-    """Return what makes the scores of later runs incomparable to those of the first; damaged cards are left out."""
-    cards = []
-    for run in runs:
-        try:
-            cards.append((run.name, read_card(run.run.evaluation(test))))
-        except DataError:  # `sentences.judge` reports it
-            continue
-    return [
-        f"{name} does not compare with {cards[0][0]}: {'; '.join(found)}"
-        for name, card in cards[1:]
-        if (found := differences(cards[0][1], card))
-    ]
-
-
-def _card(card: dict[str, Any]) -> Table:
-    rows = [(f"signature of {one.get('label')}", one.get("signature")) for one in _scores(card)]
-    for key, value in card.items():
-        if key not in ("scores", "name", "num_sentences"):
-            inner = value.items() if isinstance(value, dict) else [("", value)]
-            rows += [(f"{key} {name}".strip(), each) for name, each in inner]
+def _card(card: ScoreCard) -> Table:
+    rows: list[tuple[str, Any]] = [(f"signature of {one.label}", one.signature) for one in card.scores]
+    for key, value in card.model_dump(exclude={"scores", "name", "num_sentences"}).items():
+        inner = value.items() if isinstance(value, dict) else [("", value)]
+        rows += [(f"{key} {name}".strip(), each) for name, each in inner]
     return Table((), [(name, format_value(value)) for name, value in rows])
 
 
@@ -224,7 +202,7 @@ def commands(run: RunContents) -> dict[str, str]:
     if run.config is not None and run.config.data.test:
         lines.append(["eval", str(path), *_checkpoint_option(run)])
     lines.append(["report", str(path)])
-    made_with = run.made_with or next((card["versions"] for card in run.scores.values() if "versions" in card), {})
+    made_with = run.made_with or next((card.versions for card in run.scores.values()), {})
     packages = ("mtformer", "python", "torch", "sentencepiece")
     versions = [f"{name} {made_with[name]}" for name in packages if name in made_with]
     return {"text": "\n".join(shlex.join(["mtformer", *line]) for line in lines), "versions": ", ".join(versions)}
@@ -233,9 +211,7 @@ def commands(run: RunContents) -> dict[str, str]:
 def _checkpoint_option(run: RunContents) -> Sequence[str]:
     """Return the option that names the weights that were scored, if they are those of a step."""
     for card in run.scores.values():
-        files = card.get("checkpoints")
-        if isinstance(files, list) and len(files) == 1 and isinstance(files[0], dict):
-            folder = Path(str(files[0].get("file"))).parent.name
-            if folder.startswith("step-") and folder[5:].isdecimal():
-                return ["--checkpoint", str(int(folder[5:]))]
+        folders = [Path(one.file).parent.name for one in card.checkpoints]
+        if len(folders) == 1 and (found := re.fullmatch(r"step-(\d+)", folders[0])):
+            return ["--checkpoint", str(int(found[1]))]
     return []

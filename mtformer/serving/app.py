@@ -72,8 +72,8 @@ def create_app(
         title="mtformer", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None,
         dependencies=[Depends(service.check_site)],
     )  # fmt: skip
-    app.add_exception_handler(HTTPException, _refuse)
-    app.add_exception_handler(Exception, _fail)
+    for kind in (HTTPException, ClosedError, MtformerError, Exception):
+        app.add_exception_handler(kind, _refuse)
     app.add_api_route("/", show_page, methods=["GET"])
     app.add_api_route("/favicon.ico", lambda: Response(status_code=204), methods=["GET"])
     app.add_api_route("/stream", service.stream, methods=["POST"])
@@ -148,10 +148,11 @@ class _Service:
     async def describe_settings(self) -> JSONResponse:
         """GET /frontend/settings."""
         source, target = ({"code": code, "name": language_name(code)} for code in self.languages.directions[0])
+        needs_key = self.limits.api_key is not None
         return JSONResponse(
             {
-                "apiKeys": self.limits.api_key is not None,
-                "keyRequired": self.limits.api_key is not None,
+                "apiKeys": needs_key,
+                "keyRequired": needs_key,
                 "charLimit": self.limits.characters,
                 "frontendTimeout": 500,
                 "suggestions": False,
@@ -171,8 +172,6 @@ class _Service:
         except BusyError:
             wait = {"Retry-After": str(RETRY_SECONDS)}
             raise HTTPException(503, "too many requests are waiting; send this one again later", wait) from None
-        except ClosedError as error:
-            raise _as_refusal(error) from None
 
     async def _answer(self, job: Job, request: Request) -> list[Translation]:
         """Return the translations of a job, which ends when the client disconnects or it takes too long."""
@@ -185,10 +184,8 @@ class _Service:
             if not answer.done():
                 raise HTTPException(503, TOO_LONG)
             return answer.result()
-        except (ClosedError, MtformerError) as error:
-            raise _as_refusal(error) from error
         except asyncio.CancelledError:  # when the server ends and has waited long enough
-            raise _as_refusal(ClosedError()) from None
+            raise ClosedError from None
         finally:
             job.is_abandoned = True
             answer.cancel()
@@ -223,8 +220,6 @@ async def _events(job: Job, news: asyncio.Event, so_far: dict[int, str]) -> Asyn
     except asyncio.TimeoutError:
         yield _json_line({"error": TOO_LONG})
     except Exception as error:
-        if not isinstance(error, (ClosedError, MtformerError)):
-            _log(error)
         yield _json_line({"error": _as_refusal(error).detail})
     finally:
         job.is_abandoned = True
@@ -243,28 +238,23 @@ def _alternatives(text: Text, of_lines: list[Translation], max_number: int) -> l
 
 def _join(text: Text, of_lines: list[Translation], rank: int) -> str:
     """Join the lines' translations of a rank (0: the best) to a text; a line that has fewer gives its best."""
-    ranked = [[line, *line.alternatives] for line in of_lines]
-    return text.join([n_best[rank if rank < len(n_best) else 0].text for n_best in ranked])
+    n_bests = ([line, *line.alternatives] for line in of_lines)
+    return text.join([n_best[rank if rank < len(n_best) else 0].text for n_best in n_bests])
 
 
 def _as_refusal(error: Exception) -> HTTPException:
+    """Return the response to an exception; log one that is a bug."""
+    if isinstance(error, HTTPException):
+        return error
     if isinstance(error, ClosedError):
         return HTTPException(503, "the server ends")
     if isinstance(error, MtformerError):  # out of memory, or a model whose scores are not finite
         return HTTPException(503, str(error))
+    summary = f"{type(error).__name__}: {error}".splitlines()[0]
+    log.error("%s; this is a bug in mtformer, please report it", summary)
     return HTTPException(500, "this is a bug in mtformer; the server's log says more")
 
 
 async def _refuse(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
-    return JSONResponse({"error": one_line(error.detail)[:500]}, error.status_code, error.headers)
-
-
-async def _fail(_: Request, error: Exception) -> JSONResponse:
-    _log(error)
-    return JSONResponse({"error": _as_refusal(error).detail}, 500)
-
-
-def _log(error: Exception) -> None:
-    summary = f"{type(error).__name__}: {error}".splitlines()[0]
-    log.error("%s; this is a bug in mtformer, please report it", summary)
+    refusal = _as_refusal(error)
+    return JSONResponse({"error": one_line(refusal.detail)[:500]}, refusal.status_code, refusal.headers)

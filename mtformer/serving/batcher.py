@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
@@ -21,11 +22,7 @@ class BusyError(Exception):
 
 
 class ClosedError(Exception):
-    """The server ends."""
-
-
-class _GivenUpError(Exception):
-    """No client waits for the lines that are being translated."""
+    """The server ends, or nobody waits for the answer any more."""
 
 
 @dataclass
@@ -74,7 +71,6 @@ class Batcher:
         self._thread = threading.Thread(target=self._work, name="translate", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def submit(self, job: Job) -> None:
@@ -135,7 +131,7 @@ class Batcher:
                 for job in group:
                     self._translate([job])
             else:
-                group[0].answer.set_exception(ClosedError() if isinstance(error, _GivenUpError) else error)
+                group[0].answer.set_exception(error)
             return
         for job in group:
             job.answer.set_result([next(found) for _ in job.lines])
@@ -145,17 +141,12 @@ class Batcher:
 
         def check_abandoned(_: int) -> None:
             if self._is_closing or all(job.is_abandoned for job in group):
-                raise _GivenUpError
+                raise ClosedError
 
         return self._translators[group[0].target].translate(
             [line for job in group for line in job.lines],
             attention=group[0].attention,
             progress=check_abandoned,
-            watch=[_watcher(job, number) for job in group for number in range(len(job.lines))],
+            watch=[job.watch and partial(job.watch, number) for job in group for number in range(len(job.lines))],
             n_best=max(job.n_best for job in group),
         )
-
-
-def _watcher(job: Job, number: int) -> Callable[[str], object] | None:
-    watch = job.watch
-    return None if watch is None else lambda text: watch(number, text)

@@ -32,10 +32,6 @@ class Languages:
     def sources(self) -> list[str]:
         return list(dict.fromkeys(source for source, _ in self.directions))
 
-    def targets(self, source: str) -> list[str]:
-        """Return the languages that a language is translated into."""
-        return [target for one, target in self.directions if one == source]
-
     def sources_of(self, target: str) -> list[str]:
         """Return the languages that are translated into a language."""
         return [source for source, one in self.directions if one == target]
@@ -43,7 +39,8 @@ class Languages:
     def describe(self) -> list[dict[str, object]]:
         """Return every language once, with the targets it is translated into, in LibreTranslate's form."""
         codes = dict.fromkeys([*self.sources, *(target for _, target in self.directions)])
-        return [{"code": code, "name": language_name(code), "targets": self.targets(code)} for code in codes]
+        targets = {code: [target for source, target in self.directions if source == code] for code in codes}
+        return [{"code": code, "name": language_name(code), "targets": targets[code]} for code in codes]
 
 
 def language_name(code: str) -> str:

@@ -3,11 +3,11 @@
 import base64
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mtformer.decoding.sentences import UNSPACED
-from mtformer.decoding.translation import Attention, Translation
+from mtformer.decoding.translation import Translation
 from mtformer.serving.languages import Languages
 from mtformer.serving.requests import Limits
 from mtformer.templating import render
@@ -19,13 +19,7 @@ MIN_WEIGHT = 0.01
 
 
 def make_page(title: str, languages: Languages, limits: Limits) -> tuple[str, dict[str, str]]:
-    """Return the page, and headers that make the browser run and load nothing but its own script.
-
-    Args:
-        title: name of the model on the page.
-        languages: those to choose from.
-        limits: bounds on requests.
-    """
+    """Return the page, and headers that make the browser run and load nothing but its own script."""
     described = languages.describe()
     settings = {
         "names": {one["code"]: one["name"] for one in described},
@@ -46,12 +40,7 @@ def make_page(title: str, languages: Languages, limits: Limits) -> tuple[str, di
 
 
 def line_values(translation: Translation, n_best: int) -> dict[str, Any]:
-    """Return the source pieces of a line, and its translations with their words and attention, for the page's script.
-
-    Args:
-        translation: with attention.
-        n_best: how many of its n best to include.
-    """
+    """Return a line's source pieces, and its n best translations with words and attention, for the page's script."""
     hypotheses = [translation, *translation.alternatives][:n_best]
     pieces = translation.attention.src_pieces if translation.attention is not None else []
     units = _units(pieces, joins_words=False)
@@ -73,16 +62,12 @@ def _words(translation: Translation, src_units: Sequence[tuple[int, int]]) -> li
     words = []
     for start, end in _units(attention.tgt_pieces, joins_words=True):
         sums: dict[int, float] = {}
-        for position, weight in _weights(attention, range(start, end)):
-            sums[unit_of[position]] = sums.get(unit_of[position], 0.0) + weight / (end - start)
+        for row in range(start, end):
+            for position, weight in enumerate(attention.weights[row], start=attention.src_starts[row]):
+                sums[unit_of[position]] = sums.get(unit_of[position], 0.0) + weight / (end - start)
         seen = [[number, round(weight, 3)] for number, weight in sums.items() if weight >= MIN_WEIGHT]
         words.append({"text": _text(attention.tgt_pieces[start:end]), "attention": seen})
     return words
-
-
-def _weights(attention: Attention, rows: Iterable[int]) -> Iterable[tuple[int, float]]:
-    for row in rows:
-        yield from enumerate(attention.weights[row], start=attention.src_starts[row])
 
 
 def _units(pieces: Sequence[str], joins_words: bool) -> list[tuple[int, int]]:

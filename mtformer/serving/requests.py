@@ -1,6 +1,6 @@
 """Requests: their bodies, read within bounds, and their fields, checked by pydantic.
 
-FastAPI itself reads neither a body within bounds nor the same fields as JSON or a form, so `read_fields` does that.
+FastAPI itself reads neither a body within bounds nor the same fields as JSON or a form, so `read_request` does that.
 """
 
 import asyncio
@@ -50,17 +50,14 @@ Str = InstanceOf[str]
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on requests.
-
-    Args:
-        characters: maximum for the texts of a request together.
-        alternatives: maximum besides the best translation; a request for more gets these.
-        api_key: key that a request must contain; None: no key is needed.
-    """
+    """Bounds on requests."""
 
     characters: int
+    """Maximum for the texts of a request together."""
     alternatives: int
+    """Maximum besides the best translation; a request for more gets these."""
     api_key: str | None
+    """Key that a request must contain; None: no key is needed."""
 
     @property
     def body(self) -> int:
@@ -155,37 +152,30 @@ Kind = TypeVar("Kind", bound=TextRequest)
 
 
 async def read_request(kind: type[Kind], request: Request, limits: Limits, languages: Languages) -> Kind:
-    """Read and check a request; raises HTTPException."""
-    fields = await read_fields(request, limits)
-    try:
-        return kind.model_validate(fields, context=(limits, languages))
-    except ValidationError as error:
-        raise HTTPException(400, _describe(error)) from None
-
-
-async def read_fields(request: Request, limits: Limits) -> dict[str, Any]:
-    """Read the fields of a JSON object or a form, and check the key among them; raises HTTPException."""
+    """Read a JSON object or a form, and check the key and the other fields; raises HTTPException."""
     try:
         body = await asyncio.wait_for(_read_body(request, limits.body), BODY_SECONDS)
     except asyncio.TimeoutError:
         raise HTTPException(408, f"the request was not complete after {BODY_SECONDS} seconds; send it again") from None
     except ClientDisconnect:
         raise HTTPException(400, "the request broke off") from None
-    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
-    fields = _parse_form(body) if kind == FORM else _parse_json(body, kind)
+    content_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    fields = _parse_form(body) if content_type == FORM else _parse_json(body, content_type)
     if limits.api_key is not None:
         _check_key(fields.get("api_key") or "", limits.api_key)
-    return fields
+    try:
+        return kind.model_validate(fields, context=(limits, languages))
+    except ValidationError as error:
+        raise HTTPException(400, _describe(error)) from None
 
 
 def _describe(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
-    field = str(first["loc"][0])
-    return (
-        "q is missing; it is the text to translate" if (field, first["type"]) == ("q", "missing") else PROBLEMS[field]
-    )
+    if (first["loc"], first["type"]) == (("q",), "missing"):
+        return "q is missing; it is the text to translate"
+    return PROBLEMS[str(first["loc"][0])]
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:
@@ -220,12 +210,10 @@ def _parse_json(body: bytes, kind: str) -> dict[str, Any]:
         raise HTTPException(400, f"{kind} is not supported; send JSON, or a form as {FORM}")
     try:
         found = json.loads(body)
-    except RecursionError:
-        raise HTTPException(400, "the request is not valid JSON: it is nested too deeply") from None
-    except UnicodeDecodeError:
-        raise HTTPException(400, "the request is not valid JSON: it is not UTF-8") from None
-    except ValueError as error:  # of the JSON, or of a number with thousands of digits
-        raise HTTPException(400, f"the request is not valid JSON: {error}") from None
+    except (RecursionError, ValueError) as error:  # ValueError: also of a number with thousands of digits
+        reasons = {RecursionError: "it is nested too deeply", UnicodeDecodeError: "it is not UTF-8"}
+        reason = reasons.get(type(error), str(error))
+        raise HTTPException(400, f"the request is not valid JSON: {reason}") from None
     if not isinstance(found, dict):
         raise HTTPException(400, 'the request is not a JSON object; send {"q": ..., "source": ..., "target": ...}')
     return found
@@ -234,5 +222,6 @@ def _parse_json(body: bytes, kind: str) -> dict[str, Any]:
 def _check_key(given: object, api_key: str) -> None:
     if not given:
         raise HTTPException(403, "api_key is missing; this server needs one")
-    if not hmac.compare_digest(str(given).encode("utf-8", "surrogatepass"), api_key.encode("utf-8", "surrogatepass")):
+    given_bytes, key_bytes = (key.encode("utf-8", "surrogatepass") for key in (str(given), api_key))
+    if not hmac.compare_digest(given_bytes, key_bytes):
         raise HTTPException(403, "api_key is not this server's")

@@ -65,12 +65,10 @@ def url(sock: socket.socket) -> str:
 
 
 def make_server(app: Any, is_verbose: bool) -> "uvicorn.Server":
-    """Return a server for an application on a socket from `listen`.
-
-    It runs until a signal ends it; SIGINT then becomes a KeyboardInterrupt.
+    """Return a server for an ASGI application; it runs until a signal ends it, and SIGINT is a KeyboardInterrupt.
 
     Args:
-        app: an ASGI application.
+        app: the application.
         is_verbose: uvicorn logs each request, and its errors.
     """
     import uvicorn

@@ -1,48 +1,67 @@
-"""Speed of the data's road: preparing beside SentencePiece alone, then the loader's tokens a second, and padding.
+"""Speed and memory of the data path: preparing, beside SentencePiece alone, then the loader's start, rate and padding.
 
     python scripts/bench/data_speed.py
     python scripts/bench/data_speed.py --src train.en --tgt train.de --sampling-alpha 0.1
+    python scripts/bench/data_speed.py --pairs 400000 20000000 --workers 0 --batches 3000 --folder /some/disk
 
-Makes a corpus of the two files as `data_size.py` does, and a joint tokenizer. Then, on one core, without filters and
-with the default ones, in turns: SentencePiece alone (`encode` of all lines, in calls of the size that `prepare` makes,
-without the garbage collector, as `prepare` has it), and `prepare`, from two files to the store. Then goes through whole
-epochs as training does, through the prefetch thread, and does nothing with the batches. Source and target tokens are
-counted with eos, padding is not. `data_size.py` does the same with large corpora and several processes.
+Makes corpora of the two files by repetition, with a number in each line and words left out, so that no pair is like
+another, and a joint tokenizer. Then, without filters and with the default ones, in turns: SentencePiece alone (`encode`
+of the lines, in calls of the size that `prepare` makes, without the garbage collector, as `prepare` has it), and
+`prepare`, from two files to the store. Then goes through epochs as training does, through the prefetch thread, and does
+nothing with the batches; at last resumes in mid-epoch. Source and target tokens are counted with eos, padding is not.
+Each kind of measurement has a process of its own. The folder is not deleted if it is named.
 """
 
 import argparse
+import gc
+import multiprocessing
+import os
+import random
+import resource
+import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from data_size import bare_seconds, config, lines, make_corpus
-
-from mtformer.config.data import DataConfig
+from mtformer.config.data import DataConfig, TextFiles
 from mtformer.config.schema import TokenizerConfig
-from mtformer.data.batching.augment import Augmentation
-from mtformer.data.batching.batches import TrainingBatches
-from mtformer.data.batching.mixture import Corpus, Mixture, SamplerState
+from mtformer.data.store.pipeline import PAIRS_AT_ONCE
 from mtformer.data.store.prepare import prepare
 from mtformer.data.store.store import Store
-from mtformer.experiment.prepare import AUGMENTED_WINDOW_PAIRS
 from mtformer.text.tokenizer import JOINT, TokenizerPair
 from mtformer.text.train import train_tokenizer
 
+# What needs PyTorch is imported where it is used, so that the processes of `prepare` start without it, as they do for
+# the command line.
+
 DEFAULT_DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "multi30k"
+BARE_LINES = 1_000_000
+"""Most lines of a file that SentencePiece alone gets."""
+LINES_AT_ONCE = 20 * PAIRS_AT_ONCE
+"""Lines in memory for SentencePiece alone; with a fifth or twice as many it is as fast, with all of them slower."""
+Figures = dict[str, Any]
 
 
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--src", type=Path, default=DEFAULT_DATA / "train.en.gz", help="file of source sentences")
     parser.add_argument("--tgt", type=Path, default=DEFAULT_DATA / "train.de.gz", help="file of target sentences")
-    parser.add_argument("--pairs", type=int, default=400_000, help="size of the corpus made of them")
+    parser.add_argument("--pairs", type=int, nargs="+", default=[400_000], help="sizes of the corpora")
     parser.add_argument("--repeats", type=int, default=5, help="preparations of each kind")
+    parser.add_argument("--workers", type=int, default=1, help="processes that prepare; 0: one for each core")
     parser.add_argument("--model-type", choices=("unigram", "bpe"), default="unigram")
     parser.add_argument("--vocab-size", type=int, default=8000)
     parser.add_argument("--batch-tokens", type=int, default=4096)
     parser.add_argument("--sampling-alpha", type=float, default=0.0)
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--batches", type=int, help="most batches of an epoch")
+    parser.add_argument("--folder", type=Path, help="where corpora and caches go; default: a temporary one")
     options = parser.parse_args()
     for file in (options.src, options.tgt):
         if not file.is_file():
@@ -50,64 +69,157 @@ def parse_options() -> argparse.Namespace:
     return options
 
 
-def make_batches(options: argparse.Namespace, folder: Path) -> TrainingBatches:
-    """Corpus, tokenizer, store and batches, with the time that each takes."""
-    source = make_corpus(options, options.pairs, folder)
-    data = config(source, folder / "cache").model_copy(update={"num_workers": 1})
-    section = TokenizerConfig(model_type=options.model_type, vocab_size=options.vocab_size)
-    begin = time.perf_counter()
-    train_tokenizer(lines(options.src) + lines(options.tgt), section, folder / JOINT)
-    print(f"tokenizer trained in {time.perf_counter() - begin:.1f} s")
+def make_corpus(options: argparse.Namespace, num_pairs: int, folder: Path) -> TextFiles:
+    """Make two plain files with this number of pairs, and the tokenizer, unless they exist."""
+    from peers import read_lines
+
+    paths = [folder / f"{num_pairs}.{side}" for side in ("src", "tgt")]
+    folder.mkdir(parents=True, exist_ok=True)
+    sides, draw = [read_lines(path) for path in (options.src, options.tgt)], random.Random(1)
+    if not all(path.is_file() for path in paths):
+        with paths[0].open("w", encoding="utf-8") as src, paths[1].open("w", encoding="utf-8") as tgt:
+            for number in range(num_pairs):
+                which = number % len(sides[0])
+                for file, side in zip((src, tgt), sides, strict=True):
+                    words = side[which].split(" ")
+                    if number >= len(sides[0]):
+                        words.pop(draw.randrange(len(words)))
+                        words.insert(draw.randrange(len(words) + 1), str(number))
+                    file.write(" ".join(words) + "\n")
+    if not (folder / JOINT).is_file():
+        section = TokenizerConfig(model_type=options.model_type, vocab_size=options.vocab_size)
+        train_tokenizer(sides[0] + sides[1], section, folder / JOINT)
+    return TextFiles(src=str(paths[0]), tgt=str(paths[1]))
+
+
+def bare_seconds(source: TextFiles, tokenizer_folder: Path, num_lines: int) -> float:
+    """Return the processor time of SentencePiece alone for the first lines of both files."""
+    tokenizer, spent, was_on = TokenizerPair.load(tokenizer_folder).src, 0.0, gc.isenabled()
+    gc.disable()
+    for path in (source.src, source.tgt):
+        with open(path, encoding="utf-8") as file:
+            for start in range(0, num_lines, LINES_AT_ONCE):
+                texts = [line.rstrip("\n") for line in islice(file, min(LINES_AT_ONCE, num_lines - start))]
+                begin = time.process_time()
+                for first in range(0, len(texts), PAIRS_AT_ONCE):
+                    tokenizer.encode(texts[first : first + PAIRS_AT_ONCE])
+                spent += time.process_time() - begin
+    if was_on:
+        gc.enable()
+    return spent
+
+
+def bare_seconds_of_pair(source: TextFiles, folder: Path, num_lines: int, num_workers: int) -> float:
+    """Return `bare_seconds` of a pair while all workers compute: cores that share their parts are slower together."""
+    if num_workers == 1:
+        return bare_seconds(source, folder, num_lines) / num_lines
+    with ProcessPoolExecutor(num_workers, multiprocessing.get_context("spawn")) as pool:
+        found = [pool.submit(bare_seconds, source, folder, num_lines) for _ in range(num_workers)]
+        return sum(one.result() for one in found) / num_workers / num_lines
+
+
+def build_preparing(
+    options: argparse.Namespace, source: TextFiles, folder: Path, num_pairs: int, has_filters: bool
+) -> Callable[[], Figures]:
+    """Return what prepares the corpus once; with filters it also finds duplicates. Runs in a process of its own."""
+    num_workers, num_lines = options.workers or os.cpu_count() or 1, min(num_pairs, BARE_LINES)
+    data = DataConfig.model_validate(
+        {"src_lang": "en", "tgt_lang": "de", "train": [source.model_dump()], "cache_dir": str(folder / "cache"),
+         "num_workers": num_workers, "filters": {"max_filtered_share": 1.0}}
+    )  # fmt: skip
     tokenizers = TokenizerPair.load(folder)
-    for name, is_training in (("without filters", False), ("with the default filters", True)):
-        shares = []
-        for number in range(options.repeats):
-            cached = data.model_copy(update={"cache_dir": str(folder / f"{number} {name}")})
-            bare = bare_seconds(source, folder, options.pairs)
-            store, spent = prepared(cached, tokenizers, is_training, keep_text=options.sampling_alpha > 0)
-            shares.append(bare / spent)
-            print(
-                f"prepared {name}: {1e6 * spent / options.pairs:.2f} us of processor time a pair, SentencePiece alone "
-                f"{1e6 * bare / options.pairs:.2f}: {shares[-1]:.1%} of its rate"
-            )
-        print(f"prepared {name}: median {statistics.median(shares):.1%} of SentencePiece's rate")
-    print("\n".join(store.report.lines()))
-    mixture, changes = Mixture([Corpus("train", store)], 1), None
-    if options.sampling_alpha:
-        mixture = Mixture(mixture.corpora, 1, window_pairs=AUGMENTED_WINDOW_PAIRS)
-        changes = Augmentation(tokenizers, options.sampling_alpha, data.noise, data.filters.max_tokens)
-    return TrainingBatches(mixture, options.batch_tokens, changes)
+
+    def prepare_once() -> Figures:
+        shutil.rmtree(folder / "cache", ignore_errors=True)
+        bare = bare_seconds_of_pair(source, folder, num_lines, num_workers)
+        begin, begin_cpu = time.time(), cpu_seconds()
+        keep_text = options.sampling_alpha > 0
+        store = prepare(data.sources, data, tokenizers, is_training=has_filters, keep_text=keep_text)
+        seconds, cpu = time.time() - begin, (cpu_seconds() - begin_cpu) / num_pairs
+        size = sum(path.stat().st_size for path in store.folder.iterdir()) / len(store)
+        text = (
+            f"{1e6 * cpu:.2f} us of processor time a pair, SentencePiece alone {1e6 * bare:.2f}: {bare / cpu:.1%} of "
+            f"its rate; {num_pairs / seconds:,.0f} pairs/s; {len(store):,} pairs kept, {size:.0f} bytes each; {peaks()}"
+        )
+        return {"text": text, "share": bare / cpu, "folder": store.folder, "report": store.report.lines()}
+
+    return prepare_once
 
 
-def prepared(data: DataConfig, tokenizers: TokenizerPair, is_training: bool, keep_text: bool) -> tuple[Store, float]:
-    """The store, and seconds of processor time that it took to make it; for subword sampling it keeps the text."""
-    begin = time.process_time()
-    store = prepare(data.sources, data, tokenizers, is_training=is_training, keep_text=keep_text)
-    return store, time.process_time() - begin
+def cpu_seconds() -> float:
+    """Return the processor time of this process and its ended children."""
+    return sum(os.times()[:4])
 
 
-def measure(batches: TrainingBatches, epoch: int) -> None:
-    """Goes through one epoch and prints its figures."""
-    tokens = cells = num_batches = 0
-    begin = time.perf_counter()
-    with batches.start(SamplerState(epoch), max_epochs=epoch + 1) as stream:
-        for batch in stream:
-            tokens += batch.num_src_tokens + batch.num_tgt_tokens
-            cells += batch.src_BS.numel() + batch.tgt_in_BT.numel()
-            num_batches += 1
-    seconds = time.perf_counter() - begin
-    print(
-        f"epoch {epoch}: {num_batches:,} batches, {tokens:,} tokens, {tokens / seconds:,.0f} tokens/s, "
-        f"padding {1 - tokens / cells:.2%}"
-    )
+def peaks() -> str:
+    both = (resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return "peak {:.0f} MB, workers {:.0f} MB".format(*both)
+
+
+def build_loading(options: argparse.Namespace, store_folder: Path, folder: Path) -> Callable[[int, bool], str]:
+    """Return what goes through an epoch, or its second half, and describes it. Runs in a process of its own."""
+    from mtformer.data.batching.augment import Augmentation
+    from mtformer.data.batching.batches import TrainingBatches
+    from mtformer.data.batching.mixture import Corpus, Mixture, SamplerState
+    from mtformer.experiment.prepare import AUGMENTED_WINDOW_PAIRS
+
+    def load(epoch: int, from_middle: bool) -> str:
+        begin = time.perf_counter()
+        store = Store(store_folder)
+        mixture, changes = Mixture([Corpus("train", store)], 1), None
+        if options.sampling_alpha:
+            mixture = Mixture(mixture.corpora, 1, window_pairs=AUGMENTED_WINDOW_PAIRS)
+            data, tokenizers = DataConfig(src_lang="en", tgt_lang="de"), TokenizerPair.load(folder)
+            changes = Augmentation(tokenizers, options.sampling_alpha, data.noise, data.filters.max_tokens)
+        batches = TrainingBatches(mixture, options.batch_tokens, changes)
+        tokens = cells = num_batches = 0
+        with batches.start(SamplerState(epoch, len(store) // 2 if from_middle else 0), max_epochs=epoch + 1) as stream:
+            for batch in islice(stream, options.batches):
+                if not num_batches:
+                    first = time.perf_counter() - begin
+                tokens += batch.num_src_tokens + batch.num_tgt_tokens
+                cells += batch.src_BS.numel() + batch.tgt_in_BT.numel()
+                num_batches += 1
+        rate = tokens / (time.perf_counter() - begin)
+        return (
+            f"{num_batches:,} batches, {tokens:,} tokens, {rate:,.0f} tokens/s, padding {1 - tokens / cells:.2%}; "
+            f"first batch after {first:.2f} s; {peaks()}"
+        )
+
+    return load
+
+
+def measure(options: argparse.Namespace, num_pairs: int, folder: Path) -> Iterator[str]:
+    """Yield a line for each measurement of a corpus of this size."""
+    from turns import Worker
+
+    source = make_corpus(options, num_pairs, folder)
+    for name, has_filters in (("without filters", False), ("with the default filters", True)):
+        preparing = build_preparing, options, source, folder, num_pairs, has_filters
+        with closing(Worker(*preparing, starts_processes=True)) as worker:
+            made = []
+            for _ in range(options.repeats):
+                made.append(worker.ask())
+                yield f"prepared {name}: {made[-1]['text']}"
+        share = statistics.median(one["share"] for one in made)
+        yield f"prepared {name}: median {share:.1%} of SentencePiece's rate"
+    yield from made[-1]["report"]
+    loading = build_loading, options, made[-1]["folder"], folder
+    with closing(Worker(*loading)) as worker:
+        for epoch in range(options.epochs):
+            yield f"epoch {epoch}: {worker.ask(epoch, False)}"
+    with closing(Worker(*loading)) as worker:
+        yield f"resumed in the middle of epoch 1: {worker.ask(1, True)}"
 
 
 def main() -> None:
     options = parse_options()
-    with tempfile.TemporaryDirectory() as folder:
-        batches = make_batches(options, Path(folder))
-        for epoch in range(options.epochs):
-            measure(batches, epoch)
+    with tempfile.TemporaryDirectory() as temporary:
+        for num_pairs in options.pairs:
+            print(f"## {num_pairs:,} pairs\n", flush=True)
+            for line in measure(options, num_pairs, (options.folder or Path(temporary)) / str(num_pairs)):
+                print(line, flush=True)
+            print(flush=True)
 
 
 if __name__ == "__main__":

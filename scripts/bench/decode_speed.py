@@ -2,10 +2,10 @@
 
     python scripts/bench/decode_speed.py --json decode_speed.json
 
-One model with random weights, exported for each of them, translates the same token ids, sorted by length, into exactly
-16 target tokens each, greedily and with beam 5. Each system uses the best batch size, and the best way to share the
-threads, of a quick scan. They take turns, each turn being the whole text. Needs the extras `bench` and `ctranslate2`,
-and a machine with nothing else on.
+Models of one shape with random weights translate the same token ids, sorted by length, into exactly 16 target tokens
+each, greedily and with beam 5. Each system uses the best batch size, and the best way to share the threads, of a quick
+scan. They take turns, each turn being the whole text. Needs the extras `bench` and `ctranslate2`, and a machine with
+nothing else running.
 
 The searches "greedy, text" and "beam 5, text" are from text to text in int8: `Translator` with the backend ctranslate2
 and its own settings, against CTranslate2 and SentencePiece used directly with the best settings of a scan.
@@ -21,8 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import product
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +42,12 @@ from mtformer.decoding.sampling import greedy
 from mtformer.decoding.translator import Translator
 from mtformer.device import set_up_memory
 from mtformer.export.ctranslate2 import export_ctranslate2
-from mtformer.export.huggingface import export_huggingface
 from mtformer.files import write_checksums
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import RunDir
 
 BEAMS = {"greedy": 1, "beam 5": 5}
-TEXT_BEAMS = {"greedy, text": 1, "beam 5, text": 5}
-SEARCHES = [*BEAMS, *TEXT_BEAMS]
+SEARCHES = [*BEAMS, *(f"{name}, text" for name in BEAMS)]
 SYSTEMS = (
     *("mtformer-fp32", "mtformer-bf16"),
     *("huggingface-fp32", "huggingface-bf16"),
@@ -63,8 +60,10 @@ EOS_BIAS = 50.0
 """It ends translations at the lower bound of their length, so that none reaches the upper one."""
 
 Decode = Callable[[Tensor, Tensor], object]  # src_BS, src_lengths_B
-Translate = Callable[[Sequence[Sequence[int]], int, int], object]
-"""(sources without eos, sentences a batch, workers that share the threads)"""
+Setting = tuple[int, int, str] | None
+"""Workers that share the threads, and size and unit of a batch; None: its own settings."""
+System = tuple[Callable[[Sequence[Any], Setting], int], Sequence[Setting]]
+"""What translates all items, ids without eos or lines, and returns the number of target tokens; the settings to try."""
 
 
 # ---- on one batch of ids --------------------------------------------------------------------------------------------
@@ -94,14 +93,10 @@ def marian_system(
     size: Size, precision: str, num_beams: int, num_tokens: int = NUM_TARGET_TOKENS, device: str = "cpu"
 ) -> Decode:
     """Hugging Face `generate` on Marian."""
-    model = peers.marian(size).eval().to(device)
-    return generate_with(model.to(torch.bfloat16) if precision == "bf16" else model, num_beams, num_tokens)
-
-
-def generate_with(model: Any, num_beams: int, num_tokens: int) -> Decode:
-    """Hugging Face `generate` on any model."""
     from transformers import GenerationConfig
 
+    model = peers.marian(size).eval().to(device)
+    model = model.to(torch.bfloat16) if precision == "bf16" else model
     settings = GenerationConfig(
         num_beams=num_beams,
         do_sample=False,
@@ -113,29 +108,26 @@ def generate_with(model: Any, num_beams: int, num_tokens: int) -> Decode:
         decoder_start_token_id=model.config.decoder_start_token_id,
     )
 
-    def decode(src_BS: Tensor, src_lengths_B: Tensor) -> Tensor:
-        output: Tensor = model.generate(input_ids=src_BS, attention_mask=src_BS != PAD, generation_config=settings)
+    def decode(src_BS: Tensor, src_lengths_B: Tensor) -> None:
+        output = model.generate(input_ids=src_BS, attention_mask=src_BS != PAD, generation_config=settings)
         if output.size(1) != 1 + num_tokens or not bool((output == EOS).sum(1).eq(1).all()):
             raise RuntimeError(f"not {num_tokens} target tokens for each sentence")
-        return output
 
     return decode
 
 
-# ---- on all of a text, from one bundle ------------------------------------------------------------------------------
+# ---- on a whole text -----------------------------------------------------------------------------------------------
 
 
-def make_bundle(size: Size, tokenizer: Any, folder: Path) -> RunDir:
-    """Write a bundle with random weights, what the other systems load, and the same for text to text."""
-    run = write_run(size, tokenizer, folder / "mtformer", has_bias=False)
+def make_bundles(size: Size, tokenizer: Any, folder: Path) -> None:
+    """Write bundles with random weights, for ids and for text, and their exports to CTranslate2."""
+    run, text_run = (write_bundle(size, tokenizer, folder / name, name == "text") for name in ("ids", "text"))
     for kind in (None, "int8"):
-        export_ctranslate2(run, folder / f"ctranslate2-{kind or 'fp32'}", None, kind)
-    export_huggingface(run, folder / "huggingface", None)
-    export_ctranslate2(write_run(size, tokenizer, folder / "text", has_bias=True), folder / "text-direct", None, None)
-    return run
+        export_ctranslate2(run, folder / f"ids-{kind or 'fp32'}", None, kind)
+    export_ctranslate2(text_run, folder / "text-int8", None, None)
 
 
-def write_run(size: Size, tokenizer: Any, folder: Path, has_bias: bool) -> RunDir:
+def write_bundle(size: Size, tokenizer: Any, folder: Path, has_bias: bool) -> RunDir:
     """Write a bundle with random weights; with a bias, eos comes as soon as it may."""
     model_config = peers.model_config(size, dropout=0.0).model_copy(update={"output_bias": has_bias})
     config = Config.model_validate(
@@ -158,189 +150,142 @@ def write_run(size: Size, tokenizer: Any, folder: Path, has_bias: bool) -> RunDi
     return run
 
 
-def batches_of(sources: Sequence[Sequence[int]], batch_size: int) -> Iterator[Sequence[Sequence[int]]]:
-    """The sources, sorted by length, so many at a time."""
-    by_length = sorted(sources, key=len)
+def batches_of(sources: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[list[int]]]:
+    """Yield batches of the sources, sorted by length, with eos."""
+    by_length = [[*ids, EOS] for ids in sorted(sources, key=len)]
     yield from (by_length[first : first + batch_size] for first in range(0, len(by_length), batch_size))
 
 
-def mtformer_on(folder: Path, precision: str, num_beams: int) -> Translate:
-    """Our engine, as `mtformer translate` uses it."""
-    translator = Translator.load(folder / "mtformer", device="cpu", precision=precision)
+def mtformer_on_ids(size: Size, folder: Path, precision: str, num_beams: int) -> System:
+    """mtformer's engine, as `mtformer translate` uses it."""
+    translator = Translator.load(folder / "ids", device="cpu", precision=precision)
     fixed = NUM_TARGET_TOKENS - 1
     settings = DecodingConfig(
         beam_size=num_beams, min_length=fixed, max_length=fixed, max_length_ratio=1000, validation_beam_size=1
     )
 
-    def translate(sources: Sequence[Sequence[int]], batch_size: int, workers: int) -> None:
-        engines.MAX_WORKERS = workers
-        batches = [[engines.Request([*ids, EOS]) for ids in batch] for batch in batches_of(sources, batch_size)]
-        for n_bests in translator.engine.search(batches, settings, None):
-            if any(len(n_best[0].tokens) != fixed for n_best in n_bests):
-                raise RuntimeError(f"not {NUM_TARGET_TOKENS} target tokens for each sentence")
+    def translate(sources: Sequence[Sequence[int]], setting: Setting) -> int:
+        engines.MAX_WORKERS, batch_size, _ = setting
+        batches = [[engines.Request(ids) for ids in batch] for batch in batches_of(sources, batch_size)]
+        found = translator.engine.search(batches, settings, None)
+        return sum(len(n_best[0].tokens) + 1 for n_bests in found for n_best in n_bests)
 
-    return translate
+    return translate, scan({1, torch.get_num_threads()})
 
 
-def huggingface_on(folder: Path, precision: str, num_beams: int) -> Translate:
-    """`generate` on the exported folder."""
-    from transformers import AutoModelForSeq2SeqLM
+def huggingface_on_ids(size: Size, folder: Path, precision: str, num_beams: int) -> System:
+    """`generate`, which checks the number of tokens itself."""
+    decode = marian_system(size, precision, num_beams)
 
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder / "huggingface").eval()
-    decode = generate_with(
-        model.to(torch.bfloat16) if precision == "bf16" else model.float(), num_beams, NUM_TARGET_TOKENS
-    )
-
-    def translate(sources: Sequence[Sequence[int]], batch_size: int, workers: int) -> None:
+    def translate(sources: Sequence[Sequence[int]], setting: Setting) -> int:
         with torch.inference_mode():
-            for batch in batches_of(sources, batch_size):
-                lengths_B = torch.tensor([len(ids) + 1 for ids in batch])
-                width = int(lengths_B.max())
-                decode(torch.tensor([[*ids, EOS] + [PAD] * (width - len(ids) - 1) for ids in batch]), lengths_B)
+            for batch in batches_of(sources, setting[1]):
+                rows, lengths = [torch.tensor(ids) for ids in batch], [len(ids) for ids in batch]
+                decode(torch.nn.utils.rnn.pad_sequence(rows, True, PAD), torch.tensor(lengths))
+        return NUM_TARGET_TOKENS * len(sources)
 
-    return translate
-
-
-def ctranslate2_on(folder: Path, precision: str, num_beams: int) -> Translate:
-    """The library, on the pieces that it takes."""
-    import ctranslate2
-
-    pieces = Translator.load(folder / "mtformer", device="cpu").tokenizers.src.vocabulary()
-    threads, models = torch.get_num_threads(), {}
-
-    def translate(sources: Sequence[Sequence[int]], batch_size: int, workers: int) -> None:
-        if workers not in models:
-            models.clear()
-            models[workers] = ctranslate2.Translator(
-                str(folder / f"ctranslate2-{precision}"),
-                compute_type={"fp32": "float32", "int8": "int8_float32"}[precision],
-                inter_threads=workers,
-                intra_threads=threads // workers,
-            )
-        found = models[workers].translate_batch(
-            [[pieces[token] for token in ids] for ids in sorted(sources, key=len)],
-            beam_size=num_beams,
-            max_batch_size=batch_size,
-            min_decoding_length=NUM_TARGET_TOKENS - 1,
-            max_decoding_length=NUM_TARGET_TOKENS - 1,
-        )
-        if any(len(one.hypotheses[0]) != NUM_TARGET_TOKENS - 1 for one in found):
-            raise RuntimeError(f"not {NUM_TARGET_TOKENS} target tokens for each sentence")
-
-    return translate
+    return translate, scan({1})
 
 
-ON = {"mtformer": mtformer_on, "huggingface": huggingface_on, "ctranslate2": ctranslate2_on}
-
-
-def build(
-    system: str, folder: Path, num_beams: int, sources: Sequence[Sequence[int]]
-) -> Callable[[], tuple[float, str]]:
-    """In the worker: what translates all sources and returns the seconds, and the setting it found to be best."""
-    family, precision = system.split("-")
-    threads = torch.get_num_threads()  # asked before CTranslate2 sets OpenMP's for itself
-    translate = ON[family](folder, precision, num_beams)
-    shares = [1] if family == "huggingface" else sorted({1, threads})
-
-    def seconds(text: Sequence[Sequence[int]], setting: tuple[int, int]) -> float:
-        workers, batch_size = setting
-        begin = time.perf_counter()
-        translate(text, batch_size, workers)
-        return time.perf_counter() - begin
-
-    settings = list(product(shares, BATCH_SIZES))
-    seconds(sources[::4], settings[-1])  # warm-up
-    best = min(settings, key=partial(seconds, sources[::2]))
-    return lambda: (seconds(sources, best), f"{best[1]}, {best[0]} x {threads // best[0]} threads")
-
-
-# ---- from text to text ----------------------------------------------------------------------------------------------
-
-
-def mtformer_text(folder: Path, num_beams: int) -> Callable[[Sequence[str]], tuple[int, str]]:
-    """`Translator` with the backend ctranslate2, in its own batches."""
-    translator = Translator.load(folder / "text", device="cpu", precision="int8", backend="ctranslate2")
-    translator = translator.with_decoding(
-        beam_size=num_beams, min_length=NUM_TARGET_TOKENS - 1, max_length=NUM_TARGET_TOKENS
-    )
-
-    def translate(lines: Sequence[str]) -> tuple[int, str]:
-        return sum(len(one.tokens) + 1 for one in translator.translate(lines)), "its own settings"
-
-    return translate
-
-
-def direct_text(folder: Path, num_beams: int, lines: Sequence[str]) -> Callable[[Sequence[str]], tuple[int, str]]:
-    """CTranslate2 and SentencePiece, with the best settings of a scan over a quarter of the lines."""
+def ctranslate2_on(is_text: bool, size: Size, folder: Path, precision: str, num_beams: int) -> System:
+    """CTranslate2 on the pieces of ids, or with SentencePiece from text to text."""
     import ctranslate2
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / "text/tokenizer/joint.model"))
-    threads = torch.get_num_threads()
-    models = {
-        workers: ctranslate2.Translator(
-            str(folder / "text-direct"), compute_type="int8", inter_threads=workers, intra_threads=threads // workers
-        )
-        for workers in sorted({1, threads})
-    }
+    threads, path = torch.get_num_threads(), folder / f"{'text' if is_text else 'ids'}-{precision}"
+    compute_type = {"fp32": "float32", "int8": "int8_float32"}[precision]
 
-    def translate_with(setting: tuple[int, int, str], some: Sequence[str]) -> tuple[int, str]:
-        workers, batch_size, batch_type = setting
-        found = models[workers].translate_batch(
-            processor.encode(list(some), out_type=str, num_threads=threads),
+    @cache
+    def model(workers: int) -> Any:
+        intra = threads // workers
+        return ctranslate2.Translator(str(path), compute_type=compute_type, inter_threads=workers, intra_threads=intra)
+
+    def translate(items: Sequence[Any], setting: Setting) -> int:
+        workers, batch_size, unit = setting
+        if is_text:
+            pieces = processor.encode(list(items), out_type=str, num_threads=threads)
+        else:
+            pieces = [processor.id_to_piece(list(ids)) for ids in sorted(items, key=len)]
+        found = model(workers).translate_batch(
+            pieces,
             beam_size=num_beams,
             max_batch_size=batch_size,
-            batch_type=batch_type,
+            batch_type=unit,
             min_decoding_length=NUM_TARGET_TOKENS - 1,
-            max_decoding_length=NUM_TARGET_TOKENS,
+            max_decoding_length=NUM_TARGET_TOKENS - 1 + is_text,  # text ends with eos by itself
         )
-        pieces = [one.hypotheses[0] for one in found]
-        processor.decode(pieces)
-        return sum(len(of_line) + 1 for of_line in pieces), f"{batch_size} {batch_type}, {workers} workers"
+        hypotheses = [one.hypotheses[0] for one in found]
+        if is_text:
+            processor.decode(hypotheses)
+        return sum(len(hypothesis) + 1 for hypothesis in hypotheses)
 
-    def seconds(setting: tuple[int, int, str]) -> float:
+    return translate, scan({1, threads}, (256, 512, 1024, 2048) if is_text else ())
+
+
+def mtformer_on_text(size: Size, folder: Path, precision: str, num_beams: int) -> System:
+    """`Translator` with the backend ctranslate2, in its own batches."""
+    translator = Translator.load(folder / "text", device="cpu", precision=precision, backend="ctranslate2")
+    translator = translator.with_decoding(
+        beam_size=num_beams, min_length=NUM_TARGET_TOKENS - 1, max_length=NUM_TARGET_TOKENS
+    )
+    return lambda lines, _: sum(len(one.tokens) + 1 for one in translator.translate(lines)), [None]
+
+
+def scan(workers: set[int], tokens: Sequence[int] = ()) -> list[Setting]:
+    """Return the settings to try."""
+    batches = [*((size, "examples") for size in BATCH_SIZES), *((size, "tokens") for size in tokens)]
+    return [(number, *batch) for number in sorted(workers) for batch in batches]
+
+
+ON: dict[str, Callable[[Size, Path, str, int], System]] = {
+    "mtformer": mtformer_on_ids,
+    "huggingface": huggingface_on_ids,
+    "ctranslate2": partial(ctranslate2_on, False),
+    "mtformer-ctranslate2": mtformer_on_text,
+    "ctranslate2-sentencepiece": partial(ctranslate2_on, True),
+}
+
+
+def build(
+    system: str, size: Size, folder: Path, num_beams: int, items: Sequence[Any]
+) -> Callable[[], tuple[float, str]]:
+    """In the worker: return what translates all items and returns the seconds, and the setting it found to be best."""
+    family, precision = system.rsplit("-", 1)
+    threads = torch.get_num_threads()  # asked before CTranslate2 sets OpenMP's for itself
+    translate, settings = ON[family](size, folder, precision, num_beams)
+
+    def seconds(some: Sequence[Any], setting: Setting) -> float:
         begin = time.perf_counter()
-        translate_with(setting, lines[::4])
+        if translate(some, setting) != NUM_TARGET_TOKENS * len(some):
+            raise RuntimeError(f"not {NUM_TARGET_TOKENS} target tokens for each sentence")
         return time.perf_counter() - begin
 
-    batches = [*((size, "examples") for size in BATCH_SIZES), *((size, "tokens") for size in (256, 512, 1024, 2048))]
-    best = min([(workers, *batch) for workers in models for batch in batches], key=seconds)
-    return partial(translate_with, best)
-
-
-def build_text(system: str, folder: Path, num_beams: int, lines: Sequence[str]) -> Callable[[], tuple[float, str]]:
-    """In the worker: what translates all lines and returns the seconds, and its setting."""
-    is_ours = system.startswith("mtformer")
-    translate = mtformer_text(folder, num_beams) if is_ours else direct_text(folder, num_beams, lines)
-    translate(lines[::4])  # warm-up
-
-    def answer() -> tuple[float, str]:
-        begin = time.perf_counter()
-        num_tokens, setting = translate(lines)
-        if num_tokens != NUM_TARGET_TOKENS * len(lines):
-            raise RuntimeError(f"not {NUM_TARGET_TOKENS} target tokens for each sentence")
-        return time.perf_counter() - begin, setting
-
-    return answer
+    seconds(items[::4], settings[-1])  # warm-up
+    best = min(settings, key=partial(seconds, items[::2])) if len(settings) > 1 else settings[0]
+    text = f"{best[1]} {best[2]}, {best[0]} x {threads // best[0]} threads" if best else "its own settings"
+    return lambda: (seconds(items, best), text)
 
 
 # ---- measuring ------------------------------------------------------------------------------------------------------
 
 
 def measure(
-    folder: Path, lines: Sequence[str], sources: Sequence[Sequence[int]], options: argparse.Namespace
+    size: Size, folder: Path, lines: Sequence[str], sources: Sequence[Sequence[int]], options: argparse.Namespace
 ) -> dict[str, dict[str, Any]]:
-    """Sentences per second by search and system, round by round, the settings, and the errors of what failed."""
+    """Return sentences per second by search and system, round by round, the settings, and the errors of what failed."""
     figures: dict[str, dict[str, Any]] = {}
     for search in options.searches:
-        builds = {system: partial(build, system, folder, BEAMS.get(search), sources) for system in options.systems}
-        if search in TEXT_BEAMS:
-            builds = {system: partial(build_text, system, folder, TEXT_BEAMS[search], lines) for system in TEXT_SYSTEMS}
-        systems = {system: partial(turns.Worker, one, threads=options.threads) for system, one in builds.items()}
+        is_text, num_beams = search.endswith(", text"), BEAMS[search.removesuffix(", text")]
+        items = lines if is_text else sources
+        systems = {
+            system: partial(turns.Worker, build, system, size, folder, num_beams, items, threads=options.threads)
+            for system in (TEXT_SYSTEMS if is_text else options.systems)
+        }
         answers, failed = turns.take_turns(systems, [()] * options.rounds)
         answers = {name: parts for name, parts in answers.items() if parts}
         figures[search] = {
-            "sentences_per_second": {name: [len(sources) / s for s, _ in parts] for name, parts in answers.items()},
+            "sentences_per_second": {name: [len(items) / s for s, _ in parts] for name, parts in answers.items()},
             "setting": {name: parts[0][1] for name, parts in answers.items()},
             "failed": failed,
         }
@@ -348,7 +293,7 @@ def measure(
 
 
 def report(size_name: str, figures: dict[str, dict[str, Any]]) -> str:
-    """The markdown section of one size; adds the ratios to the figures."""
+    """Return the markdown section of one size; add the ratios to the figures."""
     rows, ratios = [], []
     for search, of_search in figures.items():
         rates = of_search["sentences_per_second"]
@@ -395,8 +340,9 @@ def main() -> None:
     for size_name in options.sizes:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["MTFORMER_CACHE"] = folder  # of the workers
-            make_bundle(replace(SIZES[size_name], vocab_size=options.vocab_size), tokenizer, Path(folder))
-            sizes[size_name] = measure(Path(folder), lines, sources, options)
+            size = replace(SIZES[size_name], vocab_size=options.vocab_size)
+            make_bundles(size, tokenizer, Path(folder))
+            sizes[size_name] = measure(size, Path(folder), lines, sources, options)
         print(report(size_name, sizes[size_name]) + "\n", flush=True)
         for search, figures in sizes[size_name].items():
             failed |= {f"{size_name}, {search}, {system}": error for system, error in figures["failed"].items()}

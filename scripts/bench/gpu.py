@@ -41,7 +41,6 @@ Figures = list[dict[str, Any]]
 TABLES = {
     "limit": ("Limits of the machine (random data)", ()),
     "training": ("Training", ("size", "batches")),
-    "waiting": ("Time of a step, and of the host alone", ("size",)),
     "profile": ("Profile of 3 steps", ("size", "system", "batches", "batch tokens")),
     "decoding": ("Decoding: base, random weights, bf16, a fixed number of target tokens", ("search",)),
 }

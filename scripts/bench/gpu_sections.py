@@ -205,7 +205,6 @@ def training(bench: Bench, size_name: str, compile: bool) -> Measurements:
             step = functools.cache(functools.partial(STEPS["mtformer"], setup))
             about["system"] = "mtformer"
         about |= {"batches": REAL, "batch tokens": best}
-        yield {"kind": "waiting", **about}, functools.partial(measure_waiting, bench, step, batches[REAL, best])
         yield {"kind": "profile", **about}, functools.partial(measure_profile, bench, step, batches[REAL, best][:3])
 
 
@@ -239,25 +238,6 @@ def measure_training(
     if bench.device == "cuda":
         figure["peak GiB"] = torch.cuda.max_memory_allocated() / 2**30
     return figure
-
-
-def measure_waiting(bench: Bench, step: Callable[[], Step], batches: Sequence[Batch]) -> Figure:
-    """Time a step, a step with a wait after it, and the host alone: the device then has two short pairs to work on."""
-    train, moved = step(), [batch.to(bench.device) for batch in batches]
-    little = [random_batch([(1, 1)] * 2, Size(1, 1, 1, 1, FIRST_WORD + 1)).to(bench.device)] * len(batches)
-
-    def run(batches: Sequence[Batch], wait: bool) -> None:
-        for batch in batches:
-            train(batch)
-            if wait:
-                bench.synchronize()
-
-    cases = {
-        "ms a step": functools.partial(run, moved, False),
-        "ms with a wait after each": functools.partial(run, moved, True),
-        "ms of the host alone": functools.partial(run, little, False),
-    }
-    return {name: 1000 * statistics.median(bench.slices(run, 1, 1.0)) / len(batches) for name, run in cases.items()}
 
 
 KERNELS = {  # the first pattern that the kernel's name matches

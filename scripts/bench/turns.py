@@ -10,13 +10,11 @@ import importlib.metadata
 import multiprocessing
 import os
 import platform
-import re
 import statistics
 import subprocess
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -24,6 +22,7 @@ import torch
 
 import mtformer
 from mtformer.device import pick_precision
+from mtformer.evaluation.card import describe_hardware
 
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1)}
 """What mtformer sets for itself: glibc keeps large freed tensors and does not have to fault them in again."""
@@ -41,6 +40,7 @@ class Worker:
         *arguments: object,
         threads: int | None = None,
         allocator: bool = False,
+        starts_processes: bool = False,
         timeout: float | None = None,
     ) -> None:
         """Start the process and wait until it has built the system.
@@ -50,6 +50,7 @@ class Worker:
             arguments: the arguments of `build`.
             threads: PyTorch's threads in the process (default: as many as PyTorch chooses).
             allocator: start the process with the settings of `ALLOCATOR`; otherwise with no allocator settings.
+            starts_processes: the system may start processes of its own; without `close` this program then waits for it.
             timeout: seconds until the process is killed if `build` has not returned.
 
         Raises:
@@ -57,7 +58,8 @@ class Worker:
         """
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, threads, build, arguments), daemon=True)
+        settings = (theirs, threads, build, arguments)
+        self._process = context.Process(target=_serve, args=settings, daemon=not starts_processes)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
         # glibc reads its settings when the process starts.
         with mock.patch.dict(os.environ, environment | (ALLOCATOR if allocator else {}), clear=True):
@@ -196,22 +198,14 @@ def describe_environment(threads: int, device: str = "cpu") -> dict[str, str]:
     for name in ("transformers", "ctranslate2", "triton"):
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    memory, hardware = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, describe_hardware(device)
     environment = {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="minutes"),
-        "machine": f"{_cpu()}, {os.cpu_count()} logical cores, {memory:.0f} GiB, {platform.system()}",
+        "machine": f"{hardware.cpu}, {os.cpu_count()} logical cores, {memory:.0f} GiB, {platform.system()}",
         "threads": str(threads),
     }
     if device == "cuda":
         versions |= {"CUDA": str(torch.version.cuda), "cuDNN": str(torch.backends.cudnn.version())}
         query = "nvidia-smi --query-gpu=driver_version,memory.total --format=csv,noheader"
-        environment |= {"device": torch.cuda.get_device_name(), "driver and memory": subprocess.getoutput(query)}
+        environment |= {"device": str(hardware.gpu), "driver and memory": subprocess.getoutput(query)}
     return {**environment, "versions": ", ".join(f"{name} {version}" for name, version in versions.items())}
-
-
-def _cpu() -> str:
-    information = Path("/proc/cpuinfo")
-    found = (
-        re.search(r"^model name\s*:\s*(.+)", information.read_text(), re.MULTILINE) if information.is_file() else None
-    )
-    return found[1] if found else platform.processor() or platform.machine()

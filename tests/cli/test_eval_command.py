@@ -7,12 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from program import invoke
 from safetensors.torch import load_file, save_file
 from typer.testing import Result
 
-from mtformer import __version__
 from mtformer.evaluation.card import differences, read_card, read_texts
 from mtformer.files import file_sha256
 from mtformer.run_dir import RunDir
@@ -21,17 +19,14 @@ from mtformer.run_dir import RunDir
 def test_training_ends_with_a_card_that_is_read_back(trained: tuple[Path, Result], corpus: Path) -> None:
     run = RunDir(trained[0])
     card = read_card(run.evaluation("small"))
-    texts = read_texts(run.evaluation("small"), card)
-    assert texts.sources == (corpus / "test.en").read_text(encoding="utf-8").splitlines()
-    assert texts.references == [(corpus / "test.de").read_text(encoding="utf-8").splitlines()]
+    test, _ = read_texts(run.evaluation("small"), card)
+    assert test.sources == (corpus / "test.en").read_text(encoding="utf-8").splitlines()
+    assert test.references == [(corpus / "test.de").read_text(encoding="utf-8").splitlines()]
     assert (card.src_lang, card.tgt_lang, card.num_sentences) == ("en", "de", 20)
-    assert card.text.sources == file_sha256(corpus / "test.en")
     weights = run.averaged / "model.safetensors"
     assert [(one.file, one.sha256) for one in card.checkpoints] == [(str(weights), file_sha256(weights))]
     assert [one.sha256 for one in card.tokenizers] == [file_sha256(run.tokenizer / "joint.model")]
     assert (card.device, card.dtype, card.decoding["beam_size"]) == ("cpu", "fp32", 2)
-    assert card.hardware.num_threads == torch.get_num_threads()
-    assert card.versions["mtformer"] == __version__
     assert f"{card.scores[0].value:7.2f}" in trained[1].stdout
 
 

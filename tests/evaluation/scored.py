@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from mtformer.config.schema import DecodingConfig, EvaluationConfig
-from mtformer.evaluation.card import Texts, write_card
+from mtformer.evaluation.card import EvalSet, write_card
 from mtformer.evaluation.scores import score
 from mtformer.run_dir import RunDir
 
@@ -48,9 +48,8 @@ def save(
     first, *more = references
     found = score(hypotheses, first, evaluation, more_references=more)
     streams = [list(stream) for stream in references]
-    texts = Texts(sources=list(sources or first), references=streams, hypotheses=list(hypotheses))
-    made_by = translator(**of_translator)
-    write_card(folder, folder.name, ("en", "de"), texts, found, evaluation, made_by, 1.5)
+    test = EvalSet(folder.name, list(sources or first), streams, "de", "en")
+    write_card(folder, test, hypotheses, found, evaluation, translator(**of_translator), 1.5)
 
 
 def make_run(path: Path, hypotheses: Sequence[str], rest: str = "", name: str = "small", **values: Any) -> Path:

@@ -1,4 +1,4 @@
-"""The score card is read as it was written, or not at all."""
+"""The score card and the texts beside it: written, read, compared."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from scored import TOKENIZER, save
 
 from mtformer.config.schema import DecodingConfig, EvaluationConfig
 from mtformer.errors import DataError
-from mtformer.evaluation.card import differences, notes, read_card, read_texts
+from mtformer.evaluation.card import EvalSet, differences, notes, read_card, read_texts
 from mtformer.run_dir import RunDir
 
 SOURCES = ["the dog runs", "", "a\u2028woman"]
@@ -30,13 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def change(folder: Path, **values: Any) -> None:
-    path = folder / "scores.json"
-    card = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**card, **values}), encoding="utf-8")
-
-
-def test_the_card_says_what_was_scored_and_how(folder: Path, tmp_path: Path) -> None:
+def test_the_card_holds_settings_and_hashes(folder: Path, tmp_path: Path) -> None:
     card = read_card(folder)
     assert (card.name, card.src_lang, card.tgt_lang, card.num_sentences) == ("mine", "en", "de", 3)
     assert [score.name for score in card.scores] == ["bleu", "chrf", "ter"]
@@ -57,49 +51,42 @@ def test_the_card_says_what_was_scored_and_how(folder: Path, tmp_path: Path) -> 
     assert card.date.endswith("+00:00")
 
 
-def test_texts_lie_beside_it_and_their_hashes_are_sha256sums(folder: Path) -> None:
+def test_texts_are_saved_with_their_sha256(folder: Path) -> None:
     card = read_card(folder)
-    texts = read_texts(folder, card)
-    assert (texts.sources, texts.references, texts.hypotheses) == (SOURCES, REFERENCES, HYPOTHESES)
+    assert read_texts(folder, card) == (EvalSet("mine", SOURCES, REFERENCES, "de", "en"), HYPOTHESES)
     names = ["references.txt", "references.2.txt"]
     assert card.text.references == [hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names]
     assert card.text.hypotheses == hashlib.sha256("".join(f"{line}\n" for line in HYPOTHESES).encode()).hexdigest()
 
 
 @pytest.mark.parametrize("name", ["sources.txt", "hypotheses.txt", "references.txt", "references.2.txt"])
-def test_texts_that_changed_or_are_gone_are_told(folder: Path, name: str) -> None:
+def test_changed_or_missing_texts_are_user_errors(folder: Path, name: str) -> None:
     card = read_card(folder)
     (folder / name).write_text("a\nb\nc\n")
-    with pytest.raises(DataError, match=rf"{name}: changed since it was scored; `mtformer eval .*/run` writes it anew"):
+    with pytest.raises(DataError, match=rf"{name}: changed since it was scored; `mtformer eval .*/run` writes it"):
         read_texts(folder, card)
     (folder / name).unlink()
-    with pytest.raises(DataError, match=rf"{name}: missing; `mtformer eval .*/run` writes it anew"):
+    with pytest.raises(DataError, match=rf"{name}: missing; `mtformer eval .*/run` writes it again"):
         read_texts(folder, card)
 
 
-@pytest.mark.parametrize(("values", "told"), [
+@pytest.mark.parametrize(("values", "message"), [
     ({"format": 3}, r"damaged \(format: Input should be 2"),
     ({"num_sentences": "many"}, r"damaged \(num_sentences: Input should be a valid integer"),
     ({"text": {"sources": "a", "references": ["b"]}}, r"damaged \(text.hypotheses: Field required"),
     ({"scores": [{"name": "bleu"}]}, r"damaged \(scores.0.label: "),
     ({"surprise": 1}, r"damaged \(surprise: Extra inputs are not permitted"),
+    ("", ""), ("[]", ""), ('{"name": "x"}', ""), ("\x00", ""),
 ])  # fmt: skip
-def test_damaged_cards_are_one_clear_line(folder: Path, values: dict[str, Any], told: str) -> None:
-    change(folder, **values)
-    with pytest.raises(DataError, match=told) as caught:
+def test_a_damaged_card_is_a_user_error(folder: Path, values: dict[str, Any] | str, message: str) -> None:
+    path = folder / "scores.json"
+    path.write_text(values if isinstance(values, str) else json.dumps(json.loads(path.read_text()) | values))
+    with pytest.raises(DataError, match=rf"scores\.json: {message}.*`mtformer eval .*/run` writes it again") as caught:
         read_card(folder)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "3", '{"name": "x"}', "\x00"])
-def test_what_is_no_card_is_one_clear_line(folder: Path, content: str) -> None:
-    (folder / "scores.json").write_text(content)
-    with pytest.raises(DataError, match=r"scores\.json: .*`mtformer eval .*/run` writes it anew") as caught:
-        read_card(folder)
-    assert "\n" not in str(caught.value)
-
-
-def test_no_card_is_told(tmp_path: Path) -> None:
+def test_a_missing_card_is_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"scores\.json: there is none; `mtformer eval` writes it"):
         read_card(tmp_path)
 
@@ -131,7 +118,7 @@ def test_differences_are_named(folder: Path, tmp_path: Path) -> None:
     assert short == ["3 and 2 sentences", "other sources", "other references"]
 
 
-def test_what_does_not_change_the_translations_is_a_note_only(folder: Path) -> None:
+def test_differences_without_effect_on_translations_are_notes(folder: Path) -> None:
     card = read_card(folder)
     old = card.model_dump()
     old["versions"]["sacrebleu"] = "2.0.0"
@@ -139,7 +126,7 @@ def test_what_does_not_change_the_translations_is_a_note_only(folder: Path) -> N
         score["signature"] = score["signature"].replace(f"version:{sacrebleu.__version__}", "version:2.0.0")
     old["decoding"]["batch_tokens"] = 64
     old["device"] = "cuda"
-    change(folder, **old)
+    (folder / "scores.json").write_text(json.dumps(old), encoding="utf-8")
     assert differences(card, read_card(folder)) == []
     assert notes(card, read_card(folder)) == [
         "decoding.batch_tokens 8192 and 64",

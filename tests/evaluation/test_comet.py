@@ -63,8 +63,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
     return package
 
 
-def test_a_model_by_its_name_and_by_its_path(package: Package) -> None:
+def test_a_model_by_its_name_and_by_its_path(package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(WEIGHTS_ONLY, "0")
     by_name, by_path = Comet("Unbabel/known", "cpu"), Comet(str(package.downloaded), "cpu")
+    assert os.environ[WEIGHTS_ONLY] == "0"  # as before
     assert by_name.signature.startswith("model:known|sha256:")
     assert by_name.signature.endswith("|version:2.2.7")
     assert by_path.signature == by_name.signature.replace("known", "hub")
@@ -106,12 +108,6 @@ def test_a_checkpoint_that_holds_code_is_refused(package: Package, tmp_path: Pat
     assert WEIGHTS_ONLY not in os.environ
     package.load_from_checkpoint(str(package.downloaded))
     assert (tmp_path / "ran").exists(), "the check itself: without it, the code does run"
-
-
-def test_what_was_set_before_is_set_again(package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(WEIGHTS_ONLY, "0")
-    Comet("Unbabel/known", "cpu")
-    assert os.environ[WEIGHTS_ONLY] == "0"
 
 
 def test_a_model_that_cannot_be_had_is_one_clear_line(package: Package, tmp_path: Path) -> None:

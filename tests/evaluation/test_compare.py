@@ -77,16 +77,13 @@ def test_the_order_of_systems_changes_no_figure() -> None:
 def test_a_single_run_is_tested_against_one_of_the_seeds_only() -> None:
     two_seeds = System("a", [A.runs[0], A.runs[2]])
     row = compare([two_seeds, single("a2")], MATERIAL).metrics[0].systems[1]
-    outputs = [OUTPUTS[Path("a1")], OUTPUTS[Path("a2")]]
-    measure, counts = sacrebleu_measure("bleu", EvaluationConfig(), outputs, [REFERENCES])
-    assert row.tests == paired_tests(measure, *counts)
-    assert row.difference == pytest.approx(bleu(outputs[1]) - statistics.fmean(map(bleu, seeds_of(two_seeds))))
+    outputs = {Path(name): OUTPUTS[Path(name)] for name in ("a1", "a2")}
+    measure = sacrebleu_measure("bleu", EvaluationConfig(), outputs, [REFERENCES])
+    assert row.tests == paired_tests(measure, *measure.counts.values())
+    of_seeds = [bleu(OUTPUTS[run.path]) for run in two_seeds.runs]
+    assert row.difference == pytest.approx(bleu(OUTPUTS[Path("a2")]) - statistics.fmean(of_seeds))
     assert row.seeds_interval is None
     assert row.deviation is None
-
-
-def seeds_of(system: System) -> list[list[str]]:
-    return [OUTPUTS[run.path] for run in system.runs]
 
 
 def test_buckets_of_length_hold_every_sentence_once() -> None:
@@ -159,21 +156,17 @@ def test_runs_that_differ_in_their_seed_only_are_one_system(tmp_path: Path) -> N
     assert [system.name for system in group_runs(runs, by_seed=False)] == [run.name for run in runs]
 
 
-@pytest.mark.parametrize(("names", "expected"), [
-    (("size=4,seed=1", "size=4,seed=2"), "size=4"),
-    (("seed=11,size=4", "seed=21,size=4"), "size=4"),
-    (("pre-1-seed-1", "pre-1-seed-10"), "pre-1"),
-    (("1", "2"), "1"),
-    (("first", "second"), "first"),
+@pytest.mark.parametrize(("runs", "expected"), [
+    (("size=4,seed=1:1", "size=4,seed=2:2"), ["size=4"]),
+    (("seed=11,size=4:1", "seed=21,size=4:2"), ["size=4"]),
+    (("pre-1-seed-1:1", "pre-1-seed-10:2"), ["pre-1"]),
+    (("1:1", "2:2"), ["1"]),
+    (("first:1", "second:2"), ["first"]),
+    (("one:1", "copy:1", "other:2"), ["one", "copy", "other"]),  # two runs of one seed
 ])  # fmt: skip
-def test_the_name_of_a_group(tmp_path: Path, names: tuple[str, str], expected: str) -> None:
-    runs = seeded(tmp_path, *(f"{name}:training: {{seed: {seed}}}" for seed, name in enumerate(names, start=1)))
-    assert [system.name for system in group_runs(runs)] == [expected]
-
-
-def test_two_runs_of_one_seed_are_two_systems(tmp_path: Path) -> None:
-    runs = seeded(tmp_path, "one:", "copy:", "other:training: {seed: 2}")
-    assert [system.name for system in group_runs(runs)] == ["one", "copy", "other"]
+def test_the_names_of_groups(tmp_path: Path, runs: tuple[str, ...], expected: list[str]) -> None:
+    named = [(name, f"training: {{seed: {seed}}}") for name, _, seed in (run.rpartition(":") for run in runs)]
+    assert [system.name for system in group_runs(seeded(tmp_path, *map(":".join, named)))] == expected
 
 
 def test_what_is_no_run_or_not_scored_or_given_twice_is_told(tmp_path: Path) -> None:
@@ -226,12 +219,9 @@ def test_unlike_cards_are_not_compared_unless_forced(tmp_path: Path) -> None:
 
 
 def test_other_decoding_is_refused_unless_forced(tmp_path: Path) -> None:
-    runs = open_runs(
-        [
-            make_run(tmp_path / "first", REFERENCES),
-            make_run(tmp_path / "second", REFERENCES, decoding=DecodingConfig(beam_size=2, batch_tokens=64)),
-        ]
-    )
+    decoding = DecodingConfig(beam_size=2, batch_tokens=64)
+    paths = [make_run(tmp_path / "first", REFERENCES), make_run(tmp_path / "second", REFERENCES, decoding=decoding)]
+    runs = open_runs(paths)
     with pytest.raises(DataError, match=r"first and .*second on small: decoding\.beam_size 5 and 2; --force compares"):
         read_material("small", runs)
     material = read_material("small", runs, force=True)

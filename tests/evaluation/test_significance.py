@@ -20,6 +20,7 @@ from mtformer.errors import ConfigError
 from mtformer.evaluation.scores import MetricName, score
 from mtformer.evaluation.significance import (
     Counts,
+    Measure,
     PairedTests,
     describe_tests,
     estimate,
@@ -35,14 +36,20 @@ GOOD, SIMILAR, BAD = corrupt(REFERENCES, 0.2, 1), corrupt(REFERENCES, 0.22, 2), 
 METRICS: list[tuple[MetricName, Any]] = [("bleu", BLEU()), ("chrf", CHRF(word_order=2)), ("ter", TER())]
 
 
+def measured(name: MetricName, *systems: list[str]) -> tuple[Measure, list[Counts]]:
+    outputs = {Path(str(number)): lines for number, lines in enumerate(systems)}
+    measure = sacrebleu_measure(name, EvaluationConfig(), outputs, [REFERENCES])
+    return measure, list(measure.counts.values())
+
+
 def result(name: MetricName, *systems: list[str]) -> PairedTests:
-    measure, counts = sacrebleu_measure(name, EvaluationConfig(), systems, [REFERENCES])
+    measure, counts = measured(name, *systems)
     return paired_tests(measure, *counts)
 
 
 @pytest.mark.parametrize(("name", "metric"), METRICS)
 def test_as_sacrebleus_own_class(name: MetricName, metric: Any) -> None:
-    measure, counts = sacrebleu_measure(name, EvaluationConfig(), [GOOD, SIMILAR], [REFERENCES])
+    measure, counts = measured(name, GOOD, SIMILAR)
     found = paired_tests(measure, *counts)
     systems = [("a", GOOD), ("b", SIMILAR)]
     for kind, p in (("bs", found.p_bootstrap), ("ar", found.p_randomisation)):
@@ -63,7 +70,7 @@ def test_as_sacrebleus_own_command(tmp_path: Path, kind: str) -> None:
     command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "good", "similar", f"--paired-{kind}", "-m", "bleu"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     baseline, other = (row["BLEU"] for row in json.loads(done.stdout))
-    measure, counts = sacrebleu_measure("bleu", EvaluationConfig(), [GOOD, SIMILAR], [REFERENCES])
+    measure, counts = measured("bleu", GOOD, SIMILAR)
     found = paired_tests(measure, *counts)
     assert (baseline["score"], other["score"]) == tuple(measure.score(each) for each in counts)
     assert other["p_value"] == pytest.approx(found.p_bootstrap if kind == "bs" else found.p_randomisation, abs=1e-12)
@@ -74,8 +81,8 @@ def test_scores_and_signatures_are_those_of_eval(config: EvaluationConfig) -> No
     hypotheses, references = SIMILAR[:30], [REFERENCES[:30], GOOD[:30]]
     for expected in score(hypotheses, references[0], config, more_references=references[1:]):
         assert expected.name != "comet"
-        measure, (counts,) = sacrebleu_measure(expected.name, config, [hypotheses], references)
-        assert measure.score(counts) == pytest.approx(expected.value, abs=1e-9)
+        measure = sacrebleu_measure(expected.name, config, {Path("a"): hypotheses}, references)
+        assert measure.score(measure.counts[Path("a")]) == pytest.approx(expected.value, abs=1e-9)
         assert (measure.label, measure.signature) == (expected.label, expected.signature)
 
 
@@ -101,7 +108,7 @@ def test_systems_that_say_the_same_or_nearly_are_not_different() -> None:
 
 
 def test_several_seeds_that_say_the_same_prove_no_more_than_one() -> None:
-    measure, (a, b) = sacrebleu_measure("bleu", EvaluationConfig(), [GOOD, SIMILAR], [REFERENCES])
+    measure, (a, b) = measured("bleu", GOOD, SIMILAR)
 
     def times(counts: Counts, number: int) -> Counts:
         return np.sum([counts] * number, axis=0)
@@ -129,7 +136,8 @@ def test_the_seed_is_sacrebleus_variable(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_mean_of_sentence_scores_is_tested_too() -> None:
     draw = np.random.default_rng(0)
     low, high = draw.normal(0.7, 0.1, 200), draw.normal(0.8, 0.1, 200)
-    measure, (a, b) = mean_measure("model:x", [low.tolist(), high.tolist()])
+    measure = mean_measure("model:x", {Path("low"): low.tolist(), Path("high"): high.tolist()})
+    a, b = measure.counts.values()
     assert (measure.name, measure.label, measure.signature) == ("comet", "COMET", "model:x")
     assert measure.score(a) == pytest.approx(low.mean())
     assert paired_tests(measure, a, b).p_randomisation < 0.001

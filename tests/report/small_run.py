@@ -20,7 +20,7 @@ from mtformer.config.schema import (
 )
 from mtformer.data.report import DataReport
 from mtformer.decoding.translator import Translator
-from mtformer.evaluation.card import Texts, write_card
+from mtformer.evaluation.card import EvalSet, write_card
 from mtformer.evaluation.scores import score
 from mtformer.files import write_text
 from mtformer.model.transformer import Transformer
@@ -91,10 +91,10 @@ def finished_run(folder: Path, seed: int = 0, **training: object) -> RunDir:
     report = DataReport(read=9, kept=4, left_out={"duplicate": 5}, tokens={"src": 40, "tgt": 44})
     write_text(run.data_report, report.to_json())
     sources, references = ([pair[side] for pair in PAIRS] for side in (0, 1))
-    texts = Texts(sources=sources, references=[references], hypotheses=HYPOTHESES)
     scores = score(HYPOTHESES, references, EvaluationConfig())
     translator = Translator.load(folder, device="cpu")
-    write_card(run.evaluation("small"), "small", ("en", "de"), texts, scores, EvaluationConfig(), translator, 1.0)
+    test = EvalSet("small", sources, [references], "de", "en")
+    write_card(run.evaluation("small"), test, HYPOTHESES, scores, EvaluationConfig(), translator, 1.0)
     set_state(run, "finished")
     return run
 

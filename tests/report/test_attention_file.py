@@ -9,7 +9,7 @@ from matplotlib import font_manager
 
 from mtformer.decoding.attention_maps import AttentionMaps
 from mtformer.errors import ConfigError
-from mtformer.report.attention import AttentionFile, draw, save_picture
+from mtformer.report.attention import AttentionFile, draw
 
 
 def some_maps(tgt_pieces: list[str], num_heads: int = 3) -> AttentionMaps:
@@ -40,36 +40,31 @@ def test_letters_that_no_font_has_are_told_in_one_line(
     own = [font for font in font_manager.fontManager.ttflist if "matplotlib" in font.fname]
     monkeypatch.setattr(font_manager.fontManager, "ttflist", own)
     with caplog.at_level(logging.WARNING):
-        save_picture(some_maps(["▁東京", "▁で", "</s>"]), 0, None, tmp_path / "maps.png")
+        AttentionFile(tmp_path / "maps.png").write([(1, some_maps(["▁東京", "▁で", "</s>"]))])
     assert [record.getMessage() for record in caplog.records if record.name == "mtformer"] == [
         "no installed font draws 東京で: boxes in the picture; install a font that has them, such as Noto Sans"
     ]
     assert not list(recwarn)
     caplog.clear()
-    save_picture(some_maps(["▁Äß", "▁𝔄", "</s>"]), 0, None, tmp_path / "maps.png")
+    AttentionFile(tmp_path / "maps.png").write([(1, some_maps(["▁Äß", "▁𝔄", "</s>"]))])
     assert not caplog.records, "a letter of another installed font"
 
 
-def test_a_picture_has_bounds() -> None:
-    with pytest.raises(ConfigError, match=r"choose one with --attention-head, or write"):
-        draw(some_maps(["x"] * 150), 0, None)
-    with pytest.raises(ConfigError, match=r"inches; write \.json"):
-        draw(some_maps(["x"] * 300), 0, 1)
-
-
 @pytest.mark.parametrize(
-    ("file", "settings", "message"),
+    ("file", "settings", "num_pieces", "message"),
     [
-        ("maps.pdf", {}, "name a file that ends in .json, .html or .png"),
-        ("maps.json", {"head": 1}, "are for .png"),
-        ("maps.html", {"layer": 1}, "are for .png"),
-        ("maps.png", {"layer": 3}, "--attention-layer 3: the decoder has layers 1 to 2"),
-        ("maps.png", {"head": 4}, "--attention-head 4: the decoder has heads 1 to 3"),
+        ("maps.pdf", {}, 1, "name a file that ends in .json, .html or .png"),
+        ("maps.json", {"head": 1}, 1, "are for .png"),
+        ("maps.html", {"layer": 1}, 1, "are for .png"),
+        ("maps.png", {"layer": 3}, 1, "--attention-layer 3: the decoder has layers 1 to 2"),
+        ("maps.png", {"head": 4}, 1, "--attention-head 4: the decoder has heads 1 to 3"),
+        ("maps.png", {}, 150, "choose one with --attention-head, or write"),
+        ("maps.png", {"head": 2}, 300, "inches; write .json or .html"),
     ],
 )
-def test_mistakes_are_one_line(tmp_path: Path, file: str, settings: dict[str, int], message: str) -> None:
+def test_user_errors(tmp_path: Path, file: str, settings: dict[str, int], num_pieces: int, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        AttentionFile(tmp_path / file, **settings).write([(1, some_maps(["x"]))])
+        AttentionFile(tmp_path / file, **settings).write([(1, some_maps(["x"] * num_pieces))])
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / file).exists()

@@ -27,21 +27,14 @@ def read(tmp_path: Path) -> RunContents:
     return read_run(run.path, "run")
 
 
-def test_the_best_the_worst_and_some_between_of_those_that_are_short(read: RunContents) -> None:
+def test_short_sentences_are_chosen_evenly_or_else_those_of_dev(read: RunContents) -> None:
     sentences = [Sentence(f"s {n}", "r", "h", float(n), "de") for n in range(101)]
     sentences[100] = Sentence("word " * (MAX_WORDS + 1), "r", "h", 100.0, "de")
     chosen = choose({"set": sentences, "other": sentences[:3]}, read)
     assert len(chosen) == MAX_SENTENCES
-    assert chosen[0] == ("set, chrF2++ 99.0", "s 99", "de")
-    assert chosen[-1] == ("set, chrF2++ 0.0", "s 0", "de")
-
-
-def test_one_sentence_is_chosen_once(read: RunContents) -> None:
-    assert len(choose({"set": [Sentence("s", "r", "h", 1.0)]}, read)) == 1
-
-
-def test_without_test_sentences_those_of_dev_are_taken(read: RunContents) -> None:
-    assert choose({}, read) == [("dev", src, None) for src, _ in PAIRS[:2]]
+    assert (chosen[0], chosen[-1]) == (("set, chrF2++ 99.0", "s 99", "de"), ("set, chrF2++ 0.0", "s 0", "de"))
+    assert len(choose({"set": sentences[:1]}, read)) == 1
+    assert choose({"set": sentences[100:]}, read) == [("dev", src, None) for src, _ in PAIRS[:2]]
 
 
 def test_as_many_maps_as_fit_but_one_at_least() -> None:

@@ -61,17 +61,14 @@ def record(step: int, *hypotheses: str) -> dict[str, Any]:
     return {"kind": "dev", "step": step, "samples": [[f"s{n}", f"r{n}", h] for n, h in enumerate(hypotheses)]}
 
 
-def test_equal_translations_of_neighboring_validations_are_one_row() -> None:
+def test_equal_translations_are_one_row_and_of_many_validations_some_are_shown() -> None:
     found = over_time([record(10, "a", "x"), record(20, "a", "y"), record(30, "r0", "y")], unspaced=False)
     assert found is not None
     rows = [[(when, text(spans)) for when, spans in one["rows"]] for one in found["sentences"]]
     assert rows == [[("10 to 20", "[a]"), ("30", "r0")], [("10", "[x]"), ("20 to 30", "[y]")]]
     assert over_time([], unspaced=False) is None
-
-
-def test_of_many_validations_some_are_shown_with_the_first_and_the_last() -> None:
-    found = over_time([record(step, f"h{step}") for step in range(1, 101)], unspaced=False)
-    assert found is not None
-    assert (found["num_shown"], found["num_validations"]) == (12, 100)
-    steps = [when for when, _ in found["sentences"][0]["rows"]]
+    many = over_time([record(step, f"h{step}") for step in range(1, 101)], unspaced=False)
+    assert many is not None
+    assert (many["num_shown"], many["num_validations"]) == (12, 100)
+    steps = [when for when, _ in many["sentences"][0]["rows"]]
     assert (len(steps), steps[0], steps[-1]) == (12, "1", "100")

@@ -110,15 +110,11 @@ def test_the_map_is_that_of_the_chosen_head(made: RunDir, opens: Opens) -> None:
     assert len({tuple(one) for one in drawn}) == len(drawn)
     assert page.locator(".map tbody th").all_inner_texts() == maps.tgt_pieces
     assert page.locator(".map thead th").all_inner_texts() == maps.decoder_keys
-
-
-def test_the_sentence_can_be_chosen(made: RunDir, opens: Opens) -> None:
-    page = opens(made.report)
-    found = set()
+    sources = set()
     for number in range(page.locator("[data-choice=sentence] option").count()):
         choose(page, sentence=number)
-        found.add((page.locator(".texts").inner_text(), tuple(shades(page))))
-    assert {text.split(" → ")[0] for text, _ in found} == {src for src, _ in PAIRS}
+        sources.add(page.locator(".texts").inner_text().split(" → ")[0])
+    assert sources == {src for src, _ in PAIRS}
 
 
 def test_the_map_is_read_with_keys(made: RunDir, opens: Opens) -> None:

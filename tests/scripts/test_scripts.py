@@ -58,7 +58,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.syspath_prepend(str(SCRIPTS))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["train_speed", "decode_speed", "data_size", "transformers", "ctranslate2"])
+    context.set_forkserver_preload(["train_speed", "decode_speed", "data_speed", "transformers", "ctranslate2"])
     monkeypatch.setattr(multiprocessing, "get_context", lambda method: context)
 
     def main(name: str, *arguments: object) -> ModuleType:
@@ -165,23 +165,13 @@ def test_decode_speed(run: Run, corpus: Path, tmp_path: Path) -> None:
     assert (ratio["ours"], ratio["peer"]) == ("mtformer-ctranslate2-int8", "ctranslate2-sentencepiece-int8")
 
 
-def test_data_size(run: Run, corpus: Path, tmp_path: Path) -> None:
-    files = ["--src", corpus / "train.en", "--tgt", corpus / "train.de"]
-    sizes = ["--pairs", 400, "--batches", 5, "--vocab-size", 200]
-    module = run("data_size", *files, *sizes, "--folder", tmp_path / "work")
-    lines = [json.loads(line) for line in (tmp_path / "work" / "data_size.jsonl").read_text().splitlines()]
-    assert [line["what"] for line in lines] == [
-        "preparing without filters", "preparing with the default filters", "start", "resume in mid-epoch"
-    ]  # fmt: skip
-    with pytest.raises(RuntimeError, match=r"^loading: .*Error: .*nowhere"):  # it waited forever
-        module.in_process(module.loading, str(tmp_path / "nowhere"), False, 1)
-
-
-def test_data_speed(run: Run, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = ["--src", corpus / "train.en", "--tgt", corpus / "train.de"]
-    sizes = ["--pairs", 300, "--repeats", 1, "--vocab-size", 200, "--epochs", 1, "--batch-tokens", 512]
-    run("data_speed", *files, *sizes)
-    assert "epoch 0: " in capsys.readouterr().out
+def test_data_speed(run: Run, corpus: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    files = ["--src", corpus / "train.en", "--tgt", corpus / "train.de", "--folder", tmp_path]
+    sizes = ["--pairs", 400, "--repeats", 1, "--vocab-size", 200, "--epochs", 1, "--batch-tokens", 512]
+    run("data_speed", *files, *sizes, "--workers", 2, "--sampling-alpha", 0.1)
+    printed = capsys.readouterr().out
+    for line in ("prepared with the default filters: median ", "epoch 0: ", "resumed in the middle of epoch 1: "):
+        assert f"\n{line}" in printed
 
 
 def test_kftt_lengths(run: Run, config: Path, tmp_path: Path) -> None:

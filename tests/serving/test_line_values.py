@@ -13,8 +13,7 @@ def line(
     src: list[str], tgt: list[str], weights: list[list[float]], starts: list[int] | None = None
 ) -> dict[str, object]:
     attention = Attention(src, tgt, weights, starts or [0] * len(tgt))
-    (shown,) = [line_values(Translation("text", -0.5, [], flags=("copy",), attention=attention), 1)]
-    return shown
+    return line_values(Translation("text", -0.5, [], flags=("copy",), attention=attention), 1)
 
 
 def test_a_word_looks_where_its_pieces_look() -> None:
@@ -25,10 +24,7 @@ def test_a_word_looks_where_its_pieces_look() -> None:
     (word,) = one["words"]
     assert word["text"] == " Hund."
     assert dict(word["attention"]) == pytest.approx({0: 0.3, 1: 0.502, 2: 0.198}, abs=1e-3)
-
-
-def test_weights_too_small_to_see_are_left_out() -> None:
-    shown = line(["▁a", "▁b"], ["▁x"], [[0.995, 0.005]])
+    shown = line(["▁a", "▁b"], ["▁x"], [[0.995, 0.005]])  # too small to see
     assert shown["hypotheses"][0]["words"] == [{"text": " x", "attention": [[0, 0.995]]}]
 
 
