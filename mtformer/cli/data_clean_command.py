@@ -22,7 +22,7 @@ from mtformer.cli.eval_command import PRECISION_HELP
 if TYPE_CHECKING:
     from mtformer.config.data import DataConfig
     from mtformer.data.check.clean import Rows, Scoring
-    from mtformer.data.report import Columns, DataReport
+    from mtformer.data.data_report import Columns, DataReport
     from mtformer.decoding.translator import Translator
 
 log = logging.getLogger("mtformer")

@@ -7,7 +7,7 @@ from mtformer.config.data import CorpusConfig, DataConfig, Source
 from mtformer.config.schema import Config
 from mtformer.data.batching.mixture import Corpus
 from mtformer.data.corpus.sources import languages
-from mtformer.data.report import DataReport
+from mtformer.data.data_report import DataReport
 from mtformer.data.store.prepare import Advance, prepare
 from mtformer.text.tags import tag_id, target
 from mtformer.text.tokenizer import TokenizerPair

@@ -12,7 +12,7 @@ from mtformer.data.batching.augment import Augmentation
 from mtformer.data.batching.batches import Batch, TrainingBatches, ordered_batches
 from mtformer.data.batching.mixture import WINDOW_PAIRS, Corpus, Mixture
 from mtformer.data.corpus.sources import file_states, read_pairs, require_sources, require_unchanged
-from mtformer.data.report import DataReport
+from mtformer.data.data_report import DataReport
 from mtformer.data.store.prepare import Advance, log_progress
 from mtformer.errors import ConfigError, told_writing
 from mtformer.evaluation.evaluate import source_set

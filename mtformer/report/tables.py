@@ -13,7 +13,7 @@ import torch
 from mtformer.config.schema import Config, ModelConfig
 from mtformer.config.writing import config_diff, leaves
 from mtformer.config.yaml_text import dotted
-from mtformer.data.report import DataReport
+from mtformer.data.data_report import DataReport
 from mtformer.errors import DataError
 from mtformer.evaluation.card import differences, read_card
 from mtformer.experiment.runs import RunContents, format_duration, format_value, is_number

@@ -15,9 +15,9 @@ import pytest
 
 from mtformer.config.data import FilterConfig
 from mtformer.data.check import clean as cleaning
-from mtformer.data.check.clean import LOW_SCORE, Rows, Scoring, dual_scores
-from mtformer.data.filters.filters import DUPLICATE, EMPTY, IDENTICAL, KEPT, REASONS, TOO_LONG, Filter
-from mtformer.data.report import Columns, DataReport
+from mtformer.data.check.clean import Rows, Scoring, dual_scores
+from mtformer.data.data_report import Columns, DataReport
+from mtformer.data.filters.filters import DUPLICATE, EMPTY, IDENTICAL, KEPT, LOW_SCORE, REASONS, TOO_LONG, Filter
 from mtformer.data.store.pipeline import Pipeline
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import TokenizerPair

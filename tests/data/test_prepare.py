@@ -496,7 +496,7 @@ def test_a_process_that_is_killed_is_told(
 ) -> None:
     monkeypatch.setattr(preparing, "SHARD_PAIRS", 50)
     monkeypatch.setattr(preparing, "SHARDS_ALONE", 1)
-    monkeypatch.setattr(preparing, "_make_function", kill_itself)
+    monkeypatch.setattr(preparing, "_Job", KilledJob)
     data = corpus(pairs, num_workers=2)
     with pytest.raises(DataError, match=r"ended by the system, .*; lower data.num_workers; finished shards are kept"):
         made(data, tokenizers)
@@ -504,9 +504,13 @@ def test_a_process_that_is_killed_is_told(
     check_content(made(data, tokenizers), pairs, tokenizers)
 
 
-def kill_itself(job: _Job) -> Callable[[_RawShard], None]:
-    os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError
+class KilledJob(_Job):
+    """A job whose worker processes are killed."""
+
+    def make_shard(self, shard: _RawShard, num_threads: int = 1) -> None:
+        if multiprocessing.parent_process() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().make_shard(shard, num_threads)
 
 
 def test_duplicates_over_parts(

@@ -18,7 +18,7 @@ from mtformer.config.schema import (
     TrainingConfig,
 )
 from mtformer.config.writing import dump_config
-from mtformer.data.report import DataReport
+from mtformer.data.data_report import DataReport
 from mtformer.decoding.translator import Translator
 from mtformer.evaluation.card import Texts, write_card
 from mtformer.evaluation.scores import score

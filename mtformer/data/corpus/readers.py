@@ -25,7 +25,7 @@ import numpy as np
 
 from mtformer.config.data import DataConfig, HubDataset, JsonlFile, TextFiles, TsvFile
 from mtformer.data.corpus.compressed import BLOCK_BYTES, open_bytes, position
-from mtformer.data.report import Columns, Pair
+from mtformer.data.data_report import Columns, Pair
 from mtformer.errors import DataError
 
 BOM = b"\xef\xbb\xbf"

@@ -15,7 +15,7 @@ from mtformer.config.data import DataConfig, HubDataset, JsonlFile, Source, Text
 from mtformer.data.corpus import hub
 from mtformer.data.corpus.compressed import open_bytes
 from mtformer.data.corpus.readers import JsonlReader, Lines, Reader, TextReader, TsvReader, reading
-from mtformer.data.report import Columns, Pair
+from mtformer.data.data_report import Columns, Pair
 from mtformer.errors import DataError
 from mtformer.files import file_sha256
 

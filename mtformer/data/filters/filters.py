@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import groupby
 from operator import eq
 
@@ -10,21 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtformer.config.data import FilterConfig
+from mtformer.data.data_report import Columns
 from mtformer.data.filters.duplicates import normalize
 from mtformer.data.filters.language import WordCheck, confidences
 from mtformer.data.filters.numbers import CHARACTER_LANGUAGES, numbers_differ
 from mtformer.data.filters.scripts import WEIGHTS, Alphabet, Counts, scripts_of
-from mtformer.data.report import Columns
 
 KEPT = 0
 EMPTY, IDENTICAL, REPETITION, MARKUP, LETTERS = "empty", "identical", "repetition", "URLs and markup", "few letters"
 SCRIPT, DIFFERENCE, NUMBERS, PUNCTUATION = "script", "length difference", "different numbers", "punctuation"
 LANGUAGE, TOO_LONG, RATIO, DUPLICATE = "language", "too long", "length ratio", "duplicate"
+LOW_SCORE = "low score"
 REASONS = (
     EMPTY, IDENTICAL, REPETITION, MARKUP, LETTERS, SCRIPT, DIFFERENCE, NUMBERS, PUNCTUATION, LANGUAGE, TOO_LONG, RATIO,
-    DUPLICATE,
+    DUPLICATE, LOW_SCORE,
 )  # fmt: skip
-"""In the order in which they are checked; a pair is counted under the first that applies."""
+"""In the order in which they are checked; a pair is counted under the first that applies. `data clean` alone scores."""
 
 RATIO_FROM_TOKENS = 10
 """The length ratio is checked when the longer side has more tokens than this."""
@@ -167,6 +168,17 @@ class _Judged:
 def code(reason: str) -> int:
     """Return the number of a reason in `Codes`."""
     return 1 + REASONS.index(reason)
+
+
+def count_reasons(codes: Codes) -> dict[str, int]:
+    """Return the number of pairs by reason, without zeros, in the order of `REASONS`."""
+    counts = np.bincount(codes, minlength=1 + len(REASONS))[1:].tolist()
+    return {reason: count for reason, count in zip(REASONS, counts, strict=True) if count}
+
+
+def in_order(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return counts by reason, without zeros, in the order of `REASONS`."""
+    return {reason: counts[reason] for reason in REASONS if counts.get(reason)}
 
 
 def is_blank(line: str) -> bool:

@@ -37,9 +37,9 @@ from mtformer.data.corpus.sources import (
     require_unchanged,
     source_fingerprint,
 )
+from mtformer.data.data_report import DataReport
 from mtformer.data.filters.duplicates import Mask, repeated
-from mtformer.data.filters.filters import DUPLICATE, REASONS
-from mtformer.data.report import DataReport
+from mtformer.data.filters.filters import DUPLICATE, count_reasons, in_order
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
 from mtformer.data.store.ragged import bytes_of
 from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, STORE, Contents, Pairs, Shard, Store, write_shard
@@ -235,8 +235,7 @@ class _Job:
         report.read += records.size
         report.count_unusual(*texts)
         filtered = self.pipeline.run(texts, num_threads)
-        for reason, count in zip(REASONS, np.bincount(filtered.codes, minlength=1 + len(REASONS))[1:], strict=True):
-            report.leave_out(reason, int(count))
+        report.leave_out(count_reasons(filtered.codes))
         texts, tokens, counts = filtered.kept()
         if self.pipeline.filters is None:
             for side, column in (("src", 0), ("tgt", 1)):
@@ -285,14 +284,10 @@ def _make_shards(shards: Iterator[_RawShard], job: _Job, num_workers: int, advan
     for shard in islice(todo, SHARDS_ALONE if num_workers > 1 else None):
         job.make_shard(shard, num_workers)
         advance(shard.end, shard.share)
-    with Workers[_RawShard, None](_make_function, job, num_workers) as workers:
+    with Workers(job.make_shard, num_workers) as workers:
         for shard, _ in workers.map(todo):
             advance(shard.end, shard.share)
     return num_shards
-
-
-def _make_function(job: _Job) -> Callable[[_RawShard], None]:
-    return job.make_shard
 
 
 def _raw_shards(
@@ -338,24 +333,22 @@ def _finish(job: _Job, num_shards: int) -> None:
     """Write the rows of the duplicates, and then store.json, which makes the store complete."""
     all_paths = [job.paths(number) for number in range(num_shards)]
     shards, report, first_row = list[Shard](), DataReport(), 0
-    longest, totals = np.zeros(2, dtype=np.int64), np.zeros(4, dtype=np.int64)
+    longest = np.zeros(2, dtype=np.int64)
     with atomic_file(job.folder / DUPLICATES) as file, open(file, "wb") as opened:
         for paths, is_duplicate in zip(all_paths, _duplicates(job, all_paths), strict=True):
             rows, duplicates = np.load(paths.rows), np.flatnonzero(is_duplicate)
             report += DataReport.from_dict(json.loads(paths.report.read_text(encoding="utf-8")))
-            report.leave_out(DUPLICATE, len(duplicates))
-            counts, num_pairs = rows["counts"][~is_duplicate], len(rows) - len(duplicates)
-            totals += counts.sum(axis=0)
+            report.leave_out({DUPLICATE: len(duplicates)})
+            counts = rows["counts"][~is_duplicate]
+            report.count_kept(counts)
             longest = np.maximum(longest, counts[:, :2].max(axis=0, initial=0))
-            report.kept += num_pairs
             (first_row + duplicates).astype("<i8").tofile(opened)
             first_row += len(rows)
             if len(rows):
-                shards.append(Shard(paths.arrow.name, len(rows), num_pairs, paths.arrow.stat().st_size))
+                shards.append(Shard(paths.arrow.name, len(rows), len(counts), paths.arrow.stat().st_size))
     if first_row == report.kept:
         (job.folder / DUPLICATES).unlink()
-    report.tokens, report.unknown = ({"src": int(totals[n]), "tgt": int(totals[n + 1])} for n in (0, 2))
-    report.left_out = {reason: report.left_out[reason] for reason in REASONS if reason in report.left_out}
+    report.left_out = in_order(report.left_out)
     contents = Contents(shards, (int(longest[0]), int(longest[1])), job.keep_text, report)
     write_text(job.folder / STORE, contents.to_json())
 
