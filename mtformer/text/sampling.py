@@ -46,7 +46,7 @@ class Sampler(ABC):
         self.processor, self.pieces = processor, pieces
         self.word = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}" if pieces.keep_to_words else "(?s:.+)")
         longest_first = sorted(pieces.user, key=len, reverse=True)
-        self.symbols = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if longest_first else None
+        self.user_symbols = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if longest_first else None
 
     @abstractmethod
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
@@ -58,10 +58,10 @@ class Sampler(ABC):
         return list(chain.from_iterable(found)), np.array([len(words) for words in found], dtype=np.int64)
 
     def _cut_one(self, line: str) -> list[str]:
-        if self.symbols is None:
+        if self.user_symbols is None:
             return self.word.findall(line)
         words: list[str] = []
-        for number, part in enumerate(self.symbols.split(line)):
+        for number, part in enumerate(self.user_symbols.split(line)):
             words.extend([part] if number % 2 else self.word.findall(part))
         return words
 
