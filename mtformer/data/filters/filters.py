@@ -30,12 +30,12 @@ REASONS = (
 RATIO_FROM_TOKENS = 10
 """The length ratio is checked when the longer side has more tokens than this."""
 FROM_LETTERS = 10
-"""The script, and the language by the identifier, are checked on sides of at least so many letters."""
+"""The script, and the language by the identifier, are checked on sides of at least this number of letters."""
 VARIANCE = 6.8
-"""Of the difference in length of translations, for each character (Gale and Church 1993, section 3.3)."""
+"""Variance of the difference in length of translations, per character (Gale and Church 1993, section 3.3)."""
 RATIO_DEVIATION, RATIO_DEVIATION_IF_DENSE = 0.15, 0.25
-"""Of the ratio of lengths from language to language: the second where characters are weighted, or a language is not
-known."""
+"""Standard deviation of the ratio of lengths between languages: the second if characters are weighted, or a language
+is unknown."""
 
 FIRST_WORDS = 8
 """Words of a line that are looked up before the others."""
@@ -89,14 +89,14 @@ class Filter:
         self._confidences = [confidences(code) for code in (src_lang, tgt_lang)] if asks else []
 
     def by_text(self, texts: Columns) -> Codes:
-        """Return what the text shows, before it is tokenized."""
+        """Return the codes by text, before it is tokenized."""
         judged = _Judged(texts)
         if self.config is not None:
             self._judge(judged, self.config)
         return judged.codes
 
     def by_length(self, src_lengths: NDArray[np.int32], tgt_lengths: NDArray[np.int32]) -> Codes:
-        """Return what the token counts show; a side without tokens counts as empty."""
+        """Return the codes by token counts; a side without tokens counts as empty."""
         codes = np.zeros(len(src_lengths), dtype=np.uint8)
         if self.config is None:
             return codes
