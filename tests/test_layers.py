@@ -101,7 +101,7 @@ def test_the_check_itself(part: str, line: str, wrong: bool) -> None:
     assert bool(forbidden_imports(part, ast.parse(line))) == wrong
 
 
-DATA_LAYERS = [{"report", "workers", "demo"}, {"corpus"}, {"filters"}, {"store"}, {"batching", "check"}]
+DATA_LAYERS = [{"data_report", "workers", "demo"}, {"corpus"}, {"filters"}, {"store"}, {"batching", "check"}]
 DATA_LAYER_OF = {folder: number for number, folders in enumerate(DATA_LAYERS) for folder in folders}
 
 

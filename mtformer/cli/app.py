@@ -37,8 +37,8 @@ COMMANDS = {
     "reproduce": ("reproduce:reproduce", "Train the first steps of a run again, and compare losses to the last digit."),
     "export": ("export_command:export", "Write a run in a form that can be given away."),
     "import": ("import_command:import_model", "Make a Marian model from Hugging Face a bundle."),
-    "tokenizer": ("tokenizer_commands:app", "Train and use tokenizers."),
-    "data": ("data_commands:app", "Corpora."),
+    "tokenizer": ("tokenizer:app", "Train and use tokenizers."),
+    "data": ("data:app", "Corpora."),
     "config": ("config:app", "Show configs and their schema."),
 }
 """Name: module in `mtformer.cli` with its function or `typer.Typer`, and summary; in the order of the help."""

@@ -97,7 +97,7 @@ def translate(
     With --n-best the lines are as Moses writes them: number ||| text ||| score.
     """
     from mtformer.cli.line_files import ResumableOutput, parallel_lines
-    from mtformer.data.corpus.compressed import create_bytes, require_package
+    from mtformer.data.corpus.compressed import create_bytes
     from mtformer.errors import ConfigError
 
     if json_attention and not as_json:
@@ -111,8 +111,6 @@ def translate(
     if continues and (target is None or _is_special(target)):
         raise ConfigError("--continue resumes a file; name it with --output")
     output = ResumableOutput(target) if target is not None and not _is_special(target) else None
-    if target is not None:
-        require_package(target)
     beside = {
         name: path
         for name, path in (("prefixes", prefixes), ("required", required), ("targets", targets))

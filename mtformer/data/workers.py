@@ -1,4 +1,4 @@
-"""One function over many items, in several processes, the results in order."""
+"""One function over many items, in several processes; the results keep their order."""
 
 import multiprocessing
 import signal
@@ -17,25 +17,29 @@ Result = TypeVar("Result")
 class WorkerEndedError(DataError):
     """The system ended a process; nothing is wrong with the corpus."""
 
+    def __init__(self) -> None:
+        super().__init__(
+            "a process that works on the corpus was ended by the system, most likely for want of memory; "
+            "lower data.num_workers"
+        )
+
 
 class Workers(Generic[Item, Result]):
-    """Processes that each build the function once and then answer items; with one process all is done in this one.
+    """Processes that share the items of an iterator; with one process, all items are computed in this one.
 
-    Each has a pipe of its own: when this process is gone, however it ended, they read the pipe's end and go too.
-    They start as items come, each in a fresh interpreter, so a script that uses this needs the usual
+    Each process has its own pipe: when this process ends, however it ends, they read the end of the pipe and exit.
+    They are started as items come, each in a fresh interpreter, so a script that uses them needs the usual
     `if __name__ == "__main__":`.
 
     Args:
-        build: makes the function from the settings, in each process.
-        settings: what can be pickled.
-        num_processes: at most.
+        function: computes the result of an item; it is pickled once for each process.
+        num_processes: maximum number of processes.
     """
 
-    def __init__(self, build: Callable[[Any], Callable[[Item], Result]], settings: Any, num_processes: int) -> None:
-        self._build, self._settings, self._num_processes = build, settings, num_processes
+    def __init__(self, function: Callable[[Item], Result], num_processes: int) -> None:
+        self._function, self._num_processes = function, num_processes
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
-        self._function = build(settings) if num_processes == 1 else None
 
     def __enter__(self) -> "Workers[Item, Result]":
         return self
@@ -51,36 +55,35 @@ class Workers(Generic[Item, Result]):
             process.join()
 
     def map(self, items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
-        """Each item with its result; no more items are read ahead than there are processes.
+        """Yield each item with its result; items are read ahead up to the number of processes.
 
         Raises:
-            WorkerEndedError: when a process was ended from outside.
+            WorkerEndedError: A process was ended from outside.
         """
-        if self._function is not None:
+        if self._num_processes == 1:
             for item in items:
                 yield item, self._function(item)
             return
         waiting = deque[tuple[Item, Connection]]()
         for number, item in enumerate(items):
             if len(waiting) == self._num_processes:
-                yield self._answer(waiting)
+                yield self._receive(*waiting.popleft())
             if number < self._num_processes and len(self._pipes) <= number:
                 self._start()
             pipe = self._pipes[number % self._num_processes]
             try:
                 pipe.send(item)
             except OSError as error:
-                raise _ended() from error
+                raise WorkerEndedError from error
             waiting.append((item, pipe))
         while waiting:
-            yield self._answer(waiting)
+            yield self._receive(*waiting.popleft())
 
-    def _answer(self, waiting: "deque[tuple[Item, Connection]]") -> tuple[Item, Result]:
-        item, pipe = waiting.popleft()
+    def _receive(self, item: Item, pipe: Connection) -> tuple[Item, Result]:
         try:
             is_result, answer = pipe.recv()
         except (EOFError, OSError) as error:
-            raise _ended() from error
+            raise WorkerEndedError from error
         if not is_result:
             raise answer
         return item, answer
@@ -88,24 +91,16 @@ class Workers(Generic[Item, Result]):
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, self._build, self._settings), daemon=True)
+        process = context.Process(target=_serve, args=(theirs, self._function), daemon=True)
         process.start()
         theirs.close()
         self._pipes.append(ours)
         self._processes.append(process)
 
 
-def _ended() -> WorkerEndedError:
-    return WorkerEndedError(
-        "a process that works on the corpus was ended by the system, most likely for want of memory; "
-        "lower data.num_workers"
-    )
-
-
-def _serve(pipe: Connection, build: Callable[[Any], Callable[[Any], Any]], settings: Any) -> None:
-    """What a process does."""
+def _serve(pipe: Connection, function: Callable[[Any], Any]) -> None:
+    """Compute items until the pipe ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first process, which then closes the pipes
-    function = build(settings)
     while True:
         try:
             item = pipe.recv()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from mtformer.decoding.sentences import UNSPACED
-from mtformer.text.tokenizer import SPACE
+from mtformer.text.pieces import SPACE
 
 
 def word_numbers(pieces: Sequence[str]) -> list[int]:

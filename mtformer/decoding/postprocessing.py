@@ -16,7 +16,8 @@ from mtformer.decoding.quality import coverage, expected_utilities, flags
 from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.segments import Segment
 from mtformer.decoding.translation import Attention, Translation
-from mtformer.text.tokenizer import SPACE, UNK, TokenizerPair
+from mtformer.text.pieces import SPACE
+from mtformer.text.tokenizer import UNK, TokenizerPair
 
 END = "</s>"
 UNKNOWN = f"{SPACE}⁇{SPACE}"

@@ -13,7 +13,7 @@ import torch
 from mtformer.decoding.alignment import align, word_numbers
 from mtformer.decoding.quality import FORBIDDEN, MISSING
 from mtformer.decoding.sentences import join_lines, needs_space
-from mtformer.text.tokenizer import SPACE
+from mtformer.text.pieces import SPACE
 
 
 @dataclass(frozen=True)

@@ -2,24 +2,24 @@
 
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mtformer.config.data import CorpusConfig, Source
 from mtformer.config.schema import Config
 from mtformer.data.batching.augment import Augmentation
 from mtformer.data.batching.batches import Batch, TrainingBatches, ordered_batches
 from mtformer.data.batching.mixture import WINDOW_PAIRS, Corpus, Mixture
-from mtformer.data.corpus.sources import file_states, read_pairs, require_sources, require_unchanged
-from mtformer.data.report import DataReport
-from mtformer.data.store.prepare import Advance, log_progress
+from mtformer.data.corpus.sources import file_states, languages, read_pairs, require_sources, require_unchanged
+from mtformer.data.data_report import DataReport
+from mtformer.data.store.prepare import Advance, log_progress, prepare
 from mtformer.errors import ConfigError, told_writing
 from mtformer.evaluation.evaluate import source_set
-from mtformer.experiment.corpora import DevSet, dev_sets, needs_text, reports, training_corpora
 from mtformer.experiment.pretrained import pretrained_tokenizers
 from mtformer.files import atomic_folder
-from mtformer.text.tags import require_tags, source_tags, target_tags
+from mtformer.text.tags import require_tags, source_tags, tag_id, target, target_tags
 from mtformer.text.tokenizer import JOINT, SRC, TGT, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
 
@@ -29,8 +29,18 @@ log = logging.getLogger("mtformer")
 
 
 @dataclass(frozen=True)
+class DevSet:
+    """Dev in one direction."""
+
+    corpus: Corpus
+    tgt_lang: str
+    sources: list[str]
+    references: list[str]
+
+
+@dataclass(frozen=True)
 class Prepared:
-    """All that training needs of text and data."""
+    """Tokenizers and data for training."""
 
     tokenizers: TokenizerPair
     corpora: Sequence[Corpus]
@@ -44,7 +54,7 @@ class Prepared:
 
     def report(self) -> dict[str, Any]:
         """Return the report of the training data; also by corpus if there are several."""
-        by_name = reports(self.corpora)
+        by_name = _reports(self.corpora)
         total = sum(by_name.values(), DataReport()).to_dict()
         return total if len(by_name) == 1 else {**total, "corpora": {n: one.to_dict() for n, one in by_name.items()}}
 
@@ -65,13 +75,14 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
     tokenizers = TokenizerPair.load(tokenizer_folder) if exists else make_tokenizers(config, tokenizer_folder)
     if tokenizers.joint != config.tokenizer.joint:
         raise ConfigError(f"tokenizer.joint is {config.tokenizer.joint}, but {tokenizer_folder} holds the other kind")
-    corpora = training_corpora(config, tokenizers, advance)
-    dev = dev_sets(config, tokenizers)
-    for name, report in {**reports(corpora), **reports([one.corpus for one in dev])}.items():
+    needs_text = config.tokenizer.sampling_alpha > 0 or any(config.data.noise.model_dump().values())
+    corpora = _training_corpora(config, tokenizers, needs_text, advance)
+    dev = _dev_sets(config, tokenizers)
+    for name, report in {**_reports(corpora), **_reports([one.corpus for one in dev])}.items():
         for line in report.lines():
             log.info("%s: %s", name, line)
     augmentation, window_pairs = None, WINDOW_PAIRS
-    if needs_text(config):
+    if needs_text:
         augmentation = Augmentation(
             tokenizers, config.tokenizer.sampling_alpha, config.data.noise, config.data.filters.max_tokens
         )
@@ -79,6 +90,61 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
     mixture = Mixture(corpora, config.training.seed, config.data.temperature, window_pairs)
     batches = TrainingBatches(mixture, config.training.batch_tokens, augmentation)
     return Prepared(tokenizers, corpora, dev, batches)
+
+
+# ---- corpora --------------------------------------------------------------------------------------------------------
+
+
+def _training_corpora(config: Config, tokenizers: TokenizerPair, keep_text: bool, advance: Advance) -> list[Corpus]:
+    """Prepare each training corpus in each of its directions."""
+    sections: dict[str, CorpusConfig] = dict(config.data.corpora)
+    if config.data.train:
+        sections = {"train": CorpusConfig(sources=config.data.train), **sections}
+    corpora = list[Corpus]()
+    for name, section in sections.items():
+        tags = [tag_id(section.tag, tokenizers.src)] if section.tag is not None else []
+        for corpus, _ in _in_each_direction(
+            name, section.sources, config, tokenizers, is_training=True, keep_text=keep_text, advance=advance
+        ):
+            corpora.append(replace(corpus, weights=tuple(section.weights), tags=(*corpus.tags, *tags)))
+    return corpora
+
+
+def _dev_sets(config: Config, tokenizers: TokenizerPair) -> list[DevSet]:
+    sets = []
+    for corpus, tgt_lang in _in_each_direction("dev", config.data.dev, config, tokenizers, is_training=False):
+        pairs = corpus.store.read_all()
+        sets.append(DevSet(corpus, tgt_lang, *(pairs.swapped() if corpus.is_swapped else pairs).text()))
+    return sets
+
+
+def _in_each_direction(
+    name: str, sources: Sequence[Source], config: Config, tokenizers: TokenizerPair, **options: Any
+) -> Iterator[tuple[Corpus, str]]:
+    """Prepare sources, those of the same two languages together, with the options of `prepare`.
+
+    Yields a corpus and its target language for each direction, which is part of its name if there are several.
+    """
+    data, by_languages = config.data, dict[tuple[str, str], list[Source]]()
+    for source in sources:
+        by_languages.setdefault(languages(source, data), []).append(source)
+    is_alone = len(by_languages) == 1 and not data.both_directions
+    for (src, tgt), some in by_languages.items():
+        directions = [(src, tgt, False), (tgt, src, True)][: 1 + data.both_directions]
+        targets = [target(data, tokenizers, to) for _, to, _ in directions]
+        store = prepare(some, data, tokenizers, **options)
+        for (from_, to, is_swapped), ids in zip(directions, targets, strict=True):
+            full_name = name if is_alone else f"{name}.{from_}-{to}"
+            corpus = Corpus(full_name, store, is_swapped=is_swapped, tags=tuple(ids.tags), start=ids.start)
+            yield corpus, to
+
+
+def _reports(corpora: Sequence[Corpus]) -> Mapping[str, DataReport]:
+    """Return the report of each corpus by name, without those that are another one reversed."""
+    return {corpus.name: corpus.store.report for corpus in corpora if not corpus.is_swapped}
+
+
+# ---- tokenizers -----------------------------------------------------------------------------------------------------
 
 
 def make_tokenizers(config: Config, folder: Path) -> TokenizerPair:

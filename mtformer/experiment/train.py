@@ -18,10 +18,9 @@ from mtformer.decoding.weights import default_weights, find_weights
 from mtformer.device import be_deterministic, pick_device, pick_precision, set_up_memory
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.evaluation.scores import for_language, score
-from mtformer.experiment.corpora import DevSet
 from mtformer.experiment.open_run import Resume, compare_environments, describe_environment, open_run
 from mtformer.experiment.preflight import check_memory
-from mtformer.experiment.prepare import Prepared, prepare_experiment
+from mtformer.experiment.prepare import DevSet, Prepared, prepare_experiment
 from mtformer.experiment.pretrained import load_pretrained
 from mtformer.experiment.run_state import lock_run, record_state
 from mtformer.files import read_meta, verify, write_text

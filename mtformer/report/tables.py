@@ -13,7 +13,7 @@ import torch
 from mtformer.config.loading import config_diff, leaves
 from mtformer.config.schema import Config, ModelConfig
 from mtformer.config.yaml_text import dotted
-from mtformer.data.report import DataReport
+from mtformer.data.data_report import DataReport
 from mtformer.evaluation.card import ScoreCard, differences
 from mtformer.experiment.runs import RunContents, format_duration, format_value, is_number
 from mtformer.model.transformer import Transformer

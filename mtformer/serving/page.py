@@ -11,7 +11,8 @@ from mtformer.decoding.translation import Translation
 from mtformer.serving.languages import Languages
 from mtformer.serving.requests import Limits
 from mtformer.templating import render
-from mtformer.text.tokenizer import BYTE_PIECE, SPACE, piece_bytes
+from mtformer.text.pieces import SPACE
+from mtformer.text.tokenizer import BYTE_PIECE, piece_bytes
 
 MAX_ALTERNATIVES = 4
 MIN_WEIGHT = 0.01

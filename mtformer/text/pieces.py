@@ -1,6 +1,6 @@
-"""What stands in a SentencePiece model, read from its bytes: pieces with scores and types, and the kind of model.
+"""Contents of a SentencePiece model, read from its bytes: pieces with scores and types, and the kind of model.
 
-SentencePiece's Python module does not tell which pieces are the user's, nor whether the model is unigram or BPE.
+SentencePiece's Python module does not show which pieces are the user's, nor whether the model is unigram or BPE.
 The file is a protocol buffer (`ModelProto`): field 1 repeated is a piece (1 text, 2 score, 3 type), field 2 the
 settings of its training (3 kind of model).
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 NORMAL, USER_DEFINED, BYTE = 1, 4, 6
 UNIGRAM, BPE = 1, 2
 SPACE = "▁"
-"""What SentencePiece writes for a space."""
+"""How SentencePiece writes a space in a piece."""
 
 
 @dataclass
@@ -23,18 +23,18 @@ class Pieces:
     normal: dict[str, int] = field(default_factory=dict)
     user: dict[str, int] = field(default_factory=dict)
     bytes: dict[int, int] = field(default_factory=dict)
-    """Of each byte's value; empty without byte fallback."""
+    """By value of the byte; empty without byte fallback."""
     scores: list[float] = field(default_factory=list)
-    """Of each id: log-probability (unigram), or minus the rank of the merge (BPE)."""
+    """By id: log-probability (unigram), or minus the rank of the merge (BPE)."""
 
     @property
     def keep_to_words(self) -> bool:
-        """No piece reaches over a space, so that each word is segmented by itself."""
+        """True if no piece extends over a space, so that each word is segmented by itself."""
         return not any(SPACE in piece[1:] for piece in self.normal)
 
 
 def read_pieces(model: bytes) -> Pieces:
-    """Reads the bytes of a `.model` file that SentencePiece has already loaded."""
+    """Read the bytes of a `.model` file that SentencePiece has already loaded."""
     pieces = Pieces()
     for number, value in message_fields(model):
         if number == 1:
@@ -55,7 +55,7 @@ def read_pieces(model: bytes) -> Pieces:
 
 
 def message_fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Number and raw value of each field of a protocol buffer message."""
+    """Yield number and raw value of each field of a protocol buffer message."""
     position = 0
     while position < len(message):
         key, position = _varint(message, position)
@@ -71,7 +71,7 @@ def message_fields(message: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """A number of seven bits a byte, and the position behind it."""
+    """Return a number of seven bits a byte, and the position behind it."""
     value = shift = 0
     while True:
         byte = data[position]

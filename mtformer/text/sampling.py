@@ -1,16 +1,17 @@
-"""Random segmentations that depend on the seed alone: subword regularisation and BPE-dropout.
+"""Random segmentations that depend on the seed only: subword regularization and BPE-dropout.
 
-SentencePiece samples too, but from a generator that newer versions salt anew in each process, so that a run could not
-be resumed exactly. Here all random numbers come from one numpy generator made from the seed, and a batch of lines is
-sampled at once, word by word, in numpy.
+SentencePiece samples too, but newer versions salt its generator differently in each process, so that a run could not
+be resumed exactly. Here all random numbers come from one NumPy generator made from the seed, and a batch of lines is
+sampled at once, word by word.
 """
 
 import math
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,58 +21,53 @@ from mtformer.text.pieces import BPE, SPACE, UNIGRAM, Pieces, read_pieces
 
 UNK = 1
 UNKNOWN_PENALTY = 10.0
-"""SentencePiece's: an unknown character scores so much below the worst piece."""
+"""By how much an unknown character scores below the worst piece, as in SentencePiece."""
 MAX_EDGES = 1 << 20
-"""The lattices of words are kept until they have so many edges, then made anew (about 25 MB)."""
+"""The lattices of words are cached up to this number of edges (about 25 MB)."""
 MAX_WORDS = 1 << 20
 
 Ints = NDArray[np.int64]
 
 
-class Sampler(Protocol):
-    """Samples segmentations of lines."""
-
-    def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """Ids of each line; a function of the arguments alone."""
-
-
-def make_sampler(processor: Any) -> Sampler:
-    """The sampler for a loaded `SentencePieceProcessor`."""
+def make_sampler(processor: Any) -> "Sampler":
+    """Return the sampler for a loaded `SentencePieceProcessor`."""
     pieces = read_pieces(processor.serialized_model_proto())
-    words = Words(processor, pieces)
     if pieces.kind == UNIGRAM:
-        return UnigramSampler(words, pieces)
+        return UnigramSampler(processor, pieces)
     if pieces.kind == BPE:
-        return BpeSampler(words, pieces)
+        return BpeSampler(processor, pieces)
     raise DataError("tokenizer.sampling_alpha: only unigram and BPE models can be sampled from; set it to 0")
 
 
-class Words:
-    """Cuts lines into what is segmented on its own: words, and the user's symbols, which stay whole."""
+class Sampler(ABC):
+    """Samples segmentations of lines, which are cut into words and the user's symbols, which stay whole."""
 
     def __init__(self, processor: Any, pieces: Pieces) -> None:
-        self.processor = processor
-        word = f"{SPACE}?[^{SPACE}]+|{SPACE}" if pieces.keep_to_words else "(?s:.+)"
-        self.word = re.compile(word)
+        self.processor, self.pieces = processor, pieces
+        self.word = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}" if pieces.keep_to_words else "(?s:.+)")
         longest_first = sorted(pieces.user, key=len, reverse=True)
-        self.symbols = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if longest_first else None
+        self.user_symbols = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if longest_first else None
+
+    @abstractmethod
+    def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
+        """Return the ids of each line, which depend on the arguments only."""
 
     def cut(self, lines: Sequence[str]) -> tuple[list[str], Ints]:
-        """All words in order, and the number of words in each line."""
+        """Return all words in order, and the number of words in each line."""
         found = [self._cut_one(line) for line in self.processor.Normalize(list(lines))]
         return list(chain.from_iterable(found)), np.array([len(words) for words in found], dtype=np.int64)
 
     def _cut_one(self, line: str) -> list[str]:
-        if self.symbols is None:
+        if self.user_symbols is None:
             return self.word.findall(line)
         words: list[str] = []
-        for number, part in enumerate(self.symbols.split(line)):
+        for number, part in enumerate(self.user_symbols.split(line)):
             words.extend([part] if number % 2 else self.word.findall(part))
         return words
 
 
 def _lines_of(ids_N: Ints, word_N: Ints, words_per_line: Ints) -> list[list[int]]:
-    """Ids of each line from ids with their word's number, which ascends; unknown ones that follow become one."""
+    """Return the ids of each line from ids with ascending numbers of words; consecutive unknown ids become one."""
     line_N = np.repeat(np.arange(len(words_per_line)), words_per_line)[word_N]
     repeated_N = np.zeros(len(ids_N), dtype=bool)
     repeated_N[1:] = (ids_N[1:] == UNK) & (ids_N[:-1] == UNK) & (line_N[1:] == line_N[:-1])
@@ -81,26 +77,24 @@ def _lines_of(ids_N: Ints, word_N: Ints, words_per_line: Ints) -> list[list[int]
     return [ids[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)] if ends else []
 
 
-class UnigramSampler:
+class UnigramSampler(Sampler):
     """Draws a segmentation with a probability proportional to (product of its pieces' probabilities)^alpha.
 
     Kudo 2018, "Subword Regularization", equation 8 with l unlimited: forward filtering, backward sampling. The
-    filtered lattice of each word is kept: nodes are the places between its characters, and each edge that ends in a
-    node has the upper end of its share of the range 0 to 2^32. All lattices lie in the same arrays, sorted by node,
+    filtered lattice of each word is cached: nodes are the places between its characters, and each edge that ends in a
+    node has the upper end of its share of the range 0 to 2^32. All lattices are in the same arrays, sorted by node,
     so that one binary search takes a step back in all words at once.
     """
 
-    def __init__(self, words: Words, pieces: Pieces) -> None:
-        self.words = words
-        self.pieces = pieces
+    def __init__(self, processor: Any, pieces: Pieces) -> None:
+        super().__init__(processor, pieces)
         self.longest = max(map(len, pieces.normal), default=1)
         self.unknown_score = min((pieces.scores[p] for p in pieces.normal.values()), default=0.0) - UNKNOWN_PENALTY
         self.alpha = -1.0
         self._forget()
 
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """Ids of each line; a function of the arguments alone."""
-        words, words_per_line = self.words.cut(lines)
+        words, words_per_line = self.cut(lines)
         node_N = self._last_nodes(words, alpha)
         random = np.random.Generator(np.random.PCG64(seed))
         word_N = np.arange(len(words))
@@ -124,7 +118,7 @@ class UnigramSampler:
         self.edge_starts = np.empty(0, dtype=np.int64)
 
     def _last_nodes(self, words: Sequence[str], alpha: float) -> Ints:
-        """The last node of each word; makes the lattices that are not there yet."""
+        """Return the last node of each word; add missing lattices."""
         if alpha != self.alpha or len(self.keys) > MAX_EDGES:
             self._forget()
             self.alpha = alpha
@@ -140,7 +134,7 @@ class UnigramSampler:
         return np.array([self.last_node[word] for word in words], dtype=np.int64)
 
     def _add_lattice(self, word: str, edges: list[tuple[int, int, int]]) -> None:
-        """Appends (node and upper end of the share, piece, node where it starts or -1) for each edge of a word."""
+        """Append (node and upper end of the share, piece, start node or -1) for each edge of a word."""
         if word in self.pieces.user:
             edges.append((self._new_node() | 0xFFFFFFFF, self.pieces.user[word], -1))
         else:
@@ -161,7 +155,7 @@ class UnigramSampler:
     def _arriving(
         self, word: str, end: int, nodes: list[int], forward: list[float], edges: list[tuple[int, int, int]]
     ) -> list[tuple[float, int, int]]:
-        """(log weight, piece, start node) of each piece that ends here; of an unknown character its last byte."""
+        """Return (log weight, piece, start node) of each piece that ends here, or of the last byte of a character."""
         arriving = []
         for start in range(max(0, end - self.longest), end):
             piece = self.pieces.normal.get(word[start:end])
@@ -183,21 +177,20 @@ class UnigramSampler:
 
 
 def spell(character: str, pieces: Pieces) -> list[int]:
-    """Ids of an unknown character: its bytes where the model has them, else unk."""
+    """Return the ids of an unknown character: its bytes if the model has them, else unk."""
     return [pieces.bytes[byte] for byte in character.encode("utf-8")] if pieces.bytes else [UNK]
 
 
-class BpeSampler:
+class BpeSampler(Sampler):
     """Merges as BPE does, but each merge that becomes possible is dropped with probability alpha.
 
-    Provilkov et al. 2020, "BPE-Dropout". Words of like length are merged together, in each the best merge that is
-    left, the leftmost of equals. A symbol is a piece, or `num_pieces` + code point of an unknown character, or `pad`.
+    Provilkov et al. 2020, "BPE-Dropout". Words of similar length are merged together, each by its best open merge,
+    the leftmost of equals. A symbol is a piece, or `num_pieces` + code point of an unknown character, or `pad`.
     N words, L symbols in the longest.
     """
 
-    def __init__(self, words: Words, pieces: Pieces) -> None:
-        self.words = words
-        self.pieces = pieces
+    def __init__(self, processor: Any, pieces: Pieces) -> None:
+        super().__init__(processor, pieces)
         self.num_pieces = len(pieces.scores)
         self.pad = self.num_pieces + sys.maxunicode + 1
         self.symbols: dict[str, list[int]] = {}
@@ -208,15 +201,14 @@ class BpeSampler:
             for cut in range(1, len(piece))
             if piece[:cut] in normal and piece[cut:] in normal
         )
-        # The last entry is found for every pair that is not there, and its rank says that it cannot merge.
+        # The last entry is found for every unknown pair; its rank says that it cannot merge.
         self.pairs = np.array([pair for pair, _ in merges] + [np.iinfo(np.int64).max])
         self.merged = np.array([merged for _, merged in merges] + [UNK])
         self.ranks = np.array([-pieces.scores[merged] for _, merged in merges] + [np.inf])
 
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """Ids of each line; a function of the arguments alone."""
         random = np.random.Generator(np.random.PCG64(seed))
-        words, words_per_line = self.words.cut(lines)
+        words, words_per_line = self.cut(lines)
         if len(self.symbols) > MAX_WORDS:
             self.symbols.clear()
         symbols = [self._symbols(word) for word in words]
@@ -230,7 +222,7 @@ class BpeSampler:
             word_N = np.concatenate([word_N, np.repeat(members, keep_NL.sum(1))])
             ids_N = np.concatenate([ids_N, ids_NL[keep_NL]])
         order = np.argsort(word_N, kind="stable")
-        return _lines_of(*self._spelt(ids_N[order], word_N[order]), words_per_line)
+        return _lines_of(*self._spelled(ids_N[order], word_N[order]), words_per_line)
 
     def _symbols(self, word: str) -> list[int]:
         symbols = self.symbols.get(word)
@@ -247,7 +239,7 @@ class BpeSampler:
         return padded_NL
 
     def _merge(self, symbols_NL: Ints, alpha: float, random: np.random.Generator) -> Ints:
-        """All merges of all rows."""
+        """Return the rows after all merges."""
         merged_NL: Ints = symbols_NL.copy()
         rank_NL = self._open_ranks(symbols_NL[:, :-1], symbols_NL[:, 1:], alpha, random)
         rows, column = np.arange(len(symbols_NL)), np.arange(symbols_NL.shape[1])
@@ -259,7 +251,7 @@ class BpeSampler:
             new_N = self.merged[
                 np.searchsorted(self.pairs, self._pair(symbols_NL[n, best_N], symbols_NL[n, best_N + 1]))
             ]
-            # What stands right of the merge moves one place to the left.
+            # All symbols to the right of the merge move one place to the left.
             from_NL = np.minimum(column + (column > best_N[:, None]), len(column) - 1)
             symbols_NL = np.take_along_axis(symbols_NL, from_NL, 1)
             symbols_NL[:, -1] = self.pad
@@ -273,17 +265,17 @@ class BpeSampler:
         return merged_NL
 
     def _pair(self, left: Any, right: Any) -> Any:
-        """One number for two symbols."""
+        """Return one number for two symbols."""
         return left * (self.pad + 1) + right
 
     def _open_ranks(self, left: Ints, right: Ints, alpha: float, random: np.random.Generator) -> NDArray[np.float64]:
-        """Rank of the merge of each two neighbours, infinite where there is none or it is dropped."""
+        """Return the rank of the merge of neighbors; infinite if there is none, or it is dropped."""
         pair = self._pair(left, right)
         at = np.searchsorted(self.pairs, pair)
         return np.where((self.pairs[at] == pair) & (random.random(pair.shape) >= alpha), self.ranks[at], np.inf)
 
-    def _spelt(self, ids_N: Ints, word_N: Ints) -> tuple[Ints, Ints]:
-        """Unknown characters as bytes or unk."""
+    def _spelled(self, ids_N: Ints, word_N: Ints) -> tuple[Ints, Ints]:
+        """Replace unknown characters by bytes or unk."""
         known_N = ids_N < self.num_pieces
         if known_N.all():
             return ids_N, word_N

@@ -1,4 +1,4 @@
-"""Pieces that tell a model what is wanted: the target language, or that a source was made by a machine."""
+"""Tags: pieces for the target language, or for a corpus such as back-translated text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,18 +9,18 @@ from mtformer.text.tokenizer import BOS, UNK, Tokenizer, TokenizerPair
 
 
 def language_tag(language: str) -> str:
-    """The piece that asks for a language (Johnson et al. 2017, section 3)."""
+    """Return the piece for a target language (Johnson et al. 2017, section 3)."""
     return f"<2{language}>"
 
 
 def source_tags(data: DataConfig) -> list[str]:
-    """All that a config's data need on the source side; the tokenizer has each as one piece."""
+    """Return all tags that a config's data needs on the source side, each one piece of the tokenizer."""
     tags = [corpus.tag for corpus in data.corpora.values() if corpus.tag is not None]
     return list(dict.fromkeys([*tags, *_language_tags(data, "source")]))
 
 
 def target_tags(data: DataConfig) -> list[str]:
-    """Likewise on the target side."""
+    """Return all tags on the target side."""
     return _language_tags(data, "target")
 
 
@@ -29,13 +29,13 @@ def _language_tags(data: DataConfig, side: str) -> list[str]:
 
 
 def tag_id(tag: str, tokenizer: Tokenizer) -> int:
-    """The id of a tag; raises ConfigError when the tokenizer does not have it as a piece of its own."""
+    """Return the id of a tag; raises ConfigError if the tokenizer does not have it as a piece of its own."""
     require_tags([tag], tokenizer)
     return tokenizer.piece_id(tag)
 
 
 def require_tags(tags: Sequence[str], tokenizer: Tokenizer) -> None:
-    """Raises ConfigError when the tokenizer does not have each tag as a piece of its own."""
+    """Raise ConfigError if the tokenizer does not have each tag as a piece of its own."""
     missing = [tag for tag in tags if tokenizer.piece_id(tag) == UNK]
     if missing:
         raise ConfigError(
@@ -46,19 +46,19 @@ def require_tags(tags: Sequence[str], tokenizer: Tokenizer) -> None:
 
 @dataclass(frozen=True)
 class Target:
-    """How a model is asked for one language, in ids."""
+    """Ids by which a model is asked for a target language."""
 
     tags: list[int] = field(default_factory=list)
-    """Before each source."""
+    """Ids before each source."""
     start: int = BOS
-    """What the decoder starts with."""
+    """First id of the decoder."""
 
 
 def target(data: DataConfig, tokenizers: TokenizerPair, language: str | None = None) -> Target:
-    """How the model of this config is asked for a language; None: `data.tgt_lang`.
+    """Return the ids for a target language; None: `data.tgt_lang`.
 
     Raises:
-        ConfigError: when it was not trained on that language.
+        ConfigError: the model was not trained on that language.
     """
     known = data.target_languages
     language = language or data.tgt_lang

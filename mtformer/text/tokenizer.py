@@ -12,13 +12,12 @@ import sentencepiece
 
 from mtformer.errors import DataError
 from mtformer.files import atomic_folder
+from mtformer.text.pieces import SPACE
 from mtformer.text.sampling import Sampler, make_sampler
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 CONTROL_IDS = frozenset((PAD, BOS, EOS))
 JOINT, SRC, TGT = "joint.model", "src.model", "tgt.model"
-SPACE = "▁"
-"""How SentencePiece writes a space in a piece."""
 BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 UNKNOWN_PIECE, UNKNOWN_TEXT = "<unk>", " ⁇ "
 
@@ -41,7 +40,7 @@ class Tokenizer:
         name: what error messages call it, such as its path.
 
     Raises:
-        DataError: when it is no SentencePiece model, or its special ids are not pad 0, unk 1, bos 2, eos 3.
+        DataError: it is no SentencePiece model, or its special ids are not pad 0, unk 1, bos 2, eos 3.
     """
 
     def __init__(self, model: bytes, name: str = "tokenizer") -> None:
@@ -54,7 +53,7 @@ class Tokenizer:
         except RuntimeError:
             is_loaded = False
         if not is_loaded:
-            raise DataError(f"{name}: not a SentencePiece model, or a damaged one; train it anew or copy it again")
+            raise DataError(f"{name}: not a SentencePiece model, or a damaged one; train it again or copy it again")
         ids = tuple(getattr(self._processor, f"{special}_id")() for special in ("pad", "unk", "bos", "eos"))
         if ids != (PAD, UNK, BOS, EOS):
             raise DataError(
@@ -65,7 +64,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
-        """Reads a `.model` file; raises DataError when it is missing, damaged, or has other special ids."""
+        """Read a `.model` file; raises DataError if it is missing, damaged, or has other special ids."""
         try:
             return cls(Path(path).read_bytes(), str(path))
         except OSError as error:
@@ -73,27 +72,27 @@ class Tokenizer:
 
     @cached_property
     def sha256(self) -> str:
-        """Of the model's bytes."""
+        """Hash of the model's bytes."""
         return hashlib.sha256(self.model).hexdigest()
 
     @property
     def vocab_size(self) -> int:
-        """Pieces, special ones included; ids are 0 to vocab_size - 1."""
+        """Number of pieces, special ones included; ids are 0 to vocab_size - 1."""
         size: int = self._processor.GetPieceSize()
         return size
 
     def encode(self, lines: Sequence[str], num_threads: int = 1) -> list[list[int]]:
-        """The most probable ids of each line, without bos or eos; a blank line has none."""
+        """Return the most probable ids of each line, without bos or eos; a blank line has none."""
         ids: list[list[int]] = self._processor.EncodeAsIds(list(lines), num_threads=num_threads) if lines else []
         return ids
 
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """Ids of a random segmentation of each line; a function of (lines, alpha, seed) and of nothing else.
+        """Return the ids of a random segmentation of each line, which depends on (lines, alpha, seed) only.
 
         Args:
             lines: the text.
-            alpha: of a unigram model the smoothing (Kudo 2018, equation 8 with l unlimited: 0 is uniform over all
-                segmentations, large values come close to `encode`); of a BPE model the share of merges dropped
+            alpha: for a unigram model, the smoothing (Kudo 2018, equation 8 with l unlimited: 0 is uniform over all
+                segmentations, large values approach `encode`); for a BPE model, the share of merges dropped
                 (BPE-dropout, Provilkov et al. 2020: 0 is `encode`).
             seed: any number from 0.
         """
@@ -101,33 +100,33 @@ class Tokenizer:
             return self._sampler.sample(lines, alpha, seed)
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each list of ids; pad, bos and eos are dropped, an unknown piece becomes ` ⁇ `."""
+        """Return the text of each list of ids; pad, bos and eos are dropped, an unknown piece becomes ` ⁇ `."""
         kept = [[piece for piece in line if piece not in CONTROL_IDS] for line in ids]
         lines: list[str] = self._processor.DecodeIds(kept) if kept else []
         return lines
 
     def pieces(self, line: str) -> list[str]:
-        """The pieces of one line, as text; what is unknown stands there as it was written."""
+        """Return the pieces of one line, as text; unknown characters are as in the line."""
         pieces: list[str] = self._processor.EncodeAsPieces(line)
         return pieces
 
     def id_pieces(self, ids: Sequence[int]) -> list[str]:
-        """The piece of each id, as text."""
+        """Return the piece of each id."""
         return [self._processor.IdToPiece(number) for number in ids]
 
     def piece_id(self, piece: str) -> int:
-        """The id of a piece; that of unk when it is none."""
+        """Return the id of a piece; unk if there is no such piece."""
         number: int = self._processor.PieceToId(piece)
         return number
 
     def decode_pieces(self, pieces: Sequence[str]) -> str:
-        """The text of one line of pieces."""
+        """Return the text of one line of pieces."""
         line: str = self._processor.DecodePieces(list(pieces))
         return line
 
     def vocabulary(self) -> list[str]:
-        """All pieces in the order of their ids."""
-        return [self._processor.IdToPiece(piece) for piece in range(self.vocab_size)]
+        """Return all pieces, by id."""
+        return self.id_pieces(range(self.vocab_size))
 
     @cached_property
     def _sampler(self) -> Sampler:
@@ -138,7 +137,7 @@ class Tokenizer:
 
 
 class TokenizerPair:
-    """The tokenizers of the two languages: one and the same object when joint."""
+    """The tokenizers of the two languages; the same object if joint."""
 
     def __init__(self, src: Tokenizer, tgt: Tokenizer) -> None:
         self.src = src
@@ -150,7 +149,7 @@ class TokenizerPair:
 
     @classmethod
     def load(cls, folder: str | Path) -> "TokenizerPair":
-        """Reads `joint.model`, or `src.model` and `tgt.model`; raises DataError when they are not there."""
+        """Read `joint.model`, or `src.model` and `tgt.model`; raises DataError if they are missing."""
         folder = Path(folder)
         if (folder / JOINT).is_file():
             joint = Tokenizer.load(folder / JOINT)
@@ -160,7 +159,7 @@ class TokenizerPair:
         return cls(Tokenizer.load(folder / SRC), Tokenizer.load(folder / TGT))
 
     def save(self, folder: str | Path) -> None:
-        """Writes the folder, whole or not at all; one that was there is replaced."""
+        """Write or replace the folder, whole or not at all."""
         models = {JOINT: self.src} if self.joint else {SRC: self.src, TGT: self.tgt}
         with atomic_folder(Path(folder)) as temporary:
             for name, tokenizer in models.items():

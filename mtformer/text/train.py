@@ -1,4 +1,4 @@
-"""Training SentencePiece models as the config's `tokenizer` section says."""
+"""Training of SentencePiece models by the config's `tokenizer` section."""
 
 import io
 import logging
@@ -24,17 +24,17 @@ log = logging.getLogger("mtformer")
 
 
 def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -> None:
-    """Trains one model and writes it to `path`, whole or not at all; the same lines and config give the same bytes.
+    """Train one model and write it to `path`, whole or not at all; the same lines and config give the same bytes.
 
     Args:
-        lines: the text, of both languages when joint; of more than `train_sentences` a uniform sample is used.
+        lines: the text, of both languages if joint; if there are more than `train_sentences`, a uniform sample is used.
         config: the `tokenizer` section.
         path: the file to write.
 
     Raises:
-        DataError: when there is no text, or `vocab_size` does not fit it.
+        DataError: there is no text, or `vocab_size` does not fit it.
     """
-    # SentencePiece could sample too, but not from a seed of ours.
+    # SentencePiece can sample too, but not from a given seed.
     sentences = _sample(_usable(lines), config.train_sentences)
     log.info(
         "training a %s tokenizer of %d pieces on %s lines%s", config.model_type, config.vocab_size,
@@ -67,7 +67,7 @@ def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -
 
 
 def _usable(lines: Iterable[str]) -> Iterator[str]:
-    """Lines with text that are not too long; tells how many were."""
+    """Yield lines with text that are not too long; log the number of those that are."""
     num_long = 0
     for line in lines:
         if len(line) * 4 > MAX_LINE_BYTES and len(line.encode("utf-8")) > MAX_LINE_BYTES:
@@ -79,7 +79,7 @@ def _usable(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _sample(lines: Iterable[str], size: int) -> list[str]:
-    """A uniform sample of at most `size` lines, the same for the same lines (reservoir sampling, Vitter's R)."""
+    """Return a uniform sample of at most `size` lines, the same for the same lines (reservoir sampling, Vitter's R)."""
     generator = random.Random(0)
     kept: list[str] = []
     for number, line in enumerate(lines):
@@ -91,7 +91,7 @@ def _sample(lines: Iterable[str], size: int) -> list[str]:
 
 
 def _explain(message: str, config: TokenizerConfig) -> str:
-    """SentencePiece's message in the words of our config."""
+    """Return SentencePiece's message in terms of the config."""
     asked = f"tokenizer.vocab_size {config.vocab_size}"
     if found := re.search(r"set it to a value <= (\d+)", message):
         return f"{asked}: the training text gives at most {found[1]} pieces; set tokenizer.vocab_size to that or less"

@@ -249,16 +249,6 @@ def test_a_compressed_input_that_is_cut_short_is_one_line(run: Path, lines: list
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("option", ["--input", "--output"])
-def test_zst_files_without_their_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
-    monkeypatch.setitem(sys.modules, "zstandard", None)
-    (tmp_path / "x.zst").touch()
-    message = refusal("no run", option, tmp_path / "x.zst")  # reported before a model is looked for
-    assert message == (
-        f"error: {tmp_path}/x.zst: .zst files require the zstandard package: pip install 'mtformer[zstd]'\n"
-    )
-
-
 def test_special_files_are_written_to_and_not_replaced(run: Path, lines: list[str], tmp_path: Path) -> None:
     pipe, received = tmp_path / "pipe", list[bytes]()
     os.mkfifo(pipe)

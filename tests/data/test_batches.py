@@ -1,6 +1,5 @@
 """Batches: each pair once, within the budget, a function of the place they start from, and little padding."""
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from itertools import islice
@@ -26,7 +25,7 @@ Pairs = list[tuple[str, str]]
 Corpus = Callable[..., DataConfig]
 BUDGET = 700
 ALPHA = 0.05
-"""Of so plain a vocabulary, what changes 4 lines in 5."""
+"""Changes 4 of 5 lines with this small vocabulary."""
 
 
 @pytest.fixture
@@ -75,6 +74,7 @@ def test_a_batch_written_out() -> None:
     assert batch.tgt_out_BT.tolist() == [[8, EOS, PAD], [9, 10, EOS], [EOS, PAD, PAD]]
     assert batch.src_lengths_B.tolist() == [4, 1, 2]
     assert (batch.num_pairs, batch.num_src_tokens, batch.num_tgt_tokens) == (3, 7, 6)
+    assert make_batch([([5], [8]), ([6], [9, 9])], start=7).tgt_in_BT.tolist() == [[7, 8, PAD], [7, 9, 9]]
     assert {t.dtype for t in vars(batch).values() if isinstance(t, torch.Tensor)} == {torch.int64}
 
 
@@ -82,10 +82,6 @@ def test_moving_a_batch_keeps_all_of_it() -> None:
     batch = make_batch([([5], [6])])
     assert_same(batch.to("cpu"), batch)
     assert {t.device.type for t in vars(batch.to("meta")).values() if isinstance(t, torch.Tensor)} == {"meta"}
-
-
-def test_each_row_starts_as_its_corpus_says() -> None:
-    assert make_batch([([5], [8]), ([6], [9, 9])], start=7).tgt_in_BT.tolist() == [[7, 8, PAD], [7, 9, 9]]
 
 
 # ---- the plan of a window -------------------------------------------------------------------------------------------
@@ -117,6 +113,7 @@ def test_batches_are_as_full_as_can_be() -> None:
 def test_a_pair_above_the_budget_is_a_batch_of_its_own() -> None:
     src = np.array([3, 900, 3, 700, 3], dtype=np.int32)
     assert sorted(map(sorted, as_lists(plan(src, np.full(5, 3, dtype=np.int32))))) == [[0, 2, 4], [1], [3]]
+    assert plan(src[:0], src[:0]) == []
 
 
 def test_order_and_company_depend_on_the_seed_alone() -> None:
@@ -133,12 +130,6 @@ def test_batches_of_like_length_do_not_follow_each_other() -> None:
     src, tgt = random_lengths(5000)
     means = [src[indices].mean() for indices in plan(src, tgt)]
     assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.3
-
-
-def test_one_pair_and_none() -> None:
-    one = np.array([3], dtype=np.int32)
-    assert as_lists(plan(one, one)) == [[0]]
-    assert plan(one[:0], one[:0]) == []
 
 
 # ---- training batches -----------------------------------------------------------------------------------------------
@@ -177,13 +168,10 @@ def test_every_epoch_holds_the_corpus(training: TrainingBatches, pairs: Pairs, t
         some = [batch for batch in made if batch.end.epoch == epoch]
         lines = [pair for batch in some for pair in lines_of(batch, tokenizers)]
         assert sorted(lines) == sorted(pairs)
+        assert all(cells(batch) <= BUDGET for batch in some)
         assert [batch.end.pairs for batch in some] == np.cumsum([batch.num_pairs for batch in some]).tolist()
         orders.append(lines)
     assert orders[0] != orders[1] != orders[2]
-
-
-def test_the_budget_holds(training: TrainingBatches) -> None:
-    assert all(cells(batch) <= BUDGET for batch in epoch_of(training, 0))
 
 
 def test_going_on_is_as_if_never_stopped(training: TrainingBatches) -> None:
@@ -218,11 +206,6 @@ def test_several_processes_share_one_list(training: TrainingBatches, num_ranks: 
         assert_same(next(rest), shares[1][3])
 
 
-def test_max_epochs_is_the_end(training: TrainingBatches, store: Store) -> None:
-    with training.start(SamplerState(1, len(store)), max_epochs=2) as batches:
-        assert list(batches) == []
-
-
 def test_a_split_batch_has_the_same_pairs(training: TrainingBatches, tokenizers: TokenizerPair) -> None:
     with training.start() as batches:
         for batch in first(batches, 5):
@@ -243,6 +226,8 @@ def test_a_split_batch_has_the_same_pairs(training: TrainingBatches, tokenizers:
 def test_the_end_of_an_epoch_goes_on_with_the_next(training: TrainingBatches, store: Store) -> None:
     with training.start(SamplerState(0, len(store))) as batches:
         assert_same(next(batches), epoch_of(training, 1)[0])
+    with training.start(SamplerState(1, len(store)), max_epochs=2) as batches:
+        assert list(batches) == []
 
 
 def test_no_pair_is_lost_when_the_budget_changes_on_the_way(store: Store, tokenizers: TokenizerPair) -> None:
@@ -282,6 +267,7 @@ def test_sampled_segmentations_differ_from_epoch_to_epoch(store: Store, tokenize
                 found[line] = [piece for piece in row if piece != PAD]
         return found
 
+    assert padding(zero) < padding(plain) + 0.05
     of_zero, of_one, of_plain = rows(zero), rows(one), rows(plain)
     assert of_zero.keys() == of_one.keys() == of_plain.keys()
     changed = [line for line in of_zero if of_zero[line] != of_one[line]]
@@ -297,11 +283,6 @@ def test_a_sampled_line_is_never_longer_than_is_allowed(store: Store, tokenizers
             for batch in epoch_of(batches_of(store, tokenizers, ALPHA, max_tokens=limit), 0)
         ]
         assert limit - 3 <= max(widths) <= limit + 1
-
-
-def test_sampling_pads_no_more_than_without(store: Store, tokenizers: TokenizerPair) -> None:
-    plain, sampled = (epoch_of(batches_of(store, tokenizers, alpha), 0) for alpha in (0.0, ALPHA))
-    assert padding(sampled) < padding(plain) + 0.05
 
 
 # ---- dev ------------------------------------------------------------------------------------------------------------
@@ -364,13 +345,6 @@ def test_real_padding_stays_below_five_percent(multi30k: TrainingBatches) -> Non
         made = epoch_of(multi30k, epoch)
         assert padding(made) < 0.05
         assert all(cells(batch) <= 4096 for batch in made)
-
-
-def test_the_loader_is_far_quicker_than_any_training_on_a_cpu(multi30k: TrainingBatches) -> None:
-    begin = time.perf_counter()
-    with multi30k.start(max_epochs=2) as batches:
-        tokens = sum(batch.num_src_tokens + batch.num_tgt_tokens for batch in batches)
-    assert tokens / (time.perf_counter() - begin) > 1_000_000
 
 
 def test_the_real_report(multi30k: TrainingBatches) -> None:

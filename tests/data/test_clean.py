@@ -1,4 +1,4 @@
-"""A cleaned corpus: nothing is lost or moved, each pair stands in one place, and the folder is whole or not there."""
+"""A cleaned corpus: each pair is in one file, in order, and the folder is written whole or not at all."""
 
 import gzip
 import json
@@ -15,9 +15,9 @@ import pytest
 
 from mtformer.config.data import FilterConfig
 from mtformer.data.check import clean as cleaning
-from mtformer.data.check.clean import LOW_SCORE, Rows, Scoring, dual_scores
-from mtformer.data.filters.filters import DUPLICATE, EMPTY, IDENTICAL, KEPT, REASONS, TOO_LONG, Filter
-from mtformer.data.report import Columns, DataReport
+from mtformer.data.check.clean import Rows, Scoring, dual_scores
+from mtformer.data.data_report import Columns, DataReport
+from mtformer.data.filters.filters import DUPLICATE, EMPTY, IDENTICAL, KEPT, LOW_SCORE, REASONS, TOO_LONG, Filter
 from mtformer.data.store.pipeline import Pipeline
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import TokenizerPair
@@ -67,7 +67,7 @@ def removed(folder: Path) -> list[tuple[str, int, str, str]]:
     return [(reason, int(number), src, tgt) for reason, number, src, tgt in rows]
 
 
-def test_each_pair_stands_in_one_place_and_in_order(mixed: Pairs, tmp_path: Path) -> None:
+def test_each_pair_is_in_one_file_and_in_order(mixed: Pairs, tmp_path: Path) -> None:
     out, done = tmp_path / "new" / "out", list[int]()
     report = clean(mixed, out, progress=done.append)
     assert {path.name for path in out.iterdir()} == {"kept.en", "kept.de", "removed.tsv", "report.json"}
@@ -82,7 +82,7 @@ def test_each_pair_stands_in_one_place_and_in_order(mixed: Pairs, tmp_path: Path
     assert DataReport.from_dict(json.loads((out / "report.json").read_text(encoding="utf-8"))) == report
 
 
-def test_what_is_removed_is_what_the_filters_say_and_what_stood_before(mixed: Pairs, tmp_path: Path) -> None:
+def test_what_is_removed_is_what_the_filters_say_and_what_came_before(mixed: Pairs, tmp_path: Path) -> None:
     clean(mixed, tmp_path / "out")
     codes = Filter(FilterConfig(), *EN_DE).by_text(columns(mixed)).tolist()
     reasons = {number: reason for reason, number, _, _ in removed(tmp_path / "out")}
@@ -93,17 +93,6 @@ def test_what_is_removed_is_what_the_filters_say_and_what_stood_before(mixed: Pa
         if code == KEPT:
             seen.add(pair)
     assert set(reasons.values()) == {EMPTY, IDENTICAL, "different numbers", DUPLICATE}
-
-
-def test_duplicates_by_their_normal_form_or_not_at_all(tmp_path: Path) -> None:
-    pairs = [("a dog", "ein Hund"), ("A dog.", "Ein Hund."), ("a dog", "ein Hund")]
-    for name, settings, kept in (
-        ("off", {"drop_duplicates": False}, 3),
-        ("exact", {}, 2),
-        ("near", {"normalize_duplicates": True}, 1),
-    ):
-        config = FilterConfig.model_validate(settings)
-        assert clean(pairs, tmp_path / name, filters=config).kept == kept
 
 
 def test_limits_in_tokens_need_tokenizers(pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path) -> None:
@@ -161,7 +150,10 @@ def test_no_process_is_started_for_little(mixed: Pairs, tmp_path: Path, monkeypa
     assert clean(mixed, tmp_path / "out", num_workers=2).read == len(mixed)
 
 
-def test_processes_are_gone_when_it_breaks_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_nothing_stays_of_a_corpus_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_workers: int
+) -> None:
     monkeypatch.setattr(cleaning, "CHUNKS_ALONE", 0)
 
     def broken() -> Iterator[tuple[str, str]]:
@@ -169,26 +161,17 @@ def test_processes_are_gone_when_it_breaks_off(tmp_path: Path, monkeypatch: pyte
         raise DataError("a.en:46: not UTF-8")
 
     with pytest.raises(DataError, match="not UTF-8"):
-        clean(broken(), tmp_path / "out", chunk=10, num_workers=2)
+        clean(broken(), tmp_path / "out", chunk=10, num_workers=num_workers)
     assert multiprocessing.active_children() == []
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_language_on_both_sides(tmp_path: Path) -> None:
-    clean([("a dog", "one dog")], tmp_path / "out", languages=("en", "en"))
-    assert (read(tmp_path / "out", "kept.src"), read(tmp_path / "out", "kept.tgt")) == (["a dog"], ["one dog"])
-
-
 def test_whole_or_not_at_all(mixed: Pairs, tmp_path: Path) -> None:
-    def broken() -> Iterator[tuple[str, str]]:
-        yield from mixed
-        raise DataError("a.en:9: not UTF-8")
-
-    with pytest.raises(DataError, match="not UTF-8"):
-        clean(broken(), tmp_path / "out")
     with pytest.raises(DataError, match="not one line was read"):
         clean([], tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+    clean([("a dog", "one dog")], tmp_path / "out", languages=("en", "en"))
+    assert (read(tmp_path / "out", "kept.src"), read(tmp_path / "out", "kept.tgt")) == (["a dog"], ["one dog"])
 
 
 def test_nothing_is_replaced_and_what_cannot_be_written_is_told(mixed: Pairs, tmp_path: Path) -> None:
@@ -227,6 +210,8 @@ def test_least_score(mixed: Pairs, tmp_path: Path) -> None:
     assert read(tmp_path / "out", "kept.en") == stays
     assert len(read(tmp_path / "out", "scores.tsv")) == len(stays) < len(kept)
     assert report.left_out[LOW_SCORE] == len(kept) - len(stays)
+    left_out = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["left_out"]
+    assert list(left_out) == [EMPTY, IDENTICAL, "different numbers", DUPLICATE, LOW_SCORE]
 
 
 @pytest.mark.parametrize("share", [0.001, 0.5, 1.0])
@@ -250,9 +235,3 @@ def test_dual_scores_by_hand() -> None:
     scores = dual_scores(np.array([0.0, -1.0, -1.0, -4.0]), np.array([0.0, -1.0, -3.0, math.nan]))
     assert scores[:3].tolist() == pytest.approx([1.0, math.exp(-1), math.exp(-4)])
     assert math.isnan(scores[3])
-
-
-def test_the_report_is_json_with_reasons_in_order(mixed: Pairs, tmp_path: Path) -> None:
-    clean(mixed, tmp_path / "out", scoring=Scoring(by_length, min_score=17))
-    left_out = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["left_out"]
-    assert list(left_out) == [EMPTY, IDENTICAL, "different numbers", DUPLICATE, LOW_SCORE]

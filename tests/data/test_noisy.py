@@ -90,10 +90,6 @@ def test_each_filter_alone(
     )
 
 
-def test_off_is_off(noisy: Labelled) -> None:
-    assert not removed(noisy, OFF)
-
-
 @pytest.mark.parametrize(("is_normalized", "expected"), [(False, {}), (True, {"V": 2})])
 def test_duplicates(noisy: Labelled, is_normalized: bool, expected: dict[str, int]) -> None:
     pairs, labels = noisy

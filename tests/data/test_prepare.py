@@ -79,14 +79,10 @@ def test_chunks_without_a_pair_or_a_token(
     monkeypatch.setattr(preparing, "SHARD_PAIRS", 2)
     blank = [("", ""), ("", "")]
     pairs = [*blank, ("one", "two"), ("", "x"), *blank, ("three", "four five")]
-    check_content(made(corpus(pairs), tokenizers, is_training=False), pairs, tokenizers)
+    unusual = [*pairs, ("a\u2028b \x00", "😀 ä"), ("", "漢字"), ("\rx", "  spaces  ")]
+    check_content(made(corpus(unusual), tokenizers, is_training=False), unusual, tokenizers)
     data = corpus(pairs, filters={"max_filtered_share": 0.9})
     check_content(made(data, tokenizers), [pairs[2], pairs[6]], tokenizers)
-
-
-def test_unusual_lines_come_back_as_they_were(corpus: Corpus, tokenizers: TokenizerPair) -> None:
-    pairs = [("a\u2028b \x00", "😀 ä"), ("", "漢字"), ("\rx", "  spaces  ")]
-    check_content(made(corpus(pairs), tokenizers, is_training=False), pairs, tokenizers)
 
 
 def test_filters_and_report(corpus: Corpus, tokenizers: TokenizerPair) -> None:
@@ -110,15 +106,6 @@ def test_dev_keeps_all_lines_and_tells_of_blank_ones(corpus: Corpus, tokenizers:
     store = made(corpus(pairs), tokenizers, is_training=False)
     check_content(store, pairs, tokenizers)
     assert store.report.blank == {"src": 1, "tgt": 0}
-
-
-def test_sources_are_joined_in_order(corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path) -> None:
-    data = corpus(pairs[:50])
-    (tmp_path / "more.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs[50:60]), encoding="utf-8")
-    data = DataConfig.model_validate(
-        {**data.model_dump(), "train": [data.train[0], {"tsv": str(tmp_path / "more.tsv")}]}
-    )
-    check_content(made(data, tokenizers), pairs[:60], tokenizers)
 
 
 def test_found_again_without_reading(
@@ -496,7 +483,7 @@ def test_a_process_that_is_killed_is_told(
 ) -> None:
     monkeypatch.setattr(preparing, "SHARD_PAIRS", 50)
     monkeypatch.setattr(preparing, "SHARDS_ALONE", 1)
-    monkeypatch.setattr(preparing, "_make_function", kill_itself)
+    monkeypatch.setattr(preparing, "_Job", KilledJob)
     data = corpus(pairs, num_workers=2)
     with pytest.raises(DataError, match=r"ended by the system, .*; lower data.num_workers; finished shards are kept"):
         made(data, tokenizers)
@@ -504,9 +491,13 @@ def test_a_process_that_is_killed_is_told(
     check_content(made(data, tokenizers), pairs, tokenizers)
 
 
-def kill_itself(job: _Job) -> Callable[[_RawShard], None]:
-    os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError
+class KilledJob(_Job):
+    """A job whose worker processes are killed."""
+
+    def make_shard(self, shard: _RawShard, num_threads: int = 1) -> None:
+        if multiprocessing.parent_process() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().make_shard(shard, num_threads)
 
 
 def test_duplicates_over_parts(

@@ -1,4 +1,4 @@
-"""A store on disk: any block in any order, and files that are not as they were written are told."""
+"""A store on disk: any block in any order; damaged files are errors."""
 
 import shutil
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from mtformer.config.data import DataConfig
 from mtformer.data.store import prepare as preparing
 from mtformer.data.store import store
 from mtformer.data.store.prepare import prepare
+from mtformer.data.store.ragged import Ragged
 from mtformer.data.store.store import BLOCK_PAIRS, Pairs, Store
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import TokenizerPair
@@ -39,16 +40,15 @@ def test_blocks_in_any_order(made: Store, pairs: Lines) -> None:
         found = made.read(order)
         assert list(zip(*found.text(), strict=True)) == expected
         assert made.block_sizes(order).sum() == len(found)
+        assert found.src.ids_N.dtype == np.uint16
+        assert found.swapped().text() == found.text()[::-1]
+        assert found.swapped().src.ids_N.tolist() == found.tgt.ids_N.tolist()
 
 
 def test_more_files_than_are_kept_open(made: Store, pairs: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "OPEN_FILES", 1)
     assert list(zip(*made.read([0, 5, 1, 3, 0]).text(), strict=True))[256] == pairs[2 * SHARD_PAIRS + 256]
     assert len(made._readers) == 1
-
-
-def test_ids_take_two_bytes(made: Store) -> None:
-    assert made.read([0]).src.ids_N.dtype == np.uint16
 
 
 def test_what_was_read_long_ago_holds_no_memory(made: Store) -> None:
@@ -59,30 +59,14 @@ def test_what_was_read_long_ago_holds_no_memory(made: Store) -> None:
     assert pa.total_allocated_bytes() - before < 100_000
 
 
-def test_swapped_pairs(made: Store) -> None:
-    plain, swapped = made.read([1]), made.read([1]).swapped()
-    assert swapped.text() == plain.text()[::-1]
-    assert swapped.src.ids_N.tolist() == plain.tgt.ids_N.tolist()
-
-
-def damaged(made: Store, change: Callable[[Path], None]) -> Store:
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda path: path.write_bytes(path.read_bytes()[:-100]), r"\(shard-00001.arrow has changed its size\); delete"),
+    (Path.unlink, r".*No such file.*prepared again"),
+])  # fmt: skip
+def test_a_damaged_file(made: Store, change: Callable[[Path], None], message: str) -> None:
     change(made.folder / "shard-00001.arrow")
-    return Store(made.folder)
-
-
-def test_a_file_that_was_cut(made: Store) -> None:
-    def cut(path: Path) -> None:
-        path.write_bytes(path.read_bytes()[:-100])
-
-    with pytest.raises(
-        DataError, match=r"not as it was written \(shard-00001.arrow has changed its size\); delete the"
-    ):
-        damaged(made, cut)
-
-
-def test_a_file_that_is_gone(made: Store) -> None:
-    with pytest.raises(DataError, match=r"not as it was written .*No such file.*prepared again"):
-        damaged(made, Path.unlink)
+    with pytest.raises(DataError, match=rf"not as it was written {message}"):
+        Store(made.folder)
 
 
 def test_any_flipped_bit_of_the_data_is_found(made: Store) -> None:
@@ -112,11 +96,6 @@ def test_a_store_json_that_is_none(made: Store) -> None:
 
 
 def test_pairs_without_text() -> None:
-    nothing = Pairs.joined([made_of([]), made_of([([5], [6, 7])])])
-    assert (len(nothing), nothing.tgt.rows()[0].tolist()) == (1, [6, 7])
-
-
-def made_of(rows: list[tuple[list[int], list[int]]]) -> Pairs:
-    from mtformer.data.store.ragged import Ragged
-
-    return Pairs(Ragged.of([row[0] for row in rows]), Ragged.of([row[1] for row in rows]))
+    one, no = Ragged.of([[5]]), Ragged.of([])
+    joined = Pairs.joined([Pairs(no, no), Pairs(one, Ragged.of([[6, 7]]))])
+    assert (len(joined), joined.tgt.rows()[0].tolist()) == (1, [6, 7])

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -10,20 +10,17 @@ from mtformer.data.workers import Workers
 from mtformer.errors import DataError
 
 
-def _adder(offset: int) -> Callable[[int], int]:
-    def add(number: int) -> int:
-        if number == 13:
-            raise DataError("unlucky")
-        if number == 14:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return number + offset
-
-    return add
+def _add(offset: int, number: int) -> int:
+    if number == 13:
+        raise DataError("unlucky")
+    if number == 14:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number + offset
 
 
 @pytest.mark.parametrize("num_processes", [1, 3])
 def test_results_come_in_order(num_processes: int) -> None:
-    with Workers[int, int](_adder, 100, num_processes) as workers:
+    with Workers(partial(_add, 100), num_processes) as workers:
         assert list(workers.map(range(10))) == [(number, number + 100) for number in range(10)]
         assert list(workers.map([1])) == [(1, 101)]
         with pytest.raises(DataError, match="unlucky"):
@@ -31,16 +28,16 @@ def test_results_come_in_order(num_processes: int) -> None:
 
 
 def test_a_process_that_is_killed_is_told() -> None:
-    with Workers[int, int](_adder, 0, 2) as workers, pytest.raises(DataError, match="ended by the system"):
+    with Workers(partial(_add, 0), 2) as workers, pytest.raises(DataError, match="ended by the system"):
         list(workers.map([1, 14, 2, 3, 4]))
 
 
-def _who(settings: None) -> Callable[[int], int]:
-    return lambda number: os.getpid()
+def _who(number: int) -> int:
+    return os.getpid()
 
 
 def test_processes_share_the_work_and_do_not_outlive_it() -> None:
-    with Workers[int, int](_who, None, 2) as workers:
+    with Workers(_who, 2) as workers:
         assert len({pid for _, pid in workers.map(range(6))} - {os.getpid()}) == 2
         processes = list(workers._processes)
         assert all(process.is_alive() for process in processes)

@@ -18,7 +18,7 @@ from mtformer.config.schema import (
     TokenizerConfig,
     TrainingConfig,
 )
-from mtformer.data.report import DataReport
+from mtformer.data.data_report import DataReport
 from mtformer.decoding.translator import Translator
 from mtformer.evaluation.card import EvalSet, write_card
 from mtformer.evaluation.scores import score

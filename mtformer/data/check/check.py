@@ -1,15 +1,16 @@
 """One pass over all sets of a config, in several processes and bounded memory.
 
-Worker processes count what adds up from chunk to chunk (`_Checker`). This process finds what needs whole sets, which
+Worker processes count what adds up from chunk to chunk (`_check`). This process finds what needs whole sets, which
 are duplicates, overlap and random samples (`_Pass`); it keeps up to 40 bytes for each pair.
 """
 
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 from unicodedata import normalize
 
@@ -21,10 +22,10 @@ from mtformer.data.check import result as found
 from mtformer.data.check.result import NUM_EXAMPLES, SIDES, CorpusCheck, Example, Overlap, SetCheck, Side, SourceCount
 from mtformer.data.corpus.readers import Faults, RawRecords
 from mtformer.data.corpus.sources import bytes_on_disk, describe, files_of, languages, open_reader, require_files
+from mtformer.data.data_report import Columns
 from mtformer.data.filters.duplicates import Keys, SeenKeys, duplicate_keys, hash_keys
-from mtformer.data.filters.filters import DUPLICATE, KEPT, REASONS, Codes, code, is_blank
+from mtformer.data.filters.filters import DUPLICATE, KEPT, REASONS, Codes, code, count_reasons, in_order, is_blank
 from mtformer.data.filters.scripts import Alphabet
-from mtformer.data.report import Columns
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline, TokenCounts
 from mtformer.data.workers import Workers
 from mtformer.text.tokenizer import TokenizerPair
@@ -67,7 +68,7 @@ def check_corpora(
     check = CorpusCheck(data.src_lang, data.tgt_lang, tokenizers is not None)
     earlier: list[_Pass] = []
     num_workers = data.num_workers or os.cpu_count() or 1
-    with Workers[_Chunk, _Checked](_Checker, (data.filters, tokenizers), num_workers) as workers:
+    with Workers(partial(_check, data.filters, tokenizers), num_workers) as workers:
         for name, sources in sets_of(data):
             one = _Pass(name, sources, data, earlier)
             for chunk, checked in workers.map(one.chunks()):
@@ -136,27 +137,22 @@ class _Checked(NamedTuple):
 # ---- in each process ------------------------------------------------------------------------------------------------
 
 
-class _Checker:
-    """Check one chunk after the other, with the filters and tokenizers in `settings`."""
-
-    def __init__(self, settings: tuple[FilterConfig, TokenizerPair | None]) -> None:
-        self._config, self._tokenizers = settings
-
-    def __call__(self, chunk: _Chunk) -> _Checked:
-        one = _ChunkCheck(chunk)
-        one.check_reading()
-        for side, lines, language in zip(SIDES, one.texts, chunk.languages, strict=True):
-            one.check_characters(side, lines)
-            one.check_normalization(side, lines)
-            one.check_scripts(side, lines, language)
-            one.check_length(side, lines, language)
-        one.check_ratio()
-        filters = self._config if chunk.is_training else None
-        filtered = Pipeline(filters, chunk.languages, self._tokenizers, tokenizes_all=True).run(one.texts)
-        if self._tokenizers is not None:
-            for side in SIDES:
-                one.check_tokens(side, filtered.counts)
-        return _Checked(one.counts, one.check_equality(), filtered.codes)
+def _check(filters: FilterConfig, tokenizers: TokenizerPair | None, chunk: _Chunk) -> _Checked:
+    """Check one chunk."""
+    one = _ChunkCheck(chunk)
+    one.check_reading()
+    for side, lines, language in zip(SIDES, one.texts, chunk.languages, strict=True):
+        one.check_characters(side, lines)
+        one.check_normalization(side, lines)
+        one.check_scripts(side, lines, language)
+        one.check_length(side, lines, language)
+    one.check_ratio()
+    pipeline = Pipeline(filters if chunk.is_training else None, chunk.languages, tokenizers, tokenizes_all=True)
+    filtered = pipeline.run(one.texts)
+    if tokenizers is not None:
+        for side in SIDES:
+            one.check_tokens(side, filtered.counts)
+    return _Checked(one.counts, one.check_equality(), filtered.codes)
 
 
 class _ChunkCheck:
@@ -279,7 +275,7 @@ class _Pass:
         self._several_targets, self._kept = SeenKeys(), SeenKeys()
         self._repeated: dict[tuple[str, str, str], dict[int, Example]] = {}
         """Examples of the first `MAX_TRACKED` repeated texts, ranked by occurrences, by kind, side and note."""
-        self._num_removed = np.zeros(1 + len(REASONS), dtype=np.int64)
+        self._num_removed = Counter[str]()
         self._random = np.random.default_rng(0)
 
     def chunks(self) -> Iterator[_Chunk]:
@@ -338,7 +334,7 @@ class _Pass:
             keys = checked.hashes.near if filters.normalize_duplicates else checked.hashes.pair
             kept = np.flatnonzero((codes == KEPT) & (keys != BLANK))
             codes[kept[self._kept.add(keys[kept])]] = code(DUPLICATE)
-        self._num_removed += np.bincount(codes, minlength=len(self._num_removed))
+        self._num_removed.update(count_reasons(codes))
         ranks = self._random.random(len(codes))
         for number in np.unique(codes).tolist():
             sample = self.result.sample.setdefault(REASONS[number - 1] if number != KEPT else "", [])
@@ -355,7 +351,6 @@ class _Pass:
             if finding := self.result.findings.get((kind, side)):
                 finding.add(0, [replace(one, note=note.format(int(one.rank))) for one in examples.values()])
         if self.is_training:
-            counts = zip(REASONS, self._num_removed[1:].tolist(), strict=True)
-            self.result.removed = {reason: count for reason, count in counts if count}
+            self.result.removed = in_order(self._num_removed)
         self.result.finish()
         return self.result

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from mtformer.data.report import UNUSUAL
+from mtformer.data.data_report import UNUSUAL
 
 NUM_EXAMPLES = 10
 """Examples kept of each finding."""

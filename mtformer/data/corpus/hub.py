@@ -9,7 +9,7 @@ from typing import Any
 
 from mtformer.config.data import DataConfig, HubDataset
 from mtformer.data.corpus.readers import Faults, Fields, RawRecords, Reader
-from mtformer.data.report import Columns
+from mtformer.data.data_report import Columns
 from mtformer.errors import DataError
 
 ROWS_AT_ONCE = 1000

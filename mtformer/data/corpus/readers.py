@@ -6,7 +6,6 @@ Windows) and a byte order mark at the start of a file are removed.
 """
 
 import contextlib
-import gzip
 import io
 import json
 import lzma
@@ -25,7 +24,7 @@ import numpy as np
 
 from mtformer.config.data import DataConfig, HubDataset, JsonlFile, TextFiles, TsvFile
 from mtformer.data.corpus.compressed import BLOCK_BYTES, open_bytes, position
-from mtformer.data.report import Columns, Pair
+from mtformer.data.data_report import Columns, Pair
 from mtformer.errors import DataError
 
 BOM = b"\xef\xbb\xbf"
@@ -137,10 +136,16 @@ class Lines:
 
 
 class FileReader(Reader):
-    """Files whose lines are read side by side."""
+    """Files whose lines are read side by side.
 
-    def __init__(self, *files: Lines) -> None:
-        self._files = files
+    Args:
+        parse: (number of the first line, bytes of each file, faults) -> text.
+        files: the open files.
+        is_lenient: the records end with the shortest file, which is otherwise an error.
+    """
+
+    def __init__(self, parse: Callable[..., Columns], *files: Lines, is_lenient: bool = False) -> None:
+        self._parse, self._files, self._is_lenient = parse, files, is_lenient
 
     @property
     def number(self) -> int:  # type: ignore[override]
@@ -154,41 +159,21 @@ class FileReader(Reader):
     def num_lines(self) -> list[int]:
         return [file.number for file in self._files]
 
-
-class TextReader(FileReader):
-    """Two parallel files; with `is_lenient`, the records end with the shorter one."""
-
-    def __init__(self, source: TextFiles, src: Lines, tgt: Lines, *, is_lenient: bool) -> None:
-        super().__init__(src, tgt)
-        self._source, self._is_lenient = source, is_lenient
-
     def take(self, count: int) -> RawRecords:
-        src, tgt = self._files
-        first, src_lines, tgt_lines = self.number, src.take(count), tgt.take(count)
-        num_common = self.number - first
-        if src.number != tgt.number:
-            num_common = max(0, min(src.number, tgt.number) - first)
-            src.count_rest()
-            tgt.count_rest()
+        first, blocks = self.number, [file.take(count) for file in self._files]
+        size = self.number - first
+        if len(set(self.num_lines)) > 1:
+            size = max(0, min(self.num_lines) - first)
+            for file in self._files:
+                file.count_rest()
             if not self._is_lenient:
+                src, tgt = self._files
                 raise DataError(
                     f"{src.path} has {src.number:,} lines but {tgt.path} has {tgt.number:,}; parallel files need as "
                     "many lines, which end at \\n alone"
                 )
-            src_lines, tgt_lines = (b"".join(islice(io.BytesIO(lines), num_common)) for lines in (src_lines, tgt_lines))
-        return RawRecords(num_common, partial(_parse_text, self._source, first, src_lines, tgt_lines))
-
-
-class TsvReader(FileReader):
-    """A file with both sides in columns of each line."""
-
-    def __init__(self, source: TsvFile, lines: Lines) -> None:
-        super().__init__(lines)
-        self._source = source
-
-    def take(self, count: int) -> RawRecords:
-        first, lines = self.number, self._files[0].take(count)
-        return RawRecords(self.number - first, partial(_parse_tsv, self._source, first, lines))
+            blocks = [b"".join(islice(io.BytesIO(lines), size)) for lines in blocks]
+        return RawRecords(size, partial(self._parse, first, *blocks))
 
 
 class JsonlReader(FileReader):
@@ -198,8 +183,8 @@ class JsonlReader(FileReader):
     """
 
     def __init__(self, source: JsonlFile, data: DataConfig, lines: Lines, *, is_lenient: bool) -> None:
-        super().__init__(lines)
-        self._source, self._data, self._is_lenient = source, data, is_lenient
+        super().__init__(_parse_jsonl, lines, is_lenient=is_lenient)
+        self._source, self._data = source, data
         self._fields: Fields | None = None
 
     def take(self, count: int) -> RawRecords:
@@ -207,13 +192,12 @@ class JsonlReader(FileReader):
         if lines and self._fields is None:
             self._fields = self._first_fields(first, lines)
         fields = self._fields or Fields.of(self._source, self._data, {})
-        return RawRecords(self.number - first, partial(_parse_jsonl, self._source.jsonl, first, lines, fields))
+        return RawRecords(self.number - first, partial(_parse_jsonl, self._source.jsonl, fields, first, lines))
 
     def _first_fields(self, first: int, lines: bytes) -> "Fields | None":
         path, faults = self._source.jsonl, Faults() if self._is_lenient else None
-        for line in decode(
-            path, first, lines if self._is_lenient else b"".join(lines.partition(b"\n")[:2]), "", faults
-        ):
+        some = lines if self._is_lenient else b"".join(lines.partition(b"\n")[:2])
+        for line in decode(path, first, some, "", faults):
             try:
                 return Fields.of(self._source, self._data, parse_row(line))
             except RowError as error:
@@ -222,11 +206,13 @@ class JsonlReader(FileReader):
         return None
 
 
-def _parse_text(source: TextFiles, first: int, src: bytes, tgt: bytes, faults: Faults | None = None) -> Columns:
+def parse_text(source: TextFiles, first: int, src: bytes, tgt: bytes, faults: Faults | None = None) -> Columns:
+    """Return the lines of two parallel files."""
     return decode(source.src, first, src, "src", faults), decode(source.tgt, first, tgt, "tgt", faults)
 
 
-def _parse_tsv(source: TsvFile, first: int, lines: bytes, faults: Faults | None = None) -> Columns:
+def parse_tsv(source: TsvFile, first: int, lines: bytes, faults: Faults | None = None) -> Columns:
+    """Return two columns of lines whose columns are separated by tabs."""
     src, tgt = source.src_column, source.tgt_column
     rows = [line.split("\t") for line in decode(source.tsv, first, lines, "pair", faults)]
     for number, row in enumerate(rows):
@@ -242,7 +228,7 @@ def _parse_tsv(source: TsvFile, first: int, lines: bytes, faults: Faults | None 
     return [row[src - 1] for row in rows], [row[tgt - 1] for row in rows]
 
 
-def _parse_jsonl(path: str, first: int, lines: bytes, fields: "Fields", faults: Faults | None = None) -> Columns:
+def _parse_jsonl(path: str, fields: "Fields", first: int, lines: bytes, faults: Faults | None = None) -> Columns:
     return fields.columns(decode(path, first, lines, "pair", faults), f"{path}:", first, faults)
 
 
@@ -394,7 +380,7 @@ def reading(path: str) -> Iterator[None]:
         raise DataError(
             f"{path}: is a folder, not a file; for a Hugging Face data set use `dataset: {path}`"
         ) from error
-    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise DataError(f"{path}: cannot be read: {error.strerror}") from error
         raise DataError(f"{path}: the compressed file is damaged or cut short ({error}); copy it again") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -9,13 +9,14 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from mtformer.config.data import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
 from mtformer.data.corpus import hub
 from mtformer.data.corpus.compressed import open_bytes
-from mtformer.data.corpus.readers import JsonlReader, Lines, Reader, TextReader, TsvReader, reading
-from mtformer.data.report import Columns, Pair
+from mtformer.data.corpus.readers import FileReader, JsonlReader, Lines, Reader, parse_text, parse_tsv, reading
+from mtformer.data.data_report import Columns, Pair
 from mtformer.errors import DataError
 from mtformer.files import file_sha256
 
@@ -59,9 +60,9 @@ def open_reader(source: Source, data: DataConfig, *, is_lenient: bool = False) -
     with ExitStack() as stack:
         files = [stack.enter_context(Lines(path)) for path in files_of(source)]
         if isinstance(source, TextFiles):
-            yield TextReader(source, *files, is_lenient=is_lenient)
+            yield FileReader(partial(parse_text, source), *files, is_lenient=is_lenient)
         elif isinstance(source, TsvFile):
-            yield TsvReader(source, *files)
+            yield FileReader(partial(parse_tsv, source), *files)
         elif isinstance(source, JsonlFile):
             yield JsonlReader(source, data, *files, is_lenient=is_lenient)
         else:

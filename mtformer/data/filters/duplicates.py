@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from mtformer.data.report import Columns
+from mtformer.data.data_report import Columns
 
 BUCKET_KEYS = 1 << 20
 """Keys that are compared in memory at a time, up to some hundred million in all: 40 MB."""

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import groupby
 from operator import eq
 
@@ -10,31 +10,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtformer.config.data import FilterConfig
+from mtformer.data.data_report import Columns
 from mtformer.data.filters.duplicates import normalize
 from mtformer.data.filters.language import WordCheck, confidences
 from mtformer.data.filters.numbers import CHARACTER_LANGUAGES, numbers_differ
 from mtformer.data.filters.scripts import WEIGHTS, Alphabet, Counts, scripts_of
-from mtformer.data.report import Columns
 
 KEPT = 0
 EMPTY, IDENTICAL, REPETITION, MARKUP, LETTERS = "empty", "identical", "repetition", "URLs and markup", "few letters"
 SCRIPT, DIFFERENCE, NUMBERS, PUNCTUATION = "script", "length difference", "different numbers", "punctuation"
 LANGUAGE, TOO_LONG, RATIO, DUPLICATE = "language", "too long", "length ratio", "duplicate"
+LOW_SCORE = "low score"
 REASONS = (
     EMPTY, IDENTICAL, REPETITION, MARKUP, LETTERS, SCRIPT, DIFFERENCE, NUMBERS, PUNCTUATION, LANGUAGE, TOO_LONG, RATIO,
-    DUPLICATE,
+    DUPLICATE, LOW_SCORE,
 )  # fmt: skip
-"""In the order in which they are checked; a pair is counted under the first that applies."""
+"""In the order in which they are checked; a pair is counted under the first that applies. `data clean` alone scores."""
 
 RATIO_FROM_TOKENS = 10
 """The length ratio is checked when the longer side has more tokens than this."""
 FROM_LETTERS = 10
-"""The script, and the language by the identifier, are checked on sides of at least so many letters."""
+"""The script, and the language by the identifier, are checked on sides of at least this number of letters."""
 VARIANCE = 6.8
-"""Of the difference in length of translations, for each character (Gale and Church 1993, section 3.3)."""
+"""Variance of the difference in length of translations, per character (Gale and Church 1993, section 3.3)."""
 RATIO_DEVIATION, RATIO_DEVIATION_IF_DENSE = 0.15, 0.25
-"""Of the ratio of lengths from language to language: the second where characters are weighted, or a language is not
-known."""
+"""Standard deviation of the ratio of lengths between languages: the second if characters are weighted, or a language
+is unknown."""
 
 FIRST_WORDS = 8
 """Words of a line that are looked up before the others."""
@@ -88,14 +89,14 @@ class Filter:
         self._confidences = [confidences(code) for code in (src_lang, tgt_lang)] if asks else []
 
     def by_text(self, texts: Columns) -> Codes:
-        """Return what the text shows, before it is tokenized."""
+        """Return the codes by text, before it is tokenized."""
         judged = _Judged(texts)
         if self.config is not None:
             self._judge(judged, self.config)
         return judged.codes
 
     def by_length(self, src_lengths: NDArray[np.int32], tgt_lengths: NDArray[np.int32]) -> Codes:
-        """Return what the token counts show; a side without tokens counts as empty."""
+        """Return the codes by token counts; a side without tokens counts as empty."""
         codes = np.zeros(len(src_lengths), dtype=np.uint8)
         if self.config is None:
             return codes
@@ -167,6 +168,17 @@ class _Judged:
 def code(reason: str) -> int:
     """Return the number of a reason in `Codes`."""
     return 1 + REASONS.index(reason)
+
+
+def count_reasons(codes: Codes) -> dict[str, int]:
+    """Return the number of pairs by reason, without zeros, in the order of `REASONS`."""
+    counts = np.bincount(codes, minlength=1 + len(REASONS))[1:].tolist()
+    return {reason: count for reason, count in zip(REASONS, counts, strict=True) if count}
+
+
+def in_order(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return counts by reason, without zeros, in the order of `REASONS`."""
+    return {reason: counts[reason] for reason in REASONS if counts.get(reason)}
 
 
 def is_blank(line: str) -> bool:

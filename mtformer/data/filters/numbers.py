@@ -1,17 +1,17 @@
-"""Whether two lines tell of the same numbers, however their languages write them."""
+"""Comparison of the numbers in two lines, in the different ways that languages write them."""
 
 import re
 
 DIGITS = re.compile(r"\d{1,18}")
 GROUPED = re.compile(r"[.,'’\u00a0\u202f](?<=\d.)(?=\d{3}(?!\d))")
-"""What stands between thousands: 1,000 and 1.000 and 1'000. The mark comes first, for it is quickest to look for."""
+"""Separators of thousands: 1,000 and 1.000 and 1'000. The mark comes first, because it is fastest to search for."""
 SHORT_DATE = re.compile(r"(?<!\d)\d{1,2}[年月]")
-"""Years of an era, and months, which others name: 平成18年3月."""
+"""Years of an era, and months, which other languages name: 平成18年3月."""
 FULL_YEAR = re.compile(r"\d{3,4}年")
 ROMAN = re.compile(r"\b[IVXLC]{2,}\b|\b[VX]\b")
 ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
-SPELT_OUT = 12
-"""Up to here numbers are often written in letters; so are round ones: 20, 100, 3000, whose zeros do not count."""
+SPELLED_OUT = 12
+"""Up to this, numbers are often written in letters; so are round ones: 20, 100, 3000, whose zeros do not count."""
 CALENDARS = frozenset((543, 621, 622))
 """Years that Buddhist and Iranian calendars are ahead of, or behind, the Christian one."""
 CHARACTER_LANGUAGES = frozenset(("ja", "ko", "lzh", "wuu", "yue", "zh"))
@@ -19,19 +19,19 @@ CHARACTER_LANGUAGES = frozenset(("ja", "ko", "lzh", "wuu", "yue", "zh"))
 
 
 def numbers_differ(src: str, tgt: str, in_digits: bool) -> bool:
-    """Has a line a number where the other has another one, or more numbers without a counterpart than with one?
+    """Return True if a number is replaced by another one, or more numbers lack a counterpart than have one.
 
-    A number counts as another when they differ in zeros at the ends (2.5 million and 2,500,000), on the 12-hour clock,
-    as a short year, by calendar, or as a Roman numeral. Round numbers do not count, for they may be written in letters;
-    small ones only where both lines have as many that are left.
+    Numbers are equal if they differ in zeros at the ends (2.5 million and 2,500,000), on the 12-hour clock, as a short
+    year, by calendar, or as a Roman numeral. Round numbers do not count, because they may be written in letters; small
+    ones only if both lines have the same number of them left.
 
     Args:
         src, tgt: the lines.
-        in_digits: whether both languages write all others in digits. If not, small numbers never count, nor do numbers
-            that one line has and the other has not.
+        in_digits: both languages write all others in digits. If not, small numbers never count, nor do numbers that
+            only one line has.
     """
     if DIGITS.findall(src) == DIGITS.findall(tgt) and "年" not in src + tgt and "月" not in src + tgt:
-        return False  # however the lines group them, all digits are the same: see below
+        return False  # all digits are the same, however they are grouped: see below
     src_numbers, tgt_numbers = _numbers(src), _numbers(tgt)
     if src_numbers == tgt_numbers:
         return False
@@ -40,13 +40,13 @@ def numbers_differ(src: str, tgt: str, in_digits: bool) -> bool:
         return False
     src_left = _unexplained([n for n in src_numbers if _core(n) not in tgt_cores], tgt_numbers, tgt)
     tgt_left = _unexplained([n for n in tgt_numbers if _core(n) not in src_cores], src_numbers, src)
-    src_small, tgt_small = (sum(n <= SPELT_OUT for n in left) for left in (src_left, tgt_left))
+    src_small, tgt_small = (sum(n <= SPELLED_OUT for n in left) for left in (src_left, tgt_left))
     if in_digits and src_small and src_small == tgt_small:
         return True
-    src_large, tgt_large = (sum(_core(n) > SPELT_OUT for n in left) for left in (src_left, tgt_left))
+    src_large, tgt_large = (sum(_core(n) > SPELLED_OUT for n in left) for left in (src_left, tgt_left))
     if src_large and tgt_large:
         return True
-    shared = sum(core > SPELT_OUT for core in src_cores & tgt_cores)
+    shared = sum(core > SPELLED_OUT for core in src_cores & tgt_cores)
     return in_digits and src_large + tgt_large > shared
 
 
@@ -58,19 +58,19 @@ def _numbers(line: str) -> list[int]:
 
 
 def _core(number: int) -> int:
-    """Without zeros at its end."""
+    """Return a number without zeros at its end."""
     while number % 10 == 0:
         number //= 10
     return number
 
 
 def _all_digits(numbers: list[int]) -> list[str]:
-    """All digits but zeros, in any order: 3.5 is 35, and 2013-7-3 is 3.7.2013, however they are cut."""
+    """Return all digits but zeros, sorted: 3.5 is 35, and 2013-7-3 is 3.7.2013, however they are cut."""
     return sorted("".join(map(str, numbers)).replace("0", ""))
 
 
 def _unexplained(numbers: list[int], others: list[int], other: str) -> list[int]:
-    """Those that no number of the other line is another way to write."""
+    """Return the numbers that no number of the other line is another way to write."""
     if not numbers:
         return numbers
     if "年" in other and not FULL_YEAR.search(other):  # a year of an era

@@ -4,9 +4,11 @@ import functools
 import re
 import unicodedata
 from collections.abc import Sequence
+from importlib import resources
 from typing import NamedTuple
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 Table = NDArray[np.uint8]
@@ -14,103 +16,24 @@ Numbers = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-BLOCKS: dict[str, str] = {
-    "Latin": "0041-024F 1E00-1EFF 2C60-2C7F A720-A7FF AB30-AB6F FB00-FB06 FF21-FF5A",
-    "Greek": "0370-03FF 1F00-1FFF",
-    "Cyrillic": "0400-052F 1C80-1C8F 2DE0-2DFF A640-A69F",
-    "Armenian": "0531-058F FB13-FB17",
-    "Hebrew": "0590-05FF FB1D-FB4F",
-    "Arabic": "0600-06FF 0750-077F 0870-08FF FB50-FDFF FE70-FEFC",
-    "Syriac": "0700-074F",
-    "Thaana": "0780-07BF",
-    "Nko": "07C0-07FF",
-    "Devanagari": "0900-097F A8E0-A8FF",
-    "Bengali": "0980-09FF",
-    "Gurmukhi": "0A00-0A7F",
-    "Gujarati": "0A80-0AFF",
-    "Oriya": "0B00-0B7F",
-    "Tamil": "0B80-0BFF",
-    "Telugu": "0C00-0C7F",
-    "Kannada": "0C80-0CFF",
-    "Malayalam": "0D00-0D7F",
-    "Sinhala": "0D80-0DFF",
-    "Thai": "0E00-0E7F",
-    "Lao": "0E80-0EFF",
-    "Tibetan": "0F00-0FFF",
-    "Myanmar": "1000-109F A9E0-A9FF AA60-AA7F",
-    "Georgian": "10A0-10FF 1C90-1CBF 2D00-2D2F",
-    "Hangul": "1100-11FF 3130-318F A960-A97F AC00-D7FF FFA0-FFDC",
-    "Ethiopic": "1200-139F 2D80-2DDF AB00-AB2F",
-    "Cherokee": "13A0-13FF AB70-ABBF",
-    "Canadian": "1400-167F 18B0-18FF",
-    "Khmer": "1780-17FF",
-    "Mongolian": "1800-18AF",
-    "Tifinagh": "2D30-2D7F",
-    "Olchiki": "1C50-1C7F",
-    "Meetei": "AAE0-AAFF ABC0-ABFF",
-    "Kana": "3040-30FF 31F0-31FF FF66-FF9F 1B000-1B16F",
-    "Bopomofo": "3100-312F 31A0-31BF",
-    "Han": "2E80-2FDF 3005-3007 3021-3029 3400-4DBF 4E00-9FFF F900-FAFF 20000-323AF",
-}
-"""Scripts and the Unicode blocks that hold their letters; Hiragana and Katakana are one, as Japanese mixes them."""
+_TABLES = yaml.safe_load(resources.files(__package__).joinpath("scripts.yaml").read_text(encoding="utf-8"))
+BLOCKS: dict[str, str] = _TABLES["blocks"]
+LANGUAGES: dict[str, str] = _TABLES["languages"]
+SUBTAGS: dict[str, str] = _TABLES["subtags"]
 SCRIPTS = tuple(BLOCKS)
 
-LANGUAGES: dict[str, str] = {
-    "Latin": "af az bs ca ceb cs cy da de en eo es et eu fi fil fo fr fy ga gd gl ha haw hmn hr ht hu id ig is it jv "
-    "kl la lb ln lt lv mg mi ms mt nb nl nn no ny oc om pl pt qu rm ro rw sk sl sm sn so sq st su sv sw tk tl "
-    "tn to tr ts vi wo xh yo zu",
-    "Cyrillic": "ab av ba be bg ce cv kk ky mk os ru sah tg tt udm uk",
-    "Greek": "el grc",
-    "Arabic": "ar arz azb ckb fa ps sd ug ur",
-    "Hebrew": "he iw yi",
-    "Armenian": "hy",
-    "Georgian": "ka",
-    "Devanagari": "bho hi mai mr ne sa",
-    "Bengali": "as bn",
-    "Gurmukhi": "pa",
-    "Gujarati": "gu",
-    "Oriya": "or",
-    "Tamil": "ta",
-    "Telugu": "te",
-    "Kannada": "kn",
-    "Malayalam": "ml",
-    "Sinhala": "si",
-    "Thai": "th",
-    "Lao": "lo",
-    "Khmer": "km",
-    "Myanmar": "my shn",
-    "Tibetan": "bo dz",
-    "Ethiopic": "am ti",
-    "Thaana": "dv",
-    "Hangul Han": "ko",
-    "Han Kana": "ja",
-    "Han Bopomofo": "lzh wuu yue zh",
-    "Cyrillic Mongolian": "mn",
-    "Latin Cyrillic": "sh sr uz",
-    "Latin Arabic": "ku",
-    "Latin Arabic Cyrillic": "crh",
-    "Latin Canadian": "iu cr",
-    "Latin Tifinagh": "ber kab zgh",
-}
-"""The scripts that languages are written in today, by their codes."""
-SUBTAGS: dict[str, str] = {
-    "latn": "Latin", "cyrl": "Cyrillic", "arab": "Arabic", "deva": "Devanagari", "hans": "Han Bopomofo",
-    "hant": "Han Bopomofo", "jpan": "Han Kana", "hang": "Hangul Han", "kore": "Hangul Han", "mong": "Mongolian",
-}  # fmt: skip
-"""Scripts that a code may name itself: sr-Latn, zho_Hans."""
-
 SPACE, DIGIT, MARK, SYMBOL, MARKUP, OTHER = range(6)
-"""Kinds of characters that are no letter of a known script: MARK is an accent by itself, MARKUP a symbol of
+"""Kinds of characters other than letters of a known script: MARK is an accent by itself, MARKUP a symbol of
 `MARKUP_SIGNS`, OTHER an unlisted letter."""
 FIRST_SCRIPT = 6
 MARKUP_SIGNS = "<&@/"
 """Each URL, mail address, tag or entity has one of these, or three equal letters: www."""
 WEIGHTS = {"Han": 3.5, "Kana": 2.0, "Hangul": 2.0, "Bopomofo": 1.5}
-"""Latin letters that say as much as one letter of a script, roughly; 1 of all others."""
+"""Number of Latin letters with about the content of one letter of a script; 1 for all others."""
 
 
 def scripts_of(language: str) -> frozenset[str]:
-    """The scripts of a language code such as de, pt-BR or sr_Latn; none of a code that is not known."""
+    """Return the scripts of a language code such as de, pt-BR or sr_Latn; none if it is unknown."""
     base, *subtags = re.split("[-_]", language.lower())
     for subtag in subtags:
         if subtag in SUBTAGS:
@@ -170,10 +93,10 @@ class Counts(NamedTuple):
 
 
 class Alphabet:
-    """Counts what lines of a language are made of.
+    """Counts the characters in lines of a language.
 
     Args:
-        language: its code; of one that is not known, every script counts as its own.
+        language: its code; if it is unknown, every script counts as its own.
     """
 
     def __init__(self, language: str) -> None:

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtformer.config.data import FilterConfig
+from mtformer.data.data_report import Columns
 from mtformer.data.filters.duplicates import Keys, duplicate_keys
 from mtformer.data.filters.filters import KEPT, Codes, Filter
-from mtformer.data.report import Columns
 from mtformer.data.store.ragged import Ints, Ragged
 from mtformer.text.tokenizer import UNK, Tokenizer, TokenizerPair
 

@@ -37,9 +37,9 @@ from mtformer.data.corpus.sources import (
     require_unchanged,
     source_fingerprint,
 )
+from mtformer.data.data_report import DataReport
 from mtformer.data.filters.duplicates import Mask, repeated
-from mtformer.data.filters.filters import DUPLICATE, REASONS
-from mtformer.data.report import DataReport
+from mtformer.data.filters.filters import DUPLICATE, count_reasons, in_order
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
 from mtformer.data.store.ragged import bytes_of
 from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, STORE, Contents, Pairs, Shard, Store, write_shard
@@ -188,14 +188,6 @@ class _RawShard:
     """Share of the corpus up to its last record, about; 0 if unknown."""
 
 
-class _Paths:
-    """The files of a shard in preparation: ids, a `ROW` for each pair, and the report, which is written last."""
-
-    def __init__(self, folder: Path, number: int) -> None:
-        name = f"shard-{number:05d}"
-        self.arrow, self.rows, self.report = (folder / f"{name}{suffix}" for suffix in (".arrow", ".npy", ".json"))
-
-
 @dataclass(frozen=True)
 class _Job:
     """The preparation of a corpus, in any process."""
@@ -204,27 +196,24 @@ class _Job:
     folder: Path
     keep_text: bool
 
-    def paths(self, number: int) -> _Paths:
-        return _Paths(self.folder, number)
+    def path(self, number: int, suffix: str) -> Path:
+        """Return a file of a shard: .arrow (ids and text), .npy (a `ROW` for each pair), .json (report, last)."""
+        return self.folder / f"shard-{number:05d}{suffix}"
 
     def make_shard(self, shard: _RawShard, num_threads: int = 1) -> None:
         """Filter, tokenize and write some records."""
         was_enabled = gc.isenabled()
         gc.disable()  # it would search a million small lists for cycles, in a tenth of the time
         try:
-            paths, report = self.paths(shard.number), DataReport()
-            pieces, rows = [], []
-            for records in shard.records:
-                pairs, some_rows = self._filter(records, report, num_threads)
-                pieces.append(pairs)
-                rows.append(some_rows)
-            pairs = Pairs.joined(pieces)
-            with atomic_file(paths.rows) as file, open(file, "wb") as opened:
-                np.save(opened, np.concatenate(rows))
+            report = DataReport()
+            parts = [self._filter(records, report, num_threads) for records in shard.records]
+            pairs = Pairs.joined(part for part, _ in parts)
+            with atomic_file(self.path(shard.number, ".npy")) as file, open(file, "wb") as opened:
+                np.save(opened, np.concatenate([rows for _, rows in parts]))
             if len(pairs):
-                with atomic_file(paths.arrow) as file:
+                with atomic_file(self.path(shard.number, ".arrow")) as file:
                     write_shard(file, pairs)
-            write_text(paths.report, json.dumps(report.to_dict()))
+            write_text(self.path(shard.number, ".json"), json.dumps(report.to_dict()))
         finally:
             if was_enabled:
                 gc.enable()
@@ -235,8 +224,7 @@ class _Job:
         report.read += records.size
         report.count_unusual(*texts)
         filtered = self.pipeline.run(texts, num_threads)
-        for reason, count in zip(REASONS, np.bincount(filtered.codes, minlength=1 + len(REASONS))[1:], strict=True):
-            report.leave_out(reason, int(count))
+        report.leave_out(count_reasons(filtered.codes))
         texts, tokens, counts = filtered.kept()
         if self.pipeline.filters is None:
             for side, column in (("src", 0), ("tgt", 1)):
@@ -278,21 +266,17 @@ def _make_shards(shards: Iterator[_RawShard], job: _Job, num_workers: int, advan
         nonlocal num_shards
         for shard in shards:
             num_shards += 1
-            if not job.paths(shard.number).report.is_file():
+            if not job.path(shard.number, ".json").is_file():
                 yield shard
 
     todo = missing()
     for shard in islice(todo, SHARDS_ALONE if num_workers > 1 else None):
         job.make_shard(shard, num_workers)
         advance(shard.end, shard.share)
-    with Workers[_RawShard, None](_make_function, job, num_workers) as workers:
+    with Workers(job.make_shard, num_workers) as workers:
         for shard, _ in workers.map(todo):
             advance(shard.end, shard.share)
     return num_shards
-
-
-def _make_function(job: _Job) -> Callable[[_RawShard], None]:
-    return job.make_shard
 
 
 def _raw_shards(
@@ -336,33 +320,31 @@ def _raw_shards(
 
 def _finish(job: _Job, num_shards: int) -> None:
     """Write the rows of the duplicates, and then store.json, which makes the store complete."""
-    all_paths = [job.paths(number) for number in range(num_shards)]
-    shards, report, first_row = list[Shard](), DataReport(), 0
-    longest, totals = np.zeros(2, dtype=np.int64), np.zeros(4, dtype=np.int64)
+    shards, report, first_row, longest = list[Shard](), DataReport(), 0, np.zeros(2, dtype=np.int64)
     with atomic_file(job.folder / DUPLICATES) as file, open(file, "wb") as opened:
-        for paths, is_duplicate in zip(all_paths, _duplicates(job, all_paths), strict=True):
-            rows, duplicates = np.load(paths.rows), np.flatnonzero(is_duplicate)
-            report += DataReport.from_dict(json.loads(paths.report.read_text(encoding="utf-8")))
-            report.leave_out(DUPLICATE, len(duplicates))
-            counts, num_pairs = rows["counts"][~is_duplicate], len(rows) - len(duplicates)
-            totals += counts.sum(axis=0)
+        for number, is_duplicate in enumerate(_duplicates(job, num_shards)):
+            rows, duplicates = np.load(job.path(number, ".npy")), np.flatnonzero(is_duplicate)
+            report += DataReport.from_dict(json.loads(job.path(number, ".json").read_text(encoding="utf-8")))
+            report.leave_out({DUPLICATE: len(duplicates)})
+            counts = rows["counts"][~is_duplicate]
+            report.count_kept(counts)
             longest = np.maximum(longest, counts[:, :2].max(axis=0, initial=0))
-            report.kept += num_pairs
             (first_row + duplicates).astype("<i8").tofile(opened)
             first_row += len(rows)
             if len(rows):
-                shards.append(Shard(paths.arrow.name, len(rows), num_pairs, paths.arrow.stat().st_size))
+                path = job.path(number, ".arrow")
+                shards.append(Shard(path.name, len(rows), len(counts), path.stat().st_size))
     if first_row == report.kept:
         (job.folder / DUPLICATES).unlink()
-    report.tokens, report.unknown = ({"src": int(totals[n]), "tgt": int(totals[n + 1])} for n in (0, 2))
-    report.left_out = {reason: report.left_out[reason] for reason in REASONS if reason in report.left_out}
+    report.left_out = in_order(report.left_out)
     contents = Contents(shards, (int(longest[0]), int(longest[1])), job.keep_text, report)
     write_text(job.folder / STORE, contents.to_json())
 
 
-def _duplicates(job: _Job, all_paths: Sequence[_Paths]) -> Iterator[Mask]:
+def _duplicates(job: _Job, num_shards: int) -> Iterator[Mask]:
     """Yield for each shard which of its rows repeat an earlier one."""
+    paths = [job.path(number, ".npy") for number in range(num_shards)]
+    sizes = [len(np.load(path, mmap_mode="r")) for path in paths]
     if job.pipeline.filters is None or not job.pipeline.filters.drop_duplicates:
-        return (np.zeros(len(np.load(paths.rows, mmap_mode="r")), np.bool_) for paths in all_paths)
-    num_rows = sum(len(np.load(paths.rows, mmap_mode="r")) for paths in all_paths)
-    return repeated((np.load(paths.rows)["key"] for paths in all_paths), num_rows)
+        return (np.zeros(size, np.bool_) for size in sizes)
+    return repeated((np.load(path)["key"] for path in paths), sum(sizes))

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mtformer.data.report import DataReport
+from mtformer.data.data_report import DataReport
 from mtformer.data.store.ragged import Ints, Ragged, text_of
 from mtformer.errors import DataError
 

@@ -1,9 +1,12 @@
-"""The report on a corpus: how many pairs were read, kept, and left out for which reason."""
+"""The report on a prepared corpus: how many pairs were read, kept, and left out for which reason."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mtformer.config.data import FilterConfig
 from mtformer.errors import DataError
@@ -25,7 +28,7 @@ UNUSUAL = {
 
 @dataclass
 class DataReport:
-    """Counts of pairs, if not of something else."""
+    """Counts of pairs, unless stated otherwise."""
 
     read: int = 0
     kept: int = 0
@@ -62,10 +65,16 @@ class DataReport:
         """Return the report of which `to_dict` returned `values`."""
         return cls(**{name: value for name, value in values.items() if name != "unknown_rate"})
 
-    def leave_out(self, reason: str, count: int) -> None:
-        """Count pairs under a reason."""
-        if count:
-            self.left_out[reason] = self.left_out.get(reason, 0) + count
+    def leave_out(self, counts: Mapping[str, int]) -> None:
+        """Count pairs by reason."""
+        self.left_out = _sum(self.left_out, counts)
+
+    def count_kept(self, counts: NDArray[np.int32]) -> None:
+        """Count kept pairs and their tokens, see `TokenCounts`."""
+        self.kept += len(counts)
+        totals = counts.sum(axis=0, dtype=np.int64).tolist()
+        self.tokens = _sum(self.tokens, {"src": totals[0], "tgt": totals[1]})
+        self.unknown = _sum(self.unknown, {"src": totals[2], "tgt": totals[3]})
 
     def count_unusual(self, src: Sequence[str], tgt: Sequence[str]) -> None:
         """Count the lines with unusual characters."""
@@ -109,9 +118,6 @@ class DataReport:
 
 
 def _sum(left: Any, right: Any) -> Any:
-    if isinstance(left, dict):
-        return {
-            key: _sum(left[key], right[key]) if key in left and key in right else left.get(key, right.get(key))
-            for key in {**left, **right}
-        }
-    return left + right
+    if not isinstance(left, dict):
+        return left + right
+    return {**left, **{key: _sum(left[key], value) if key in left else value for key, value in right.items()}}

@@ -67,6 +67,8 @@ def test_train_replaces_nothing(folder: Path) -> None:
     result = invoke("tokenizer", "train", str(folder / "a.yaml"), "--output", str(folder / "joint"))
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {folder / 'joint'}: exists already; ")
+    result = invoke("tokenizer", "train", str(folder / "a.yaml"), "data.train=[]", "--output", str(folder / "new"))
+    assert (result.exit_code, result.stderr) == (2, "error: data.train: no training data; name at least one source\n")
 
 
 def test_train_on_a_file_that_changes_meanwhile_is_an_error(
@@ -100,14 +102,6 @@ def test_the_model_that_was_checked_is_the_one_that_is_kept(
     assert (tmp_path / "new" / "joint.model").read_bytes() == checked
 
 
-def test_train_without_text(folder: Path) -> None:
-    result = invoke("tokenizer", "train", str(folder / "a.yaml"), "data.train=[]", "--output", str(folder / "new"))
-    assert (result.exit_code, result.stderr) == (
-        2,
-        "error: data.train: no training data; name at least one source\n",
-    )
-
-
 @pytest.mark.parametrize("options", [[], ["--ids"]])
 def test_one_line_for_one_line_there_and_back(folder: Path, options: list[str]) -> None:
     text = ["the green house", "", "klein tree under"]
@@ -118,15 +112,10 @@ def test_one_line_for_one_line_there_and_back(folder: Path, options: list[str]) 
     assert encoded.stdout_bytes.decode() == "".join(" ".join(line) + "\n" for line in expected)
     decoded = invoke("tokenizer", "decode", str(folder / "joint"), *options, stdin=encoded.stdout_bytes)
     assert decoded.stdout_bytes == stdin
-
-
-@pytest.mark.parametrize("options", [[], ["--ids"]])
-def test_as_many_lines_out_as_in(folder: Path, options: list[str]) -> None:
-    stdin = "\n".join(LINES * 300).encode()
-    encoded = invoke("tokenizer", "encode", str(folder / "joint"), *options, stdin=stdin).stdout_bytes
-    assert encoded.count(b"\n") == len(LINES) * 300
-    decoded = invoke("tokenizer", "decode", str(folder / "joint"), *options, stdin=encoded).stdout_bytes
-    assert decoded.count(b"\n") == len(LINES) * 300
+    unusual = "\n".join(LINES * 300).encode()
+    for command in ("encode", "decode"):
+        unusual = invoke("tokenizer", command, str(folder / "joint"), *options, stdin=unusual).stdout_bytes
+        assert unusual.count(b"\n") == len(LINES) * 300
 
 
 def test_sides(folder: Path) -> None:
@@ -151,7 +140,7 @@ def test_a_run_or_a_model(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "stdin", "message"),
     [
-        ("encode", b"a\n\xff\n", "stdin:2: not UTF-8"),
+        ("encode", b"a\n\xff\n", "stdin:2: not UTF-8 (byte 0xff at column 1); "),
         ("decode", b"5 6\n5 x\n", "stdin:2: 'x' is no id; ids are 0 to 59"),
         ("decode", b"60\n", "stdin:1: '60' is no id; ids are 0 to 59"),
         ("decode", b"-1\n", "stdin:1: '-1' is no id; ids are 0 to 59"),
@@ -159,7 +148,9 @@ def test_a_run_or_a_model(folder: Path, tmp_path: Path) -> None:
 )
 def test_mistakes_name_the_line(folder: Path, command: str, stdin: bytes, message: str) -> None:
     result = invoke("tokenizer", command, str(folder / "joint"), "--ids", stdin=stdin)
-    assert (result.exit_code, result.stderr) == (2, f"error: {message}\n")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {message}")
+    assert result.stderr.count("\n") == 1
 
 
 def test_no_tokenizer_there(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`mtformer tokenizer`."""
+"""`mtformer tokenizer`: train and use tokenizers."""
 
 import sys
 from collections.abc import Callable
@@ -20,7 +20,7 @@ app = typer.Typer(help="Train and use tokenizers.", no_args_is_help=True)
 
 
 class Side(str, Enum):
-    """The language whose tokenizer is meant."""
+    """The side whose tokenizer is used."""
 
     SRC = "src"
     TGT = "tgt"
@@ -34,7 +34,7 @@ ModelArgument = Annotated[
         show_default=False,
     ),
 ]
-SideOption = Annotated[Side, typer.Option("--side", help="Which one, where source and target have their own.")]
+SideOption = Annotated[Side, typer.Option("--side", help="Which tokenizer, if source and target have their own.")]
 
 
 @app.command()
@@ -51,7 +51,7 @@ def train(
         ),
     ] = None,
 ) -> None:
-    """Train SentencePiece on the training data of a config, as its section `tokenizer` says."""
+    """Train SentencePiece on the training data of a config, by its section `tokenizer`."""
     from mtformer.config.loading import load_config
     from mtformer.errors import ConfigError, DataError
     from mtformer.experiment.prepare import make_tokenizers
@@ -82,7 +82,7 @@ def encode(
     def split(line: str, place: str) -> str:
         return " ".join(map(str, tokenizer.encode([line])[0]) if ids else tokenizer.pieces(line))
 
-    _filter(split)
+    _convert_lines(split)
 
 
 @app.command()
@@ -105,7 +105,7 @@ def decode(
                 raise DataError(f"{place}: '{word}' is no id; ids are 0 to {tokenizer.vocab_size - 1}")
         return tokenizer.decode([[int(word) for word in words]])[0]
 
-    _filter(join)
+    _convert_lines(join)
 
 
 def _load(path: Path, side: Side) -> "Tokenizer":
@@ -121,20 +121,15 @@ def _load(path: Path, side: Side) -> "Tokenizer":
     return pair.src if side is Side.SRC else pair.tgt
 
 
-def _filter(convert: Callable[[str, str], str]) -> None:
-    """Writes to stdout what `convert` makes of each line of stdin and its place; lines end at \\n only."""
-    from mtformer.errors import DataError
+def _convert_lines(convert: Callable[[str, str], str]) -> None:
+    """Write the converted lines of stdin to stdout; `convert` takes a line and its place for messages."""
+    from mtformer.data.corpus.readers import decode
 
-    lines = enumerate(sys.stdin.buffer, start=1)
-    while block := list(islice(lines, LINES_AT_ONCE)):
-        converted = []
-        for number, line in block:
-            place = f"stdin:{number}"
-            try:
-                text = line.removesuffix(b"\n").decode("utf-8")
-            except UnicodeDecodeError:
-                raise DataError(f"{place}: not UTF-8") from None
-            # With byte fallback a model can spell a line break, which would make two lines of one.
-            converted.append(convert(text, place).replace("\n", " ") + "\n")
-        sys.stdout.buffer.write("".join(converted).encode("utf-8"))
+    first = 0
+    while block := list(islice(sys.stdin.buffer, LINES_AT_ONCE)):
+        lines = decode("stdin", first, b"".join(block))
+        # With byte fallback, a model can spell a line break, which would make two lines of one.
+        converted = [convert(line, f"stdin:{first + n}").replace("\n", " ") for n, line in enumerate(lines, start=1)]
+        sys.stdout.buffer.write("".join(f"{line}\n" for line in converted).encode("utf-8"))
         sys.stdout.buffer.flush()
+        first += len(block)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mtformer.config.data import FilterConfig
-from mtformer.data.report import DataReport
+from mtformer.data.data_report import DataReport
 from mtformer.errors import DataError
 
 
@@ -30,14 +30,6 @@ def test_lines_with_unusual_characters_are_counted_by_side() -> None:
         "line or paragraph separator (U+2028, U+2029)": 1,
         "replacement character (U+FFFD)": 1,
     }
-
-
-def test_reasons_are_counted_when_they_happen() -> None:
-    found = DataReport()
-    found.leave_out("empty", 2)
-    found.leave_out("script", 0)
-    found.leave_out("empty", 3)
-    assert found.left_out == {"empty": 5}
 
 
 def test_a_report_comes_back_from_json() -> None:

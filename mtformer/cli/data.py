@@ -1,0 +1,326 @@
+"""`mtformer data`: inspect, clean and generate corpora."""
+
+import json
+import logging
+import os
+import re
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mtformer.cli.eval_command import PRECISION_HELP
+
+if TYPE_CHECKING:
+    from mtformer.config.data import Source
+    from mtformer.config.schema import Config
+    from mtformer.data.check.clean import Rows, Scoring
+    from mtformer.data.data_report import Columns
+    from mtformer.decoding.translator import Translator
+    from mtformer.text.tokenizer import TokenizerPair
+
+log = logging.getLogger("mtformer")
+app = typer.Typer(help="Corpora.", no_args_is_help=True)
+
+SrcLang = Annotated[
+    str | None, typer.Option("--src-lang", help="With files: code of the source language.", show_default=False)
+]
+TgtLang = Annotated[
+    str | None, typer.Option("--tgt-lang", help="With files: code of the target language.", show_default=False)
+]
+TokenizerFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--tokenizer",
+        metavar="FOLDER",
+        help="Tokenizers to count tokens with; default: the config's models, or the run's.",
+        show_default=False,
+    ),
+]
+
+
+@app.command()
+def check(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CONFIG_OR_FILES... [SECTION.KEY=VALUE]...",
+            help="A config or run directory, two parallel files, or one TSV or JSONL file.",
+            show_default=False,
+        ),
+    ],
+    src_lang: SrcLang = None,
+    tgt_lang: TgtLang = None,
+    tokenizer: TokenizerFolder = None,
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write all counts to this file.", show_default=False)
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write a page with histograms and samples.", show_default=False),
+    ] = None,
+) -> None:
+    """Inspect corpora before training: faults, duplicates, outliers, overlap, and what the filters remove.
+
+    Exits with 1 when a limit of data.check or data.filters is exceeded.
+    """
+    from tqdm import tqdm
+
+    from mtformer.cli.output import error_lines
+    from mtformer.data.check.check import check_corpora, num_bytes
+    from mtformer.data.check.report import exceeded_limits, page, report_lines, verdict
+    from mtformer.errors import ConfigError, told_writing
+    from mtformer.files import write_text
+
+    config, tokenizers = _load(words, src_lang, tgt_lang, tokenizer)
+    data = config.data
+    if not (data.sources or data.dev or data.test):
+        raise ConfigError(f"{words[0]}: data names no corpus; name at least one source in data.train")
+    with tqdm(total=num_bytes(data) or None, unit="B", unit_scale=True, disable=None, leave=False) as bar:
+
+        def advance(name: str, num_pairs: int, size: int) -> None:
+            bar.set_description(f"{name}: {num_pairs:,} pairs", refresh=False)
+            bar.update(size)
+
+        result = check_corpora(data, tokenizers, advance)
+    exceeded = exceeded_limits(result, data)
+    for line in report_lines(result):
+        typer.echo(line)
+    for path, text in ((json, result.to_json), (html, lambda: page(result, exceeded))):
+        if path is not None:
+            with told_writing(f"{path}:", "name another file"):
+                write_text(path, text())
+    error_lines("\n".join(one.message for one in exceeded))
+    typer.echo(verdict(exceeded))
+    if exceeded:
+        raise typer.Exit(1)
+
+
+@app.command()
+def clean(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CONFIG_OR_FILES... OUT [SECTION.KEY=VALUE]...",
+            help="A config or run directory, two parallel files, or one TSV or JSONL file; then the new folder.",
+            show_default=False,
+        ),
+    ],
+    src_lang: SrcLang = None,
+    tgt_lang: TgtLang = None,
+    tokenizer: TokenizerFolder = None,
+    gz: Annotated[bool, typer.Option("--gz", help="Write texts as .gz.")] = False,
+    score_with: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--score-with",
+            metavar="RUN",
+            help="Score what is kept by this model; given twice, the second translates back: both must agree.",
+            show_default=False,
+        ),
+    ] = None,
+    keep_share: Annotated[
+        float | None,
+        typer.Option("--keep-share", help="Keep only this share of the scored pairs, the best.", show_default=False),
+    ] = None,
+    min_score: Annotated[
+        float | None, typer.Option("--min-score", help="Keep only pairs of at least this score.", show_default=False)
+    ] = None,
+    device: Annotated[str, typer.Option(help="Device for scoring: auto, cpu or cuda.")] = "auto",
+    precision: Annotated[str, typer.Option(help="Precision of scoring. " + PRECISION_HELP)] = "fp32",
+) -> None:
+    """Write the training pairs that the filters keep, those they remove with the reason, and a report.
+
+    Scores are log-probabilities per token; of two models exp(-(|H1 - H2| + (H1 + H2) / 2)), H being minus that.
+    """
+    from tqdm import tqdm
+
+    from mtformer.data.check.clean import clean as clean_corpus
+    from mtformer.data.corpus.sources import languages, read_columns, require_files
+    from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
+    from mtformer.errors import ConfigError
+
+    plain = [word for word in words if not _is_override(word)]
+    if len(plain) < 2:
+        raise ConfigError("name what is to be cleaned, and then the folder to write")
+    folder = Path(plain.pop())
+    config, tokenizers = _load([*plain, *filter(_is_override, words)], src_lang, tgt_lang, tokenizer)
+    data = config.data
+    _require_one_direction(config)
+    require_files(data.train)
+    direction = languages(data.train[0], data)
+    scoring = _scoring(score_with or [], direction, keep_share, min_score, device, precision)
+    if tokenizers is None:
+        log.info("no tokenizer, so max_tokens and max_length_ratio are not applied; name one with --tokenizer")
+    with tqdm(desc="clean", unit="pair", unit_scale=True, disable=None, leave=False) as bar:
+        report = clean_corpus(
+            chain.from_iterable(read_columns(source, data, PAIRS_AT_ONCE) for source in data.train),
+            Pipeline(data.filters, direction, tokenizers),
+            folder,
+            scoring=scoring,
+            is_compressed=gz,
+            num_workers=data.num_workers or os.cpu_count() or 1,
+            progress=bar.update,
+        )
+    for line in report.lines():
+        if tokenizers is not None or " tokens " not in line:
+            log.info("%s", line)
+    max_share = data.filters.max_filtered_share
+    if not report.kept:
+        log.warning("%s: not one pair is kept; see removed.tsv there, and data.filters", folder)
+    elif report.left_out_share > max_share:
+        log.warning("more than data.filters.max_filtered_share %g is removed; see removed.tsv", max_share)
+    log.info("written: %s", folder)
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write to.", show_default=False)],
+    seed: Annotated[int, typer.Option(min=0, help="Another seed gives other sentences.")] = 1,
+) -> None:
+    """Write a small English-German corpus, made by a grammar, for a first training."""
+    from mtformer.data.demo import write_demo
+
+    for path in write_demo(folder, seed).values():
+        typer.echo(str(path))
+
+
+# ---- configs, run directories and files -----------------------------------------------------------------------------
+
+
+def _load(
+    words: Sequence[str], src_lang: str | None, tgt_lang: str | None, tokenizer_folder: Path | None
+) -> "tuple[Config, TokenizerPair | None]":
+    """Return the config that the words name, or one for files, with the overrides among them, and its tokenizers.
+
+    The tokenizers are those in the folder, else those of the run, else the models that the config names, if any.
+
+    Raises:
+        ConfigError, DataError: Words contradict each other, or files are missing or damaged.
+    """
+    from mtformer.config.loading import load_config
+    from mtformer.errors import ConfigError
+    from mtformer.run_dir import RunDir
+    from mtformer.text.tokenizer import TokenizerPair
+
+    overrides = list(filter(_is_override, words))
+    paths = [word for word in words if word not in overrides]
+    if not paths:
+        raise ConfigError(f"{words[0]}: name a config first, a run directory, or files")
+    first = Path(paths[0])
+    if first.is_dir() or first.suffix in (".yaml", ".yml"):
+        if src_lang is not None or tgt_lang is not None:
+            raise ConfigError("--src-lang and --tgt-lang are for files; a config names its languages itself")
+        if len(paths) > 1:
+            raise ConfigError(f"{paths[1]}: give one config; values that replace its own are written section.key=value")
+        config = load_config(RunDir.open(first).config if first.is_dir() else first, overrides).config
+    else:
+        if src_lang is None or tgt_lang is None:
+            raise ConfigError(f"{first}: no config (.yaml), so name its languages by --src-lang and --tgt-lang")
+        languages = [f"data.{key}={json.dumps(code)}" for key, code in (("src_lang", src_lang), ("tgt_lang", tgt_lang))]
+        config = load_config(os.devnull, [*languages, *overrides]).config
+        data = config.data.model_copy(update={"train": [_source(paths)]})
+        config = config.model_copy(update={"data": data})
+    if tokenizer_folder is not None:
+        return config, TokenizerPair.load(tokenizer_folder)
+    return config, TokenizerPair.load(RunDir(first).tokenizer) if first.is_dir() else _named_tokenizers(config)
+
+
+def _is_override(word: str) -> bool:
+    """Return True for section.key=value that is not the name of a file."""
+    return re.match(r"[\w.-]+=", word) is not None and not os.path.exists(word)
+
+
+def _source(files: Sequence[str]) -> "Source":
+    from mtformer.config.data import JsonlFile, TextFiles, TsvFile
+    from mtformer.errors import ConfigError
+
+    if len(files) > 2:
+        raise ConfigError(f"{files[2]}: too much; give a config, two parallel files, or one TSV or JSONL file")
+    if len(files) == 2:
+        return TextFiles(src=files[0], tgt=files[1])
+    return JsonlFile(jsonl=files[0]) if ".jsonl" in Path(files[0]).suffixes else TsvFile(tsv=files[0])
+
+
+def _named_tokenizers(config: "Config") -> "TokenizerPair | None":
+    from mtformer.text.tokenizer import Tokenizer, TokenizerPair
+
+    section = config.tokenizer
+    if section.src_model is None or (section.tgt_model is None and not section.joint):
+        return None
+    src = Tokenizer.load(section.src_model)
+    return TokenizerPair(src, src if section.joint else Tokenizer.load(section.tgt_model or ""))
+
+
+def _require_one_direction(config: "Config") -> None:
+    """Raise ConfigError unless data.train names sources of one direction; log that data.corpora is not cleaned."""
+    from mtformer.data.corpus.sources import describe, languages
+    from mtformer.errors import ConfigError
+
+    data = config.data
+    if not data.train:
+        raise ConfigError("data.train: no training data; name at least one source")
+    first = "-".join(languages(data.train[0], data))
+    for source in data.train:
+        if (direction := "-".join(languages(source, data))) != first:
+            raise ConfigError(
+                f"{describe(source)}: is {direction} and not {first} as the first of data.train; clean one direction "
+                "at a time, by its files"
+            )
+    if data.corpora:
+        log.info("only data.train is cleaned; clean the files of data.corpora (%s) too", ", ".join(data.corpora))
+
+
+# ---- scores of models -----------------------------------------------------------------------------------------------
+
+
+def _scoring(
+    runs: Sequence[Path],
+    languages: tuple[str, str],
+    keep_share: float | None,
+    min_score: float | None,
+    device: str,
+    precision: str,
+) -> "Scoring | None":
+    """Load the models; return None if none is named."""
+    from mtformer.errors import ConfigError
+
+    if not runs:
+        if keep_share is not None or min_score is not None:
+            raise ConfigError("--keep-share and --min-score go by scores; name a model with --score-with")
+        return None
+    if len(runs) > 2:
+        raise ConfigError("--score-with: give one run, or two, the second of which translates back")
+    if keep_share is not None and not 0 < keep_share <= 1:
+        raise ConfigError(f"--keep-share {keep_share:g}: is a share, above 0 and at most 1")
+    from mtformer.data.check.clean import Scoring
+    from mtformer.decoding.translator import Translator
+
+    translators = []
+    for run, (src, tgt) in zip(runs, (languages, languages[::-1]), strict=False):
+        translator = Translator.load(run, None, device, precision)
+        data = translator.data
+        assert data is not None
+        if len(data.target_languages) == 1 and (data.src_lang, data.tgt_lang) != (src, tgt):
+            raise ConfigError(f"{run}: translates {data.src_lang}-{data.tgt_lang}, not {src}-{tgt}")
+        translators.append(translator.into(tgt))
+    return Scoring(lambda texts: _scores(translators, texts), keep_share, min_score)
+
+
+def _scores(translators: "Sequence[Translator]", texts: "Columns") -> "Rows":
+    """Return for each pair the score and, if there are two models, the log-probability per token of each."""
+    import numpy as np
+
+    from mtformer.data.check.clean import dual_scores
+
+    found = []
+    for translator, (sources, targets) in zip(translators, (texts, texts[::-1]), strict=False):
+        scored = translator.score(sources, targets)
+        found.append([one.log_probability / len(one.pieces) if one is not None else np.nan for one in scored])
+    columns = np.array(found)
+    if len(columns) == 2:
+        columns = np.stack([dual_scores(columns[0], columns[1]), *columns])
+    rows: Rows = columns.T
+    return rows
