@@ -17,7 +17,7 @@ from mtformer.cli.data_arguments import (
     load_tokenizers,
     read_arguments,
 )
-from mtformer.cli.eval_command import PRECISION_HELP
+from mtformer.cli.options import PRECISION_HELP
 
 if TYPE_CHECKING:
     from mtformer.config.data import DataConfig

@@ -39,7 +39,7 @@ from mtformer.decoding import engine as engines
 from mtformer.decoding.beam import beam_search
 from mtformer.decoding.inference import InferenceModel
 from mtformer.decoding.rules import Limits
-from mtformer.decoding.sampling import greedy
+from mtformer.decoding.sampling import generate
 from mtformer.decoding.translator import Translator
 from mtformer.device import set_up_memory
 from mtformer.export.ctranslate2 import export_ctranslate2
@@ -81,7 +81,7 @@ def mtformer_system(
 
     def decode(src_BS: Tensor, src_lengths_B: Tensor) -> None:
         if num_beams == 1:
-            best = greedy(model, src_BS, src_lengths_B, limits)
+            best = [found[0] for found in generate(model, src_BS, src_lengths_B, limits)]
         else:
             best = [found[0] for found in beam_search(model, src_BS, src_lengths_B, num_beams, 1.0, limits)]
         if any(len(hypothesis.tokens) != num_tokens - 1 for hypothesis in best):
