@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.engine import Batches, NBests
+from mtformer.decoding.engine import MAX_WORKERS, Batches, NBests
 from mtformer.decoding.rules import Limits
 from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.segments import Segment
@@ -34,8 +34,6 @@ COMPUTE_TYPES = {
     "fp16": "float16",
     "int8": "int8",
 }
-MAX_WORKERS = 4
-"""Batches that are translated at a time on a CPU."""
 BATCHES_AHEAD = 2 * MAX_WORKERS
 """Batches that wait for a worker."""
 BATCH_TOKENS = 1024
