@@ -51,6 +51,8 @@ def test_two_steps(config: Path, sources: list[str], tmp_path: Path) -> None:
         "model.num_decoder_layers=1",
         "training.device=cpu",
         "training.batch_tokens=256",
+        "training.precision=fp32",
+        "training.accumulation_steps=1",
         "training.max_steps=2",
         "training.validate_every=1",
         "decoding.max_length_ratio=0.1",

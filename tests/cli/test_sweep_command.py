@@ -161,7 +161,7 @@ def test_an_error_that_a_dry_run_meets_names_the_run(study: Callable[[str], Path
 def test_mistakes_are_told_before_anything_starts(study: Callable[[str], Path], tmp_path: Path) -> None:
     for axes, message in (
         ("grid: {model.dropuot: [0.1]}", "study.yaml:4: grid: model.dropuot: unknown key; did you mean 'dropout'?"),
-        ("grid: {model.num_heads: [2, 3]}", "num_heads 3 does not divide d_model 32 (run num_heads=3)"),
+        ("grid: {model.num_heads: [2, 5]}", "num_heads 5 does not divide d_model 24 (run num_heads=5)"),
     ):
         result = invoke("sweep", study(axes))
         assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)

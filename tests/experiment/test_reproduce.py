@@ -154,10 +154,10 @@ def test_other_data_and_versions_are_named(
 
 def test_precision_auto_is_what_it_was(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDir(tmp_path / "run")
-    monkeypatch.setattr("mtformer.device._says_it_multiplies_bf16", lambda: False)
+    monkeypatch.setattr("mtformer.device._has_bf16_instructions", lambda: False)
     monkeypatch.setattr("mtformer.device._cpu_product_seconds", lambda dtype: 1.0)
     train_experiment(config(corpus, max_steps=2, precision="auto"), run, QUIET, resume=False, overwrite=False)
-    monkeypatch.setattr("mtformer.device._says_it_multiplies_bf16", lambda: True)
+    monkeypatch.setattr("mtformer.device._has_bf16_instructions", lambda: True)
     found = reproduce(run, 2, QUIET)
     assert (found.first, found.environment) == (None, [])
 

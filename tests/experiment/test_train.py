@@ -13,7 +13,7 @@ import torch
 
 from mtformer.config.schema import Config, EvaluationConfig
 from mtformer.data.demo import write_demo
-from mtformer.decoding.translator import Translator
+from mtformer.decoding.postprocessing import Postprocessor
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, InterruptedRunError
 from mtformer.evaluation import scores
@@ -167,22 +167,22 @@ def test_decoding_dev_is_abandoned_at_its_next_batch_and_made_up_for(
 ) -> None:
     whole, halves = RunDir(tmp_path / "whole"), RunDir(tmp_path / "halves")
     train(config(folder), whole)
-    search, searched = Translator._translations, []
+    search, searched = Postprocessor.__call__, []
 
-    def search_and_stop(self: Translator, *rest: object) -> object:
+    def search_and_stop(self: Postprocessor, *rest: object) -> object:
         searched.append(rest)
         if len(searched) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
         return search(self, *rest)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(Translator, "_translations", search_and_stop)
+        patch.setattr(Postprocessor, "__call__", search_and_stop)
         with pytest.raises(InterruptedRunError):
             train(config(folder), halves)
         assert len(searched) == 2
         assert read_meta(halves.checkpoint(4))["is_temporary"]
         searched.clear()
-        patch.setattr(Translator, "_translations", lambda *all_: (searched.append(all_), search(*all_))[1])
+        patch.setattr(Postprocessor, "__call__", lambda *all_: (searched.append(all_), search(*all_))[1])
         train(config(folder), halves, resume=True)
     assert len(searched) > 3
     one, other = (read_meta(run.checkpoint(4)) for run in (whole, halves))
@@ -230,10 +230,10 @@ def test_the_average_is_validated_and_used_only_if_it_is_better(
     checkpoints = {step: read_meta(run.checkpoint(step))["metrics"]["loss"] for step in (4, 8, 12)}
     best = min(checkpoints, key=checkpoints.__getitem__)
     assert checkpoints[best] < average["loss"] < max(checkpoints.values())
-    assert find_weights(run, None, "loss") == run.checkpoint(best) / WEIGHTS
+    assert find_weights(run, None, "loss") == [run.checkpoint(best) / WEIGHTS]
     assert f"stands for the best checkpoint (step {best}, dev loss {checkpoints[best]:.4g})" in caplog.text
     # The figures are those of the averaged weights: a run that begins with them and takes no step has the same loss.
-    monkeypatch.setattr("mtformer.experiment.pretrained.find_weights", lambda *_: run.averaged / WEIGHTS)
+    monkeypatch.setattr("mtformer.experiment.pretrained.find_weights", lambda *_: [run.averaged / WEIGHTS])
     again = RunDir(tmp_path / "again")
     train(config(folder, learning_rate=1e-30, init_from=str(run.path)), again)
     assert read_meta(again.checkpoint(4))["metrics"] == pytest.approx(average, rel=1e-6)
@@ -254,10 +254,10 @@ def test_an_interrupted_validation_of_the_average_is_repeated(
         with pytest.raises(InterruptedRunError, match="stopped at step 4"):
             train(config(folder, average_last=1), run)
     assert read_state(run).state == "interrupted"
-    assert find_weights(run, None, "bleu") == run.checkpoint(4) / WEIGHTS
+    assert find_weights(run, None, "bleu") == [run.checkpoint(4) / WEIGHTS]
     train(config(folder, average_last=1), run, resume=True)
     assert read_meta(run.averaged)["metrics"] == pytest.approx(read_meta(run.checkpoint(4))["metrics"])
-    assert find_weights(run, None, "bleu") == run.averaged / WEIGHTS
+    assert find_weights(run, None, "bleu") == [run.averaged / WEIGHTS]
 
 
 def test_precision_auto_stays_what_it_was_where_the_device_has_it(
@@ -265,7 +265,7 @@ def test_precision_auto_stays_what_it_was_where_the_device_has_it(
 ) -> None:
     run, seconds = RunDir(tmp_path / "run"), {torch.bfloat16: 1.0, torch.float32: 9.0}
     monkeypatch.setattr("mtformer.device._cpu_product_seconds", lambda dtype: seconds[dtype])
-    monkeypatch.setattr("mtformer.device._says_it_multiplies_bf16", lambda: False)
+    monkeypatch.setattr("mtformer.device._has_bf16_instructions", lambda: False)
 
     def precision_after(max_steps: int) -> str:
         train(config(folder, precision="auto", max_steps=max_steps), run, resume=max_steps > 4)

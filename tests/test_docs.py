@@ -1,0 +1,32 @@
+"""The documents name files, functions, commands and config keys that exist."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PATH = re.compile(r"`((?:mtformer|tests|scripts|configs|docs)/[\w./-]+)`")
+ROW = re.compile(r"^\| [^|]+ \| `(mtformer/[\w/]+\.py)` \| `(\w+)` \|", re.MULTILINE)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_named_files_exist(document: Path) -> None:
+    named = PATH.findall(document.read_text(encoding="utf-8"))
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_named_functions_exist(document: Path) -> None:
+    missing = []
+    for path, name in ROW.findall(document.read_text(encoding="utf-8")):
+        tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+        if not any(getattr(node, "name", None) == name for node in ast.walk(tree)):
+            missing.append(f"{path}: {name}")
+    assert missing == []
+
+
+def test_the_ways_of_a_pair_and_of_a_line_are_tables_with_files_and_functions() -> None:
+    assert len(ROW.findall((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))) > 30
