@@ -40,6 +40,7 @@ from mtformer.decoding.beam import beam_search
 from mtformer.decoding.inference import InferenceModel
 from mtformer.decoding.rules import Limits
 from mtformer.decoding.sampling import generate
+from mtformer.decoding.segments import Segment
 from mtformer.decoding.translator import Translator
 from mtformer.device import set_up_memory
 from mtformer.export.ctranslate2 import export_ctranslate2
@@ -174,7 +175,7 @@ def mtformer_on(folder: Path, precision: str, num_beams: int) -> Translate:
 
     def translate(sources: Sequence[Sequence[int]], batch_size: int, workers: int) -> None:
         engines.MAX_WORKERS = workers
-        batches = [[engines.Request([*ids, EOS]) for ids in batch] for batch in batches_of(sources, batch_size)]
+        batches = [[Segment([*ids, EOS]) for ids in batch] for batch in batches_of(sources, batch_size)]
         for n_bests in translator.engine.search(batches, settings, None):
             if any(len(n_best[0].tokens) != fixed for n_best in n_bests):
                 raise RuntimeError(f"not {NUM_TARGET_TOKENS} target tokens for each sentence")
