@@ -273,11 +273,10 @@ class _Search:
     """A search for one sentence.
 
     Args:
-        segment: the sentence.
-        shortest, longest: of its translation, in tokens without eos.
-        bound: the upper bound that the library is given, which may be above `longest`.
-        is_cut: whether hypotheses are known to reach the bound.
-        future: of the library's result.
+        shortest, longest: bounds of its translation, in tokens without eos.
+        bound: the upper bound passed to the library, which may be above `longest`.
+        is_cut: True if hypotheses are known to reach the bound.
+        future: the library's result.
     """
 
     segment: Segment

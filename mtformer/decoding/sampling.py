@@ -55,17 +55,8 @@ def generate(
 ) -> list[list[Hypothesis]]:
     """Return for each sentence the translation that takes the most probable token at each step, or samples.
 
-    Args:
-        model: in evaluation mode.
-        src_BS: int64, each row ends with eos, padded on the right.
-        src_lengths_B: int64, eos counted.
-        limits: minimum and maximum length.
-        length_penalty: alpha of `Hypothesis.score`; it does not change the translation.
-        rules: applied at each step.
-        sampling: draw that many translations of each sentence, returned in the order of their numbers; their scores
-            are those of the model at temperature 1.
-        start: first token of the decoder.
-        watch: called at each step.
+    Arguments as in `beam_search`; the length penalty does not change the translation. With `sampling`, the samples of
+    each sentence are returned in the order of their numbers; their scores are those of the model at temperature 1.
     """
     bounds = LengthBounds(limits, src_lengths_B)
     B, C, max_steps, device = src_BS.size(0), sampling.num_samples if sampling else 1, bounds.max_steps, src_BS.device

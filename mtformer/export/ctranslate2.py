@@ -15,13 +15,10 @@ def export_ctranslate2(run: RunDir, target: Path, checkpoint: str | None, quanti
     """Write a CTranslate2 model with the run's tokenizer and config beside it.
 
     Args:
-        run: a run directory or a bundle.
-        target: the folder to write.
-        checkpoint: see `find_weights`.
         quantization: the type of the stored weights: `int8`, `float16` and more; None: float32.
 
     Raises:
-        CheckpointError: the target exists, or the checkpoint does not.
+        CheckpointError: the target exists, or the checkpoint does not (see `find_weights`).
         ConfigError: CTranslate2 is not installed, or cannot represent a setting of the model.
     """
     kinds = import_ctranslate2().specs.model_spec.ACCEPTED_MODEL_TYPES
