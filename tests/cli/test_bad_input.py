@@ -268,7 +268,7 @@ def test_a_full_disk_while_saving_keeps_the_last_good_checkpoint(run: Path, corp
         [*command, "--run-dir", run, "--resume"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
         check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )

@@ -233,7 +233,7 @@ def test_near_duplicates_by_config(files: tuple[Path, Path], tmp_path: Path) -> 
 def test_nothing_but_the_report_off_a_terminal_and_no_torch(files: tuple[Path, Path], tmp_path: Path) -> None:
     program = "import sys, mtformer.cli.app as a\ntry: a.main()\nfinally: print('torch' in sys.modules)"
     command = [sys.executable, "-c", program, "data", "clean", *files, tmp_path / "out", *LANGUAGES]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "False\n"
     assert "\r" not in done.stderr

@@ -28,7 +28,7 @@ SETTINGS = (
 """About 14 steps an epoch; a validation, a checkpoint and a deletion every few tenths of a second."""
 LAST_TARGET = NUM_STEPS - 60
 """So far from the end that no run gets there before its last stop."""
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 900.0
 
 
 @dataclass(frozen=True)

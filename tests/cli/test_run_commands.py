@@ -111,7 +111,7 @@ def test_the_last_checkpoints_are_averaged_wherever_one_is_named(run: Path, corp
 @pytest.mark.process
 def test_translate_in_a_real_pipe_starts_and_ends_cleanly(trained: tuple[Path, Result]) -> None:
     command = f"yes 'The man sleeps.' | head -n 5000 | {sys.executable} -m mtformer translate {trained[0]} | head -n 2"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=900, check=False)
     assert done.stdout.count("\n") == 2
     assert "Traceback" not in done.stderr
 

@@ -18,7 +18,7 @@ from mtformer.experiment import preflight
 from mtformer.experiment.run_state import read_state
 from mtformer.run_dir import RunDir
 
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 900.0
 
 
 @pytest.fixture

@@ -286,7 +286,7 @@ def test_a_killed_translation_goes_on_to_the_same_bytes(run: Path, lines: list[s
     options = ["translate", str(run), "--input", str(source), "--sampling", "--json", "--batch-tokens", "400"]
     whole = subprocess.run(
         [sys.executable, "-c", PROGRAM, *options, "--output", str(tmp_path / "whole")],
-        capture_output=True, timeout=120, check=True,
+        capture_output=True, timeout=900, check=True,
     )  # fmt: skip
     assert whole.stdout == b""
     process = subprocess.Popen(
@@ -311,7 +311,7 @@ def test_a_killed_translation_goes_on_to_the_same_bytes(run: Path, lines: list[s
     assert "made from another input" in refusal(*other, "--output", target, "--continue")
     last = subprocess.run(
         [sys.executable, "-c", PROGRAM, *options, "--output", str(target), "--continue"],
-        capture_output=True, timeout=120, check=True,
+        capture_output=True, timeout=900, check=True,
     )  # fmt: skip
     assert f"continuing after line {done}\n" in last.stderr.decode()
     assert target.read_bytes() == (tmp_path / "whole").read_bytes()
