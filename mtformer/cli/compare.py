@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.eval_command import COMET_HELP
+from mtformer.cli.options import CometOption
 from mtformer.cli.output import columns, shorten
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def compare(
             "--force", help="Compare score cards that differ in data, metrics, decoding settings or precision."
         ),
     ] = False,
-    comet: Annotated[str | None, typer.Option("--comet", metavar="MODEL", help=COMET_HELP, show_default=False)] = None,
+    comet: CometOption = None,
 ) -> None:
     """Compare runs, or files of hypotheses: scores, significance, lengths, sentences. The first is the baseline.
 

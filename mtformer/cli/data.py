@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.eval_command import PRECISION_HELP
+from mtformer.cli.options import PRECISION_HELP
 
 if TYPE_CHECKING:
     from mtformer.config.data import Source

@@ -32,8 +32,8 @@ class ParallelLines:
     Lines end at \\n only. Bytes that are no UTF-8 are counted and become U+FFFD.
 
     Args:
-        files: open for reading bytes, with the names that errors call them by.
-        total: how many lines they have, when that is known.
+        files: open for reading bytes, with their names in errors.
+        total: number of their lines, if known.
     """
 
     def __init__(self, files: Sequence[tuple[str, IO[bytes]]], total: int | None = None) -> None:
@@ -46,11 +46,11 @@ class ParallelLines:
 
     @property
     def sha256(self) -> list[str]:
-        """Of all lines read so far of each file."""
+        """Checksum of all lines of each file that are read so far."""
         return [digest.hexdigest() for digest in self._digests]
 
     def skip(self, num_lines: int) -> None:
-        """Reads so many lines for their checksum only, or as many as there are."""
+        """Read up to `num_lines` lines for their checksum only."""
         while num_lines and (block := self._block(min(num_lines, LINES_AT_ONCE))):
             num_lines -= len(block[0])
 
@@ -61,7 +61,7 @@ class ParallelLines:
         return bool(self._ahead)
 
     def blocks(self) -> Iterator[list[list[str]]]:
-        """Lists of lines, one list a file, of up to LINES_AT_ONCE lines or about BYTES_AT_ONCE bytes of the first file.
+        """Yield lists of lines, one list a file, of up to LINES_AT_ONCE lines or about BYTES_AT_ONCE bytes.
 
         Raises:
             DataError: A file has more lines than another, or compressed data is damaged.
@@ -69,10 +69,10 @@ class ParallelLines:
         while block := self._block(LINES_AT_ONCE):
             yield [[self._text(line) for line in lines] for lines in block]
         if self._num_bad:
-            log.warning("%d lines were not UTF-8; what was not became U+FFFD", self._num_bad)
+            log.warning("%d lines were not UTF-8; invalid bytes became U+FFFD", self._num_bad)
 
     def _block(self, most: int) -> list[list[bytes]]:
-        """Empty at the end."""
+        """Return the next lines of each file; nothing at the end."""
         lines, num_bytes = list[bytes](), 0
         with reading(self.files[0][0]):
             while len(lines) < most and num_bytes < BYTES_AT_ONCE and (line := self._readline()):
@@ -140,7 +140,7 @@ def _open(path: Path, stack: ExitStack) -> IO[bytes]:
 
 
 def _count_lines(path: Path) -> int:
-    """As iterating counts them: a last line need not end."""
+    """Return the number of lines; the last one need not have an end."""
     count, last = 0, b"\n"
     with reading(str(path)), open_bytes(path) as file:
         while block := file.read(1 << 20):

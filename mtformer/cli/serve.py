@@ -3,12 +3,11 @@
 import contextlib
 import logging
 import os
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from mtformer.cli.eval_command import CHECKPOINT_HELP, ENSEMBLE_HELP, BackendOption, PrecisionOption
+from mtformer.cli.options import BackendOption, CheckpointsOption, DeviceOption, EnsembleArgument, PrecisionOption
 
 log = logging.getLogger("mtformer")
 DEBUG = "MTFORMER_DEBUG"
@@ -16,9 +15,7 @@ KEY_HELP = "Value of api_key in requests; needed with a --host that other machin
 
 
 def serve(
-    runs: Annotated[
-        list[Path], typer.Argument(help="Run directory or bundle; several are an ensemble.", show_default=False)
-    ],
+    runs: EnsembleArgument,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all of this machine's.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = 8000,
     api_key: Annotated[str | None, typer.Option(help=KEY_HELP, envvar="MTFORMER_API_KEY", show_default=False)] = None,
@@ -26,12 +23,10 @@ def serve(
     queue_size: Annotated[
         int, typer.Option("--queue", min=1, help="Requests that may wait; further ones get status 503.")
     ] = 200,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: DeviceOption = "auto",
     precision: PrecisionOption = None,
     backend: BackendOption = None,
-    checkpoint: Annotated[
-        list[str] | None, typer.Option(help=CHECKPOINT_HELP + ENSEMBLE_HELP, show_default=False)
-    ] = None,
+    checkpoint: CheckpointsOption = None,
     *,
     settings: dict[str, Any],
 ) -> None:

@@ -114,7 +114,7 @@ def train(
 def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, command: list[str]) -> None:
     import shlex
 
-    from mtformer.cli.eval_command import config_sets, evaluate_sets
+    from mtformer.cli.eval import config_sets, evaluate_sets
     from mtformer.cli.output import log_to_file
     from mtformer.cli.progress import TrainingProgress
     from mtformer.cli.report import report

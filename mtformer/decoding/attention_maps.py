@@ -13,7 +13,7 @@ from mtformer.decoding.inputs import check_lines
 from mtformer.decoding.postprocessing import END
 from mtformer.decoding.scorer import alignment_layer, pad
 from mtformer.decoding.translation import Translation
-from mtformer.decoding.translator import Translator
+from mtformer.decoding.translator import Translator, evaluating
 from mtformer.errors import ConfigError, DataError
 from mtformer.model.attention import MultiHeadAttention, record_weights
 from mtformer.model.transformer import Transformer
@@ -94,32 +94,28 @@ def attention_maps(translator: Translator, source: str, translation: str | Trans
             most = translator.engine.max_positions
             raise DataError(f"the {what} has {length} tokens; the model has positions for {most}, give a shorter one")
     weights = _weights(model, src, [target.start, *tokens])
+
+    def of_layers(layers: nn.ModuleList, name: str) -> Tensor:
+        return torch.stack([weights[getattr(layer, name)] for layer in layers])
+
     return AttentionMaps(
         source=source,
         translation=text,
         src_pieces=[*translator.tokenizers.src.id_pieces(target.tags), *translator.tokenizers.src.pieces(source), END],
         tgt_pieces=[*pieces, END],
-        encoder_LHSS=_of_layers(weights, model.encoder, "self_attention"),
-        decoder_LHTT=_of_layers(weights, model.decoder, "self_attention"),
-        cross_LHTS=_of_layers(weights, model.decoder, "cross_attention"),
+        encoder_LHSS=of_layers(model.encoder, "self_attention"),
+        decoder_LHTT=of_layers(model.decoder, "self_attention"),
+        cross_LHTS=of_layers(model.decoder, "cross_attention"),
         num_tags=len(target.tags),
         start=tgt.id_pieces([target.start])[0],
     )
 
 
-def _of_layers(weights: dict[nn.Module, Tensor], layers: nn.ModuleList, name: str) -> Tensor:
-    return torch.stack([weights[getattr(layer, name)] for layer in layers])
-
-
 @torch.inference_mode()
 def _weights(model: Transformer, src: list[int], tgt_in: list[int]) -> dict[nn.Module, Tensor]:
     """Return the weights (H, query, key) of each attention module of the model."""
-    was_training, device = model.training, model.output.device
+    device = model.output.device
     modules = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
-    model.eval()
-    try:
-        with record_weights(modules) as recorded:
-            model(*pad([src], device), pad([tgt_in], device)[0])
-    finally:
-        model.train(was_training)
+    with evaluating([model]), record_weights(modules) as recorded:
+        model(*pad([src], device), pad([tgt_in], device)[0])
     return {module: weights_BHTS[0].float().cpu() for module, weights_BHTS in recorded.items()}

@@ -24,12 +24,7 @@ FOUND = -1
 
 
 class Prefixes:
-    """Force the first tokens of each translation, whatever earlier rules exclude.
-
-    Args:
-        prefixes: ids for each sentence; may be empty.
-        device: of the search.
-    """
+    """Force the first tokens of each translation, whatever earlier rules exclude; `prefixes` may be empty."""
 
     def __init__(self, prefixes: Sequence[Sequence[int]], device: torch.device) -> None:
         longest = max(map(len, prefixes))
@@ -50,11 +45,7 @@ class Prefixes:
 
 
 class ForbiddenPhrases:
-    """Exclude tokens that complete a forbidden phrase, in any segmentation.
-
-    Args:
-        next_SV: from `over_vocabulary`.
-    """
+    """Exclude tokens that complete a forbidden phrase, in any segmentation; `next_SV` is from `over_vocabulary`."""
 
     def __init__(self, next_SV: Tensor) -> None:
         self.next_SV = next_SV

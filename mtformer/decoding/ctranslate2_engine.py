@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.engine import Batches, NBests, Request
+from mtformer.decoding.engine import MAX_WORKERS, Batches, NBests
 from mtformer.decoding.rules import Limits
 from mtformer.decoding.search import Hypothesis
+from mtformer.decoding.segments import Segment
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.files import CHECKSUMS, verify
 from mtformer.run_dir import CT2_WEIGHTS
@@ -33,8 +34,6 @@ COMPUTE_TYPES = {
     "fp16": "float16",
     "int8": "int8",
 }
-MAX_WORKERS = 4
-"""Batches that are translated at a time on a CPU."""
 BATCHES_AHEAD = 2 * MAX_WORKERS
 """Batches that wait for a worker."""
 BATCH_TOKENS = 1024
@@ -59,9 +58,6 @@ def open_model(
     """Load a converted model.
 
     Args:
-        folder: the model.
-        tokenizers: the model's.
-        max_positions: of the model.
         device: `auto` (CUDA if the library sees a device), `cpu` or `cuda`.
         precision: `fp32`, `bf16`, `fp16`, `int8`, or `auto` (what the device computes fastest); None: as stored, or
             the nearest that the device computes.
@@ -119,11 +115,6 @@ class CTranslate2Engine:
     log-probabilities; the first step after a prefix drops all but one of the beams that would end there; and of beams
     that reach the upper limit of the length, those do not count that would take the place of one that ended a step
     before.
-
-    Args:
-        translator: the loaded model.
-        tokenizers: the model's.
-        max_positions: of the model.
     """
 
     def __init__(self, translator: Any, tokenizers: TokenizerPair, max_positions: int) -> None:
@@ -201,14 +192,14 @@ class CTranslate2Engine:
             found.append(torch.cat([weights_TS, rest_T1], dim=1)[:, len(self.target.tags) :])
         return found
 
-    def _start(self, batch: Sequence[Request], settings: DecodingConfig) -> "list[_Search]":
+    def _start(self, batch: Sequence[Segment], settings: DecodingConfig) -> "list[_Search]":
         """Start the search for a batch.
 
         The library has one upper bound of the length for a call. It shows only in a search that reaches it, so all
         sentences get the largest, and `_finish` searches again for the few that reach their own.
         """
-        limits = Limits.of(settings, [len(request.prefix) for request in batch], self.max_positions - 1)
-        lengths_B = torch.tensor([len(self.target.tags) + len(request.source) for request in batch])
+        limits = Limits.of(settings, [len(segment.prefix) for segment in batch], self.max_positions - 1)
+        lengths_B = torch.tensor([len(self.target.tags) + len(segment.source) for segment in batch])
         shortest, longest = [bound_B.tolist() for bound_B in limits.bounds(lengths_B)]
         searches = [_Search(*each, max(longest)) for each in zip(batch, shortest, longest, strict=True)]
         self._translate(searches, settings)
@@ -228,8 +219,8 @@ class CTranslate2Engine:
         self._translate(list(again.values()), settings)
         for number, one in again.items():
             found[number] = one.hypotheses(self.tgt_ids, settings)
-        unscored = [number for number, one in enumerate(searches) if one.request.prefix or number in again]
-        pairs = [(searches[number].request.source, one.tokens) for number in unscored for one in found[number]]
+        unscored = [number for number, one in enumerate(searches) if one.segment.prefix or number in again]
+        pairs = [(searches[number].segment.source, one.tokens) for number in unscored for one in found[number]]
         scores = iter(self.score(*zip(*pairs, strict=True)) if pairs else [])
         for number in unscored:
             rescored = [_with_scores(one, next(scores), settings.length_penalty) for one in found[number]]
@@ -243,13 +234,13 @@ class CTranslate2Engine:
         """
         groups: dict[tuple[int, int, bool, bool], list[_Search]] = defaultdict(list)
         for one in searches:
-            groups[one.shortest, one.bound, one.is_cut, bool(one.request.prefix)].append(one)
+            groups[one.shortest, one.bound, one.is_cut, bool(one.segment.prefix)].append(one)
         for (shortest, bound, is_cut, _), some in groups.items():
             # Where the limit cuts hypotheses, those that ended before and those that are cut: twice the beam.
             patience = 2 if is_cut else 1
             futures = self.translator.translate_batch(
-                self._sources([one.request.source for one in some]),
-                [self._target(one.request.prefix) for one in some],
+                self._sources([one.segment.source for one in some]),
+                [self._target(one.segment.prefix) for one in some],
                 beam_size=settings.beam_size,
                 patience=patience,
                 num_hypotheses=patience * settings.beam_size,
@@ -282,14 +273,13 @@ class _Search:
     """A search for one sentence.
 
     Args:
-        request: the sentence.
-        shortest, longest: of its translation, in tokens without eos.
-        bound: the upper bound that the library is given, which may be above `longest`.
-        is_cut: whether hypotheses are known to reach the bound.
-        future: of the library's result.
+        shortest, longest: bounds of its translation, in tokens without eos.
+        bound: the upper bound passed to the library, which may be above `longest`.
+        is_cut: True if hypotheses are known to reach the bound.
+        future: the library's result.
     """
 
-    request: Request
+    segment: Segment
     shortest: int
     longest: int
     bound: int

@@ -41,15 +41,8 @@ log = logging.getLogger("mtformer")
 def cached_model(weights: Sequence[Path], config: ModelConfig, tokenizers: TokenizerPair) -> Path:
     """Return the folder of a model converted in float32, which is made on first use and found again by a checksum.
 
-    It lies in the cache, because a run directory may be read-only, and moves or goes without notice. A model that
-    nobody has used for a month is deleted when another one is made.
-
-    Args:
-        weights: files whose mean is taken.
-        config, tokenizers: the model's.
-
-    Raises:
-        ConfigError: CTranslate2 is not installed, or cannot represent a setting of the model.
+    It is in the cache because a run directory may be read-only or deleted. A model that was not used for a month is
+    deleted when another one is made. Arguments and errors as in `write_model`.
     """
     library = import_ctranslate2()
     sources = {
@@ -87,12 +80,10 @@ def write_model(
     tokenizers: TokenizerPair,
     quantization: str | None = None,
 ) -> None:
-    """Write a model in the format of CTranslate2.
+    """Write a model in the format of CTranslate2 into an existing folder.
 
     Args:
-        folder: which exists, and gets the files.
         weights: files whose mean is taken.
-        config, tokenizers: the model's.
         quantization: the type of the stored weights: `int8`, `float16` and more; None: float32.
 
     Raises:
@@ -127,14 +118,12 @@ def to_spec(model: Transformer, tokenizers: TokenizerPair) -> Any:
     decoder.projection.weight = _copy(model.output)
     if model.output_bias is not None:
         decoder.projection.bias = _copy(model.output_bias)
-    for layer, layer_spec in zip(model.encoder, encoder.layer, strict=True):
-        assert isinstance(layer, EncoderLayer)
-        _fill_self_attention(layer_spec.self_attention, layer.self_attention, layer.self_attention_residual.norm)
-        _fill_feed_forward(layer_spec.ffn, layer.feed_forward, layer.feed_forward_residual.norm)
-    for layer, layer_spec in zip(model.decoder, decoder.layer, strict=True):
-        assert isinstance(layer, DecoderLayer)
-        _fill_self_attention(layer_spec.self_attention, layer.self_attention, layer.self_attention_residual.norm)
-        _fill_cross_attention(layer_spec.attention, layer.cross_attention, layer.cross_attention_residual.norm)
+    for layer, layer_spec in zip([*model.encoder, *model.decoder], [*encoder.layer, *decoder.layer], strict=True):
+        assert isinstance(layer, (EncoderLayer, DecoderLayer))
+        _fill_attention(layer_spec.self_attention, layer.self_attention, layer.self_attention_residual.norm)
+        if isinstance(layer, DecoderLayer):
+            cross = layer.cross_attention
+            _fill_attention(layer_spec.attention, cross, layer.cross_attention_residual.norm, cross.H * cross.K)
         _fill_feed_forward(layer_spec.ffn, layer.feed_forward, layer.feed_forward_residual.norm)
     spec = specs.TransformerSpec(encoder, decoder)
     _register_vocabularies(spec, tokenizers)
@@ -170,18 +159,13 @@ def _fill_ends(spec: Any, embeddings: Any, weight_VD: Tensor, positions: nn.Modu
         _fill_norm(spec.layer_norm, norm)
 
 
-def _fill_self_attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module) -> None:
+def _fill_attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module, num_queries: int | None = None) -> None:
+    """Fill in an attention layer; rows of the input projection up to `num_queries` are separate in cross-attention."""
     _fill_norm(spec.layer_norm, norm)
-    _fill_linear(spec.linear[0], attention.in_projection)  # queries, keys, values: the order is the same
-    _fill_linear(spec.linear[1], attention.out_projection)
-
-
-def _fill_cross_attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module) -> None:
-    num_queries = attention.H * attention.K
-    _fill_norm(spec.layer_norm, norm)
-    _fill_linear(spec.linear[0], attention.in_projection, stop=num_queries)
-    _fill_linear(spec.linear[1], attention.in_projection, start=num_queries)
-    _fill_linear(spec.linear[2], attention.out_projection)
+    _fill_linear(spec.linear[0], attention.in_projection, stop=num_queries)  # queries, keys, values, as here
+    if num_queries is not None:
+        _fill_linear(spec.linear[1], attention.in_projection, start=num_queries)
+    _fill_linear(spec.linear[-1], attention.out_projection)
 
 
 def _fill_feed_forward(spec: Any, feed_forward: FeedForward, norm: nn.Module) -> None:

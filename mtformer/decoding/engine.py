@@ -5,9 +5,9 @@ B sentences, S source length, T target length.
 
 import copy
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -15,41 +15,22 @@ from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.beam import Chooser, Diverse, beam_search, best_candidates
-from mtformer.decoding.constraints import ForbiddenPhrases, Phrase, Prefixes, RequiredPhrases
+from mtformer.decoding.constraints import ForbiddenPhrases, Prefixes, RequiredPhrases
 from mtformer.decoding.inference import Ensemble, InferenceModel
 from mtformer.decoding.rules import Limits, NoRepeatedNgrams, RepetitionPenalty, Rule, Step, Watch
-from mtformer.decoding.sampling import Sampling, greedy, sample
+from mtformer.decoding.sampling import Sampling, generate
 from mtformer.decoding.scorer import attention_of_targets, pad, score_targets
 from mtformer.decoding.search import Decodable, Hypothesis
+from mtformer.decoding.segments import Segment
 from mtformer.errors import ConfigError, DeviceError
 from mtformer.text.tags import Target
 
 log = logging.getLogger("mtformer")
 MAX_WORKERS = 4
 """Batches that are searched at a time on a CPU."""
-Batches = Sequence[Sequence["Request"]]
+Batches = Sequence[Sequence[Segment]]
 NBests = list[list[Hypothesis]]
 """The hypotheses of each sentence of a batch, the best first, samples as drawn."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """One sentence to translate.
-
-    Args:
-        source: ids, eos last.
-        key: the number of its line in the user's input, for samples.
-        prefix: ids that the translation begins with.
-        required: ids of phrases that the translation must contain.
-        watch: called at each step of our own search with the ids of the best hypothesis so far, from the thread that
-            searches.
-    """
-
-    source: Sequence[int]
-    key: int = 0
-    prefix: Sequence[int] = ()
-    required: Sequence[Phrase] = ()
-    watch: Callable[[list[int]], object] | None = None
 
 
 class Engine(Protocol):
@@ -112,9 +93,8 @@ def plan_batches(lengths: Sequence[int], batch_tokens: int, num_rows: int) -> li
 class OwnEngine:
     """Our own search over one model, or over the mean of several.
 
-    Args:
-        models: in evaluation mode, on one device, with one vocabulary.
-        precision: the name of the precision in reports; None: the dtype of the weights.
+    The models are in evaluation mode, on one device, with one vocabulary. `precision` is its name in reports; None: the
+    dtype of the weights.
     """
 
     def __init__(self, models: Sequence[InferenceModel], precision: str | None = None) -> None:
@@ -158,19 +138,19 @@ class OwnEngine:
                 torch.set_num_threads(num_threads)
 
     def _search_within_memory(
-        self, requests: Sequence[Request], settings: DecodingConfig, forbidden: Tensor | None
+        self, segments: Sequence[Segment], settings: DecodingConfig, forbidden: Tensor | None
     ) -> NBests:
         """Search a batch; if the GPU runs out of memory, half of the sentences at a time."""
         try:
-            return self._search(requests, settings, forbidden)
+            return self._search(segments, settings, forbidden)
         except torch.OutOfMemoryError:
-            if len(requests) == 1:
+            if len(segments) == 1:
                 message = "out of memory on one sentence; use a smaller beam_size or max_length_ratio, or device cpu"
                 raise DeviceError(message) from None
         torch.cuda.empty_cache()
-        half = len(requests) // 2
-        log.warning("out of memory with %d sentences; continuing with %d", len(requests), half)
-        halves = (requests[:half], requests[half:])
+        half = len(segments) // 2
+        log.warning("out of memory with %d sentences; continuing with %d", len(segments), half)
+        halves = (segments[:half], segments[half:])
         return [n_best for some in halves for n_best in self._search_within_memory(some, settings, forbidden)]
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -185,58 +165,48 @@ class OwnEngine:
     def _tagged(self, sources: Sequence[Sequence[int]]) -> list[list[int]]:
         return [[*self.target.tags, *ids] for ids in sources]
 
-    def _search(self, requests: Sequence[Request], settings: DecodingConfig, forbidden: Tensor | None) -> NBests:
+    def _search(self, segments: Sequence[Segment], settings: DecodingConfig, forbidden: Tensor | None) -> NBests:
         device = self.models[0].transformer.output.device
-        src, start = pad(self._tagged([request.source for request in requests]), device), self.target.start
-        reserved = [len(request.prefix) + sum(map(len, request.required)) for request in requests]
+        src, start = pad(self._tagged([segment.source for segment in segments]), device), self.target.start
+        reserved = [len(segment.prefix) + sum(map(len, segment.required)) for segment in segments]
         limits = Limits.of(settings, reserved, self.max_positions - 1)
         most = limits.bounds(src[1])[1].tolist()
-        rules = _rules(requests, settings, forbidden, device)
-        alpha, watch = settings.length_penalty, _watch(requests)
-        if settings.draws:
-            sampling = Sampling(
-                num_samples=settings.num_rows,
-                keys=[request.key for request in requests],
-                seed=settings.seed,
-                temperature=settings.temperature,
-                top_k=settings.top_k,
-                top_p=settings.top_p,
+        rules = _rules(segments, settings, forbidden, device)
+        alpha, watch = settings.length_penalty, _watch(segments)
+        required = [segment.required for segment in segments]
+        if settings.draws or (settings.beam_size == 1 and not any(required)):
+            shape = settings.temperature, settings.top_k, settings.top_p
+            lines = [segment.line for segment in segments]
+            sampling = Sampling(settings.num_rows, lines, settings.seed, *shape) if settings.draws else None
+            n_bests = generate(self.model, *src, limits, alpha, rules, sampling, start, watch)
+        else:
+            choose: Chooser = best_candidates
+            if settings.beam_groups > 1:
+                choose = Diverse(settings.beam_groups, settings.diversity_penalty)
+            if any(required):
+                choose = RequiredPhrases(required).choose
+            n_bests = beam_search(
+                self.model,
+                *src,
+                settings.beam_size,
+                alpha,
+                limits,
+                rules=rules,
+                choose=choose,
+                num_groups=settings.beam_groups,
+                early_stopping=settings.early_stopping,
+                start=start,
+                watch=watch,
             )
-            return _marked(sample(self.model, *src, limits, sampling, alpha, rules, start, watch), most)
-        choose: Chooser = best_candidates
-        if settings.beam_groups > 1:
-            choose = Diverse(settings.beam_groups, settings.diversity_penalty)
-        if any(request.required for request in requests):
-            choose = RequiredPhrases([request.required for request in requests]).choose
-        elif settings.beam_size == 1:
-            return _marked([[one] for one in greedy(self.model, *src, limits, alpha, rules, start, watch)], most)
-        n_bests = beam_search(
-            self.model,
-            *src,
-            settings.beam_size,
-            alpha,
-            limits,
-            rules=rules,
-            choose=choose,
-            num_groups=settings.beam_groups,
-            early_stopping=settings.early_stopping,
-            start=start,
-            watch=watch,
-        )
-        return _marked(n_bests, most)
+        return [
+            [replace(one, at_limit=True) if len(one.tokens) >= longest else one for one in n_best]
+            for n_best, longest in zip(n_bests, most, strict=True)
+        ]
 
 
-def _marked(n_bests: NBests, most: list[int]) -> NBests:
-    """Return the hypotheses; `at_limit` is set on those of the greatest length allowed."""
-    return [
-        [replace(one, at_limit=True) if len(one.tokens) >= longest else one for one in n_best]
-        for n_best, longest in zip(n_bests, most, strict=True)
-    ]
-
-
-def _watch(requests: Sequence[Request]) -> Watch | None:
-    """Return what reports the first beam of the first unit of each watched request, or None if none is watched."""
-    if all(request.watch is None for request in requests):
+def _watch(segments: Sequence[Segment]) -> Watch | None:
+    """Return what reports the first beam of the first unit of each watched segment, or None if none is watched."""
+    if all(segment.watch is None for segment in segments):
         return None
 
     def watch(step: Step) -> None:
@@ -244,7 +214,7 @@ def _watch(requests: Sequence[Request]) -> Watch | None:
         for unit, sentence in enumerate(step.sentence_U.tolist()):
             first.setdefault(sentence, unit)
         for sentence, unit in first.items():
-            tell = requests[sentence].watch
+            tell = segments[sentence].watch
             if tell is not None:
                 tell(step.history_URt[unit, 0].tolist())
 
@@ -252,7 +222,7 @@ def _watch(requests: Sequence[Request]) -> Watch | None:
 
 
 def _rules(
-    requests: Sequence[Request], settings: DecodingConfig, forbidden: Tensor | None, device: torch.device
+    segments: Sequence[Segment], settings: DecodingConfig, forbidden: Tensor | None, device: torch.device
 ) -> list[Rule]:
     """Return the rules of the settings. The prefix comes last, so that no other rule excludes it."""
     rules: list[Rule] = []
@@ -262,6 +232,6 @@ def _rules(
         rules.append(NoRepeatedNgrams(settings.no_repeat_ngram_size))
     if forbidden is not None:
         rules.append(ForbiddenPhrases(forbidden.to(device)))
-    if any(request.prefix for request in requests):
-        rules.append(Prefixes([request.prefix for request in requests], device))
+    if any(segment.prefix for segment in segments):
+        rules.append(Prefixes([segment.prefix for segment in segments], device))
     return rules

@@ -80,11 +80,9 @@ class InferenceModel:
 
     @classmethod
     def prepare(cls, transformer: Transformer, device: torch.device, precision: str) -> "InferenceModel":
-        """Move a float32 model to a device and a precision; on a CPU it can no longer be trained.
+        """Move a float32 model from a CPU to a device and a precision; on a CPU it can no longer be trained.
 
         Args:
-            transformer: in float32, on a CPU.
-            device: where it computes.
             precision: `fp32`, `bf16`, or `fp16` (CUDA).
         """
         transformer.eval()

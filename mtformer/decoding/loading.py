@@ -22,20 +22,13 @@ BACKENDS = ("mtformer", "ctranslate2")
 
 
 class Loaded(NamedTuple):
-    """What a `Translator` is made of.
-
-    Args:
-        engine: one model or an ensemble.
-        tokenizers: the models'.
-        config: of the first run.
-        trained_tokens: the longest source of training.
-        weights: the files of the models.
-    """
+    """The parts of a `Translator`; the config is that of the first run."""
 
     engine: Engine
     tokenizers: TokenizerPair
     config: Config
     trained_tokens: int
+    """The longest source of training."""
     weights: list[Path]
 
 

@@ -26,15 +26,9 @@ UNKNOWN = f"{SPACE}⁇{SPACE}"
 
 @dataclass(frozen=True)
 class Postprocessor:
-    """Makes translations out of hypotheses.
+    """Conversion of hypotheses to translations; `vocabulary` is that of the target language.
 
-    Args:
-        engine: the engine that found them.
-        tokenizers: the model's.
-        vocabulary: the pieces of the target language.
-        decoding: the settings.
-        attention: whether to give `Translation.attention`.
-        token_scores: whether to compute `Translation.token_log_probabilities` if the search did not.
+    With `token_scores`, it computes `Translation.token_log_probabilities` where the search did not.
     """
 
     engine: Engine
@@ -64,7 +58,7 @@ class Postprocessor:
         return [n_best[: self.decoding.n_best] for n_best in found]
 
     def _with_coverage(self, segments: Sequence[Segment], found: NBests) -> NBests:
-        sources = [segment.request.source for segment, n_best in zip(segments, found, strict=True) for _ in n_best]
+        sources = [segment.source for segment, n_best in zip(segments, found, strict=True) for _ in n_best]
         weights = iter(self.engine.attention(sources, [one.tokens for n_best in found for one in n_best]))
         beta = self.decoding.coverage_penalty
         return [[replace(one, score=one.score + beta * coverage(next(weights))) for one in n_best] for n_best in found]
@@ -82,14 +76,14 @@ class Postprocessor:
         pairs = [(one, each) for one, n_best in zip(segments, n_bests, strict=True) for each in n_best]
         if not pairs or all(each.token_log_probabilities for _, each in pairs):
             return n_bests
-        scores = iter(self.engine.score([one.request.source for one, _ in pairs], [each.tokens for _, each in pairs]))
+        scores = iter(self.engine.score([one.source for one, _ in pairs], [each.tokens for _, each in pairs]))
         return [[replace(each, token_log_probabilities=next(scores)) for each in n_best] for n_best in n_bests]
 
     def _translations(self, segments: Sequence[Segment], n_bests: NBests) -> list[list[Translation]]:
         owners = [segment for segment, n_best in zip(segments, n_bests, strict=True) for _ in n_best]
         flat = [one for n_best in n_bests for one in n_best]
         weights = self._attention(owners, flat)
-        sources = self.tokenizers.src.decode([segment.request.source for segment in owners])
+        sources = self.tokenizers.src.decode([segment.source for segment in owners])
         texts = self.tokenizers.tgt.decode([one.tokens for one in flat])
         made = iter([self._translation(*each) for each in zip(owners, flat, weights, sources, texts, strict=True)])
         return [[next(made) for _ in n_best] for n_best in n_bests]
@@ -102,7 +96,7 @@ class Postprocessor:
             pieces = self._with_unknowns(segment, one, weights_TS if self.decoding.replace_unknowns else None)
             text = self.tokenizers.tgt.decode_pieces(pieces)
             pieces = [UNKNOWN if piece == self.vocabulary[UNK] else piece for piece in pieces]
-        src_tokens = segment.request.source[:-1]
+        src_tokens = segment.source[:-1]
         return Translation(
             text=one_line(text).strip(),
             score=one.score,
@@ -120,7 +114,7 @@ class Postprocessor:
         chosen = [i for i, one in enumerate(hypotheses) if self.attention or (replaces and UNK in one.tokens)]
         weights: list[Tensor | None] = [None] * len(hypotheses)
         if chosen:
-            sources = [owners[number].request.source for number in chosen]
+            sources = [owners[number].source for number in chosen]
             found = self.engine.attention(sources, [hypotheses[number].tokens for number in chosen])
             for number, weights_TS in zip(chosen, found, strict=True):
                 weights[number] = weights_TS
@@ -129,12 +123,12 @@ class Postprocessor:
     def _with_unknowns(self, segment: Segment, hypothesis: Hypothesis, weights_TS: Tensor | None) -> list[str]:
         """Return the pieces; an unknown one is that of the prefix, or (with weights) the most-attended source word."""
         pieces = [self.vocabulary[token] for token in hypothesis.tokens]
-        num_given = len(segment.prefix)
-        pieces[:num_given] = segment.prefix
+        num_given = len(segment.prefix_pieces)
+        pieces[:num_given] = segment.prefix_pieces
         unknown = [number for number, token in enumerate(hypothesis.tokens) if token == UNK and number >= num_given]
         if weights_TS is not None and unknown:
             src_pieces = self.tokenizers.src.pieces(segment.text)
-            is_unknown = [token == UNK for token in segment.request.source[:-1]]
+            is_unknown = [token == UNK for token in segment.source[:-1]]
             words = best_source_words(weights_TS[unknown], src_pieces, is_unknown)
             for number, word in zip(unknown, words, strict=True):
                 pieces[number] = word

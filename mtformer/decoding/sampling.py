@@ -4,7 +4,7 @@ B sentences, C translations of each, N = B x C rows, M rows still in the batch, 
 V vocabulary, X tokens that may be drawn.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,9 +24,6 @@ from mtformer.decoding.search import (
 )
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
-Choose = Callable[[Step, Tensor, int], Tensor]
-"""(step, indices of the rows in the original batch, position) -> token_M."""
-
 
 @dataclass(frozen=True)
 class Sampling:
@@ -44,67 +41,73 @@ class Sampling:
     top_p: float = 1.0
 
 
-def greedy(
+@torch.inference_mode()
+def generate(
     model: Decodable[CacheT],
     src_BS: Tensor,
     src_lengths_B: Tensor,
     limits: Limits,
     length_penalty: float = 1.0,
     rules: Sequence[Rule] = (),
-    start: int = BOS,
-    watch: Watch | None = None,
-) -> list[Hypothesis]:
-    """Return for each sentence the translation that takes the most probable token at each step.
-
-    Args:
-        model: in evaluation mode.
-        src_BS: int64, each row ends with eos, padded on the right.
-        src_lengths_B: int64, eos counted.
-        limits: minimum and maximum length.
-        length_penalty: alpha of `Hypothesis.score`; it does not change the translation.
-        rules: applied at each step.
-        start: first token of the decoder.
-        watch: called at each step.
-    """
-
-    def most_probable(step: Step, _: Tensor, __: int) -> Tensor:
-        zero_M1 = step.log_prob_URV.new_zeros(step.log_prob_URV.shape[:2])
-        return top_candidates(step.log_prob_URV, zero_M1, 1, step.correct)[2].squeeze(1)
-
-    return _generate(model, src_BS, src_lengths_B, limits, length_penalty, rules, 1, most_probable, start, watch)
-
-
-def sample(
-    model: Decodable[CacheT],
-    src_BS: Tensor,
-    src_lengths_B: Tensor,
-    limits: Limits,
-    sampling: Sampling,
-    length_penalty: float = 1.0,
-    rules: Sequence[Rule] = (),
+    sampling: Sampling | None = None,
     start: int = BOS,
     watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
-    """Return `num_samples` translations of each sentence, drawn from the model's distribution, in that order.
+    """Return for each sentence the translation that takes the most probable token at each step, or samples.
 
-    Scores are those of the model at temperature 1. Arguments as in `greedy`.
+    Arguments as in `beam_search`; the length penalty does not change the translation. With `sampling`, the samples of
+    each sentence are returned in the order of their numbers; their scores are those of the model at temperature 1.
     """
-    C, max_steps = sampling.num_samples, int(limits.bounds(src_lengths_B)[1].max()) + 1
-    # A generator for each sample: neither the longest sentence of the batch nor the number of samples changes a draw.
-    numbers = [
+    bounds = LengthBounds(limits, src_lengths_B)
+    B, C, max_steps, device = src_BS.size(0), sampling.num_samples if sampling else 1, bounds.max_steps, src_BS.device
+    uniform_NT = None if sampling is None else _uniform_numbers(sampling, max_steps).to(device)
+    cache = model.start(src_BS, src_lengths_B, C, max_steps)
+    tokens_NT = torch.full((B * C, max_steps), PAD, device=device)
+    raw_NT = torch.zeros(B * C, max_steps, device=device)
+    row_M = torch.arange(B * C, device=device)
+    token_M = torch.full((B * C,), start, device=device)
+    done_M = torch.zeros(B * C, dtype=torch.bool, device=device)
+    for position in range(max_steps):
+        logits_MV, exact_logits = model.step(token_M, cache)
+        raw_M1V = log_probs(logits_MV, 1)
+        correct = None if rules else correction(exact_logits, logits_MV, 1)
+        step = Step(raw_M1V, raw_M1V, tokens_NT[row_M, :position].unsqueeze(1), row_M // C, correct)
+        if watch is not None:
+            watch(step)
+        step = apply(rules, bounds, step)
+        if sampling is None or uniform_NT is None:
+            zero_M1 = raw_M1V.new_zeros(raw_M1V.shape[:2])
+            token_M = top_candidates(step.log_prob_URV, zero_M1, 1, step.correct)[2].squeeze(1)
+        else:
+            shape = sampling.temperature, sampling.top_k, sampling.top_p
+            token_M = draw_tokens(step.log_prob_URV.squeeze(1), uniform_NT[row_M, position], *shape)
+        token_M = token_M.masked_fill(done_M, PAD)
+        raw_M = raw_M1V.squeeze(1).gather(1, token_M.unsqueeze(1)).squeeze(1)
+        tokens_NT[row_M, position] = token_M
+        raw_NT[row_M, position] = raw_M.masked_fill(done_M, 0.0)
+        done_M = done_M | (token_M == EOS)
+        keep_B = sentences_to_keep(done_M.view(-1, C).all(dim=1), position)
+        if keep_B is not None:
+            if keep_B.size(0) == 0:
+                break
+            cache.keep(keep_B)
+            keep_M = (keep_B.unsqueeze(1) * C + torch.arange(C, device=device)).flatten()
+            row_M, token_M, done_M = row_M[keep_M], token_M[keep_M], done_M[keep_M]
+    hypotheses = to_hypotheses(tokens_NT, raw_NT, (tokens_NT != PAD).sum(dim=1), length_penalty)
+    return [hypotheses[i : i + C] for i in range(0, B * C, C)]
+
+
+def _uniform_numbers(sampling: Sampling, max_steps: int) -> Tensor:
+    """Return a number from [0, 1) for each sample and step, (N, T) in float64.
+
+    A generator for each sample: neither the longest sentence of the batch nor the number of samples changes a draw.
+    """
+    rows = [
         np.random.default_rng((sampling.seed, key, number)).random(max_steps)
         for key in sampling.keys
-        for number in range(C)
+        for number in range(sampling.num_samples)
     ]
-    uniform_NT = torch.from_numpy(np.stack(numbers)).to(src_BS.device)
-
-    def draw(step: Step, row_M: Tensor, position: int) -> Tensor:
-        uniform_M = uniform_NT[row_M, position]
-        log_prob_MV = step.log_prob_URV.squeeze(1)
-        return draw_tokens(log_prob_MV, uniform_M, sampling.temperature, sampling.top_k, sampling.top_p)
-
-    hypotheses = _generate(model, src_BS, src_lengths_B, limits, length_penalty, rules, C, draw, start, watch)
-    return [hypotheses[i : i + C] for i in range(0, len(hypotheses), C)]
+    return torch.from_numpy(np.stack(rows))
 
 
 def draw_tokens(log_prob_MV: Tensor, uniform_M: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
@@ -131,47 +134,3 @@ def draw_tokens(log_prob_MV: Tensor, uniform_M: Tensor, temperature: float, top_
     place_M1 = uniform_M.unsqueeze(1) * sum_MX[:, -1:]
     index_M = torch.searchsorted(sum_MX, place_M1, right=True).clamp(max=sum_MX.size(1) - 1)
     return index_M.squeeze(1) if token_MX is None else token_MX.gather(1, index_M).squeeze(1)
-
-
-@torch.inference_mode()
-def _generate(
-    model: Decodable[CacheT],
-    src_BS: Tensor,
-    src_lengths_B: Tensor,
-    limits: Limits,
-    length_penalty: float,
-    rules: Sequence[Rule],
-    C: int,
-    choose: Choose,
-    start: int,
-    watch: Watch | None,
-) -> list[Hypothesis]:
-    """Return C translations of each sentence, in the order of sentences."""
-    bounds = LengthBounds(limits, src_lengths_B)
-    B, max_steps, device = src_BS.size(0), bounds.max_steps, src_BS.device
-    cache = model.start(src_BS, src_lengths_B, C, max_steps)
-    tokens_NT = torch.full((B * C, max_steps), PAD, device=device)
-    raw_NT = torch.zeros(B * C, max_steps, device=device)
-    row_M = torch.arange(B * C, device=device)
-    token_M = torch.full((B * C,), start, device=device)
-    done_M = torch.zeros(B * C, dtype=torch.bool, device=device)
-    for position in range(max_steps):
-        logits_MV, exact_logits = model.step(token_M, cache)
-        raw_M1V = log_probs(logits_MV, 1)
-        correct = None if rules else correction(exact_logits, logits_MV, 1)
-        step = Step(raw_M1V, raw_M1V, tokens_NT[row_M, :position].unsqueeze(1), row_M // C, correct)
-        if watch is not None:
-            watch(step)
-        token_M = choose(apply(rules, bounds, step), row_M, position).masked_fill(done_M, PAD)
-        raw_M = raw_M1V.squeeze(1).gather(1, token_M.unsqueeze(1)).squeeze(1)
-        tokens_NT[row_M, position] = token_M
-        raw_NT[row_M, position] = raw_M.masked_fill(done_M, 0.0)
-        done_M = done_M | (token_M == EOS)
-        keep_B = sentences_to_keep(done_M.view(-1, C).all(dim=1), position)
-        if keep_B is not None:
-            if keep_B.size(0) == 0:
-                break
-            cache.keep(keep_B)
-            keep_M = (keep_B.unsqueeze(1) * C + torch.arange(C, device=device)).flatten()
-            row_M, token_M, done_M = row_M[keep_M], token_M[keep_M], done_M[keep_M]
-    return to_hypotheses(tokens_NT, raw_NT, (tokens_NT != PAD).sum(dim=1), length_penalty)

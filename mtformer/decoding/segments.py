@@ -1,10 +1,10 @@
 """Segments, the texts that are searched for: lines, or the sentences of lines that are too long."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
-from mtformer.decoding.engine import Request
-from mtformer.decoding.inputs import Inputs, one_line
+from mtformer.decoding.constraints import Phrase
+from mtformer.decoding.inputs import Line, one_line
 from mtformer.decoding.sentences import join_lines, split_line
 from mtformer.text.tokenizer import EOS, Tokenizer, TokenizerPair
 
@@ -14,75 +14,81 @@ class Segment:
     """A line, or a part of one that was too long.
 
     Args:
-        line: its number in the call.
+        source: ids, eos last.
+        line: the number of its line in the user's input; samples depend on it.
+        prefix, prefix_pieces: ids and pieces that its translation begins with.
+        required: ids of phrases that its translation must contain.
+        watch: called at each step of our own search with the ids of the best hypothesis so far, from the thread that
+            searches.
         text: the source text.
-        request: for the search.
-        prefix: pieces that its translation begins with.
         continues_word: whether there is no space between it and the segment before it.
     """
 
-    line: int
-    text: str
-    request: Request
-    prefix: Sequence[str] = ()
+    source: Sequence[int]
+    line: int = 0
+    prefix: Sequence[int] = ()
+    prefix_pieces: Sequence[str] = ()
+    required: Sequence[Phrase] = ()
+    watch: Callable[[list[int]], object] | None = None
+    text: str = ""
     continues_word: bool = False
 
 
-def make_segments(inputs: Inputs, tokenizers: TokenizerPair, wanted: int, most: int) -> list[Segment]:
+def make_segments(
+    lines: Sequence[Line],
+    tokenizers: TokenizerPair,
+    wanted: int,
+    most: int,
+    first_line: int,
+    watch: Iterable[Callable[[str], object] | None],
+) -> list[Segment]:
     """Return the segments of all lines: none of a blank line, several of one that is too long.
 
-    Args:
-        inputs: the lines.
-        tokenizers: the model's.
-        wanted, most: tokens of a source, see `split_line`.
+    For `wanted` and `most` see `split_line`, for `first_line` and `watch` see `Translator.translate`.
     """
 
     def num_tokens(texts: Sequence[str]) -> list[int]:
         return [len(ids) for ids in tokenizers.src.encode(texts)]
 
-    prefixes = [_encode_prefix(prefix, tokenizers.tgt) for prefix in inputs.prefixes]
     segments = []
-    for number, (line, ids) in enumerate(zip(inputs.lines, tokenizers.src.encode(inputs.lines), strict=True)):
-        texts, sources = [line], [ids]
+    encoded = tokenizers.src.encode([line.text for line in lines])
+    for number, (line, ids, report) in enumerate(zip(lines, encoded, watch, strict=True), start=first_line):
+        texts, sources, shown = [line.text], [ids], list[str]()
         if len(ids) > wanted:
-            texts = split_line(line, num_tokens, wanted, most)
+            texts = split_line(line.text, num_tokens, wanted, most)
             sources = tokenizers.src.encode(texts)
+        prefix, prefix_pieces = line.prefix_ids, tokenizers.tgt.pieces(line.prefix) if line.prefix else []
         # Which segment a phrase belongs to is not known; the phrases of a line that is split are only checked.
-        required = inputs.required_ids[number] if len(texts) == 1 else ()
-        prefix_ids, prefix = prefixes[number]
+        required = line.required_ids if len(texts) == 1 else []
         before = " "
         for text, source in zip(texts, sources, strict=True):
             if source:
-                request = Request([*source, EOS], inputs.first_line + number, prefix_ids, required)
-                continues_word = not (before[-1].isspace() or text[0].isspace())
-                segments.append(Segment(number, text, request, prefix, continues_word))
-                prefix_ids, prefix = [], []  # only the first segment begins with it
+                segments.append(
+                    Segment(
+                        source=[*source, EOS],
+                        line=number,
+                        prefix=prefix,
+                        prefix_pieces=prefix_pieces,
+                        required=required,
+                        watch=report and _watch_segment(report, shown, tokenizers.tgt),
+                        text=text,
+                        continues_word=not (before[-1].isspace() or text[0].isspace()),
+                    )
+                )
+                prefix, prefix_pieces = [], []  # only the first segment begins with it
             before = text
     return segments
 
 
-def _encode_prefix(prefix: str, tokenizer: Tokenizer) -> tuple[list[int], list[str]]:
-    return (tokenizer.encode([prefix])[0], tokenizer.pieces(prefix)) if prefix else ([], [])
+def _watch_segment(
+    report: Callable[[str], object], shown: list[str], tokenizer: Tokenizer
+) -> Callable[[list[int]], None]:
+    """Return the watcher of a line's next segment; it reports `shown`, the texts of all segments so far."""
+    index = len(shown)
+    shown.append("")
 
+    def on_step(tokens: list[int]) -> None:
+        shown[index] = one_line(tokenizer.decode([tokens])[0])
+        report(join_lines(shown))
 
-def watched(
-    segments: Sequence[Segment], watch: Sequence[Callable[[str], object] | None], tokenizer: Tokenizer
-) -> list[Segment]:
-    """Return the segments with a watcher in each request, which calls the line's with all that the line has so far."""
-    so_far: dict[int, list[str]] = {}
-
-    def with_watch(segment: Segment) -> Segment:
-        report = watch[segment.line]
-        if report is None:
-            return segment
-        texts = so_far.setdefault(segment.line, [])
-        index = len(texts)
-        texts.append("")
-
-        def on_step(tokens: list[int]) -> None:
-            texts[index] = one_line(tokenizer.decode([tokens])[0])
-            report(join_lines(texts))
-
-        return replace(segment, request=replace(segment.request, watch=on_step))
-
-    return [with_watch(segment) for segment in segments]
+    return on_step

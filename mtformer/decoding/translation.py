@@ -95,9 +95,7 @@ class Scored:
 def join_n_best(segments: Sequence[Sequence[Translation]], alpha: float) -> Translation:
     """Return the n best of a line's segments as those of the line: the best of each, the second best of each ...
 
-    Args:
-        segments: the n best of each segment, in order; none of a blank line.
-        alpha: the length penalty.
+    A blank line has no segments; `alpha` is the length penalty.
     """
     if not segments:
         return Translation("", 0.0, [])
@@ -106,12 +104,7 @@ def join_n_best(segments: Sequence[Sequence[Translation]], alpha: float) -> Tran
 
 
 def join(segments: Sequence[Translation], alpha: float) -> Translation:
-    """Return the translations of a line's segments as one; its score is that of the summed log-probability.
-
-    Args:
-        segments: in order.
-        alpha: the length penalty.
-    """
+    """Return the translations of a line's segments as one; its score is that of the summed log-probability."""
     if len(segments) == 1:
         return segments[0]
     num_tokens = [len(one.tokens) + 1 for one in segments]

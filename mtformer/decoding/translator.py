@@ -18,10 +18,10 @@ from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.constraints import automaton, over_vocabulary
 from mtformer.decoding.engine import Engine, OwnEngine, plan_batches
 from mtformer.decoding.inference import InferenceModel
-from mtformer.decoding.inputs import as_written, check_inputs, check_lines
+from mtformer.decoding.inputs import as_written, check_forbidden, check_inputs, check_lines
 from mtformer.decoding.loading import load
 from mtformer.decoding.postprocessing import END, Postprocessor
-from mtformer.decoding.segments import Segment, make_segments, watched
+from mtformer.decoding.segments import Segment, make_segments
 from mtformer.decoding.translation import Scored, Translation, flag_phrases, join_n_best
 from mtformer.errors import ConfigError, DataError, MtformerError
 from mtformer.model.transformer import Transformer
@@ -35,7 +35,6 @@ class Translator:
     Args:
         models: on their device, in their precision; several are an ensemble. They may be in training: their mode is
             restored. Or an engine of another library.
-        tokenizers: the models'.
         decoding: the default settings of `translate`.
         trained_tokens: the longest source of training; None: as long as the models can take.
         weights: the files of the models, for reports.
@@ -161,24 +160,24 @@ class Translator:
         """
         decoding, tgt = override(self.decoding, **settings), self.tokenizers.tgt
         self.engine.check(decoding, required is not None, bool(forbidden))
-        inputs = check_inputs(lines, prefixes, required, forbidden, tgt, self.most_tokens, first_line)
+        inputs = check_inputs(lines, prefixes, required, tgt, self.most_tokens, first_line)
+        forbidden = check_forbidden(forbidden, tgt)
         wanted, most = (tokens - len(self.engine.target.tags) for tokens in (self.wanted_tokens, self.most_tokens))
-        segments = make_segments(inputs, self.tokenizers, wanted, most)
-        if watch is not None:
-            segments = watched(segments, watch, tgt)
+        watch = [None] * len(lines) if watch is None else watch
+        segments = make_segments(inputs, self.tokenizers, wanted, most, first_line, watch)
         report = progress or (lambda count: None)
         report(len(lines) - len({segment.line for segment in segments}))
         postprocess = Postprocessor(self.engine, self.tokenizers, self._vocabulary, decoding, attention, token_scores)
-        with _evaluating(self.models):
-            found = self._search(segments, decoding, inputs.forbidden, postprocess, report)
+        with evaluating(self.models):
+            found = self._search(segments, decoding, forbidden, postprocess, report)
         n_bests: list[list[list[Translation]]] = [[] for _ in lines]
         for segment, n_best in zip(segments, found, strict=True):
-            n_bests[segment.line].append(n_best)
+            n_bests[segment.line - first_line].append(n_best)
         translations = [join_n_best(of_line, decoding.length_penalty) for of_line in n_bests]
-        if not inputs.is_constrained:
+        if prefixes is None and required is None and not forbidden:
             return translations
-        constraints = zip(translations, as_written(inputs.prefixes, tgt), inputs.required, strict=True)
-        return [flag_phrases(one, prefix, phrases, inputs.forbidden) for one, prefix, phrases in constraints]
+        constraints = zip(translations, as_written([line.prefix for line in inputs], tgt), inputs, strict=True)
+        return [flag_phrases(one, prefix, line.required, forbidden) for one, prefix, line in constraints]
 
     def _search(
         self,
@@ -189,18 +188,16 @@ class Translator:
         report: Callable[[int], object],
     ) -> list[list[Translation]]:
         """Search batch by batch, and return the n best translations of each segment."""
-        batches = plan_batches(
-            [len(segment.request.source) for segment in segments], decoding.batch_tokens, decoding.num_rows
-        )
-        requests = [[segments[number].request for number in batch] for batch in batches]
+        batches = plan_batches([len(segment.source) for segment in segments], decoding.batch_tokens, decoding.num_rows)
+        by_batch = [[segments[number] for number in batch] for batch in batches]
         automaton_SV = _automaton(forbidden, self._vocabulary)
         found: list[list[Translation]] = [[] for _ in segments]
         num_left = Counter(segment.line for segment in segments)
         # Closed at once when an error occurs here, because the search has set the number of threads.
-        with contextlib.closing(self.engine.search(requests, decoding, automaton_SV)) as searched:
-            for batch, n_bests in zip(batches, searched, strict=True):
+        searched = self.engine.search(by_batch, decoding, automaton_SV)
+        with contextlib.closing(searched):
+            for batch, some, n_bests in zip(batches, by_batch, searched, strict=True):
                 self._require_finite([[one.score for one in n_best] for n_best in n_bests])
-                some = [segments[number] for number in batch]
                 for number, translations in zip(batch, postprocess(some, n_bests), strict=True):
                     found[number] = translations
                 num_left.subtract(segment.line for segment in some)
@@ -234,7 +231,7 @@ class Translator:
         fits = [i for i, length in enumerate(lengths) if length <= self.engine.max_positions]
         report = progress or (lambda count: None)
         report(len(src) - len(fits))
-        with _evaluating(self.models):
+        with evaluating(self.models):
             for batch in plan_batches([lengths[i] for i in fits], self.decoding.batch_tokens, 1):
                 numbers = [fits[i] for i in batch]
                 scores = self.engine.score([src[i] for i in numbers], [tgt[i] for i in numbers])
@@ -280,7 +277,7 @@ def _automaton(phrases: Sequence[str], vocabulary: Sequence[str]) -> Tensor | No
 
 
 @contextlib.contextmanager
-def _evaluating(models: Sequence[Transformer]) -> Iterator[None]:
+def evaluating(models: Sequence[Transformer]) -> Iterator[None]:
     """Put the models into evaluation mode, and restore their mode afterwards."""
     modes = [model.training for model in models]
     for model in models:

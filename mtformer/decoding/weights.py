@@ -15,7 +15,6 @@ def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> list[
     A file that meta.json or checksums.json lists is compared with its checksum.
 
     Args:
-        run: a run directory or a bundle.
         checkpoint: `averaged`, `best`, `last`, `last:N`, a step, or the path of a checkpoint folder or safetensors
             file. None: the bundle's own, or see `default_weights`.
         best_metric: the dev metric that tells which checkpoint is best.
@@ -33,7 +32,7 @@ def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> list[
 
 
 class DefaultWeights(NamedTuple):
-    """The checkpoint that a run directory stands for when none is named."""
+    """The checkpoint of a run directory that is used when none is named."""
 
     folder: Path
     gain: float | None

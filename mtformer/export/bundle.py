@@ -20,9 +20,7 @@ def export_bundle(run: RunDir, target: Path, checkpoint: str | None) -> None:
     Raises:
         CheckpointError: the target exists, or the checkpoint does not.
     """
-    check_is_free(target)
-    config = load_config(run.config).config
-    weights = find_weights(run, checkpoint, config.training.best_metric)
+    config, weights = open_for_export(run, target, checkpoint)
     with atomic_folder(target) as folder:
         inside = RunDir(folder)
         if len(weights) == 1:
@@ -33,26 +31,28 @@ def export_bundle(run: RunDir, target: Path, checkpoint: str | None) -> None:
         write_checksums(folder)
 
 
-def check_is_free(target: Path) -> None:
-    """Raise CheckpointError if the target of an export exists."""
+def open_for_export(
+    run: RunDir, target: Path, checkpoint: str | None, library: str | None = None
+) -> tuple[Config, list[Path]]:
+    """Return the config and the files whose mean are the weights.
+
+    Args:
+        library: that loads the export, if it has one start of the decoder for all languages.
+
+    Raises:
+        CheckpointError: the target exists, or the checkpoint does not.
+        ConfigError: the decoder starts with the language, which the library cannot represent.
+    """
     if target.exists():
         raise CheckpointError(f"{target}: exists already; name another folder with --output")
-
-
-def check_language_tags(config: Config, library: str) -> None:
-    """Raise ConfigError for a model whose decoder starts with the language: other tools have one start for all."""
-    if config.data.language_tags == "target":
+    config = load_config(run.config).config
+    if library is not None and config.data.language_tags == "target":
         raise ConfigError(f"data.language_tags 'target': {library} cannot represent it; train with 'source' for that")
+    return config, find_weights(run, checkpoint, config.training.best_metric)
 
 
 def write_companions(run: RunDir, config: Config, inside: RunDir) -> None:
-    """Write the tokenizer, and the config without the names of other files.
-
-    Args:
-        run: the run of the tokenizer.
-        config: the run's.
-        inside: the folder of the export.
-    """
+    """Write the run's tokenizer, and its config without the names of other files, into the folder of an export."""
     languages = {"tgt_langs": config.data.target_languages[1:], "both_directions": False}
     data = without_files(config.data).model_copy(update=languages)
     shutil.copytree(run.tokenizer, inside.tokenizer)

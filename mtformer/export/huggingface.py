@@ -1,7 +1,7 @@
-"""Hugging Face: a run as a folder that `transformers` loads, with the same numbers.
+"""Export to a Hugging Face folder that `transformers` loads, with the same numbers.
 
-Post-norm models go as `MarianMTModel`, pre-norm ones as `PegasusForConditionalGeneration`, which differ in nothing else
-that matters here. Both take the files of `MarianTokenizer`.
+Post-norm models become a `MarianMTModel`, pre-norm ones a `PegasusForConditionalGeneration`, which differ in nothing
+else that matters here. Both use the files of `MarianTokenizer`.
 """
 
 import json
@@ -13,11 +13,9 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from mtformer.config.loading import load_config
 from mtformer.config.schema import Config, ModelConfig
-from mtformer.decoding.weights import find_weights
 from mtformer.errors import ConfigError
-from mtformer.export.bundle import check_is_free, check_language_tags
+from mtformer.export.bundle import open_for_export
 from mtformer.files import atomic_folder, write_checksums
 from mtformer.model.positions import sinusoid
 from mtformer.model.transformer import Transformer
@@ -30,7 +28,14 @@ STOPPING: dict[str, bool | str] = {"ended": True, "estimate": False, "certain": 
 CLASSES = {"post": ("marian", "MarianMTModel"), "pre": ("pegasus", "PegasusForConditionalGeneration")}
 """Model type and class by the position of the norms."""
 LANGUAGE_CODE = re.compile(r">>((?!<<).)+<<")
-"""What `MarianTokenizer` cuts off the beginning of a line, and looks up as it stands."""
+"""Text that `MarianTokenizer` splits off the beginning of a line, and looks up as one piece."""
+IDS = {
+    "pad_token_id": PAD,
+    "bos_token_id": BOS,
+    "eos_token_id": EOS,
+    "decoder_start_token_id": BOS,
+    "forced_eos_token_id": EOS,
+}
 ATTENTIONS = {
     "encoder": {"self_attention": ("self_attn", "self_attention_residual")},
     "decoder": {
@@ -41,21 +46,13 @@ ATTENTIONS = {
 
 
 def export_huggingface(run: RunDir, target: Path, checkpoint: str | None) -> None:
-    """Writes a folder for `AutoModelForSeq2SeqLM` and `AutoTokenizer`.
-
-    Args:
-        run: a run directory or a bundle.
-        target: the folder to write.
-        checkpoint: see `find_weights`.
+    """Write a folder for `AutoModelForSeq2SeqLM` and `AutoTokenizer`.
 
     Raises:
-        CheckpointError: when the target exists or the checkpoint does not.
-        ConfigError: when `transformers` has no class for a setting of the model or tokenizer.
+        CheckpointError: the target exists, or the checkpoint does not (see `find_weights`).
+        ConfigError: `transformers` has no class for a setting of the model or tokenizer.
     """
-    check_is_free(target)
-    config = load_config(run.config).config
-    check_language_tags(config, "transformers")
-    weights = find_weights(run, checkpoint, config.training.best_metric)
+    config, weights = open_for_export(run, target, checkpoint, "transformers")
     tokenizers = TokenizerPair.load(run.tokenizer)
     _check_model(config.model)
     vocabularies = [_vocabulary(tokenizers, side) for side in ("src", "tgt")]
@@ -64,19 +61,23 @@ def export_huggingface(run: RunDir, target: Path, checkpoint: str | None) -> Non
     is_joint = vocabularies[0] == vocabularies[1]
     with atomic_folder(target) as folder:
         save_file(to_tensors(model), folder / "model.safetensors", {"format": "pt"})
-        _write_json(folder / "config.json", _model_config(config.model, *map(len, vocabularies)))
-        _write_json(folder / "generation_config.json", _generation_config(config))
-        _write_json(folder / "tokenizer_config.json", _tokenizer_config(config, list(vocabularies[0]), is_joint))
-        _write_json(folder / "vocab.json", vocabularies[0])
-        if not is_joint:
-            _write_json(folder / "target_vocab.json", vocabularies[1])
+        files = {
+            "config": _model_config(config.model, *map(len, vocabularies)),
+            "generation_config": _generation_config(config),
+            "tokenizer_config": _tokenizer_config(config, list(vocabularies[0]), is_joint),
+            "vocab": vocabularies[0],
+            **({} if is_joint else {"target_vocab": vocabularies[1]}),
+        }
+        for name, values in files.items():
+            text = json.dumps(values, ensure_ascii=False, indent=2) + "\n"
+            (folder / f"{name}.json").write_text(text, encoding="utf-8")
         (folder / "source.spm").write_bytes(tokenizers.src.model)
         (folder / "target.spm").write_bytes(tokenizers.tgt.model)
         write_checksums(folder)
 
 
 def tensor_names(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
-    """Names of all parameters of the layers: ours, and theirs that it is put together of, one under the other."""
+    """Yield each parameter of the layers: our name, and the names of the tensors that are its rows there."""
     for side, num_layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
         for kind in [f"{number}.{{}}.{leaf}" for number in range(num_layers) for leaf in ("weight", "bias")]:
             ours, theirs = f"{side}.{kind}".format, f"model.{side}.layers.{kind}".format
@@ -93,7 +94,7 @@ def tensor_names(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
 
 
 def to_tensors(model: Transformer) -> dict[str, Tensor]:
-    """The weights as they call them, tied ones once."""
+    """Return the weights by their names there, tied ones once."""
     config, own = model.config, dict(model.named_parameters())
     tensors: dict[str, Tensor] = {}
     for name, theirs in tensor_names(config):
@@ -114,7 +115,7 @@ def to_tensors(model: Transformer) -> dict[str, Tensor]:
 
 
 def _check_model(config: ModelConfig) -> None:
-    """Raises ConfigError on the first setting for which there is no class."""
+    """Raise ConfigError on the first setting for which there is no class."""
     _, name = CLASSES[config.norm_position]
     cannot = {
         "norm": config.norm != "layernorm",
@@ -131,7 +132,7 @@ def _check_model(config: ModelConfig) -> None:
 
 
 def _vocabulary(tokenizers: TokenizerPair, side: str) -> dict[str, int]:
-    """Ids by piece, as `MarianTokenizer` looks them up.
+    """Return ids by piece, as `MarianTokenizer` looks them up.
 
     A language code must not begin with SentencePiece's space, for that class adds none before it; those of imported
     models do (see `mtformer.export.marian_tokenizer`).
@@ -168,7 +169,8 @@ def _model_config(config: ModelConfig, src_vocab: int, tgt_vocab: int) -> dict[s
         "vocab_size": src_vocab,
         "tie_word_embeddings": config.tie_embeddings != "none",
         "dtype": "float32",
-        **_ids(),
+        "unk_token_id": UNK,
+        **IDS,
     }
     if model_type == "marian":
         values |= {
@@ -178,21 +180,9 @@ def _model_config(config: ModelConfig, src_vocab: int, tgt_vocab: int) -> dict[s
     return values
 
 
-def _ids() -> dict[str, int]:
-    return {
-        "pad_token_id": PAD,
-        "unk_token_id": UNK,
-        "bos_token_id": BOS,
-        "eos_token_id": EOS,
-        "decoder_start_token_id": BOS,
-        "forced_eos_token_id": EOS,
-    }
-
-
 def _generation_config(config: Config) -> dict[str, Any]:
-    """Our search in their words; `max_length` counts the decoder's start and eos."""
-    decoding, ids = config.decoding, _ids()
-    del ids["unk_token_id"]
+    """Return the settings of search; `max_length` counts the decoder's start and eos."""
+    decoding = config.decoding
     longest = config.model.max_positions - 1
     return {
         "num_beams": decoding.beam_size,
@@ -200,7 +190,7 @@ def _generation_config(config: Config) -> dict[str, Any]:
         "early_stopping": STOPPING[decoding.early_stopping],
         "max_length": min(decoding.max_length or longest, longest) + 2,
         "bad_words_ids": [[PAD], [BOS]],
-        **ids,
+        **IDS,
     }
 
 
@@ -217,7 +207,3 @@ def _tokenizer_config(config: Config, pieces: list[str], is_joint: bool) -> dict
         "split_special_tokens": True,  # what looks like one in a line of text is text
         "clean_up_tokenization_spaces": False,
     }
-
-
-def _write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The way in: a Hugging Face Marian folder, as published for OPUS-MT, made into a bundle with the same numbers."""
+"""Import of a Hugging Face Marian folder, as published for OPUS-MT, as a bundle with the same numbers."""
 
 import json
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ DEFAULTS: dict[str, Any] = {
     "decoder_start_token_id": 58100,
     "scale_embedding": False,
 }
-"""What holds where config.json says nothing."""
+"""Defaults of settings that config.json lacks."""
 ONLY = {
     "model_type": "marian",
     "scale_embedding": True,
@@ -51,7 +51,7 @@ ONLY = {
     "add_final_layer_norm": False,
     "static_position_embeddings": True,
 }
-"""Settings of which one value can be imported; but for the first two it is what holds where they are left out."""
+"""Settings of which one value can be imported; it is the default of all but the first two."""
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 """Ours by the names of theirs."""
 EMBEDDINGS = (
@@ -64,22 +64,17 @@ EMBEDDINGS = (
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 BIAS = "final_logits_bias"
 UNDETERMINED = "und"
-"""ISO 639's code of a language that nobody told."""
+"""ISO 639's code of an unknown language."""
 
 
 def import_marian(source: Path, target: Path) -> None:
-    """Makes a bundle of a Marian folder: it translates the same, and other runs can begin with it.
+    """Write a bundle of a Marian folder: it translates the same, and other runs can start from it.
 
-    Source and target get vocabularies of their own, so the source's embeddings are not tied any more. The decoder
-    starts with bos, whose embedding is that of Marian's start, its pad; Marian cannot write that, so its bias is -inf.
-
-    Args:
-        source: the folder to read.
-        target: the folder to write.
+    Source and target get vocabularies of their own, so the source's embeddings are no longer tied. The decoder starts
+    with bos, whose embedding is that of Marian's start, its pad; Marian cannot write that, so its bias is -inf.
 
     Raises:
-        CheckpointError: when the target exists; when a file is missing or damaged, or says something that our model
-            cannot represent.
+        CheckpointError: the target exists; a file is missing or damaged, or has a setting that we cannot represent.
     """
     if target.exists():
         raise CheckpointError(f"{target}: exists already; name another folder")
@@ -92,8 +87,8 @@ def import_marian(source: Path, target: Path) -> None:
     vocabulary = _read_vocabulary(source / "vocab.json")
     special = _special_rows(source, settings, vocabulary)
     sides = {
-        SRC: source_side(*_read_spm(source / "source.spm"), vocabulary, special),
-        TGT: target_side(*_read_spm(source / "target.spm"), vocabulary, special),
+        SRC: source_side(path := source / "source.spm", _read(path), vocabulary, special),
+        TGT: target_side(path := source / "target.spm", _read(path), vocabulary, special),
     }
     search = _read_json(source / "generation_config.json") if (source / "generation_config.json").exists() else settings
     config = _config(source, settings, search, len(sides[TGT].rows))
@@ -112,12 +107,8 @@ def import_marian(source: Path, target: Path) -> None:
         write_checksums(folder)
 
 
-def _read_spm(path: Path) -> tuple[Path, bytes]:
-    return path, _read(path)
-
-
 def _read(path: Path) -> bytes:
-    """The bytes of a file of the folder; raises CheckpointError when it cannot be read."""
+    """Return the bytes of a file of the folder; raise CheckpointError if it cannot be read."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -137,7 +128,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
-    """config.json with its defaults; raises CheckpointError on the first setting that we do not have."""
+    """Return config.json with its defaults; raise CheckpointError on the first setting that we do not have."""
     settings = {**DEFAULTS, **_read_json(path)}
     for key, value in ONLY.items():
         if settings.get(key, None if key == "model_type" else value) != value:
@@ -157,7 +148,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
-    """Row of the embeddings by piece."""
+    """Return the row of the embeddings of each piece."""
     vocabulary = _read_json(path)
     if sorted(map(str, vocabulary.values())) != sorted(map(str, range(len(vocabulary)))):
         raise CheckpointError(f"{path}: its ids are not the numbers from 0 to {len(vocabulary) - 1}, each once")
@@ -179,7 +170,7 @@ def _special_rows(source: Path, settings: Mapping[str, Any], vocabulary: Mapping
 
 
 def _config(source: Path, settings: Mapping[str, Any], search: Mapping[str, Any], vocab_size: int) -> Config:
-    """The experiment that the folder could be of; search is as in Hugging Face."""
+    """Return the config of such a model; search is as in Hugging Face."""
     languages = source / "tokenizer_config.json"
     names = _read_json(languages) if languages.exists() else {}
     decoding: dict[str, Any] = {
@@ -223,7 +214,7 @@ def _config(source: Path, settings: Mapping[str, Any], search: Mapping[str, Any]
 def _weights(
     source: Path, config: Config, num_rows: int, src_rows: list[int], tgt_rows: list[int]
 ) -> dict[str, Tensor]:
-    """All weights by our names, float32."""
+    """Return all weights by our names, float32."""
     path, theirs = _read_tensors(source)
     shared = _embeddings(path, theirs, num_rows)
     _check_positions(path, theirs, config.model.max_positions, config.model.d_model)
@@ -248,7 +239,7 @@ def _weights(
 
 
 def _read_tensors(source: Path) -> tuple[Path, dict[str, Tensor]]:
-    """The file of weights, and what is in it; nothing in it can run code."""
+    """Return the path of the weights and the tensors in it; nothing in it can run code."""
     path = source / "model.safetensors"
     if path.exists():
         tensors: Any = read_weights(path)
@@ -268,7 +259,7 @@ def _read_tensors(source: Path) -> tuple[Path, dict[str, Tensor]]:
 
 
 def _embeddings(path: Path, theirs: dict[str, Tensor], num_rows: int) -> Tensor:
-    """The one matrix (V, D), under whatever names it stands."""
+    """Return the one matrix of embeddings (V, D), which has several names."""
     found = {name: theirs.pop(name) for name in EMBEDDINGS if name in theirs}
     if not found:
         raise CheckpointError(f"{path}: has no {EMBEDDINGS[0]}")
@@ -282,7 +273,7 @@ def _embeddings(path: Path, theirs: dict[str, Tensor], num_rows: int) -> Tensor:
 
 
 def _check_positions(path: Path, theirs: dict[str, Tensor], num_positions: int, D: int) -> None:
-    """Those in the file, if there are any, are the sinusoids that we compute."""
+    """Raise CheckpointError if the file has other positions than the sinusoids that we compute."""
     table = sinusoid(num_positions, D)
     for name in POSITIONS:
         found = theirs.pop(name, table)

@@ -15,7 +15,6 @@ puts there.
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,22 +40,17 @@ class Piece(NamedTuple):
     kind: int
 
 
-@dataclass(frozen=True)
-class SpecialRows:
-    """Rows of Marian's embeddings, that are ids of vocab.json too."""
+class SpecialRows(NamedTuple):
+    """Rows of Marian's embeddings, which are ids of vocab.json too, in the order of our special ids."""
 
     pad: int
     unk: int
     start: int
-    """What the decoder is given first."""
+    """First token of the decoder."""
     eos: int
 
-    def in_our_order(self) -> list[int]:
-        return [self.pad, self.unk, self.start, self.eos]
 
-
-@dataclass(frozen=True)
-class Side:
+class Side(NamedTuple):
     """The bytes of a SentencePiece model, and the row of Marian's embeddings for each of its ids."""
 
     model: bytes
@@ -64,32 +58,31 @@ class Side:
 
 
 def source_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: SpecialRows) -> Side:
-    """The source's model.
+    """Return the source's model.
 
     Args:
-        path: of source.spm, for messages.
-        spm: the bytes of that file.
+        path, spm: source.spm and its bytes.
         vocabulary: rows of the embeddings by piece, as in vocab.json.
         special: some of these rows.
 
     Raises:
-        CheckpointError: when it is no SentencePiece model, or of another kind than unigram.
+        CheckpointError: it is not a SentencePiece model, or of another kind than unigram.
     """
     known = _known(path, spm)
     entries = [Piece(text, known.scores[number], kind) for text, number, kind in _pieces(known)]
     taken = {entry.text for entry in entries}
-    words = {text: row for text, row in vocabulary.items() if row not in special.in_our_order()}
+    words = {text: row for text, row in vocabulary.items() if row not in special}
     foreign = _foreign(words, known) if not known.bytes else []
     lowest = min((entry.score for entry in entries if entry.kind == NORMAL), default=0.0)
     entries += [Piece(text, lowest, NORMAL) for text in foreign]
     codes = {SPACE + text: text for text in words if LANGUAGE_CODE.fullmatch(text)}
     entries += [Piece(text, 0.0, USER_DEFINED) for text in codes if text not in taken]
     rows = [vocabulary.get(codes.get(entry.text, entry.text), special.unk) for entry in entries]
-    return Side(_build(path, spm, entries, vocabulary, special), special.in_our_order() + rows)
+    return Side(_build(path, spm, entries, vocabulary, special), [*special, *rows])
 
 
 def target_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: SpecialRows) -> Side:
-    """The target's model, from target.spm; arguments as in `source_side`.
+    """Return the target's model, from target.spm; arguments as in `source_side`.
 
     Unknown pieces are written as nothing, as `MarianTokenizer` does when it leaves special tokens out.
     """
@@ -98,17 +91,17 @@ def target_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: 
     if known.bytes and not all(text in vocabulary for text, (_, kind) in kinds.items() if kind == BYTE):
         raise CheckpointError(f"{path}: falls back to bytes, but vocab.json does not have all of them")
     controls = _controls(spm, vocabulary)
-    rows = [row for row in sorted(vocabulary.values()) if row not in special.in_our_order()]
+    rows = [row for row in sorted(vocabulary.values()) if row not in special]
     text_of = {row: text for text, row in vocabulary.items()}
     entries = []
     for row in rows:
         score, kind = kinds.get(text_of[row], (0.0, CONTROL if text_of[row] in controls else UNUSED))
         entries.append(Piece(text_of[row], score, kind))
-    return Side(_build(path, spm, entries, vocabulary, special, unk_surface=""), special.in_our_order() + rows)
+    return Side(_build(path, spm, entries, vocabulary, special, unk_surface=""), [*special, *rows])
 
 
 def _known(path: Path, spm: bytes) -> Pieces:
-    """The pieces of a SentencePiece model."""
+    """Return the pieces of a SentencePiece model."""
     try:
         is_loaded = bool(spm) and sentencepiece.SentencePieceProcessor().LoadFromSerializedProto(spm)
     except RuntimeError:
@@ -122,7 +115,7 @@ def _known(path: Path, spm: bytes) -> Pieces:
 
 
 def _pieces(known: Pieces) -> Iterator[tuple[str, int, int]]:
-    """(text, id, type) of all but special pieces, by id."""
+    """Yield (text, id, type) of all but special pieces, by id."""
     found = [(number, text, NORMAL) for text, number in known.normal.items()]
     found += [(number, text, USER_DEFINED) for text, number in known.user.items()]
     found += [(number, f"<0x{byte:02X}>", BYTE) for byte, number in known.bytes.items()]
@@ -130,7 +123,7 @@ def _pieces(known: Pieces) -> Iterator[tuple[str, int, int]]:
 
 
 def _foreign(vocabulary: Mapping[str, int], known: Pieces) -> list[str]:
-    """Pieces of characters that the SentencePiece model never saw."""
+    """Return the pieces whose characters the SentencePiece model never saw."""
     alphabet = {character for text in (*known.normal, *known.user) for character in text}
     return [text for text in vocabulary if text and alphabet.isdisjoint(text) and not LANGUAGE_CODE.fullmatch(text)]
 
@@ -148,9 +141,9 @@ def _build(
     special: SpecialRows,
     unk_surface: str | None = None,
 ) -> bytes:
-    """A model with our special pieces and these; all else is as in `spm`."""
+    """Return a model with our special pieces and these; all else is as in `spm`."""
     text_of = {row: text for text, row in vocabulary.items()}
-    pad, unk, start, eos = (text_of[row] for row in special.in_our_order())
+    pad, unk, start, eos = (text_of[row] for row in special)
     bos = start if special.start not in (special.pad, special.unk, special.eos) else "<s>"
     taken = {*vocabulary, *(entry.text for entry in entries)} - {start}
     while bos in taken:
@@ -176,7 +169,7 @@ def _piece_message(piece: Piece) -> bytes:
 
 
 def _field(number: int, value: int | float | str | bytes) -> bytes:
-    """A field of a protocol buffer message."""
+    """Return a field of a protocol buffer message."""
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
     if isinstance(value, float):
@@ -186,7 +179,7 @@ def _field(number: int, value: int | float | str | bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; all bytes but the last have the eighth."""
+    """Return seven bits a byte, the lowest first; all bytes but the last have the eighth bit."""
     data = bytearray()
     while value > 127:
         data.append(value & 127 | 128)

@@ -38,7 +38,8 @@ from mtformer.decoding import engine as engines
 from mtformer.decoding.beam import beam_search
 from mtformer.decoding.inference import InferenceModel
 from mtformer.decoding.rules import Limits
-from mtformer.decoding.sampling import greedy
+from mtformer.decoding.sampling import generate
+from mtformer.decoding.segments import Segment
 from mtformer.decoding.translator import Translator
 from mtformer.device import set_up_memory
 from mtformer.export.ctranslate2 import export_ctranslate2
@@ -80,7 +81,7 @@ def mtformer_system(
 
     def decode(src_BS: Tensor, src_lengths_B: Tensor) -> None:
         if num_beams == 1:
-            best = greedy(model, src_BS, src_lengths_B, limits)
+            best = [found[0] for found in generate(model, src_BS, src_lengths_B, limits)]
         else:
             best = [found[0] for found in beam_search(model, src_BS, src_lengths_B, num_beams, 1.0, limits)]
         if any(len(hypothesis.tokens) != num_tokens - 1 for hypothesis in best):
@@ -166,7 +167,7 @@ def mtformer_on_ids(size: Size, folder: Path, precision: str, num_beams: int) ->
 
     def translate(sources: Sequence[Sequence[int]], setting: Setting) -> int:
         engines.MAX_WORKERS, batch_size, _ = setting
-        batches = [[engines.Request(ids) for ids in batch] for batch in batches_of(sources, batch_size)]
+        batches = [[Segment(ids) for ids in batch] for batch in batches_of(sources, batch_size)]
         found = translator.engine.search(batches, settings, None)
         return sum(len(n_best[0].tokens) + 1 for n_bests in found for n_best in n_bests)
 

@@ -106,14 +106,6 @@ def test_a_compressed_file_that_is_cut_short_is_refused(suffix: str, num_files: 
         list(lines.blocks())
 
 
-def test_a_last_line_without_its_end_is_a_line(tmp_path: Path) -> None:
-    for number, text in enumerate((b"a\nb", b"a\nb\n")):
-        (tmp_path / str(number)).write_bytes(text)
-    with parallel_lines([tmp_path / "0", tmp_path / "1"]) as lines:
-        assert lines.total == 2
-        assert list(lines.blocks()) == [[["a", "b"], ["a", "b"]]]
-
-
 def test_what_is_no_utf8_is_counted(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "mtformer"):
         assert lines_of(b"ok\n\xff\n\xef\xbf\xbd\na\xe2\x82\n") == [["ok", "\ufffd", "\ufffd", "a\ufffd"]]
@@ -287,13 +279,6 @@ def test_continue_extends_a_file_whose_input_has_grown(suffix: str, tmp_path: Pa
     assert path.read_bytes() == before
     assert write(path, continues=True, text=TEXT + b"more\n") == 37
     assert read(path) == TEXT.upper() + b"MORE\n"
-
-
-def test_an_empty_input_gives_an_empty_file(tmp_path: Path) -> None:
-    for name in ("out", "out.gz"):
-        for continues in (False, True):
-            write(tmp_path / name, continues=continues, text=b"")
-            assert read(tmp_path / name) == b""
 
 
 @pytest.mark.parametrize("record", ["", "[]", "{}", '{"lines": 4, "bytes": 1}', '{"bytes": 10000000}'])

@@ -9,7 +9,6 @@ import pytest
 from program import invoke
 from typer.testing import Result
 
-from mtformer.data.corpus.compressed import SUFFIXES, create_bytes
 from mtformer.decoding.translation import Scored
 from mtformer.decoding.translator import Translator
 
@@ -70,33 +69,6 @@ def test_json(run: Path, corpus: Path, expected: list[Scored]) -> None:
         assert found["token_log_probabilities"] == pytest.approx(one.token_log_probabilities, abs=1e-4)
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_compressed_files_are_read(run: Path, corpus: Path, tmp_path: Path, suffix: str) -> None:
-    for name in ("test.en", "test.de"):
-        with create_bytes(tmp_path / f"{name}{suffix}") as file:
-            file.write((corpus / name).read_bytes())
-    plain, compressed = (
-        score(run, folder / f"test.en{ending}", folder / f"test.de{ending}")
-        for folder, ending in ((corpus, ""), (tmp_path, suffix))
-    )
-    assert (compressed.stdout, compressed.stderr) == (plain.stdout, plain.stderr)
-    cut = tmp_path / f"test.de{suffix}"
-    cut.write_bytes(cut.read_bytes()[:-9])
-    result = invoke("score", run, tmp_path / f"test.en{suffix}", cut)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith(f"error: {cut}: the compressed file is damaged or cut short")
-
-
-def test_better_translations_score_better(run: Path, corpus: Path, tmp_path: Path) -> None:
-    words = (corpus / "test.de").read_text(encoding="utf-8").splitlines()
-    (tmp_path / "reversed").write_text("".join(" ".join(line.split()[::-1]) + "\n" for line in words), encoding="utf-8")
-
-    def total(tgt: Path) -> float:
-        return sum(map(float, score(run, corpus / "test.en", tgt).stdout.splitlines()))
-
-    assert total(corpus / "test.de") > total(tmp_path / "reversed")
-
-
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_what_translate_reports_is_what_score_gives(
     run: Path, corpus: Path, expected: list[Scored], beam_size: int
@@ -133,17 +105,3 @@ def test_two_checkpoints_are_an_ensemble(run: Path, corpus: Path) -> None:
     assert first != last
     assert totals("--checkpoint", 4, "--checkpoint", 4) == pytest.approx(first, abs=1e-3)
     assert sum(min(a, b) <= c + 1e-3 for a, b, c in zip(first, last, both, strict=True)) == len(both)
-
-
-@pytest.mark.parametrize(("src", "tgt", "told"), [
-    ("a\nb\n", "a\n", "files of unequal length: {0}/src has 2, {0}/tgt has 1 lines; give files whose lines belong"),
-    ("a\n", None, "{0}/tgt: no such file"),
-])  # fmt: skip
-def test_mistakes_are_one_line(run: Path, tmp_path: Path, src: str, tgt: str | None, told: str) -> None:
-    (tmp_path / "src").write_text(src)
-    if tgt is not None:
-        (tmp_path / "tgt").write_text(tgt)
-    result = invoke("score", run, tmp_path / "src", tmp_path / "tgt")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.count("\n") == 1
-    assert told.format(tmp_path) in result.stderr

@@ -1,16 +1,11 @@
 """`mtformer translate`: its output, the forms of that, and how it resumes."""
 
-import fcntl
-import gzip
 import json
 import os
-import pty
 import re
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -179,16 +174,6 @@ def test_what_could_not_be_met_is_told(run: Path, lines: list[str], tmp_path: Pa
     assert "warning" not in shown.stderr
 
 
-def test_files_of_unequal_length_are_one_line(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "src").write_text("a\nb\nc\n")
-    (tmp_path / "prefixes").write_text("a\nb\n")
-    told = refusal(run, "--input", tmp_path / "src", "--prefixes", tmp_path / "prefixes")
-    assert told.startswith("error: files of unequal length: ")
-    assert f"{tmp_path}/src has 3, {tmp_path}/prefixes has 2 lines" in told
-    told = refusal(run, "--prefixes", tmp_path / "prefixes")
-    assert f"the input has 1, {tmp_path}/prefixes has 2 lines" in told
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -208,12 +193,6 @@ def test_files_of_unequal_length_are_one_line(run: Path, tmp_path: Path) -> None
 )
 def test_options_that_make_no_sense_are_one_line(run: Path, options: list[str], told: str) -> None:
     assert told in refusal(run, *options)
-
-
-def test_a_word_that_is_no_choice_is_told_with_the_choices(run: Path) -> None:
-    result = invoke("translate", run, "--mbr-metric", "ter")
-    assert result.exit_code == 2
-    assert "chrf" in result.stderr
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -239,25 +218,6 @@ def test_compressed_files_are_read_and_written(run: Path, lines: list[str], tmp_
         with open_bytes(tmp_path / name) as file:
             assert file.read().decode() == runs[0]
     assert (tmp_path / f"out{suffix}").read_bytes() != runs[0].encode()
-
-
-def test_a_compressed_input_that_is_cut_short_is_one_line(run: Path, lines: list[str], tmp_path: Path) -> None:
-    (tmp_path / "in.gz").write_bytes(gzip.compress(text_of(lines).encode())[:-9])
-    for output in ([], ["--output", tmp_path / "out"]):
-        message = refusal(run, "--input", tmp_path / "in.gz", *output)
-        assert message.startswith(f"error: {tmp_path}/in.gz: the compressed file is damaged or cut short")
-    assert not (tmp_path / "out").exists()
-
-
-def test_special_files_are_written_to_and_not_replaced(run: Path, lines: list[str], tmp_path: Path) -> None:
-    pipe, received = tmp_path / "pipe", list[bytes]()
-    os.mkfifo(pipe)
-    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()))
-    reader.start()
-    translate(run, "--output", pipe, stdin=text_of(lines))
-    reader.join(timeout=30)
-    assert received == [translate(run, stdin=text_of(lines)).stdout.encode()]
-    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
 def test_a_pipe_as_input(run: Path, lines: list[str], tmp_path: Path) -> None:
@@ -350,38 +310,6 @@ def test_a_killed_translation_goes_on_to_the_same_bytes(run: Path, lines: list[s
     ]  # fmt: skip
 
 
-def test_two_processes_cannot_write_the_same_file(run: Path, lines: list[str], tmp_path: Path) -> None:
-    target = tmp_path / "out"
-    command = [sys.executable, "-c", PROGRAM, "translate", str(run), "--output", str(target)]
-    first = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert first.stdin is not None
-    first.stdin.write(text_of((lines * 2)[:40]).encode())
-    first.stdin.flush()
-    deadline = time.monotonic() + 60
-    while lines_done(target) < 40 and first.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    for option in ([], ["--continue"]):
-        message = refusal("no run", "--output", target, *option)  # reported before a model is looked for
-        assert message.startswith(f"error: {target}: another process is writing this file; wait for it, or name")
-    _, errors = first.communicate(lines[0].encode() + b"\n", timeout=60)
-    assert first.returncode == 0, errors.decode()
-    assert target.read_text() == translate(run, stdin=text_of([*(lines * 2)[:40], lines[0]])).stdout
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".out.mtformer.json", "out"]
-
-
-def test_continue_leaves_a_file_of_another_program(run: Path, lines: list[str], tmp_path: Path) -> None:
-    (tmp_path / "in").write_text(text_of(lines))
-    (tmp_path / "out").write_text("something else\n")
-    options = ["--input", tmp_path / "in", "--output", tmp_path / "out"]
-    message = refusal(run, *options, "--continue")
-    assert message == (
-        f"error: {tmp_path}/out: no record of how this file was written; leave out --continue to replace it\n"
-    )
-    assert (tmp_path / "out").read_text() == "something else\n"
-    translate(run, *options)
-    assert (tmp_path / "out").read_text() == translate(run, stdin=text_of(lines)).stdout
-
-
 def test_stdout_comes_block_by_block(run: Path, lines: list[str]) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, "translate", str(run)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -395,21 +323,6 @@ def test_stdout_comes_block_by_block(run: Path, lines: list[str]) -> None:
     assert all(line.endswith(b"\n") for line in first)
     out, _ = process.communicate(lines[0].encode() + b"\n", timeout=60)
     assert out == first[0]
-
-
-def test_progress_is_shown_on_stderr_at_a_terminal(run: Path, lines: list[str], tmp_path: Path) -> None:
-    (tmp_path / "in").write_text(text_of(lines))
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))  # a bar needs a width
-    command = [sys.executable, "-m", "mtformer", "translate", str(run), "--input", str(tmp_path / "in")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, stdin=subprocess.DEVNULL)
-    out, _ = process.communicate(timeout=60)
-    os.close(theirs)
-    shown = os.read(ours, 100_000).decode()
-    os.close(ours)
-    assert out.count(b"\n") == len(lines)
-    assert "translate:" in shown
-    assert f"/{len(lines)}" in shown
 
 
 # ---- attention of every layer and head ------------------------------------------------------------------------------

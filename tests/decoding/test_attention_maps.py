@@ -164,13 +164,6 @@ def test_one_layer_is_what_translate_shows(
     assert maps.alignment == found.attention.alignment
 
 
-def test_the_encoder_sees_the_tag(tokenizer: Tokenizer) -> None:
-    one = translator(tokenizer, "source")
-    to_de, to_en = (attention_maps(one.into(language), SOURCE, TRANSLATION) for language in ("de", "en"))
-    assert [maps.src_pieces[0] for maps in (to_de, to_en)] == ["<2de>", "<2en>"]
-    assert not torch.equal(to_de.encoder_LHSS, to_en.encoder_LHSS)
-
-
 def test_a_trained_run_with_packed_weights(run: RunDir) -> None:
     plain, narrow = (Translator.load(run.path, device="cpu", precision=name) for name in ("fp32", "bf16"))
     maps = attention_maps(plain, SOURCE)

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from toy import ToyModel, assert_same, batch, random_ids, sentences, tiny_model
+from toy import ToyModel, assert_same, batch, greedy, random_ids, sample, sentences, tiny_model
 
 from mtformer.decoding.beam import beam_search
 from mtformer.decoding.inference import Ensemble, mean_log_probs
 from mtformer.decoding.rules import Limits
-from mtformer.decoding.sampling import Sampling, greedy, sample
+from mtformer.decoding.sampling import Sampling
 from mtformer.decoding.scorer import score_targets
 from mtformer.text.tokenizer import EOS
 

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from toy import ToyModel, assert_same, batch, sentences, up_to
+from toy import ToyModel, assert_same, batch, greedy, sample, sentences, up_to
 
 from mtformer.decoding.rules import Limits, NoRepeatedNgrams
-from mtformer.decoding.sampling import Sampling, draw_tokens, greedy, sample
+from mtformer.decoding.sampling import Sampling, draw_tokens
 from mtformer.decoding.search import Hypothesis
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK
 

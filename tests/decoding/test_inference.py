@@ -4,12 +4,11 @@ import copy
 
 import pytest
 import torch
-from toy import batch, random_ids, tiny_transformer
+from toy import batch, greedy, random_ids, tiny_transformer
 
 from mtformer.decoding.beam import beam_search
 from mtformer.decoding.inference import InferenceModel, PackedLinear
 from mtformer.decoding.rules import Limits
-from mtformer.decoding.sampling import greedy
 from mtformer.decoding.search import top_candidates
 from mtformer.model.ops import Linear
 from mtformer.model.transformer import Transformer, greedy_decode

@@ -102,19 +102,6 @@ def test_utilities_are_sacrebleus(metric: str) -> None:
         assert found == pytest.approx(plain(texts, metric).tolist(), abs=1e-9)
 
 
-def test_what_many_agree_on_wins() -> None:
-    texts = ["eine katze schläft", "der hund läuft im park", "der hund rennt im park", "der hund läuft im park"]
-    for metric in ("chrf", "bleu"):
-        utilities = expected_utilities(texts, metric)  # type: ignore[arg-type]  # as above
-        assert utilities[1] == utilities[3] == max(utilities)
-        assert utilities[0] == min(utilities)
-
-
-def test_of_one_sample() -> None:
-    assert expected_utilities(["der hund läuft im park"], "chrf") == pytest.approx([100.0])
-    assert expected_utilities([], "chrf") == []
-
-
 def test_coverage_is_the_formula() -> None:
     weights_TS = torch.tensor([[0.5, 0.25, 0.25], [0.9, 0.1, 0.0]])
     assert coverage(weights_TS) == pytest.approx(math.log(0.35) + math.log(0.25))

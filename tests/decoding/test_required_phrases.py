@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from toy import ToyModel, assert_same, batch, random_ids, sentences, tiny_model, up_to
+from toy import ToyModel, assert_same, batch, sentences, up_to
 
 from mtformer.decoding.beam import beam_search
 from mtformer.decoding.constraints import (
@@ -116,16 +116,6 @@ def test_a_batch_of_many_is_each_alone_and_without_phrases_it_is_plain(beam_size
         assert all(holds(h, of_one) for h in n_best)
         if not of_one:
             assert n_best == without
-
-
-def test_a_real_model_too() -> None:
-    model, many, rng = tiny_model(1), random_ids(12, seed=1), random.Random(0)
-    phrases = [[tuple(rng.choices(range(4, 40), k=rng.randint(1, 5))) for _ in range(2)] for _ in many]
-    together = search(model, many, phrases, 5, Limits(max_length_ratio=1.0))  # type: ignore[arg-type]  # not a toy
-    for source, of_one, n_best in zip(many, phrases, together, strict=True):
-        assert n_best
-        assert all(holds(h, of_one) for h in n_best)
-        assert_same(n_best, search(model, [source], [of_one], 5, Limits(max_length_ratio=1.0))[0])  # type: ignore[arg-type]  # as above
 
 
 class Fluent(ToyModel):

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from toy import ToyModel, assert_same, batch, forbid, repeats, sentences, text, up_to
+from toy import ToyModel, assert_same, batch, forbid, greedy, repeats, sample, sentences, text, up_to
 
 from mtformer.decoding.beam import beam_search
 from mtformer.decoding.constraints import Prefixes
-from mtformer.decoding.rules import Limits, NoRepeatedNgrams, RepetitionPenalty, Rule, Step
-from mtformer.decoding.sampling import Sampling, greedy, sample
+from mtformer.decoding.rules import Limits, NoRepeatedNgrams, RepetitionPenalty, Rule
+from mtformer.decoding.sampling import Sampling
 from mtformer.decoding.search import Hypothesis
 from mtformer.text.tokenizer import EOS, UNK
 
@@ -50,20 +50,6 @@ def test_no_ngram_comes_twice_and_nothing_else_is_kept_out(n: int) -> None:
     assert any(repeats(h.tokens, n) for n_best in free for h in n_best), "nothing to keep out, so nothing was tested"
     for n_best in everywhere([NoRepeatedNgrams(n)], sentences(20), Limits(max_tokens=12)):
         assert not any(repeats(h.tokens, n) for h in n_best)
-
-
-def test_the_repetition_penalty_is_the_formula() -> None:
-    generator = torch.Generator().manual_seed(0)
-    raw_URV = torch.randn(3, 2, 9, generator=generator).log_softmax(-1)
-    history_URt = torch.randint(9, (3, 2, 5), generator=generator)  # with repetitions
-    step = Step(raw_URV.clone(), raw_URV, history_URt, torch.arange(3))
-    RepetitionPenalty(1.7)(step)
-    for unit in range(3):
-        for beam in range(2):
-            for token in range(9):
-                factor = 1.7 if token in history_URt[unit, beam].tolist() else 1.0
-                expected = factor * raw_URV[unit, beam, token].item()
-                assert step.log_prob_URV[unit, beam, token].item() == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("prefix", [[4], [6, 6], [1, 5, 4]])

@@ -4,13 +4,12 @@ import math
 
 import pytest
 import torch
-from toy import batch, random_ids, tiny_model
+from toy import batch, greedy, random_ids, tiny_model
 
 from mtformer.decoding import scorer
 from mtformer.decoding.beam import beam_search
 from mtformer.decoding.inference import Ensemble
 from mtformer.decoding.rules import Limits
-from mtformer.decoding.sampling import greedy
 from mtformer.decoding.scorer import attention_of_targets, score_targets
 from mtformer.text.tokenizer import EOS
 

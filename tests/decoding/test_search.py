@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 from hypothesis import given, settings, strategies
-from toy import Steer, ToyModel, assert_same, batch, forbid, naive_beam_search, repeats, text
+from toy import Steer, ToyModel, assert_same, batch, forbid, greedy, naive_beam_search, repeats, text
 
 from mtformer.config.schema import Stopping
 from mtformer.decoding.beam import Diverse, beam_search, best_candidates
 from mtformer.decoding.constraints import Prefixes
 from mtformer.decoding.rules import Limits, NoRepeatedNgrams, RepetitionPenalty, Rule
-from mtformer.decoding.sampling import greedy
 from mtformer.decoding.search import top_candidates
 from mtformer.text.tokenizer import EOS
 

@@ -19,31 +19,56 @@ def characters(texts: Sequence[str]) -> list[int]:
     return [len(re.sub(r"\s", "", text)) for text in texts]
 
 
-def test_a_short_line_is_one_part() -> None:
-    line = "One. Two! Three?  Four…"
-    assert split_line(line, words, 4, 10) == [line]
-    assert split_line("", words, 4, 10) == [""]
+SHORT_SENTENCES = "Yes. No. A b c dd. Oh! E f g h ii."
+CLAUSES = "one, two; three: four five six. "
+TITLES = "Dr. Smith paid 3.50 euros. He left at 5 p.m. and went. On the 3. May J. R. Smith came. Then (B. Jones) left."
+ARABIC = "هل هذا؟ نعم."
 
 
-def test_each_sentence_is_a_part() -> None:
-    line = 'A b c dd. E f g hh! "I j k ll?" M n o pp.  Q r s t'
-    assert split_line(line, words, 19, 30) == ["A b c dd. ", "E f g hh! ", '"I j k ll?" ', "M n o pp.  ", "Q r s t"]
-
-
-def test_a_very_short_one_goes_with_the_next_within_the_limit() -> None:
-    line = "Yes. No. A b c dd. Oh! E f g h ii."
-    assert split_line(line, words, 10, 10) == ["Yes. No. A b c dd. ", "Oh! E f g h ii."]
-    assert split_line(line, words, 5, 10) == ["Yes. No. ", "A b c dd. ", "Oh! ", "E f g h ii."]
-
-
-def test_a_sentence_is_not_cut_while_the_model_can_take_it() -> None:
-    long = "one, two; three: four five six. "
-    assert split_line(f"Short one. {long}Short two.", words, 3, 6) == ["Short one. ", long, "Short two."]
-
-
-def test_a_sentence_above_the_limit_is_cut_at_clauses_then_at_words_into_parts_that_training_saw() -> None:
-    sentence = "a b, c d; e f: g h i j k l m n o p."
-    assert split_line(sentence, words, 4, 6) == ["a b, c d; ", "e f: ", "g h i j ", "k l m n ", "o p."]
+@pytest.mark.parametrize(
+    ("line", "count", "wanted", "most", "parts"),
+    [
+        ("One. Two! Three?  Four…", words, 4, 10, ["One. Two! Three?  Four…"]),  # short enough
+        ("", words, 4, 10, [""]),
+        (
+            'A b c dd. E f g hh! "I j k ll?" M n o pp.  Q r s t', words, 19, 30,
+            ["A b c dd. ", "E f g hh! ", '"I j k ll?" ', "M n o pp.  ", "Q r s t"],
+        ),
+        # a very short sentence is joined to the next one within the limit
+        (SHORT_SENTENCES, words, 10, 10, ["Yes. No. A b c dd. ", "Oh! E f g h ii."]),
+        (SHORT_SENTENCES, words, 5, 10, ["Yes. No. ", "A b c dd. ", "Oh! ", "E f g h ii."]),
+        # a sentence stays whole while the model supports it; above, clauses, then words, in parts as in training
+        (f"Short one. {CLAUSES}Short two.", words, 3, 6, ["Short one. ", CLAUSES, "Short two."]),
+        (
+            "a b, c d; e f: g h i j k l m n o p.", words, 4, 6,
+            ["a b, c d; ", "e f: ", "g h i j ", "k l m n ", "o p."],
+        ),
+        # abbreviations, numbers, text without capitals
+        (
+            TITLES, words, 15, 20,
+            ["Dr. Smith paid 3.50 euros. ", "He left at 5 p.m. and went. ", "On the 3. May J. R. Smith came. ",
+             "Then (B. Jones) left."],
+        ),
+        (
+            "he came at once. she left soon after. they sat down again.", words, 8, 10,
+            ["he came at once. ", "she left soon after. ", "they sat down again."],
+        ),
+        # many scripts
+        ("価格は３．５円です．次の文．", characters, 9, 20, ["価格は３．５円です．", "次の文．"]),
+        ("我来了。你好吗？很好！再见", characters, 1, 1000, ["我来了。", "你好吗？", "很好！", "再见"]),
+        ("「はい！？」と言った。次。", characters, 1, 1000, ["「はい！？」", "と言った。", "次。"]),
+        ("यह है। वह है।", characters, 1, 1000, ["यह है। ", "वह है।"]),
+        (ARABIC, characters, 1, 1000, [ARABIC[:8], ARABIC[8:]]),
+        (
+            "Er sagte: »Geh!« Dann ging er. (Ja.) Gut.", characters, 1, 1000,
+            ["Er sagte: »Geh!« ", "Dann ging er. ", "(Ja.) ", "Gut."],
+        ),
+    ],
+)  # fmt: skip
+def test_a_line_is_split_into_its_sentences(
+    line: str, count: Callable[[Sequence[str]], list[int]], wanted: int, most: int, parts: list[str]
+) -> None:
+    assert split_line(line, count, wanted, most) == parts
 
 
 def test_a_giant_word_is_cut_anywhere() -> None:
@@ -51,36 +76,6 @@ def test_a_giant_word_is_cut_anywhere() -> None:
     assert "".join(parts) == "see " + "x" * 1000 + " there"
     assert max(characters(parts)) <= 100
     assert len(parts) < 25
-
-
-def test_abbreviations_and_numbers() -> None:
-    line = (
-        "Dr. Smith paid 3.50 euros. He left at 5 p.m. and went. On the 3. May J. R. Smith came. Then (B. Jones) left."
-    )
-    assert split_line(line, words, 15, 20) == [
-        "Dr. Smith paid 3.50 euros. ", "He left at 5 p.m. and went. ", "On the 3. May J. R. Smith came. ",
-        "Then (B. Jones) left.",
-    ]  # fmt: skip
-    assert split_line("価格は３．５円です．次の文．", characters, 9, 20) == ["価格は３．５円です．", "次の文．"]
-
-
-def test_text_without_capitals_has_sentences_too() -> None:
-    sentences = ["he came at once. ", "she left soon after. ", "they sat down again."]
-    assert split_line("".join(sentences), words, 8, 10) == sentences
-
-
-@pytest.mark.parametrize(
-    ("line", "parts"),
-    [
-        ("我来了。你好吗？很好！再见", ["我来了。", "你好吗？", "很好！", "再见"]),
-        ("「はい！？」と言った。次。", ["「はい！？」", "と言った。", "次。"]),
-        ("यह है। वह है।", ["यह है। ", "वह है।"]),
-        ("هل هذا؟ نعم.", ["هل هذا؟ ", "نعم."]),
-        ("Er sagte: »Geh!« Dann ging er. (Ja.) Gut.", ["Er sagte: »Geh!« ", "Dann ging er. ", "(Ja.) ", "Gut."]),
-    ],
-)
-def test_sentence_ends_of_many_scripts(line: str, parts: list[str]) -> None:
-    assert split_line(line, characters, 1, 1000) == parts
 
 
 @pytest.mark.parametrize("count", [words, characters])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mtformer.decoding.translation import Attention, Scored, Translation, join
+from mtformer.decoding.translation import Attention, Translation, join
 
 
 def part(text: str, pieces: list[str], log_probs: list[float], attention: Attention | None = None) -> Translation:
@@ -14,12 +14,6 @@ def part(text: str, pieces: list[str], log_probs: list[float], attention: Attent
 
 def look(src: list[str], tgt: list[str], weights: list[list[float]]) -> Attention:
     return Attention(src, tgt, weights, [0] * len(tgt))
-
-
-def test_one_part_is_itself() -> None:
-    one = part("ein Hund", ["▁ein", "▁Hund"], [-1.0, -2.0, -0.5])
-    assert join([one], 0.6) is one
-    assert one.length == 2
 
 
 def test_scores_and_tokens_are_joined() -> None:
@@ -93,7 +87,3 @@ def test_a_giant_word_that_was_cut_is_one_source_word() -> None:
 def test_without_attention_there_is_none() -> None:
     assert join([part("a", ["▁a"], [-1.0]), part("b", ["▁b"], [-1.0])], 1.0).attention is None
     assert Attention([], [], [], []).alignment == []
-
-
-def test_a_score_is_the_sum_over_its_tokens() -> None:
-    assert Scored(["▁a", "</s>"], [-1.5, -0.25]).log_probability == -1.75

@@ -219,13 +219,6 @@ def test_coverage_ranks_what_has_ended(translator: Translator) -> None:
     assert [one.text for one in found] != [one.text for one in beams]
 
 
-def test_a_model_with_itself_is_the_model(run: RunDir, translator: Translator) -> None:
-    lines = random_lines(10, seed=16)
-    for mode in ("beam", "greedy", "sampling"):
-        twice = Translator.load([run.path, run.path], device="cpu")
-        assert_same(twice.translate(lines, **MODES[mode]), translator.translate(lines, **MODES[mode]))
-
-
 def test_runs_together_and_checkpoints_together_are_the_mean(
     run: RunDir, other: RunDir, translator: Translator
 ) -> None:

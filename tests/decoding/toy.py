@@ -15,7 +15,8 @@ from torch import Tensor
 from mtformer.config.schema import ModelConfig
 from mtformer.decoding.constraints import ForbiddenPhrases, automaton, over_vocabulary
 from mtformer.decoding.inference import InferenceModel
-from mtformer.decoding.rules import Limits
+from mtformer.decoding.rules import Limits, Rule
+from mtformer.decoding.sampling import Sampling, generate
 from mtformer.decoding.search import Hypothesis
 from mtformer.model.transformer import Transformer
 from mtformer.text.tokenizer import BOS, EOS, PAD
@@ -92,6 +93,26 @@ class ToyModel:
                 each = self.token_log_probabilities(source, list(tokens))
                 found.append(Hypothesis(list(tokens), sum(each) / (length + 1) ** alpha, sum(each), each))
         return sorted(found, key=lambda hypothesis: hypothesis.score, reverse=True)
+
+
+def greedy(
+    model: Any, src_BS: Tensor, src_lengths_B: Tensor, limits: Limits, alpha: float = 1.0, rules: Sequence[Rule] = ()
+) -> list[Hypothesis]:
+    """Return the translation of each sentence by greedy search."""
+    return [one for [one] in generate(model, src_BS, src_lengths_B, limits, alpha, rules)]
+
+
+def sample(
+    model: Any,
+    src_BS: Tensor,
+    src_lengths_B: Tensor,
+    limits: Limits,
+    sampling: Sampling,
+    alpha: float = 1.0,
+    rules: Sequence[Rule] = (),
+) -> list[list[Hypothesis]]:
+    """Return samples of each sentence."""
+    return generate(model, src_BS, src_lengths_B, limits, alpha, rules, sampling)
 
 
 def naive_beam_search(

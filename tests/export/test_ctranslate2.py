@@ -16,15 +16,16 @@ import ctranslate2
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from small import Make, random_lines, train_tokenizer, write_bundle
+from small import Make, random_lines, train_tokenizer
 from typer.testing import CliRunner, Result
 
 from mtformer.cli.app import app
 from mtformer.config.schema import DecodingConfig, ModelConfig
 from mtformer.decoding.ctranslate2_engine import CTranslate2Engine
 from mtformer.decoding.ctranslate2_model import to_spec
-from mtformer.decoding.engine import Engine, Request
+from mtformer.decoding.engine import Engine
 from mtformer.decoding.search import Hypothesis
+from mtformer.decoding.segments import Segment
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
@@ -71,9 +72,9 @@ def load_exported(path: Path, device: str = "cpu", precision: str | None = None)
     return Translator.load(path, device=device, precision=precision, backend="ctranslate2")
 
 
-def search(engine: Engine, request: Request, settings: DecodingConfig) -> Hypothesis:
+def search(engine: Engine, segment: Segment, settings: DecodingConfig) -> Hypothesis:
     """Return the best hypothesis."""
-    [[n_best]] = engine.search([[request]], settings, None)
+    [[n_best]] = engine.search([[segment]], settings, None)
     return n_best[0]
 
 
@@ -137,8 +138,8 @@ def test_texts_may_fill_all_positions(sharp: Make, tmp_path: Path) -> None:
     assert len(targets[0]) == 1199
     assert other.engine.score(sources, targets)[0] == pytest.approx(own.engine.score(sources, targets)[0], abs=1e-4)
     settings = DecodingConfig(beam_size=1, max_length=20)
-    whole, cut = Request(sources[0]), Request([*tokens[:1023], EOS])
-    expected, shorter = (search(own.engine, request, settings) for request in (whole, cut))
+    whole, cut = Segment(sources[0]), Segment([*tokens[:1023], EOS])
+    expected, shorter = (search(own.engine, segment, settings) for segment in (whole, cut))
     found = search(other.engine, whole, settings)
     assert found.tokens == expected.tokens
     assert found.log_probability == pytest.approx(expected.log_probability, abs=1e-4)
@@ -521,12 +522,3 @@ def test_a_model_that_starts_with_the_language_is_refused_before_it_is_converted
     with pytest.raises(ConfigError, match=r"data\.language_tags 'target': CTranslate2 does not support it"):
         Translator.load(bundle.path, backend="ctranslate2")
     assert not cache.exists()
-
-
-def test_another_bundle_may_be_exported_too(taught: Make, tmp_path: Path) -> None:
-    run = write_bundle(tmp_path / "run", *taught(**TAUGHT[3]))
-    export_ctranslate2(run, tmp_path / "it", None, None)
-    names = sorted(path.name for path in (tmp_path / "it").iterdir())
-    assert [name for name in names if "vocabulary" in name] == ["source_vocabulary.json", "target_vocabulary.json"]
-    own, other = Translator.load(run.path, device="cpu"), load_exported(tmp_path / "it", "cpu", "fp32")
-    assert [one.text for one in other.translate(LINES)] == [one.text for one in own.translate(LINES)]

@@ -171,11 +171,11 @@ def _with_code(tokenizers: TokenizerPair) -> TokenizerPair:
 def test_it_is_written_whole_or_not_at_all(sharp: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = write_bundle(tmp_path / "run", *sharp())
 
-    def fail(path: Path, values: dict[str, Any]) -> None:
+    def fail(folder: Path) -> None:
         raise OSError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(huggingface, "_write_json", fail)
+        patch.setattr(huggingface, "write_checksums", fail)
         with pytest.raises(OSError, match="disk full"):
             export_huggingface(run, tmp_path / "out", None)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -9,7 +9,7 @@ from toy_training import toy_batch, toy_config, toy_step
 
 from mtformer.decoding.beam import beam_search
 from mtformer.decoding.rules import Limits
-from mtformer.decoding.sampling import greedy
+from mtformer.decoding.sampling import generate
 from mtformer.decoding.search import Hypothesis
 from mtformer.model.transformer import Transformer
 
@@ -40,8 +40,10 @@ def assert_same(there: list[Hypothesis], here: list[Hypothesis]) -> None:
 
 
 def test_greedy(model: Transformer) -> None:
-    there = greedy(copy.deepcopy(model).to(DEVICE), *(x.to(DEVICE) for x in sources()), Limits())
-    here = greedy(model, *sources(), Limits())
+    there, here = (
+        [one for [one] in generate(copy.deepcopy(model).to(device), *(x.to(device) for x in sources()), Limits())]
+        for device in (DEVICE, torch.device("cpu"))
+    )
     assert_same(there, here)
     assert len({len(h.tokens) for h in here}) > 3
 

@@ -1,57 +1,38 @@
 """`mtformer eval`, also at the end of a training."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from mtformer.cli.options import (
+    BackendOption,
+    CheckpointsOption,
+    CometOption,
+    DeviceOption,
+    EnsembleArgument,
+    PrecisionOption,
+    ToOption,
+    optional,
+)
 
 if TYPE_CHECKING:
     from mtformer.decoding.translator import Translator
     from mtformer.evaluation.card import EvalSet, ScoreCard
 
-PRECISION_HELP = (
-    "fp32, bf16, fp16 (CUDA), int8 (on a CPU: by CTranslate2), or auto: what the device multiplies fastest."
-)
-BACKEND_HELP = (
-    "Library that translates; default: ctranslate2 for a folder exported for it and for int8 on a CPU, else mtformer. "
-    "ctranslate2 (extra `ctranslate2`) converts a run on first use."
-)
-BackendOption = Annotated[
-    Literal["mtformer", "ctranslate2"] | None, typer.Option(help=BACKEND_HELP, show_default=False)
-]
-PrecisionOption = Annotated[str | None, typer.Option(help=PRECISION_HELP, show_default="fp32")]
-ENSEMBLE_HELP = " Several are an ensemble."
-TO_HELP = "Target language, of a model that has several; default: the config's data.tgt_lang."
-COMET_HELP = (
-    "Score by COMET too (extra `comet`): a model's name on the Hugging Face hub, such as Unbabel/wmt22-comet-da, or "
-    "its checkpoints/model.ckpt. A checkpoint is a pickle: take one only from a source you trust."
-)
-CHECKPOINT_HELP = (
-    "averaged, best, last, last:N (the mean of the last N), a step, or a path; default: the better of averaged and "
-    "best on dev; without dev data averaged, else last."
-)
-
 
 def evaluate(
-    runs: Annotated[
-        list[Path], typer.Argument(help="Run directory or bundle; several are an ensemble.", show_default=False)
-    ],
-    src: Annotated[Path | None, typer.Option("--src", help="File of sources, with --ref.", show_default=False)] = None,
-    ref: Annotated[Path | None, typer.Option("--ref", help="File of references.", show_default=False)] = None,
-    testset: Annotated[
-        str | None, typer.Option("--testset", help="A test set of sacreBLEU, such as wmt14/full.", show_default=False)
-    ] = None,
-    to: Annotated[str | None, typer.Option("--to", help=TO_HELP, show_default=False)] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    runs: EnsembleArgument,
+    src: Annotated[Path | None, optional("File of sources, with --ref.")] = None,
+    ref: Annotated[Path | None, optional("File of references.")] = None,
+    testset: Annotated[str | None, optional("A test set of sacreBLEU, such as wmt14/full.")] = None,
+    to: ToOption = None,
+    device: DeviceOption = "auto",
     precision: PrecisionOption = None,
     backend: BackendOption = None,
-    checkpoint: Annotated[
-        list[str] | None, typer.Option(help=CHECKPOINT_HELP + ENSEMBLE_HELP, show_default=False)
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", help="Folder of the results; default: RUN/eval.", show_default=False)
-    ] = None,
-    comet: Annotated[str | None, typer.Option("--comet", metavar="MODEL", help=COMET_HELP, show_default=False)] = None,
+    checkpoint: CheckpointsOption = None,
+    output: Annotated[Path | None, optional("Folder of the results; default: RUN/eval.")] = None,
+    comet: CometOption = None,
     *,
     settings: dict[str, Any],
 ) -> None:

@@ -6,18 +6,26 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mtformer.cli.eval_command import CHECKPOINT_HELP, ENSEMBLE_HELP, TO_HELP, BackendOption, PrecisionOption
+from mtformer.cli.options import (
+    BackendOption,
+    CheckpointsOption,
+    DeviceOption,
+    EnsembleArgument,
+    PrecisionOption,
+    ToOption,
+    optional,
+)
 
 if TYPE_CHECKING:
     from mtformer.cli.line_files import ParallelLines, ResumableOutput
     from mtformer.decoding.attention_maps import AttentionMaps
-    from mtformer.decoding.translation import Attention, Translation
+    from mtformer.decoding.translation import Translation
     from mtformer.decoding.translator import Translator
     from mtformer.report.attention import AttentionFile
 
@@ -25,32 +33,21 @@ log = logging.getLogger("mtformer")
 
 
 def translate(
-    run: Annotated[
-        list[Path], typer.Argument(help="Run directory or bundle; several are an ensemble.", show_default=False)
-    ],
+    run: EnsembleArgument,
     source: Annotated[
-        Path | None,
-        typer.Option("--input", help="File to translate, plain, .gz, .xz or .zst; default: stdin.", show_default=False),
+        Path | None, optional("File to translate, plain, .gz, .xz or .zst; default: stdin.", "--input")
     ] = None,
     target: Annotated[
-        Path | None,
-        typer.Option("--output", help="File to write, plain, .gz, .xz or .zst; default: stdout.", show_default=False),
+        Path | None, optional("File to write, plain, .gz, .xz or .zst; default: stdout.", "--output")
     ] = None,
     continues: Annotated[bool, typer.Option("--continue", help="Resume an --output that was interrupted.")] = False,
-    to: Annotated[str | None, typer.Option("--to", help=TO_HELP, show_default=False)] = None,
-    prefixes: Annotated[
-        Path | None,
-        typer.Option("--prefixes", help="File: what translation n begins with, on line n.", show_default=False),
-    ] = None,
+    to: ToOption = None,
+    prefixes: Annotated[Path | None, optional("File: target prefix for each source line.")] = None,
     required: Annotated[
-        Path | None,
-        typer.Option(
-            "--require", help="File: phrases that translation n must hold, tabs between, on line n.", show_default=False
-        ),
+        Path | None, optional("File: phrases that each translation must contain, separated by tabs.", "--require")
     ] = None,
     forbidden: Annotated[
-        Path | None,
-        typer.Option("--forbid", help="File: phrases that no translation holds, one a line.", show_default=False),
+        Path | None, optional("File: phrases that no translation contains, one a line.", "--forbid")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="An object a line: text, score, flags, and what else was asked for.")
@@ -60,35 +57,24 @@ def translate(
     ] = False,
     attention: Annotated[
         Path | None,
-        typer.Option(
-            "--attention",
+        optional(
+            "File of the attention of every layer and head: numbers, heat maps of one line, or a page.",
             metavar="FILE.{json,png,html}",
-            help="File of the attention of every layer and head: numbers, heat maps of one line, or a page.",
-            show_default=False,
         ),
     ] = None,
-    attention_layer: Annotated[
-        int | None, typer.Option(help="Decoder layer of a .png, from 1; default: the last.", show_default=False)
-    ] = None,
-    attention_head: Annotated[
-        int | None, typer.Option(help="Head of a .png, from 1; default: all.", show_default=False)
-    ] = None,
+    attention_layer: Annotated[int | None, optional("Decoder layer of a .png, from 1; default: the last.")] = None,
+    attention_head: Annotated[int | None, optional("Head of a .png, from 1; default: all.")] = None,
     targets: Annotated[
         Path | None,
-        typer.Option(
-            help="File: translations whose attention is written instead of that of the model's own, one a line.",
-            show_default=False,
-        ),
+        optional("File: translations whose attention is written instead of that of the model's own, one a line."),
     ] = None,
     alignment: Annotated[
         bool, typer.Option("--alignment", help="Source word - target word, as in 0-0 1-2, after ' ||| '.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: DeviceOption = "auto",
     precision: PrecisionOption = None,
     backend: BackendOption = None,
-    checkpoint: Annotated[
-        list[str] | None, typer.Option(help=CHECKPOINT_HELP + ENSEMBLE_HELP, show_default=False)
-    ] = None,
+    checkpoint: CheckpointsOption = None,
     *,
     settings: dict[str, Any],
 ) -> None:
@@ -100,22 +86,21 @@ def translate(
     from mtformer.data.corpus.compressed import create_bytes
     from mtformer.errors import ConfigError
 
-    if json_attention and not as_json:
-        raise ConfigError("--json-attention needs --json")
-    if attention is None and (attention_layer or attention_head or targets):
-        raise ConfigError("--attention-layer, --attention-head and --targets need --attention FILE")
-    if attention is not None and continues:
-        raise ConfigError("--attention needs all lines; leave --continue out")
-    if target is not None and target.is_dir():
-        raise ConfigError(f"--output {target} is a folder; name a file")
-    if continues and (target is None or _is_special(target)):
-        raise ConfigError("--continue resumes a file; name it with --output")
-    output = ResumableOutput(target) if target is not None and not _is_special(target) else None
-    beside = {
-        name: path
-        for name, path in (("prefixes", prefixes), ("required", required), ("targets", targets))
-        if path is not None
+    is_resumable = target is not None and (target.is_file() or not target.exists())  # no pipe or device
+    mistakes = {
+        "--json-attention needs --json": json_attention and not as_json,
+        "--attention-layer, --attention-head and --targets need --attention FILE": attention is None
+        and (attention_layer or attention_head or targets),
+        "--attention needs all lines; leave --continue out": attention is not None and continues,
+        f"--output {target} is a folder; name a file": target is not None and target.is_dir(),
+        "--continue resumes a file; name it with --output": continues and not is_resumable,
     }
+    for message, applies in mistakes.items():
+        if applies:
+            raise ConfigError(message)
+    output = ResumableOutput(target) if target is not None and is_resumable else None
+    files = {"prefixes": prefixes, "required": required, "targets": targets}
+    beside = {name: path for name, path in files.items() if path is not None}
     arguments = {"forbidden": _phrases(forbidden), "attention": json_attention or alignment, "token_scores": as_json}
     attention_file = None
     if attention is not None:
@@ -143,16 +128,11 @@ def translate(
             work.run(sys.stdout.buffer, sys.stdout.buffer.flush)
         work.write_attention()
     if not as_json:
-        work.tell_doubts()
-
-
-def _is_special(path: Path) -> bool:
-    """A pipe or a device, such as /dev/null: to be written to, not replaced."""
-    return path.exists() and not path.is_file()
+        work.warn_of_flags()
 
 
 def _made_by(translator: "Translator") -> dict[str, Any]:
-    """All that a translation hangs on beside its input; not so how many sentences are computed together."""
+    """Return everything except the input that determines the output; batch size does not."""
     from mtformer.files import file_sha256
     from mtformer.text.tags import Target
 
@@ -168,31 +148,25 @@ def _made_by(translator: "Translator") -> dict[str, Any]:
 Write = Callable[[int, "Translation"], str]
 
 
+@dataclass
 class _Work:
-    """Block after block, in order.
+    """Translation block after block, in order.
 
     Args:
         write: (number of the line, translation) -> lines of output.
         arguments: of `Translator.translate`.
         given: names of the files beside the source, in their order.
-        attention_file: where the attention weights are written.
     """
 
-    def __init__(
-        self,
-        translator: "Translator",
-        write: Write,
-        arguments: dict[str, Any],
-        given: list[str],
-        lines: "ParallelLines",
-        attention_file: "AttentionFile | None" = None,
-    ) -> None:
-        self.translator, self.write, self.arguments, self.given = translator, write, arguments, given
-        self.lines = lines
-        self.attention_file = attention_file
-        self.maps: list[tuple[int, AttentionMaps]] = []
-        self.num_lines = 0
-        self.doubts = Counter[str]()
+    translator: "Translator"
+    write: Write
+    arguments: dict[str, Any]
+    given: list[str]
+    lines: "ParallelLines"
+    attention_file: "AttentionFile | None" = None
+    maps: "list[tuple[int, AttentionMaps]]" = field(default_factory=list)
+    num_lines: int = 0
+    flags: Counter[str] = field(default_factory=Counter)
 
     def run_to_file(self, output: "ResumableOutput", made_with: dict[str, Any], continues: bool) -> None:
         """Write a file that appears when it is complete and can be resumed before."""
@@ -208,7 +182,7 @@ class _Work:
         output.finish(self.lines)
 
     def converse(self) -> None:
-        """A line typed, a translation shown, until the end of input."""
+        """Translate each line that is typed, until the end of input."""
         typer.echo("type a sentence and press Enter; Ctrl-D ends", err=True)
         for number, line in enumerate(sys.stdin):
             translation = self.translator.translate([line.rstrip("\n")], first_line=number, **self.arguments)[0]
@@ -216,7 +190,7 @@ class _Work:
             self._add_attention(number, line, translation)
 
     def run(self, out: IO[bytes], save: Callable[[], object]) -> None:
-        """Translates what is left of the input; `save` is called after each block."""
+        """Translate the rest of the input; `save` is called after each block."""
         from tqdm import tqdm
 
         first_line = self.lines.num_lines
@@ -236,7 +210,7 @@ class _Work:
                 ):
                     self._add_attention(number, source, given)
                     out.write(self.write(number, translation).encode("utf-8"))
-                    self.doubts.update({flag.split(":")[0] for flag in translation.flags})
+                    self.flags.update({flag.split(":")[0] for flag in translation.flags})
                 first_line += len(translations)
                 self.num_lines += len(translations)
                 save()
@@ -255,18 +229,18 @@ class _Work:
             self.attention_file.write(self.maps)
             log.info("attention written to %s", self.attention_file.path)
 
-    def tell_doubts(self) -> None:
-        """What went wrong must not go by in silence where the output does not tell it."""
+    def warn_of_flags(self) -> None:
+        """Warn of flags that say that a translation is wrong; only JSON shows them."""
         from mtformer.decoding.quality import FORBIDDEN, LENGTH_LIMIT, MISSING, REPETITION
 
-        told = [f"{self.doubts[flag]} {flag}" for flag in (MISSING, FORBIDDEN, LENGTH_LIMIT, REPETITION)]
-        told = [one for one in told if not one.startswith("0 ")]
-        if told:
-            log.warning("flags of %d lines: %s; --json tells which", self.num_lines, ", ".join(told))
+        serious = MISSING, FORBIDDEN, LENGTH_LIMIT, REPETITION
+        counts = [f"{self.flags[flag]} {flag}" for flag in serious if self.flags[flag]]
+        if counts:
+            log.warning("flags of %d lines: %s; --json tells which", self.num_lines, ", ".join(counts))
 
 
 def _phrases(path: Path | None) -> list[str]:
-    """One phrase a line; blank lines are none."""
+    """Return the phrases of a file, one a line, without blank lines."""
     from mtformer.cli.line_files import parallel_lines
 
     if path is None:
@@ -276,7 +250,7 @@ def _phrases(path: Path | None) -> list[str]:
 
 
 def _writer(n_best: int, as_json: bool, attention: bool, alignment: bool) -> Write:
-    """How a translation is written."""
+    """Return the function that formats a translation."""
 
     def aligned(one: "Translation") -> str:
         from mtformer.decoding.alignment import pharaoh
@@ -296,7 +270,7 @@ def _writer(n_best: int, as_json: bool, attention: bool, alignment: bool) -> Wri
 
 
 def describe(one: "Translation", attention: bool = False, alignment: bool = False) -> dict[str, Any]:
-    """A translation as JSON has it."""
+    """Return a translation as JSON."""
     found: dict[str, Any] = {
         "text": one.text,
         "score": one.score,
@@ -306,16 +280,16 @@ def describe(one: "Translation", attention: bool = False, alignment: bool = Fals
         "token_log_probabilities": [round(value, 6) for value in one.token_log_probabilities],
         "flags": list(one.flags),
     }
+    weights = one.attention
     if alignment:
-        found["alignment"] = one.attention.alignment if one.attention else []
+        found["alignment"] = weights.alignment if weights else []
     if attention:
-        found["attention"] = _described(one.attention) if one.attention else None
+        found["attention"] = weights and {
+            "src_pieces": weights.src_pieces,
+            "tgt_pieces": weights.tgt_pieces,
+            "weights": [[round(weight, 5) for weight in row] for row in weights.weights],
+            **({"src_starts": weights.src_starts} if any(weights.src_starts) else {}),
+        }
     if one.alternatives:
         found["alternatives"] = [describe(other, attention, alignment) for other in one.alternatives]
     return found
-
-
-def _described(attention: "Attention") -> dict[str, Any]:
-    weights = [[round(weight, 5) for weight in row] for row in attention.weights]
-    found = {"src_pieces": attention.src_pieces, "tgt_pieces": attention.tgt_pieces, "weights": weights}
-    return found | ({"src_starts": attention.src_starts} if any(attention.src_starts) else {})

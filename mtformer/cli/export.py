@@ -1,4 +1,4 @@
-"""`mtformer export`."""
+"""`mtformer export` and `mtformer import`."""
 
 from enum import Enum
 from pathlib import Path
@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from mtformer.cli.eval_command import CHECKPOINT_HELP
+from mtformer.cli.options import CHECKPOINT_HELP, optional
 
 
 class Format(str, Enum):
-    """What a run can be exported to."""
+    """Formats of an export."""
 
     BUNDLE = "bundle"
     CTRANSLATE2 = "ctranslate2"
@@ -21,31 +21,17 @@ FORMAT_HELP = (
     "bundle: weights, tokenizer and config in one folder; ctranslate2: for that library, and for "
     "`mtformer translate --backend ctranslate2`; huggingface: for `transformers`."
 )
+QUANTIZATION_HELP = (
+    "With ctranslate2, what weights are stored in: int8, int16, float16, bfloat16 and more; default: float32."
+)
 
 
 def export(
     run: Annotated[Path, typer.Argument(help="Run directory.", show_default=False)],
     format_: Annotated[Format, typer.Option("--format", help=FORMAT_HELP)] = Format.BUNDLE,
-    quantization: Annotated[
-        str | None,
-        typer.Option(
-            "--quantization",
-            help="With ctranslate2, what weights are stored in: int8, int16, float16, bfloat16 and more; "
-            "default: float32.",
-            show_default=False,
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", help="The folder to write; default: RUN/FORMAT.", show_default=False)
-    ] = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            "--checkpoint",
-            help=CHECKPOINT_HELP,
-            show_default=False,
-        ),
-    ] = None,
+    quantization: Annotated[str | None, optional(QUANTIZATION_HELP)] = None,
+    output: Annotated[Path | None, optional("The folder to write; default: RUN/FORMAT.")] = None,
+    checkpoint: Annotated[str | None, optional(CHECKPOINT_HELP)] = None,
 ) -> None:
     """Write a run in a form that can be given away."""
     from mtformer.errors import ConfigError
@@ -67,3 +53,16 @@ def export(
 
         export_bundle(opened, target, checkpoint)
     typer.echo(str(target))
+
+
+def import_model(
+    marian_dir: Annotated[
+        Path, typer.Argument(help="Hugging Face folder of a Marian model (OPUS-MT).", show_default=False)
+    ],
+    run: Annotated[Path, typer.Argument(help="The bundle to write.", show_default=False)],
+) -> None:
+    """Make a Marian model from Hugging Face a bundle: translates the same, and `training.init_from` trains it on."""
+    from mtformer.export.marian import import_marian
+
+    import_marian(marian_dir, run)
+    typer.echo(str(run))

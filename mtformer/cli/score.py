@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.eval_command import CHECKPOINT_HELP, ENSEMBLE_HELP, TO_HELP, PrecisionOption
+from mtformer.cli.options import CheckpointsOption, DeviceOption, PrecisionOption, ToOption
 
 if TYPE_CHECKING:
     from mtformer.decoding.translation import Scored
@@ -23,12 +23,10 @@ def score(
     tgt: Annotated[Path, typer.Argument(help="File of their translations, likewise.", show_default=False)],
     tokens: Annotated[bool, typer.Option("--tokens", help="Each piece and its log-probability, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="An object a line, with the pieces.")] = False,
-    to: Annotated[str | None, typer.Option("--to", help=TO_HELP, show_default=False)] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    to: ToOption = None,
+    device: DeviceOption = "auto",
     precision: PrecisionOption = None,
-    checkpoint: Annotated[
-        list[str] | None, typer.Option(help=CHECKPOINT_HELP + ENSEMBLE_HELP, show_default=False)
-    ] = None,
+    checkpoint: CheckpointsOption = None,
 ) -> None:
     """Log-probability, in nats, of given translations: a line for each to stdout, the perplexity to stderr."""
     from tqdm import tqdm
