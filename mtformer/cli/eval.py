@@ -106,13 +106,15 @@ def _sets(run: Path, src: Path | None, ref: Path | None, testset: str | None, to
 
 
 def _print_table(by_folder: "dict[Path, ScoreCard]") -> None:
+    from mtformer.cli.output import table_lines
+
     cards = list(by_folder.values())
-    width = max(len(one.name) for one in cards)
-    labels = [score.label for score in cards[0].scores]
-    typer.echo(f"{'test set':<{max(width, 8)}}  {'lines':>6}  " + "  ".join(f"{label:>7}" for label in labels))
-    for one in cards:
-        values = "  ".join(f"{score.value:7.{4 if score.name == 'comet' else 2}f}" for score in one.scores)
-        typer.echo(f"{one.name:<{max(width, 8)}}  {one.num_sentences:>6}  {values}")
+    rows = [["test set", "lines", *(score.label for score in cards[0].scores)]]
+    for card in cards:
+        values = [f"{score.value:.{4 if score.name == 'comet' else 2}f}" for score in card.scores]
+        rows.append([card.name, str(card.num_sentences), *values])
+    for line in table_lines(rows, right=range(1, len(rows[0]))):
+        typer.echo(line)
     for score in cards[0].scores:
         typer.echo(f"{score.label}: {score.signature}")
     for folder in by_folder:

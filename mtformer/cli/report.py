@@ -41,8 +41,8 @@ def report(
     from mtformer.run_dir import RunDir
 
     if plot is not None:
-        from mtformer.report.curves import DEFAULT_METRICS
-        from mtformer.report.curves import plot as plot_runs
+        from mtformer.report.plot import DEFAULT_METRICS
+        from mtformer.report.plot import plot as plot_runs
 
         if out is not None:
             raise ConfigError("--plot and --out exclude each other; give one of them")

@@ -95,10 +95,6 @@ def train(
         RunDir.open(config.parent)
     loaded = load_config(config, overrides or [])
     run_dir = run_dir or Path("runs") / config.stem
-    if loaded.config.training.report:
-        from mtformer.report.curves import require_matplotlib
-
-        require_matplotlib("training.report")
     if dry_run:
         from mtformer.experiment import preflight
 
@@ -153,7 +149,7 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
 
 
 def _verify_resume(config: "Config") -> None:
-    from mtformer.cli.output import clean_up_on_sigterm, columns, error_lines
+    from mtformer.cli.output import clean_up_on_sigterm, error_lines, table_lines
     from mtformer.experiment.verify import verify_resume
 
     with clean_up_on_sigterm():
@@ -163,7 +159,7 @@ def _verify_resume(config: "Config") -> None:
         (part.what, f"{part.num_tensors:,}", f"{part.num_numbers:,}", "no" if part.difference else "yes")
         for part in compared
     ]
-    for line in columns([header, *rows]):
+    for line in table_lines([header, *rows]):
         typer.echo(line)
     first = next((f"{part.what}: {part.difference.name}" for part in compared if part.difference), None)
     if first is not None:

@@ -16,7 +16,7 @@ from mtformer.decoding.attention_maps import AttentionMaps
 from mtformer.errors import ConfigError
 from mtformer.experiment.runs import RunContents
 from mtformer.files import atomic_file, write_text
-from mtformer.report.curves import require_matplotlib
+from mtformer.report.plot import require_matplotlib
 from mtformer.report.sentences import Sentence
 from mtformer.templating import render
 

@@ -14,7 +14,7 @@ from mtformer.errors import ConfigError, MtformerError
 from mtformer.experiment.runs import RunContents, format_duration, read_run, run_names
 from mtformer.files import write_text
 from mtformer.report import attention, tables
-from mtformer.report.curves import draw_curves, require_matplotlib
+from mtformer.report.curves import charts
 from mtformer.report.sentences import best_and_worst, compares_characters, judge, over_time
 from mtformer.templating import render
 from mtformer.text.tokenizer import TokenizerPair
@@ -51,15 +51,14 @@ def write_report(paths: Sequence[Path], out: Path) -> None:
     """Write the report of these runs into an HTML file; they may have just begun, or been killed.
 
     Raises:
-        MtformerError: if a path is no run, or `out` a folder, and without matplotlib.
+        MtformerError: if a path is no run, or `out` a folder.
     """
-    require_matplotlib("a report")
     if out.is_dir():
         raise ConfigError(f"{out}: is a folder; give the HTML file a name")
     runs = [read_run(path, name) for path, name in zip(paths, run_names(paths), strict=True)]
     each = [_sections(run, number, attention.MAX_WEIGHTS // len(runs)) for number, run in enumerate(runs, start=1)]
     sections = [
-        Section("curves", "Curves", draw_curves(runs)),
+        Section("curves", "Curves", charts(runs)),
         Section("differences", "Differences of the configs", tables.config_differences(runs)),
         Section("scores", "Test scores", tables.scores(runs)),
     ]

@@ -26,7 +26,7 @@ def test_training_ends_with_a_card_that_is_read_back(trained: tuple[Path, Result
     assert [(one.file, one.sha256) for one in card.checkpoints] == [(str(weights), file_sha256(weights))]
     assert [one.sha256 for one in card.tokenizers] == [file_sha256(run.tokenizer / "joint.model")]
     assert (card.device, card.dtype, card.decoding["beam_size"]) == ("cpu", "fp32", 2)
-    assert f"{card.scores[0].value:7.2f}" in trained[1].stdout
+    assert f" {card.scores[0].value:.2f} " in trained[1].stdout
 
 
 def test_options_of_search_are_on_the_card(trained: tuple[Path, Result], tmp_path: Path) -> None:

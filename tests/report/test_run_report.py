@@ -72,7 +72,8 @@ def test_every_part_and_every_picture_is_there(made: RunDir, opens: Opens, tmp_p
         assert box is not None
         assert box["width"] > 200
         assert box["height"] > 100
-        assert page.locator(f"#curve-{curve} [id*=line2d] path").count() > 3
+        assert page.locator(f"#curve-{curve} .curve path").count() > 0
+        assert page.locator(f"#curve-{curve} .grid").count() > 1
     names = page.locator("[id]").evaluate_all("all => all.map((one) => one.id)")
     assert len(names) == len(set(names))
     assert made.report.stat().st_size < 500_000
@@ -154,7 +155,9 @@ def test_six_runs_have_six_colours_that_stand_out(opens: Opens, tmp_path: Path) 
         found = page.evaluate(CONTRAST)
         assert len(set(found["strokes"])) == 6
         assert min(found["curves"]) >= 3
-        drawn = page.locator("#curve-bleu path").evaluate_all("all => all.map((path) => getComputedStyle(path).stroke)")
+        drawn = page.locator("#curve-bleu .curve path").evaluate_all(
+            "all => all.map((path) => getComputedStyle(path).stroke)"
+        )
         assert set(found["strokes"]) <= set(drawn)
         page.screenshot(path=tmp_path / f"{scheme}.png", full_page=True)
 
