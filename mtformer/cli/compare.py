@@ -1,4 +1,4 @@
-"""`mtformer compare`: its options, and a comparison as text that fits the terminal."""
+"""`mtformer compare`."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.options import CometOption
+from mtformer.cli.options import CometOption, optional
 from mtformer.cli.output import table_lines
 
 if TYPE_CHECKING:
@@ -34,20 +34,14 @@ def compare(
         ),
     ],
     sets: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A test set; default: each that all runs have scores on.", show_default=False),
+        list[str] | None, optional("A test set; default: each that all runs have scores on.", "--set")
     ] = None,
-    ref: Annotated[
-        list[Path] | None, typer.Option("--ref", help="File of references; several may be given.", show_default=False)
-    ] = None,
-    src: Annotated[Path | None, typer.Option("--src", help="File of sources, with --ref.", show_default=False)] = None,
+    ref: Annotated[list[Path] | None, optional("File of references; several may be given.")] = None,
+    src: Annotated[Path | None, optional("File of sources, with --ref.")] = None,
     bleu_tokenizer: Annotated[
         str | None,
-        typer.Option(
-            "--bleu-tokenizer",
-            metavar="NAME",
-            help="With --ref: as the key of the `evaluation` section. Runs have their own.",
-            show_default="13a",
+        optional(
+            "With --ref: as the key of the `evaluation` section; default: 13a. Runs have their own.", metavar="NAME"
         ),
     ] = None,
     group: Annotated[
@@ -96,7 +90,7 @@ def compare(
         typer.echo(line)
     for comparison in comparisons:
         for line in [*comparison.ignored, *comparison.notes]:
-            typer.echo(f"not alike on {comparison.name}: {line}", err=True)
+            typer.echo(f"differences on {comparison.name}: {line}", err=True)
 
 
 def _evaluation(bleu_tokenizer: str) -> "EvaluationConfig":
@@ -134,13 +128,12 @@ def _compare_all(
 
 def _json(systems: "list[System]", comparisons: "list[Comparison]") -> str:
     from mtformer.evaluation.compare import config_differences
-    from mtformer.evaluation.systems import seed_of
 
     values = {
         "systems": [
             {
                 "name": system.name,
-                "runs": [{"name": run.name, "path": str(run.path), "seed": seed_of(run)} for run in system.runs],
+                "runs": [{"name": run.name, "path": str(run.path), "seed": run.seed} for run in system.runs],
             }
             for system in systems
         ],

@@ -79,20 +79,11 @@ def evaluate_sets(
     _print_table(cards)
 
 
-def config_sets(run: Path) -> "list[EvalSet]":
-    """Return the test sets that a run's config names."""
-    from mtformer.config.loading import load_config
-    from mtformer.evaluation.evaluate import config_sets as sets_of
-    from mtformer.run_dir import RunDir
-
-    return sets_of(load_config(RunDir.open(run).config).config.data)
-
-
 def _sets(run: Path, src: Path | None, ref: Path | None, testset: str | None, to: str | None) -> "list[EvalSet]":
     from mtformer.config.data import TextFiles
     from mtformer.config.loading import load_config
     from mtformer.errors import ConfigError
-    from mtformer.evaluation.evaluate import sacrebleu_set, source_set
+    from mtformer.evaluation.evaluate import config_sets, sacrebleu_set, source_set
     from mtformer.run_dir import RunDir
 
     data = load_config(RunDir.open(run).config).config.data
@@ -102,7 +93,7 @@ def _sets(run: Path, src: Path | None, ref: Path | None, testset: str | None, to
         return [source_set(src.name.split(".")[0], TextFiles(src=str(src), tgt=str(ref), tgt_lang=to), data)]
     if not data.test:
         raise ConfigError(f"{run}: its config names no test set; give --src and --ref, or --testset")
-    return config_sets(run)
+    return config_sets(data)
 
 
 def _print_table(by_folder: "dict[Path, ScoreCard]") -> None:

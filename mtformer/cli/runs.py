@@ -75,7 +75,7 @@ def _print_table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | Non
             typer.echo(f"{row.name}: {row.problem}", err=True)
     if left_out:
         more = f" and {len(left_out) - MOST_NAMED} more" if len(left_out) > MOST_NAMED else ""
-        typer.echo(f"too wide for {', '.join(left_out[:MOST_NAMED])}{more}; --csv and --json have them", err=True)
+        typer.echo(f"columns left out: {', '.join(left_out[:MOST_NAMED])}{more}; --csv and --json have them", err=True)
 
 
 def _print_csv(rows: "Sequence[RunRow]", keys: Sequence[str]) -> None:

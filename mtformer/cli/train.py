@@ -110,13 +110,15 @@ def train(
 def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, command: list[str]) -> None:
     import shlex
 
-    from mtformer.cli.eval import config_sets, evaluate_sets
+    from mtformer.cli.eval import evaluate_sets
     from mtformer.cli.output import log_to_file
     from mtformer.cli.progress import TrainingProgress
     from mtformer.cli.report import report
+    from mtformer.config.loading import load_config
     from mtformer.decoding.translator import Translator
     from mtformer.decoding.weights import default_weights
     from mtformer.errors import InterruptedRunError
+    from mtformer.evaluation.evaluate import config_sets
     from mtformer.experiment.train import train_experiment
     from mtformer.run_dir import RunDir
 
@@ -141,9 +143,10 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
     typer.echo(f"{word} at step {steps} ({position.seconds / 60:.1f} minutes): {run_dir}", err=True)
     default = default_weights(run, config.training.best_metric)
     if default is not None and default.text:
-        typer.echo(f"{run_dir} stands for the {default.text}", err=True)
+        typer.echo(f"{run_dir}: commands use the {default.text}", err=True)
     if config.data.test:
-        evaluate_sets(run_dir, config_sets(run_dir), Translator.load(run_dir, device=config.training.device))
+        sets = config_sets(load_config(RunDir.open(run_dir).config).config.data)
+        evaluate_sets(run_dir, sets, Translator.load(run_dir, device=config.training.device))
     if config.training.report:
         report([run_dir])
 

@@ -8,11 +8,13 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtformer.decoding.attention_maps import AttentionMaps
+from mtformer.decoding.attention_maps import AttentionMaps, attention_maps
+from mtformer.decoding.translation import Translation
+from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError
 from mtformer.experiment.runs import RunContents
 from mtformer.files import atomic_file, write_text
@@ -27,7 +29,7 @@ MAX_LINES = {".json": 10_000, ".html": 100, ".png": 1}
 """Lines whose attention a file holds, by its ending."""
 DIGITS = 5
 MAX_WORDS = 15
-"""Longer sentences are not chosen: their maps are hard to read, and large."""
+"""Longest sentence whose maps are chosen: larger maps are hard to read."""
 MAX_SENTENCES = 6
 MAX_WEIGHTS = 400_000
 """Number of weights in all maps of a page: about a megabyte."""
@@ -37,9 +39,9 @@ FONT_SIZE, DPI = 9, 120
 MAX_INCHES = 50.0
 """Longest side of a picture: 6,000 pixels."""
 FONT = "DejaVu Sans"
-"""It comes with matplotlib."""
+"""Included in matplotlib."""
 BOXES = "Last Resort"
-"""A font of matplotlib that has a box for every letter."""
+"""A font of matplotlib with a box for every letter."""
 log = logging.getLogger("mtformer")
 
 
@@ -63,12 +65,12 @@ def maps_of(
     maps: Callable[[str, str | None], AttentionMaps],
     max_weights: int,
 ) -> list[tuple[str, AttentionMaps]]:
-    """Return (label, maps) of the first sentences: at least one, and others up to this number of weights in all.
+    """Return (label, maps) of the first sentences: at least one, and more up to `max_weights` weights in all.
 
     Args:
         chosen: from `choose`.
         maps: (source, target language) -> its maps.
-        max_weights: number of weights in all of them.
+        max_weights: maximum number of weights.
     """
     found: list[tuple[str, AttentionMaps]] = []
     rest = max_weights
@@ -100,7 +102,7 @@ def map_values(label: str, one: AttentionMaps) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
+@dataclass
 class AttentionFile:
     """A file of attention weights: numbers (.json), a page of heat maps (.html), or a picture (.png).
 
@@ -116,6 +118,8 @@ class AttentionFile:
     path: Path
     layer: int | None = None
     head: int | None = None
+    maps: list[tuple[int, AttentionMaps]] = field(default_factory=list, init=False)
+    """The maps of some lines, each with the number of its line."""
 
     def __post_init__(self) -> None:
         if self.path.suffix not in MAX_LINES:
@@ -125,29 +129,37 @@ class AttentionFile:
         elif self.layer or self.head:
             raise ConfigError("--attention-layer and --attention-head are for .png; .json and .html have all of them")
 
-    def check_num_lines(self, num_lines: int) -> None:
-        """Raise ConfigError for more lines than the format has room for."""
-        if num_lines > MAX_LINES[self.path.suffix]:
+    def add(self, translator: Translator, number: int, source: str, translation: str | Translation) -> None:
+        """Compute the maps of a line, counted from 1, unless it is blank.
+
+        Raises:
+            ConfigError: if the format cannot hold another line.
+        """
+        if not source.strip():
+            return
+        if len(self.maps) == MAX_LINES[self.path.suffix]:
             raise ConfigError(
-                f"--attention {self.path}: more than {MAX_LINES[self.path.suffix]:,} lines that are not blank; "
+                f"--attention {self.path}: more than {len(self.maps):,} lines that are not blank; "
                 "translate fewer, or write .json"
             )
+        self.maps.append((number, attention_maps(translator, source, translation)))
 
-    def write(self, maps: Sequence[tuple[int, AttentionMaps]]) -> None:
-        """Write the maps of some lines, each with the number of its line.
+    def write(self) -> None:
+        """Write the maps of all lines.
 
         Raises:
             ConfigError: no line, a layer or head that the model does not have, or a picture that would be too large.
         """
-        if not maps:
+        if not self.maps:
             raise ConfigError(f"--attention {self.path}: every line is blank")
         if self.path.suffix == ".json":
-            write_text(self.path, json.dumps([_numbers(*each) for each in maps], ensure_ascii=False) + "\n")
+            write_text(self.path, json.dumps([_numbers(*each) for each in self.maps], ensure_ascii=False) + "\n")
         elif self.path.suffix == ".html":
-            sentences = [map_values(f"line {number}", one) for number, one in maps]
+            sentences = [map_values(f"line {number}", one) for number, one in self.maps]
             write_text(self.path, render("attention.html", title="Attention", sentences=sentences))
         else:
-            self._write_picture(maps[0][1])
+            self._write_picture(self.maps[0][1])
+        log.info("attention written to %s", self.path)
 
     def _write_picture(self, maps: AttentionMaps) -> None:
         num_layers, num_heads = maps.cross_LHTS.shape[:2]

@@ -104,8 +104,8 @@ def _chart(figure: TrainingFigure, runs: Sequence[RunContents]) -> dict[str, Any
     x_of, x_ticks = axis(steps, LEFT, RIGHT)
     y_of, y_ticks = axis(values, BOTTOM, TOP, figure.is_log)
     curves = []
-    for is_train, number, points in found:
-        drawn = [(x_of(step), y_of(value)) for step, value in points]
+    for is_train, number, thinned in found:
+        drawn = [(x_of(step), y_of(value)) for step, value in thinned]
         curves.append({
             "style": style_of(number),
             "is_faint": is_train and figure.on_dev,

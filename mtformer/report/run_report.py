@@ -1,4 +1,4 @@
-"""The report of a run, or of several: one HTML file that works from disk."""
+"""Report of one or more runs: one HTML file that works from disk."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class Section:
 
 
 def write_report(paths: Sequence[Path], out: Path) -> None:
-    """Write the report of these runs into an HTML file; they may have just begun, or been killed.
+    """Write an HTML report of these runs, which may be new, running or killed.
 
     Raises:
         MtformerError: if a path is no run, or `out` a folder.
@@ -80,7 +80,7 @@ def write_report(paths: Sequence[Path], out: Path) -> None:
 
 
 def _overview(run: RunContents, tests: Sequence[str]) -> dict[str, Any]:
-    """Return how a run is, and its most important figures."""
+    """Return the state of a run and its most important figures."""
     state, seconds, is_bundle = run.state, run.training_seconds, run.run.is_bundle
     summary = STATES[state.state]
     if state.state == "new" and is_bundle:
@@ -104,7 +104,7 @@ def _overview(run: RunContents, tests: Sequence[str]) -> dict[str, Any]:
 
 
 def _unread(runs: Sequence[RunContents]) -> list[str]:
-    """Return what could not be read, each line once with the runs that it is true of."""
+    """Return the messages about unreadable parts, each once with the names of its runs."""
     names: dict[str, list[str]] = {}
     for run in runs:
         for line in run.unread:
@@ -113,7 +113,7 @@ def _unread(runs: Sequence[RunContents]) -> list[str]:
 
 
 def _sections(run: RunContents, number: int, max_weights: int) -> list[Section]:
-    """Return the sections about one run by itself that are not empty; add to `run.unread`."""
+    """Return the sections of one run that are not empty; add to `run.unread`."""
     unspaced, sentences = compares_characters(run), judge(run)
     maps = _try(run, "attention", lambda: _attention(run, attention.choose(sentences, run), max_weights))
     found = [
@@ -124,7 +124,7 @@ def _sections(run: RunContents, number: int, max_weights: int) -> list[Section]:
         Section("data", "Data", tables.data(run)),
         Section("parameters", "Parameters", _try(run, "the parameters", lambda: _parameters(run))),
         Section("config", "Config", tables.config(run)),
-        Section("commands", "The same again", tables.commands(run)),
+        Section("commands", "Commands to repeat the run", tables.commands(run)),
     ]
     if run.records and not run.samples:
         run.unread.append(f"translations of dev over time: no {run.run.samples.name}, as in runs without dev data")
@@ -132,7 +132,7 @@ def _sections(run: RunContents, number: int, max_weights: int) -> list[Section]:
 
 
 def _try(run: RunContents, name: str, make: Callable[[], T]) -> T | None:
-    """Return what needs files that may be missing or damaged, and None with a line in `run.unread` if they are."""
+    """Call `make`; if files are missing or damaged, return None and add a line to `run.unread`."""
     try:
         return make()
     except (MtformerError, OSError) as error:

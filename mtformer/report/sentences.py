@@ -52,7 +52,7 @@ def compares_characters(run: RunContents) -> bool:
 
 
 def best_and_worst(sentences: dict[str, list[Sentence]], unspaced: bool) -> list[dict[str, Any]]:
-    """Return both ends of each test set by chrF2++; the best are those that are not the reference itself."""
+    """Return the worst and best sentences of each test set by chrF2++, without those equal to the reference."""
     sets = []
     for name, all_of_set in sentences.items():
         different = [one for one in all_of_set if one.hypothesis != one.reference]
@@ -92,14 +92,14 @@ def over_time(samples: Sequence[dict[str, Any]], unspaced: bool) -> dict[str, An
 
 
 def _choose_evenly(items: Sequence[dict[str, Any]], number: int) -> list[dict[str, Any]]:
-    """Return so many of the items, with the first and the last."""
+    """Return `number` of the items, evenly spaced, with the first and the last."""
     if len(items) <= number:
         return list(items)
     return [items[round(n * (len(items) - 1) / (number - 1))] for n in range(number)]
 
 
 def mark(hypothesis: str, reference: str, unspaced: bool = False) -> tuple[Spans, Spans]:
-    """Mark the words of the hypothesis that the reference does not have there, and vice versa.
+    """Mark the words of the hypothesis that the reference lacks at that position, and vice versa.
 
     Args:
         hypothesis, reference: the texts.

@@ -173,7 +173,7 @@ def test_what_is_no_run_or_not_scored_or_given_twice_is_told(tmp_path: Path) -> 
     run, bare = make_run(tmp_path / "run", REFERENCES), tmp_path / "bare"
     bare.mkdir()
     (bare / "config.yaml").write_text(CONFIG.format(rest=""))
-    with pytest.raises(DataError, match=r"bare: nothing of it was scored yet; `mtformer eval .*bare` does that"):
+    with pytest.raises(DataError, match=r"bare: has no scores yet; `mtformer eval .*bare` computes them"):
         common_sets(open_runs([run, bare]))
     with pytest.raises(DataError, match="run: given twice; a run is not compared with itself"):
         open_runs([run, run / "eval" / ".."])
@@ -189,7 +189,7 @@ def test_only_sets_that_all_have_are_compared(tmp_path: Path, caplog: pytest.Log
     runs = open_runs([a, b])
     with caplog.at_level("INFO", "mtformer"):
         assert common_sets(runs) == ["small"]
-    assert "left out, for not all have scores on them: more" in caplog.text
+    assert "left out, because not all runs have scores on them: more" in caplog.text
     assert common_sets(runs, ["small"]) == ["small"]
     with pytest.raises(DataError, match=r"b: no scores on 'more' \(it has small\)"):
         common_sets(runs, ["more"])
@@ -214,7 +214,9 @@ def test_unlike_cards_are_not_compared_unless_forced(tmp_path: Path) -> None:
 
     save(folder, REFERENCES[:9], [REFERENCES[:9]])
     for force in (False, True):
-        with pytest.raises(DataError, match=r"60 and 9 sentences.*; what has not the same lines cannot be compared"):
+        with pytest.raises(
+            DataError, match=r"60 and 9 sentences.*; only translations of the same lines can be compared"
+        ):
             read_material("small", runs, force)
 
 

@@ -8,10 +8,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from small_run import begin_run
 
-from mtformer.errors import MtformerError
 from mtformer.experiment.runs import read_run
 from mtformer.report.curves import DASHES, MAX_POINTS, MAX_TICKS, NUM_COLORS, axis, charts, points_of, style_of, thin
-from mtformer.report.plot import require_matplotlib
 from mtformer.templating import TEMPLATES
 from mtformer.training.history import append_record
 
@@ -83,9 +81,3 @@ def test_only_charts_with_points_are_drawn_and_long_curves_averaged(tmp_path: Pa
     assert (train["markers"], dev["markers"]) == ([], dev["points"])
     (x1, _), (x2, _), (x3, _) = dev["points"]
     assert (x2 - x1) / (x3 - x1) == pytest.approx(0.5, abs=0.01)
-
-
-@pytest.mark.usefixtures("no_matplotlib")
-def test_without_matplotlib_one_line_says_what_to_install() -> None:
-    with pytest.raises(MtformerError, match=r"^a plot needs matplotlib: pip install 'mtformer\[report\]'$"):
-        require_matplotlib("a plot")

@@ -121,10 +121,10 @@ def test_the_map_is_that_of_the_chosen_head(made: RunDir, opens: Opens) -> None:
 def test_the_map_is_read_with_keys(made: RunDir, opens: Opens) -> None:
     page = opens(made.report)
     page.locator("[data-choice=head]").focus()
-    told = [page.locator(".told").inner_text()]
+    told = [page.locator(".status").inner_text()]
     for key in ("Tab", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp"):
         page.keyboard.press(key)
-        told.append(page.locator(".told").inner_text())
+        told.append(page.locator(".status").inner_text())
     assert told[5] == told[1]
     assert len(set(told)) == 5
     first_row, first_column = (page.locator(f".map {part} th").first.inner_text() for part in ("tbody", "thead"))
@@ -276,5 +276,7 @@ def test_the_report_says_which_weights_the_run_stands_for(tmp_path: Path) -> Non
     save_checkpoint(run, STEPS, weights, {}, {"bleu": 24.26}, {})
     save_averaged(run, [STEPS], weights, {"bleu": 21.71})
     write_report([run.path], run.report)
-    text = "run stands for the best checkpoint (step 60, dev bleu 24.26); the averaged weights (dev bleu 21.71) differ"
+    text = (
+        "run: commands use the best checkpoint (step 60, dev bleu 24.26); the averaged weights (dev bleu 21.71) differ"
+    )
     assert text in run.report.read_text()

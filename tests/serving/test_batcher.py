@@ -9,7 +9,7 @@ from served import alone, recorded, some_lines
 
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator, override
-from mtformer.serving.batcher import MAX_CHARACTERS, Batcher, BusyError, ClosedError, Job
+from mtformer.serving.batcher import MAX_CHARACTERS, Batcher, ClosedError, Job
 
 SECONDS = 20
 
@@ -65,25 +65,6 @@ def test_one_that_fails_does_not_spoil_the_others(translator: Translator) -> Non
     assert jobs[0].answer.result()[0].text == alone(translator, "a dog")
     assert jobs[2].answer.result()[0].text == alone(translator, "a cat")
     assert calls == [["a dog", "bad", "a cat"], ["a dog"], ["bad"], ["a cat"]]
-
-
-def test_the_queue_is_bounded(translator: Translator) -> None:
-    batcher = Batcher({"de": translator}, 2)
-    jobs = [Job(["a dog"], "de") for _ in range(3)]
-    batcher.submit(jobs[0])
-    batcher.submit(jobs[1])
-    with pytest.raises(BusyError):
-        batcher.submit(jobs[2])
-    assert len(run(batcher)) == 0
-    assert jobs[0].answer.done()
-
-
-def test_what_nobody_waits_for_is_not_translated(translator: Translator) -> None:
-    mine, calls = recorded(translator)
-    batcher = Batcher({"de": mine}, 10)
-    batcher.submit(Job(["a dog"], "de", is_abandoned=True))
-    run(batcher, Job(["a cat"], "de"))
-    assert calls == [["a cat"]]
 
 
 class Held:
