@@ -14,6 +14,7 @@ from mtformer.cli.options import (
     PrecisionOption,
     ToOption,
     optional,
+    require_at_most_one,
 )
 
 if TYPE_CHECKING:
@@ -41,8 +42,7 @@ def evaluate(
 
     if (src is None) != (ref is None):
         raise ConfigError("--src and --ref go together; give both")
-    if testset is not None and src is not None:
-        raise ConfigError("--testset and --src exclude each other; give one of them")
+    require_at_most_one({"--testset": testset, "--src": src})
     from mtformer.decoding.translator import Translator
 
     translator = Translator.load(runs, checkpoint or None, device, precision, backend)

@@ -251,8 +251,8 @@ class ResumableOutput:
             sync(self.path.parent)
 
     def _write_record(self, lines: ParallelLines, num_bytes: int, **more: str) -> None:
-        values = (lines.num_lines, lines.sha256, num_bytes, self.settings)
-        write_text(self.record, json.dumps(dict(zip(RECORD_KEYS, values, strict=True)) | more) + "\n")
+        record = {"lines": lines.num_lines, "input_sha256": lines.sha256, "bytes": num_bytes, "settings": self.settings}
+        write_text(self.record, json.dumps(record | more) + "\n")
 
     def _read_record(self) -> dict[str, Any] | None:
         """Return the record, or None if it is missing or damaged."""

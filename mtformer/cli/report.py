@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from mtformer.cli.options import optional
+from mtformer.cli.options import optional, require_at_most_one
 
 METRIC_HELP = (
     "With --plot: a key of metrics.jsonl, such as bleu, chrf, perplexity, train.loss; several are panels. "
@@ -33,12 +33,11 @@ def report(
     from mtformer.errors import ConfigError
     from mtformer.run_dir import RunDir
 
+    require_at_most_one({"--plot": plot, "--out": out})
     if plot is not None:
         from mtformer.report.plot import DEFAULT_METRICS
         from mtformer.report.plot import plot as plot_runs
 
-        if out is not None:
-            raise ConfigError("--plot and --out exclude each other; give one of them")
         plot_runs(runs, plot, metric or DEFAULT_METRICS)
         typer.echo(f"plot: {plot}", err=True)
         return

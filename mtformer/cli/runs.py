@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mtformer.cli.options import require_at_most_one
+
 if TYPE_CHECKING:
     from mtformer.experiment.runs import RunRow
 
@@ -28,11 +30,9 @@ def runs(
 
     The time is that of the steps; the speed counts tokens of both sides.
     """
-    from mtformer.errors import ConfigError
     from mtformer.experiment.runs import differing_keys, list_runs, sort_runs
 
-    if as_json and as_csv:
-        raise ConfigError("--json and --csv exclude each other; give one of them")
+    require_at_most_one({"--json": as_json, "--csv": as_csv})
     rows = list_runs(folder)
     keys = differing_keys(rows)
     rows = sort_runs(rows, sort, keys)

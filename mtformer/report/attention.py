@@ -7,7 +7,6 @@ import json
 import logging
 import math
 import warnings
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from mtformer.errors import ConfigError
 from mtformer.experiment.runs import RunContents
 from mtformer.files import atomic_file, write_text
 from mtformer.report.plot import require_matplotlib
-from mtformer.report.sentences import Sentence
+from mtformer.report.sentences import Sentence, choose_evenly
 from mtformer.templating import render
 
 if TYPE_CHECKING:
@@ -45,42 +44,34 @@ BOXES = "Last Resort"
 log = logging.getLogger("mtformer")
 
 
+def page_maps(run: RunContents, sentences: dict[str, list[Sentence]], max_weights: int) -> list[dict[str, Any]]:
+    """Return the maps of chosen sentences of a run: at least one sentence, and more up to `max_weights` weights."""
+    chosen = choose(sentences, run)
+    if not chosen or run.config is None or not (run.run.steps() or run.run.is_bundle):
+        return []
+    translator = Translator.load(run.run.path, device="cpu")
+    found: list[dict[str, Any]] = []
+    for label, source, language in chosen:
+        one = attention_maps(translator.into(language), source)
+        max_weights -= sum(weights.numel() for weights in (one.encoder_LHSS, one.decoder_LHTT, one.cross_LHTS))
+        if found and max_weights < 0:
+            break
+        found.append(map_values(label, one))
+    return found
+
+
 def choose(sentences: dict[str, list[Sentence]], run: RunContents) -> list[tuple[str, str, str | None]]:
     """Return (label, source, target language) of sentences evenly from best to worst, or else of dev's samples."""
     for name, all_of_set in sentences.items():
         short = [one for one in all_of_set if 0 < len(one.source.split()) <= MAX_WORDS]
         if short:
-            ranks = dict.fromkeys(round(n * (len(short) - 1) / (MAX_SENTENCES - 1)) for n in range(MAX_SENTENCES))
-            chosen = [short[-1 - rank] for rank in ranks]
-            return [(f"{name}, chrF2++ {one.chrf:.1f}", one.source, one.tgt_lang) for one in chosen]
+            evenly = choose_evenly(short[::-1], MAX_SENTENCES)
+            return [(f"{name}, chrF2++ {one.chrf:.1f}", one.source, one.tgt_lang) for one in evenly]
     if not run.samples or (run.config is not None and run.config.data.both_directions):
         return []
     sources: list[str] = [source for source, _, _ in run.samples[-1]["samples"]]
     short_sources = [source for source in sources if 0 < len(source.split()) <= MAX_WORDS]
     return [("dev", source, None) for source in short_sources[:MAX_SENTENCES]]
-
-
-def maps_of(
-    chosen: Sequence[tuple[str, str, str | None]],
-    maps: Callable[[str, str | None], AttentionMaps],
-    max_weights: int,
-) -> list[tuple[str, AttentionMaps]]:
-    """Return (label, maps) of the first sentences: at least one, and more up to `max_weights` weights in all.
-
-    Args:
-        chosen: from `choose`.
-        maps: (source, target language) -> its maps.
-        max_weights: maximum number of weights.
-    """
-    found: list[tuple[str, AttentionMaps]] = []
-    rest = max_weights
-    for label, source, language in chosen:
-        one = maps(source, language)
-        rest -= sum(weights.numel() for weights in (one.encoder_LHSS, one.decoder_LHTT, one.cross_LHTS))
-        if found and rest < 0:
-            break
-        found.append((label, one))
-    return found
 
 
 def map_values(label: str, one: AttentionMaps) -> dict[str, Any]:

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mtformer import __version__
-from mtformer.decoding.attention_maps import AttentionMaps, attention_maps
-from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import default_weights
 from mtformer.errors import ConfigError, MtformerError
 from mtformer.experiment.runs import RunContents, format_duration, read_run, run_names
@@ -115,7 +113,7 @@ def _unread(runs: Sequence[RunContents]) -> list[str]:
 def _sections(run: RunContents, number: int, max_weights: int) -> list[Section]:
     """Return the sections of one run that are not empty; add to `run.unread`."""
     unspaced, sentences = compares_characters(run), judge(run)
-    maps = _try(run, "attention", lambda: _attention(run, attention.choose(sentences, run), max_weights))
+    maps = _try(run, "attention", lambda: attention.page_maps(run, sentences, max_weights))
     found = [
         Section("samples", "Translations of dev over time", over_time(run.samples, unspaced)),
         Section("sentences", "Best and worst test sentences", best_and_worst(sentences, unspaced)),
@@ -144,16 +142,3 @@ def _parameters(run: RunContents) -> Any:
     if run.config is None or not run.run.tokenizer.is_dir():
         return None
     return tables.parameters(run.config.model, TokenizerPair.load(run.run.tokenizer))
-
-
-def _attention(
-    run: RunContents, chosen: Sequence[tuple[str, str, str | None]], max_weights: int
-) -> list[dict[str, Any]]:
-    if not chosen or run.config is None or not (run.run.steps() or run.run.is_bundle):
-        return []
-    translator = Translator.load(run.run.path, device="cpu")
-
-    def maps(source: str, language: str | None) -> AttentionMaps:
-        return attention_maps(translator.into(language), source)
-
-    return [attention.map_values(label, one) for label, one in attention.maps_of(chosen, maps, max_weights)]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 from mtformer.errors import DataError
 from mtformer.evaluation.card import read_texts
@@ -15,6 +15,7 @@ NUM_SENTENCES = 8
 """Number of sentences at either end of the list."""
 MAX_VALIDATIONS = 12
 """Number of validations whose dev translations are shown, evenly over the run."""
+T = TypeVar("T")
 Spans = list[tuple[str, str]]
 """A text in pieces with their marks: "extra" (the reference lacks it), "missing" (the translation lacks it) or ""."""
 
@@ -73,7 +74,7 @@ def _entry(one: Sentence, unspaced: bool) -> dict[str, Any]:
 
 def over_time(samples: Sequence[dict[str, Any]], unspaced: bool) -> dict[str, Any] | None:
     """Return how the translation of each dev sentence of samples.jsonl changed; None if there are none."""
-    chosen = _choose_evenly(samples, MAX_VALIDATIONS)
+    chosen = choose_evenly(samples, MAX_VALIDATIONS)
     texts: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for record in chosen:
         for source, reference, hypothesis in record["samples"]:
@@ -91,7 +92,7 @@ def over_time(samples: Sequence[dict[str, Any]], unspaced: bool) -> dict[str, An
     return {"sentences": sentences, "num_shown": len(chosen), "num_validations": len(samples)}
 
 
-def _choose_evenly(items: Sequence[dict[str, Any]], number: int) -> list[dict[str, Any]]:
+def choose_evenly(items: Sequence[T], number: int) -> list[T]:
     """Return `number` of the items, evenly spaced, with the first and the last."""
     if len(items) <= number:
         return list(items)
