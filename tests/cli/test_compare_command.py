@@ -129,7 +129,7 @@ def test_sets_that_differ_are_named_and_forced(runs: list[Path], corpus: Path) -
     assert "other references" in result.stderr
 
 
-@pytest.mark.parametrize(("arguments", "told"), [
+@pytest.mark.parametrize(("arguments", "message"), [
     (["base"], "base alone: give at least two to compare"),
     (["base", "copy", "--set", "big"], "no scores on 'big' (it has small)"),
     (["base", "nothing"], "not a run directory or bundle"),
@@ -139,12 +139,12 @@ def test_sets_that_differ_are_named_and_forced(runs: list[Path], corpus: Path) -
     (["base", "copy", "--ref", "x", "--bleu-tokenizer", "auto"], "--bleu-tokenizer auto needs a language"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(
-    runs: list[Path], monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str
+    runs: list[Path], monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     monkeypatch.chdir(runs[0].parent)
     result = invoke("compare", *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert told in result.stderr
+    assert message in result.stderr
     assert result.stderr.count("\n") == 1
 
 
@@ -164,8 +164,8 @@ def test_files_of_hypotheses(files: Path, corpus: Path) -> None:
     assert [system["name"] for system in found["systems"]] == ["good", "bad"]
     (table, *_) = found["sets"][0]["metrics"]
     command = [sys.executable, "-m", "sacrebleu", corpus / "test.de", "-i", files / "good", "-b", "-w", "4"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert table["systems"][0]["mean"] == pytest.approx(float(told), abs=6e-5)
+    message = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert table["systems"][0]["mean"] == pytest.approx(float(message), abs=6e-5)
     assert table["systems"][1]["tests"]["p_bootstrap"] < 0.05
     assert (found["sets"][0]["buckets"], found["sets"][0]["sentences"][0]["source"]) == ([], None)
     with_sources = compared(*options, "--src", corpus / "test.en")["sets"][0]

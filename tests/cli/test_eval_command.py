@@ -48,7 +48,7 @@ class FakeComet:
 
 
 def test_comet_on_request(trained: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "comet", FakeComet())  # type: ignore[arg-type]  # it stands in for a module
+    monkeypatch.setitem(sys.modules, "comet", FakeComet())  # type: ignore[arg-type]  # it replaces a module
     model = tmp_path / "mine" / "checkpoints" / "model.ckpt"
     model.parent.mkdir(parents=True)
     model.write_bytes(b"x")
@@ -61,7 +61,7 @@ def test_comet_on_request(trained: tuple[Path, Result], tmp_path: Path, monkeypa
     assert (scores[-1]["name"], scores[-1]["value"]) == ("comet", 0.25)
 
 
-def test_comet_that_is_not_there_is_told_before_anything_is_translated(
+def test_comet_that_is_not_there_is_reported_before_anything_is_translated(
     trained: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "comet", None)  # type: ignore[arg-type]  # which makes its import fail

@@ -64,8 +64,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("counts", [(5, 4), (4, 5), (0, 1), (8, 9), (9, 8), (3, 3, 4)])
 def test_unequal_files_are_refused_with_all_counts(counts: tuple[int, ...], tmp_path: Path) -> None:
     texts = [b"x\n" * count for count in counts]
-    told = "files of unequal length: " + ", ".join(f"file {i} has {count}" for i, count in enumerate(counts))
-    with pytest.raises(DataError, match=f"^{told} lines; give files whose lines belong together$"):
+    message = "files of unequal length: " + ", ".join(f"file {i} has {count}" for i, count in enumerate(counts))
+    with pytest.raises(DataError, match=f"^{message} lines; give files whose lines belong together$"):
         lines_of(*texts)
     paths = [tmp_path / str(number) for number in range(len(counts))]
     for path, text in zip(paths, texts, strict=True):

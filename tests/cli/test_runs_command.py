@@ -74,7 +74,7 @@ def test_mistakes(folder: Path) -> None:
     assert invoke("runs", folder, "--json", "--csv").exit_code == 2
 
 
-def test_what_is_wrong_with_a_run_is_told_below_the_table(folder: Path) -> None:
+def test_what_is_wrong_with_a_run_is_reported_below_the_table(folder: Path) -> None:
     with (folder / "run" / "config.yaml").open("a") as file:
         file.write("gone: 1\n")
     result = invoke("runs", folder)

@@ -60,7 +60,7 @@ class Package:
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
     package = Package(tmp_path)
-    monkeypatch.setitem(sys.modules, "comet", package)  # type: ignore[arg-type]  # it stands in for a module
+    monkeypatch.setitem(sys.modules, "comet", package)  # type: ignore[arg-type]  # it replaces a module
     return package
 
 

@@ -169,7 +169,7 @@ def test_the_names_of_groups(tmp_path: Path, runs: tuple[str, ...], expected: li
     assert [system.name for system in group_runs(seeded(tmp_path, *map(":".join, named)))] == expected
 
 
-def test_what_is_no_run_or_not_scored_or_given_twice_is_told(tmp_path: Path) -> None:
+def test_what_is_no_run_or_not_scored_or_given_twice_is_reported(tmp_path: Path) -> None:
     run, bare = make_run(tmp_path / "run", REFERENCES), tmp_path / "bare"
     bare.mkdir()
     (bare / "config.yaml").write_text(CONFIG.format(rest=""))
@@ -243,17 +243,17 @@ def test_files_are_read_by_line(tmp_path: Path) -> None:
     assert material.sources is None
 
 
-@pytest.mark.parametrize(("content", "told"), [
+@pytest.mark.parametrize(("content", "message"), [
     (b"a\n", r"files of unequal length: .*ref has 2, .*good has 2, .*bad has 1 lines; give files"),
     (b"\xff\nb\n", "bad:1: not UTF-8"),
     (None, "bad: no such file"),
 ])  # fmt: skip
-def test_files_that_do_not_fit_are_one_line(tmp_path: Path, content: bytes | None, told: str) -> None:
+def test_files_that_do_not_fit_are_one_line(tmp_path: Path, content: bytes | None, message: str) -> None:
     for name in ("ref", "good"):
         (tmp_path / name).write_text("x\ny\n")
     if content is not None:
         (tmp_path / "bad").write_bytes(content)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         read_files([tmp_path / "good", tmp_path / "bad"], [tmp_path / "ref"], None, EvaluationConfig())
     with pytest.raises(DataError, match="is a folder; with --ref all arguments are files"):
         read_files([tmp_path / "good", tmp_path], [tmp_path / "ref"], None, EvaluationConfig())

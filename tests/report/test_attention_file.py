@@ -43,7 +43,7 @@ def test_each_head_is_a_heat_map_with_its_pieces() -> None:
     assert [axes.get_title() for axes in draw(maps, 0, 2).axes if axes.images] == ["head 3"]
 
 
-def test_letters_that_no_font_has_are_told_in_one_line(
+def test_letters_that_no_font_has_are_reported_in_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = [font for font in font_manager.fontManager.ttflist if "matplotlib" in font.fname]

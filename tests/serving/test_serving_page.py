@@ -31,14 +31,14 @@ def open_page(chromium: Browser, tmp_path: Path) -> Iterator[Open]:
             context = chromium.new_context(color_scheme=scheme, viewport=size)
             stack.callback(context.close)
             page = context.new_page()
-            page.on("console", lambda message: told(message.type, message.text))
+            page.on("console", lambda message: on_console(message.type, message.text))
             page.on("pageerror", lambda error: problems.append(str(error)))
             page.on("dialog", lambda dialog: problems.append(f"dialog: {dialog.message}"))
             page.on("request", lambda request: asked(place, request.url))
             page.goto(place)
             return page
 
-        def told(kind: str, text: str) -> None:
+        def on_console(kind: str, text: str) -> None:
             if kind in ("error", "warning") and "status of 4" not in text:  # which the page shows
                 problems.append(text)
 
@@ -65,7 +65,7 @@ def slow(translator: Translator) -> Translator:
 
 def _with(translator: Translator, translate: Callable[..., list[Translation]]) -> Translator:
     copied = copy.copy(translator)
-    copied.translate = translate  # it stands in for the method
+    copied.translate = translate  # it replaces the method
     return copied
 
 
@@ -164,7 +164,7 @@ def test_the_last_text_counts(open_page: Open, translator: Translator) -> None:
     expect(page.locator(".line")).to_have_count(0)
 
 
-def test_what_goes_wrong_is_told(open_page: Open, translator: Translator) -> None:
+def test_what_goes_wrong_is_reported(open_page: Open, translator: Translator) -> None:
     page = open_page(translator, max_characters=10)
     page.fill("#text", "the dog sees")
     expect(page.locator("#message")).to_contain_text("q has 12 characters")
