@@ -32,6 +32,8 @@ class HubReader(Reader):
         self._rows: Any = None
         """The rows of the last table that are not taken yet."""
         self._fields: Fields | None = None
+        self._number = 0
+        """Number of the next row, from 0."""
 
     def take(self, count: int) -> RawRecords:
         with _loading(describe(self._source)):
@@ -42,7 +44,7 @@ class HubReader(Reader):
         rows, self._rows = self._rows.slice(0, count), self._rows.slice(count)
         if self._fields is None:
             self._fields = Fields.of(self._source, self._data, rows.slice(0, 1).to_pylist()[0])
-        first, self.number = self.number, self.number + rows.num_rows
+        first, self._number = self._number, self._number + rows.num_rows
         parse = partial(_parse, describe(self._source), first, _serialize(rows, self._fields), self._fields)
         return RawRecords(rows.num_rows, parse)
 
