@@ -161,7 +161,7 @@ def clean(
             folder,
             scoring=scoring,
             is_compressed=gz,
-            num_workers=data.num_workers or os.cpu_count() or 1,
+            num_workers=data.num_workers,
             progress=bar.update,
         )
     for line in report.lines():

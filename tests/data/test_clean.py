@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from mtformer.config.data import FilterConfig
+from mtformer.data import workers
 from mtformer.data.check import clean as cleaning
 from mtformer.data.check.clean import Rows, Scoring, dual_scores
 from mtformer.data.data_report import Columns, DataReport
@@ -136,7 +137,7 @@ def test_processes_write_what_one_writes(
     config = FilterConfig(max_tokens=20)
     pairs = [("two\u2028lines", "zwei Zeilen"), *pairs, *pairs[:100]]
     expected = clean(pairs, tmp_path / "one", filters=config, tokenizers=tokenizers)
-    monkeypatch.setattr(cleaning, "CHUNKS_ALONE", 1)
+    monkeypatch.setattr(workers, "ITEMS_ALONE", 1)
     report = clean(pairs, tmp_path / "two", filters=config, tokenizers=tokenizers, num_workers=2, chunk=100)
     assert report == expected
     assert report.left_out.keys() == {DUPLICATE, TOO_LONG}
@@ -154,7 +155,7 @@ def test_no_process_is_started_for_little(mixed: Pairs, tmp_path: Path, monkeypa
 def test_nothing_stays_of_a_corpus_that_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_workers: int
 ) -> None:
-    monkeypatch.setattr(cleaning, "CHUNKS_ALONE", 0)
+    monkeypatch.setattr(workers, "ITEMS_ALONE", 0)
 
     def broken() -> Iterator[tuple[str, str]]:
         yield from [("a dog", "ein Hund")] * 45

@@ -21,6 +21,7 @@ from pydantic import create_model
 from mtformer.config.data import DataConfig, FilterConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
 from mtformer.config.schema import TokenizerConfig
 from mtformer.config.section import Key
+from mtformer.data import workers
 from mtformer.data.corpus import hub
 from mtformer.data.corpus.sources import open_reader
 from mtformer.data.store import prepare as preparing
@@ -258,7 +259,7 @@ def test_no_part_of_a_file_that_changed_is_kept_for_later(
 ) -> None:
     """A process that is killed after the change leaves only parts of the file as it was."""
     monkeypatch.setattr(preparing, "SHARD_PAIRS", 200)
-    monkeypatch.setattr(preparing, "SHARDS_ALONE", 1)
+    monkeypatch.setattr(workers, "ITEMS_ALONE", 1)
     data = corpus(pairs, num_workers=num_workers)
     source = data.train[0]
     assert isinstance(source, TextFiles)
@@ -367,7 +368,7 @@ def test_processes_give_what_one_gives(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preparing, "SHARD_PAIRS", 100)
-    monkeypatch.setattr(preparing, "SHARDS_ALONE", 1)
+    monkeypatch.setattr(workers, "ITEMS_ALONE", 1)
     pairs = [*pairs, *pairs[:100]]
     one = made(corpus(pairs, num_workers=1), tokenizers)
     other = made(corpus(pairs, num_workers=2, cache_dir=str(tmp_path / "other")), tokenizers)
@@ -389,7 +390,7 @@ def test_processes_parse_every_kind_of_source(
     """Parts begin and end where neither lines taken at once nor tables of a data set do."""
     monkeypatch.setattr(preparing, "SHARD_PAIRS", 170)
     monkeypatch.setattr(preparing, "PAIRS_AT_ONCE", 64)
-    monkeypatch.setattr(preparing, "SHARDS_ALONE", 1)
+    monkeypatch.setattr(workers, "ITEMS_ALONE", 1)
     monkeypatch.setattr(hub, "ROWS_AT_ONCE", 100)
     data = corpus([], num_workers=2)
     sources = [
@@ -418,7 +419,7 @@ def test_a_mistake_that_another_process_meets_is_told(
     told: str,
 ) -> None:
     monkeypatch.setattr(preparing, "SHARD_PAIRS", 100)
-    monkeypatch.setattr(preparing, "SHARDS_ALONE", 1)
+    monkeypatch.setattr(workers, "ITEMS_ALONE", 1)
     data, path = corpus([], num_workers=2), tmp_path / name
     source = written(path.suffix[1:], path, pairs[:700])
     with open(path, "a", encoding="utf-8", errors="surrogateescape") as file:
@@ -455,7 +456,7 @@ def test_how_far_it_is_is_told(
 ) -> None:
     """Of two sources of 6 and 4 parts, and again of what an interruption has left to do."""
     monkeypatch.setattr(preparing, "SHARD_PAIRS", 200)
-    monkeypatch.setattr(preparing, "SHARDS_ALONE", 1)
+    monkeypatch.setattr(workers, "ITEMS_ALONE", 1)
     data = corpus(pairs, num_workers=num_workers)
     (tmp_path / "more.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs[:799]), encoding="utf-8")
     sources = [*data.train, TsvFile(tsv=str(tmp_path / "more.tsv"))]
@@ -482,7 +483,7 @@ def test_a_process_that_is_killed_is_told(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preparing, "SHARD_PAIRS", 50)
-    monkeypatch.setattr(preparing, "SHARDS_ALONE", 1)
+    monkeypatch.setattr(workers, "ITEMS_ALONE", 1)
     monkeypatch.setattr(preparing, "_Job", KilledJob)
     data = corpus(pairs, num_workers=2)
     with pytest.raises(DataError, match=r"ended by the system, .*; lower data.num_workers; finished shards are kept"):

@@ -5,7 +5,6 @@ are duplicates, overlap and random samples (`_Pass`); it keeps up to 40 bytes fo
 """
 
 import logging
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -67,8 +66,7 @@ def check_corpora(
     require_files(source for _, sources in sets_of(data) for source in sources)
     check = CorpusCheck(data.src_lang, data.tgt_lang, tokenizers is not None)
     earlier: list[_Pass] = []
-    num_workers = data.num_workers or os.cpu_count() or 1
-    with Workers(partial(_check, data.filters, tokenizers), num_workers) as workers:
+    with Workers(partial(_check, data.filters, tokenizers), data.num_workers) as workers:
         for name, sources in sets_of(data):
             one = _Pass(name, sources, data, earlier)
             for chunk, checked in workers.map(one.chunks()):
@@ -137,7 +135,7 @@ class _Checked(NamedTuple):
 # ---- in each process ------------------------------------------------------------------------------------------------
 
 
-def _check(filters: FilterConfig, tokenizers: TokenizerPair | None, chunk: _Chunk) -> _Checked:
+def _check(filters: FilterConfig, tokenizers: TokenizerPair | None, chunk: _Chunk, num_threads: int) -> _Checked:
     """Check one chunk."""
     one = _ChunkCheck(chunk)
     one.check_reading()
@@ -148,7 +146,7 @@ def _check(filters: FilterConfig, tokenizers: TokenizerPair | None, chunk: _Chun
         one.check_length(side, lines, language)
     one.check_ratio()
     pipeline = Pipeline(filters if chunk.is_training else None, chunk.languages, tokenizers, tokenizes_all=True)
-    filtered = pipeline.run(one.texts)
+    filtered = pipeline.run(one.texts, num_threads)
     if tokenizers is not None:
         for side in SIDES:
             one.check_tokens(side, filtered.counts)

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +50,6 @@ from mtformer.text.tokenizer import TokenizerPair
 FORMAT_VERSION = 3
 SHARD_PAIRS = 200 * BLOCK_PAIRS
 LOG_PAIRS = 20 * SHARD_PAIRS
-SHARDS_ALONE = 4
-"""Shards that are made before processes are started, which takes seconds."""
 BUILDING = ".building"
 STALE_SECONDS = 7 * 24 * 3600
 ROW = np.dtype([("key", np.uint64), ("counts", np.int32, (4,))])
@@ -107,10 +104,11 @@ def prepare(
         ):
             if not folder.is_dir():  # else another process has made it meanwhile
                 _clear_stale(folder.parent)
-                num_workers = data.num_workers or os.cpu_count() or 1
                 job = _Job(pipeline, folder.with_name(f"{folder.name}{BUILDING}"), keep_text)
                 try:
-                    _make(folder, where, _raw_shards(sources, data, states, fingerprints), job, num_workers, advance)
+                    _make(
+                        folder, where, _raw_shards(sources, data, states, fingerprints), job, data.num_workers, advance
+                    )
                 except DataError:
                     require_unchanged(sources, states)  # a change explains any other error in the file
                     raise
@@ -200,7 +198,7 @@ class _Job:
         """Return a file of a shard: .arrow (ids and text), .npy (a `ROW` for each pair), .json (report, last)."""
         return self.folder / f"shard-{number:05d}{suffix}"
 
-    def make_shard(self, shard: _RawShard, num_threads: int = 1) -> None:
+    def make_shard(self, shard: _RawShard, num_threads: int) -> None:
         """Filter, tokenize and write some records."""
         was_enabled = gc.isenabled()
         gc.disable()  # it would search a million small lists for cycles, in a tenth of the time
@@ -235,7 +233,9 @@ class _Job:
         return Pairs(*tokens, *(map(bytes_of, texts) if self.keep_text else ())), rows
 
 
-def _make(folder: Path, where: str, shards: Iterator[_RawShard], job: _Job, num_workers: int, advance: Advance) -> None:
+def _make(
+    folder: Path, where: str, shards: Iterator[_RawShard], job: _Job, num_workers: int | None, advance: Advance
+) -> None:
     if not (job.folder / STORE).is_file():  # else it was interrupted just before its end
         resumes = job.folder.is_dir()
         job.folder.mkdir(parents=True, exist_ok=True)
@@ -258,7 +258,7 @@ def _make(folder: Path, where: str, shards: Iterator[_RawShard], job: _Job, num_
     sync(folder.parent)
 
 
-def _make_shards(shards: Iterator[_RawShard], job: _Job, num_workers: int, advance: Advance) -> int:
+def _make_shards(shards: Iterator[_RawShard], job: _Job, num_workers: int | None, advance: Advance) -> int:
     """Make the shards that do not exist yet; return the number of all."""
     num_shards = 0
 
@@ -269,12 +269,8 @@ def _make_shards(shards: Iterator[_RawShard], job: _Job, num_workers: int, advan
             if not job.path(shard.number, ".json").is_file():
                 yield shard
 
-    todo = missing()
-    for shard in islice(todo, SHARDS_ALONE if num_workers > 1 else None):
-        job.make_shard(shard, num_workers)
-        advance(shard.end, shard.share)
     with Workers(job.make_shard, num_workers) as workers:
-        for shard, _ in workers.map(todo):
+        for shard, _ in workers.map(missing()):
             advance(shard.end, shard.share)
     return num_shards
 
