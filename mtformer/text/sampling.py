@@ -21,7 +21,7 @@ from mtformer.text.pieces import BPE, SPACE, UNIGRAM, Pieces, read_pieces
 
 UNK = 1
 UNKNOWN_PENALTY = 10.0
-"""By how much an unknown character scores below the worst piece, as in SentencePiece."""
+"""Difference between the scores of the worst piece and of an unknown character, as in SentencePiece."""
 MAX_EDGES = 1 << 20
 """The lattices of words are cached up to this number of edges (about 25 MB)."""
 MAX_WORDS = 1 << 20

@@ -17,7 +17,7 @@ WORDS = re.findall(r"\w+", "one two three four five six seven eight nine ten ele
 
 
 def make_pairs(number: int, seed: int = 1) -> Pairs:
-    """Different pairs of 1 to 25 words; the target is the source backwards, a little longer."""
+    """Return different pairs of 1 to 25 words; the target is the reversed source, a little longer."""
     random = Random(seed)
     lines = [" ".join(random.choices(WORDS, k=random.randint(1, 25))) + f" {n}" for n in range(number)]
     return [(line, " ".join(reversed(line.split())) + " and so on" * (n % 2)) for n, line in enumerate(lines)]

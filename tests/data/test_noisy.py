@@ -1,8 +1,8 @@
-"""The filters on 2,000 crawled pairs that people have labelled; README shows the same figures.
+"""The filters on 2,000 crawled and manually labeled pairs; README shows the same figures.
 
-V is a valid translation; A (misaligned), L (wrong language) and F (not faithful) are no good to learn from. The pairs
-are there to measure on: limits come from the literature and from two clean corpora. They were looked at, though, when
-the rules for numbers and for length were chosen, so unseen pairs may fare a little worse.
+V is a valid translation; A (misaligned), L (wrong language) and F (not faithful) are errors. The limits come from the
+literature and from two clean corpora, but the rules for numbers and for length were chosen with a view of these pairs,
+so results on unseen pairs may be a little worse.
 """
 
 from collections import Counter
@@ -12,19 +12,13 @@ from pathlib import Path
 import pytest
 
 from mtformer.config.data import FilterConfig
+from mtformer.config.section import key_of
 from mtformer.data.filters.duplicates import SeenKeys, duplicate_keys
 from mtformer.data.filters.filters import KEPT, Filter
 
 BAD = ("A", "L", "F")
-OFF = FilterConfig(
-    max_length_difference=None,
-    drop_identical=False,
-    min_script_share=0,
-    min_letter_share=0,
-    max_repeats=None,
-    max_markup_share=1,
-    drop_different_numbers=False,
-    drop_other_languages=False,
+OFF = FilterConfig.model_validate(
+    {name: off for name in FilterConfig.model_fields if (off := key_of(FilterConfig, name).off) is not ...}
 )
 Labelled = tuple[list[tuple[str, str]], list[str]]
 
@@ -45,7 +39,7 @@ def columns(pairs: list[tuple[str, str]]) -> tuple[list[str], list[str]]:
 
 
 def removed(noisy: Labelled, config: FilterConfig) -> Counter[str]:
-    """How many pairs of each label are left out."""
+    """Return the number of removed pairs by label."""
     pairs, labels = noisy
     codes = Filter(config, "en", "de").by_text(columns(pairs))
     return Counter(label for label, code in zip(labels, codes, strict=True) if code != KEPT)

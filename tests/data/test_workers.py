@@ -27,7 +27,7 @@ def test_results_come_in_order(num_processes: int) -> None:
             list(workers.map(range(10, 14)))
 
 
-def test_a_process_that_is_killed_is_told() -> None:
+def test_a_killed_process_is_an_error() -> None:
     with Workers(partial(_add, 0), 2) as workers, pytest.raises(DataError, match="ended by the system"):
         list(workers.map([1, 1, 1, 1, 14, 2, 3, 4]))
 

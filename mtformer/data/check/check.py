@@ -1,7 +1,7 @@
 """One pass over all sets of a config, in several processes and bounded memory.
 
-Worker processes count what adds up from chunk to chunk (`_check`). This process finds what needs whole sets, which
-are duplicates, overlap and random samples (`_Pass`); it keeps up to 40 bytes for each pair.
+Worker processes compute the counts that add up from chunk to chunk (`_check`). This process finds duplicates, overlap
+and random samples, which need whole sets (`_Pass`); it keeps up to 40 bytes for each pair.
 """
 
 import logging
@@ -52,7 +52,7 @@ def check_corpora(
     tokenizers: TokenizerPair | None,
     advance: Callable[[str, int, int], object] = lambda name, num_pairs, num_bytes: None,
 ) -> CorpusCheck:
-    """Read train, dev and test once and count what is faulty, repeated or unusual.
+    """Read train, dev and test once and count faulty, repeated and unusual lines and pairs.
 
     Args:
         data: the section of a config; `num_workers` processes share the work.
@@ -99,7 +99,7 @@ class _Chunk:
     first_line: int
     num_bytes: int
     files: tuple[str, str]
-    """Of source and target, possibly the same."""
+    """Files of source and target, possibly the same."""
     languages: tuple[str, str]
     is_training: bool
 

@@ -1,4 +1,4 @@
-"""Cleaning: a corpus without the pairs that the filters, or a translation model, reject, and what was removed.
+"""Cleaning: split a corpus into the pairs that the filters and translation models accept, and those they reject.
 
 OUT/kept.SRC_LANG, OUT/kept.TGT_LANG   the pairs that are kept, in their order
 OUT/removed.tsv                        reason, number of the pair from 1, source, target

@@ -77,9 +77,7 @@ def describe(source: HubDataset) -> str:
 
 def _load(source: HubDataset) -> Any:
     """Return the split as a `datasets.Dataset`, or as an `IterableDataset` if it is to be read as a stream."""
-    with _loading(describe(source)):
-        import datasets
-
+    with _loading(describe(source)) as datasets:
         return datasets.load_dataset(
             source.dataset, source.name, split=source.split, revision=source.revision, streaming=source.stream
         )
@@ -95,17 +93,15 @@ def version(source: HubDataset) -> list[str]:
         # `datasets` names its Arrow files by a hash of what they were made from.
         rows = _load(source)
         return [*(str(Path(file["filename"]).parent) for file in rows.cache_files), str(len(rows))]
-    with _loading(describe(source)):
-        import datasets
-
+    with _loading(describe(source)) as datasets:
         builder = datasets.load_dataset_builder(source.dataset, source.name, revision=source.revision)
         # `hash` is the resolved commit; commits or modification times of the files are part of the folder's name.
         return [str(builder.hash), str(builder.cache_dir)]
 
 
 @contextlib.contextmanager
-def _loading(where: str) -> Iterator[None]:
-    """Turn the errors of `datasets` into DataError; hide its progress bars and the warnings of its retries."""
+def _loading(where: str) -> Iterator[Any]:
+    """Yield `datasets`; turn its errors into DataError; hide its progress bars and the warnings of its retries."""
     import datasets  # takes a second to import
 
     was_shown = not datasets.utils.are_progress_bars_disabled()
@@ -114,7 +110,7 @@ def _loading(where: str) -> Iterator[None]:
     level = log_of_hub.level
     log_of_hub.setLevel(logging.ERROR)
     try:
-        yield
+        yield datasets
     except ConnectionError as error:
         raise DataError(
             f"{where}: the Hugging Face hub cannot be reached; check the connection, or {OFFLINE}"

@@ -9,6 +9,7 @@ import contextlib
 import io
 import json
 import lzma
+import os
 import sys
 import zlib
 from abc import ABC, abstractmethod
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from mtformer.config.data import DataConfig, HubDataset, JsonlFile, TextFiles, TsvFile
-from mtformer.data.corpus.compressed import BLOCK_BYTES, open_bytes, position
+from mtformer.data.corpus.compressed import BLOCK_BYTES, open_bytes
 from mtformer.data.data_report import Columns, Pair
 from mtformer.errors import DataError
 
@@ -53,8 +54,7 @@ class RawRecords:
 
     Args:
         size: number of records.
-        parse: returns their text; raises DataError with the number of a record that cannot be parsed, or, if `Faults`
-            are passed, adds it to them.
+        parse: returns their text. A record that cannot be parsed raises DataError, or is added to the `Faults` passed.
     """
 
     size: int
@@ -110,8 +110,11 @@ class Lines:
 
     @property
     def position(self) -> int:
-        """Number of bytes on disk that are read."""
-        return position(self._file)
+        """Number of bytes on disk that are read, of compressed files too; 0 if unknown."""
+        try:
+            return os.lseek(self._file.fileno(), 0, os.SEEK_CUR)
+        except OSError:
+            return 0
 
     def take(self, count: int) -> bytes:
         """Return the next lines with their ends, at most `count`."""
@@ -269,7 +272,7 @@ class Fields:
 
     @classmethod
     def of(cls, source: JsonlFile | HubDataset, data: DataConfig, first_row: dict[str, Any]) -> "Fields":
-        """Return the fields that a source names, else those that its first row has."""
+        """Return the fields that a source names; the first row decides the default."""
         src = source.src_field or _default(source.src_lang or data.src_lang, first_row)
         tgt = source.tgt_field or _default(source.tgt_lang or data.tgt_lang, first_row)
         return cls(tuple(src.split(".")), tuple(tgt.split(".")))

@@ -108,7 +108,7 @@ def require_sources(data: DataConfig) -> None:
     """Read the first pair of each training source and all of dev, so that user errors are reported early.
 
     Raises:
-        DataError: as `read_pairs`, for what was read; when a file of train, dev or test is missing.
+        DataError: as `read_pairs`; when a file of train, dev or test is missing.
     """
     require_files([*data.sources, *data.dev, *data.test.values()])
     for source in data.sources:

@@ -4,7 +4,7 @@ The fingerprint of a corpus is a hash of the content of its files (not of their 
 found, a changed one is not), the tokenizers, the filters, and the version of the format. Finished shards are kept in
 the folder `FINGERPRINT.building` if the preparation is interrupted, and it resumes (partial results are deleted after a
 week); a lock keeps other processes from preparing the same corpus. A file that changes after its hash is computed and
-before it is read to the end is an error, and no shard is kept that may differ from what was hashed.
+before it is read to the end is an error, and no shard that may differ from the hashed content is kept.
 """
 
 import gc
@@ -56,7 +56,7 @@ ROW = np.dtype([("key", np.uint64), ("counts", np.int32, (4,))])
 """Key by which duplicates are found, and token counts, of a row of a shard."""
 log = logging.getLogger("mtformer")
 Advance = Callable[[int, float], object]
-"""Called with the number of pairs done, and the share of the corpus that they are, about (0: unknown)."""
+"""Called with the number of pairs done, and approximately their share of the corpus (0: unknown)."""
 
 
 def log_progress(num_pairs: int, share: float) -> None:
@@ -78,7 +78,7 @@ def prepare(
     """Read, filter and tokenize a corpus, or find it in the cache.
 
     Args:
-        sources: sources of the same two languages, read one after the other.
+        sources: sources of the same two languages, read in this order.
         data: languages, filters, cache and workers.
         tokenizers: the tokenizers whose ids are stored.
         is_training: apply data.filters; dev and test keep everything.
@@ -91,7 +91,7 @@ def prepare(
     """
     filters = data.filters if is_training else None
     pipeline = Pipeline(filters, languages(sources[0], data), tokenizers)
-    pipeline.load()  # reports what is missing before anything is done
+    pipeline.load()  # reports a missing package early
     states = file_states(sources)
     fingerprints = [source_fingerprint(source, data) for source in sources]
     folder = cache_folder(data.cache_dir) / _fingerprint(fingerprints, pipeline, tokenizers, keep_text)
@@ -162,7 +162,7 @@ def _lock(folder: Path) -> FileLock:
 
 
 def _clear_stale(cache: Path) -> None:
-    """Delete interrupted preparations that nobody resumed for a week."""
+    """Delete interrupted preparations that were not resumed for a week."""
     for building in cache.glob(f"*{BUILDING}"):
         with suppress(FileNotFoundError, Timeout):  # another process has deleted it, or this or another one makes it
             if time.time() - building.stat().st_mtime > STALE_SECONDS:
@@ -183,7 +183,7 @@ class _RawShard:
     end: int
     """Number of records up to its last one."""
     share: float
-    """Share of the corpus up to its last record, about; 0 if unknown."""
+    """Approximate share of the corpus up to its last record; 0 if unknown."""
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ def _make_shards(shards: Iterator[_RawShard], job: _Job, num_workers: int | None
 def _raw_shards(
     sources: Sequence[Source], data: DataConfig, states: dict[str, tuple[int, int, int]], fingerprints: Sequence[str]
 ) -> Iterator[_RawShard]:
-    """Yield all records, one source after the other.
+    """Yield all records, source by source.
 
     Args:
         sources: what to read.
@@ -287,7 +287,7 @@ def _raw_shards(
         fingerprints: the fingerprint of each source.
 
     Raises:
-        DataError: before the first shard that may differ from what was fingerprinted.
+        DataError: before the first shard that may differ from the fingerprinted content.
     """
     records, end = list[RawRecords](), 0
     before, num_bytes = 0, sum(map(bytes_on_disk, sources))

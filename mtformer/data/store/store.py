@@ -4,9 +4,9 @@
     CACHE/FINGERPRINT/duplicates.bin      numbers of the rows to skip (int64, ascending), if there are any
     CACHE/FINGERPRINT/store.json          rows, pairs and bytes of each shard, the longest pair, and the data report
 
-A record batch has the columns src and tgt (lists of ids without bos or eos) and, if asked for, src_text and tgt_text,
+A record batch has the columns src and tgt (lists of ids without bos or eos), optionally src_text and tgt_text,
 and a checksum. Rows are numbered through all shards. A shard's pairs are its rows without the duplicates, and blocks
-hold `BLOCK_PAIRS` pairs. Shards are read and not memory-mapped, so that what was read holds no memory.
+hold `BLOCK_PAIRS` pairs. Shards are read and not memory-mapped, so that blocks read before use no memory.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Store:
         return np.where(is_last, (self._num_pairs[shard] - 1) % BLOCK_PAIRS + 1, BLOCK_PAIRS)
 
     def read(self, numbers: Sequence[int]) -> Pairs:
-        """Return the pairs of these blocks, one block after the other; at least one."""
+        """Return the pairs of these blocks, at least one, in this order."""
         return Pairs.joined(self._read(block) for block in numbers)
 
     def read_all(self) -> Pairs:
