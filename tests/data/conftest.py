@@ -45,7 +45,7 @@ def corpus(tmp_path: Path) -> Callable[..., DataConfig]:
         for number, name in enumerate(("train.en", "train.de")):
             (tmp_path / name).write_text("".join(pair[number] + "\n" for pair in pairs), encoding="utf-8", newline="")
         source = {"src": str(tmp_path / "train.en"), "tgt": str(tmp_path / "train.de")}
-        languages = {"src_lang": "en", "tgt_lang": "de", "cache_dir": str(tmp_path / "cache")}
-        return DataConfig.model_validate({**languages, "train": [source], **settings})
+        defaults = {"src_lang": "en", "tgt_lang": "de", "cache_dir": str(tmp_path / "cache"), "num_workers": 1}
+        return DataConfig.model_validate({**defaults, "train": [source], **settings})
 
     return write

@@ -246,7 +246,7 @@ def test_the_filters_remove_what_preparing_removes(
     corpus: Callable[..., DataConfig], dirty: Pairs, tokenizers: TokenizerPair, is_normalized: bool
 ) -> None:
     filters = {"normalize_duplicates": is_normalized, "drop_duplicates": True}
-    data = corpus(dirty, filters=filters, num_workers=1)
+    data = corpus(dirty, filters=filters)
     train = check_corpora(data, tokenizers).sets[0]
     assert train.removed == prepare(data.train, data, tokenizers, is_training=True).report.left_out
     assert train.removed is not None
@@ -361,7 +361,7 @@ SCRIPT = "<script>document.title = 'no'</script> & \"so on\""
 
 @pytest.fixture
 def checked(corpus: Callable[..., DataConfig], dirty: Pairs, tokenizers: TokenizerPair) -> CorpusCheck:
-    data = corpus([*dirty, (SCRIPT, "a \u202e turned \0 line")], num_workers=1)
+    data = corpus([*dirty, (SCRIPT, "a \u202e turned \0 line")])
     return check_corpora(data.model_copy(update={"dev": data.train}), tokenizers)
 
 

@@ -37,6 +37,13 @@ Pairs = list[tuple[str, str]]
 Corpus = Callable[..., DataConfig]
 
 
+@pytest.fixture(autouse=True)
+def _small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several shards, most of which other processes make if there are any."""
+    monkeypatch.setattr(preparing, "SHARD_PAIRS", 100)
+    monkeypatch.setattr(workers, "ITEMS_ALONE", 1)
+
+
 def made(data: DataConfig, tokenizers: TokenizerPair, **options: bool) -> Store:
     return prepare(data.train, data, tokenizers, **{"is_training": True, **options})
 
@@ -164,10 +171,7 @@ def test_an_empty_corpus(corpus: Corpus, tokenizers: TokenizerPair) -> None:
     assert folders(corpus([])) == []
 
 
-def test_nothing_is_kept_of_a_corpus_of_unequal_files(
-    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(preparing, "SHARD_PAIRS", 10)
+def test_nothing_is_kept_of_a_corpus_of_unequal_files(corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair) -> None:
     data = corpus(pairs)
     source = data.train[0]
     assert isinstance(source, TextFiles)
@@ -209,8 +213,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error_and_nothing_is_kept(
     moment: str,
 ) -> None:
     """The file changes before it is opened, or after two parts; an open data set is read from a copy."""
-    monkeypatch.setattr(preparing, "SHARD_PAIRS", 200)
-    data, path, changed = corpus([], num_workers=1), tmp_path / f"one.{kind}", tmp_path / f"two.{kind}"
+    data, path, changed = corpus([]), tmp_path / f"one.{kind}", tmp_path / f"two.{kind}"
     source, _ = written(kind, path, pairs), written(kind, changed, pairs[::-1])
     file, other = (one / "train.parquet" if kind in ("parquet", "stream") else one for one in (path, changed))
 
@@ -252,8 +255,6 @@ def test_no_shard_of_a_changed_file_is_kept(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that is killed after the change leaves only shards of the file as it was."""
-    monkeypatch.setattr(preparing, "SHARD_PAIRS", 200)
-    monkeypatch.setattr(workers, "ITEMS_ALONE", 1)
     data = corpus(pairs, num_workers=2)
     source = data.train[0]
     assert isinstance(source, TextFiles)
@@ -291,8 +292,8 @@ def test_processes_that_prepare_the_same_corpus_at_once(
     for process in processes:
         process.join(120)
     assert [process.exitcode for process in processes] == [0, 0, 0]
-    assert len(folders(data)) == 1
-    check_content(made(data, tokenizers), pairs, tokenizers)
+    (name,) = folders(data)
+    check_content(Store(cache_folder(data.cache_dir) / name), pairs, tokenizers)
 
 
 def test_waiting_for_another_process(
@@ -360,13 +361,9 @@ def interrupt_if_exhausted(left: Iterator[int], real: Callable[[Path, Path], Non
     real(source, target)
 
 
-def test_processes_give_what_one_gives(
-    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(preparing, "SHARD_PAIRS", 100)
-    monkeypatch.setattr(workers, "ITEMS_ALONE", 1)
+def test_processes_give_what_one_gives(corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path) -> None:
     repeated = [pair for pair in pairs[:170] for _ in range(2)] + pairs[170:] + pairs[:100]
-    one = made(corpus(repeated, num_workers=1), tokenizers)
+    one = made(corpus(repeated), tokenizers)
     other = made(corpus(repeated, num_workers=2, cache_dir=str(tmp_path / "other")), tokenizers)
     assert other.report == one.report
     assert one.report.left_out == {"duplicate": 270}
@@ -386,7 +383,6 @@ def test_processes_parse_every_kind_of_source(
     """Shards begin and end where neither lines taken at once nor tables of a data set do."""
     monkeypatch.setattr(preparing, "SHARD_PAIRS", 170)
     monkeypatch.setattr(preparing, "PAIRS_AT_ONCE", 64)
-    monkeypatch.setattr(workers, "ITEMS_ALONE", 1)
     monkeypatch.setattr(hub, "ROWS_AT_ONCE", 100)
     data = corpus([], num_workers=2)
     kinds = ("tsv", "jsonl", "parquet")
@@ -395,10 +391,8 @@ def test_processes_parse_every_kind_of_source(
 
 
 def test_a_faulty_line_in_another_process_is_an_error(
-    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(preparing, "SHARD_PAIRS", 100)
-    monkeypatch.setattr(workers, "ITEMS_ALONE", 1)
     data, path = corpus([], num_workers=2), tmp_path / "x.jsonl"
     source = written("jsonl", path, pairs[:700])
     with open(path, "a", encoding="utf-8") as file:
@@ -429,7 +423,6 @@ def test_progress_is_reported(
 ) -> None:
     """Of two sources of 6 and 4 shards, and again of what an interruption has left to do."""
     monkeypatch.setattr(preparing, "SHARD_PAIRS", 200)
-    monkeypatch.setattr(workers, "ITEMS_ALONE", 1)
     data = corpus(pairs, num_workers=2)
     (tmp_path / "more.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs[:799]), encoding="utf-8")
     sources = [*data.train, TsvFile(tsv=str(tmp_path / "more.tsv"))]
@@ -455,8 +448,6 @@ def test_progress_is_reported(
 def test_a_killed_process_is_an_error(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparing, "SHARD_PAIRS", 50)
-    monkeypatch.setattr(workers, "ITEMS_ALONE", 1)
     monkeypatch.setattr(preparing, "_Job", KilledJob)
     data = corpus(pairs, num_workers=2)
     with pytest.raises(DataError, match=r"ended by the system, .*; lower data.num_workers; finished shards are kept"):
@@ -477,7 +468,6 @@ class KilledJob(_Job):
 def test_shards_are_kept_when_the_disk_is_full(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparing, "SHARD_PAIRS", 300)
     data, calls = corpus(pairs), iter(range(2))
 
     def until_full(path: Path, pairs: Block) -> None:
