@@ -24,6 +24,7 @@ from mtformer.data.corpus.sources import bytes_on_disk, describe, files_of, lang
 from mtformer.data.data_report import Columns
 from mtformer.data.filters.duplicates import Keys, SeenKeys, duplicate_keys, hash_keys
 from mtformer.data.filters.filters import DUPLICATE, KEPT, REASONS, Codes, code, count_reasons, in_order, is_blank
+from mtformer.data.filters.language import base_code
 from mtformer.data.filters.scripts import Alphabet
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline, TokenCounts
 from mtformer.data.workers import Workers
@@ -211,7 +212,7 @@ class _ChunkCheck:
         """Count characters and words; outliers are chosen among the longest when all lengths are known."""
         lengths = self._count("characters", side, map(len, lines))
         self.rank(found.LONG, side, np.arange(len(lines)), lengths, "{:,} characters")
-        if re.split("[-_]", language.lower())[0] not in WITHOUT_SPACES:
+        if base_code(language) not in WITHOUT_SPACES:
             self._count("words", side, (len(line.split()) for line in lines))
 
     def check_ratio(self) -> None:

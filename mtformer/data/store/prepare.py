@@ -41,7 +41,7 @@ from mtformer.data.filters.duplicates import Mask, repeated
 from mtformer.data.filters.filters import DUPLICATE, count_reasons, in_order
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
 from mtformer.data.store.ragged import bytes_of
-from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, STORE, Contents, Pairs, Shard, Store, write_shard
+from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, STORE, Pairs, Shard, Store, write_shard
 from mtformer.data.workers import WorkerEndedError, Workers
 from mtformer.errors import DataError, told_writing
 from mtformer.files import atomic_file, cache_folder, sync, write_text
@@ -333,8 +333,13 @@ def _finish(job: _Job, num_shards: int) -> None:
     if first_row == report.kept:
         (job.folder / DUPLICATES).unlink()
     report.left_out = in_order(report.left_out)
-    contents = Contents(shards, (int(longest[0]), int(longest[1])), job.keep_text, report)
-    write_text(job.folder / STORE, contents.to_json())
+    contents = {
+        "shards": [vars(shard) for shard in shards],
+        "longest": longest.tolist(),
+        "has_text": job.keep_text,
+        "report": report.to_dict(),
+    }
+    write_text(job.folder / STORE, json.dumps(contents, indent=1, ensure_ascii=False) + "\n")
 
 
 def _duplicates(job: _Job, num_shards: int) -> Iterator[Mask]:
