@@ -24,7 +24,7 @@ BLOCK = 10
 def stores(
     corpus: Callable[..., DataConfig], pairs: Lines, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> list[Store]:
-    """Of 400, 100 and 35 pairs, in blocks of 10."""
+    """Stores of 400, 100 and 35 pairs, in blocks of 10."""
     monkeypatch.setattr(store_module, "BLOCK_PAIRS", BLOCK)
     found = []
     for start, end in ((0, 400), (400, 500), (500, 535)):

@@ -421,7 +421,7 @@ def written(kind: str, path: Path, pairs: Pairs) -> Source:
 def test_progress_is_reported(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two sources of 6 and 4 shards, and again of what an interruption has left to do."""
+    """Two sources of 6 and 4 shards, interrupted and resumed."""
     monkeypatch.setattr(preparing, "SHARD_PAIRS", 200)
     data = corpus(pairs, num_workers=2)
     (tmp_path / "more.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs[:799]), encoding="utf-8")

@@ -144,7 +144,7 @@ def test_hugging_face_folder(
 
 @pytest.fixture
 def _own_hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `load_dataset` makes does not reach the user's cache."""
+    """Keep the data sets that `load_dataset` makes out of the cache of the user."""
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "hub_cache"))
