@@ -14,7 +14,6 @@ from torch import Tensor
 from mtformer.config.schema import Stopping
 from mtformer.decoding.rules import LengthBounds, Limits, Rule, Step, Watch, apply
 from mtformer.decoding.search import (
-    CacheT,
     Decodable,
     Hypothesis,
     correction,
@@ -59,7 +58,7 @@ class Diverse:
         for group in range(self.G):
             log_prob_BRV = log_prob_BGRV[:, group] - cost_B1V
             penalized_BK, beam_BK, token_BK = top_candidates(log_prob_BRV, score_BGR[:, group], K)
-            # The penalty decides the choice only; scores do not include it.
+            # The penalty affects only the choice; scores do not include it.
             cost_BK = cost_B1V.squeeze(1).gather(1, token_BK)
             chosen.append((penalized_BK + cost_BK, beam_BK, token_BK))
             is_dead_BR = penalized_BK[:, :R] == -math.inf
@@ -70,7 +69,7 @@ class Diverse:
 
 @torch.inference_mode()
 def beam_search(
-    model: Decodable[CacheT],
+    model: Decodable,
     src_BS: Tensor,
     src_lengths_B: Tensor,
     beam_size: int,
@@ -104,7 +103,7 @@ def beam_search(
         limits: minimum and maximum length.
         rules: applied at each step.
         choose: selects continuations.
-        num_groups: each group of `beam_size` / `num_groups` beams is a search of its own.
+        num_groups: each group of `beam_size` / `num_groups` beams is a separate search.
         early_stopping: see above.
         start: first token of the decoder.
         watch: called at each step, the live beams of a unit best first.
@@ -156,7 +155,7 @@ class _Beams:
         self.G, self.R, self.alpha = G, R, alpha
         self.sentence_U = torch.arange(B, device=device).repeat_interleave(G)
         self.score_UR = torch.full((U, R), -math.inf, device=device)
-        self.score_UR[:, 0] = 0.0  # All beams start equal, so only the first one counts.
+        self.score_UR[:, 0] = 0.0  # All beams start equal, so only the first is alive.
         self.last_UR = torch.full((U, R), start, device=device)
         self.tokens_URT = torch.full((U, R, T), PAD, device=device)
         self.raw_URT = torch.zeros(U, R, T, device=device)
@@ -189,7 +188,7 @@ class _Beams:
     def extend(self, candidates: Candidates, raw_UK: Tensor, position: int) -> Tensor:
         """Make the first R candidates that do not end the live beams, and return the beam (U, R) each continues.
 
-        Of 2R candidates at most R end, one for each beam, so there are always enough.
+        At most R of 2R candidates end, one for each beam, so enough remain.
         """
         K = candidates.token_UK.size(1)
         order_UK = torch.arange(K, device=raw_UK.device) + K * (candidates.token_UK == EOS)

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from mtformer.decoding.rules import LengthBounds, Limits, Rule, Step, Watch, apply
 from mtformer.decoding.search import (
-    CacheT,
     Decodable,
     Hypothesis,
     correction,
@@ -29,8 +28,8 @@ from mtformer.text.tokenizer import BOS, EOS, PAD
 class Sampling:
     """Settings of sampling.
 
-    `keys` has for each sentence its place in the user's input. Draws depend on (seed, key, number of the sample,
-    position) and on nothing else, so results do not depend on batching.
+    `keys` are the line numbers of the sentences in the user's input. Draws depend only on (seed, key, number of the
+    sample, position), so results do not depend on batching.
     """
 
     num_samples: int
@@ -43,7 +42,7 @@ class Sampling:
 
 @torch.inference_mode()
 def generate(
-    model: Decodable[CacheT],
+    model: Decodable,
     src_BS: Tensor,
     src_lengths_B: Tensor,
     limits: Limits,
@@ -53,7 +52,7 @@ def generate(
     start: int = BOS,
     watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
-    """Return for each sentence the translation that takes the most probable token at each step, or samples.
+    """Return for each sentence the translation with the most probable token at each step, or samples.
 
     Arguments as in `beam_search`; the length penalty does not change the translation. With `sampling`, the samples of
     each sentence are returned in the order of their numbers; their scores are those of the model at temperature 1.
@@ -100,7 +99,7 @@ def generate(
 def _uniform_numbers(sampling: Sampling, max_steps: int) -> Tensor:
     """Return a number from [0, 1) for each sample and step, (N, T) in float64.
 
-    A generator for each sample: neither the longest sentence of the batch nor the number of samples changes a draw.
+    Each sample has its own generator: neither the longest sentence of the batch nor the number of samples matters.
     """
     rows = [
         np.random.default_rng((sampling.seed, key, number)).random(max_steps)
@@ -111,10 +110,10 @@ def _uniform_numbers(sampling: Sampling, max_steps: int) -> Tensor:
 
 
 def draw_tokens(log_prob_MV: Tensor, uniform_M: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
-    """Return one token (M,) for each row: the one whose interval of the cumulative distribution holds the number.
+    """Return one token (M,) for each row, whose interval of the cumulative distribution contains the number.
 
     Args:
-        log_prob_MV: float32, -inf: never.
+        log_prob_MV: float32; -inf excludes a token.
         uniform_M: float64, from [0, 1).
         temperature: probabilities are raised to its inverse.
         top_k: draw from the k most probable tokens (Fan et al. 2018); 0: from all.
@@ -126,7 +125,7 @@ def draw_tokens(log_prob_MV: Tensor, uniform_M: Tensor, temperature: float, top_
     if num_kept < V or top_p < 1.0:
         log_prob_MV, token_MX = log_prob_MV.topk(num_kept)  # sorted, as top_p requires
     log_prob_MX = log_prob_MV.double()
-    # Shifted so that the largest is 0: at no temperature, however low, all of them become -inf.
+    # Shifted so that the largest is 0: even at very low temperatures not all of them become -inf.
     prob_MX = ((log_prob_MX - log_prob_MX.amax(dim=1, keepdim=True)) / temperature).softmax(dim=1)
     if top_p < 1.0:
         prob_MX = prob_MX.masked_fill(prob_MX.cumsum(dim=1) - prob_MX >= top_p, 0.0)

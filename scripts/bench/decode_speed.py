@@ -37,12 +37,12 @@ from mtformer.config.schema import Config, DecodingConfig
 from mtformer.decoding import engine as engines
 from mtformer.decoding.beam import beam_search
 from mtformer.decoding.inference import InferenceModel
+from mtformer.decoding.inputs import Segment
 from mtformer.decoding.rules import Limits
 from mtformer.decoding.sampling import generate
-from mtformer.decoding.segments import Segment
 from mtformer.decoding.translator import Translator
 from mtformer.device import set_up_memory
-from mtformer.export.ctranslate2 import export_ctranslate2
+from mtformer.export.bundle import export_ctranslate2
 from mtformer.files import write_checksums
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import RunDir

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mtformer.decoding.alignment import align, best_source_words, pharaoh, word_numbers
+from mtformer.decoding.translation import align, best_source_words, pharaoh, word_numbers
 
 
 @pytest.mark.parametrize(

@@ -233,5 +233,5 @@ def test_lines_beyond_the_positions_are_an_error(tokenizer: Tokenizer) -> None:
 
 
 def test_of_several_models_there_is_none(tokenizer: Tokenizer) -> None:
-    with pytest.raises(ConfigError, match="of one model"):
+    with pytest.raises(ConfigError, match="need one model"):
         attention_maps(translator(tokenizer, num_models=2), SOURCE)

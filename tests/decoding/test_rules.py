@@ -52,13 +52,6 @@ def test_no_ngram_comes_twice_and_nothing_else_is_kept_out(n: int) -> None:
         assert not any(repeats(h.tokens, n) for h in n_best)
 
 
-@pytest.mark.parametrize("prefix", [[4], [6, 6], [1, 5, 4]])
-def test_among_translations_with_a_prefix_the_beam_is_exhaustive_search(prefix: list[int]) -> None:
-    model = ToyModel(seed=2)
-    expected = [h for h in model.exhaustive((*TEN, EOS), 0.6, 0, 4) if h.tokens[: len(prefix)] == prefix]
-    assert_same(everything([Prefixes([prefix], CPU)], model, up_to(4)), expected)
-
-
 def test_each_sentence_has_its_own_prefix_or_none() -> None:
     many, rng = sentences(30, seed=6), random.Random(1)
     prefixes = [[rng.choice((UNK, 4, 5, 6)) for _ in range(rng.choice((0, 0, 1, 3, 6)))] for _ in many]
@@ -119,7 +112,7 @@ def test_bounds_of_lengths_by_hand() -> None:
     assert bounds(Limits(1.5, 0.25)) == [[0, 0, 2, 10], [10, 12, 25, 70]]
     assert bounds(Limits(max_tokens=20, min_tokens=3)) == [[3, 3, 3, 3], [10, 12, 20, 20]]
     assert bounds(Limits(max_tokens=20, reserved=[0, 15, 25, 60])) == [[0, 0, 0, 0], [10, 15, 25, 60]]
-    assert bounds(Limits(room=50, reserved=[0, 70, 0, 0])) == [[0, 0, 0, 0], [10, 50, 30, 50]]
+    assert bounds(Limits(capacity=50, reserved=[0, 70, 0, 0])) == [[0, 0, 0, 0], [10, 50, 30, 50]]
     assert bounds(Limits(min_tokens=40, max_tokens=8)) == [[8, 8, 8, 8], [8, 8, 8, 8]], "the upper one counts"
 
 

@@ -24,13 +24,13 @@ from mtformer.config.schema import DecodingConfig, ModelConfig
 from mtformer.decoding.ctranslate2_engine import CTranslate2Engine
 from mtformer.decoding.ctranslate2_model import to_spec
 from mtformer.decoding.engine import Engine
+from mtformer.decoding.inputs import Segment
 from mtformer.decoding.search import Hypothesis
-from mtformer.decoding.segments import Segment
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
-from mtformer.export import ctranslate2 as module
-from mtformer.export.ctranslate2 import export_ctranslate2
+from mtformer.export import bundle as module
+from mtformer.export.bundle import export_ctranslate2
 from mtformer.files import write_checksums
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import RunDir

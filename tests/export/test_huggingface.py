@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from mtformer.cli.app import app
 from mtformer.config.loading import dump_config, load_config
-from mtformer.decoding.scorer import pad
+from mtformer.decoding.inference import pad
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError, ConfigError
 from mtformer.export import huggingface

@@ -6,7 +6,6 @@ import pytest
 from pydantic import ValidationError
 
 from mtformer.config.schema import ModelConfig
-from mtformer.model.transformer import Transformer
 
 
 @pytest.mark.parametrize(
@@ -49,9 +48,3 @@ def test_a_value_out_of_range_names_its_key(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError) as error:
         ModelConfig(**changes)
     assert [mistake["loc"] for mistake in error.value.errors()] == [tuple(changes)]
-
-
-@pytest.mark.parametrize("changes", [{"positions": "learned"}, {"positions": "learned", "activation": "swiglu"}])
-def test_an_odd_width_is_fine_where_nothing_is_halved(changes: dict[str, Any]) -> None:
-    config = ModelConfig(d_model=15, num_heads=3, d_ff=7, num_encoder_layers=1, num_decoder_layers=1, **changes)
-    Transformer(config, 5, 5)
