@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mtformer.config.schema import Stopping
-from mtformer.decoding.rules import LengthBounds, Limits, Rule, Step, Watch, apply
+from mtformer.config.schema import DecodingConfig, Stopping
+from mtformer.decoding.rules import LengthBounds, Rule, Step, Watch, apply
 from mtformer.decoding.search import (
     Decodable,
     Hypothesis,
@@ -72,18 +72,15 @@ def beam_search(
     model: Decodable,
     src_BS: Tensor,
     src_lengths_B: Tensor,
-    beam_size: int,
-    length_penalty: float,
-    limits: Limits,
+    settings: DecodingConfig,
+    bounds: LengthBounds,
     *,
     rules: Sequence[Rule] = (),
-    choose: Chooser = best_candidates,
-    num_groups: int = 1,
-    early_stopping: Stopping = "ended",
+    choose: Chooser | None = None,
     start: int = BOS,
     watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
-    """Return the translations that a beam of `beam_size` finds for each sentence, best first, at most `beam_size`.
+    """Return the translations that beam search finds for each sentence, best first, at most `beam_size`.
 
     A hypothesis is finished when its eos is among the best R candidates of a step; unfinished beams replace it, so R
     stay alive. `early_stopping` decides when a sentence is done: `ended`, when R hypotheses are finished (as in
@@ -98,20 +95,20 @@ def beam_search(
         model: in evaluation mode.
         src_BS: int64, each row ends with eos, padded on the right.
         src_lengths_B: int64, eos counted.
-        beam_size: R, or with groups the beams of all of them.
-        length_penalty: alpha of `Hypothesis.score`.
-        limits: minimum and maximum length.
+        settings: `beam_size` (R, or the beams of all groups), `length_penalty`, `early_stopping`, and `beam_groups`, of
+            which each is a separate search.
+        bounds: minimum and maximum length.
         rules: applied at each step.
-        choose: selects continuations.
-        num_groups: each group of `beam_size` / `num_groups` beams is a separate search.
-        early_stopping: see above.
+        choose: selects continuations; None: the best ones, or diverse ones with groups.
         start: first token of the decoder.
         watch: called at each step, the live beams of a unit best first.
     """
-    bounds = LengthBounds(limits, src_lengths_B)
-    B, R, max_steps = src_BS.size(0), beam_size // num_groups, bounds.max_steps
+    B, beam_size, num_groups, max_steps = src_BS.size(0), settings.beam_size, settings.beam_groups, bounds.max_steps
+    R = beam_size // num_groups
+    if choose is None:
+        choose = best_candidates if num_groups == 1 else Diverse(num_groups, settings.diversity_penalty)
     cache = model.start(src_BS, src_lengths_B, beam_size, max_steps)
-    beams = _Beams(B, num_groups, R, max_steps, length_penalty, src_BS.device, start)
+    beams = _Beams(B, num_groups, R, max_steps, settings.length_penalty, src_BS.device, start)
     found: list[list[tuple[float, Hypothesis]]] = [[] for _ in range(B)]
     for position in range(max_steps):
         logits_NV, exact_logits = model.step(beams.last_UR.flatten(), cache)
@@ -125,7 +122,7 @@ def beam_search(
         raw_UK = raw_URV.flatten(1).gather(1, candidates.beam_UK * raw_URV.size(2) + candidates.token_UK)
         beams.finish(candidates, raw_UK, position)
         parent_UR = beams.extend(candidates, raw_UK, position)
-        beams.update_done(bounds.max_B, position, early_stopping)
+        beams.update_done(bounds.max_B, position, settings.early_stopping)
         keep_M = sentences_to_keep(beams.done_U.view(-1, num_groups).all(dim=1), position)
         if keep_M is not None:
             if keep_M.size(0) == 0:

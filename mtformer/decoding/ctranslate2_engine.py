@@ -17,7 +17,7 @@ from torch import Tensor
 from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.engine import MAX_WORKERS, Batches, Engine, NBests
 from mtformer.decoding.inputs import Segment
-from mtformer.decoding.rules import Limits
+from mtformer.decoding.rules import LengthBounds
 from mtformer.decoding.search import Hypothesis
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.files import CHECKSUMS, verify
@@ -184,10 +184,11 @@ class CTranslate2Engine(Engine):
         A call of the library has one maximum length. It affects only searches that reach it, so all sentences get the
         largest, and `_finish` searches again for the few that reach their own maximum.
         """
-        limits = Limits.of(settings, [len(segment.prefix) for segment in batch], self.max_positions - 1)
         lengths_B = torch.tensor([len(self.target.tags) + len(segment.source) for segment in batch])
-        shortest, longest = [bound_B.tolist() for bound_B in limits.bounds(lengths_B)]
-        searches = [_Search(*each, max(longest)) for each in zip(batch, shortest, longest, strict=True)]
+        prefixes = [len(segment.prefix) for segment in batch]
+        bounds = LengthBounds(settings, lengths_B, prefixes, self.max_positions - 1)
+        each = zip(batch, bounds.min_B.tolist(), bounds.max_B.tolist(), strict=True)
+        searches = [_Search(*one, bounds.max_steps - 1) for one in each]
         self._translate(searches, settings)
         return searches
 

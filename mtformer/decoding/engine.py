@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.beam import Chooser, Diverse, beam_search, best_candidates
+from mtformer.decoding.beam import beam_search
 from mtformer.decoding.constraints import ForbiddenPhrases, Prefixes, RequiredPhrases
 from mtformer.decoding.inference import Ensemble, InferenceModel, attention_of_targets, pad, score_targets
 from mtformer.decoding.inputs import Segment
-from mtformer.decoding.rules import Limits, NoRepeatedNgrams, RepetitionPenalty, Rule, Step, Watch
-from mtformer.decoding.sampling import Sampling, generate
+from mtformer.decoding.rules import LengthBounds, NoRepeatedNgrams, RepetitionPenalty, Rule, Step, Watch
+from mtformer.decoding.sampling import generate
 from mtformer.decoding.search import Decodable, Hypothesis
 from mtformer.errors import ConfigError, DeviceError
 from mtformer.text.tags import Target
@@ -165,38 +165,20 @@ class OwnEngine(Engine):
         device = self.models[0].transformer.output.device
         src, start = pad(self._tagged([segment.source for segment in segments]), device), self.target.start
         reserved = [len(segment.prefix) + sum(map(len, segment.required)) for segment in segments]
-        limits = Limits.of(settings, reserved, self.max_positions - 1)
-        most = limits.bounds(src[1])[1].tolist()
-        rules = _rules(segments, settings, forbidden, device)
-        alpha, watch = settings.length_penalty, _watch(segments)
+        bounds = LengthBounds(settings, src[1], reserved, self.max_positions - 1)
+        rules, watch = _rules(segments, settings, forbidden, device), _watch(segments)
         required = [segment.required for segment in segments]
         if settings.draws or (settings.beam_size == 1 and not any(required)):
-            shape = settings.temperature, settings.top_k, settings.top_p
-            lines = [segment.line for segment in segments]
-            sampling = Sampling(settings.num_rows, lines, settings.seed, *shape) if settings.draws else None
-            n_bests = generate(self.model, *src, limits, alpha, rules, sampling, start, watch)
+            keys = [segment.line for segment in segments]
+            n_bests = generate(self.model, *src, settings, bounds, rules=rules, keys=keys, start=start, watch=watch)
         else:
-            choose: Chooser = best_candidates
-            if settings.beam_groups > 1:
-                choose = Diverse(settings.beam_groups, settings.diversity_penalty)
-            if any(required):
-                choose = RequiredPhrases(required).choose
+            choose = RequiredPhrases(required).choose if any(required) else None
             n_bests = beam_search(
-                self.model,
-                *src,
-                settings.beam_size,
-                alpha,
-                limits,
-                rules=rules,
-                choose=choose,
-                num_groups=settings.beam_groups,
-                early_stopping=settings.early_stopping,
-                start=start,
-                watch=watch,
+                self.model, *src, settings, bounds, rules=rules, choose=choose, start=start, watch=watch
             )
         return [
             [replace(one, at_limit=True) if len(one.tokens) >= longest else one for one in n_best]
-            for n_best, longest in zip(n_bests, most, strict=True)
+            for n_best, longest in zip(n_bests, bounds.max_B.tolist(), strict=True)
         ]
 
 

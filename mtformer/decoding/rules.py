@@ -42,52 +42,30 @@ Watch = Callable[[Step], object]
 """Called with each step of a search; it must not change the step."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Bounds of the translation's length, in tokens without eos; the ratios are relative to the source without eos.
-
-    At least max(min_tokens, floor(min_length_ratio x source)), at most ceil(max_length_ratio x source) + 10, and at
-    most `max_tokens`; but the maximum is never below `reserved` (for each sentence the length of its constraints), nor
-    above `capacity`, the limit of the model. At the maximum length eos ends a hypothesis.
-    """
-
-    max_length_ratio: float = 2.0
-    min_length_ratio: float = 0.0
-    max_tokens: int | None = None
-    min_tokens: int = 0
-    reserved: Sequence[int] | None = None
-    capacity: int | None = None
-
-    @classmethod
-    def of(cls, settings: DecodingConfig, reserved: Sequence[int], capacity: int) -> "Limits":
-        """Return the limits of the `decoding` section."""
-        ratios = settings.max_length_ratio, settings.min_length_ratio
-        return cls(*ratios, settings.max_length, settings.min_length, reserved, capacity)
-
-    def bounds(self, src_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the minimum and maximum length (B,) of each translation; the given lengths count eos."""
-        src_B = (src_lengths_B - 1).double()
-        max_B = (src_B * self.max_length_ratio).ceil().long() + 10
-        if self.max_tokens is not None:
-            max_B = max_B.clamp(max=self.max_tokens)
-        if self.reserved is not None:
-            max_B = torch.maximum(max_B, torch.tensor(self.reserved, device=max_B.device))
-        if self.capacity is not None:
-            max_B = max_B.clamp(max=self.capacity)
-        min_B = (src_B * self.min_length_ratio).floor().long().clamp(min=self.min_tokens)
-        return torch.minimum(min_B, max_B), max_B
-
-
 class LengthBounds:
-    """Exclude pad and bos, eos below the minimum length, and all other tokens at the maximum.
+    """Minimum and maximum length of each translation, and the rule that enforces them.
+
+    Lengths are in tokens without eos; the ratios are relative to the source without eos. At least max(min_length,
+    floor(min_length_ratio x source)), at most ceil(max_length_ratio x source) + 10, and at most `max_length`; but the
+    maximum is never below `reserved`, nor above `capacity`.
+
+    The rule excludes pad and bos, eos below the minimum length, and all other tokens at the maximum.
 
     Args:
-        limits: minimum and maximum length.
+        settings: the `decoding` section.
         src_lengths_B: source lengths, eos counted.
+        reserved: length of the constraints of each sentence.
+        capacity: the limit of the model.
     """
 
-    def __init__(self, limits: Limits, src_lengths_B: Tensor) -> None:
-        self.min_B, self.max_B = limits.bounds(src_lengths_B)
+    def __init__(self, settings: DecodingConfig, src_lengths_B: Tensor, reserved: Sequence[int], capacity: int) -> None:
+        src_B = (src_lengths_B - 1).double()
+        max_B = (src_B * settings.max_length_ratio).ceil().long() + 10
+        if settings.max_length is not None:
+            max_B = max_B.clamp(max=settings.max_length)
+        self.max_B = torch.maximum(max_B, torch.tensor(reserved, device=max_B.device)).clamp(max=capacity)
+        min_B = (src_B * settings.min_length_ratio).floor().long().clamp(min=settings.min_length)
+        self.min_B = torch.minimum(min_B, self.max_B)
         # Python numbers, so that no step synchronizes with the device.
         self.longest_min, self.shortest_max = int(self.min_B.max()), int(self.max_B.min())
         self.max_steps = int(self.max_B.max()) + 1

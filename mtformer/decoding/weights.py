@@ -20,7 +20,7 @@ def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> list[
         best_metric: dev metric by which checkpoints are compared.
 
     Raises:
-        CheckpointError: there is no such checkpoint (the message lists those that exist), or it is damaged.
+        CheckpointError: there is no such checkpoint (the message lists the existing ones), or it is damaged.
     """
     paths = _find(run, checkpoint, best_metric)
     for path in paths:

@@ -67,7 +67,7 @@ class DecoderCache:
 
     Keys and values of the source are stored once per sentence, not once per beam: they are the largest part, and the
     beams of a sentence share them. In self-attention the R beams of a sentence see the keys of all its beams, and
-    `is_own_BRTR` masks those that are not in their own history. This computes one product of R queries instead of R
+    `is_own_BRTR` masks keys outside their own history. This computes one product of R queries instead of R
     products of one query, and reordering beams copies no keys and values. The mask of 2 beams at the third step, where
     both continue the first token of beam 0:
 

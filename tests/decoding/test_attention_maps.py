@@ -27,7 +27,7 @@ SOURCE, TRANSLATION = "der hund schläft im park", "die katze liest ein buch neb
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    """Of German words, with the tags of two languages."""
+    """A tokenizer for German words, with the tags of two languages."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(random_lines(300, seed=0)),

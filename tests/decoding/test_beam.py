@@ -4,10 +4,8 @@ import math
 
 import pytest
 import torch
-from toy import ToyModel, assert_same, batch, greedy, sentences, up_to
+from toy import Limits, ToyModel, assert_same, batch, beam_search, greedy, sentences, up_to
 
-from mtformer.decoding.beam import beam_search
-from mtformer.decoding.rules import Limits
 from mtformer.text.tokenizer import EOS
 
 TEN = [4, 5, 6, 5, 4, 6, 6, 4, 5, 5]

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from toy import ToyModel, assert_same, batch, greedy, random_ids, sentences, tiny_model
+from toy import Limits, ToyModel, assert_same, batch, beam_search, greedy, random_ids, sentences, tiny_model
 
-from mtformer.decoding.beam import beam_search
 from mtformer.decoding.inference import Ensemble, mean_log_probs, score_targets
-from mtformer.decoding.rules import Limits
 from mtformer.text.tokenizer import EOS
 
 LIMITS = Limits(max_length_ratio=1.0)

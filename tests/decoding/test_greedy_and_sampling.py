@@ -8,10 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from toy import ToyModel, assert_same, batch, greedy, sample, sentences, up_to
+from toy import Limits, ToyModel, assert_same, batch, greedy, sample, sentences, up_to
 
-from mtformer.decoding.rules import Limits
-from mtformer.decoding.sampling import Sampling, draw_tokens
+from mtformer.decoding.sampling import draw_tokens
 from mtformer.decoding.search import Hypothesis
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
@@ -77,7 +76,7 @@ def chi_square(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...],
 def draw(
     model: ToyModel, many: list[list[int]], count: int, limits: Limits, keys: list[int] | None = None, **how: float
 ) -> list[list[Hypothesis]]:
-    return sample(model, *batch(*many), limits, Sampling(count, keys or [*range(len(many))], **how))  # type: ignore[arg-type]  # ints and floats
+    return sample(model, *batch(*many), limits, count, keys, **how)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

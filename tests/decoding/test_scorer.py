@@ -2,12 +2,10 @@
 
 import pytest
 import torch
-from toy import batch, greedy, random_ids, tiny_model
+from toy import Limits, batch, beam_search, greedy, random_ids, tiny_model
 
 from mtformer.decoding import inference
-from mtformer.decoding.beam import beam_search
 from mtformer.decoding.inference import Ensemble, attention_of_targets, score_targets
-from mtformer.decoding.rules import Limits
 from mtformer.text.tokenizer import EOS
 
 LIMITS = Limits(max_length_ratio=1.0)

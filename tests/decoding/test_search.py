@@ -7,13 +7,25 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 from hypothesis import given, settings, strategies
-from toy import Steer, ToyModel, assert_same, batch, forbid, greedy, naive_beam_search, repeats, text
+from toy import (
+    Limits,
+    Steer,
+    ToyModel,
+    assert_same,
+    batch,
+    beam_search,
+    forbid,
+    greedy,
+    naive_beam_search,
+    repeats,
+    text,
+)
 
 from mtformer.config.schema import Stopping
-from mtformer.decoding.beam import Diverse, beam_search, best_candidates
+from mtformer.decoding.beam import Diverse
 from mtformer.decoding.constraints import Prefixes
 from mtformer.decoding.engine import plan_batches
-from mtformer.decoding.rules import Limits, NoRepeatedNgrams, RepetitionPenalty, Rule, Step
+from mtformer.decoding.rules import NoRepeatedNgrams, RepetitionPenalty, Rule, Step
 from mtformer.decoding.search import top_candidates
 from mtformer.text.tokenizer import EOS
 
@@ -112,8 +124,8 @@ def test_a_beam_searches_as_the_plain_program_does(
             alpha,
             limits,
             rules=make_rules(len(many)),
-            choose=best_candidates if num_groups == 1 else Diverse(num_groups, penalty),
-            num_groups=num_groups,
+            beam_groups=num_groups,
+            diversity_penalty=penalty,
             early_stopping=early_stopping,
         )
         how = {"steer": steer, "num_groups": num_groups, "penalty": penalty, "early_stopping": early_stopping}

@@ -3,6 +3,7 @@
 import logging
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -91,19 +92,19 @@ def test_progress_counts_every_line(translator: Translator) -> None:
 def test_too_little_memory_halves_the_batch(
     translator: Translator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lines, whole, room = random_lines(20, seed=5), module.beam_search, 6
+    lines, whole, capacity = random_lines(20, seed=5), module.beam_search, 6
     expected = texts(translator, lines)
 
-    def short_of_memory(model: object, src_BS: torch.Tensor, *more: object, **named: object) -> object:
-        if src_BS.size(0) > room:
+    def short_of_memory(model: Any, src_BS: torch.Tensor, *more: Any, **named: Any) -> object:
+        if src_BS.size(0) > capacity:
             raise torch.OutOfMemoryError
-        return whole(model, src_BS, *more, **named)  # type: ignore[arg-type]
+        return whole(model, src_BS, *more, **named)
 
     monkeypatch.setattr(module, "beam_search", short_of_memory)
     with caplog.at_level(logging.WARNING, "mtformer"):
         assert texts(translator, lines, batch_tokens=100_000) == expected
     assert "out of memory with 20 sentences; continuing with 10" in caplog.text
-    room = 0
+    capacity = 0
     with pytest.raises(DeviceError, match="out of memory on one sentence"):
         translator.translate(["der hund"])
 

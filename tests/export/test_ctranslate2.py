@@ -1,4 +1,4 @@
-"""A run that leaves for CTranslate2 keeps its numbers and its translations."""
+"""Export to CTranslate2 keeps scores and translations."""
 
 import copy
 import itertools
@@ -207,8 +207,8 @@ def test_what_it_steers_in_its_own_way_still_holds(taught: Make, tmp_path: Path)
     unlike = other.translate(LINES, no_repeat_ngram_size=1)
     assert all(len(set(one.tokens)) == len(one.tokens) for one in unlike)
     assert any(len(set(one.tokens)) < len(one.tokens) for one in other.translate(LINES))
-    penalised = other.translate(LINES, repetition_penalty=5.0)
-    assert sum(len(set(one.tokens)) < len(one.tokens) for one in penalised) == 0
+    penalized = other.translate(LINES, repetition_penalty=5.0)
+    assert sum(len(set(one.tokens)) < len(one.tokens) for one in penalized) == 0
 
 
 @pytest.mark.parametrize("beam_size", [1, 5])
@@ -279,7 +279,7 @@ def test_what_it_cannot_do_is_told(taught: Make, tmp_path: Path, settings: dict[
 # ---- the export ------------------------------------------------------------------------------------------------------
 
 
-def test_quantising_leaves_the_weights_alone(taught: Make, bundle: RunDir, tmp_path: Path) -> None:
+def test_quantizing_leaves_the_weights_alone(taught: Make, bundle: RunDir, tmp_path: Path) -> None:
     model, tokenizers = taught()
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     spec = to_spec(model, tokenizers)
@@ -299,7 +299,7 @@ def test_loading_leaves_pytorch_its_threads(bundle: RunDir, tmp_path: Path) -> N
     assert torch.get_num_threads() == 2
 
 
-def test_quantised_exports_are_small_and_near(bundle: RunDir, tmp_path: Path) -> None:
+def test_quantized_exports_are_small_and_near(bundle: RunDir, tmp_path: Path) -> None:
     own = Translator.load(bundle.path, device="cpu")
     expected = [one.log_probability for one in own.score(LINES, LINES) if one]
     sizes = {}
@@ -319,7 +319,7 @@ def test_quantised_exports_are_small_and_near(bundle: RunDir, tmp_path: Path) ->
     assert load_exported(tmp_path / "int8", "cpu", "fp32").engine.dtype == "float32"
 
 
-def test_a_quantisation_that_is_not_there_is_told(bundle: RunDir, tmp_path: Path) -> None:
+def test_a_quantization_that_is_not_there_is_told(bundle: RunDir, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"quantization 'int4'.*use one of int8, "):
         export_ctranslate2(bundle, tmp_path / "it", None, "int4")
     assert not (tmp_path / "it").exists()

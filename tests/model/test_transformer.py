@@ -2,9 +2,11 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 from tiny import (
     PAD,
@@ -23,6 +25,7 @@ from tiny import (
 from torch import Tensor, nn
 from torch.nn import functional
 
+from mtformer.config.schema import ModelConfig
 from mtformer.model.cache import EncoderOutput
 from mtformer.model.ops import causal_mask
 from mtformer.model.positions import sinusoid
@@ -318,7 +321,7 @@ def test_dropout_is_for_training_and_follows_the_seed() -> None:
 
 
 def test_dropout_falls_on_the_embeddings_of_both_sides() -> None:
-    """What the first layers read is 0 or 1 / (1 - 0.25) of what they read in evaluation."""
+    """The input of the first layers is 0 or 1 / (1 - 0.25) times that in evaluation."""
     torch.manual_seed(0)
     model = tiny_model(dropout=0.25)
     read: list[Tensor] = []
@@ -339,3 +342,18 @@ def test_every_parameter_learns() -> None:
         src_BS, lengths_B = sources(LENGTHS)
         logits(model, src_BS, lengths_B, tokens(3, 5)).backward(random(3, 5, V))
         assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"d_model": 30, "num_heads": 4}, "num_heads 4 does not divide d_model 30"),
+        ({"num_heads": 8, "num_kv_heads": 3}, "num_kv_heads 3 does not divide num_heads 8"),
+        ({"num_heads": 4, "num_kv_heads": 8}, "num_kv_heads 8 does not divide num_heads 4"),
+        ({"d_model": 20, "num_heads": 4, "positions": "rotary"}, "rotary positions need an even head width, not 5"),
+        ({"d_model": 15, "num_heads": 3}, "sinusoidal positions need an even d_model, not 15"),
+    ],
+)
+def test_shapes_that_do_not_fit(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        ModelConfig(**changes)
