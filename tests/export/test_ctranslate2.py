@@ -155,7 +155,8 @@ def test_texts_may_fill_all_positions(sharp: Make, tmp_path: Path) -> None:
 def test_translations_are_the_same(taught: Make, tmp_path: Path, options: dict[str, Any]) -> None:
     own, other = both(*taught(**options), tmp_path / "it")
     own.models[0].eval()
-    assert len({one.text for one in own.translate(LINES)}) > 10, "translations should differ, or nothing would show"
+    lines = LINES[:24]
+    assert len({one.text for one in own.translate(lines)}) > 10, "translations should differ, or nothing would show"
     for settings in (
         {},
         {"beam_size": 1},
@@ -164,17 +165,17 @@ def test_translations_are_the_same(taught: Make, tmp_path: Path, options: dict[s
         {"beam_size": 2, "length_penalty": 0.6},
         {"max_length": 4},
     ):
-        ours, theirs = own.translate(LINES, **settings), other.translate(LINES, **settings, token_scores=True)
+        ours, theirs = own.translate(lines, **settings), other.translate(lines, **settings, token_scores=True)
         assert [one.tokens for one in theirs] == [one.tokens for one in ours], settings
         assert n_best_scores(theirs) == pytest.approx(n_best_scores(ours), abs=1e-4), settings
         assert [one.flags for one in theirs] == [one.flags for one in ours], settings
         assert [one.log_probability for one in theirs] == pytest.approx([one.log_probability for one in ours], abs=1e-4)
         for one, another in zip(theirs, ours, strict=True):
             assert one.token_log_probabilities == pytest.approx(another.token_log_probabilities, abs=1e-4)
-    for one in other.translate(LINES, beam_size=1):
+    for one in other.translate(lines, beam_size=1):
         assert not one.token_log_probabilities or "length limit" in one.flags, "a second pass"
     # The logarithm of what little attention eos may get is less exact.
-    ours, theirs = [one.translate(LINES, n_best=3, coverage_penalty=0.3) for one in (own, other)]
+    ours, theirs = [one.translate(lines, n_best=3, coverage_penalty=0.3) for one in (own, other)]
     assert [one.tokens for one in theirs] == [one.tokens for one in ours]
     assert n_best_scores(theirs) == pytest.approx(n_best_scores(ours), rel=2e-3, abs=1e-2)
 
