@@ -41,7 +41,7 @@ def export(
         raise ConfigError("--quantization is for --format ctranslate2; leave it out")
     opened, target = RunDir.open(run), output or run / format_.value
     if format_ is Format.CTRANSLATE2:
-        from mtformer.export.ctranslate2 import export_ctranslate2
+        from mtformer.export.bundle import export_ctranslate2
 
         export_ctranslate2(opened, target, checkpoint, quantization)
     elif format_ is Format.HUGGINGFACE:

@@ -218,7 +218,7 @@ class _Work:
 
     def warn_of_flags(self) -> None:
         """Warn of flags that say that a translation is wrong; only JSON shows them."""
-        from mtformer.decoding.quality import FORBIDDEN, LENGTH_LIMIT, MISSING, REPETITION
+        from mtformer.decoding.translation import FORBIDDEN, LENGTH_LIMIT, MISSING, REPETITION
 
         serious = MISSING, FORBIDDEN, LENGTH_LIMIT, REPETITION
         counts = [f"{self.flags[flag]} {flag}" for flag in serious if self.flags[flag]]
@@ -240,7 +240,7 @@ def _writer(n_best: int, as_json: bool, attention: bool, alignment: bool) -> Wri
     """Return the function that formats a translation."""
 
     def aligned(one: "Translation") -> str:
-        from mtformer.decoding.alignment import pharaoh
+        from mtformer.decoding.translation import pharaoh
 
         return f" ||| {pharaoh(one.attention.alignment) if one.attention else ''}" if alignment else ""
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from mtformer.decoding.alignment import align
+from mtformer.decoding.inference import alignment_layer, pad
 from mtformer.decoding.inputs import check_lines
 from mtformer.decoding.postprocessing import END
-from mtformer.decoding.scorer import alignment_layer, pad
-from mtformer.decoding.translation import Translation
+from mtformer.decoding.translation import Translation, align
 from mtformer.decoding.translator import Translator, evaluating
 from mtformer.errors import ConfigError, DataError
 from mtformer.model.attention import MultiHeadAttention, record_weights
@@ -26,12 +25,12 @@ class AttentionMaps:
 
     Args:
         source, translation: the text.
-        src_pieces: input of the encoder: the tag of the target language if the model needs one, the text, eos.
+        src_pieces: input of the encoder: the tag of the target language (if the model needs one), the text, eos.
         tgt_pieces: eos last.
         encoder_LHSS: from source pieces to source pieces.
         decoder_LHTT: from the query that predicts target piece t to `decoder_keys`; 0 at those after it.
         cross_LHTS: from the query that predicts target piece t to source pieces.
-        num_tags: how many of the source pieces are tags.
+        num_tags: number of tags at the beginning of the source pieces.
         start: first token of the decoder, as a piece.
     """
 
@@ -57,7 +56,7 @@ class AttentionMaps:
 
     @property
     def alignment(self) -> list[tuple[int, int]]:
-        """(source word, target word) for each target word, as `mtformer translate --alignment` writes them."""
+        """Pairs (source word, target word), one for each target word, as in `mtformer translate --alignment`."""
         weights_TS = self.cross_LHTS[self.alignment_layer].mean(dim=0)[:, self.num_tags :]
         return align(weights_TS, self.src_pieces[self.num_tags : -1], self.tgt_pieces[:-1])
 
@@ -68,16 +67,16 @@ def attention_maps(translator: Translator, source: str, translation: str | Trans
     The source is encoded in one pass, even if `Translator.translate` would split it into sentences.
 
     Args:
-        translator: of one model; it may be in training.
+        translator: translator with one model, which may be in training.
         source: one line.
-        translation: one line, or a result of the translator; None: that of the translator.
+        translation: one line, or a result of the translator; None: translate the source.
 
     Raises:
-        ConfigError: for an ensemble, or a model of another library.
+        ConfigError: the translator has several models, or another backend.
         DataError: if source or translation is longer than the model's positions.
     """
     if len(translator.models) != 1:
-        raise ConfigError("attention maps are of one model of mtformer's own; give one run, and one checkpoint")
+        raise ConfigError("attention maps need one model of the backend mtformer; give one run and one checkpoint")
     [model], tgt, target = translator.models, translator.tokenizers.tgt, translator.engine.target
     [source] = check_lines([source])
     if translation is None:

@@ -11,10 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mtformer.config.schema import Stopping
-from mtformer.decoding.rules import LengthBounds, Limits, Rule, Step, Watch, apply
+from mtformer.config.schema import DecodingConfig, Stopping
+from mtformer.decoding.rules import LengthBounds, Rule, Step, Watch, apply
 from mtformer.decoding.search import (
-    CacheT,
     Decodable,
     Hypothesis,
     correction,
@@ -59,7 +58,7 @@ class Diverse:
         for group in range(self.G):
             log_prob_BRV = log_prob_BGRV[:, group] - cost_B1V
             penalized_BK, beam_BK, token_BK = top_candidates(log_prob_BRV, score_BGR[:, group], K)
-            # The penalty decides the choice only; scores do not include it.
+            # The penalty affects only the choice; scores do not include it.
             cost_BK = cost_B1V.squeeze(1).gather(1, token_BK)
             chosen.append((penalized_BK + cost_BK, beam_BK, token_BK))
             is_dead_BR = penalized_BK[:, :R] == -math.inf
@@ -70,21 +69,18 @@ class Diverse:
 
 @torch.inference_mode()
 def beam_search(
-    model: Decodable[CacheT],
+    model: Decodable,
     src_BS: Tensor,
     src_lengths_B: Tensor,
-    beam_size: int,
-    length_penalty: float,
-    limits: Limits,
+    settings: DecodingConfig,
+    bounds: LengthBounds,
     *,
     rules: Sequence[Rule] = (),
-    choose: Chooser = best_candidates,
-    num_groups: int = 1,
-    early_stopping: Stopping = "ended",
+    choose: Chooser | None = None,
     start: int = BOS,
     watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
-    """Return the translations that a beam of `beam_size` finds for each sentence, best first, at most `beam_size`.
+    """Return the translations that beam search finds for each sentence, best first, at most `beam_size`.
 
     A hypothesis is finished when its eos is among the best R candidates of a step; unfinished beams replace it, so R
     stay alive. `early_stopping` decides when a sentence is done: `ended`, when R hypotheses are finished (as in
@@ -99,20 +95,20 @@ def beam_search(
         model: in evaluation mode.
         src_BS: int64, each row ends with eos, padded on the right.
         src_lengths_B: int64, eos counted.
-        beam_size: R, or with groups the beams of all of them.
-        length_penalty: alpha of `Hypothesis.score`.
-        limits: minimum and maximum length.
+        settings: `beam_size` (R, or the beams of all groups), `length_penalty`, `early_stopping`, and `beam_groups`, of
+            which each is a separate search.
+        bounds: minimum and maximum length.
         rules: applied at each step.
-        choose: selects continuations.
-        num_groups: each group of `beam_size` / `num_groups` beams is a search of its own.
-        early_stopping: see above.
+        choose: selects continuations; None: the best ones, or diverse ones with groups.
         start: first token of the decoder.
         watch: called at each step, the live beams of a unit best first.
     """
-    bounds = LengthBounds(limits, src_lengths_B)
-    B, R, max_steps = src_BS.size(0), beam_size // num_groups, bounds.max_steps
+    B, beam_size, num_groups, max_steps = src_BS.size(0), settings.beam_size, settings.beam_groups, bounds.max_steps
+    R = beam_size // num_groups
+    if choose is None:
+        choose = best_candidates if num_groups == 1 else Diverse(num_groups, settings.diversity_penalty)
     cache = model.start(src_BS, src_lengths_B, beam_size, max_steps)
-    beams = _Beams(B, num_groups, R, max_steps, length_penalty, src_BS.device, start)
+    beams = _Beams(B, num_groups, R, max_steps, settings.length_penalty, src_BS.device, start)
     found: list[list[tuple[float, Hypothesis]]] = [[] for _ in range(B)]
     for position in range(max_steps):
         logits_NV, exact_logits = model.step(beams.last_UR.flatten(), cache)
@@ -126,7 +122,7 @@ def beam_search(
         raw_UK = raw_URV.flatten(1).gather(1, candidates.beam_UK * raw_URV.size(2) + candidates.token_UK)
         beams.finish(candidates, raw_UK, position)
         parent_UR = beams.extend(candidates, raw_UK, position)
-        beams.update_done(bounds.max_B, position, early_stopping)
+        beams.update_done(bounds.max_B, position, settings.early_stopping)
         keep_M = sentences_to_keep(beams.done_U.view(-1, num_groups).all(dim=1), position)
         if keep_M is not None:
             if keep_M.size(0) == 0:
@@ -156,7 +152,7 @@ class _Beams:
         self.G, self.R, self.alpha = G, R, alpha
         self.sentence_U = torch.arange(B, device=device).repeat_interleave(G)
         self.score_UR = torch.full((U, R), -math.inf, device=device)
-        self.score_UR[:, 0] = 0.0  # All beams start equal, so only the first one counts.
+        self.score_UR[:, 0] = 0.0  # All beams start equal, so only the first is alive.
         self.last_UR = torch.full((U, R), start, device=device)
         self.tokens_URT = torch.full((U, R, T), PAD, device=device)
         self.raw_URT = torch.zeros(U, R, T, device=device)
@@ -189,7 +185,7 @@ class _Beams:
     def extend(self, candidates: Candidates, raw_UK: Tensor, position: int) -> Tensor:
         """Make the first R candidates that do not end the live beams, and return the beam (U, R) each continues.
 
-        Of 2R candidates at most R end, one for each beam, so there are always enough.
+        At most R of 2R candidates end, one for each beam, so enough remain.
         """
         K = candidates.token_UK.size(1)
         order_UK = torch.arange(K, device=raw_UK.device) + K * (candidates.token_UK == EOS)

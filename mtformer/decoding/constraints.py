@@ -24,7 +24,7 @@ FOUND = -1
 
 
 class Prefixes:
-    """Force the first tokens of each translation, whatever earlier rules exclude; `prefixes` may be empty."""
+    """Force the first tokens of each translation, overriding earlier rules; a prefix may be empty."""
 
     def __init__(self, prefixes: Sequence[Sequence[int]], device: torch.device) -> None:
         longest = max(map(len, prefixes))
@@ -73,7 +73,7 @@ def automaton(phrases: Sequence[bytes]) -> npt.NDArray[np.int32]:
             state = trie[state][byte]
         ends.add(state)
     next_Sb = np.zeros((len(trie), 256), dtype=np.int32)
-    fail = [0] * len(trie)  # of each state: that of its longest proper suffix that begins a phrase, too
+    fail = [0] * len(trie)  # the state of the longest proper suffix that begins a phrase
     queue = deque([0])
     while queue:
         state = queue.popleft()
@@ -108,18 +108,18 @@ class Continuation(NamedTuple):
     beam: int
     token: int
     num_met: int
-    """Tokens of phrases that the hypothesis then contains, see `num_met`."""
+    """Tokens of phrases in the extended hypothesis, see `num_met`."""
 
 
 class RequiredPhrases:
     """Beam allocation by constraints met (Post and Vilar 2018), without eos before all are met; for one search.
 
-    Half of the beam is shared among banks, one for each number of tokens met, so that hypotheses that have met few, and
-    therefore score better, do not displace those that have met more. A hypothesis that reaches the maximum length
-    before it meets all counts only if the sentence has no other; the caller checks the text.
+    Half of the beam is shared among banks, one for each number of tokens met, so that hypotheses that have met few
+    tokens, and therefore score better, do not displace others. A hypothesis that reaches the maximum length before it
+    meets all phrases is used only if the sentence has no other; the caller checks the text.
 
     Args:
-        phrases: of each sentence of the batch, in token ids; may be empty.
+        phrases: phrases of each sentence of the batch, in token ids; may be empty.
     """
 
     def __init__(self, phrases: Sequence[Sequence[Phrase]]) -> None:
@@ -128,12 +128,12 @@ class RequiredPhrases:
         """Sentences with a finished hypothesis that contains all its phrases."""
 
     def choose(self, step: Step, score_UR: Tensor, K: int) -> Candidates:
-        """Return the best candidates; for sentences with phrases by banks."""
+        """Return the best candidates, allocated by banks for sentences with phrases."""
         lists = [part.tolist() for part in best_candidates(step, score_UR, K)]
         for unit, sentence in enumerate(step.sentence_U.tolist()):
             if self.phrases[sentence]:
                 chosen = self._choose(step, score_UR, unit, sentence)[:K]
-                # Filled up with dead beams; as in plain search at most R candidates are eos.
+                # Padded with dead beams; as in plain search at most R candidates are eos.
                 filled = [one[:3] for one in chosen] + [(-math.inf, 0, PAD)] * (K - len(chosen))
                 for part, values in zip(lists, zip(*filled, strict=True), strict=True):
                     part[unit] = list(values)
@@ -141,7 +141,7 @@ class RequiredPhrases:
         return Candidates(score_UK, *(torch.tensor(part, device=score_UR.device) for part in lists[1:]))
 
     def _choose(self, step: Step, score_UR: Tensor, unit: int, sentence: int) -> list[Continuation]:
-        """Return the R continuations of one unit, best first, and then the others, best first."""
+        """Return the R continuations of one unit, best first, followed by the others, best first."""
         phrases, R = self.phrases[sentence], score_UR.size(1)
         histories = step.history_URt[unit].tolist()
         continuations = _continuations(histories, phrases, step.log_prob_URV[unit], score_UR[unit])
@@ -167,7 +167,7 @@ def missing(tokens: Sequence[int], phrases: Sequence[Phrase]) -> list[Phrase]:
 def num_met(tokens: Sequence[int], open_phrases: Sequence[Phrase]) -> int:
     """Return the number of tokens met of phrases that were missing before the last token.
 
-    Complete phrases count, and of those begun at the end the one with most tokens.
+    The tokens of complete phrases count, and those of the longest beginning of a phrase at the end.
     """
     begun = [(phrase, _num_begun(tokens, phrase)) for phrase in open_phrases]
     complete = sum(count for phrase, count in begun if count == len(phrase))
@@ -183,9 +183,9 @@ def _num_begun(tokens: Sequence[int], phrase: Phrase) -> int:
 def _continuations(
     histories: list[list[int]], phrases: list[Phrase], log_prob_RV: Tensor, score_R: Tensor
 ) -> list[Continuation]:
-    """Return the best continuations of each live beam, and those with the next token of a phrase.
+    """Return the best continuations of each live beam, and the continuations with the next token of a phrase.
 
-    The best of each beam, not of all beams: beams that already met phrases score lower and would be pruned.
+    The top k are per beam, not global: beams that already met phrases score lower and would be pruned.
     """
     R, V = log_prob_RV.shape
     best = log_prob_RV.topk(min(R + 1, V), dim=1).indices.tolist()  # R without eos
@@ -196,9 +196,9 @@ def _continuations(
             continue
         open_phrases = missing(tokens, phrases)
         before = num_all - sum(map(len, open_phrases))
-        wanted = sorted({*best[beam], *(phrase[_num_begun(tokens, phrase)] for phrase in open_phrases)})
-        sums = (log_prob_RV[beam, wanted] + score_R[beam]).tolist()
-        for token, total in zip(wanted, sums, strict=True):
+        tokens_to_try = sorted({*best[beam], *(phrase[_num_begun(tokens, phrase)] for phrase in open_phrases)})
+        sums = (log_prob_RV[beam, tokens_to_try] + score_R[beam]).tolist()
+        for token, total in zip(tokens_to_try, sums, strict=True):
             if total != -math.inf:
                 found.append(Continuation(total, beam, token, before + num_met([*tokens, token], open_phrases)))
     return found
@@ -207,9 +207,9 @@ def _continuations(
 def _allocate(continuations: list[Continuation], R: int) -> list[Continuation]:
     """Return R continuations, then the others, each part sorted by score.
 
-    Half of the R are the best of all. The others come from the banks in turn: the best of each bank, those that met
-    most first, then the second of each, and so on. So one always makes progress, and beams stay that wait for the
-    right place of a phrase.
+    Half of the R have the highest scores. The others come from the banks in turn: the best of each bank, from most to
+    fewest tokens met, then the second of each, and so on. So at least one makes progress, and beams survive that wait
+    for the right position of a phrase.
     """
     ranked = sorted(continuations, key=lambda one: -one.score)
     sizes: Counter[int] = Counter()

@@ -1,9 +1,8 @@
-"""Search by the library CTranslate2, on a model that `mtformer.decoding.ctranslate2_model` converted.
+"""The decoding backend CTranslate2, for models converted by `mtformer.decoding.ctranslate2_model`.
 
 B sentences, S source length, T target length.
 """
 
-import copy
 import importlib
 from collections import defaultdict, deque
 from collections.abc import Generator, Mapping, Sequence
@@ -16,14 +15,13 @@ import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.engine import MAX_WORKERS, Batches, NBests
-from mtformer.decoding.rules import Limits
+from mtformer.decoding.engine import MAX_WORKERS, Batches, Engine, NBests
+from mtformer.decoding.inputs import Segment
+from mtformer.decoding.rules import LengthBounds
 from mtformer.decoding.search import Hypothesis
-from mtformer.decoding.segments import Segment
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.files import CHECKSUMS, verify
 from mtformer.run_dir import CT2_WEIGHTS
-from mtformer.text.tags import Target
 from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
 
 COMPUTE_TYPES = {
@@ -35,13 +33,13 @@ COMPUTE_TYPES = {
     "int8": "int8",
 }
 BATCHES_AHEAD = 2 * MAX_WORKERS
-"""Batches that wait for a worker."""
+"""Batches queued for the workers."""
 BATCH_TOKENS = 1024
-"""Source tokens, padding counted, that a worker translates at a time, over all beams of a sentence."""
+"""Source tokens, padding counted, that a worker translates at a time, summed over the beams."""
 SCORED_TOKENS = 2048
-"""Source tokens, padding counted, of the translations whose probabilities are computed together."""
+"""Source tokens, padding counted, of a batch of `score`."""
 NO_PENALTY = 1e-9
-"""With a length penalty of 0 the library stops by another rule; this one is 0 to all figures of a float."""
+"""Used instead of a length penalty of 0, for which the library has another stopping rule; equal in float32."""
 
 
 def import_ctranslate2() -> ModuleType:
@@ -59,8 +57,8 @@ def open_model(
 
     Args:
         device: `auto` (CUDA if the library sees a device), `cpu` or `cuda`.
-        precision: `fp32`, `bf16`, `fp16`, `int8`, or `auto` (what the device computes fastest); None: as stored, or
-            the nearest that the device computes.
+        precision: `fp32`, `bf16`, `fp16`, `int8`, or `auto` (what the device computes fastest); None: the
+            stored one, or the closest that the device supports.
 
     Raises:
         CheckpointError, DeviceError: the model is missing or damaged; the device or precision does not exist here.
@@ -81,7 +79,7 @@ def open_model(
         )
     except RuntimeError as error:
         raise CheckpointError(f"{folder}: cannot be loaded ({str(error).splitlines()[0]}); export it again") from error
-    torch.set_num_threads(threads)  # of OpenMP, which the library has set to its own
+    torch.set_num_threads(threads)  # the library has changed the setting of OpenMP
     return CTranslate2Engine(model, tokenizers, max_positions)
 
 
@@ -106,15 +104,14 @@ def _compute_type(library: ModuleType, precision: str | None, device: str) -> st
     return compute_type
 
 
-class CTranslate2Engine:
-    """`Engine` over a `ctranslate2.Translator`.
+class CTranslate2Engine(Engine):
+    """`Engine` over a `ctranslate2.Translator`; its decoder starts with bos.
 
-    Beam search is the same as ours, and in fp32 gives the same translations. Scores are those of the search, without
-    those of single tokens. Differences from ours: tokens that are excluded (pad, bos, eos below the shortest length,
-    repeated n-grams) leave the softmax, so that the others gain; the repetition penalty applies to logits, not to
-    log-probabilities; the first step after a prefix drops all but one of the beams that would end there; and of beams
-    that reach the upper limit of the length, those do not count that would take the place of one that ended a step
-    before.
+    Beam search equals ours, and in fp32 returns the same translations. Scores are those of the search; there are no
+    scores of single tokens. Differences: excluded tokens (pad, bos, eos below the minimum length, repeated n-grams)
+    leave the softmax, so that the probability of others increases; the repetition penalty applies to logits, not to
+    log-probabilities; the first step after a prefix drops all but one of the beams that would end there; and a beam
+    that reaches the maximum length does not replace one that ended a step earlier.
     """
 
     def __init__(self, translator: Any, tokenizers: TokenizerPair, max_positions: int) -> None:
@@ -124,17 +121,8 @@ class CTranslate2Engine:
         self.dtype: str = translator.compute_type
         self.src_pieces, self.tgt_pieces = tokenizers.src.vocabulary(), tokenizers.tgt.vocabulary()
         self.tgt_ids = {piece: number for number, piece in enumerate(self.tgt_pieces)}
-        self.target = Target()
-
-    def with_target(self, target: Target) -> "CTranslate2Engine":
-        """As in `Engine`; only for models whose decoder starts with bos."""
-        assert target.start == BOS
-        other = copy.copy(self)
-        other.target = target
-        return other
 
     def check(self, settings: DecodingConfig, required: bool = False, forbidden: bool = False) -> None:
-        """As in `Engine`."""
         found = {
             "sampling": settings.sampling,
             "mbr_samples": settings.mbr_samples > 0,
@@ -150,7 +138,7 @@ class CTranslate2Engine:
     def search(
         self, batches: Batches, settings: DecodingConfig, forbidden: Tensor | None = None
     ) -> Generator[NBests, None, None]:
-        """As in `Engine`; the library works on later batches while one is read."""
+        """Search; the library works on later batches while the caller processes one."""
         started: deque[list[_Search]] = deque()
         for batch in batches:
             started.append(self._start(batch, settings))
@@ -160,7 +148,6 @@ class CTranslate2Engine:
             yield self._finish(started.popleft(), settings)
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
-        """As in `Engine`."""
         results = self.translator.score_batch(
             self._sources(sources),
             [self._target(target) for target in targets],
@@ -171,7 +158,6 @@ class CTranslate2Engine:
         return [list(result.log_probs) for result in results]
 
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
-        """As in `Engine`."""
         results = self.translator.translate_batch(
             self._sources(sources),
             [self._target(target) for target in targets],
@@ -186,29 +172,30 @@ class CTranslate2Engine:
         )
         found = []
         for result, source, target in zip(results, sources, targets, strict=True):
-            # What comes after the given target does not matter. The library leaves eos out: it got the rest (to 1e-7).
+            # Later rows are irrelevant. The library omits eos, whose weight is the remainder (to 1e-7).
             weights_TS = torch.tensor(result.attention[0])[: len(target) + 1, : len(self.target.tags) + len(source) - 1]
-            rest_T1 = (1.0 - weights_TS.sum(dim=1, keepdim=True)).clamp(min=0.0)
-            found.append(torch.cat([weights_TS, rest_T1], dim=1)[:, len(self.target.tags) :])
+            eos_T1 = (1.0 - weights_TS.sum(dim=1, keepdim=True)).clamp(min=0.0)
+            found.append(torch.cat([weights_TS, eos_T1], dim=1)[:, len(self.target.tags) :])
         return found
 
     def _start(self, batch: Sequence[Segment], settings: DecodingConfig) -> "list[_Search]":
         """Start the search for a batch.
 
-        The library has one upper bound of the length for a call. It shows only in a search that reaches it, so all
-        sentences get the largest, and `_finish` searches again for the few that reach their own.
+        A call of the library has one maximum length. It affects only searches that reach it, so all sentences get the
+        largest, and `_finish` searches again for the few that reach their own maximum.
         """
-        limits = Limits.of(settings, [len(segment.prefix) for segment in batch], self.max_positions - 1)
         lengths_B = torch.tensor([len(self.target.tags) + len(segment.source) for segment in batch])
-        shortest, longest = [bound_B.tolist() for bound_B in limits.bounds(lengths_B)]
-        searches = [_Search(*each, max(longest)) for each in zip(batch, shortest, longest, strict=True)]
+        prefixes = [len(segment.prefix) for segment in batch]
+        bounds = LengthBounds(settings, lengths_B, prefixes, self.max_positions - 1)
+        each = zip(batch, bounds.min_B.tolist(), bounds.max_B.tolist(), strict=True)
+        searches = [_Search(*one, bounds.max_steps - 1) for one in each]
         self._translate(searches, settings)
         return searches
 
     def _finish(self, searches: "Sequence[_Search]", settings: DecodingConfig) -> NBests:
         """Wait for the results of a batch.
 
-        The scores of the library lack the prefix, and eos where a hypothesis is cut: these few are scored again.
+        The scores of the library lack the prefix, and eos where a hypothesis is cut: these are computed separately.
         """
         found = [one.hypotheses(self.tgt_ids, settings) for one in searches]
         again = {
@@ -228,7 +215,7 @@ class CTranslate2Engine:
         return found
 
     def _translate(self, searches: "Sequence[_Search]", settings: DecodingConfig) -> None:
-        """Start searches: a call for all that have the same bounds, and are alike in whether they have a prefix.
+        """Start searches: one call for all with the same bounds, separately with and without a prefix.
 
         A prefix changes the library's first free step for all sentences of a call.
         """
@@ -236,7 +223,7 @@ class CTranslate2Engine:
         for one in searches:
             groups[one.shortest, one.bound, one.is_cut, bool(one.segment.prefix)].append(one)
         for (shortest, bound, is_cut, _), some in groups.items():
-            # Where the limit cuts hypotheses, those that ended before and those that are cut: twice the beam.
+            # If the limit cuts hypotheses, twice the beam: the finished ones and the cut ones.
             patience = 2 if is_cut else 1
             futures = self.translator.translate_batch(
                 self._sources([one.segment.source for one in some]),
@@ -261,7 +248,7 @@ class CTranslate2Engine:
                 one.future = future
 
     def _sources(self, sources: Sequence[Sequence[int]]) -> list[list[str]]:
-        """Return the pieces, without eos, which the converted model adds."""
+        """Return the pieces without eos, which the converted model adds."""
         return [[self.src_pieces[token] for token in (*self.target.tags, *source[:-1])] for source in sources]
 
     def _target(self, tokens: Sequence[int]) -> list[str]:
@@ -276,7 +263,7 @@ class _Search:
         shortest, longest: bounds of its translation, in tokens without eos.
         bound: the upper bound passed to the library, which may be above `longest`.
         is_cut: True if hypotheses are known to reach the bound.
-        future: the library's result.
+        future: future result of the library.
     """
 
     segment: Segment
@@ -287,7 +274,7 @@ class _Search:
     future: Any = None
 
     def hypotheses(self, ids_of: Mapping[str, int], settings: DecodingConfig) -> list[Hypothesis]:
-        """Wait for the result and return each hypothesis once; if enough have ended, without those that are cut.
+        """Wait for the result and return the distinct hypotheses; if enough have ended, without the cut ones.
 
         Beams that a prefix leaves empty are copies, or contain pad.
         """
@@ -313,5 +300,5 @@ def _with_scores(one: Hypothesis, log_probs: list[float], alpha: float) -> Hypot
 
 
 def unsupported(what: str) -> ConfigError:
-    """Return the error for a setting that CTranslate2 does not have."""
+    """Return the error for a setting that CTranslate2 does not support."""
     return ConfigError(f"{what}: CTranslate2 does not support it; leave it out, or use --backend mtformer")

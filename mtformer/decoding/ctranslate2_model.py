@@ -1,4 +1,4 @@
-"""Our models in the format of CTranslate2, with the same numbers.
+"""Conversion of models to the format of CTranslate2, with the same numbers.
 
 D model width, H heads, G key/value heads, K width of a head, V vocabulary.
 """
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from mtformer import __version__
 from mtformer.config.schema import ModelConfig
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2
-from mtformer.decoding.scorer import alignment_layer
+from mtformer.decoding.inference import alignment_layer
 from mtformer.errors import CheckpointError, ConfigError
 from mtformer.files import CHECKSUMS, atomic_folder, cache_folder, file_sha256, verify, write_checksums
 from mtformer.model.attention import MultiHeadAttention
@@ -39,10 +39,10 @@ log = logging.getLogger("mtformer")
 
 
 def cached_model(weights: Sequence[Path], config: ModelConfig, tokenizers: TokenizerPair) -> Path:
-    """Return the folder of a model converted in float32, which is made on first use and found again by a checksum.
+    """Return the folder of a model converted in float32, which is created on first use and found again by a checksum.
 
-    It is in the cache because a run directory may be read-only or deleted. A model that was not used for a month is
-    deleted when another one is made. Arguments and errors as in `write_model`.
+    It is in the cache because a run directory may be read-only or deleted. Creating a model deletes models unused for
+    a month. Arguments and errors as in `write_model`.
     """
     library = import_ctranslate2()
     sources = {
@@ -83,8 +83,8 @@ def write_model(
     """Write a model in the format of CTranslate2 into an existing folder.
 
     Args:
-        weights: files whose mean is taken.
-        quantization: the type of the stored weights: `int8`, `float16` and more; None: float32.
+        weights: files whose mean is written.
+        quantization: type of the stored weights: `int8`, `float16` and more; None: float32.
 
     Raises:
         ConfigError: CTranslate2 is not installed, or cannot represent a setting of the model.
@@ -150,7 +150,7 @@ def _fill_ends(spec: Any, embeddings: Any, weight_VD: Tensor, positions: nn.Modu
     """Fill in the embeddings, positions and final norm of the encoder or decoder."""
     embeddings.weight = _copy(weight_VD)
     if positions is not None:
-        # Left alone, CTranslate2 makes sinusoids of its own: they begin at position 1 and have other frequencies.
+        # By default CTranslate2 computes its own sinusoids, which begin at position 1 and have other frequencies.
         is_fixed = isinstance(positions, SinusoidalPositions)
         spec.position_encodings.encodings = _copy(positions.table if is_fixed else positions.weight)
     elif hasattr(spec, "position_encodings"):
@@ -160,7 +160,7 @@ def _fill_ends(spec: Any, embeddings: Any, weight_VD: Tensor, positions: nn.Modu
 
 
 def _fill_attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module, num_queries: int | None = None) -> None:
-    """Fill in an attention layer; rows of the input projection up to `num_queries` are separate in cross-attention."""
+    """Fill in an attention layer; cross-attention separates the first `num_queries` rows of the input projection."""
     _fill_norm(spec.layer_norm, norm)
     _fill_linear(spec.linear[0], attention.in_projection, stop=num_queries)  # queries, keys, values, as here
     if num_queries is not None:
@@ -197,7 +197,7 @@ def _copy(weight: Tensor | nn.Module) -> Tensor:
 
 
 def _register_vocabularies(spec: Any, tokenizers: TokenizerPair) -> None:
-    """Register all pieces in the order of their ids, as many as the embeddings have rows."""
+    """Register all pieces in the order of their ids."""
     src, tgt = tokenizers.src.vocabulary(), tokenizers.tgt.vocabulary()
     for of_src, of_tgt in zip(src[:NUM_SPECIAL], tgt[:NUM_SPECIAL], strict=True):
         if of_src != of_tgt:

@@ -1,40 +1,39 @@
-"""Engines, which turn source ids into hypotheses, and the batches that they work on.
+"""Decoding backends, which search hypotheses for source ids, and the planning of their batches.
 
 B sentences, S source length, T target length.
 """
 
 import copy
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.beam import Chooser, Diverse, beam_search, best_candidates
+from mtformer.decoding.beam import beam_search
 from mtformer.decoding.constraints import ForbiddenPhrases, Prefixes, RequiredPhrases
-from mtformer.decoding.inference import Ensemble, InferenceModel
-from mtformer.decoding.rules import Limits, NoRepeatedNgrams, RepetitionPenalty, Rule, Step, Watch
-from mtformer.decoding.sampling import Sampling, generate
-from mtformer.decoding.scorer import attention_of_targets, pad, score_targets
+from mtformer.decoding.inference import Ensemble, InferenceModel, attention_of_targets, pad, score_targets
+from mtformer.decoding.inputs import Segment
+from mtformer.decoding.rules import LengthBounds, NoRepeatedNgrams, RepetitionPenalty, Rule, Step, Watch
+from mtformer.decoding.sampling import generate
 from mtformer.decoding.search import Decodable, Hypothesis
-from mtformer.decoding.segments import Segment
 from mtformer.errors import ConfigError, DeviceError
 from mtformer.text.tags import Target
 
 log = logging.getLogger("mtformer")
 MAX_WORKERS = 4
-"""Batches that are searched at a time on a CPU."""
+"""Batches that a CPU searches at a time."""
 Batches = Sequence[Sequence[Segment]]
 NBests = list[list[Hypothesis]]
 """The hypotheses of each sentence of a batch, the best first, samples as drawn."""
 
 
-class Engine(Protocol):
-    """A model with a search."""
+class Engine(ABC):
+    """A decoding backend: a model with a search."""
 
     device: str
     """cpu or cuda."""
@@ -42,19 +41,24 @@ class Engine(Protocol):
     """The precision of matrix products."""
     max_positions: int
     """Longest source and longest target, eos counted."""
-    target: Target
+    target = Target()
     """The target language."""
 
     def with_target(self, target: Target) -> "Engine":
         """Return the engine for another target language."""
+        other = copy.copy(self)
+        other.target = target
+        return other
 
+    @abstractmethod
     def check(self, settings: DecodingConfig, required: bool = False, forbidden: bool = False) -> None:
         """Raise ConfigError if the engine does not support a setting, or required or forbidden phrases with it."""
 
+    @abstractmethod
     def search(
         self, batches: Batches, settings: DecodingConfig, forbidden: Tensor | None
     ) -> Generator[NBests, None, None]:
-        """Yield what was found for each batch, in order: up to as many hypotheses as `settings` asks to compute.
+        """Yield the hypotheses of each batch, in order: up to the number that `settings` requires.
 
         Args:
             batches: from `plan_batches`.
@@ -62,18 +66,20 @@ class Engine(Protocol):
             forbidden: an automaton for `mtformer.decoding.constraints.ForbiddenPhrases`.
         """
 
+    @abstractmethod
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
-        """See `mtformer.decoding.scorer.score_targets`."""
+        """See `mtformer.decoding.inference.score_targets`."""
 
+    @abstractmethod
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
-        """See `mtformer.decoding.scorer.attention_of_targets`; without the columns of tags."""
+        """See `mtformer.decoding.inference.attention_of_targets`; without the columns of tags."""
 
 
 def plan_batches(lengths: Sequence[int], batch_tokens: int, num_rows: int) -> list[list[int]]:
     """Return sentence numbers in batches of similar lengths, the longest first, so that a lack of memory shows at once.
 
-    A batch of n sentences has n x num_rows x (its longest source) up to `batch_tokens`; a sentence that exceeds it
-    alone is a batch of its own.
+    For n sentences, n x num_rows x (the longest source) is at most `batch_tokens`; a sentence that alone exceeds it is
+    a batch of its own.
 
     Args:
         lengths: tokens of each source.
@@ -90,7 +96,7 @@ def plan_batches(lengths: Sequence[int], batch_tokens: int, num_rows: int) -> li
     return batches
 
 
-class OwnEngine:
+class OwnEngine(Engine):
     """Our own search over one model, or over the mean of several.
 
     The models are in evaluation mode, on one device, with one vocabulary. `precision` is its name in reports; None: the
@@ -99,28 +105,20 @@ class OwnEngine:
 
     def __init__(self, models: Sequence[InferenceModel], precision: str | None = None) -> None:
         self.models = models
-        self.model: Decodable[Any] = models[0] if len(models) == 1 else Ensemble(models)
+        self.model: Decodable = models[0] if len(models) == 1 else Ensemble(models)
         self.max_positions = min(model.transformer.config.max_positions for model in models)
         weights = models[0].transformer.output
         self.device = weights.device.type
         self.dtype = precision or str(weights.dtype).removeprefix("torch.")
-        self.target = Target()
-
-    def with_target(self, target: Target) -> "OwnEngine":
-        """As in `Engine`."""
-        other = copy.copy(self)
-        other.target = target
-        return other
 
     def check(self, settings: DecodingConfig, required: bool = False, forbidden: bool = False) -> None:
-        """As in `Engine`."""
         if required and (settings.draws or settings.beam_groups > 1):
             raise ConfigError("required phrases need plain beam search; leave sampling and beam_groups out")
 
     def search(
         self, batches: Batches, settings: DecodingConfig, forbidden: Tensor | None
     ) -> Generator[NBests, None, None]:
-        """As in `Engine`; on a CPU several batches at a time, each with its share of the threads.
+        """Search on a CPU several batches at a time, each with its share of the threads.
 
         A step of search is many small operations, which gain little from threads within them.
         """
@@ -154,11 +152,9 @@ class OwnEngine:
         return [n_best for some in halves for n_best in self._search_within_memory(some, settings, forbidden)]
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
-        """As in `Engine`."""
         return score_targets(self.models, self._tagged(sources), targets, self.target.start)
 
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
-        """As in `Engine`."""
         found = attention_of_targets(self.models, self._tagged(sources), targets, self.target.start)
         return [weights_TS[:, len(self.target.tags) :] for weights_TS in found]
 
@@ -169,43 +165,25 @@ class OwnEngine:
         device = self.models[0].transformer.output.device
         src, start = pad(self._tagged([segment.source for segment in segments]), device), self.target.start
         reserved = [len(segment.prefix) + sum(map(len, segment.required)) for segment in segments]
-        limits = Limits.of(settings, reserved, self.max_positions - 1)
-        most = limits.bounds(src[1])[1].tolist()
-        rules = _rules(segments, settings, forbidden, device)
-        alpha, watch = settings.length_penalty, _watch(segments)
+        bounds = LengthBounds(settings, src[1], reserved, self.max_positions - 1)
+        rules, watch = _rules(segments, settings, forbidden, device), _watch(segments)
         required = [segment.required for segment in segments]
         if settings.draws or (settings.beam_size == 1 and not any(required)):
-            shape = settings.temperature, settings.top_k, settings.top_p
-            lines = [segment.line for segment in segments]
-            sampling = Sampling(settings.num_rows, lines, settings.seed, *shape) if settings.draws else None
-            n_bests = generate(self.model, *src, limits, alpha, rules, sampling, start, watch)
+            keys = [segment.line for segment in segments]
+            n_bests = generate(self.model, *src, settings, bounds, rules=rules, keys=keys, start=start, watch=watch)
         else:
-            choose: Chooser = best_candidates
-            if settings.beam_groups > 1:
-                choose = Diverse(settings.beam_groups, settings.diversity_penalty)
-            if any(required):
-                choose = RequiredPhrases(required).choose
+            choose = RequiredPhrases(required).choose if any(required) else None
             n_bests = beam_search(
-                self.model,
-                *src,
-                settings.beam_size,
-                alpha,
-                limits,
-                rules=rules,
-                choose=choose,
-                num_groups=settings.beam_groups,
-                early_stopping=settings.early_stopping,
-                start=start,
-                watch=watch,
+                self.model, *src, settings, bounds, rules=rules, choose=choose, start=start, watch=watch
             )
         return [
             [replace(one, at_limit=True) if len(one.tokens) >= longest else one for one in n_best]
-            for n_best, longest in zip(n_bests, most, strict=True)
+            for n_best, longest in zip(n_bests, bounds.max_B.tolist(), strict=True)
         ]
 
 
 def _watch(segments: Sequence[Segment]) -> Watch | None:
-    """Return what reports the first beam of the first unit of each watched segment, or None if none is watched."""
+    """Return a function that reports the first beam of each watched segment, or None if none is watched."""
     if all(segment.watch is None for segment in segments):
         return None
 
@@ -214,9 +192,9 @@ def _watch(segments: Sequence[Segment]) -> Watch | None:
         for unit, sentence in enumerate(step.sentence_U.tolist()):
             first.setdefault(sentence, unit)
         for sentence, unit in first.items():
-            tell = segments[sentence].watch
-            if tell is not None:
-                tell(step.history_URt[unit, 0].tolist())
+            on_step = segments[sentence].watch
+            if on_step is not None:
+                on_step(step.history_URt[unit, 0].tolist())
 
     return watch
 

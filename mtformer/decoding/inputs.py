@@ -1,12 +1,13 @@
-"""Checks of what a user wants translated: lines, prefixes, required and forbidden phrases."""
+"""Input of a translator: checks of lines, prefixes and phrases, and their conversion to segments."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from mtformer.decoding.constraints import Phrase
+from mtformer.decoding.sentences import join_lines, split_line
 from mtformer.errors import DataError
-from mtformer.text.tokenizer import UNK, Tokenizer
+from mtformer.text.tokenizer import EOS, UNK, Tokenizer, TokenizerPair
 
 # Every character that some program takes for the end of a line, and NUL: inside a line each becomes a space.
 LINE_BREAKS = re.compile("[\x00\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
@@ -18,16 +19,42 @@ class Line:
 
     Args:
         text: the line.
-        prefix, prefix_ids: what its translation begins with.
+        prefix, prefix_ids, prefix_pieces: the required beginning of its translation.
         required: phrases that its translation must contain, as the tokenizer writes them.
-        required_ids: those whose letters the tokenizer knows; only these can be searched for.
+        required_ids: the phrases whose letters the tokenizer knows; search supports only these.
     """
 
     text: str
     prefix: str
     prefix_ids: list[int]
+    prefix_pieces: list[str]
     required: list[str]
     required_ids: list[Phrase]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A unit of search: a line, or a part of a line that was too long.
+
+    Args:
+        source: ids, eos last.
+        line: the number of its line in the user's input; samples depend on it.
+        prefix, prefix_pieces: ids and pieces of the required beginning of its translation.
+        required: ids of phrases that its translation must contain.
+        watch: called at each step of our own search with the ids of the best hypothesis so far, in the thread that
+            searches.
+        text: the source text.
+        continues_word: True if no space separates it from the previous segment.
+    """
+
+    source: Sequence[int]
+    line: int = 0
+    prefix: Sequence[int] = ()
+    prefix_pieces: Sequence[str] = ()
+    required: Sequence[Phrase] = ()
+    watch: Callable[[list[int]], object] | None = None
+    text: str = ""
+    continues_word: bool = False
 
 
 def check_inputs(
@@ -35,17 +62,17 @@ def check_inputs(
     prefixes: Sequence[str] | None,
     required: Sequence[Sequence[str]] | None,
     tokenizer: Tokenizer,
-    most_tokens: int,
+    max_tokens: int,
     first_line: int,
 ) -> list[Line]:
-    """Return the lines that `Translator.translate` was given.
+    """Check the arguments of `Translator.translate`.
 
     Args:
-        tokenizer: of the target language.
-        most_tokens: the longest prefix, and the longest phrases of a line together.
+        tokenizer: that of the target language.
+        max_tokens: limit of a prefix, and of all phrases of a line together.
 
     Raises:
-        DataError: prefixes or phrases that are not one a line, phrases that are blank, or what is too long.
+        DataError: wrong number of prefixes or phrases, a blank phrase, or text beyond the limit.
     """
     _refuse_text("prefixes", prefixes)
     _refuse_text("required", required)
@@ -57,14 +84,15 @@ def check_inputs(
     checked = []
     given = zip(texts, check_lines(prefixes or [""] * len(texts)), required or [[]] * len(texts), strict=True)
     for number, (text, prefix, phrases) in enumerate(given, start=first_line + 1):
-        prefix_ids = tokenizer.encode([prefix])[0] if prefix else []
-        _check_length(f"the prefix of line {number} has", len(prefix_ids), most_tokens)
+        prefix_ids, prefix_pieces = (tokenizer.encode([prefix])[0], tokenizer.pieces(prefix)) if prefix else ([], [])
+        _check_length(f"the prefix of line {number} has", len(prefix_ids), max_tokens)
         required_ids = tokenizer.encode(check_lines(phrases, f"the required phrases of line {number}"))
         if not all(required_ids):
             raise DataError(f"a required phrase of line {number} is blank; leave it out")
-        _check_length(f"the required phrases of line {number} have", sum(map(len, required_ids)), most_tokens)
+        _check_length(f"the required phrases of line {number} have", sum(map(len, required_ids)), max_tokens)
         known = [tuple(ids) for ids in required_ids if UNK not in ids]
-        checked.append(Line(text, prefix, prefix_ids, as_written(phrases, tokenizer), known))
+        [prefix], phrases = as_written([prefix], tokenizer), as_written(phrases, tokenizer)
+        checked.append(Line(text, prefix, prefix_ids, prefix_pieces, phrases, known))
     return checked
 
 
@@ -77,13 +105,13 @@ def check_forbidden(forbidden: Sequence[str], tokenizer: Tokenizer) -> list[str]
 
 
 def check_lines(lines: Sequence[str], name: str = "lines") -> list[str]:
-    """Return lines as they are translated; raise DataError if they are one string."""
+    """Return lines in the form that is translated; raise DataError if they are one string."""
     _refuse_text(name, lines)
     return [one_line(line) for line in lines]
 
 
 def one_line(text: str) -> str:
-    """Return the text without line breaks, NUL and lone surrogates, which no tokenizer takes."""
+    """Return the text without line breaks, NUL and lone surrogates, which no tokenizer accepts."""
     return LINE_BREAKS.sub(" ", text.encode("utf-8", "replace").decode("utf-8"))
 
 
@@ -92,12 +120,72 @@ def as_written(phrases: Sequence[str], tokenizer: Tokenizer) -> list[str]:
     return [tokenizer.decode_pieces(tokenizer.pieces(one_line(phrase))).strip() for phrase in phrases]
 
 
+def make_segments(
+    lines: Sequence[Line],
+    tokenizers: TokenizerPair,
+    preferred: int,
+    max_tokens: int,
+    first_line: int,
+    watch: Iterable[Callable[[str], object] | None],
+) -> list[Segment]:
+    """Return the segments of all lines: none of a blank line, several of a line that is too long.
+
+    For `preferred` and `max_tokens` see `split_line`, for `first_line` and `watch` see `Translator.translate`.
+    """
+
+    def num_tokens(texts: Sequence[str]) -> list[int]:
+        return [len(ids) for ids in tokenizers.src.encode(texts)]
+
+    segments = []
+    encoded = tokenizers.src.encode([line.text for line in lines])
+    for number, (line, ids, report) in enumerate(zip(lines, encoded, watch, strict=True), start=first_line):
+        texts, sources, progress = [line.text], [ids], list[str]()
+        if len(ids) > preferred:
+            texts = split_line(line.text, num_tokens, preferred, max_tokens)
+            sources = tokenizers.src.encode(texts)
+        prefix, prefix_pieces = line.prefix_ids, line.prefix_pieces
+        # It is unknown which segment a phrase belongs to, so the phrases of a split line are only checked.
+        required = line.required_ids if len(texts) == 1 else []
+        before = " "
+        for text, source in zip(texts, sources, strict=True):
+            if source:
+                segments.append(
+                    Segment(
+                        source=[*source, EOS],
+                        line=number,
+                        prefix=prefix,
+                        prefix_pieces=prefix_pieces,
+                        required=required,
+                        watch=report and _watch_segment(report, progress, tokenizers.tgt),
+                        text=text,
+                        continues_word=not (before[-1].isspace() or text[0].isspace()),
+                    )
+                )
+                prefix, prefix_pieces = [], []  # they belong to the first segment alone
+            before = text
+    return segments
+
+
+def _watch_segment(
+    report: Callable[[str], object], progress: list[str], tokenizer: Tokenizer
+) -> Callable[[list[int]], None]:
+    """Return the watcher of a line's next segment; it reports `progress`, the joined texts of all segments so far."""
+    index = len(progress)
+    progress.append("")
+
+    def on_step(tokens: list[int]) -> None:
+        progress[index] = one_line(tokenizer.decode([tokens])[0])
+        report(join_lines(progress))
+
+    return on_step
+
+
 def _refuse_text(name: str, value: object) -> None:
     """Raise DataError for a string, which is a sequence of strings too."""
     if isinstance(value, str):
-        raise DataError(f"{name}: a list is wanted, not one string; put it into brackets")
+        raise DataError(f"{name}: must be a list, not one string; put it into brackets")
 
 
-def _check_length(what: str, num_tokens: int, most: int) -> None:
-    if num_tokens > most:
-        raise DataError(f"{what} {num_tokens} tokens; the model has positions for {most}")
+def _check_length(what: str, num_tokens: int, limit: int) -> None:
+    if num_tokens > limit:
+        raise DataError(f"{what} {num_tokens} tokens; the model has positions for {limit}")

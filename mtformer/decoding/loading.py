@@ -1,11 +1,12 @@
-"""Loading of runs, bundles and exports for a `Translator`."""
+"""Loading of runs, bundles and CTranslate2 exports for a `Translator`."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from mtformer.config.data import DataConfig
 from mtformer.config.loading import load_config
-from mtformer.config.schema import Config
+from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2, open_model, unsupported
 from mtformer.decoding.ctranslate2_model import cached_model
 from mtformer.decoding.engine import Engine, OwnEngine
@@ -22,14 +23,14 @@ BACKENDS = ("mtformer", "ctranslate2")
 
 
 class Loaded(NamedTuple):
-    """The parts of a `Translator`; the config is that of the first run."""
+    """Arguments of `Translator`, in order; the settings are those of the first run."""
 
     engine: Engine
     tokenizers: TokenizerPair
-    config: Config
+    decoding: DecodingConfig
     trained_tokens: int
-    """The longest source of training."""
     weights: list[Path]
+    data: DataConfig
 
 
 def load(
@@ -39,7 +40,7 @@ def load(
     precision: str | None = None,
     backend: str | None = None,
 ) -> Loaded:
-    """Load one model, or several as an ensemble. For the arguments and errors see `Translator.load`."""
+    """Load one model, or several as an ensemble; arguments and errors as in `Translator.load`."""
     runs = [RunDir.open(path) for path in paths]
     if _pick_backend(runs, device, precision, backend) == "ctranslate2":
         if len(runs) * len(checkpoints) > 1:
@@ -77,7 +78,8 @@ def _load_own(runs: Sequence[RunDir], checkpoints: Sequence[str | None], device_
             models.append(InferenceModel.prepare(model, device, precision))
             weights += paths
     trained_tokens = min(config.data.filters.max_tokens for config in configs)
-    return Loaded(OwnEngine(models, precision), tokenizers, configs[0], trained_tokens, weights)
+    first = configs[0]
+    return Loaded(OwnEngine(models, precision), tokenizers, first.decoding, trained_tokens, weights, first.data)
 
 
 def _load_ctranslate2(run: RunDir, checkpoint: str | None, device: str, precision: str | None) -> Loaded:
@@ -94,7 +96,7 @@ def _load_ctranslate2(run: RunDir, checkpoint: str | None, device: str, precisio
         weights = find_weights(run, checkpoint, config.training.best_metric)
         folder = cached_model(weights, config.model, tokenizers)
     engine = open_model(folder, tokenizers, config.model.max_positions, device, precision)
-    return Loaded(engine, tokenizers, config, config.data.filters.max_tokens, weights)
+    return Loaded(engine, tokenizers, config.decoding, config.data.filters.max_tokens, weights, config.data)
 
 
 def _check_same_tokenizers(tokenizers: TokenizerPair, first: RunDir, other: RunDir) -> None:

@@ -1,27 +1,42 @@
-"""From the hypotheses of a search to translations: the choice of the n best, their text, flags and attention.
+"""Conversion of hypotheses to translations: choice of the n best (MBR, coverage), text, warning flags and attention.
 
 S source length, T target length.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import eq
+from typing import Literal
 
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
-from mtformer.decoding.alignment import best_source_words
 from mtformer.decoding.engine import Engine, NBests
-from mtformer.decoding.inputs import one_line
-from mtformer.decoding.quality import coverage, expected_utilities, flags
+from mtformer.decoding.inputs import Segment, one_line
 from mtformer.decoding.search import Hypothesis
-from mtformer.decoding.segments import Segment
-from mtformer.decoding.translation import Attention, Translation
+from mtformer.decoding.sentences import UNSPACED
+from mtformer.decoding.translation import (
+    COPY,
+    LENGTH_LIMIT,
+    LOW_CONFIDENCE,
+    REPETITION,
+    Attention,
+    Translation,
+    best_source_words,
+)
 from mtformer.text.pieces import SPACE
 from mtformer.text.tokenizer import UNK, TokenizerPair
 
+Pair = tuple[Segment, Hypothesis]
 END = "</s>"
 UNKNOWN = f"{SPACE}⁇{SPACE}"
-"""The text that the tokenizer writes for an unknown piece, as a piece."""
+"""The tokenizer's text of an unknown piece, as a piece."""
+MAX_LOOP_LENGTH = 8
+"""Tokens of the longest sequence whose repetition is detected."""
+MIN_CONFIDENCE = -1.2
+"""Mean log-probability per token, in nats, below which a translation is flagged: a probability of 0.3."""
 
 
 @dataclass(frozen=True)
@@ -41,29 +56,37 @@ class Postprocessor:
     def __call__(self, segments: Sequence[Segment], found: NBests) -> list[list[Translation]]:
         """Return the n best translations of each segment."""
         n_bests = self._choose(segments, found)
-        if self.token_scores:
-            n_bests = self._with_token_scores(segments, n_bests)
-        return self._translations(segments, n_bests)
+        pairs = _pairs(segments, n_bests)
+        if self.token_scores and not all(one.token_log_probabilities for _, one in pairs):
+            scores = self.engine.score(*_ids(pairs))
+            pairs = [
+                (segment, replace(one, token_log_probabilities=log_probs))
+                for (segment, one), log_probs in zip(pairs, scores, strict=True)
+            ]
+        weights = self._attention(pairs)
+        sources = self.tokenizers.src.decode([segment.source for segment, _ in pairs])
+        texts = self.tokenizers.tgt.decode([one.tokens for _, one in pairs])
+        each = zip(pairs, weights, sources, texts, strict=True)
+        translations = iter([self._translation(*pair, weights_TS, src, tgt) for pair, weights_TS, src, tgt in each])
+        return [[next(translations) for _ in n_best] for n_best in n_bests]
 
     def _choose(self, segments: Sequence[Segment], found: NBests) -> NBests:
-        """Return the n best, the best first: by expected utility with MBR, as drawn when sampling, else as found."""
+        """Return the n best, best first: by expected utility with MBR, in order of drawing when sampling."""
         if self.decoding.coverage_penalty:
-            found = self._with_coverage(segments, found)
+            weights, beta = iter(self.engine.attention(*_ids(_pairs(segments, found)))), self.decoding.coverage_penalty
+            found = [
+                [replace(one, score=one.score + beta * coverage(next(weights))) for one in n_best] for n_best in found
+            ]
             if not self.decoding.draws:
                 found = [sorted(n_best, key=lambda one: -one.score) for n_best in found]
         if self.decoding.mbr_samples:
-            return [self._most_agreed(samples) for samples in found]
+            return [self._rank_by_utility(samples) for samples in found]
         if self.decoding.sampling:
             return found
         return [n_best[: self.decoding.n_best] for n_best in found]
 
-    def _with_coverage(self, segments: Sequence[Segment], found: NBests) -> NBests:
-        sources = [segment.source for segment, n_best in zip(segments, found, strict=True) for _ in n_best]
-        weights = iter(self.engine.attention(sources, [one.tokens for n_best in found for one in n_best]))
-        beta = self.decoding.coverage_penalty
-        return [[replace(one, score=one.score + beta * coverage(next(weights))) for one in n_best] for n_best in found]
-
-    def _most_agreed(self, samples: Sequence[Hypothesis]) -> list[Hypothesis]:
+    def _rank_by_utility(self, samples: Sequence[Hypothesis]) -> list[Hypothesis]:
+        """Return the distinct samples with the highest expected utilities."""
         texts = self.tokenizers.tgt.decode([one.tokens for one in samples])
         utilities = expected_utilities(texts, self.decoding.mbr_metric)
         distinct: dict[str, Hypothesis] = {}
@@ -71,22 +94,16 @@ class Postprocessor:
             distinct.setdefault(texts[number], samples[number])
         return list(distinct.values())[: self.decoding.n_best]
 
-    def _with_token_scores(self, segments: Sequence[Segment], n_bests: NBests) -> NBests:
-        """Score by teacher forcing what the search has not scored token by token."""
-        pairs = [(one, each) for one, n_best in zip(segments, n_bests, strict=True) for each in n_best]
-        if not pairs or all(each.token_log_probabilities for _, each in pairs):
-            return n_bests
-        scores = iter(self.engine.score([one.source for one, _ in pairs], [each.tokens for _, each in pairs]))
-        return [[replace(each, token_log_probabilities=next(scores)) for each in n_best] for n_best in n_bests]
-
-    def _translations(self, segments: Sequence[Segment], n_bests: NBests) -> list[list[Translation]]:
-        owners = [segment for segment, n_best in zip(segments, n_bests, strict=True) for _ in n_best]
-        flat = [one for n_best in n_bests for one in n_best]
-        weights = self._attention(owners, flat)
-        sources = self.tokenizers.src.decode([segment.source for segment in owners])
-        texts = self.tokenizers.tgt.decode([one.tokens for one in flat])
-        made = iter([self._translation(*each) for each in zip(owners, flat, weights, sources, texts, strict=True)])
-        return [[next(made) for _ in n_best] for n_best in n_bests]
+    def _attention(self, pairs: Sequence[Pair]) -> list[Tensor | None]:
+        """Return (T, S) of all hypotheses, or only of those that contain unknown tokens to replace."""
+        replaces = self.decoding.replace_unknowns
+        chosen = [i for i, (_, one) in enumerate(pairs) if self.attention or (replaces and UNK in one.tokens)]
+        weights: list[Tensor | None] = [None] * len(pairs)
+        if chosen:
+            found = self.engine.attention(*_ids([pairs[number] for number in chosen]))
+            for number, weights_TS in zip(chosen, found, strict=True):
+                weights[number] = weights_TS
+        return weights
 
     def _translation(
         self, segment: Segment, one: Hypothesis, weights_TS: Tensor | None, source: str, text: str
@@ -96,7 +113,13 @@ class Postprocessor:
             pieces = self._with_unknowns(segment, one, weights_TS if self.decoding.replace_unknowns else None)
             text = self.tokenizers.tgt.decode_pieces(pieces)
             pieces = [UNKNOWN if piece == self.vocabulary[UNK] else piece for piece in pieces]
-        src_tokens = segment.source[:-1]
+        attention = None
+        if self.attention and weights_TS is not None:
+            src_pieces = self.tokenizers.src.pieces(segment.text)
+            weights = weights_TS[: len(pieces), : len(src_pieces)].tolist()
+            if segment.continues_word:
+                src_pieces[0] = src_pieces[0].removeprefix(SPACE)
+            attention = Attention(src_pieces, pieces, weights, [0] * len(pieces))
         return Translation(
             text=one_line(text).strip(),
             score=one.score,
@@ -104,21 +127,9 @@ class Postprocessor:
             log_probability=one.log_probability,
             token_log_probabilities=one.token_log_probabilities,
             pieces=[*pieces, END],
-            flags=flags(source, text, src_tokens, one.tokens, one.log_probability, one.at_limit),
-            attention=None if weights_TS is None else self._shown_attention(segment, pieces, weights_TS),
+            flags=flags(source, text, segment.source[:-1], one.tokens, one.log_probability, one.at_limit),
+            attention=attention,
         )
-
-    def _attention(self, owners: Sequence[Segment], hypotheses: Sequence[Hypothesis]) -> list[Tensor | None]:
-        """Return (T, S) of the hypotheses that need it: of all, or of those with unknown tokens to be replaced."""
-        replaces = self.decoding.replace_unknowns
-        chosen = [i for i, one in enumerate(hypotheses) if self.attention or (replaces and UNK in one.tokens)]
-        weights: list[Tensor | None] = [None] * len(hypotheses)
-        if chosen:
-            sources = [owners[number].source for number in chosen]
-            found = self.engine.attention(sources, [hypotheses[number].tokens for number in chosen])
-            for number, weights_TS in zip(chosen, found, strict=True):
-                weights[number] = weights_TS
-        return weights
 
     def _with_unknowns(self, segment: Segment, hypothesis: Hypothesis, weights_TS: Tensor | None) -> list[str]:
         """Return the pieces; an unknown one is that of the prefix, or (with weights) the most-attended source word."""
@@ -134,11 +145,78 @@ class Postprocessor:
                 pieces[number] = word
         return pieces
 
-    def _shown_attention(self, segment: Segment, pieces: list[str], weights_TS: Tensor) -> Attention | None:
-        if not self.attention:
-            return None
-        src_pieces = self.tokenizers.src.pieces(segment.text)
-        weights = weights_TS[: len(pieces), : len(src_pieces)].tolist()
-        if segment.continues_word:
-            src_pieces[0] = src_pieces[0].removeprefix(SPACE)
-        return Attention(src_pieces, pieces, weights, [0] * len(pieces))
+
+def _pairs(segments: Sequence[Segment], n_bests: NBests) -> list[Pair]:
+    """Return each hypothesis with its segment."""
+    return [(segment, one) for segment, n_best in zip(segments, n_bests, strict=True) for one in n_best]
+
+
+def _ids(pairs: Sequence[Pair]) -> tuple[list[Sequence[int]], list[list[int]]]:
+    """Return sources and targets for `Engine.score` and `Engine.attention`."""
+    return [segment.source for segment, _ in pairs], [one.tokens for _, one in pairs]
+
+
+def flags(
+    source: str, text: str, src_tokens: Sequence[int], tokens: Sequence[int], log_probability: float, at_limit: bool
+) -> tuple[str, ...]:
+    """Return the flags that apply.
+
+    Args:
+        source, text: the line and its translation, both as the tokenizer writes them.
+        src_tokens, tokens: the same in ids, without eos.
+        log_probability: of the translation, eos included.
+        at_limit: True if it ended at the maximum length.
+    """
+    found = []
+    if is_looping(tokens) and not is_looping(src_tokens):
+        found.append(REPETITION)
+    if at_limit:
+        found.append(LENGTH_LIMIT)
+    if text.split() == source.split() and _is_sentence(text):
+        found.append(COPY)
+    if log_probability / (len(tokens) + 1) < MIN_CONFIDENCE:
+        found.append(LOW_CONFIDENCE)
+    return tuple(found)
+
+
+def is_looping(tokens: Sequence[int]) -> bool:
+    """Return True if a sequence of up to 8 tokens occurs four times in a row, over at least 8 tokens."""
+    if len(tokens) - len(set(tokens)) < 6:  # the shortest run below
+        return False
+    for period in range(1, MAX_LOOP_LENGTH + 1):
+        least = max(3 * period, 8 - period)
+        is_same = list(map(eq, tokens[period:], tokens))
+        if sum(is_same) >= least and any(flag and len(list(run)) >= least for flag, run in groupby(is_same)):
+            return True
+    return False
+
+
+def _is_sentence(text: str) -> bool:
+    """Return True if the text is longer than a name, which is often the same in both languages."""
+    return len(text.split()) > 2 or len(UNSPACED.findall(text)) > 8
+
+
+def coverage(attention_TS: Tensor) -> float:
+    """Return the sum over source tokens of log(min(1, received attention)) (Wu et al. 2016, equation 14); at most 0."""
+    return attention_TS.sum(dim=0).clamp(min=1e-20, max=1.0).log().sum().item()
+
+
+def expected_utilities(texts: Sequence[str], metric: Literal["chrf", "bleu"]) -> list[float]:
+    """Return the mean score of each sample against all samples as references, for minimum Bayes risk decoding.
+
+    Eikema and Aziz 2020. Equal samples count as often as they occur.
+
+    Args:
+        texts: samples of one sentence, detokenized.
+        metric: sacreBLEU's sentence-level chrF2, or BLEU.
+    """
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+
+    scorer = CHRF() if metric == "chrf" else BLEU(effective_order=True)
+    counts = Counter(texts)
+    means = {
+        text: sum(scorer.sentence_score(text, [other]).score * count for other, count in counts.items()) / len(texts)
+        for text in counts
+    }
+    return [means[text] for text in texts]

@@ -1,7 +1,7 @@
 """Rules that search applies to the log-probabilities of each step: length limits, n-grams, repetition.
 
-A rule is a function of the tokens so far, so it needs no notice when beams are reordered or sentences leave the batch.
-`mtformer.decoding.constraints` has those about given words.
+A rule is a function of the tokens so far, so reordered beams and finished sentences do not concern it.
+`mtformer.decoding.constraints` has the rules about given words.
 
 B sentences, U units (sentences, or groups of their beams), R beams of a unit, V vocabulary, t tokens so far.
 """
@@ -42,53 +42,31 @@ Watch = Callable[[Step], object]
 """Called with each step of a search; it must not change the step."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Bounds of the translation's length, in tokens without eos; the ratios are relative to the source without eos.
-
-    At least max(min_tokens, floor(min_length_ratio x source)), at most ceil(max_length_ratio x source) + 10, and at
-    most `max_tokens`; but never fewer than `reserved` (for each sentence the length of its constraints), and never more
-    than `room`, the positions of the model. At the maximum length eos ends a hypothesis.
-    """
-
-    max_length_ratio: float = 2.0
-    min_length_ratio: float = 0.0
-    max_tokens: int | None = None
-    min_tokens: int = 0
-    reserved: Sequence[int] | None = None
-    room: int | None = None
-
-    @classmethod
-    def of(cls, settings: DecodingConfig, reserved: Sequence[int], room: int) -> "Limits":
-        """Return the limits of the `decoding` section."""
-        ratios = settings.max_length_ratio, settings.min_length_ratio
-        return cls(*ratios, settings.max_length, settings.min_length, reserved, room)
-
-    def bounds(self, src_lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the minimum and maximum length (B,) of each translation; the given lengths count eos."""
-        src_B = (src_lengths_B - 1).double()
-        max_B = (src_B * self.max_length_ratio).ceil().long() + 10
-        if self.max_tokens is not None:
-            max_B = max_B.clamp(max=self.max_tokens)
-        if self.reserved is not None:
-            max_B = torch.maximum(max_B, torch.tensor(self.reserved, device=max_B.device))
-        if self.room is not None:
-            max_B = max_B.clamp(max=self.room)
-        min_B = (src_B * self.min_length_ratio).floor().long().clamp(min=self.min_tokens)
-        return torch.minimum(min_B, max_B), max_B
-
-
 class LengthBounds:
-    """Exclude pad and bos, eos below the minimum length, and everything but eos at the maximum.
+    """Minimum and maximum length of each translation, and the rule that enforces them.
+
+    Lengths are in tokens without eos; the ratios are relative to the source without eos. At least max(min_length,
+    floor(min_length_ratio x source)), at most ceil(max_length_ratio x source) + 10, and at most `max_length`; but the
+    maximum is never below `reserved`, nor above `capacity`.
+
+    The rule excludes pad and bos, eos below the minimum length, and all other tokens at the maximum.
 
     Args:
-        limits: of the search.
-        src_lengths_B: count eos.
+        settings: the `decoding` section.
+        src_lengths_B: source lengths, eos counted.
+        reserved: length of the constraints of each sentence.
+        capacity: the limit of the model.
     """
 
-    def __init__(self, limits: Limits, src_lengths_B: Tensor) -> None:
-        self.min_B, self.max_B = limits.bounds(src_lengths_B)
-        # Python numbers, so that no step waits for the device.
+    def __init__(self, settings: DecodingConfig, src_lengths_B: Tensor, reserved: Sequence[int], capacity: int) -> None:
+        src_B = (src_lengths_B - 1).double()
+        max_B = (src_B * settings.max_length_ratio).ceil().long() + 10
+        if settings.max_length is not None:
+            max_B = max_B.clamp(max=settings.max_length)
+        self.max_B = torch.maximum(max_B, torch.tensor(reserved, device=max_B.device)).clamp(max=capacity)
+        min_B = (src_B * settings.min_length_ratio).floor().long().clamp(min=settings.min_length)
+        self.min_B = torch.minimum(min_B, self.max_B)
+        # Python numbers, so that no step synchronizes with the device.
         self.longest_min, self.shortest_max = int(self.min_B.max()), int(self.max_B.min())
         self.max_steps = int(self.max_B.max()) + 1
         """Maximum length of the batch, with eos."""
@@ -136,7 +114,7 @@ class NoRepeatedNgrams:
         is_same_URt = torch.ones_like(follows_URt, dtype=torch.bool)
         for i in range(before):
             is_same_URt &= step.history_URt[..., i : i + follows_URt.size(2)] == last_URn[..., i : i + 1]
-        # The others write to pad, which is excluded anyway.
+        # The other positions write to pad, which is excluded anyway.
         step.log_prob_URV.scatter_(2, follows_URt.masked_fill(~is_same_URt, PAD), -math.inf)
 
 

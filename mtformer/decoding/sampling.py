@@ -5,15 +5,14 @@ V vocabulary, X tokens that may be drawn.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mtformer.decoding.rules import LengthBounds, Limits, Rule, Step, Watch, apply
+from mtformer.config.schema import DecodingConfig
+from mtformer.decoding.rules import LengthBounds, Rule, Step, Watch, apply
 from mtformer.decoding.search import (
-    CacheT,
     Decodable,
     Hypothesis,
     correction,
@@ -25,42 +24,30 @@ from mtformer.decoding.search import (
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """Settings of sampling.
-
-    `keys` has for each sentence its place in the user's input. Draws depend on (seed, key, number of the sample,
-    position) and on nothing else, so results do not depend on batching.
-    """
-
-    num_samples: int
-    keys: Sequence[int]
-    seed: int = 1
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-
-
 @torch.inference_mode()
 def generate(
-    model: Decodable[CacheT],
+    model: Decodable,
     src_BS: Tensor,
     src_lengths_B: Tensor,
-    limits: Limits,
-    length_penalty: float = 1.0,
+    settings: DecodingConfig,
+    bounds: LengthBounds,
+    *,
     rules: Sequence[Rule] = (),
-    sampling: Sampling | None = None,
+    keys: Sequence[int] = (),
     start: int = BOS,
     watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
-    """Return for each sentence the translation that takes the most probable token at each step, or samples.
+    """Return for each sentence the translation with the most probable token at each step, or samples.
 
-    Arguments as in `beam_search`; the length penalty does not change the translation. With `sampling`, the samples of
-    each sentence are returned in the order of their numbers; their scores are those of the model at temperature 1.
+    Arguments as in `beam_search`; the length penalty does not change the translation. The samples of each sentence are
+    returned in the order of their numbers; their scores are those of the model at temperature 1.
+
+    Args:
+        keys: for sampling, the line number of each sentence in the user's input. Draws depend only on (seed, key,
+            number of the sample, position), so results do not depend on batching.
     """
-    bounds = LengthBounds(limits, src_lengths_B)
-    B, C, max_steps, device = src_BS.size(0), sampling.num_samples if sampling else 1, bounds.max_steps, src_BS.device
-    uniform_NT = None if sampling is None else _uniform_numbers(sampling, max_steps).to(device)
+    B, C, max_steps, device = src_BS.size(0), settings.num_rows, bounds.max_steps, src_BS.device
+    uniform_NT = _uniform_numbers(settings.seed, keys, C, max_steps).to(device) if settings.draws else None
     cache = model.start(src_BS, src_lengths_B, C, max_steps)
     tokens_NT = torch.full((B * C, max_steps), PAD, device=device)
     raw_NT = torch.zeros(B * C, max_steps, device=device)
@@ -75,11 +62,11 @@ def generate(
         if watch is not None:
             watch(step)
         step = apply(rules, bounds, step)
-        if sampling is None or uniform_NT is None:
+        if uniform_NT is None:
             zero_M1 = raw_M1V.new_zeros(raw_M1V.shape[:2])
             token_M = top_candidates(step.log_prob_URV, zero_M1, 1, step.correct)[2].squeeze(1)
         else:
-            shape = sampling.temperature, sampling.top_k, sampling.top_p
+            shape = settings.temperature, settings.top_k, settings.top_p
             token_M = draw_tokens(step.log_prob_URV.squeeze(1), uniform_NT[row_M, position], *shape)
         token_M = token_M.masked_fill(done_M, PAD)
         raw_M = raw_M1V.squeeze(1).gather(1, token_M.unsqueeze(1)).squeeze(1)
@@ -93,28 +80,26 @@ def generate(
             cache.keep(keep_B)
             keep_M = (keep_B.unsqueeze(1) * C + torch.arange(C, device=device)).flatten()
             row_M, token_M, done_M = row_M[keep_M], token_M[keep_M], done_M[keep_M]
-    hypotheses = to_hypotheses(tokens_NT, raw_NT, (tokens_NT != PAD).sum(dim=1), length_penalty)
+    hypotheses = to_hypotheses(tokens_NT, raw_NT, (tokens_NT != PAD).sum(dim=1), settings.length_penalty)
     return [hypotheses[i : i + C] for i in range(0, B * C, C)]
 
 
-def _uniform_numbers(sampling: Sampling, max_steps: int) -> Tensor:
+def _uniform_numbers(seed: int, keys: Sequence[int], num_samples: int, max_steps: int) -> Tensor:
     """Return a number from [0, 1) for each sample and step, (N, T) in float64.
 
-    A generator for each sample: neither the longest sentence of the batch nor the number of samples changes a draw.
+    Each sample has its own generator: neither the longest sentence of the batch nor the number of samples matters.
     """
     rows = [
-        np.random.default_rng((sampling.seed, key, number)).random(max_steps)
-        for key in sampling.keys
-        for number in range(sampling.num_samples)
+        np.random.default_rng((seed, key, number)).random(max_steps) for key in keys for number in range(num_samples)
     ]
     return torch.from_numpy(np.stack(rows))
 
 
 def draw_tokens(log_prob_MV: Tensor, uniform_M: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
-    """Return one token (M,) for each row: the one whose interval of the cumulative distribution holds the number.
+    """Return one token (M,) for each row, whose interval of the cumulative distribution contains the number.
 
     Args:
-        log_prob_MV: float32, -inf: never.
+        log_prob_MV: float32; -inf excludes a token.
         uniform_M: float64, from [0, 1).
         temperature: probabilities are raised to its inverse.
         top_k: draw from the k most probable tokens (Fan et al. 2018); 0: from all.
@@ -126,7 +111,7 @@ def draw_tokens(log_prob_MV: Tensor, uniform_M: Tensor, temperature: float, top_
     if num_kept < V or top_p < 1.0:
         log_prob_MV, token_MX = log_prob_MV.topk(num_kept)  # sorted, as top_p requires
     log_prob_MX = log_prob_MV.double()
-    # Shifted so that the largest is 0: at no temperature, however low, all of them become -inf.
+    # Shifted so that the largest is 0: even at very low temperatures not all of them become -inf.
     prob_MX = ((log_prob_MX - log_prob_MX.amax(dim=1, keepdim=True)) / temperature).softmax(dim=1)
     if top_p < 1.0:
         prob_MX = prob_MX.masked_fill(prob_MX.cumsum(dim=1) - prob_MX >= top_p, 0.0)

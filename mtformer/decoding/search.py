@@ -7,7 +7,7 @@ K candidates, X selected candidates or columns.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -29,28 +29,27 @@ class Cache(Protocol):
 ExactLogits = Callable[[Tensor, Tensor], Tensor]
 """(rows (...,), tokens (...,)) -> logits (...,) in float32."""
 Correction = Callable[[Tensor, Tensor], Tensor]
-"""(beam_BX, token_BX) -> what to add to their rounded log-probabilities (B, X)."""
-CacheT = TypeVar("CacheT", bound=Cache)
+"""(beam_BX, token_BX) -> correction to add to their rounded log-probabilities (B, X)."""
 
 
-class Decodable(Protocol[CacheT]):
+class Decodable(Protocol):
     """A model, or several that act as one."""
 
-    def start(self, src_BS: Tensor, src_lengths_B: Tensor, num_beams: int, max_length: int, /) -> CacheT:
+    def start(self, src_BS: Tensor, src_lengths_B: Tensor, num_beams: int, max_length: int, /) -> Cache:
         """Encode source ids (eos at the end, padded on the right; lengths count eos) and return an empty cache.
 
-        It has room for `max_length` steps of B x num_beams rows.
+        Its capacity is `max_length` steps of B x num_beams rows.
         """
 
-    def step(self, token_N: Tensor, cache: CacheT, /) -> tuple[Tensor, ExactLogits | None]:
-        """Return the logits (N, V) of the token after token_N, and a way to exact ones if these are rounded."""
+    def step(self, token_N: Tensor, cache: Any, /) -> tuple[Tensor, ExactLogits | None]:
+        """Return the logits (N, V) of the token after token_N, and a function for exact ones if these are rounded."""
 
 
 @dataclass(frozen=True)
 class Hypothesis:
     """One translation in token ids, without bos and eos.
 
-    `token_log_probabilities` are those of the model, one for each token and one for eos, whatever rules apply;
+    `token_log_probabilities` are those of the model, one for each token and one for eos, regardless of rules;
     `log_probability` is their sum. `at_limit`: it has the maximum length. `score` is log_probability / length^alpha,
     where the length counts eos: the normalization of CTranslate2 (Wu et al. 2016, equation 14, without its constant 5).
     """
@@ -68,7 +67,7 @@ def to_hypotheses(tokens_NT: Tensor, log_prob_NT: Tensor, length_N: Tensor, alph
     Args:
         tokens_NT: int64, eos last.
         log_prob_NT: float, one for each token.
-        length_N: int64, counts eos; what follows is ignored.
+        length_N: int64, counts eos; later tokens are ignored.
         alpha: the length penalty.
     """
     hypotheses = []

@@ -1,4 +1,4 @@
-"""Lines longer than those of training: split at sentence ends, and joined again."""
+"""Splitting of long lines at sentence ends, and joining of their translations."""
 
 import itertools
 import re
@@ -10,32 +10,33 @@ CLAUSE_END = re.compile(r"[,;:،؛]\s+|[、，；：､]\s*")
 SPACE = re.compile(r"\s+")
 ABBREVIATION = re.compile(r"(?<![^\s(])(?:\w|\d\d)\.\s+$")
 """An initial or an ordinal number, as in `J. Smith` and `21. März`."""
-FEWEST_TOKENS = 4
-"""A shorter sentence is joined to the next one: mostly it is a title, such as `Dr.`"""
+MIN_TOKENS = 4
+"""Shorter sentences are joined to the next one: most are titles, such as `Dr.`"""
 UNSPACED = re.compile("[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
 """Chinese characters, kana, and their punctuation: no space comes before or after them."""
+CountTokens = Callable[[Sequence[str]], list[int]]
 
 
-def split_line(line: str, num_tokens: Callable[[Sequence[str]], list[int]], wanted: int, most: int) -> list[str]:
-    """Return the parts of a line, whose concatenation is the line, each of at most `most` tokens.
+def split_line(line: str, num_tokens: CountTokens, preferred: int, max_tokens: int) -> list[str]:
+    """Split a line into parts of at most `max_tokens` tokens, whose concatenation is the line.
 
-    A line of more than `wanted` tokens is split into its sentences, because models are mostly trained on sentences and
-    omit much of several at once. A sentence of more than `most` tokens is split at the ends of its clauses, a longer
-    clause between words (into parts of up to `wanted`), and a longer word anywhere.
+    A line of more than `preferred` tokens is split into its sentences, because models are mostly trained on sentences
+    and omit much of several at once. A sentence of more than `max_tokens` tokens is split at the ends of its clauses, a
+    longer clause between words (into parts of up to `preferred`), and a longer word anywhere.
 
     Args:
-        num_tokens: tokens of each of some texts.
-        wanted: the longest source of training.
-        most: the longest source that the model supports.
+        num_tokens: returns the number of tokens of each text.
+        preferred: the longest source of training.
+        max_tokens: the longest source that the model supports.
     """
-    if num_tokens([line])[0] <= min(wanted, most):
+    if num_tokens([line])[0] <= min(preferred, max_tokens):
         return [line]
-    parts = _sentences(line, num_tokens, wanted)
+    parts = _sentences(line, num_tokens, preferred)
     for border in (CLAUSE_END, SPACE):
         lengths = num_tokens(parts)
-        pieces = [_cut(part, border) if n > most else [part] for part, n in zip(parts, lengths, strict=True)]
-        parts = [packed for some in pieces for packed in _pack(some, num_tokens(some), wanted)]
-    return [half for part in parts for half in _halves(part, num_tokens, most)]
+        pieces = [_cut(part, border) if n > max_tokens else [part] for part, n in zip(parts, lengths, strict=True)]
+        parts = [packed for some in pieces for packed in _pack(some, num_tokens(some), preferred)]
+    return [half for part in parts for half in _halves(part, num_tokens, max_tokens)]
 
 
 def join_lines(parts: Iterable[str]) -> str:
@@ -52,19 +53,19 @@ def needs_space(before: str, after: str) -> bool:
 
 
 def _cut(text: str, border: re.Pattern[str]) -> list[str]:
-    """Split the text after each border; nothing is lost."""
+    """Split the text after each border."""
     ends = [0, *(match.end() for match in border.finditer(text)), len(text)]
     return [text[start:end] for start, end in itertools.pairwise(ends) if end > start]
 
 
-def _sentences(line: str, num_tokens: Callable[[Sequence[str]], list[int]], limit: int) -> list[str]:
-    """Split a line into sentences; doubtful ends of sentences do not count while a sentence is within the limit."""
+def _sentences(line: str, num_tokens: CountTokens, limit: int) -> list[str]:
+    """Split a line into sentences; doubtful ends count only where the sentence exceeds the limit."""
     pieces, has_capitals = _cut(line, SENTENCE_END), not line.islower()
     sentences: list[str] = []
     size = 0
     for piece, length in zip(pieces, num_tokens(pieces), strict=True):
         before = sentences[-1] if sentences else ""
-        is_continued = size < FEWEST_TOKENS or ABBREVIATION.search(before) or (has_capitals and piece[0].islower())
+        is_continued = size < MIN_TOKENS or ABBREVIATION.search(before) or (has_capitals and piece[0].islower())
         if sentences and is_continued and size + length <= limit:
             sentences[-1] += piece
             size += length
@@ -77,20 +78,20 @@ def _sentences(line: str, num_tokens: Callable[[Sequence[str]], list[int]], limi
 def _pack(pieces: list[str], lengths: list[int], limit: int) -> list[str]:
     """Join neighbors while their tokens are within the limit."""
     packed: list[str] = []
-    room = 0
+    num_left = 0
     for piece, length in zip(pieces, lengths, strict=True):
-        if packed and length <= room:
+        if packed and length <= num_left:
             packed[-1] += piece
-            room -= length
+            num_left -= length
         else:
             packed.append(piece)
-            room = limit - length
+            num_left = limit - length
     return packed
 
 
-def _halves(text: str, num_tokens: Callable[[Sequence[str]], list[int]], most: int) -> list[str]:
+def _halves(text: str, num_tokens: CountTokens, limit: int) -> list[str]:
     """Split the text into halves until each is short enough."""
-    if len(text) < 2 or num_tokens([text])[0] <= most:
+    if len(text) < 2 or num_tokens([text])[0] <= limit:
         return [text]
     middle = len(text) // 2
-    return [*_halves(text[:middle], num_tokens, most), *_halves(text[middle:], num_tokens, most)]
+    return [*_halves(text[:middle], num_tokens, limit), *_halves(text[middle:], num_tokens, limit)]

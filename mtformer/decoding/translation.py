@@ -1,6 +1,6 @@
-"""Translations, the results of a `Translator`, and how those of a line's segments are joined.
+"""Translations, the results of a `Translator`: word alignments, and joining of the segments of a line.
 
-S source pieces, T target pieces.
+S source pieces (eos not counted), T target pieces, W source words, X target words; words are separated by whitespace.
 """
 
 import itertools
@@ -9,11 +9,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
+from torch import Tensor
 
-from mtformer.decoding.alignment import align, word_numbers
-from mtformer.decoding.quality import FORBIDDEN, MISSING
-from mtformer.decoding.sentences import join_lines, needs_space
+from mtformer.decoding.sentences import UNSPACED, join_lines, needs_space
 from mtformer.text.pieces import SPACE
+
+REPETITION, LENGTH_LIMIT, COPY, LOW_CONFIDENCE = "repetition", "length limit", "copy of the source", "low confidence"
+"""Flags of `Translation.flags`."""
+MISSING, FORBIDDEN = "missing", "forbidden"
+"""Prefixes of flags about a phrase, as in `missing: phrase`."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +26,9 @@ class Attention:
 
     Args:
         src_pieces, tgt_pieces: the text, as pieces.
-        weights: a row for each target piece, the mean over heads. It is as long as `src_pieces`, or as the pieces of
-            one segment if the line was split.
-        src_starts: the source piece at which each row begins: 0 but for lines that were split.
+        weights: a row for each target piece, the mean over heads. Its columns are `src_pieces`, or the pieces of one
+            segment if the line was split.
+        src_starts: the source piece of the first column of each row: 0 except in lines that were split.
     """
 
     src_pieces: list[str]
@@ -34,7 +38,7 @@ class Attention:
 
     @cached_property
     def alignment(self) -> list[tuple[int, int]]:
-        """(source word, target word), counted from 0, words as whitespace separates them; one pair a target word."""
+        """Pairs (source word, target word), counted from 0: one for each target word."""
         src_words, tgt_words = word_numbers(self.src_pieces), word_numbers(self.tgt_pieces)
         pairs, first = [], 0
         for start, rows in itertools.groupby(range(len(self.weights)), key=lambda row: self.src_starts[row]):
@@ -51,16 +55,16 @@ class Translation:
     """A translation of one line.
 
     Args:
-        text: one line, without its end.
+        text: one line, without a line break.
         score: log-probability / length^alpha, plus the coverage penalty if there is one; 0 for a blank line.
         tokens: ids without eos.
-        log_probability: of the tokens and eos, in nats.
-        token_log_probabilities: one a token, eos last; of a line that was split, with one eos a segment. Empty if an
-            engine gives them on request only and nobody asked.
+        log_probability: sum over the tokens and eos, in nats.
+        token_log_probabilities: one for each token, eos last; if the line was split, with one eos for each segment.
+            Empty if the engine computes them only with `token_scores`.
         pieces: the text of each of these tokens, eos as `</s>`.
-        flags: reasons for doubt: see `mtformer.decoding.quality`, and required phrases that are missing.
-        attention: if asked for.
-        alternatives: with `n_best`, the others, the best first.
+        flags: warnings: the constants of this module, and names of missing or forbidden phrases.
+        attention: computed only on request.
+        alternatives: with `n_best`, the other translations, best first.
     """
 
     text: str
@@ -88,12 +92,12 @@ class Scored:
 
     @property
     def log_probability(self) -> float:
-        """The sum."""
+        """Sum over the tokens, in nats."""
         return sum(self.token_log_probabilities)
 
 
 def join_n_best(segments: Sequence[Sequence[Translation]], alpha: float) -> Translation:
-    """Return the n best of a line's segments as those of the line: the best of each, the second best of each ...
+    """Join the n best translations of a line's segments by rank: the best of each, the second best of each ...
 
     A blank line has no segments; `alpha` is the length penalty.
     """
@@ -104,7 +108,7 @@ def join_n_best(segments: Sequence[Sequence[Translation]], alpha: float) -> Tran
 
 
 def join(segments: Sequence[Translation], alpha: float) -> Translation:
-    """Return the translations of a line's segments as one; its score is that of the summed log-probability."""
+    """Join the translations of a line's segments; the score is that of the summed log-probability."""
     if len(segments) == 1:
         return segments[0]
     num_tokens = [len(one.tokens) + 1 for one in segments]
@@ -125,7 +129,7 @@ def join(segments: Sequence[Translation], alpha: float) -> Translation:
 def flag_phrases(
     translation: Translation, prefix: str, required: Sequence[str], forbidden: Sequence[str]
 ) -> Translation:
-    """Return the translation with a flag for each required phrase that it lacks and each forbidden one that it has."""
+    """Return the translation with a flag for each missing required phrase and each forbidden phrase."""
     text = translation.text
     wrong = [] if text.startswith(prefix) else [f"{MISSING}: {prefix}"]
     wrong += [f"{MISSING}: {phrase}" for phrase in required if phrase not in text]
@@ -135,7 +139,7 @@ def flag_phrases(
 
 
 def _join_attention(segments: Sequence[Translation]) -> Attention | None:
-    """Return the rows of all segments with the source piece that each begins at; the joined pieces are the text."""
+    """Join the rows of all segments; the joined target pieces are the text."""
     whole, text = Attention([], [], [], []), ""
     for one in segments:
         if one.attention is None:
@@ -149,3 +153,76 @@ def _join_attention(segments: Sequence[Translation]) -> Attention | None:
         whole.weights.extend(one.attention.weights)
         text = here or text
     return whole
+
+
+def word_numbers(pieces: Sequence[str]) -> list[int]:
+    """Return the number of the word in which each piece begins; a piece of only a space belongs to the next word."""
+    numbers, word, has_begun = [], 0, False
+    for piece in pieces:
+        first = None
+        for character in piece:
+            if character != SPACE:
+                first, has_begun = word if first is None else first, True
+            elif has_begun:
+                word, has_begun = word + 1, False
+        numbers.append(word if first is None else first)
+    last = word if has_begun else max(0, word - 1)  # a final space begins no word
+    return [min(number, last) for number in numbers]
+
+
+def align(attention_TS: Tensor, src_pieces: Sequence[str], tgt_pieces: Sequence[str]) -> list[tuple[int, int]]:
+    """Return (source word, target word) for each target word: the source word that its pieces attend to most.
+
+    Args:
+        attention_TS: weights; rows and columns beyond the pieces (eos) are ignored.
+        src_pieces, tgt_pieces: the pieces as text.
+    """
+    if not all("".join(pieces).strip(SPACE) for pieces in (src_pieces, tgt_pieces)):
+        return []
+    tgt_words = word_numbers(tgt_pieces)
+    weights_TW = _over_words(attention_TS[: len(tgt_pieces)], word_numbers(src_pieces))
+    weights_XW = _over_words(weights_TW.T, tgt_words).T
+    best_X = weights_XW.argmax(dim=1).tolist()
+    return [(best_X[tgt_word], tgt_word) for tgt_word in dict.fromkeys(tgt_words)]
+
+
+def best_source_words(attention_TS: Tensor, src_pieces: Sequence[str], is_unknown: Sequence[bool]) -> list[str]:
+    """Return for each row the text of the source word with the most attention.
+
+    In a word with unknown pieces, it is only the unknown piece with the most attention, since the model can generate
+    the others; in a script without spaces, the piece with the most attention.
+
+    Args:
+        attention_TS: weights; columns beyond the pieces (eos) are ignored.
+        src_pieces: the source's pieces as text.
+        is_unknown: True for pieces that are not in the vocabulary.
+    """
+    numbers = word_numbers(src_pieces)
+    best_T = _over_words(attention_TS, numbers).argmax(dim=1).tolist()
+    return [
+        _copy([i for i, n in enumerate(numbers) if n == word], weights_S, src_pieces, is_unknown)
+        for word, weights_S in zip(best_T, attention_TS.tolist(), strict=True)
+    ]
+
+
+def pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
+    """Format pairs of source and target word, counted from 0, as in `0-0 1-2`."""
+    return " ".join(f"{src}-{tgt}" for src, tgt in pairs)
+
+
+def _over_words(weights_TS: Tensor, words: Sequence[int]) -> Tensor:
+    """Return the sums over the columns of each word, (T, W)."""
+    sums_TW = weights_TS.new_zeros(len(weights_TS), words[-1] + 1)
+    return sums_TW.index_add_(1, weights_TS.new_tensor(words).long(), weights_TS[:, : len(words)])
+
+
+def _copy(
+    places: Sequence[int], weights_S: Sequence[float], src_pieces: Sequence[str], is_unknown: Sequence[bool]
+) -> str:
+    """Return the text of a word, or of one piece of it (see `best_source_words`)."""
+    texts = {i: src_pieces[i].replace(SPACE, " ").strip() for i in places}
+    word = "".join(texts.values())
+    unknown = [i for i in places if is_unknown[i]]
+    if unknown or UNSPACED.search(word):
+        return texts[max(unknown or filter(texts.get, places), key=lambda i: weights_S[i])]
+    return word

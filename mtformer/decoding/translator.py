@@ -1,4 +1,4 @@
-"""Text in, text out: one translation for each line, in their order."""
+"""Translation of lines of text: one result for each line, in order."""
 
 import contextlib
 import copy
@@ -18,10 +18,9 @@ from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.constraints import automaton, over_vocabulary
 from mtformer.decoding.engine import Engine, OwnEngine, plan_batches
 from mtformer.decoding.inference import InferenceModel
-from mtformer.decoding.inputs import as_written, check_forbidden, check_inputs, check_lines
+from mtformer.decoding.inputs import Segment, check_forbidden, check_inputs, check_lines, make_segments
 from mtformer.decoding.loading import load
 from mtformer.decoding.postprocessing import END, Postprocessor
-from mtformer.decoding.segments import Segment, make_segments
 from mtformer.decoding.translation import Scored, Translation, flag_phrases, join_n_best
 from mtformer.errors import ConfigError, DataError, MtformerError
 from mtformer.model.transformer import Transformer
@@ -34,9 +33,9 @@ class Translator:
 
     Args:
         models: on their device, in their precision; several are an ensemble. They may be in training: their mode is
-            restored. Or an engine of another library.
+            restored. Or another engine.
         decoding: the default settings of `translate`.
-        trained_tokens: the longest source of training; None: as long as the models can take.
+        trained_tokens: the longest source of training; None: the longest that the models support.
         weights: the files of the models, for reports.
         data: the training data, which names the languages; None: the models have one direction.
     """
@@ -56,8 +55,8 @@ class Translator:
         self.models = [one.transformer for one in self.engine.models] if isinstance(self.engine, OwnEngine) else []
         self.tokenizers = tokenizers
         self.decoding = decoding
-        self.most_tokens = self.engine.max_positions - 1
-        self.wanted_tokens = min(trained_tokens or self.most_tokens, self.most_tokens)
+        self.max_tokens = self.engine.max_positions - 1
+        self.preferred_tokens = min(trained_tokens or self.max_tokens, self.max_tokens)
         self.weights = weights
         self.data = data
         if data is not None:
@@ -76,10 +75,10 @@ class Translator:
 
         Args:
             run_path: the folder, or several with the same tokenizers; the default settings are those of the first.
-            checkpoint: see `find_weights`; several: each of them, of each run.
+            checkpoint: see `find_weights`; several: each of them from each run.
             device: `auto` (CUDA if there is one), `cpu` or `cuda`.
-            precision: `fp32` (the default), in which a translation does not depend on the batch it is in; `bf16`,
-                `fp16` (CUDA), `int8` (CTranslate2), or `auto`: bf16 where the device multiplies it fastest.
+            precision: `fp32` (the default), in which translations do not depend on batching; `bf16`,
+                `fp16` (CUDA), `int8` (CTranslate2), or `auto`: bf16 on devices where it is fastest.
             backend: `mtformer` or `ctranslate2`; None: ctranslate2 for its exports and for int8 on a CPU. A run or
                 bundle is converted for CTranslate2 on first use, into the cache.
 
@@ -88,14 +87,10 @@ class Translator:
         """
         paths = [run_path] if isinstance(run_path, (str, Path)) else run_path
         names = [checkpoint] if checkpoint is None or isinstance(checkpoint, str) else checkpoint
-        found = load([Path(path) for path in paths], list(names), device, precision, backend)
-        return cls(
-            found.engine, found.tokenizers, found.config.decoding, found.trained_tokens, found.weights,
-            found.config.data,
-        )  # fmt: skip
+        return cls(*load([Path(path) for path in paths], list(names), device, precision, backend))
 
     def with_decoding(self, **settings: Any) -> "Translator":
-        """Return the translator with other default settings; None leaves one as it is.
+        """Return the translator with other default settings; None keeps the current value.
 
         Raises:
             ConfigError: a setting is out of range, or the engine does not support it.
@@ -106,7 +101,7 @@ class Translator:
         return other
 
     def into(self, language: str | None) -> "Translator":
-        """Return the translator for another of its target languages; None: as it is.
+        """Return the translator for another of its target languages; None: the translator itself.
 
         Raises:
             ConfigError: the model was not trained on that language.
@@ -133,38 +128,36 @@ class Translator:
         watch: Sequence[Callable[[str], object] | None] | None = None,
         **settings: Any,
     ) -> list[Translation]:
-        """Translate lines; a blank one stays blank.
+        """Translate lines; blank lines stay blank.
 
-        A line of more tokens than training saw is split at sentence ends, and the translations of its segments are
-        joined.
+        A line longer than the sources of training is split at sentence ends, and the translations are joined.
 
         Args:
             lines: the text.
-            prefixes: the beginning of each translation, one a line.
-            required: phrases that each translation must contain, a list a line; `Translation.flags` names those that
-                are missing all the same.
-            forbidden: phrases that no translation contains, compared letter by letter, inside words too.
-            attention: whether to give `Translation.attention`.
-            token_scores: whether `Translation.token_log_probabilities` is needed, for which CTranslate2 takes a
-                second pass; our own search always gives it.
+            prefixes: required beginning of each translation.
+            required: list of phrases that each translation must contain; `Translation.flags` names missing ones.
+            forbidden: phrases that no translation contains, not even inside words.
+            attention: compute `Translation.attention`.
+            token_scores: compute `Translation.token_log_probabilities`, for which CTranslate2 needs a second pass; our
+                own search always returns them.
             first_line: the number of the first line in the user's input, for samples.
             progress: called with the number of lines done since its last call.
-            watch: one a line, or None for a line: called at each step of our own search with the best translation so
-                far, from the threads that search, of which there may be several.
-            **settings: keys of the `decoding` section that differ.
+            watch: for each line a function or None; our own search calls it at each step with the best translation so
+                far, possibly from several threads.
+            **settings: other values of keys of the `decoding` section.
 
         Raises:
             ConfigError: a setting is out of range, or the engine does not support it.
-            DataError: prefixes or phrases that are not one a line, phrases that are blank, or what is longer than the
-                model can take.
+            DataError: wrong number of prefixes or phrases, a blank phrase, or text that is too long for the model.
         """
         decoding, tgt = override(self.decoding, **settings), self.tokenizers.tgt
         self.engine.check(decoding, required is not None, bool(forbidden))
-        inputs = check_inputs(lines, prefixes, required, tgt, self.most_tokens, first_line)
+        inputs = check_inputs(lines, prefixes, required, tgt, self.max_tokens, first_line)
         forbidden = check_forbidden(forbidden, tgt)
-        wanted, most = (tokens - len(self.engine.target.tags) for tokens in (self.wanted_tokens, self.most_tokens))
+        num_tags = len(self.engine.target.tags)
         watch = [None] * len(lines) if watch is None else watch
-        segments = make_segments(inputs, self.tokenizers, wanted, most, first_line, watch)
+        limits = self.preferred_tokens - num_tags, self.max_tokens - num_tags
+        segments = make_segments(inputs, self.tokenizers, *limits, first_line, watch)
         report = progress or (lambda count: None)
         report(len(lines) - len({segment.line for segment in segments}))
         postprocess = Postprocessor(self.engine, self.tokenizers, self._vocabulary, decoding, attention, token_scores)
@@ -176,8 +169,10 @@ class Translator:
         translations = [join_n_best(of_line, decoding.length_penalty) for of_line in n_bests]
         if prefixes is None and required is None and not forbidden:
             return translations
-        constraints = zip(translations, as_written([line.prefix for line in inputs], tgt), inputs, strict=True)
-        return [flag_phrases(one, prefix, line.required, forbidden) for one, prefix, line in constraints]
+        return [
+            flag_phrases(one, line.prefix, line.required, forbidden)
+            for one, line in zip(translations, inputs, strict=True)
+        ]
 
     def _search(
         self,
@@ -187,13 +182,13 @@ class Translator:
         postprocess: Postprocessor,
         report: Callable[[int], object],
     ) -> list[list[Translation]]:
-        """Search batch by batch, and return the n best translations of each segment."""
+        """Search and postprocess batch by batch; return the n best translations of each segment."""
         batches = plan_batches([len(segment.source) for segment in segments], decoding.batch_tokens, decoding.num_rows)
         by_batch = [[segments[number] for number in batch] for batch in batches]
         automaton_SV = _automaton(forbidden, self._vocabulary)
         found: list[list[Translation]] = [[] for _ in segments]
         num_left = Counter(segment.line for segment in segments)
-        # Closed at once when an error occurs here, because the search has set the number of threads.
+        # Closed immediately after an error, because the search has set the number of threads.
         searched = self.engine.search(by_batch, decoding, automaton_SV)
         with contextlib.closing(searched):
             for batch, some, n_bests in zip(batches, by_batch, searched, strict=True):
@@ -213,11 +208,11 @@ class Translator:
         """Return the log-probabilities of given translations, under the mean of the models' probabilities.
 
         Args:
-            sources, targets: lines that belong together; of a blank target only eos is scored.
+            sources, targets: parallel lines; for a blank target only eos is scored.
             progress: called with the number of lines done since its last call.
 
         Returns:
-            One a line; None where source or target has more tokens than the models have positions for.
+            One result for each line; None where source or target has more tokens than the models have positions.
 
         Raises:
             DataError: the numbers of sources and targets differ.
@@ -242,7 +237,7 @@ class Translator:
         return found
 
     def _require_finite(self, scores: Sequence[Sequence[float]]) -> None:
-        """Raise MtformerError if a sentence has no score or NaN, which only logits that are not finite give."""
+        """Raise MtformerError if a sentence has no score or NaN, which only logits that are not finite produce."""
         if not all(of_sentence and not any(map(math.isnan, of_sentence)) for of_sentence in scores):
             where = "".join(f"{path}: " for path in self.weights)
             remedy = "" if "32" in self.engine.dtype else " or precision fp32"
@@ -257,13 +252,13 @@ class Translator:
 
 
 def override(decoding: DecodingConfig, **values: Any) -> DecodingConfig:
-    """Return the section with other values, checked; None leaves one as it is. Raise ConfigError in one line."""
+    """Return the section with other values, validated; None keeps the current one. Raise ConfigError in one line."""
     given = {name: value for name, value in values.items() if value is not None}
     try:
         return DecodingConfig.model_validate({**decoding.model_dump(), **given})
     except ValidationError as error:
         first = error.errors()[0]
-        if first["type"] == "value_error":  # of two values that exclude each other
+        if first["type"] == "value_error":  # two values exclude each other
             raise ConfigError(f"decoding: {first['ctx']['error']}") from error
         raise ConfigError(f"decoding.{first['loc'][0]}: {first['msg']}, not {first['input']!r}") from error
 

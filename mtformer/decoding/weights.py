@@ -1,4 +1,4 @@
-"""The choice of a run's weights: averaged, best, last, the mean of the last N, a step, or a path."""
+"""Choice of a run's weights: averaged, best, last, the mean of the last N, a step, or a path."""
 
 import re
 from pathlib import Path
@@ -10,17 +10,17 @@ from mtformer.run_dir import CT2_WEIGHTS, LOWER_IS_BETTER, WEIGHTS, RunDir
 
 
 def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> list[Path]:
-    """Return the files whose mean `--checkpoint` names: one, or with `last:N` those of the latest N checkpoints.
+    """Return the files that `--checkpoint` names: one, or with `last:N` the latest N, whose mean are the weights.
 
-    A file that meta.json or checksums.json lists is compared with its checksum.
+    Files listed in meta.json or checksums.json are verified.
 
     Args:
         checkpoint: `averaged`, `best`, `last`, `last:N`, a step, or the path of a checkpoint folder or safetensors
-            file. None: the bundle's own, or see `default_weights`.
-        best_metric: the dev metric that tells which checkpoint is best.
+            file. None: the weights of a bundle, or see `default_weights`.
+        best_metric: dev metric by which checkpoints are compared.
 
     Raises:
-        CheckpointError: there is no such checkpoint (the message lists those that exist), or it is damaged.
+        CheckpointError: there is no such checkpoint (the message lists the existing ones), or it is damaged.
     """
     paths = _find(run, checkpoint, best_metric)
     for path in paths:
@@ -38,7 +38,7 @@ class DefaultWeights(NamedTuple):
     gain: float | None
     """Dev score of the average minus that of the best checkpoint; None unless both are known."""
     text: str
-    """One line for people: which checkpoint, and how it compares; empty where there was nothing to choose."""
+    """One line: which checkpoint, and its score compared to the other; empty if there was nothing to choose."""
 
     @property
     def is_average(self) -> bool:
@@ -48,10 +48,10 @@ class DefaultWeights(NamedTuple):
 def default_weights(run: RunDir, best_metric: str) -> DefaultWeights | None:
     """Return the better of the average and the best checkpoint on dev, or the last checkpoint; None without any.
 
-    Without dev scores the average is taken. An average that was not validated although checkpoints were is not taken.
+    Without any dev scores it is the average; if only checkpoints have scores, the best checkpoint.
 
     Raises:
-        CheckpointError: if meta.json of the average is damaged.
+        CheckpointError: meta.json of the average is damaged.
     """
     steps = run.best_steps(best_metric)[:1]
     if not run.averaged.is_dir():
@@ -108,7 +108,7 @@ def _default(run: RunDir, best_metric: str) -> Path:
 
 
 def _there(run: RunDir, best_metric: str) -> str:
-    """Return the choices, in words."""
+    """Return a description of the choices."""
     if run.is_bundle:
         return "a bundle has one set of weights; leave the choice out"
     steps = run.steps()
@@ -116,5 +116,5 @@ def _there(run: RunDir, best_metric: str) -> str:
     names += ["best"] if run.best_steps(best_metric) else []
     names += ["last", "last:N", *map(str, steps)] if steps else []
     for folder in [] if names else run.checkpoint_folders():
-        read_meta(folder)  # says what is wrong with it
+        read_meta(folder)  # raises the error of a damaged file
     return f"there are: {', '.join(names)}" if names else "it has no checkpoint yet"

@@ -1,1 +1,1 @@
-"""Exports of a run for other programs, and imports of their models."""
+"""Exports of a run for other programs, and import of their models."""

@@ -1,4 +1,4 @@
-"""A bundle: weights, tokenizer and config of a run in one folder, and nothing else."""
+"""Exports of a run that mtformer itself loads: a bundle (weights, tokenizer, config), and a CTranslate2 model."""
 
 import shutil
 from pathlib import Path
@@ -7,15 +7,18 @@ from safetensors.torch import save_file
 
 from mtformer.config.loading import dump_config, load_config, without_files
 from mtformer.config.schema import Config
+from mtformer.decoding.ctranslate2_engine import import_ctranslate2
+from mtformer.decoding.ctranslate2_model import write_model
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, ConfigError
 from mtformer.files import atomic_folder, write_checksums
 from mtformer.run_dir import RunDir
+from mtformer.text.tokenizer import TokenizerPair
 from mtformer.weights import average_weights
 
 
 def export_bundle(run: RunDir, target: Path, checkpoint: str | None) -> None:
-    """Write the bundle, without the names of the corpora's files.
+    """Write a bundle, without the names of the corpora's files.
 
     Raises:
         CheckpointError: the target exists, or the checkpoint does not.
@@ -31,13 +34,33 @@ def export_bundle(run: RunDir, target: Path, checkpoint: str | None) -> None:
         write_checksums(folder)
 
 
+def export_ctranslate2(run: RunDir, target: Path, checkpoint: str | None, quantization: str | None) -> None:
+    """Write a CTranslate2 model with the same numbers, and the run's tokenizer and config.
+
+    Args:
+        quantization: type of the stored weights: `int8`, `float16` and more; None: float32.
+
+    Raises:
+        CheckpointError: the target exists, or the checkpoint does not (see `find_weights`).
+        ConfigError: CTranslate2 is not installed, or cannot represent a setting of the model.
+    """
+    kinds = import_ctranslate2().specs.model_spec.ACCEPTED_MODEL_TYPES
+    if quantization is not None and quantization not in kinds:
+        raise ConfigError(f"quantization '{quantization}': no such one in CTranslate2; use one of {', '.join(kinds)}")
+    config, weights = open_for_export(run, target, checkpoint, "CTranslate2")
+    with atomic_folder(target) as folder:
+        write_model(folder, weights, config.model, TokenizerPair.load(run.tokenizer), quantization)
+        write_companions(run, config, RunDir(folder))
+        write_checksums(folder)
+
+
 def open_for_export(
     run: RunDir, target: Path, checkpoint: str | None, library: str | None = None
 ) -> tuple[Config, list[Path]]:
-    """Return the config and the files whose mean are the weights.
+    """Return the config, and the files whose mean are the weights.
 
     Args:
-        library: that loads the export, if it has one start of the decoder for all languages.
+        library: the library that loads the export, if it supports only one start of the decoder.
 
     Raises:
         CheckpointError: the target exists, or the checkpoint does not.

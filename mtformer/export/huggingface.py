@@ -1,7 +1,7 @@
 """Export to a Hugging Face folder that `transformers` loads, with the same numbers.
 
-Post-norm models become a `MarianMTModel`, pre-norm ones a `PegasusForConditionalGeneration`, which differ in nothing
-else that matters here. Both use the files of `MarianTokenizer`.
+Post-norm models become a `MarianMTModel`, pre-norm ones a `PegasusForConditionalGeneration`. Both use the files of
+`MarianTokenizer`.
 """
 
 import json
@@ -24,11 +24,11 @@ from mtformer.text.tokenizer import BOS, EOS, PAD, UNK, TokenizerPair
 from mtformer.weights import load_weights
 
 STOPPING: dict[str, bool | str] = {"ended": True, "estimate": False, "certain": "never"}
-"""`early_stopping` there, by what it is here."""
+"""`early_stopping` of Hugging Face for each of our values."""
 CLASSES = {"post": ("marian", "MarianMTModel"), "pre": ("pegasus", "PegasusForConditionalGeneration")}
 """Model type and class by the position of the norms."""
 LANGUAGE_CODE = re.compile(r">>((?!<<).)+<<")
-"""Text that `MarianTokenizer` splits off the beginning of a line, and looks up as one piece."""
+"""Text at the beginning of a line that `MarianTokenizer` looks up as one piece."""
 IDS = {
     "pad_token_id": PAD,
     "bos_token_id": BOS,
@@ -77,7 +77,7 @@ def export_huggingface(run: RunDir, target: Path, checkpoint: str | None) -> Non
 
 
 def tensor_names(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
-    """Yield each parameter of the layers: our name, and the names of the tensors that are its rows there."""
+    """Yield each parameter of the layers: our name, and the Hugging Face tensors whose rows it consists of."""
     for side, num_layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
         for kind in [f"{number}.{{}}.{leaf}" for number in range(num_layers) for leaf in ("weight", "bias")]:
             ours, theirs = f"{side}.{kind}".format, f"model.{side}.layers.{kind}".format
@@ -94,7 +94,7 @@ def tensor_names(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
 
 
 def to_tensors(model: Transformer) -> dict[str, Tensor]:
-    """Return the weights by their names there, tied ones once."""
+    """Return the weights by their Hugging Face names, tied ones once."""
     config, own = model.config, dict(model.named_parameters())
     tensors: dict[str, Tensor] = {}
     for name, theirs in tensor_names(config):
@@ -108,7 +108,7 @@ def to_tensors(model: Transformer) -> dict[str, Tensor]:
         tensors["lm_head.weight"] = model.output.detach()
     bias = model.output_bias if model.output_bias is not None else model.output.new_zeros(len(model.output))
     tensors["final_logits_bias"] = bias.detach().unsqueeze(0)
-    if config.norm_position == "pre":  # Marian's class computes them, Pegasus' wants to read them
+    if config.norm_position == "pre":  # Marian's class computes them, Pegasus' reads them
         for side in ("encoder", "decoder"):
             tensors[f"model.{side}.embed_positions.weight"] = sinusoid(config.max_positions, config.d_model)
     return {name: tensor.contiguous() for name, tensor in tensors.items()}
@@ -124,26 +124,26 @@ def _check_model(config: ModelConfig) -> None:
         "num_kv_heads": config.num_kv_heads not in (None, config.num_heads),
         "tie_embeddings": config.norm_position == "pre" and config.tie_embeddings != "all",
     }
-    for key, is_so in cannot.items():
-        if is_so:
+    for key, is_unsupported in cannot.items():
+        if is_unsupported:
             raise ConfigError(
-                f"model.{key} {getattr(config, key)!r} cannot be exported to Hugging Face: its {name} has no such thing"
+                f"model.{key} {getattr(config, key)!r} cannot be exported to Hugging Face: {name} does not support it"
             )
 
 
 def _vocabulary(tokenizers: TokenizerPair, side: str) -> dict[str, int]:
     """Return ids by piece, as `MarianTokenizer` looks them up.
 
-    A language code must not begin with SentencePiece's space, for that class adds none before it; those of imported
-    models do (see `mtformer.export.marian_tokenizer`).
+    That class adds no space before a language code, so the codes of imported models lose SentencePiece's space (see
+    `mtformer.export.marian_tokenizer`).
     """
     tokenizer = tokenizers.src if side == "src" else tokenizers.tgt
     vocabulary: dict[str, int] = {}
     for number, piece in enumerate(tokenizer.vocabulary()):
         if side == "src" and LANGUAGE_CODE.fullmatch(piece):
             raise ConfigError(
-                f"tokenizer.user_symbols '{piece}' cannot be exported to Hugging Face: MarianTokenizer cuts it off a "
-                "line's beginning by itself; train with a symbol of another form"
+                f"tokenizer.user_symbols '{piece}' cannot be exported to Hugging Face: MarianTokenizer splits it off "
+                "the beginning of a line; train with a symbol of another form"
             )
         is_code = piece[:1] == "▁" and LANGUAGE_CODE.fullmatch(piece[1:])
         vocabulary[piece[1:] if is_code else piece] = number
@@ -181,7 +181,7 @@ def _model_config(config: ModelConfig, src_vocab: int, tgt_vocab: int) -> dict[s
 
 
 def _generation_config(config: Config) -> dict[str, Any]:
-    """Return the settings of search; `max_length` counts the decoder's start and eos."""
+    """Return the settings of the search; `max_length` counts the decoder's start and eos."""
     decoding = config.decoding
     longest = config.model.max_positions - 1
     return {
@@ -204,6 +204,6 @@ def _tokenizer_config(config: Config, pieces: list[str], is_joint: bool) -> dict
         "pad_token": pieces[PAD],
         "separate_vocabs": not is_joint,
         "model_max_length": config.model.max_positions,
-        "split_special_tokens": True,  # what looks like one in a line of text is text
+        "split_special_tokens": True,  # in a line of text they are text
         "clean_up_tokenization_spaces": False,
     }

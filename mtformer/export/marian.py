@@ -51,30 +51,30 @@ ONLY = {
     "add_final_layer_norm": False,
     "static_position_embeddings": True,
 }
-"""Settings of which one value can be imported; it is the default of all but the first two."""
+"""Settings with one value that can be imported, which is the default of all but the first two."""
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
-"""Ours by the names of theirs."""
+"""Our names by Marian's."""
 EMBEDDINGS = (
     "model.shared.weight",
     "model.encoder.embed_tokens.weight",
     "model.decoder.embed_tokens.weight",
     "lm_head.weight",
 )
-"""Names of the one matrix; which of them a file has depends on the version that wrote it."""
+"""Names of the one matrix; a file has some of them, depending on the version that wrote it."""
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 BIAS = "final_logits_bias"
 UNDETERMINED = "und"
-"""ISO 639's code of an unknown language."""
+"""Code of an unknown language in ISO 639."""
 
 
 def import_marian(source: Path, target: Path) -> None:
-    """Write a bundle of a Marian folder: it translates the same, and other runs can start from it.
+    """Write a bundle that translates as the Marian folder does, and from which other runs can start.
 
-    Source and target get vocabularies of their own, so the source's embeddings are no longer tied. The decoder starts
-    with bos, whose embedding is that of Marian's start, its pad; Marian cannot write that, so its bias is -inf.
+    Source and target get separate vocabularies, so the source's embeddings are no longer tied. The decoder starts with
+    bos, whose embedding is that of Marian's start, its pad; Marian never generates it, so its bias is -inf.
 
     Raises:
-        CheckpointError: the target exists; a file is missing or damaged, or has a setting that we cannot represent.
+        CheckpointError: the target exists; a file is missing, damaged, or has an unsupported setting.
     """
     if target.exists():
         raise CheckpointError(f"{target}: exists already; name another folder")
@@ -128,7 +128,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
-    """Return config.json with its defaults; raise CheckpointError on the first setting that we do not have."""
+    """Return config.json with its defaults; raise CheckpointError on the first unsupported setting."""
     settings = {**DEFAULTS, **_read_json(path)}
     for key, value in ONLY.items():
         if settings.get(key, None if key == "model_type" else value) != value:
@@ -170,7 +170,7 @@ def _special_rows(source: Path, settings: Mapping[str, Any], vocabulary: Mapping
 
 
 def _config(source: Path, settings: Mapping[str, Any], search: Mapping[str, Any], vocab_size: int) -> Config:
-    """Return the config of such a model; search is as in Hugging Face."""
+    """Return the config of the model, with the search settings of Hugging Face."""
     languages = source / "tokenizer_config.json"
     names = _read_json(languages) if languages.exists() else {}
     decoding: dict[str, Any] = {
@@ -178,7 +178,7 @@ def _config(source: Path, settings: Mapping[str, Any], search: Mapping[str, Any]
         "length_penalty": search.get("length_penalty", 1.0),
         "early_stopping": {True: "ended", "never": "certain"}.get(search.get("early_stopping"), "estimate"),
     }
-    if search.get("max_length"):  # with the decoder's start and eos; nothing else limits it there
+    if search.get("max_length"):  # counts the decoder's start and eos; Marian has no other limit
         decoding["max_length"] = max(1, search["max_length"] - 2)
         decoding["max_length_ratio"] = float(decoding["max_length"])
     tree = {
@@ -225,7 +225,7 @@ def _weights(
     for name, parts in tensor_names(config.model):
         for part in parts:
             if part not in theirs:
-                raise CheckpointError(f"{path}: has no {part}, which config.json asks for")
+                raise CheckpointError(f"{path}: has no {part}, which config.json requires")
         weights[name] = torch.cat([theirs.pop(part) for part in parts])
     for name in theirs:
         raise CheckpointError(f"{path}: has {name}, which no Marian model that can be imported has")
@@ -239,7 +239,7 @@ def _weights(
 
 
 def _read_tensors(source: Path) -> tuple[Path, dict[str, Tensor]]:
-    """Return the path of the weights and the tensors in it; nothing in it can run code."""
+    """Return the path of the weights and its tensors; loading cannot run code."""
     path = source / "model.safetensors"
     if path.exists():
         tensors: Any = read_weights(path)
@@ -249,7 +249,7 @@ def _read_tensors(source: Path) -> tuple[Path, dict[str, Tensor]]:
             raise CheckpointError(f"{source}: neither model.safetensors nor pytorch_model.bin; {FOLDER}")
         try:
             tensors = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # of pickle, zipfile and torch
+        except Exception as error:  # pickle, zipfile and torch raise many types
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise CheckpointError(f"{path}: not weights that load without running code ({reason})") from error
     if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
@@ -259,7 +259,7 @@ def _read_tensors(source: Path) -> tuple[Path, dict[str, Tensor]]:
 
 
 def _embeddings(path: Path, theirs: dict[str, Tensor], num_rows: int) -> Tensor:
-    """Return the one matrix of embeddings (V, D), which has several names."""
+    """Return the only matrix of embeddings (V, D), which has several names."""
     found = {name: theirs.pop(name) for name in EMBEDDINGS if name in theirs}
     if not found:
         raise CheckpointError(f"{path}: has no {EMBEDDINGS[0]}")
@@ -273,7 +273,7 @@ def _embeddings(path: Path, theirs: dict[str, Tensor], num_rows: int) -> Tensor:
 
 
 def _check_positions(path: Path, theirs: dict[str, Tensor], num_positions: int, D: int) -> None:
-    """Raise CheckpointError if the file has other positions than the sinusoids that we compute."""
+    """Raise CheckpointError if the file has other positions than our sinusoids."""
     table = sinusoid(num_positions, D)
     for name in POSITIONS:
         found = theirs.pop(name, table)

@@ -1,16 +1,17 @@
-"""The tokenizer files of a Marian model as SentencePiece models with our ids.
+"""Conversion of the tokenizer files of a Marian model to SentencePiece models with our ids.
 
-Marian has two SentencePiece models, which only cut text into pieces, and one vocabulary, `vocab.json`, that gives the
-pieces of both their ids. Ours is the SentencePiece model itself, so two are built that cut as those do:
+Marian has two SentencePiece models, which only segment text, and one vocabulary, `vocab.json`, with the ids of the
+pieces of both. Our vocabulary is that of the SentencePiece model, so two models are built with the same segmentation:
 
-- the source's has the pieces of source.spm. Each finds its embedding by its text; one that vocab.json lacks means unk.
-  What source.spm does not know is looked up in vocab.json too, so whatever of its pieces consist of nothing but
-  characters that source.spm never saw are added. (A run of several such characters that is no piece of vocab.json as a
-  whole is one unk for Marian; here those of them that vocab.json has stand for themselves.)
-- the target's has the pieces of vocab.json. Those that target.spm lacks are never cut from text, but may be written.
+- The source model has the pieces of source.spm. The text of a piece determines its embedding; a piece that vocab.json
+  lacks is unk. Marian also looks up text unknown to source.spm in vocab.json, so the pieces of vocab.json that consist
+  only of characters unknown to source.spm are added. (For Marian a sequence of several such characters that is no piece
+  of vocab.json is one unk; here each of its characters is looked up.)
+- The target model has the pieces of vocab.json. Pieces that target.spm lacks never result from segmentation, but can be
+  generated.
 
-A language code, `>>de<<` at a line's beginning, is a piece of the source, together with the space that SentencePiece
-puts there.
+A language code, `>>de<<` at the beginning of a line, is a piece of the source, together with the space that
+SentencePiece adds before it.
 """
 
 import struct
@@ -26,7 +27,7 @@ from mtformer.text.pieces import BYTE, NORMAL, SPACE, UNIGRAM, USER_DEFINED, Pie
 from mtformer.text.tokenizer import Tokenizer
 
 UNKNOWN, CONTROL, UNUSED = 2, 3, 5
-"""Types of pieces in a SentencePiece model, beside those of `mtformer.text.pieces`."""
+"""Types of pieces in a SentencePiece model, in addition to those of `mtformer.text.pieces`."""
 PIECES, TRAINER = 1, 2
 COPIED = {3: "normalizer_spec", 5: "denormalizer_spec"}
 """Fields of a SentencePiece model."""
@@ -41,7 +42,7 @@ class Piece(NamedTuple):
 
 
 class SpecialRows(NamedTuple):
-    """Rows of Marian's embeddings, which are ids of vocab.json too, in the order of our special ids."""
+    """Rows of Marian's embeddings (ids of vocab.json), in the order of our special ids."""
 
     pad: int
     unk: int
@@ -58,15 +59,15 @@ class Side(NamedTuple):
 
 
 def source_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: SpecialRows) -> Side:
-    """Return the source's model.
+    """Return the source model.
 
     Args:
         path, spm: source.spm and its bytes.
         vocabulary: rows of the embeddings by piece, as in vocab.json.
-        special: some of these rows.
+        special: rows of the special pieces.
 
     Raises:
-        CheckpointError: it is not a SentencePiece model, or of another kind than unigram.
+        CheckpointError: it is not a SentencePiece model of type unigram.
     """
     known = _known(path, spm)
     entries = [Piece(text, known.scores[number], kind) for text, number, kind in _pieces(known)]
@@ -82,9 +83,9 @@ def source_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: 
 
 
 def target_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: SpecialRows) -> Side:
-    """Return the target's model, from target.spm; arguments as in `source_side`.
+    """Return the target model, from target.spm; arguments as in `source_side`.
 
-    Unknown pieces are written as nothing, as `MarianTokenizer` does when it leaves special tokens out.
+    The text of unknown pieces is empty, as in `MarianTokenizer` when it skips special tokens.
     """
     known = _known(path, spm)
     kinds = {text: (known.scores[number], kind) for text, number, kind in _pieces(known)}
@@ -115,7 +116,7 @@ def _known(path: Path, spm: bytes) -> Pieces:
 
 
 def _pieces(known: Pieces) -> Iterator[tuple[str, int, int]]:
-    """Yield (text, id, type) of all but special pieces, by id."""
+    """Yield (text, id, type) of all pieces except special ones, by id."""
     found = [(number, text, NORMAL) for text, number in known.normal.items()]
     found += [(number, text, USER_DEFINED) for text, number in known.user.items()]
     found += [(number, f"<0x{byte:02X}>", BYTE) for byte, number in known.bytes.items()]
@@ -123,7 +124,7 @@ def _pieces(known: Pieces) -> Iterator[tuple[str, int, int]]:
 
 
 def _foreign(vocabulary: Mapping[str, int], known: Pieces) -> list[str]:
-    """Return the pieces whose characters the SentencePiece model never saw."""
+    """Return the pieces that consist only of characters unknown to the SentencePiece model."""
     alphabet = {character for text in (*known.normal, *known.user) for character in text}
     return [text for text in vocabulary if text and alphabet.isdisjoint(text) and not LANGUAGE_CODE.fullmatch(text)]
 
@@ -141,7 +142,7 @@ def _build(
     special: SpecialRows,
     unk_surface: str | None = None,
 ) -> bytes:
-    """Return a model with our special pieces and these; all else is as in `spm`."""
+    """Return a model with our special pieces and these entries, and the settings of `spm`."""
     text_of = {row: text for text, row in vocabulary.items()}
     pad, unk, start, eos = (text_of[row] for row in special)
     bos = start if special.start not in (special.pad, special.unk, special.eos) else "<s>"
@@ -156,11 +157,11 @@ def _build(
         settings[44] = unk_surface
     for number, value in message_fields(spm):
         if number == TRAINER:
-            # Of a field that comes twice the last one counts.
+            # If a field occurs twice, the last one is used.
             value += b"".join(_field(key, setting) for key, setting in settings.items())
         if number == TRAINER or number in COPIED:
             message += _field(number, value)
-    Tokenizer(message, f"what was made of {path}")
+    Tokenizer(message, f"conversion of {path}")
     return message
 
 
@@ -179,7 +180,7 @@ def _field(number: int, value: int | float | str | bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Return seven bits a byte, the lowest first; all bytes but the last have the eighth bit."""
+    """Return seven bits per byte, the lowest first; all bytes but the last have the eighth bit set."""
     data = bytearray()
     while value > 127:
         data.append(value & 127 | 128)

@@ -22,7 +22,7 @@ from mtformer.model.cache import KeyValues, LayerCache
 from mtformer.model.ops import Linear, causal_mask, dropout
 from mtformer.model.positions import Rotation
 
-# T x S from which the fused kernel is faster on a CPU. Forward and backward on two Zen 4 cores, ms written out / fused:
+# T x S from which the fused kernel is faster on a CPU. Forward and backward on two Zen 4 cores, ms unfused / fused:
 # fp32 14 x 14 5.6 / 10.1, 128 x 128 14.2 / 10.5; bf16 14 x 14 3.5 / 35.9, 512 x 512 22.2 / 32.4 (longer not measured).
 CPU_FUSED_FROM = {torch.float32: 128 * 128, torch.float64: 128 * 128, torch.bfloat16: 1024 * 1024}
 
@@ -35,14 +35,14 @@ def attend(
     is_causal: bool = False,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """Return softmax(q k^T / sqrt(K)) v (equation 1) by the faster kernel for this device and these sizes.
+    """Return softmax(q k^T / sqrt(K)) v (equation 1) with the faster kernel for this device and these sizes.
 
     Args:
         mask: bool, broadcastable to (B, H, T, S), True = attend; None: attend to everything.
-        is_causal: attend to the own position and earlier ones (without `mask`).
+        is_causal: attend to the query's own and earlier positions (without `mask`).
         dropout_p: probability of dropping an attention weight.
     """
-    assert mask is None or not is_causal, "one mask or the other"
+    assert mask is None or not is_causal, "mask and is_causal exclude each other"
     threshold = CPU_FUSED_FROM.get(q_BHTK.dtype, 128 * 128)
     is_fast_on_cpu = dropout_p == 0.0 and q_BHTK.size(2) * k_BHSK.size(2) >= threshold
     if q_BHTK.device.type != "cpu" or is_fast_on_cpu:
@@ -89,7 +89,7 @@ class MultiHeadAttention(nn.Module):
         self.out_projection = Linear(D, D)
 
     def keys_values(self, x_BSD: Tensor) -> KeyValues:
-        """Return keys and values (B, G, S, K) of another sequence, which queries of this layer attend to."""
+        """Return keys and values (B, G, S, K) of another sequence, to which queries of this layer attend."""
         k, v = self.in_projection(x_BSD, self.H * self.K).chunk(2, dim=-1)
         return KeyValues(self._split(k), self._split(v))
 
@@ -108,7 +108,7 @@ class MultiHeadAttention(nn.Module):
             x_BTD: the queries; in decoding with a cache, T are the beams of a sentence at one position.
             kv: keys and values of another sequence (cross-attention); None: those of x (self-attention).
             mask: bool, broadcastable to (B, H, T, S), True = attend; None: attend to everything.
-            is_causal: attend to the own position and earlier ones (without `mask`).
+            is_causal: attend to the query's own and earlier positions (without `mask`).
             rotation: rotary positions of x, in self-attention.
             cache: keys and values of earlier positions, to which those of x are appended.
         """
@@ -127,7 +127,7 @@ class MultiHeadAttention(nn.Module):
         cache: None = None,
     ) -> Tensor:
         """Return the weights (B, H, T, S) that `forward` applies with the same arguments, before dropout."""
-        assert cache is None, "without a cache only: projecting again would append to it again"
+        assert cache is None, "a second projection would append to the cache again"
         q_BHTK, k_BGSK, _ = self._project(x_BTD, kv, rotation)
         return attention_weights(q_BHTK, self._repeat(k_BGSK), mask, is_causal)
 
@@ -159,7 +159,7 @@ def record_weights(modules: Iterable[MultiHeadAttention]) -> Iterator[dict[nn.Mo
 
     def record(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         assert isinstance(module, MultiHeadAttention)
-        if threading.get_ident() == thread:  # others may be translating with the same model
+        if threading.get_ident() == thread:  # other threads may translate with the same model
             recorded[module] = module.weights(*arguments, **named)
 
     hooks = [module.register_forward_pre_hook(record, with_kwargs=True) for module in modules]

@@ -28,7 +28,7 @@ class LayerCache:
     """Keys and values of one decoder layer.
 
     Those of self-attention, (B, G, T*R, K), hold step t of beam r at index t*R + r. They are not moved when beams are
-    reordered: `DecoderCache` knows which of them belong to the history of each beam.
+    reordered: `DecoderCache` records which of them belong to the history of each beam.
 
     Args:
         source: keys and values (B, G, S, K) of cross-attention.
@@ -56,7 +56,7 @@ class LayerCache:
         self.k, self.v = (self._select(x, sentences_M) for x in (self.k, self.v))
 
     def _select(self, x_BGXK: Tensor, sentences_M: Tensor) -> Tensor:
-        """Copy only what is filled; the capacity stays the same."""
+        """Select sentences, copying only filled positions; the capacity stays the same."""
         selected = x_BGXK.new_empty(sentences_M.size(0), *x_BGXK.shape[1:])
         selected[:, :, : self.num_filled] = x_BGXK[:, :, : self.num_filled].index_select(0, sentences_M)
         return selected
@@ -67,7 +67,7 @@ class DecoderCache:
 
     Keys and values of the source are stored once per sentence, not once per beam: they are the largest part, and the
     beams of a sentence share them. In self-attention the R beams of a sentence see the keys of all its beams, and
-    `is_own_BRTR` masks those that are not in their own history. This computes one product of R queries instead of R
+    `is_own_BRTR` masks keys outside their own history. This computes one product of R queries instead of R
     products of one query, and reordering beams copies no keys and values. The mask of 2 beams at the third step, where
     both continue the first token of beam 0:
 

@@ -1,8 +1,8 @@
-"""Contents of a SentencePiece model, read from its bytes: pieces with scores and types, and the kind of model.
+"""Contents of a SentencePiece model, read from its bytes: pieces with scores and types, and the type of the model.
 
-SentencePiece's Python module does not show which pieces are the user's, nor whether the model is unigram or BPE.
+SentencePiece's Python module shows neither which pieces are user-defined nor whether the model is unigram or BPE.
 The file is a protocol buffer (`ModelProto`): field 1 repeated is a piece (1 text, 2 score, 3 type), field 2 the
-settings of its training (3 kind of model).
+settings of its training (3 type of model).
 """
 
 import struct
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 NORMAL, USER_DEFINED, BYTE = 1, 4, 6
 UNIGRAM, BPE = 1, 2
 SPACE = "▁"
-"""How SentencePiece writes a space in a piece."""
+"""Space in a piece, as SentencePiece writes it."""
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Pieces:
 
     @property
     def keep_to_words(self) -> bool:
-        """True if no piece extends over a space, so that each word is segmented by itself."""
+        """True if no piece contains an inner space, so that words are segmented independently."""
         return not any(SPACE in piece[1:] for piece in self.normal)
 
 
@@ -71,7 +71,7 @@ def message_fields(message: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return a number of seven bits a byte, and the position behind it."""
+    """Return a number of seven bits per byte, and the position after it."""
     value = shift = 0
     while True:
         byte = data[position]

@@ -37,12 +37,12 @@ from mtformer.config.schema import Config, DecodingConfig
 from mtformer.decoding import engine as engines
 from mtformer.decoding.beam import beam_search
 from mtformer.decoding.inference import InferenceModel
-from mtformer.decoding.rules import Limits
+from mtformer.decoding.inputs import Segment
+from mtformer.decoding.rules import LengthBounds
 from mtformer.decoding.sampling import generate
-from mtformer.decoding.segments import Segment
 from mtformer.decoding.translator import Translator
 from mtformer.device import set_up_memory
-from mtformer.export.ctranslate2 import export_ctranslate2
+from mtformer.export.bundle import export_ctranslate2
 from mtformer.files import write_checksums
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import RunDir
@@ -76,14 +76,15 @@ def mtformer_system(
     """mtformer's search on its own model."""
     set_up_memory()
     model = InferenceModel.prepare(peers.transformer(size, dropout=0.0), torch.device(device), precision)
-    # The ratios are out of the way, so that max_tokens alone decides; it does not count eos.
-    limits = Limits(max_length_ratio=1000, min_length_ratio=1000, max_tokens=num_tokens - 1)
+    # The ratios are out of the way, so that max_length alone decides; it does not count eos.
+    settings = DecodingConfig(
+        beam_size=num_beams, max_length_ratio=1000, min_length_ratio=1000, max_length=num_tokens - 1
+    )
 
     def decode(src_BS: Tensor, src_lengths_B: Tensor) -> None:
-        if num_beams == 1:
-            best = [found[0] for found in generate(model, src_BS, src_lengths_B, limits)]
-        else:
-            best = [found[0] for found in beam_search(model, src_BS, src_lengths_B, num_beams, 1.0, limits)]
+        bounds = LengthBounds(settings, src_lengths_B, [0] * len(src_BS), num_tokens)
+        decode_batch = generate if num_beams == 1 else beam_search
+        best = [found[0] for found in decode_batch(model, src_BS, src_lengths_B, settings, bounds)]
         if any(len(hypothesis.tokens) != num_tokens - 1 for hypothesis in best):
             raise RuntimeError(f"not {num_tokens} target tokens for each sentence")
 

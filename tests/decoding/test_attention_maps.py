@@ -27,7 +27,7 @@ SOURCE, TRANSLATION = "der hund schläft im park", "die katze liest ein buch neb
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    """Of German words, with the tags of two languages."""
+    """A tokenizer for German words, with the tags of two languages."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(random_lines(300, seed=0)),
@@ -233,5 +233,5 @@ def test_lines_beyond_the_positions_are_an_error(tokenizer: Tokenizer) -> None:
 
 
 def test_of_several_models_there_is_none(tokenizer: Tokenizer) -> None:
-    with pytest.raises(ConfigError, match="of one model"):
+    with pytest.raises(ConfigError, match="need one model"):
         attention_maps(translator(tokenizer, num_models=2), SOURCE)

@@ -3,13 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from toy import ToyModel, assert_same, batch, greedy, random_ids, sample, sentences, tiny_model
+from toy import Limits, ToyModel, assert_same, batch, beam_search, greedy, random_ids, sentences, tiny_model
 
-from mtformer.decoding.beam import beam_search
-from mtformer.decoding.inference import Ensemble, mean_log_probs
-from mtformer.decoding.rules import Limits
-from mtformer.decoding.sampling import Sampling
-from mtformer.decoding.scorer import score_targets
+from mtformer.decoding.inference import Ensemble, mean_log_probs, score_targets
 from mtformer.text.tokenizer import EOS
 
 LIMITS = Limits(max_length_ratio=1.0)
@@ -38,28 +34,6 @@ def test_the_mean_is_of_probabilities() -> None:
     assert found.dtype == torch.float32
     np.testing.assert_allclose(found.numpy(), np.log(probs), rtol=1e-5, atol=1e-6)
     assert torch.equal(mean_log_probs(logits[:1]), logits[0].log_softmax(-1))
-
-
-def test_a_model_with_itself_is_the_model() -> None:
-    model = tiny_model(seed=1)
-    src = batch(*random_ids(30, seed=1))
-    both = Ensemble([model, model, model])
-    for ours, alone in zip(
-        [
-            *beam_search(both, *src, 4, 0.6, LIMITS),
-            greedy(both, *src, LIMITS),
-            *sample(both, *src, LIMITS, Sampling(3, range(30))),
-        ],
-        [
-            *beam_search(model, *src, 4, 0.6, LIMITS),
-            greedy(model, *src, LIMITS),
-            *sample(model, *src, LIMITS, Sampling(3, range(30))),
-        ],
-        strict=True,
-    ):
-        assert_same(ours, alone)
-        for one, other in zip(ours, alone, strict=True):
-            assert one.token_log_probabilities == pytest.approx(other.token_log_probabilities, abs=2e-6)
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])

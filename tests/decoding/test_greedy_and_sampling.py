@@ -8,12 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from toy import ToyModel, assert_same, batch, greedy, sample, sentences, up_to
+from toy import Limits, ToyModel, assert_same, batch, greedy, sample, sentences, up_to
 
-from mtformer.decoding.rules import Limits, NoRepeatedNgrams
-from mtformer.decoding.sampling import Sampling, draw_tokens
+from mtformer.decoding.sampling import draw_tokens
 from mtformer.decoding.search import Hypothesis
-from mtformer.text.tokenizer import BOS, EOS, PAD, UNK
+from mtformer.text.tokenizer import BOS, EOS, PAD
 
 TEN = [4, 5, 6, 5, 4, 6, 6, 4, 5, 5]
 Probabilities = npt.NDArray[np.float64]
@@ -77,7 +76,7 @@ def chi_square(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...],
 def draw(
     model: ToyModel, many: list[list[int]], count: int, limits: Limits, keys: list[int] | None = None, **how: float
 ) -> list[list[Hypothesis]]:
-    return sample(model, *batch(*many), limits, Sampling(count, keys or [*range(len(many))], **how))  # type: ignore[arg-type]  # ints and floats
+    return sample(model, *batch(*many), limits, count, keys, **how)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -146,21 +145,3 @@ def test_the_samples_of_a_line_and_the_same_line_elsewhere_differ() -> None:
     drawn = draw(ToyModel(seed=4), [TEN] * 20, 20, Limits())
     assert len({tuple(h.tokens) for of_line in drawn for h in of_line}) > 100, "of 400"
     assert all(len({tuple(h.tokens) for h in of_line}) > 10 for of_line in drawn)
-
-
-def test_scores_are_the_models_own_whatever_is_drawn_from() -> None:
-    model, many = ToyModel(seed=5), sentences(20, seed=2)
-    how = {"temperature": 0.7, "top_k": 3, "top_p": 0.9}
-    src, sampling = batch(*many), Sampling(3, range(20), **how)  # type: ignore[arg-type]  # ints and floats
-    for source, drawn in zip(many, sample(model, *src, Limits(), sampling, 0.5, [NoRepeatedNgrams(2)]), strict=True):
-        for one in drawn:
-            expected = model.token_log_probabilities((*source, EOS), one.tokens)
-            assert one.token_log_probabilities == pytest.approx(expected, rel=1e-5, abs=1e-6)
-            assert one.score == pytest.approx(sum(expected) / (len(one.tokens) + 1) ** 0.5, rel=1e-5)
-
-
-def test_samples_keep_to_the_lengths_and_never_hold_pad_or_bos() -> None:
-    drawn = draw(ToyModel(seed=6), [TEN] * 20, 20, up_to(6, fewest=2), temperature=3.0)
-    every = [h.tokens for of_line in drawn for h in of_line]
-    assert {len(tokens) for tokens in every} == {2, 3, 4, 5, 6}
-    assert {token for tokens in every for token in tokens} == {UNK, 4, 5, 6}

@@ -4,11 +4,9 @@ import copy
 
 import pytest
 import torch
-from toy import batch, greedy, random_ids, tiny_transformer
+from toy import Limits, batch, beam_search, greedy, random_ids, tiny_transformer
 
-from mtformer.decoding.beam import beam_search
 from mtformer.decoding.inference import InferenceModel, PackedLinear
-from mtformer.decoding.rules import Limits
 from mtformer.decoding.search import top_candidates
 from mtformer.model.ops import Linear
 from mtformer.model.transformer import Transformer, greedy_decode
@@ -17,7 +15,7 @@ from mtformer.text.tokenizer import BOS, EOS, PAD
 CPU = torch.device("cpu")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 TOLERANCE = {"fp32": 1e-6, "bf16": 2e-2}
-"""Of the norm of the difference, relative to the norm."""
+"""Norm of the difference, relative to the norm."""
 CONFIGS = {
     "default": {},
     "post-norm, grouped heads": {"norm_position": "post", "num_heads": 4, "num_kv_heads": 2},
@@ -118,7 +116,7 @@ def test_greedy_search_and_a_beam_of_one_are_greedy_decoding_without_a_cache(
         rows = greedy_decode(transformer, *src, BOS, EOS, most).tolist()
         expected = [[*row, EOS][: [*row, EOS].index(EOS)] for row in rows]
         model = InferenceModel.prepare(transformer, CPU, "fp32") if is_packed else InferenceModel(transformer)
-        limits = Limits(max_length_ratio=100.0, max_tokens=most)
+        limits = Limits(max_length_ratio=100.0, max_length=most)
         assert [one.tokens for one in greedy(model, *src, limits)] == expected
         assert [n_best[0].tokens for n_best in beam_search(model, *src, 1, 1.0, limits)] == expected
         found |= set(map(tuple, expected))

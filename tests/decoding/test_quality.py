@@ -2,6 +2,7 @@
 
 import math
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from toy import random_lines
 
-from mtformer.decoding.quality import (
+from mtformer.decoding.postprocessing import (
     COPY,
     LENGTH_LIMIT,
     LOW_CONFIDENCE,
@@ -20,21 +21,6 @@ from mtformer.decoding.quality import (
     flags,
     is_looping,
 )
-
-
-def found(
-    source: str = "a dog runs",
-    text: str = "ein hund rennt",
-    src_tokens: list[int] | None = None,
-    tokens: list[int] | None = None,
-    log_probability: float = -1.0,
-    at_limit: bool = False,
-) -> tuple[str, ...]:
-    return flags(source, text, src_tokens or [4, 5, 6], tokens or [7, 8, 9], log_probability, at_limit)
-
-
-def test_an_ordinary_translation_has_none() -> None:
-    assert found() == ()
 
 
 @pytest.mark.parametrize(
@@ -58,31 +44,29 @@ def test_looping(tokens: list[int], expected: bool) -> None:
     assert is_looping(tokens) == expected
 
 
-def test_repetition_counts_where_the_source_has_none() -> None:
-    assert found(tokens=[7] * 9) == (REPETITION,)
-    assert found(tokens=[7] * 9, src_tokens=[4] * 9) == ()
-
-
-def test_length_limit() -> None:
-    assert found(at_limit=True) == (LENGTH_LIMIT,)
-
-
-def test_a_copy_is_a_sentence_that_is_the_same_in_both_languages() -> None:
-    assert found(source="a dog  runs ", text="a dog runs") == (COPY,)
-    assert found(source="John Smith", text="John Smith") == ()
-    assert found(source="a dog runs", text="a dog") == ()
-    assert found(source="犬が公園を走っています。", text="犬が公園を走っています。") == (COPY,)
-    assert found(source="自由民主党", text="自由民主党") == ()
-
-
-def test_low_confidence_is_a_mean_over_tokens_and_eos() -> None:
-    assert found(tokens=[7, 8, 9], log_probability=-4.7) == ()
-    assert found(tokens=[7, 8, 9], log_probability=-4.9) == (LOW_CONFIDENCE,)
-
-
-def test_several_at_once_in_one_order() -> None:
-    everything = found("x y z", "x y z", [4, 5, 6], [7] * 9, -100.0, True)
-    assert everything == (REPETITION, LENGTH_LIMIT, COPY, LOW_CONFIDENCE)
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ()),
+        ({"tokens": [7] * 9}, (REPETITION,)),
+        ({"tokens": [7] * 9, "src_tokens": [4] * 9}, ()),
+        ({"at_limit": True}, (LENGTH_LIMIT,)),
+        ({"source": "a dog  runs ", "text": "a dog runs"}, (COPY,)),
+        ({"source": "John Smith", "text": "John Smith"}, ()),
+        ({"source": "a dog runs", "text": "a dog"}, ()),
+        ({"source": "犬が公園を走っています。", "text": "犬が公園を走っています。"}, (COPY,)),
+        ({"source": "自由民主党", "text": "自由民主党"}, ()),
+        ({"log_probability": -4.7}, ()),  # the mean over 3 tokens and eos
+        ({"log_probability": -4.9}, (LOW_CONFIDENCE,)),
+        (
+            {"source": "x y z", "text": "x y z", "tokens": [7] * 9, "log_probability": -100.0, "at_limit": True},
+            (REPETITION, LENGTH_LIMIT, COPY, LOW_CONFIDENCE),
+        ),
+    ],
+)
+def test_flags(given: dict[str, Any], expected: tuple[str, ...]) -> None:
+    ordinary = {"source": "a dog runs", "text": "ein hund rennt", "src_tokens": [4, 5, 6], "tokens": [7, 8, 9]}
+    assert flags(**{**ordinary, "log_probability": -1.0, "at_limit": False, **given}) == expected
 
 
 def plain(texts: list[str], metric: str) -> np.ndarray:

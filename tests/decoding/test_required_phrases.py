@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from toy import ToyModel, assert_same, batch, sentences, up_to
+from toy import Limits, ToyModel, assert_same, batch, beam_search, sentences, up_to
 
-from mtformer.decoding.beam import beam_search
 from mtformer.decoding.constraints import (
     ForbiddenPhrases,
     Phrase,
@@ -18,7 +17,7 @@ from mtformer.decoding.constraints import (
     num_met,
     over_vocabulary,
 )
-from mtformer.decoding.rules import Limits, NoRepeatedNgrams, Rule
+from mtformer.decoding.rules import NoRepeatedNgrams, Rule
 from mtformer.decoding.search import Hypothesis
 from mtformer.text.tokenizer import EOS, UNK
 
@@ -54,7 +53,7 @@ def random_phrases(count: int, seed: int) -> list[list[Phrase]]:
 
 def room_for(phrases: Sequence[Sequence[Phrase]], more: int) -> Limits:
     """Return limits of `more` tokens beyond the length of the phrases."""
-    return Limits(max_tokens=1, reserved=[sum(map(len, of_one)) + more for of_one in phrases])
+    return Limits(max_length=1, reserved=[sum(map(len, of_one)) + more for of_one in phrases])
 
 
 SHARING = [
@@ -141,12 +140,12 @@ def test_phrases_come_where_they_fit() -> None:
 
 def test_what_cannot_be_met_is_seen_and_gives_a_translation_all_the_same() -> None:
     model, many = ToyModel(seed=5), sentences(10)
-    for n_best in search(model, many, [[(4, 5, 6, 4, 5)]] * 10, 3, Limits(max_tokens=3)):
+    for n_best in search(model, many, [[(4, 5, 6, 4, 5)]] * 10, 3, Limits(max_length=3)):
         assert n_best
         assert all(len(h.tokens) == 3 and not holds(h, [(4, 5, 6, 4, 5)]) for h in n_best)
     pieces = [b"", b"?", b"", b"", b"a", b"b", b"c"]
     forbidden = ForbiddenPhrases(torch.from_numpy(over_vocabulary(automaton([b"bc"]), pieces)))
-    for n_best in search(model, many, [[(4,), (5, 6)]] * 10, 3, Limits(max_tokens=8), [forbidden]):
+    for n_best in search(model, many, [[(4,), (5, 6)]] * 10, 3, Limits(max_length=8), [forbidden]):
         assert n_best
         assert not any(holds(h, [(5, 6)]) for h in n_best)
 
@@ -163,7 +162,7 @@ def test_what_misses_a_phrase_counts_only_where_nothing_else_does() -> None:
 def test_prefixes_and_phrases_go_together() -> None:
     many, prefix = sentences(15, seed=4), [6, 1, 4]
     phrases = [[(4, 5), (6, 6)]] * 15
-    limits = Limits(max_tokens=2, reserved=[3 + 4] * 15)
+    limits = Limits(max_length=2, reserved=[3 + 4] * 15)
     found = search(ToyModel(seed=7), many, phrases, 4, limits, [Prefixes([prefix] * 15, torch.device("cpu"))])
     for n_best in found:
         assert n_best

@@ -1,16 +1,11 @@
 """Scores of given translations are those of search, and attention does not depend on the batch."""
 
-import math
-
 import pytest
 import torch
-from toy import batch, greedy, random_ids, tiny_model
+from toy import Limits, batch, beam_search, greedy, random_ids, tiny_model
 
-from mtformer.decoding import scorer
-from mtformer.decoding.beam import beam_search
-from mtformer.decoding.inference import Ensemble
-from mtformer.decoding.rules import Limits
-from mtformer.decoding.scorer import attention_of_targets, score_targets
+from mtformer.decoding import inference
+from mtformer.decoding.inference import Ensemble, attention_of_targets, score_targets
 from mtformer.text.tokenizer import EOS
 
 LIMITS = Limits(max_length_ratio=1.0)
@@ -43,16 +38,9 @@ def test_a_batch_of_many_is_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(log_probs) for log_probs in together] == [len(target) + 1 for target in targets]
     for i in range(40):
         assert score_targets(models, sources[i : i + 1], targets[i : i + 1])[0] == pytest.approx(together[i], abs=1e-4)
-    monkeypatch.setattr(scorer, "POSITIONS_AT_ONCE", 7)
+    monkeypatch.setattr(inference, "POSITIONS_AT_ONCE", 7)
     for few, all_at_once in zip(score_targets(models, sources, targets), together, strict=True):
         assert few == pytest.approx(all_at_once, abs=1e-6)
-
-
-def test_probabilities_of_what_may_come_next_add_up_to_one() -> None:
-    model, source, before = tiny_model(3), [5, 9, EOS], [7, 8]
-    each = score_targets([model], [source] * 40, [[*before, token] for token in range(40)])
-    assert sum(math.exp(log_probs[2]) for log_probs in each) == pytest.approx(1.0, abs=1e-5)
-    assert all(log_probs[:2] == pytest.approx(each[0][:2], abs=1e-5) for log_probs in each)
 
 
 @pytest.mark.parametrize("norm_position", ["pre", "post"])

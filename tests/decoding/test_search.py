@@ -1,17 +1,31 @@
-"""The fast selection of candidates is the plain one, and each kind of beam search a plain program."""
+"""The fast selection of candidates equals sorting, each kind of beam search a naive program; batches of search."""
 
 import math
+import random
 from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 from hypothesis import given, settings, strategies
-from toy import Steer, ToyModel, assert_same, batch, forbid, greedy, naive_beam_search, repeats, text
+from toy import (
+    Limits,
+    Steer,
+    ToyModel,
+    assert_same,
+    batch,
+    beam_search,
+    forbid,
+    greedy,
+    naive_beam_search,
+    repeats,
+    text,
+)
 
 from mtformer.config.schema import Stopping
-from mtformer.decoding.beam import Diverse, beam_search, best_candidates
+from mtformer.decoding.beam import Diverse
 from mtformer.decoding.constraints import Prefixes
-from mtformer.decoding.rules import Limits, NoRepeatedNgrams, RepetitionPenalty, Rule
+from mtformer.decoding.engine import plan_batches
+from mtformer.decoding.rules import NoRepeatedNgrams, RepetitionPenalty, Rule, Step
 from mtformer.decoding.search import top_candidates
 from mtformer.text.tokenizer import EOS
 
@@ -110,8 +124,8 @@ def test_a_beam_searches_as_the_plain_program_does(
             alpha,
             limits,
             rules=make_rules(len(many)),
-            choose=best_candidates if num_groups == 1 else Diverse(num_groups, penalty),
-            num_groups=num_groups,
+            beam_groups=num_groups,
+            diversity_penalty=penalty,
             early_stopping=early_stopping,
         )
         how = {"steer": steer, "num_groups": num_groups, "penalty": penalty, "early_stopping": early_stopping}
@@ -125,3 +139,30 @@ def test_a_beam_searches_as_the_plain_program_does(
             assert_same(one_by_one, [n_best[0] for n_best in found])
 
     holds()
+
+
+def test_beams_that_are_dead_cost_nothing() -> None:
+    chooser, R, V = Diverse(2, 100.0), 4, 8
+    log_prob_URV = torch.full((2, R, V), -torch.inf)
+    log_prob_URV[0, 0, 5] = -1.0  # All that the first group may take.
+    log_prob_URV[1, 0] = -torch.arange(1.0, V + 1)
+    score_UR = torch.tensor([[0.0, -torch.inf, -torch.inf, -torch.inf]]).expand(2, R)
+    step = Step(log_prob_URV, log_prob_URV, torch.zeros(2, R, 0, dtype=torch.long), torch.tensor([0, 0]))
+    assert chooser(step, score_UR, V).token_UK[1].tolist() == [0, 1, 2, 3, 4, 6, 7, 5]
+
+
+def test_each_sentence_once_within_the_budget_and_as_few_batches_as_that_order_allows() -> None:
+    rng = random.Random(1)
+    lengths = [rng.randint(1, 90) for _ in range(500)]
+    batches = plan_batches(lengths, 1000, 5)
+    assert sorted(sentence for few in batches for sentence in few) == list(range(500))
+    flat = [lengths[sentence] for few in batches for sentence in few]
+    assert flat == sorted(flat, reverse=True)
+    for few in batches[:-1]:
+        longest = max(lengths[sentence] for sentence in few)
+        assert len(few) * 5 * longest <= 1000 < (len(few) + 1) * 5 * longest
+
+
+def test_a_sentence_above_the_budget_goes_alone() -> None:
+    assert plan_batches([5, 3000, 4], 100, 5) == [[1], [0, 2]]
+    assert plan_batches([], 100, 5) == []

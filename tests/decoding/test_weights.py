@@ -1,4 +1,4 @@
-"""Which weights a choice means."""
+"""The weights that a choice names."""
 
 from pathlib import Path
 

@@ -1,22 +1,24 @@
-"""Random lines, a toy model (the next token's distribution hangs on the source and the whole prefix), and searches over
-it that are too plain to be wrong."""
+"""Random lines, a toy model (the next token depends on the source and the whole prefix), and naive searches over it."""
 
 import itertools
 import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from mtformer.config.schema import ModelConfig
+from mtformer.config.schema import DecodingConfig, ModelConfig
+from mtformer.decoding import beam
+from mtformer.decoding.beam import Chooser
 from mtformer.decoding.constraints import ForbiddenPhrases, automaton, over_vocabulary
 from mtformer.decoding.inference import InferenceModel
-from mtformer.decoding.rules import Limits, Rule
-from mtformer.decoding.sampling import Sampling, generate
+from mtformer.decoding.rules import LengthBounds, Rule
+from mtformer.decoding.sampling import generate
 from mtformer.decoding.search import Hypothesis
 from mtformer.model.transformer import Transformer
 from mtformer.text.tokenizer import BOS, EOS, PAD
@@ -27,11 +29,11 @@ WORDS = [
 ]
 VOCAB = 7  # pad, unk, bos, eos and three words
 Steer = Callable[[tuple[int, ...], list[float]], list[float]]
-"""(tokens so far, log-probability of each token) -> what search takes them for; -inf: it must not come."""
+"""(tokens so far, log-probability of each token) -> log-probabilities that search uses; -inf excludes a token."""
 
 
 class ToyCache:
-    """Rows are pairs of source and prefix; `keep` and `reorder` are the simplest that meet the contract."""
+    """Rows are pairs of source and prefix; `keep` and `reorder` are the simplest possible."""
 
     def __init__(self, sources: list[tuple[int, ...]], num_beams: int, max_length: int) -> None:
         self.num_beams = num_beams
@@ -49,7 +51,7 @@ class ToyCache:
 
 
 class ToyModel:
-    """Counts the rows that it was asked for, so that a test can see sentences leave."""
+    """Counts the computed rows, so that a test can see sentences leave the batch."""
 
     def __init__(self, seed: int = 0, vocab: int = VOCAB, dtype: torch.dtype = torch.float32) -> None:
         self.seed, self.vocab, self.dtype = seed, vocab, dtype
@@ -73,7 +75,7 @@ class ToyModel:
         return self.known[source, prefix]
 
     def token_log_probabilities(self, source: tuple[int, ...], tokens: list[int]) -> list[float]:
-        """Of the tokens and the eos after them, one at a time."""
+        """Return log-probabilities of the tokens and the eos after them, one at a time."""
         sequence = [*tokens, EOS]
         return [
             self.logits(source, (BOS, *sequence[:i])).double().log_softmax(0)[token].item()
@@ -81,7 +83,7 @@ class ToyModel:
         ]
 
     def log_probability(self, source: tuple[int, ...], tokens: list[int]) -> float:
-        """The sum of them."""
+        """Return their sum."""
         return sum(self.token_log_probabilities(source, tokens))
 
     def exhaustive(self, source: tuple[int, ...], alpha: float, fewest: int, most: int) -> list[Hypothesis]:
@@ -95,11 +97,51 @@ class ToyModel:
         return sorted(found, key=lambda hypothesis: hypothesis.score, reverse=True)
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Limits of the length of translations, named as in the config; without `reserved` no sentence has constraints."""
+
+    max_length_ratio: float = 2.0
+    min_length_ratio: float = 0.0
+    max_length: int | None = None
+    min_length: int = 0
+    reserved: Sequence[int] | None = None
+    capacity: int = 10_000
+
+    def settings(self, **others: Any) -> DecodingConfig:
+        """Return settings without validation: groups without a penalty are useful here."""
+        names = ("max_length_ratio", "min_length_ratio", "max_length", "min_length")
+        return DecodingConfig.model_construct(**{name: getattr(self, name) for name in names}, **others)
+
+    def bounds(self, src_lengths_B: Tensor) -> LengthBounds:
+        reserved = [0] * len(src_lengths_B) if self.reserved is None else self.reserved
+        return LengthBounds(self.settings(), src_lengths_B, reserved, self.capacity)
+
+
+def beam_search(
+    model: Any,
+    src_BS: Tensor,
+    src_lengths_B: Tensor,
+    beam_size: int,
+    alpha: float,
+    limits: Limits,
+    *,
+    rules: Sequence[Rule] = (),
+    choose: Chooser | None = None,
+    **settings: Any,
+) -> list[list[Hypothesis]]:
+    """Return the n best translations of each sentence."""
+    decoding = limits.settings(beam_size=beam_size, length_penalty=alpha, **settings)
+    bounds = limits.bounds(src_lengths_B)
+    return beam.beam_search(model, src_BS, src_lengths_B, decoding, bounds, rules=rules, choose=choose)
+
+
 def greedy(
     model: Any, src_BS: Tensor, src_lengths_B: Tensor, limits: Limits, alpha: float = 1.0, rules: Sequence[Rule] = ()
 ) -> list[Hypothesis]:
     """Return the translation of each sentence by greedy search."""
-    return [one for [one] in generate(model, src_BS, src_lengths_B, limits, alpha, rules)]
+    decoding, bounds = limits.settings(beam_size=1, length_penalty=alpha), limits.bounds(src_lengths_B)
+    return [one for [one] in generate(model, src_BS, src_lengths_B, decoding, bounds, rules=rules)]
 
 
 def sample(
@@ -107,12 +149,16 @@ def sample(
     src_BS: Tensor,
     src_lengths_B: Tensor,
     limits: Limits,
-    sampling: Sampling,
+    num_samples: int,
+    keys: Sequence[int] | None = None,
     alpha: float = 1.0,
     rules: Sequence[Rule] = (),
+    **settings: Any,
 ) -> list[list[Hypothesis]]:
-    """Return samples of each sentence."""
-    return generate(model, src_BS, src_lengths_B, limits, alpha, rules, sampling)
+    """Return samples of each sentence; the default keys are the numbers of the sentences."""
+    decoding = limits.settings(sampling=True, n_best=num_samples, length_penalty=alpha, **settings)
+    keys, bounds = range(len(src_BS)) if keys is None else keys, limits.bounds(src_lengths_B)
+    return generate(model, src_BS, src_lengths_B, decoding, bounds, rules=rules, keys=keys)
 
 
 def naive_beam_search(
@@ -127,8 +173,9 @@ def naive_beam_search(
     penalty: float = 0.0,
     early_stopping: str = "ended",
 ) -> list[Hypothesis]:
-    """What `beam_search` promises for one sentence, over lists of Python's own numbers."""
-    fewest, most = (int(bound) for bound in limits.bounds(torch.tensor([len(source)])))
+    """Return the result of `beam_search` for one sentence, computed with lists of Python floats."""
+    bounds = limits.bounds(torch.tensor([len(source)]))
+    fewest, most = int(bounds.min_B), int(bounds.max_B)
     R = beam_size // num_groups
     living: list[list[tuple[float, tuple[int, ...]]]] = [[(0.0, ())] for _ in range(num_groups)]
     ended: list[list[tuple[float, tuple[int, ...]]]] = [[] for _ in range(num_groups)]
@@ -162,7 +209,7 @@ def naive_beam_search(
 
 
 def _within(steered: Sequence[float], own: Sequence[float], position: int, fewest: int, most: int) -> list[float]:
-    """Lengths kept, pad and bos left out; eos where nothing else may come."""
+    """Apply the length limits and exclude pad and bos; allow eos if nothing else is allowed."""
     allowed = [
         -math.inf if token in (PAD, BOS) or (position >= most) or (token == EOS and position < fewest) else log_prob
         for token, log_prob in enumerate(steered)
@@ -181,7 +228,7 @@ def batch(*sources: list[int]) -> tuple[Tensor, Tensor]:
 
 def up_to(most: int, fewest: int = 0) -> Limits:
     """Limits of `fewest` to `most` tokens for a source of 10 words."""
-    return Limits(max_length_ratio=1.0, min_length_ratio=fewest / 10, max_tokens=most)
+    return Limits(max_length_ratio=1.0, min_length_ratio=fewest / 10, max_length=most)
 
 
 def tiny_transformer(seed: int, vocab: int = 40, **changes: Any) -> Transformer:
@@ -232,7 +279,7 @@ def random_lines(count: int, seed: int) -> list[str]:
 
 
 PIECES = [b"", b"?", b"", b"", b"a", b"ab", b"b"]
-"""What the toy's tokens stand for: some texts can be cut in several ways."""
+"""Text of the toy's tokens: some texts have several segmentations."""
 
 
 def text(tokens: Sequence[int]) -> bytes:

@@ -1,4 +1,4 @@
-"""A run that leaves for Hugging Face keeps its numbers, its translations and its ids."""
+"""Export to Hugging Face keeps logits, translations and ids."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from mtformer.cli.app import app
 from mtformer.config.loading import dump_config, load_config
-from mtformer.decoding.scorer import pad
+from mtformer.decoding.inference import pad
 from mtformer.decoding.translator import Translator
 from mtformer.errors import CheckpointError, ConfigError
 from mtformer.export import huggingface
@@ -71,7 +71,7 @@ def test_logits_are_the_same(options: dict[str, Any], sharp: Make, tmp_path: Pat
     "options", [{"norm_position": "pre"}, {"norm_position": "post", "activation": "silu"}], ids=str
 )
 def test_translations_are_the_same(options: dict[str, Any], joint: TokenizerPair, tmp_path: Path) -> None:
-    """With nothing but what stands in the folder. What the limit cuts off ends there in another way than here."""
+    """With nothing but the folder. Translations cut by the length limit end differently there."""
     torch.manual_seed(1)
     config = config_of(**options, output_bias=True, num_decoder_layers=2, dropout=0.0)
     model = Transformer(config.model, joint.src.vocab_size, joint.tgt.vocab_size)
@@ -101,7 +101,7 @@ def test_translations_are_the_same(options: dict[str, Any], joint: TokenizerPair
 
 @pytest.mark.parametrize("tie", ["all", "output"])
 def test_lines_have_the_same_ids(tie: str, sharp: Make, tmp_path: Path) -> None:
-    """Of the source and of the target, also where text looks like a special piece or has letters never seen."""
+    """Source and target, including text like a special piece and unknown letters."""
     model, tokenizers = sharp(norm_position="post", tie_embeddings=tie)
     export_huggingface(write_bundle(tmp_path / "run", model, tokenizers), tmp_path / "out", None)
     tokenizer = load_peer(tmp_path / "out").tokenizer

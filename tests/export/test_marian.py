@@ -1,4 +1,4 @@
-"""A Marian folder from Hugging Face becomes a bundle that cuts text, counts and translates as that does."""
+"""A Marian folder from Hugging Face becomes a bundle with the same segmentation, scores and translations."""
 
 import json
 import os
@@ -118,7 +118,7 @@ def imported(marian: Marian, tmp_path_factory: pytest.TempPathFactory) -> RunDir
 
 
 def their_pieces(marian: Marian, lines: list[str]) -> list[list[str]]:
-    """What Marian's encoder gets to see, eos left out."""
+    """Return the input of Marian's encoder, without eos."""
     piece_of = {row: piece for piece, row in marian.vocabulary.items()}
     return [[piece_of[row] for row in ids[:-1]] for ids in marian.peer.tokenizer(lines)["input_ids"]]
 
@@ -132,7 +132,7 @@ def our_pieces(marian: Marian, run: RunDir, lines: list[str]) -> list[list[str]]
 
 
 def test_source_lines_are_cut_the_same(marian: Marian, imported: RunDir) -> None:
-    """With letters that only the target knows or nobody, language codes, and what SentencePiece normalises."""
+    """With letters that only the target knows or nobody, language codes, and what SentencePiece normalizes."""
     lines = marian.lines["test.en"]
     odd = ["  a  b ", "The cat ä the Ü.", "♞ x ♞♞ y", "１２ ﬁne “q” … \u200bx\u00a0y", "a > b << c >> d", ">>xx<"]
     coded = [f"{code} {line}" for code in CODES for line in lines[:20]]
@@ -168,7 +168,7 @@ def test_target_lines_are_cut_by_target_spm(marian: Marian, imported: RunDir) ->
 
 
 def test_translations_and_scores_are_the_same(marian: Marian, imported: RunDir) -> None:
-    """What the limit cuts off ends there in another way."""
+    """Translations cut by the length limit end differently there."""
     lines = short_lines(marian.lines["train.en"], 40, seed=2)
     for theirs_say, ours_say in SETTINGS:
         ours = Translator.load(imported.path).translate(lines, **ours_say)

@@ -1,4 +1,4 @@
-"""What the tests of the model share."""
+"""Fixtures of the tests of the model."""
 
 import pytest
 import torch

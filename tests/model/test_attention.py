@@ -14,7 +14,6 @@ from tiny import (
     copy_attention,
     random,
     randomize,
-    use_kernel,
 )
 from torch import Tensor, nn
 from torch.nn import functional
@@ -50,33 +49,11 @@ def test_attend_is_equation_1(mask: Tensor | None) -> None:
             np.testing.assert_allclose(weights[b, h], expected_weights, rtol=0, atol=EXACT)
 
 
-@masks
-def test_weights_sum_to_1_and_are_0_where_masked(mask: Tensor | None) -> None:
-    weights = attention_weights(*heads()[:2], mask)
-    assert_same(weights.sum(dim=-1), torch.ones(B, H, T, dtype=torch.float64))
-    assert torch.equal(weights > 0, (torch.tensor(True) if mask is None else mask).expand_as(weights))
-
-
-@masks
-def test_written_and_fused_forms_are_equal(mask: Tensor | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outputs and the gradients of queries, keys and values."""
-    outs, inputs = [], []
-    for kernel in ("written", "fused"):
-        use_kernel(kernel, monkeypatch)
-        inputs.append(heads())
-        outs.append(attend(*inputs[-1], mask))
-        outs[-1].backward(random(B, H, T, 6, seed=9))
-    assert_same(*outs)
-    for one, other in zip(*inputs, strict=True):
-        assert one.grad.any()
-        assert_same(one.grad, other.grad)
-
-
 @pytest.mark.usefixtures("kernel")
 def test_is_causal_is_the_causal_mask_and_allows_no_other() -> None:
     q, k, v = (random(2, H, 6, 4, seed=seed) for seed in range(3))
     assert_same(attend(q, k, v, is_causal=True), attend(q, k, v, causal_mask(6)))
-    with pytest.raises(AssertionError, match="one mask"):
+    with pytest.raises(AssertionError, match="mask and is_causal"):
         attend(q, k, v, causal_mask(6), is_causal=True)
 
 

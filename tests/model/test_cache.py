@@ -103,16 +103,6 @@ def test_reordered_and_kept_rows_continue_their_own_histories(positions: str) ->
 
 
 @torch.no_grad()
-def test_keeping_all_sentences_in_their_order_changes_nothing() -> None:
-    model = tiny_model().eval()
-    encoder_output, tgt_NT = model.encode(*sources([7, 2, 4])), tokens(B * R, 3)
-    one, other = (model.new_cache(encoder_output, R, 3) for _ in range(2))
-    for t in range(3):
-        assert torch.equal(step(model, tgt_NT[:, t], one), step(model, tgt_NT[:, t], other))
-        one.keep(torch.arange(B))
-
-
-@torch.no_grad()
 def test_histories_matter() -> None:
     """Rows of one sentence with other histories have other states: the tests above would notice if they had none."""
     model = tiny_model().eval()

@@ -15,7 +15,7 @@ pytestmark = [
 ]
 B, H, K = 5, 4, 64
 TOLERANCE = {torch.float32: 5e-5, torch.bfloat16: 1e-2, torch.float16: 1.5e-3}
-"""Of the norm of the difference, relative to the norm."""
+"""Norm of the difference, relative to the norm."""
 LENGTHS = [(1, 1), (1, 70), (2, 3), (7, 8), (8, 9), (31, 33), (64, 63), (65, 64), (70, 1), (128, 130)]
 dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("torch."))
 

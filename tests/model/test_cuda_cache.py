@@ -16,7 +16,7 @@ pytestmark = [
 R, T = 3, 23
 LENGTHS = [7, 2, 31, 4]
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
-"""Of the norm of the difference, relative to the norm."""
+"""Norm of the difference, relative to the norm."""
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("torch."))

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from toy_training import toy_batch, toy_config, toy_step
 
+from mtformer.config.schema import DecodingConfig
 from mtformer.decoding.beam import beam_search
-from mtformer.decoding.rules import Limits
+from mtformer.decoding.rules import LengthBounds
 from mtformer.decoding.sampling import generate
 from mtformer.decoding.search import Hypothesis
 from mtformer.model.transformer import Transformer
@@ -29,9 +30,10 @@ def model() -> Transformer:
     return step.model.eval()
 
 
-def sources() -> tuple[Tensor, Tensor]:
+def inputs(device: torch.device, settings: DecodingConfig) -> tuple[Tensor, Tensor, DecodingConfig, LengthBounds]:
     batch = toy_batch(seed=1001, num_pairs=20)
-    return batch.src_BS, batch.src_lengths_B
+    src_BS, lengths_B = batch.src_BS.to(device), batch.src_lengths_B.to(device)
+    return src_BS, lengths_B, settings, LengthBounds(settings, lengths_B, [0] * 20, 1000)
 
 
 def assert_same(there: list[Hypothesis], here: list[Hypothesis]) -> None:
@@ -40,8 +42,9 @@ def assert_same(there: list[Hypothesis], here: list[Hypothesis]) -> None:
 
 
 def test_greedy(model: Transformer) -> None:
+    settings = DecodingConfig(beam_size=1)
     there, here = (
-        [one for [one] in generate(copy.deepcopy(model).to(device), *(x.to(device) for x in sources()), Limits())]
+        [one for [one] in generate(copy.deepcopy(model).to(device), *inputs(device, settings))]
         for device in (DEVICE, torch.device("cpu"))
     )
     assert_same(there, here)
@@ -50,8 +53,9 @@ def test_greedy(model: Transformer) -> None:
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_beam_search(alpha: float, model: Transformer) -> None:
-    there = beam_search(copy.deepcopy(model).to(DEVICE), *(x.to(DEVICE) for x in sources()), 5, alpha, Limits())
-    here = beam_search(model, *sources(), 5, alpha, Limits())
+    settings = DecodingConfig(beam_size=5, length_penalty=alpha)
+    there = beam_search(copy.deepcopy(model).to(DEVICE), *inputs(DEVICE, settings))
+    here = beam_search(model, *inputs(torch.device("cpu"), settings))
     for n_best_there, n_best_here in zip(there, here, strict=True):
         assert_same(n_best_there, n_best_here)
     assert len({len(n_best[0].tokens) for n_best in here}) > 3
