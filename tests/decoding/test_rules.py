@@ -63,6 +63,13 @@ def test_no_ngram_comes_twice_and_nothing_else_is_kept_out(n: int) -> None:
         assert not any(repeats(h.tokens, n) for h in n_best)
 
 
+@pytest.mark.parametrize("prefix", [[4], [6, 6], [1, 5, 4]])
+def test_a_wide_beam_with_a_prefix_is_exhaustive_search(prefix: list[int]) -> None:
+    model = ToyModel(seed=2)
+    expected = [h for h in model.exhaustive((*TEN, EOS), 0.6, 0, 4) if h.tokens[: len(prefix)] == prefix]
+    assert_same(everything([Prefixes([prefix], CPU)], model, up_to(4)), expected)
+
+
 def test_each_sentence_has_its_own_prefix_or_none() -> None:
     many, rng = sentences(30, seed=6), random.Random(1)
     prefixes = [[rng.choice((UNK, 4, 5, 6)) for _ in range(rng.choice((0, 0, 1, 3, 6)))] for _ in many]

@@ -10,10 +10,12 @@ import torch
 from toy import random_lines
 
 from mtformer.decoding import engine as module
+from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator, override
 from mtformer.errors import CheckpointError, ConfigError, DeviceError
 from mtformer.files import write_checksums
 from mtformer.run_dir import RunDir
+from mtformer.text.tokenizer import BOS, EOS
 
 
 @pytest.fixture
@@ -23,6 +25,34 @@ def translator(run: RunDir) -> Translator:
 
 def texts(translator: Translator, lines: list[str], **settings: int) -> list[str]:
     return [translation.text for translation in translator.translate(lines, **settings)]
+
+
+def scores_without_cache(translator: Translator, lines: list[str], translations: list[Translation]) -> list[float]:
+    """Return the log-probability per token, computed by the whole decoder at once for each line alone."""
+    model, found = translator.models[0], []
+    for line, translation in zip(lines, translations, strict=True):
+        src_BS = torch.tensor([[*translator.tokenizers.src.encode([line])[0], EOS]])
+        tgt_BT = torch.tensor([[BOS, *translation.tokens, EOS]])
+        with torch.inference_mode():
+            hidden_BTD = model(src_BS, torch.tensor([src_BS.size(1)]), tgt_BT[:, :-1])
+            log_prob_BTV = model.project(hidden_BTD).log_softmax(-1)
+        found.append(log_prob_BTV.gather(2, tgt_BT[:, 1:, None]).mean().item())
+    return found
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_scores_are_those_of_the_model_without_a_cache(run: RunDir, translator: Translator, beam_size: int) -> None:
+    """In bf16 up to rounding."""
+    lines = random_lines(40, seed=1)
+    translations = translator.translate(lines, beam_size=beam_size, batch_tokens=100_000)
+    assert len({len(t.tokens) for t in translations}) > 5, "sentences should end at different steps"
+    expected = scores_without_cache(translator, lines, translations)
+    assert [t.score for t in translations] == pytest.approx(expected, rel=1e-4)
+    narrow = Translator.load(run.path, device="cpu", precision="bf16")
+    assert narrow.engine.dtype == "bf16"
+    translations = narrow.translate(lines, beam_size=beam_size)
+    exact = scores_without_cache(translator, lines, translations)
+    assert sum(t.score for t in translations) == pytest.approx(sum(exact), rel=0.05)
 
 
 def test_blank_lines_stay_blank_in_their_place(translator: Translator) -> None:

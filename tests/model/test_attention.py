@@ -14,6 +14,7 @@ from tiny import (
     copy_attention,
     random,
     randomize,
+    use_kernel,
 )
 from torch import Tensor, nn
 from torch.nn import functional
@@ -47,6 +48,21 @@ def test_attend_is_equation_1(mask: Tensor | None) -> None:
             expected, expected_weights = reference.attention(q_TK, k_SK, v_SK, mask_BHTS[b, h])
             np.testing.assert_allclose(out[b, h], expected, rtol=0, atol=EXACT)
             np.testing.assert_allclose(weights[b, h], expected_weights, rtol=0, atol=EXACT)
+
+
+@masks
+def test_written_and_fused_forms_are_equal(mask: Tensor | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs and the gradients of queries, keys and values."""
+    outs, inputs = [], []
+    for kernel in ("written", "fused"):
+        use_kernel(kernel, monkeypatch)
+        inputs.append(heads())
+        outs.append(attend(*inputs[-1], mask))
+        outs[-1].backward(random(B, H, T, 6, seed=9))
+    assert_same(*outs)
+    for one, other in zip(*inputs, strict=True):
+        assert one.grad.any()
+        assert_same(one.grad, other.grad)
 
 
 @pytest.mark.usefixtures("kernel")
