@@ -178,7 +178,7 @@ def test_nothing_is_replaced_and_what_cannot_be_written_is_told(mixed: Pairs, tm
     (tmp_path / "file").write_text("x")
     with pytest.raises(DataError, match=f"{tmp_path}/file: exists already; name another folder"):
         clean(mixed, tmp_path / "file")
-    with pytest.raises(DataError, match=f"{tmp_path}/file/out: cannot be written: .*; make room, or name another"):
+    with pytest.raises(DataError, match=f"{tmp_path}/file/out: cannot be written: .*; free some space, or name"):
         clean(mixed, tmp_path / "file" / "out")
 
 

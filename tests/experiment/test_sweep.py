@@ -14,7 +14,6 @@ from mtformer.experiment.sweep import (
     Sweep,
     SweepFile,
     _override,
-    command_line,
     plan_sweep,
     short_keys,
 )
@@ -121,7 +120,7 @@ def test_text_in_an_override_stays_what_it_is(folder: Path, value: str) -> None:
 
 def test_the_command_line_is_what_a_shell_needs(folder: Path) -> None:
     sweep = plan(folder, "run_dir: my runs\nset: {data.train: [{src: 'b c.en', tgt: b.de}]}\nseeds: [1]")
-    words = shlex.split(command_line(sweep, sweep.runs[0]))
+    words = shlex.split(sweep.command_line(sweep.runs[0]))
     assert words[:7] == [
         "mtformer",
         "train",
@@ -203,6 +202,8 @@ def test_no_draw_comes_twice(folder: Path) -> None:
         ("random: {count: 1, keys: {a.b: {min: 0, max: 1, log: true}}}", "study.yaml:2: random.keys.a.b: log needs"),
         ("random: {count: 1, keys: {a.b: {min: x, max: 2}}}", "study.yaml:2: random.keys.a.b.min: must be"),
         ("random: {count: 1, keys: {a.b: {choice: []}}}", "study.yaml:2: random.keys.a.b.choice: must be"),
+        ("random: {count: 1, keys: {a.b: {choice: [1], max: 2}}}", "study.yaml:2: random.keys.a.b: choice excludes"),
+        ("random: {count: 1, keys: {a.b: {max: 2}}}", "study.yaml:2: random.keys.a.b: give choice, or min and max"),
         ("run_dir: x", "study.yaml: has no axis; give grid, list, random or seeds"),
         ("seeds: []", "study.yaml: has no axis"),
         ("grid: {training.seed: [1]}\nseeds: [2]", "study.yaml:3: seeds: training.seed is set by study.yaml:2: grid"),

@@ -230,7 +230,7 @@ def test_no_process_is_left_behind_when_the_sweep_itself_breaks(stage: Stage, mo
 def test_a_folder_that_is_in_use_is_refused(stage: Stage) -> None:
     sweep = stage.sweep(1)
     sweep.folder.mkdir()
-    with FileLock(sweep.folder / ".sweep.lock"), pytest.raises(CheckpointError, match="another sweep is at work here"):
+    with FileLock(sweep.folder / ".sweep.lock"), pytest.raises(CheckpointError, match="another sweep runs here"):
         run_sweep(sweep)
     assert not stage.notes()
 
