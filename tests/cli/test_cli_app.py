@@ -141,16 +141,6 @@ def test_errors_and_exit_codes(
     assert (result.exit_code, result.stderr, result.stdout) == (code, message, "")
 
 
-def test_a_traceback_only_when_asked(
-    end_with: Callable[[BaseException], Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(program.DEBUG, "1")
-    result = end_with(MtformerError("wrong"))
-    assert result.exit_code == 2
-    assert result.stderr.startswith("Traceback")
-    assert result.stderr.endswith("error: wrong\n")
-
-
 @pytest.mark.process
 def test_nobody_reads_a_real_pipe() -> None:
     reading, writing = os.pipe()
