@@ -191,13 +191,18 @@ def compare_environments(run: RunDir, old: dict[str, Any], new: dict[str, Any], 
                 f"{run.tokenizer}: not what the saved weights were trained with (SHA-256 {before} -> {after}); "
                 "restore that tokenizer, or start over with --overwrite"
             )
-        common = before.keys() & after.keys() if name == DEV_TOKENIZERS and best_metric == "bleu" else ()
-        for language in common:
-            if before[language] != after[language]:
-                raise CheckpointError(
-                    f"{run.path}: cannot resume with BLEU on dev ({language}) tokenized by {before[language]} -> "
-                    f"{after[language]}: checkpoints chosen by training.best_metric bleu could not be compared; set "
-                    f"evaluation.bleu_tokenizer to {before[language]}, choose another training.best_metric, or start "
-                    "over with --overwrite"
-                )
+        if name == DEV_TOKENIZERS and best_metric == "bleu":
+            _require_same_tokenizers(run, before or {}, after)
         log.warning("resuming with %s %s -> %s%s", name, before, after, INEXACT)
+
+
+def _require_same_tokenizers(run: RunDir, old: dict[str, str], new: dict[str, str]) -> None:
+    """Raise CheckpointError if a language of both has another BLEU tokenizer."""
+    for language in old.keys() & new.keys():
+        if old[language] != new[language]:
+            raise CheckpointError(
+                f"{run.path}: cannot resume with BLEU on dev ({language}) tokenized by {old[language]} -> "
+                f"{new[language]}: checkpoints chosen by training.best_metric bleu could not be compared; set "
+                f"evaluation.bleu_tokenizer to {old[language]}, choose another training.best_metric, or start over "
+                "with --overwrite"
+            )

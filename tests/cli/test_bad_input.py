@@ -1,4 +1,4 @@
-"""What users get wrong: each gives exit code 2 and one clear line."""
+"""User errors: each gives exit code 2 and one clear line."""
 
 import errno
 import gzip

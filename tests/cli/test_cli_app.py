@@ -1,4 +1,4 @@
-"""How the program starts and how it ends."""
+"""Start of the program, exit codes, and the log."""
 
 import errno
 import logging

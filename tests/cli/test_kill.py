@@ -1,4 +1,4 @@
-"""A training process that is stopped at random moments, again and again, ends as the run that never stopped."""
+"""A training process that is stopped at random moments, again and again, ends as a run that never stopped."""
 
 import os
 import random
@@ -26,12 +26,12 @@ SETTINGS = (
 )  # fmt: skip
 """About 14 steps an epoch; a validation, a checkpoint and a deletion every few tenths of a second."""
 LAST_TARGET = NUM_STEPS - 60
-"""So far from the end that no run gets there before its last stop."""
+"""The latest step at which a run is stopped; no run is finished before its last stop."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When a process is stopped: something is seen, and then a short time goes by."""
+    """The moment at which a process is stopped: a short time after an event."""
 
     kind: str
     """start: the process runs; prepare: it writes its log; step: a step is logged; save: a checkpoint is written."""
@@ -41,7 +41,7 @@ class Moment:
 
 @dataclass
 class Story:
-    """What became of a run that was stopped at these moments."""
+    """A run that is stopped at these moments, and what was seen."""
 
     run: RunDir
     arguments: list[object]
@@ -86,7 +86,7 @@ def last_step(run: RunDir) -> int:
 
 
 def sign_of(moment: Moment, run: RunDir) -> Callable[[], bool]:
-    """Whether what the moment waits for is there; by what is there now, before the process starts."""
+    """Return a function that tests whether the moment has come; call it before the process starts."""
     log_size = run.log.stat().st_size if run.log.is_file() else 0
     step = max(moment.step, last_step(run) + 1)
     if moment.kind == "start":

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -118,10 +119,14 @@ def start_and_die_inside(run: RunDir, overwrite: bool) -> None:
         die()
 
 
-def start_and_die_before_config(run: RunDir, overwrite: bool) -> None:
-    pytest.MonkeyPatch().setattr(os, "replace", die)
+def start_and_die_before(what: str, run: RunDir, overwrite: bool) -> None:
+    pytest.MonkeyPatch().setattr(what, die)
     with open_run(run, CONFIG, resume=False, overwrite=overwrite):
         pass
+
+
+start_and_die_before_mkdir = partial(start_and_die_before, "pathlib.Path.mkdir")
+start_and_die_before_config = partial(start_and_die_before, "os.replace")
 
 
 def die_before_write(run: RunDir, config: Config, number: int) -> None:
@@ -132,12 +137,6 @@ def die_before_write(run: RunDir, config: Config, number: int) -> None:
     with open_run(run, config, resume="auto", overwrite=False):
         run.tokenizer.mkdir(exist_ok=True)
         (run.tokenizer / "joint.model").write_text("tokenizer")
-
-
-def start_and_die_before_mkdir(run: RunDir, overwrite: bool) -> None:
-    pytest.MonkeyPatch().setattr(Path, "mkdir", die)
-    with open_run(run, CONFIG, resume=False, overwrite=overwrite):
-        pass
 
 
 def overwrite_and_die_deleting(run: RunDir) -> None:

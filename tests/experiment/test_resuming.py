@@ -1,4 +1,4 @@
-"""What differs between two halves of a run is told as old -> new, what cannot work is refused, all else is silent."""
+"""Differences between two parts of a run are logged as old -> new, or refused if the weights do not allow them."""
 
 import logging
 from collections.abc import Callable

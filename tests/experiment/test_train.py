@@ -155,10 +155,10 @@ def test_decoding_dev_is_abandoned_at_its_next_batch_and_made_up_for(
     assert kinds == [["train", "train", "dev"], ["train", "train", "resume", "dev"]]
 
 
-def test_an_average_of_an_earlier_end_is_made_anew(
+def test_an_average_of_an_earlier_end_is_replaced(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when the run is killed between its last checkpoint and averaging."""
+    """The run is killed between its last checkpoint and averaging."""
     run = RunDir(tmp_path / "run")
     train(config(folder, average_last=1), run)
     assert read_meta(run.averaged)["steps"] == [4]

@@ -41,7 +41,7 @@ def first(part: Compared) -> str | None:
 
 
 def forgetful_leg(config: Config, folder: Path, stop_at: int | None, keep: Path) -> None:
-    """Goes on without the random state; keeps what the legs leave."""
+    """Train without restoring the random state, and keep a copy of the run directory."""
     pytest.MonkeyPatch().setattr(loop, "set_random_state", lambda state, device: None)
     train_leg(config, folder, stop_at)
     shutil.copytree(folder, keep / f"{folder.name}-{stop_at}")
@@ -50,7 +50,7 @@ def forgetful_leg(config: Config, folder: Path, stop_at: int | None, keep: Path)
 
 @pytest.fixture(scope="module")
 def forgotten(config: Config, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Compared], Path]:
-    """What is said of a resumption that forgets the random state, and the run directories after each leg."""
+    """The comparison of a run that is resumed without its random state, and the run directories after each leg."""
     keep = tmp_path_factory.mktemp("legs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MTFORMER_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))

@@ -1,4 +1,4 @@
-"""metrics.jsonl as others read it; what a resumed run takes back is in test_resume.py."""
+"""Reading and writing of metrics.jsonl; test_resume.py has the tests of resuming."""
 
 from pathlib import Path
 
