@@ -14,7 +14,7 @@ from mtformer.config.schema import Config
 from mtformer.data.batching.batches import Batch
 from mtformer.data.batching.mixture import SamplerState
 from mtformer.decoding.translator import Translator
-from mtformer.decoding.weights import default_weights, find_weights
+from mtformer.decoding.weights import find_weights
 from mtformer.device import be_deterministic, pick_device, pick_precision, set_up_memory
 from mtformer.errors import CheckpointError, DeviceError
 from mtformer.evaluation.scores import for_language, score
@@ -132,8 +132,6 @@ def _average(trainer: Trainer) -> None:
     log.info(
         "averaged the checkpoints of steps %s%s", ", ".join(map(str, steps)), f": dev {figures}" if figures else ""
     )
-    if default := default_weights(run, trainer.config.best_metric):
-        log.info("%s: commands use the %s", run.path, default.text)
 
 
 def _is_averaged(run: RunDir, has_dev: bool) -> bool:

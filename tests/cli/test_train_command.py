@@ -22,6 +22,7 @@ def test_the_road_ends_with_scores_and_their_signatures(trained: tuple[Path, Res
     run, result = RunDir(trained[0]), trained[1]
     assert run.steps() == [4, 8, 12]
     assert run.averaged.is_dir()
+    assert f"{run.path}: commands use the " in result.stderr
     scores = json.loads((run.evaluation("small") / "scores.json").read_text())
     assert [score["label"] for score in scores["scores"]] == ["BLEU", "chrF2++", "TER"]
     for score in scores["scores"]:
