@@ -1,27 +1,24 @@
-"""`mtformer compare`: its options, and a comparison as text that fits the terminal."""
+"""`mtformer compare`."""
 
 import json
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.options import CometOption
-from mtformer.cli.output import columns, shorten
+from mtformer.cli.options import CometOption, optional
+from mtformer.cli.output import table_lines
 
 if TYPE_CHECKING:
     from mtformer.config.schema import EvaluationConfig
-    from mtformer.evaluation.compare import Comparison, MetricTable, SentenceRow, SystemScore
+    from mtformer.evaluation.compare import Comparison, MetricTable
     from mtformer.evaluation.systems import Material, System
 
-MOST_NAME, LEAST_NAME = 40, 8
-COLUMN = 16
-"""Widest column of a system, where each has one."""
-INDENT = "  "
+INDENT = 2
 READING = (
     "95% interval and p: for other sentences, with these trained models; p by paired bootstrap and by approximate "
     "randomization against the first system ({tests})."
@@ -37,20 +34,14 @@ def compare(
         ),
     ],
     sets: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A test set; default: each that all runs have scores on.", show_default=False),
+        list[str] | None, optional("A test set; default: each that all runs have scores on.", "--set")
     ] = None,
-    ref: Annotated[
-        list[Path] | None, typer.Option("--ref", help="File of references; several may be given.", show_default=False)
-    ] = None,
-    src: Annotated[Path | None, typer.Option("--src", help="File of sources, with --ref.", show_default=False)] = None,
+    ref: Annotated[list[Path] | None, optional("File of references; several may be given.")] = None,
+    src: Annotated[Path | None, optional("File of sources, with --ref.")] = None,
     bleu_tokenizer: Annotated[
         str | None,
-        typer.Option(
-            "--bleu-tokenizer",
-            metavar="NAME",
-            help="With --ref: as the key of the `evaluation` section. Runs have their own.",
-            show_default="13a",
+        optional(
+            "With --ref: as the key of the `evaluation` section; default: 13a. Runs have their own.", metavar="NAME"
         ),
     ] = None,
     group: Annotated[
@@ -92,10 +83,14 @@ def compare(
         systems = group_runs(runs, group)
         materials = [read_material(name, runs, force) for name in common_sets(runs, sets or [])]
     comparisons = _compare_all(systems, materials, sentences, comet)
-    typer.echo(_json(systems, comparisons) if as_json else _text(systems, comparisons))
-    for comparison in () if as_json else comparisons:
+    if as_json:
+        typer.echo(_json(systems, comparisons))
+        return
+    for line in _lines(systems, comparisons, shutil.get_terminal_size((100, 24)).columns):
+        typer.echo(line)
+    for comparison in comparisons:
         for line in [*comparison.ignored, *comparison.notes]:
-            typer.echo(f"not alike on {comparison.name}: {line}", err=True)
+            typer.echo(f"differences on {comparison.name}: {line}", err=True)
 
 
 def _evaluation(bleu_tokenizer: str) -> "EvaluationConfig":
@@ -133,13 +128,12 @@ def _compare_all(
 
 def _json(systems: "list[System]", comparisons: "list[Comparison]") -> str:
     from mtformer.evaluation.compare import config_differences
-    from mtformer.evaluation.systems import seed_of
 
     values = {
         "systems": [
             {
                 "name": system.name,
-                "runs": [{"name": run.name, "path": str(run.path), "seed": seed_of(run)} for run in system.runs],
+                "runs": [{"name": run.name, "path": str(run.path), "seed": run.seed} for run in system.runs],
             }
             for system in systems
         ],
@@ -149,115 +143,77 @@ def _json(systems: "list[System]", comparisons: "list[Comparison]") -> str:
     return json.dumps(values, indent=2, ensure_ascii=False)
 
 
-def _text(systems: "list[System]", comparisons: "list[Comparison]") -> str:
-    """Return lines that fit the terminal, where the names allow it."""
-    width, names = shutil.get_terminal_size((100, 24)).columns, [system.name for system in systems]
-    blocks = [_systems_text(systems, names, width)]
-    blocks += [_comparison_text(comparison, names, width) for comparison in comparisons]
-    return "\n\n".join("\n".join(block) for block in blocks if block)
-
-
-def _systems_text(systems: "Sequence[System]", names: Sequence[str], width: int) -> list[str]:
-    """Return which runs are one system, and the keys in which the systems' configs differ."""
+def _lines(systems: "list[System]", comparisons: "list[Comparison]", width: int) -> Iterator[str]:
+    """Yield lines no longer than `width`: the systems, then each comparison."""
     from mtformer.evaluation.compare import config_differences
 
-    lines = []
-    grouped = [f"{system.name}: {'; '.join(run.name for run in system.runs)}" for system in systems if system.runs[1:]]
+    grouped = [[f"{system.name}:", "; ".join(run.name for run in system.runs)] for system in systems if system.runs[1:]]
     if grouped:
-        lines += ["systems of several seeds"]
-        lines += [line for text in grouped for line in _wrapped(text, width, INDENT, INDENT * 2)]
-    rows = [[key, *(json.dumps(v, ensure_ascii=False) for v in values)] for key, values in config_differences(systems)]
+        yield from ("systems of several seeds", *table_lines(grouped, width, indent=INDENT), "")
+    rows = []
+    for key, values in config_differences(systems):
+        names: dict[str, list[str]] = {}
+        for system, value in zip(systems, values, strict=True):
+            names.setdefault(json.dumps(value, ensure_ascii=False), []).append(system.name)
+        rows += [[key if n == 0 else "", f"{value}:", ", ".join(names[value])] for n, value in enumerate(names)]
     if rows:
-        lines += ["", "configs differ in"] if lines else ["configs differ in"]
-        lines += _by_system(["key", *names], rows, width)
-    return lines
+        yield from ("configs differ in", *table_lines(rows, width, indent=INDENT), "")
+    for number, comparison in enumerate(comparisons):
+        yield from [""] if number else []
+        yield from _comparison_lines(comparison, width)
 
 
-def _comparison_text(comparison: "Comparison", names: Sequence[str], width: int) -> list[str]:
+def _comparison_lines(comparison: "Comparison", width: int) -> Iterator[str]:
     bleu = comparison.metrics[0]
-    lines = [f"{comparison.name}: {comparison.num_sentences:,} sentences"]
+    names = [row.system for row in bleu.systems]
+    yield f"{comparison.name}: {comparison.num_sentences:,} sentences"
     for table in comparison.metrics:
-        lines += ["", f"{table.label}  {table.signature}", *_metric_table(table, width)]
+        yield from ("", f"{table.label}  {table.signature}")
+        yield from table_lines(_metric_rows(table), width, right=range(1, 8), indent=INDENT)
     if len(names) > 1:
-        lines += ["", *_wrapped(READING.format(tests=bleu.tests), width)]
+        yield from ("", *textwrap.wrap(READING.format(tests=bleu.tests), width))
     if any(row.seeds_interval for row in bleu.systems):
-        lines += _wrapped(SEEDS_READING, width)
+        yield from textwrap.wrap(SEEDS_READING, width)
     if comparison.buckets:
-        lines += ["", f"{bleu.label} by the source's number of {comparison.unit}"]
-        rows = []
+        yield from ("", f"{bleu.label} by the source's number of {comparison.unit}")
+        columns = [[comparison.unit, "sentences", *names]]
         for bucket in comparison.buckets:
             lengths = f"{bucket.low}+" if bucket.high is None else f"{bucket.low}-{bucket.high}"
-            rows.append([lengths, f"{bucket.num_sentences:,}", *(f"{score:.2f}" for score in bucket.scores[bleu.name])])
-        lines += _by_system([comparison.unit, "sentences", *names], rows, width, num_fixed=2)
+            scores = [f"{score:.2f}" for score in bucket.scores[bleu.name]]
+            columns.append([lengths, f"{bucket.num_sentences:,}", *scores])
+        yield from table_lines(list(zip(*columns, strict=True)), width, right=range(1, len(columns)), indent=INDENT)
     if comparison.sentences:
         of_first = ", in the first run of each" if any(len(row.runs) > 1 for row in bleu.systems) else ""
-        lines += ["", f"sentences that differ most, by chrF2++{of_first}"]
-        for sentence in comparison.sentences:
-            lines += ["", *_sentence(sentence, names, width)]
-    return lines
+        yield from ("", f"sentences that differ most, by chrF2++{of_first}")
+    for sentence in comparison.sentences:
+        rows = [["source", "", sentence.source]] if sentence.source is not None else []
+        rows += [["reference", "", reference] for reference in sentence.references]
+        scores = [f"{chrf:.2f}" for chrf in sentence.chrf]
+        rows += map(list, zip(names, scores, sentence.hypotheses, strict=True))
+        yield from ("", f"line {sentence.line}", *table_lines(rows, width, right=[1], indent=INDENT))
 
 
-def _metric_table(table: "MetricTable", width: int) -> list[str]:
-    digits = 4 if table.name == "comet" else 2
-    has_seeds = any(row.deviation is not None for row in table.systems)
-    header = ["system", "n", "mean ± sd" if has_seeds else "score", "95% interval"]
-    header += ["diff", "p boot", "p rand", "over seeds"] if len(table.systems) > 1 else []
-    hidden = set() if has_seeds else {"n"}
-    hidden |= set() if any(row.seeds_interval for row in table.systems) else {"over seeds"}
-    rows = [header, *(_cells(row, digits) for row in table.systems)]
-    cells = [[cell for cell, name in zip(row, header, strict=False) if name not in hidden] for row in rows]
-    others = sum(max(map(len, column)) + 2 for column in list(zip(*cells, strict=True))[1:]) + len(INDENT)
-    most = min(MOST_NAME, max(LEAST_NAME, width - others))
-    return _aligned([[shorten(row[0], most), *row[1:]] for row in cells])
-
-
-def _cells(row: "SystemScore", digits: int) -> list[str]:
-    score = f"{row.mean:.{digits}f}" + (f" ± {row.deviation:.{digits}f}" if row.deviation is not None else "")
-    found = [row.system, str(len(row.runs)), score, _interval((row.estimate.low, row.estimate.high), digits)]
-    if row.difference is None or row.tests is None:
-        return [*found, "", "", "", ""]
-    tests = [f"{p:.4f}" for p in (row.tests.p_bootstrap, row.tests.p_randomisation)]
-    over_seeds = _interval(row.seeds_interval, digits, "+") if row.seeds_interval else ""
-    return [*found, f"{row.difference:+.{digits}f}", *tests, over_seeds]
+def _metric_rows(table: "MetricTable") -> list[Sequence[str]]:
+    """Return the rows of a table without the columns that would be empty."""
+    digits, rows = 4 if table.name == "comet" else 2, table.systems
+    scores = [f"{row.mean:.{digits}f}" for row in rows]
+    columns = {"system": [row.system for row in rows], "score": scores}
+    if any(row.deviation is not None for row in rows):
+        spreads = [f" ± {row.deviation:.{digits}f}" if row.deviation is not None else "" for row in rows]
+        columns = {"system": columns["system"], "n": [str(len(row.runs)) for row in rows]}
+        columns["mean ± sd"] = [score + spread for score, spread in zip(scores, spreads, strict=True)]
+    columns["95% interval"] = [_interval((row.estimate.low, row.estimate.high), digits) for row in rows]
+    if len(rows) > 1:
+        columns["diff"] = ["" if row.difference is None else f"{row.difference:+.{digits}f}" for row in rows]
+        columns["p boot"] = ["" if row.tests is None else f"{row.tests.p_bootstrap:.4f}" for row in rows]
+        columns["p rand"] = ["" if row.tests is None else f"{row.tests.p_randomisation:.4f}" for row in rows]
+    if any(row.seeds_interval for row in rows):
+        columns["over seeds"] = [
+            _interval(row.seeds_interval, digits, "+") if row.seeds_interval else "" for row in rows
+        ]
+    return [list(columns), *zip(*columns.values(), strict=True)]
 
 
 def _interval(bounds: tuple[float, float], digits: int, sign: str = "") -> str:
     low, high = (f"{bound:{sign}.{digits}f}" for bound in bounds)
     return f"{low} to {high}"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align the first column to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    right = [[row[0], *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))] for row in rows]
-    return [INDENT + line for line in columns(right)]
-
-
-def _by_system(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, num_fixed: int = 1) -> list[str]:
-    """Return a table with a column for each system, cut into several that repeat the first `num_fixed` columns."""
-    cells = [[row[0], *(shorten(cell, COLUMN) for cell in row[1:])] for row in (header, *rows)]
-    fixed = len(INDENT) + max(len(row[0]) for row in cells) + sum(len(name) + 2 for name in header[1:num_fixed])
-    most = max(1, (width - fixed) // (COLUMN + 2))
-    lines: list[str] = []
-    for start in range(num_fixed, len(header), most):
-        lines += ([""] if lines else []) + _aligned([row[:num_fixed] + row[start : start + most] for row in cells])
-    return lines
-
-
-def _sentence(row: "SentenceRow", names: Sequence[str], width: int) -> list[str]:
-    most = max(len("reference"), *(min(len(name), COLUMN) for name in names)) + 7
-    texts = [("source", row.source)] if row.source is not None else []
-    texts += [("reference", reference) for reference in row.references]
-    texts += [
-        (f"{shorten(name, COLUMN):<{most - 7}} {chrf:6.2f}", text)
-        for name, chrf, text in zip(names, row.chrf, row.hypotheses, strict=True)
-    ]
-    lines = [f"line {row.line}"]
-    for label, text in texts:
-        lines += _wrapped(text, width, f"{INDENT}{label:<{most}}  ", " " * (len(INDENT) + most + 2))
-    return lines
-
-
-def _wrapped(text: str, width: int, first: str = "", others: str = "") -> list[str]:
-    room = max(width, len(first) + 20)
-    return textwrap.wrap(text, room, initial_indent=first, subsequent_indent=others) or [first.rstrip()]

@@ -144,7 +144,7 @@ def clean(
 
     plain = [word for word in words if not _is_override(word)]
     if len(plain) < 2:
-        raise ConfigError("name what is to be cleaned, and then the folder to write")
+        raise ConfigError("name a config or files, and then the folder to write")
     folder = Path(plain.pop())
     config, tokenizers = _load([*plain, *filter(_is_override, words)], src_lang, tgt_lang, tokenizer)
     data = config.data
@@ -161,7 +161,7 @@ def clean(
             folder,
             scoring=scoring,
             is_compressed=gz,
-            num_workers=data.num_workers or os.cpu_count() or 1,
+            num_workers=data.num_workers,
             progress=bar.update,
         )
     for line in report.lines():

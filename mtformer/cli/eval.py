@@ -14,6 +14,7 @@ from mtformer.cli.options import (
     PrecisionOption,
     ToOption,
     optional,
+    require_at_most_one,
 )
 
 if TYPE_CHECKING:
@@ -41,8 +42,7 @@ def evaluate(
 
     if (src is None) != (ref is None):
         raise ConfigError("--src and --ref go together; give both")
-    if testset is not None and src is not None:
-        raise ConfigError("--testset and --src exclude each other; give one of them")
+    require_at_most_one({"--testset": testset, "--src": src})
     from mtformer.decoding.translator import Translator
 
     translator = Translator.load(runs, checkpoint or None, device, precision, backend)
@@ -79,20 +79,11 @@ def evaluate_sets(
     _print_table(cards)
 
 
-def config_sets(run: Path) -> "list[EvalSet]":
-    """Return the test sets that a run's config names."""
-    from mtformer.config.loading import load_config
-    from mtformer.evaluation.evaluate import config_sets as sets_of
-    from mtformer.run_dir import RunDir
-
-    return sets_of(load_config(RunDir.open(run).config).config.data)
-
-
 def _sets(run: Path, src: Path | None, ref: Path | None, testset: str | None, to: str | None) -> "list[EvalSet]":
     from mtformer.config.data import TextFiles
     from mtformer.config.loading import load_config
     from mtformer.errors import ConfigError
-    from mtformer.evaluation.evaluate import sacrebleu_set, source_set
+    from mtformer.evaluation.evaluate import config_sets, sacrebleu_set, source_set
     from mtformer.run_dir import RunDir
 
     data = load_config(RunDir.open(run).config).config.data
@@ -102,17 +93,19 @@ def _sets(run: Path, src: Path | None, ref: Path | None, testset: str | None, to
         return [source_set(src.name.split(".")[0], TextFiles(src=str(src), tgt=str(ref), tgt_lang=to), data)]
     if not data.test:
         raise ConfigError(f"{run}: its config names no test set; give --src and --ref, or --testset")
-    return config_sets(run)
+    return config_sets(data)
 
 
 def _print_table(by_folder: "dict[Path, ScoreCard]") -> None:
+    from mtformer.cli.output import table_lines
+
     cards = list(by_folder.values())
-    width = max(len(one.name) for one in cards)
-    labels = [score.label for score in cards[0].scores]
-    typer.echo(f"{'test set':<{max(width, 8)}}  {'lines':>6}  " + "  ".join(f"{label:>7}" for label in labels))
-    for one in cards:
-        values = "  ".join(f"{score.value:7.{4 if score.name == 'comet' else 2}f}" for score in one.scores)
-        typer.echo(f"{one.name:<{max(width, 8)}}  {one.num_sentences:>6}  {values}")
+    rows = [["test set", "lines", *(score.label for score in cards[0].scores)]]
+    for card in cards:
+        values = [f"{score.value:.{4 if score.name == 'comet' else 2}f}" for score in card.scores]
+        rows.append([card.name, str(card.num_sentences), *values])
+    for line in table_lines(rows, right=range(1, len(rows[0]))):
+        typer.echo(line)
     for score in cards[0].scores:
         typer.echo(f"{score.label}: {score.signature}")
     for folder in by_folder:

@@ -79,7 +79,7 @@ class ParallelLines:
                 lines.append(line)
                 num_bytes += len(line)
         is_end = len(lines) < most and num_bytes < BYTES_AT_ONCE
-        # At its end no other file may have one more.
+        # At the end of the first file, the others must end too.
         others = []
         for name, file in self.files[1:]:
             with reading(name):
@@ -114,11 +114,10 @@ class ParallelLines:
 def parallel_lines(paths: Sequence[Path | None]) -> Iterator[ParallelLines]:
     """Open the files, plain or compressed; None is stdin.
 
-    Lines are counted in advance, but those of a single compressed file are not, which would decompress it twice.
+    Lines are counted in advance, except in a single compressed file, which would be decompressed twice.
 
     Raises:
-        DataError: A file is missing or damaged, or has more lines than another; of pipes that is known at their end
-            only.
+        DataError: A file is missing or damaged, or has more lines than another (for pipes: raised at their end).
     """
     for path in paths:
         if path is not None and (path.is_dir() or not path.exists()):
@@ -157,8 +156,8 @@ class ResumableOutput:
     """An output file that an interrupted command can resume.
 
     NAME.partial holds the output until it is complete, uncompressed, because a compressed file cannot be cut at a line.
-    The record, .NAME.mtformer.json, says after each block what was written and from which input and settings. It stays
-    beside the complete file and also holds the checksum of that.
+    The record, .NAME.mtformer.json, is updated after each block with the size of the output, the checksum of the input
+    and the settings. It remains beside the complete file, with the checksum of that.
 
     Args:
         path: The output file; its suffix selects the compression.
@@ -252,8 +251,8 @@ class ResumableOutput:
             sync(self.path.parent)
 
     def _write_record(self, lines: ParallelLines, num_bytes: int, **more: str) -> None:
-        values = (lines.num_lines, lines.sha256, num_bytes, self.settings)
-        write_text(self.record, json.dumps(dict(zip(RECORD_KEYS, values, strict=True)) | more) + "\n")
+        record = {"lines": lines.num_lines, "input_sha256": lines.sha256, "bytes": num_bytes, "settings": self.settings}
+        write_text(self.record, json.dumps(record | more) + "\n")
 
     def _read_record(self) -> dict[str, Any] | None:
         """Return the record, or None if it is missing or damaged."""

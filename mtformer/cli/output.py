@@ -6,10 +6,12 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
 
+UNLIMITED = 1_000_000
+"""Width of a console where no line wraps."""
 log = logging.getLogger("mtformer")
 
 
@@ -60,18 +62,35 @@ def error_lines(message: str) -> None:
         sys.stderr.write(f"error: {line}\n")
 
 
-def shorten(text: str, width: int) -> str:
-    """Return a text, without its middle if it is too long."""
-    if len(text) <= width:
-        return text
-    front = (width - 1) // 2
-    return f"{text[:front]}…{text[front + 1 - width :]}"
+def table_lines(
+    rows: Sequence[Sequence[str]], width: int | None = None, right: Container[int] = (), indent: int = 0
+) -> list[str]:
+    """Return the rows as lines with aligned columns.
 
+    Args:
+        rows: cells of text.
+        width: maximum of a line, where cells wrap; None: any.
+        right: numbers of the columns that are aligned to the right.
+        indent: number of spaces before each line.
+    """
+    from rich.console import Console
+    from rich.table import Table
 
-def columns(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
-    """Return the rows as lines with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for number in range(len(rows[0])):
+        table.add_column(justify="right" if number in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(
+        width=UNLIMITED if width is None else width - indent,
+        color_system=None,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+    with console.capture() as captured:
+        console.print(table)
+    return [f"{' ' * indent}{line}".rstrip() for line in captured.get().splitlines()]
 
 
 def flush_or_discard_stdout() -> None:

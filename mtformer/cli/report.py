@@ -5,6 +5,13 @@ from typing import Annotated
 
 import typer
 
+from mtformer.cli.options import optional, require_at_most_one
+
+METRIC_HELP = (
+    "With --plot: a key of metrics.jsonl, such as bleu, chrf, perplexity, train.loss; several are panels. "
+    "Default: loss and bleu, on dev."
+)
+
 
 def report(
     runs: Annotated[
@@ -12,40 +19,25 @@ def report(
         typer.Argument(help="Run directory or bundle; the curves of several share the panels.", show_default=False),
     ],
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", help="The HTML file; default: RUN/report.html, of several runs ./report.html.", show_default=False
-        ),
+        Path | None, optional("The HTML file; default: RUN/report.html, of several runs ./report.html.")
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            "--plot",
-            metavar="FILE",
-            help="Instead of the report write curves for a paper, one column wide: .pdf, .svg or .png.",
-            show_default=False,
+        optional(
+            "Instead of the report write curves for a paper, one column wide: .pdf, .svg or .png.", metavar="FILE"
         ),
     ] = None,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--metric",
-            help="With --plot: a key of metrics.jsonl, such as bleu, chrf, perplexity, train.loss; several are panels. "
-            "Default: loss and bleu, on dev.",
-            show_default=False,
-        ),
-    ] = None,
+    metric: Annotated[list[str] | None, optional(METRIC_HELP)] = None,
 ) -> None:
     """Write an HTML file on a run, or several: curves, scores, sentences, attention, config; it needs no network."""
     from mtformer.errors import ConfigError
     from mtformer.run_dir import RunDir
 
+    require_at_most_one({"--plot": plot, "--out": out})
     if plot is not None:
-        from mtformer.report.curves import DEFAULT_METRICS
-        from mtformer.report.curves import plot as plot_runs
+        from mtformer.report.plot import DEFAULT_METRICS
+        from mtformer.report.plot import plot as plot_runs
 
-        if out is not None:
-            raise ConfigError("--plot and --out exclude each other; give one of them")
         plot_runs(runs, plot, metric or DEFAULT_METRICS)
         typer.echo(f"plot: {plot}", err=True)
         return

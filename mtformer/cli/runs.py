@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mtformer.cli.options import require_at_most_one
+
 if TYPE_CHECKING:
     from mtformer.experiment.runs import RunRow
 
-GAP = "  "
 MOST_NAMED = 5
-SHORTEST_NAME = 20
-"""Width to which names are shortened on a narrow terminal."""
 
 
 def runs(
@@ -31,11 +30,9 @@ def runs(
 
     The time is that of the steps; the speed counts tokens of both sides.
     """
-    from mtformer.errors import ConfigError
     from mtformer.experiment.runs import differing_keys, list_runs, sort_runs
 
-    if as_json and as_csv:
-        raise ConfigError("--json and --csv exclude each other; give one of them")
+    require_at_most_one({"--json": as_json, "--csv": as_csv})
     rows = list_runs(folder)
     keys = differing_keys(rows)
     rows = sort_runs(rows, sort, keys)
@@ -50,27 +47,23 @@ def runs(
 
 
 def table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | None) -> tuple[list[str], list[str]]:
-    """Return the lines of a table no wider than `width`, and the keys that it has no room for."""
-    from mtformer.cli.output import columns, shorten
+    """Return the lines of a table no wider than `width`, and the keys whose columns do not fit."""
+    from mtformer.cli.output import table_lines
     from mtformer.experiment.runs import COLUMNS, format_value, without_folder
     from mtformer.experiment.sweep import short_keys
 
     cells = [[*COLUMNS], *(_cells(row) for row in rows)]
     if not any(row.weights for row in rows):  # no run has averaged weights
         cells = [[cell for cell, header in zip(line, COLUMNS, strict=True) if header != "weights"] for line in cells]
-    room = None if width is None else width - max(map(len, columns([line[1:] for line in cells], GAP))) - len(GAP)
-    names = max(len(line[0]) for line in cells)
-    if room is not None and names > room:
-        cells = [[shorten(line[0], max(SHORTEST_NAME, room)), *line[1:]] for line in cells]
     left_out = []
     for key, short in short_keys(keys).items():
         column = [short, *(format_value(without_folder(key, row.config.get(key, ""))) for row in rows)]
         wider = [[*line, cell] for line, cell in zip(cells, column, strict=True)]
-        if width is None or max(map(len, columns(wider, GAP))) <= width:
+        if width is None or max(map(len, table_lines(wider))) <= width:
             cells = wider
         else:
             left_out.append(key)
-    return columns(cells, GAP), left_out
+    return table_lines(cells, width), left_out
 
 
 def _print_table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | None) -> None:
@@ -82,7 +75,7 @@ def _print_table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | Non
             typer.echo(f"{row.name}: {row.problem}", err=True)
     if left_out:
         more = f" and {len(left_out) - MOST_NAMED} more" if len(left_out) > MOST_NAMED else ""
-        typer.echo(f"no room for {', '.join(left_out[:MOST_NAMED])}{more}; --csv and --json have them", err=True)
+        typer.echo(f"columns left out: {', '.join(left_out[:MOST_NAMED])}{more}; --csv and --json have them", err=True)
 
 
 def _print_csv(rows: "Sequence[RunRow]", keys: Sequence[str]) -> None:

@@ -52,7 +52,7 @@ def sweep(
 def _dry_run(planned: "Sweep", jobs: int | None) -> None:
     from tqdm import tqdm
 
-    from mtformer.cli.output import columns
+    from mtformer.cli.output import table_lines
     from mtformer.experiment.runs import format_duration, format_value
     from mtformer.experiment.sweep import short_keys
     from mtformer.experiment.sweep_runner import devices, estimate, finishing_time, threads_each
@@ -68,7 +68,7 @@ def _dry_run(planned: "Sweep", jobs: int | None) -> None:
         rows.append([run.name, *values, format_duration(need.total_seconds), f"{need.disk_bytes / 1e9:.2f} GB"])
     common = f" with {' '.join(planned.common)}" if planned.common else ""
     typer.echo(f"base: {planned.config}{common}")
-    for line in columns(rows):
+    for line in table_lines(rows):
         typer.echo(line)
     time = format_duration(finishing_time([need.total_seconds for need in needs], jobs))
     disk, free = sum(need.disk_bytes for need in needs), min(need.free_bytes for need in needs)

@@ -87,10 +87,6 @@ def train(
         RunDir.open(config.parent)
     loaded = load_config(config, overrides or [])
     run_dir = run_dir or Path("runs") / config.stem
-    if loaded.config.training.report:
-        from mtformer.report.curves import require_matplotlib
-
-        require_matplotlib("training.report")
     if dry_run:
         from mtformer.experiment import preflight
 
@@ -106,13 +102,15 @@ def train(
 def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, command: list[str]) -> None:
     import shlex
 
-    from mtformer.cli.eval import config_sets, evaluate_sets
+    from mtformer.cli.eval import evaluate_sets
     from mtformer.cli.output import log_to_file
     from mtformer.cli.progress import TrainingProgress
     from mtformer.cli.report import report
+    from mtformer.config.loading import load_config
     from mtformer.decoding.translator import Translator
     from mtformer.decoding.weights import default_weights
     from mtformer.errors import InterruptedRunError
+    from mtformer.evaluation.evaluate import config_sets
     from mtformer.experiment.train import train_experiment
     from mtformer.run_dir import RunDir
 
@@ -139,13 +137,14 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
     if default is not None and default.text:
         typer.echo(f"{run_dir}: commands use the {default.text}", err=True)
     if config.data.test:
-        evaluate_sets(run_dir, config_sets(run_dir), Translator.load(run_dir, device=config.training.device))
+        sets = config_sets(load_config(RunDir.open(run_dir).config).config.data)
+        evaluate_sets(run_dir, sets, Translator.load(run_dir, device=config.training.device))
     if config.training.report:
         report([run_dir])
 
 
 def _verify_resume(config: "Config") -> None:
-    from mtformer.cli.output import clean_up_on_sigterm, columns, error_lines
+    from mtformer.cli.output import clean_up_on_sigterm, error_lines, table_lines
     from mtformer.experiment.verify import verify_resume
 
     with clean_up_on_sigterm():
@@ -155,7 +154,7 @@ def _verify_resume(config: "Config") -> None:
         (part.what, f"{part.num_tensors:,}", f"{part.num_numbers:,}", "no" if part.difference else "yes")
         for part in compared
     ]
-    for line in columns([header, *rows]):
+    for line in table_lines([header, *rows]):
         typer.echo(line)
     first = next((f"{part.what}: {part.difference.name}" for part in compared if part.difference), None)
     if first is not None:

@@ -24,7 +24,6 @@ from mtformer.cli.options import (
 
 if TYPE_CHECKING:
     from mtformer.cli.line_files import ParallelLines, ResumableOutput
-    from mtformer.decoding.attention_maps import AttentionMaps
     from mtformer.decoding.translation import Translation
     from mtformer.decoding.translator import Translator
     from mtformer.report.attention import AttentionFile
@@ -50,7 +49,7 @@ def translate(
         Path | None, optional("File: phrases that no translation contains, one a line.", "--forbid")
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="An object a line: text, score, flags, and what else was asked for.")
+        bool, typer.Option("--json", help="An object a line: text, score, flags, and other requested values.")
     ] = False,
     json_attention: Annotated[
         bool, typer.Option("--json-attention", help="With --json: cross-attention, piece by piece.")
@@ -87,7 +86,7 @@ def translate(
     from mtformer.errors import ConfigError
 
     is_resumable = target is not None and (target.is_file() or not target.exists())  # no pipe or device
-    mistakes = {
+    errors = {
         "--json-attention needs --json": json_attention and not as_json,
         "--attention-layer, --attention-head and --targets need --attention FILE": attention is None
         and (attention_layer or attention_head or targets),
@@ -95,7 +94,7 @@ def translate(
         f"--output {target} is a folder; name a file": target is not None and target.is_dir(),
         "--continue resumes a file; name it with --output": continues and not is_resumable,
     }
-    for message, applies in mistakes.items():
+    for message, applies in errors.items():
         if applies:
             raise ConfigError(message)
     output = ResumableOutput(target) if target is not None and is_resumable else None
@@ -126,7 +125,8 @@ def translate(
                 work.run(out, out.flush)
         else:
             work.run(sys.stdout.buffer, sys.stdout.buffer.flush)
-        work.write_attention()
+        if attention_file is not None:
+            attention_file.write()
     if not as_json:
         work.warn_of_flags()
 
@@ -138,7 +138,7 @@ def _made_by(translator: "Translator") -> dict[str, Any]:
 
     return {
         "weights": [f"{path.parent.name}/{path.name} {file_sha256(path)[:12]}" for path in translator.weights],
-        **({"to": asked} if (asked := asdict(translator.engine.target)) != asdict(Target()) else {}),
+        **({"to": target} if (target := asdict(translator.engine.target)) != asdict(Target()) else {}),
         "device": translator.engine.device,
         "precision": translator.engine.dtype,
         **translator.decoding.model_dump(mode="json", exclude={"batch_tokens", "validation_beam_size"}),
@@ -164,7 +164,6 @@ class _Work:
     given: list[str]
     lines: "ParallelLines"
     attention_file: "AttentionFile | None" = None
-    maps: "list[tuple[int, AttentionMaps]]" = field(default_factory=list)
     num_lines: int = 0
     flags: Counter[str] = field(default_factory=Counter)
 
@@ -187,7 +186,8 @@ class _Work:
         for number, line in enumerate(sys.stdin):
             translation = self.translator.translate([line.rstrip("\n")], first_line=number, **self.arguments)[0]
             typer.echo(self.write(number, translation), nl=False)
-            self._add_attention(number, line, translation)
+            if self.attention_file is not None:
+                self.attention_file.add(self.translator, number + 1, line, translation)
 
     def run(self, out: IO[bytes], save: Callable[[], object]) -> None:
         """Translate the rest of the input; `save` is called after each block."""
@@ -208,26 +208,13 @@ class _Work:
                 for source, given, (number, translation) in zip(
                     block[0], targets or translations, enumerate(translations, start=first_line), strict=True
                 ):
-                    self._add_attention(number, source, given)
+                    if self.attention_file is not None:
+                        self.attention_file.add(self.translator, number + 1, source, given)
                     out.write(self.write(number, translation).encode("utf-8"))
                     self.flags.update({flag.split(":")[0] for flag in translation.flags})
                 first_line += len(translations)
                 self.num_lines += len(translations)
                 save()
-
-    def _add_attention(self, number: int, source: str, translation: "str | Translation") -> None:
-        """Compute the attention of a line that is not blank, if it was asked for."""
-        from mtformer.decoding.attention_maps import attention_maps
-
-        if self.attention_file is not None and source.strip():
-            self.attention_file.check_num_lines(len(self.maps) + 1)
-            self.maps.append((number + 1, attention_maps(self.translator, source, translation)))
-
-    def write_attention(self) -> None:
-        """Write the file of attention weights, if it was asked for."""
-        if self.attention_file is not None:
-            self.attention_file.write(self.maps)
-            log.info("attention written to %s", self.attention_file.path)
 
     def warn_of_flags(self) -> None:
         """Warn of flags that say that a translation is wrong; only JSON shows them."""
@@ -236,7 +223,7 @@ class _Work:
         serious = MISSING, FORBIDDEN, LENGTH_LIMIT, REPETITION
         counts = [f"{self.flags[flag]} {flag}" for flag in serious if self.flags[flag]]
         if counts:
-            log.warning("flags of %d lines: %s; --json tells which", self.num_lines, ", ".join(counts))
+            log.warning("flags of %d lines: %s; --json shows them", self.num_lines, ", ".join(counts))
 
 
 def _phrases(path: Path | None) -> list[str]:

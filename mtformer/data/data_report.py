@@ -33,7 +33,7 @@ class DataReport:
     read: int = 0
     kept: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
-    """By reason, without zeros."""
+    """Pairs left out by reason, without zeros."""
     blank: dict[str, int] = field(default_factory=lambda: {"src": 0, "tgt": 0})
     """Kept pairs with a side that has no token; counted only if nothing is filtered."""
     tokens: dict[str, int] = field(default_factory=lambda: {"src": 0, "tgt": 0})

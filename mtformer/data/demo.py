@@ -54,7 +54,7 @@ class Nominal(NamedTuple):
     kinds: str = "person"
 
     def german_object(self, government: str) -> str:
-        """Return the German form that `government` asks for: a case, or a preposition and a case."""
+        """Return the German form that `government` requires: a case, or a preposition and a case."""
         *preposition, case = government.split()
         return _join(*preposition, self.german[("nom", "acc", "dat").index(case)])
 
@@ -173,7 +173,7 @@ class Grammar:
     def _clause(
         self, tense: str = "", verb: Verb | None = None, subject: Nominal | None = None, thing: Nominal | None = None
     ) -> Clause:
-        """Return a clause with the object and the complement that its verb takes; what is not given is random."""
+        """Return a clause with the object and the complement that its verb takes; omitted arguments are random."""
         tense, verb = tense or self._random.choice(TENSES), verb or self._random.choice(self._verbs)
         subject = subject or self._nominal(verb.subjects)
         person, base, forms = subject.person, verb.base, self._words["auxiliaries"]
@@ -221,8 +221,8 @@ class Grammar:
             if nominal.word != other_than:
                 return nominal
 
-    def _noun_phrase(self, wanted: str) -> Nominal:
-        kinds, row = self._random.choice(self._rows("nouns", wanted))
+    def _noun_phrase(self, among: str) -> Nominal:
+        kinds, row = self._random.choice(self._rows("nouns", among))
         word, plural, german, german_plural, gender = row.split()
         pronoun = {"m": "he", "f": "she"}[gender] if "person" in kinds else f"it {gender}"
         noun, forms, person = word, [german] * 3, 1
@@ -239,10 +239,10 @@ class Grammar:
         english = f"an {noun}" if determiner == "a" and noun[0] in "aeiou" else f"{determiner} {noun}"
         return Nominal(english, english, forms, person, pronoun, word, kinds)
 
-    def _rows(self, table: str, wanted: str) -> list[Pair]:
+    def _rows(self, table: str, among: str) -> list[Pair]:
         """Return the rows for these kinds, each with its kinds."""
         groups = self._words[table].items()
-        return [(kinds, row) for kinds, rows in groups if set(kinds.split()) & set(wanted.split()) for row in rows]
+        return [(kinds, row) for kinds, rows in groups if set(kinds.split()) & set(among.split()) for row in rows]
 
 
 def _join(*parts: str) -> str:

@@ -1,15 +1,19 @@
 """One function over many items, in several processes; the results keep their order."""
 
 import multiprocessing
+import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from mtformer.errors import DataError
 
+ITEMS_ALONE = 4
+"""Items that this process computes before it starts others, which takes seconds."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -25,19 +29,20 @@ class WorkerEndedError(DataError):
 
 
 class Workers(Generic[Item, Result]):
-    """Processes that share the items of an iterator; with one process, all items are computed in this one.
+    """Processes that share the items of an iterator; this process computes the first items, or all if it is alone.
 
     Each process has its own pipe: when this process ends, however it ends, they read the end of the pipe and exit.
-    They are started as items come, each in a fresh interpreter, so a script that uses them needs the usual
-    `if __name__ == "__main__":`.
+    They are started when there are items for them, each in a fresh interpreter, so a script that uses them needs the
+    usual `if __name__ == "__main__":`.
 
     Args:
-        function: computes the result of an item; it is pickled once for each process.
-        num_processes: maximum number of processes.
+        function: (item, number of threads) -> result; it is pickled once for each process.
+        num_processes: maximum number of processes; None: the number of cores.
     """
 
-    def __init__(self, function: Callable[[Item], Result], num_processes: int) -> None:
-        self._function, self._num_processes = function, num_processes
+    def __init__(self, function: Callable[[Item, int], Result], num_processes: int | None) -> None:
+        self._function, self._num_processes = function, num_processes or os.cpu_count() or 1
+        self._num_alone = ITEMS_ALONE
         self._pipes: list[Connection] = []
         self._processes: list[Any] = []
 
@@ -60,12 +65,12 @@ class Workers(Generic[Item, Result]):
         Raises:
             WorkerEndedError: A process was ended from outside.
         """
-        if self._num_processes == 1:
-            for item in items:
-                yield item, self._function(item)
-            return
+        rest = iter(items)
+        for item in islice(rest, self._num_alone if self._num_processes > 1 else None):
+            self._num_alone -= 1
+            yield item, self._function(item, self._num_processes)
         waiting = deque[tuple[Item, Connection]]()
-        for number, item in enumerate(items):
+        for number, item in enumerate(rest):
             if len(waiting) == self._num_processes:
                 yield self._receive(*waiting.popleft())
             if number < self._num_processes and len(self._pipes) <= number:
@@ -98,7 +103,7 @@ class Workers(Generic[Item, Result]):
         self._processes.append(process)
 
 
-def _serve(pipe: Connection, function: Callable[[Any], Any]) -> None:
+def _serve(pipe: Connection, function: Callable[[Any, int], Any]) -> None:
     """Compute items until the pipe ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first process, which then closes the pipes
     while True:
@@ -107,7 +112,7 @@ def _serve(pipe: Connection, function: Callable[[Any], Any]) -> None:
         except EOFError:
             return
         try:
-            answer: tuple[bool, Any] = (True, function(item))
+            answer: tuple[bool, Any] = (True, function(item, 1))
         except Exception as error:
             answer = (False, error)
         try:

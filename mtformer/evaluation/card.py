@@ -1,11 +1,11 @@
-"""The score card: the scores of a test set, and everything needed to judge and compare them.
+"""Score card: the scores of a test set with all settings that they depend on.
 
-It is saved beside the texts that were scored, so that both can be read when the corpus is gone:
+It is saved beside the scored texts, so that both can be read without the corpus:
 
     RUN/eval/NAME/scores.json             the card
-    RUN/eval/NAME/hypotheses.txt          the translations, one a line
-    RUN/eval/NAME/sources.txt             what was translated
-    RUN/eval/NAME/references.txt          the references (references.2.txt and so on: further ones)
+    RUN/eval/NAME/hypotheses.txt          the translations, one per line
+    RUN/eval/NAME/sources.txt             the sources
+    RUN/eval/NAME/references.txt          the references (additional ones: references.2.txt and so on)
 """
 
 import json
@@ -43,12 +43,12 @@ class HashedFile(_Model):
 
 
 class Hardware(_Model):
-    """The machine that computed the translations."""
+    """Machine that computed the translations."""
 
     cpu: str
     num_threads: int
     gpu: str | None
-    """None: not used."""
+    """None: no GPU is used."""
 
 
 class TextHashes(_Model):
@@ -60,7 +60,7 @@ class TextHashes(_Model):
 
 
 class ScoreCard(_Model):
-    """The scores of a test set, and how they were computed."""
+    """Scores of a test set with their settings."""
 
     format: Literal[2] = 2
     name: str
@@ -108,12 +108,12 @@ def write_card(
     """Write the texts and then the card into `folder`.
 
     Args:
-        folder: of the evaluation.
+        folder: folder of the evaluation.
         test: the test set.
         hypotheses: its translations.
         scores: their scores.
         evaluation: the settings of the scores.
-        translator: the one that made the hypotheses, with its settings.
+        translator: the translator of the hypotheses, with its settings.
         seconds: time of the translation.
     """
     texts = {SOURCES: test.sources, HYPOTHESES: hypotheses}
@@ -123,6 +123,7 @@ def write_card(
     sources, hypotheses_hash, *references = (file_sha256(folder / file) for file in texts)
     both = (translator.tokenizers.src, translator.tokenizers.tgt)
     tokenizers = {tokenizer.name: tokenizer.sha256 for tokenizer in both}
+    packages = {package: version(package) for package in ("torch", "sentencepiece", "sacrebleu")}
     card = ScoreCard(
         name=test.name,
         src_lang=test.src_lang,
@@ -139,23 +140,19 @@ def write_card(
         dtype=translator.engine.dtype,
         hardware=describe_hardware(translator.engine.device),
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        versions=_versions(),
+        versions={"mtformer": __version__, "python": platform.python_version(), **packages},
     )
     write_text(folder / SCORES, json.dumps(card.model_dump(), indent=2, ensure_ascii=False) + "\n")
     return card
 
 
 def read_card(folder: Path) -> ScoreCard:
-    """Return the card of an evaluation.
-
-    Raises:
-        DataError: if there is none, or it is damaged.
-    """
+    """Return the card of an evaluation; raise DataError if it is missing or damaged."""
     path = folder / SCORES
     try:
         return ScoreCard.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
-        raise DataError(f"{path}: there is none; `mtformer eval` writes it") from error
+        raise DataError(f"{path}: missing; `mtformer eval` writes it") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); {_again(folder)}") from error
     except ValidationError as error:
@@ -178,9 +175,9 @@ def read_texts(folder: Path, card: ScoreCard) -> tuple[EvalSet, list[str]]:
 
 
 def differences(a: ScoreCard, b: ScoreCard) -> list[str]:
-    """Return what makes the scores of two cards incomparable: text, signatures, decoding settings, precision.
+    """Return the differences that make the scores of two cards incomparable: text, signatures, decoding, precision.
 
-    The version of sacreBLEU in a signature does not count, see `notes`.
+    The version of sacreBLEU in a signature is ignored; `notes` contains it.
     """
     found = []
     if a.num_sentences != b.num_sentences:
@@ -200,7 +197,7 @@ def differences(a: ScoreCard, b: ScoreCard) -> list[str]:
 
 
 def notes(a: ScoreCard, b: ScoreCard) -> list[str]:
-    """Return what else differs between two cards, but does not make their scores incomparable."""
+    """Return the other differences between two cards, which leave their scores comparable."""
     sides: list[tuple[str, str | None, str | None]] = [("device", a.device, b.device)]
     sides += [(name, a.versions.get(name), b.versions.get(name)) for name in sorted({*a.versions, *b.versions})]
     found = [f"{name} {before} and {after}" for name, before, after in sides if before != after]
@@ -208,18 +205,13 @@ def notes(a: ScoreCard, b: ScoreCard) -> list[str]:
 
 
 def _decoding(a: ScoreCard, b: ScoreCard) -> dict[str, str]:
-    """Return the decoding settings that differ, in words, by key."""
+    """Return a description of each decoding setting that differs, by key."""
     values = {key: (a.decoding.get(key), b.decoding.get(key)) for key in DecodingConfig.model_fields}
     return {key: f"decoding.{key} {one} and {other}" for key, (one, other) in values.items() if one != other}
 
 
-def _versions() -> dict[str, str]:
-    packages = {package: version(package) for package in ("torch", "sentencepiece", "sacrebleu")}
-    return {"mtformer": __version__, "python": platform.python_version(), **packages}
-
-
 def describe_hardware(device: str) -> Hardware:
-    """Return the machine, with its GPU if the device is cuda."""
+    """Describe this machine, with its GPU if the device is cuda."""
     information = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*:\s*(.+)", information.read_text()) if information.is_file() else None
     cpu = found[1].strip() if found else platform.processor() or platform.machine()
@@ -228,6 +220,6 @@ def describe_hardware(device: str) -> Hardware:
 
 
 def _again(folder: Path) -> str:
-    """Return the command that writes the card again, for messages."""
+    """Return the command that writes the card again, for error messages."""
     run = folder.parent.parent
     return f"`mtformer eval{f' {run}' if folder == RunDir(run).evaluation(folder.name) else ''}` writes it again"

@@ -1,7 +1,7 @@
 """COMET (Rei et al. 2020), a learned metric, by the package unbabel-comet, which the extra `comet` installs.
 
 Its checkpoints are pickles, which may run code when they are loaded. PyTorch is made to read them as weights only, so
-that one which holds anything but tensors and plain values is refused.
+that a checkpoint with anything but tensors and plain values is refused.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from mtformer.evaluation.scores import Score
 from mtformer.files import file_sha256
 
 WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-"""What makes each torch.load refuse code, whatever it was told (PyTorch's own variable)."""
+"""PyTorch's variable that makes every torch.load refuse code, whatever its arguments."""
 BATCH_SIZE = 16
 log = logging.getLogger("mtformer")
 
@@ -32,8 +32,8 @@ class Comet:
         device: where to compute: cpu or cuda.
 
     Raises:
-        ConfigError: when unbabel-comet is not installed, or not as it should.
-        DataError: when the model cannot be had, or is not weights only.
+        ConfigError: if unbabel-comet is not installed, or its installation is broken.
+        DataError: if the model cannot be loaded, or holds more than weights.
     """
 
     def __init__(self, model: str, device: str) -> None:
@@ -41,8 +41,8 @@ class Comet:
             comet = importlib.import_module("comet")
         except ImportError as error:
             if error.name == "comet":
-                raise ConfigError("--comet needs a package more: pip install 'mtformer[comet]'") from error
-            raise ConfigError(f"--comet: unbabel-comet is there but cannot be imported: {error}") from error
+                raise ConfigError("--comet needs another package: pip install 'mtformer[comet]'") from error
+            raise ConfigError(f"--comet: unbabel-comet is installed but cannot be imported: {error}") from error
         checkpoint = _checkpoint(comet, model)
         name = checkpoint.parents[1].name if Path(model).is_file() else model.rsplit("/", 1)[-1]
         self.signature = f"model:{name}|sha256:{file_sha256(checkpoint)[:12]}|version:{comet.__version__}"
@@ -53,7 +53,7 @@ class Comet:
     def sentence_scores(
         self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
     ) -> list[float]:
-        """The score of each translation, mostly from 0 to 1; models without references leave those aside."""
+        """Return the score of each translation, mostly from 0 to 1; some models ignore the references."""
         rows = zip(sources, hypotheses, references, strict=True)
         samples = [{"src": src, "mt": hypothesis, "ref": reference} for src, hypothesis, reference in rows]
         log.info("COMET of %d translations (%s)", len(samples), self.signature)
@@ -64,13 +64,13 @@ class Comet:
         return [float(score) for score in found.scores]
 
     def score(self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-        """The mean of the sentences' scores, against the first reference when there are several."""
+        """Return the mean of the sentences' scores."""
         scores = self.sentence_scores(sources, hypotheses, references)
         return Score("comet", "COMET", sum(scores) / len(scores), self.signature)
 
 
 def _checkpoint(comet: Any, model: str) -> Path:
-    """The file of a model, which is fetched when it is not there yet."""
+    """Return the file of a model, which is downloaded if it is missing."""
     if Path(model).is_file():
         return Path(model).resolve()
     if model.endswith(".ckpt") or Path(model).is_dir():
@@ -80,8 +80,8 @@ def _checkpoint(comet: Any, model: str) -> Path:
     except Exception as error:  # whatever the hub's client and two ways of downloading raise
         reason = " ".join(str(error).strip("'\"").split())
         raise DataError(
-            f"--comet {model}: this model cannot be had ({reason}); is there a network? Without one give the path of "
-            "a checkpoint that was downloaded before"
+            f"--comet {model}: cannot download this model ({reason}); check the network, or give the path of a "
+            "downloaded checkpoint"
         ) from error
 
 
@@ -91,7 +91,7 @@ def _load(comet: Any, checkpoint: Path) -> Any:
             return comet.load_from_checkpoint(str(checkpoint))
     except pickle.UnpicklingError as error:
         raise DataError(
-            f"--comet {checkpoint}: not loaded, for it holds more than weights and plain values; loading that might "
+            f"--comet {checkpoint}: not loaded, because it holds more than weights and plain values; loading it might "
             "run code; take a model from Unbabel's pages"
         ) from error
     except Exception as error:  # Lightning, transformers and the hub's client raise what they like

@@ -1,4 +1,4 @@
-"""Systems side by side on one test set: scores, tests of significance, quality by length, sentences that differ."""
+"""Comparison of systems on one test set: scores, tests of significance, quality by length, sentences that differ."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from mtformer.evaluation.significance import (
     sacrebleu_measure,
     welch_interval,
 )
-from mtformer.evaluation.systems import Material, System, distinguishes, seed_of
+from mtformer.evaluation.systems import Material, System, distinguishes
 
 if TYPE_CHECKING:
     from mtformer.evaluation.comet import Comet
@@ -51,8 +51,8 @@ class SystemScore:
         mean: of the runs' scores.
         deviation: their sample standard deviation; None for a single run.
         estimate: of all runs together, with the interval that other sentences would give.
-        difference: of the means, to the baseline; None for the baseline itself, as all that follows.
-        tests: against the baseline, over the first runs of both, as many as both have.
+        difference: of the means, to the baseline; for the baseline itself this and the following are None.
+        tests: against the baseline, over the first runs of both, the same number of each.
         seeds_interval: 95 % interval of the difference that other seeds would give; None unless both have several.
     """
 
@@ -102,7 +102,7 @@ class SentenceRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison on one test set; `unit` is that of source lengths, and without sources `buckets` is empty."""
+    """The comparison on one test set; `unit` belongs to the source lengths, and without sources `buckets` is empty."""
 
     name: str
     num_sentences: int
@@ -174,28 +174,24 @@ def config_differences(systems: Sequence[System]) -> list[tuple[str, list[Any]]]
 def _table(systems: Sequence[System], measure: Measure, progress: Callable[[], object]) -> MetricTable:
     rows: list[SystemScore] = []
     for system in systems:
-        row = _row(system, measure)
-        rows.append(_beside_baseline(row, system, rows[0], systems[0], measure) if rows else row)
+        rows.append(_score(system, measure, rows[0] if rows else None, systems[0]))
         progress()
     return MetricTable(measure.name, measure.label, measure.signature, describe_tests(), rows)
 
 
-def _row(system: System, measure: Measure) -> SystemScore:
-    runs = [RunScore(run.name, seed_of(run), measure.score(measure.counts[run.path])) for run in system.runs]
+def _score(system: System, measure: Measure, base_row: SystemScore | None, base: System) -> SystemScore:
+    """Return a system's scores, and their differences to those of the baseline if it is another system."""
+    runs = [RunScore(run.name, run.seed, measure.score(measure.counts[run.path])) for run in system.runs]
     scores = [run.score for run in runs]
     deviation = statistics.stdev(scores) if len(scores) > 1 else None
-    return SystemScore(
+    row = SystemScore(
         system.name, runs, statistics.fmean(scores), deviation, estimate(measure, _pooled(system, measure))
     )
-
-
-def _beside_baseline(
-    row: SystemScore, system: System, base_row: SystemScore, base: System, measure: Measure
-) -> SystemScore:
-    num_pairs = min(len(base.runs), len(system.runs))
+    if base_row is None:
+        return row
+    num_pairs = min(len(base.runs), len(runs))
     tests = paired_tests(measure, _pooled(base, measure, num_pairs), _pooled(system, measure, num_pairs))
-    base_scores, scores = ([run.score for run in each.runs] for each in (base_row, row))
-    interval = welch_interval(base_scores, scores) if num_pairs > 1 else None
+    interval = welch_interval([run.score for run in base_row.runs], scores) if num_pairs > 1 else None
     return replace(row, difference=row.mean - base_row.mean, tests=tests, seeds_interval=interval)
 
 

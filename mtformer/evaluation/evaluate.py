@@ -1,4 +1,4 @@
-"""Test sets: their sources, their translation, and the score cards of it."""
+"""Test sets: reading, translation and scoring."""
 
 import logging
 import time
@@ -32,7 +32,7 @@ def source_set(name: str, source: Source, data: DataConfig) -> EvalSet:
 
 
 def config_sets(data: DataConfig) -> list[EvalSet]:
-    """Return the test sets of a config; in both directions if it says so."""
+    """Return the test sets of a config; with `data.both_directions`, in both directions."""
     sets = []
     for name, source in data.test.items():
         one = source_set(name, source, data)
@@ -44,10 +44,10 @@ def config_sets(data: DataConfig) -> list[EvalSet]:
 
 
 def sacrebleu_set(testset: str, language_pair: str) -> EvalSet:
-    """Return a test set of sacreBLEU, such as `wmt14/full` and `en-de`, which downloads and caches it.
+    """Return a test set that sacreBLEU downloads and caches, such as `wmt14/full` and `en-de`.
 
     Raises:
-        DataError: if there is no such set or pair, or it cannot be downloaded.
+        DataError: if the set or the language pair does not exist, or cannot be downloaded.
     """
     from sacrebleu import get_reference_files, get_source_file
     from sacrebleu.dataset import DATASETS
@@ -62,9 +62,7 @@ def sacrebleu_set(testset: str, language_pair: str) -> EvalSet:
         sources, *references = ([line.strip() for line in read_lines(path)] for path in files)
     except (Exception, SystemExit) as error:  # sacreBLEU exits on a damaged download and raises bare Exceptions.
         reason = " ".join(str(error).split())
-        raise DataError(
-            f"sacreBLEU could not fetch {testset} {language_pair}: {reason}; is there a network?"
-        ) from error
+        raise DataError(f"sacreBLEU could not fetch {testset} {language_pair}: {reason}; check the network") from error
     src, _, tgt = language_pair.partition("-")
     return EvalSet(f"{testset.replace('/', '_')}.{language_pair}", sources, references, tgt, src)
 
@@ -82,13 +80,13 @@ def evaluate(
     """Translate a test set with the translator's `decoding` settings, score it, and return the card saved in `folder`.
 
     Args:
-        translator: with the settings to be measured.
+        translator: the model with its decoding settings.
         test: the test set.
         config: the `evaluation` section.
-        folder: gets the score card and the texts; see `mtformer.evaluation.card`.
-        metrics: which scores.
+        folder: folder for the score card and the texts; see `mtformer.evaluation.card`.
+        metrics: scores to compute.
         progress: as in `Translator.translate`.
-        comet: a model that scores too, by the first reference.
+        comet: an additional score, with the first reference.
     """
     if any(looks_tokenized(references) for references in test.references):
         log.warning("%s: the references look tokenized; scores against them cannot be compared with others", test.name)

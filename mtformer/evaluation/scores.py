@@ -23,7 +23,7 @@ BY_LANGUAGE = {
 }
 """BLEU tokenizers that `auto` chooses, by the language of a code such as zh-CN or zho_Hant; all others: 13a."""
 UNSPACED = ("zh", "ja-mecab", "ko-mecab", "char")
-"""BLEU tokenizers of text whose words TER cannot tell by spaces."""
+"""BLEU tokenizers of text without spaces between words."""
 log = logging.getLogger("mtformer")
 
 
@@ -47,20 +47,20 @@ def score(
     """Score a corpus; return a `Score` for each metric, in their order.
 
     Args:
-        hypotheses: one line a sentence; a blank one counts as such.
-        references: as many lines.
+        hypotheses: one line per sentence; a blank line is a sentence too.
+        references: one line per hypothesis.
         config: the `evaluation` section, see `for_language`.
-        metrics: which scores.
-        more_references: further references, each of as many lines.
+        metrics: scores to compute.
+        more_references: additional references, each with one line per hypothesis.
 
     Raises:
-        DataError: when the numbers of lines differ, or there are none.
-        ConfigError: when the BLEU tokenizer cannot run here.
+        DataError: if the numbers of lines differ or are 0.
+        ConfigError: if the BLEU tokenizer cannot run here.
     """
     streams = [references, *more_references]
     for stream in streams:
         if len(stream) != len(hypotheses):
-            raise DataError(f"{len(hypotheses)} hypotheses but {len(stream)} references: they must be as many")
+            raise DataError(f"{len(hypotheses)} hypotheses but {len(stream)} references: the numbers must be equal")
     if not hypotheses:
         raise DataError("nothing to score: no hypotheses and no references")
     found = []
@@ -72,7 +72,7 @@ def score(
 
 
 def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False) -> list[float]:
-    """Return chrF2++ of each sentence by itself."""
+    """Return chrF2++ of each sentence."""
     metric = make_metric("chrf", EvaluationConfig(lowercase=lowercase))
     rows = zip(hypotheses, references, strict=True)
     return [metric.sentence_score(hypothesis, [reference]).score for hypothesis, reference in rows]
@@ -81,8 +81,8 @@ def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str], lowercas
 def looks_tokenized(references: Sequence[str]) -> bool:
     """Return True if the lines seem to be split into tokens, which makes BLEU incomparable (and higher).
 
-    The signs: a space before the full stop at the end, or what Moses' tokenizer and subword-nmt leave behind. Raw text
-    has them in hardly any line, tokenized text in most.
+    The signs are a space before the final full stop, or marks of Moses' tokenizer and subword-nmt. Raw text has them in
+    hardly any line, tokenized text in most.
     """
     signs = ("@-@", "@@ ", "&apos;", "&quot;")
     num_signs = sum(line.endswith(" .") or any(sign in line for sign in signs) for line in references)
@@ -90,26 +90,26 @@ def looks_tokenized(references: Sequence[str]) -> bool:
 
 
 def bleu_tokenizer(config: EvaluationConfig, tgt_lang: str | None) -> str:
-    """Return the BLEU tokenizer for a target language, installed or not; None: the language is not known."""
+    """Return the BLEU tokenizer for a target language (None: unknown), even if it is not installed."""
     if config.bleu_tokenizer != "auto":
         return config.bleu_tokenizer
     return BY_LANGUAGE.get(re.split("[-_]", (tgt_lang or "").lower())[0], "13a")
 
 
 def for_language(config: EvaluationConfig, tgt_lang: str | None) -> EvaluationConfig:
-    """Return the settings for a target language, with the tokenizer that `auto` stands for, or char if it cannot run.
+    """Return the settings for a target language, `auto` replaced by its tokenizer, or by char if that cannot run.
 
     Args:
         config: the `evaluation` section.
-        tgt_lang: code of the language; None: it is not known, and BLEU tokenized by 13a.
+        tgt_lang: code of the language; None: unknown, and the tokenizer is 13a.
     """
     if config.bleu_tokenizer != "auto":
         return config
-    return config.model_copy(update={"bleu_tokenizer": _that_runs(bleu_tokenizer(config, tgt_lang))})
+    return config.model_copy(update={"bleu_tokenizer": _runnable(bleu_tokenizer(config, tgt_lang))})
 
 
 @cache  # so that it warns once
-def _that_runs(tokenizer: str) -> str:
+def _runnable(tokenizer: str) -> str:
     if not tokenizer.endswith("-mecab"):
         return tokenizer
     try:
@@ -135,12 +135,12 @@ def make_metric(name: MetricName, config: EvaluationConfig) -> "Metric":
     if name == "chrf":
         return CHRF(word_order=2, lowercase=config.lowercase)
     if name == "ter":
-        # Without regard to case, as in sacreBLEU and the papers, whatever `lowercase` says.
+        # Case is ignored, as in sacreBLEU and the papers, whatever the value of `lowercase`.
         unspaced = config.bleu_tokenizer in UNSPACED
         return TER(normalized=unspaced, asian_support=unspaced)
     try:
         return BLEU(lowercase=config.lowercase, tokenize=config.bleu_tokenizer)
     except (ImportError, RuntimeError, OSError, SystemExit, AssertionError) as error:
-        # ja-mecab and ko-mecab want packages of their own and assert their dictionary, flores200 fetches a model.
+        # ja-mecab and ko-mecab need packages and assert their dictionary; flores200 downloads a model.
         reason = " ".join(str(error).split())
         raise ConfigError(f"evaluation.bleu_tokenizer '{config.bleu_tokenizer}' cannot run here: {reason}") from error

@@ -2,14 +2,13 @@
 
 A test set is a sample of sentences, and a seed is a sample of trainings; each has its own test.
 
-Paired bootstrap resampling (Koehn 2004) and paired approximate randomization (Riezler and Maxwell 2005), both as
-sacreBLEU (Post 2018) has them, show whether the same trained models would differ on other sentences: as in Clark et al.
-2011 all seeds of a system take part, but the sentence stays the unit that is drawn or swapped, since the translations
-of one sentence under several seeds are no independent samples. Welch's interval (Welch 1947) of the difference between
-the means over seeds shows whether other seeds would differ on the same sentences; with two or three seeds it is as wide
-as it must be.
+Paired bootstrap resampling (Koehn 2004) and paired approximate randomization (Riezler and Maxwell 2005), as implemented
+by sacreBLEU (Post 2018), test whether the same trained models would differ on other sentences. As in Clark et al. 2011
+all seeds of a system take part, but the sentence remains the unit of resampling, because the translations of one
+sentence under several seeds are not independent samples. Welch's interval (Welch 1947) of the difference between the
+means over seeds tests whether other seeds would differ on the same sentences; with two or three seeds it is wide.
 
-N sentences, C counts that a metric keeps of each: n-grams of BLEU and chrF, edits of TER.
+N sentences, C statistics that a metric counts per sentence: n-grams for BLEU and chrF, edits for TER.
 """
 
 import math
@@ -32,13 +31,13 @@ if TYPE_CHECKING:  # sacreBLEU takes a second to import.
 
 Counts = NDArray[np.float64]
 NUM_RESAMPLES, NUM_TRIALS = 1000, 10_000
-"""Of bootstrap and randomization: sacreBLEU's own numbers."""
+"""Samples of the bootstrap and trials of the randomization: sacreBLEU's defaults."""
 SEED = "SACREBLEU_SEED"
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A metric that scores any choice of sentences from what it counted in them before."""
+    """A metric that scores any subset of sentences from their precomputed counts."""
 
     name: ScoreName
     label: str
@@ -67,7 +66,7 @@ class Estimate:
 class PairedTests:
     """Probabilities that chance alone makes a difference at least this large (two-sided).
 
-    The bootstrap's is computed as in Moses' script, which stays below one half even where nothing differs.
+    The bootstrap's is computed as in Moses' script, whose values are below one half even for equal systems.
     """
 
     p_bootstrap: float
@@ -83,7 +82,7 @@ def sacrebleu_measure(
     """Return one of sacreBLEU's metrics; raise ConfigError if the BLEU tokenizer cannot run here.
 
     Args:
-        name: of the metric.
+        name: name of the metric.
         config: the `evaluation` section.
         outputs: hypotheses by path.
         references: a list of lines for each reference.
@@ -106,18 +105,18 @@ def mean_measure(signature: str, outputs: Mapping[Path, Sequence[float]]) -> Mea
 
 
 def estimate(measure: Measure, counts_NC: Counts) -> Estimate:
-    """Return the score of a system with its confidence interval; of several runs pass the sum of the counts."""
+    """Return the score of a system with its confidence interval; for several runs pass the sum of their counts."""
     (found,) = _test(measure, [counts_NC], "bs", NUM_RESAMPLES)
     mean, half = float(found.mean or 0.0), float(found.ci or 0.0)
     return Estimate(float(found.score), mean, mean - half, mean + half)
 
 
 def paired_tests(measure: Measure, baseline_NC: Counts, system_NC: Counts) -> PairedTests:
-    """Return both tests of one system against another; which of them is the baseline does not matter.
+    """Return both tests of one system against another, which are symmetric.
 
-    sacreBLEU counts the trials whose difference is larger than the one found. Of the 2^n ways to swap n sentences that
-    differ two give exactly that difference, which matters when n is small: they are added here. And systems of the
-    same score get p = 1, where sacreBLEU's own answer would be the smallest p there is if they say the same.
+    sacreBLEU counts the trials whose difference is larger than the observed one. Two of the 2^n ways to swap n
+    different sentences give exactly the observed difference, which matters for small n: they are added here. Systems
+    of equal score get p = 1, where sacreBLEU returns the smallest possible p for identical systems.
     """
     if measure.score(baseline_NC) == measure.score(system_NC):
         return PairedTests(1.0, 1.0)
@@ -190,15 +189,15 @@ def _test(measure: Measure, systems: Sequence[Counts], kind: str, number: int) -
     from sacrebleu.significance import PairedTest
 
     _checked_seed()
-    metric = cast("Metric", _Counted(measure))  # which has of a metric what the tests call
+    metric = cast("Metric", _Counted(measure))  # it has the methods that the tests call
     named = [(str(position), cast("Sequence[str]", counts)) for position, counts in enumerate(systems)]
     _, found = PairedTest(named, {measure.name: metric}, None, test_type=kind, n_samples=number)()
     return cast("list[Result]", found[measure.label])
 
 
 def _checked_seed() -> str:
-    """Return sacreBLEU's seed after a check, for its tests treat 0 as none and crash on other words."""
+    """Return sacreBLEU's seed after a check, because its tests treat 0 as none and crash on other words."""
     seed = os.environ.get(SEED, "12345")
     if seed.lower() != "none" and not (seed.isdecimal() and int(seed) > 0):
-        raise ConfigError(f"{SEED} is '{seed}'; give a number from 1, or none for another result each time")
+        raise ConfigError(f"{SEED} is '{seed}'; give a number from 1, or none for a different result each time")
     return seed.lower()

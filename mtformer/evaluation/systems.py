@@ -26,11 +26,16 @@ def distinguishes(key: str) -> bool:
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory, or a file of hypotheses, which has no config; `name` is that in tables."""
+    """A run directory, or a file of hypotheses, which has no config; tables show `name`."""
 
     name: str
     path: Path
     config: Config | None = None
+
+    @property
+    def seed(self) -> int | None:
+        """Seed of its training; None for a file."""
+        return self.config.training.seed if self.config is not None else None
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ class Material:
 
 
 def open_runs(paths: Sequence[Path]) -> list[Run]:
-    """Return run directories with their configs; raise MtformerError if one is none or is given twice."""
+    """Return run directories with their configs; raise MtformerError if a path is no run or is given twice."""
     for path in paths:
         if path.is_file():
             raise DataError(f"{path}: is a file, not a run directory; for files of hypotheses give --ref too")
@@ -71,18 +76,18 @@ def open_runs(paths: Sequence[Path]) -> list[Run]:
 def group_runs(runs: Sequence[Run], by_seed: bool = True) -> list[System]:
     """Return systems in the order of their first runs; their runs are ordered by seed.
 
-    Runs whose configs are the same but for the seed are one system, unless a seed comes twice among them: two runs of
-    one seed are no two samples.
+    Runs whose configs differ in the seed only are one system, unless two of them have the same seed: these are not two
+    samples.
     """
     groups: list[list[Run]] = []
     for run in runs:
-        group = next((group for group in groups if by_seed and _differ_in_seed_only(group[0], run)), None)
+        group = next((group for group in groups if by_seed and _is_same_system(group[0], run)), None)
         if group is None:
             groups.append(group := [])
         group.append(run)
     systems = []
     for group in groups:
-        seeds = {run.path: seed_of(run) or 0 for run in group}
+        seeds = {run.path: run.seed or 0 for run in group}
         if len(set(seeds.values())) < len(group):
             systems += [System(run.name, [run]) for run in group]
         else:
@@ -91,31 +96,26 @@ def group_runs(runs: Sequence[Run], by_seed: bool = True) -> list[System]:
     return [one if names.count(one.name) == 1 else System(one.runs[0].name, one.runs) for one in systems]
 
 
-def seed_of(run: Run) -> int | None:
-    """Return the seed of its training; None for a file."""
-    return run.config.training.seed if run.config is not None else None
-
-
-def common_sets(runs: Sequence[Run], wanted: Sequence[str] = ()) -> list[str]:
-    """Return the test sets that all runs have scores on, or those asked for; raise DataError if there are none."""
+def common_sets(runs: Sequence[Run], chosen: Sequence[str] = ()) -> list[str]:
+    """Return `chosen`, or the test sets that all runs have scores on; raise DataError if scores are missing."""
     cards = {run.path: RunDir(run.path).evaluations.glob(f"*/{SCORES}") for run in runs}
     scored = {path: sorted(card.parent.name for card in found) for path, found in cards.items()}
     for path, names in scored.items():
         if not names:
-            raise DataError(f"{path}: nothing of it was scored yet; `mtformer eval {path}` does that")
-        missing = [name for name in wanted if name not in names]
+            raise DataError(f"{path}: has no scores yet; `mtformer eval {path}` computes them")
+        missing = [name for name in chosen if name not in names]
         if missing:
             raise DataError(
-                f"{path}: no scores on '{missing[0]}' (it has {', '.join(names)}); `mtformer eval` makes them"
+                f"{path}: no scores on '{missing[0]}' (it has {', '.join(names)}); `mtformer eval` computes them"
             )
     common = set.intersection(*map(set, scored.values()))
     if not common:
         has = "; ".join(f"{path} has {', '.join(names)}" for path, names in scored.items())
-        raise DataError(f"no test set that all have scores on: {has}; `mtformer eval` makes them")
+        raise DataError(f"no test set that all have scores on: {has}; `mtformer eval` computes them")
     left_out = sorted(set().union(*scored.values()) - common)
-    if left_out and not wanted:
-        log.info("left out, for not all have scores on them: %s", ", ".join(left_out))
-    return list(wanted) or sorted(common)
+    if left_out and not chosen:
+        log.info("left out, because not all runs have scores on them: %s", ", ".join(left_out))
+    return list(chosen) or sorted(common)
 
 
 def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Material:
@@ -123,8 +123,8 @@ def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Materi
 
     Args:
         name: of the test set; all runs have scores on it.
-        runs: the first one's sources, references and metrics count.
-        force: compare cards that differ.
+        runs: the sources, references and metrics are those of the first one.
+        force: accept cards that differ.
 
     Raises:
         DataError: if a card is missing or damaged, or differs from the first one.
@@ -137,7 +137,7 @@ def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Materi
         found = differences(cards[0], card)
         what = f"{runs[0].path} and {run.path} on {name}: {'; '.join(found)}"
         if card.num_sentences != cards[0].num_sentences:
-            raise DataError(f"{what}; what has not the same lines cannot be compared")
+            raise DataError(f"{what}; only translations of the same lines can be compared")
         if found and not force:
             raise DataError(f"{what}; --force compares them anyway, by the references and metrics of the first")
         ignored += [what] if found else []
@@ -179,7 +179,7 @@ def _names(paths: Sequence[Path]) -> list[str]:
     return [name if short.count(name) == 1 else str(path) for name, path in zip(short, paths, strict=True)]
 
 
-def _differ_in_seed_only(a: Run, b: Run) -> bool:
+def _is_same_system(a: Run, b: Run) -> bool:
     if a.config is None or b.config is None:
         return False
     return not any(distinguishes(key) for key, _, _ in config_diff(a.config, b.config))

@@ -1,1 +1,1 @@
-"""What came of runs, as a page and as figures."""
+"""Reports and plots of runs."""

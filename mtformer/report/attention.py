@@ -7,17 +7,18 @@ import json
 import logging
 import math
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtformer.decoding.attention_maps import AttentionMaps
+from mtformer.decoding.attention_maps import AttentionMaps, attention_maps
+from mtformer.decoding.translation import Translation
+from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError
 from mtformer.experiment.runs import RunContents
 from mtformer.files import atomic_file, write_text
-from mtformer.report.curves import require_matplotlib
-from mtformer.report.sentences import Sentence
+from mtformer.report.plot import require_matplotlib
+from mtformer.report.sentences import Sentence, choose_evenly
 from mtformer.templating import render
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ MAX_LINES = {".json": 10_000, ".html": 100, ".png": 1}
 """Lines whose attention a file holds, by its ending."""
 DIGITS = 5
 MAX_WORDS = 15
-"""Longer sentences are not chosen: their maps are hard to read, and large."""
+"""Longest sentence whose maps are chosen: larger maps are hard to read."""
 MAX_SENTENCES = 6
 MAX_WEIGHTS = 400_000
 """Number of weights in all maps of a page: about a megabyte."""
@@ -37,10 +38,26 @@ FONT_SIZE, DPI = 9, 120
 MAX_INCHES = 50.0
 """Longest side of a picture: 6,000 pixels."""
 FONT = "DejaVu Sans"
-"""It comes with matplotlib."""
+"""Included in matplotlib."""
 BOXES = "Last Resort"
-"""A font of matplotlib that has a box for every letter."""
+"""A font of matplotlib with a box for every letter."""
 log = logging.getLogger("mtformer")
+
+
+def page_maps(run: RunContents, sentences: dict[str, list[Sentence]], max_weights: int) -> list[dict[str, Any]]:
+    """Return the maps of chosen sentences of a run: at least one sentence, and more up to `max_weights` weights."""
+    chosen = choose(sentences, run)
+    if not chosen or run.config is None or not (run.run.steps() or run.run.is_bundle):
+        return []
+    translator = Translator.load(run.run.path, device="cpu")
+    found: list[dict[str, Any]] = []
+    for label, source, language in chosen:
+        one = attention_maps(translator.into(language), source)
+        max_weights -= sum(weights.numel() for weights in (one.encoder_LHSS, one.decoder_LHTT, one.cross_LHTS))
+        if found and max_weights < 0:
+            break
+        found.append(map_values(label, one))
+    return found
 
 
 def choose(sentences: dict[str, list[Sentence]], run: RunContents) -> list[tuple[str, str, str | None]]:
@@ -48,37 +65,13 @@ def choose(sentences: dict[str, list[Sentence]], run: RunContents) -> list[tuple
     for name, all_of_set in sentences.items():
         short = [one for one in all_of_set if 0 < len(one.source.split()) <= MAX_WORDS]
         if short:
-            ranks = dict.fromkeys(round(n * (len(short) - 1) / (MAX_SENTENCES - 1)) for n in range(MAX_SENTENCES))
-            chosen = [short[-1 - rank] for rank in ranks]
-            return [(f"{name}, chrF2++ {one.chrf:.1f}", one.source, one.tgt_lang) for one in chosen]
+            evenly = choose_evenly(short[::-1], MAX_SENTENCES)
+            return [(f"{name}, chrF2++ {one.chrf:.1f}", one.source, one.tgt_lang) for one in evenly]
     if not run.samples or (run.config is not None and run.config.data.both_directions):
         return []
     sources: list[str] = [source for source, _, _ in run.samples[-1]["samples"]]
     short_sources = [source for source in sources if 0 < len(source.split()) <= MAX_WORDS]
     return [("dev", source, None) for source in short_sources[:MAX_SENTENCES]]
-
-
-def maps_of(
-    chosen: Sequence[tuple[str, str, str | None]],
-    maps: Callable[[str, str | None], AttentionMaps],
-    max_weights: int,
-) -> list[tuple[str, AttentionMaps]]:
-    """Return (label, maps) of the first sentences: at least one, and others up to this number of weights in all.
-
-    Args:
-        chosen: from `choose`.
-        maps: (source, target language) -> its maps.
-        max_weights: number of weights in all of them.
-    """
-    found: list[tuple[str, AttentionMaps]] = []
-    rest = max_weights
-    for label, source, language in chosen:
-        one = maps(source, language)
-        rest -= sum(weights.numel() for weights in (one.encoder_LHSS, one.decoder_LHTT, one.cross_LHTS))
-        if found and rest < 0:
-            break
-        found.append((label, one))
-    return found
 
 
 def map_values(label: str, one: AttentionMaps) -> dict[str, Any]:
@@ -100,7 +93,7 @@ def map_values(label: str, one: AttentionMaps) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
+@dataclass
 class AttentionFile:
     """A file of attention weights: numbers (.json), a page of heat maps (.html), or a picture (.png).
 
@@ -116,6 +109,8 @@ class AttentionFile:
     path: Path
     layer: int | None = None
     head: int | None = None
+    maps: list[tuple[int, AttentionMaps]] = field(default_factory=list, init=False)
+    """The maps of some lines, each with the number of its line."""
 
     def __post_init__(self) -> None:
         if self.path.suffix not in MAX_LINES:
@@ -125,29 +120,37 @@ class AttentionFile:
         elif self.layer or self.head:
             raise ConfigError("--attention-layer and --attention-head are for .png; .json and .html have all of them")
 
-    def check_num_lines(self, num_lines: int) -> None:
-        """Raise ConfigError for more lines than the format has room for."""
-        if num_lines > MAX_LINES[self.path.suffix]:
+    def add(self, translator: Translator, number: int, source: str, translation: str | Translation) -> None:
+        """Compute the maps of a line, counted from 1, unless it is blank.
+
+        Raises:
+            ConfigError: if the format cannot hold another line.
+        """
+        if not source.strip():
+            return
+        if len(self.maps) == MAX_LINES[self.path.suffix]:
             raise ConfigError(
-                f"--attention {self.path}: more than {MAX_LINES[self.path.suffix]:,} lines that are not blank; "
+                f"--attention {self.path}: more than {len(self.maps):,} lines that are not blank; "
                 "translate fewer, or write .json"
             )
+        self.maps.append((number, attention_maps(translator, source, translation)))
 
-    def write(self, maps: Sequence[tuple[int, AttentionMaps]]) -> None:
-        """Write the maps of some lines, each with the number of its line.
+    def write(self) -> None:
+        """Write the maps of all lines.
 
         Raises:
             ConfigError: no line, a layer or head that the model does not have, or a picture that would be too large.
         """
-        if not maps:
+        if not self.maps:
             raise ConfigError(f"--attention {self.path}: every line is blank")
         if self.path.suffix == ".json":
-            write_text(self.path, json.dumps([_numbers(*each) for each in maps], ensure_ascii=False) + "\n")
+            write_text(self.path, json.dumps([_numbers(*each) for each in self.maps], ensure_ascii=False) + "\n")
         elif self.path.suffix == ".html":
-            sentences = [map_values(f"line {number}", one) for number, one in maps]
+            sentences = [map_values(f"line {number}", one) for number, one in self.maps]
             write_text(self.path, render("attention.html", title="Attention", sentences=sentences))
         else:
-            self._write_picture(maps[0][1])
+            self._write_picture(self.maps[0][1])
+        log.info("attention written to %s", self.path)
 
     def _write_picture(self, maps: AttentionMaps) -> None:
         num_layers, num_heads = maps.cross_LHTS.shape[:2]

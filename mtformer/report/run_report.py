@@ -1,4 +1,4 @@
-"""The report of a run, or of several: one HTML file that works from disk."""
+"""Report of one or more runs: one HTML file that works from disk."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mtformer import __version__
-from mtformer.decoding.attention_maps import AttentionMaps, attention_maps
-from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import default_weights
 from mtformer.errors import ConfigError, MtformerError
 from mtformer.experiment.runs import RunContents, format_duration, read_run, run_names
 from mtformer.files import write_text
 from mtformer.report import attention, tables
-from mtformer.report.curves import draw_curves, require_matplotlib
+from mtformer.report.curves import charts
 from mtformer.report.sentences import best_and_worst, compares_characters, judge, over_time
 from mtformer.templating import render
 from mtformer.text.tokenizer import TokenizerPair
@@ -48,18 +46,17 @@ class Section:
 
 
 def write_report(paths: Sequence[Path], out: Path) -> None:
-    """Write the report of these runs into an HTML file; they may have just begun, or been killed.
+    """Write an HTML report of these runs, which may be new, running or killed.
 
     Raises:
-        MtformerError: if a path is no run, or `out` a folder, and without matplotlib.
+        MtformerError: if a path is no run, or `out` a folder.
     """
-    require_matplotlib("a report")
     if out.is_dir():
         raise ConfigError(f"{out}: is a folder; give the HTML file a name")
     runs = [read_run(path, name) for path, name in zip(paths, run_names(paths), strict=True)]
     each = [_sections(run, number, attention.MAX_WEIGHTS // len(runs)) for number, run in enumerate(runs, start=1)]
     sections = [
-        Section("curves", "Curves", draw_curves(runs)),
+        Section("curves", "Curves", charts(runs)),
         Section("differences", "Differences of the configs", tables.config_differences(runs)),
         Section("scores", "Test scores", tables.scores(runs)),
     ]
@@ -81,7 +78,7 @@ def write_report(paths: Sequence[Path], out: Path) -> None:
 
 
 def _overview(run: RunContents, tests: Sequence[str]) -> dict[str, Any]:
-    """Return how a run is, and its most important figures."""
+    """Return the state of a run and its most important figures."""
     state, seconds, is_bundle = run.state, run.training_seconds, run.run.is_bundle
     summary = STATES[state.state]
     if state.state == "new" and is_bundle:
@@ -105,7 +102,7 @@ def _overview(run: RunContents, tests: Sequence[str]) -> dict[str, Any]:
 
 
 def _unread(runs: Sequence[RunContents]) -> list[str]:
-    """Return what could not be read, each line once with the runs that it is true of."""
+    """Return the messages about unreadable parts, each once with the names of its runs."""
     names: dict[str, list[str]] = {}
     for run in runs:
         for line in run.unread:
@@ -114,9 +111,9 @@ def _unread(runs: Sequence[RunContents]) -> list[str]:
 
 
 def _sections(run: RunContents, number: int, max_weights: int) -> list[Section]:
-    """Return the sections about one run by itself that are not empty; add to `run.unread`."""
+    """Return the sections of one run that are not empty; add to `run.unread`."""
     unspaced, sentences = compares_characters(run), judge(run)
-    maps = _try(run, "attention", lambda: _attention(run, attention.choose(sentences, run), max_weights))
+    maps = _try(run, "attention", lambda: attention.page_maps(run, sentences, max_weights))
     found = [
         Section("samples", "Translations of dev over time", over_time(run.samples, unspaced)),
         Section("sentences", "Best and worst test sentences", best_and_worst(sentences, unspaced)),
@@ -125,7 +122,7 @@ def _sections(run: RunContents, number: int, max_weights: int) -> list[Section]:
         Section("data", "Data", tables.data(run)),
         Section("parameters", "Parameters", _try(run, "the parameters", lambda: _parameters(run))),
         Section("config", "Config", tables.config(run)),
-        Section("commands", "The same again", tables.commands(run)),
+        Section("commands", "Commands to repeat the run", tables.commands(run)),
     ]
     if run.records and not run.samples:
         run.unread.append(f"translations of dev over time: no {run.run.samples.name}, as in runs without dev data")
@@ -133,7 +130,7 @@ def _sections(run: RunContents, number: int, max_weights: int) -> list[Section]:
 
 
 def _try(run: RunContents, name: str, make: Callable[[], T]) -> T | None:
-    """Return what needs files that may be missing or damaged, and None with a line in `run.unread` if they are."""
+    """Call `make`; if files are missing or damaged, return None and add a line to `run.unread`."""
     try:
         return make()
     except (MtformerError, OSError) as error:
@@ -145,16 +142,3 @@ def _parameters(run: RunContents) -> Any:
     if run.config is None or not run.run.tokenizer.is_dir():
         return None
     return tables.parameters(run.config.model, TokenizerPair.load(run.run.tokenizer))
-
-
-def _attention(
-    run: RunContents, chosen: Sequence[tuple[str, str, str | None]], max_weights: int
-) -> list[dict[str, Any]]:
-    if not chosen or run.config is None or not (run.run.steps() or run.run.is_bundle):
-        return []
-    translator = Translator.load(run.run.path, device="cpu")
-
-    def maps(source: str, language: str | None) -> AttentionMaps:
-        return attention_maps(translator.into(language), source)
-
-    return [attention.map_values(label, one) for label, one in attention.maps_of(chosen, maps, max_weights)]

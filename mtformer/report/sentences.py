@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 from mtformer.errors import DataError
 from mtformer.evaluation.card import read_texts
@@ -15,6 +15,7 @@ NUM_SENTENCES = 8
 """Number of sentences at either end of the list."""
 MAX_VALIDATIONS = 12
 """Number of validations whose dev translations are shown, evenly over the run."""
+T = TypeVar("T")
 Spans = list[tuple[str, str]]
 """A text in pieces with their marks: "extra" (the reference lacks it), "missing" (the translation lacks it) or ""."""
 
@@ -52,7 +53,7 @@ def compares_characters(run: RunContents) -> bool:
 
 
 def best_and_worst(sentences: dict[str, list[Sentence]], unspaced: bool) -> list[dict[str, Any]]:
-    """Return both ends of each test set by chrF2++; the best are those that are not the reference itself."""
+    """Return the worst and best sentences of each test set by chrF2++, without those equal to the reference."""
     sets = []
     for name, all_of_set in sentences.items():
         different = [one for one in all_of_set if one.hypothesis != one.reference]
@@ -73,7 +74,7 @@ def _entry(one: Sentence, unspaced: bool) -> dict[str, Any]:
 
 def over_time(samples: Sequence[dict[str, Any]], unspaced: bool) -> dict[str, Any] | None:
     """Return how the translation of each dev sentence of samples.jsonl changed; None if there are none."""
-    chosen = _choose_evenly(samples, MAX_VALIDATIONS)
+    chosen = choose_evenly(samples, MAX_VALIDATIONS)
     texts: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for record in chosen:
         for source, reference, hypothesis in record["samples"]:
@@ -91,15 +92,15 @@ def over_time(samples: Sequence[dict[str, Any]], unspaced: bool) -> dict[str, An
     return {"sentences": sentences, "num_shown": len(chosen), "num_validations": len(samples)}
 
 
-def _choose_evenly(items: Sequence[dict[str, Any]], number: int) -> list[dict[str, Any]]:
-    """Return so many of the items, with the first and the last."""
+def choose_evenly(items: Sequence[T], number: int) -> list[T]:
+    """Return `number` of the items, evenly spaced, with the first and the last."""
     if len(items) <= number:
         return list(items)
     return [items[round(n * (len(items) - 1) / (number - 1))] for n in range(number)]
 
 
 def mark(hypothesis: str, reference: str, unspaced: bool = False) -> tuple[Spans, Spans]:
-    """Mark the words of the hypothesis that the reference does not have there, and vice versa.
+    """Mark the words of the hypothesis that the reference lacks at that position, and vice versa.
 
     Args:
         hypothesis, reference: the texts.

@@ -1,4 +1,4 @@
-"""The tables of a report: scores, speed, data, parameters, config, and the commands that repeat the run."""
+"""Tables of a report: scores, speed, data, parameters, config, and the commands that repeat the run."""
 
 import re
 import shlex
@@ -45,7 +45,7 @@ def format_number(value: Any, form: str = ".2f") -> str:
 
 
 def speed(run: RunContents) -> Table | None:
-    """Return tokens per second, where the time went, and what is left of it."""
+    """Return tokens per second, shares of the time, and the remaining time."""
     rows: list[tuple[str, str]] = []
     for key, (name, summarize, form) in SPEED.items():
         values = [value for _, value in run.points("train", key)]
@@ -65,7 +65,7 @@ def speed(run: RunContents) -> Table | None:
 
 
 def scores(runs: Sequence[RunContents]) -> list[dict[str, Any]]:
-    """Return BLEU and the others of each test set, a row for each run, with signatures and settings."""
+    """Return the scores of each test set, a row for each run, with signatures and settings."""
     sets = []
     for test in dict.fromkeys(name for run in runs for name in run.scores):
         cards = [(run.name, run.scores[test]) for run in runs if test in run.scores]
@@ -142,7 +142,7 @@ def _data_rows(reports: Sequence[DataReport]) -> list[tuple[str, ...]]:
 
 
 def parameters(config: ModelConfig, tokenizers: TokenizerPair) -> Table:
-    """Return the parameters by name: the same one of all layers is a row; tied ones are there once."""
+    """Return the parameters by name; equal ones of all layers share a row, and tied ones are counted once."""
     with torch.device("meta"):
         model = Transformer(config, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
     groups = Counter(

@@ -1,4 +1,4 @@
-"""The web application: a page, its requests, and an API in the form of LibreTranslate's."""
+"""Web application: a page, its requests, and an API compatible with LibreTranslate's."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 ANSWER_SECONDS = 120
 """Longest time to wait for a translation."""
 RETRY_SECONDS = 2
-"""Time after which a client can try again when the queue was full."""
+"""Time after which a client can retry when the queue was full."""
 TOO_LONG = "the translation took too long; send less at a time"
 
 
@@ -63,9 +63,7 @@ def create_app(
 
     service = _Service(batcher, languages, limits, hosts)
     page, headers = make_page(title, languages, limits)
-
-    async def show_page() -> HTMLResponse:
-        return HTMLResponse(page, headers=headers)
+    described, settings = languages.describe(), _settings(languages, limits)
 
     # FastAPI's own pages of documentation load from a network.
     app = FastAPI(
@@ -74,20 +72,20 @@ def create_app(
     )  # fmt: skip
     for kind in (HTTPException, ClosedError, MtformerError, Exception):
         app.add_exception_handler(kind, _refuse)
-    app.add_api_route("/", show_page, methods=["GET"])
+    app.add_api_route("/", lambda: HTMLResponse(page, headers=headers), methods=["GET"])
     app.add_api_route("/favicon.ico", lambda: Response(status_code=204), methods=["GET"])
     app.add_api_route("/stream", service.stream, methods=["POST"])
     app.add_api_route("/translate", service.translate, methods=["POST"])
     app.add_api_route("/detect", service.detect, methods=["POST"])
-    app.add_api_route("/languages", service.list_languages, methods=["GET", "POST"])
-    app.add_api_route("/frontend/settings", service.describe_settings, methods=["GET"])
-    app.add_api_route("/health", service.report_health, methods=["GET"])
+    app.add_api_route("/languages", lambda: JSONResponse(described), methods=["GET", "POST"])
+    app.add_api_route("/frontend/settings", lambda: JSONResponse(settings), methods=["GET"])
+    app.add_api_route("/health", lambda: JSONResponse({"status": "ok"}), methods=["GET"])
     return app
 
 
 @dataclass(frozen=True)
 class _Service:
-    """The responses of the routes."""
+    """Responses of the routes."""
 
     batcher: Batcher
     languages: Languages
@@ -109,62 +107,37 @@ class _Service:
 
     async def translate(self, request: Request) -> JSONResponse:
         """POST /translate."""
-        wanted = await read_request(TranslationRequest, request, self.limits, self.languages)
-        num_alternatives = min(wanted.alternatives, self.limits.alternatives)
-        translations = await self._answer(Job(wanted.lines, wanted.target, n_best=1 + num_alternatives), request)
-        by_text = list(zip(wanted.texts, wanted.split_by_text(translations), strict=True))
+        query = await read_request(TranslationRequest, request, self.limits, self.languages)
+        num_alternatives = min(query.alternatives, self.limits.alternatives)
+        translations = await self._answer(Job(query.lines, query.target, n_best=1 + num_alternatives), request)
+        by_text = list(zip(query.texts, query.split_by_text(translations), strict=True))
         fields: dict[str, list[Any]] = {"translatedText": [_join(text, lines, 0) for text, lines in by_text]}
         if num_alternatives:
             fields["alternatives"] = [_alternatives(text, lines, num_alternatives) for text, lines in by_text]
-        if wanted.source == "auto":
-            sources = self.languages.sources_of(wanted.target)
-            fields["detectedLanguage"] = [detect(text.text, sources) for text in wanted.texts]
-        return JSONResponse(fields if wanted.is_list else {key: values[0] for key, values in fields.items()})
+        if query.source == "auto":
+            sources = self.languages.sources_of(query.target)
+            fields["detectedLanguage"] = [detect(text.text, sources) for text in query.texts]
+        return JSONResponse(fields if query.is_list else {key: values[0] for key, values in fields.items()})
 
     async def stream(self, request: Request) -> StreamingResponse:
         """POST /stream: JSON lines; all but the last hold the unfinished translation of a line."""
-        wanted = await read_request(TranslationRequest, request, self.limits, self.languages)
+        query = await read_request(TranslationRequest, request, self.limits, self.languages)
         loop, news, so_far = asyncio.get_running_loop(), asyncio.Event(), dict[int, str]()
 
         def watch(line: int, text: str) -> None:
             so_far[line] = text
             loop.call_soon_threadsafe(news.set)
 
-        n_best = 1 + min(wanted.alternatives, self.limits.alternatives)
-        job = Job(wanted.lines, wanted.target, n_best, attention=True, watch=watch)
+        n_best = 1 + min(query.alternatives, self.limits.alternatives)
+        job = Job(query.lines, query.target, n_best, attention=True, watch=watch)
         self._submit(job)
         return StreamingResponse(_events(job, news, so_far), media_type="application/x-ndjson")
 
     async def detect(self, request: Request) -> JSONResponse:
         """POST /detect."""
-        wanted = await read_request(TextRequest, request, self.limits, self.languages)
-        found = [[detect(text.text, self.languages.sources)] for text in wanted.texts]
-        return JSONResponse(found if wanted.is_list else found[0])
-
-    async def list_languages(self) -> JSONResponse:
-        """GET /languages."""
-        return JSONResponse(self.languages.describe())
-
-    async def describe_settings(self) -> JSONResponse:
-        """GET /frontend/settings."""
-        source, target = ({"code": code, "name": language_name(code)} for code in self.languages.directions[0])
-        needs_key = self.limits.api_key is not None
-        return JSONResponse(
-            {
-                "apiKeys": needs_key,
-                "keyRequired": needs_key,
-                "charLimit": self.limits.characters,
-                "frontendTimeout": 500,
-                "suggestions": False,
-                "filesTranslation": False,
-                "supportedFilesFormat": [],
-                "language": {"source": source, "target": target},
-            }
-        )
-
-    async def report_health(self) -> JSONResponse:
-        """GET /health."""
-        return JSONResponse({"status": "ok"})
+        query = await read_request(TextRequest, request, self.limits, self.languages)
+        found = [[detect(text.text, self.languages.sources)] for text in query.texts]
+        return JSONResponse(found if query.is_list else found[0])
 
     def _submit(self, job: Job) -> None:
         try:
@@ -190,6 +163,22 @@ class _Service:
             job.is_abandoned = True
             answer.cancel()
             disconnected.cancel()
+
+
+def _settings(languages: Languages, limits: Limits) -> dict[str, Any]:
+    """Return the response to GET /frontend/settings."""
+    source, target = ({"code": code, "name": language_name(code)} for code in languages.directions[0])
+    needs_key = limits.api_key is not None
+    return {
+        "apiKeys": needs_key,
+        "keyRequired": needs_key,
+        "charLimit": limits.characters,
+        "frontendTimeout": 500,
+        "suggestions": False,
+        "filesTranslation": False,
+        "supportedFilesFormat": [],
+        "language": {"source": source, "target": target},
+    }
 
 
 def _host_name(host: str) -> str | None:
@@ -231,7 +220,7 @@ def _json_line(value: Any) -> str:
 
 
 def _alternatives(text: Text, of_lines: list[Translation], max_number: int) -> list[str]:
-    """Return the text of the second best translations of its lines, then that of the third best ones."""
+    """Return the text of the second-best translations of its lines, then of the third-best ones, and so on."""
     num_found = max(len(line.alternatives) for line in of_lines)
     return [_join(text, of_lines, rank) for rank in range(1, 1 + min(max_number, num_found))]
 

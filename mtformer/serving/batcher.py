@@ -14,7 +14,7 @@ from mtformer.decoding.translator import Translator
 
 GATHER_SECONDS = 0.005
 MAX_CHARACTERS = 10_000
-"""Number of characters from which on a batch takes no more requests."""
+"""Number of characters at which a batch is full."""
 
 
 class BusyError(Exception):
@@ -22,7 +22,7 @@ class BusyError(Exception):
 
 
 class ClosedError(Exception):
-    """The server ends, or nobody waits for the answer any more."""
+    """The server ends, or no client waits for the answer."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Job:
     answer: Future[list[Translation]] = field(default_factory=Future)
     """A translation for each line; its `alternatives` may be more than requested."""
     is_abandoned: bool = False
-    """Set when nobody waits for the answer, which then may never come."""
+    """True if no client waits for the answer, which then may never come."""
 
     @property
     def size(self) -> int:
@@ -58,14 +58,14 @@ class Batcher:
 
     Args:
         translators: one for each target language, with the same settings.
-        queue_size: requests that may wait; those that are being translated do not count.
+        queue_size: maximum number of waiting requests, without those in translation.
     """
 
     def __init__(self, translators: Mapping[str, Translator], queue_size: int) -> None:
         self._translators = translators
         self._waiting: queue.Queue[Job | None] = queue.Queue(queue_size)
         self._is_closing = False
-        # Samples depend on the position of a line among those that are translated with it.
+        # Samples depend on the position of a line in its batch.
         draws = any(one.decoding.draws for one in translators.values())
         self._max_characters = 0 if draws else MAX_CHARACTERS
         self._thread = threading.Thread(target=self._work, name="translate", daemon=True)
@@ -77,14 +77,14 @@ class Batcher:
         """Queue a job; raise BusyError if too many wait, and ClosedError after `close`."""
         if self._is_closing:
             raise ClosedError
-        job.answer.set_running_or_notify_cancel()  # From now on it cannot be cancelled while the thread sets it.
+        job.answer.set_running_or_notify_cancel()  # It cannot be cancelled anymore while the thread sets it.
         try:
             self._waiting.put_nowait(job)
         except queue.Full:
             raise BusyError from None
 
     def close(self) -> None:
-        """End as soon as the batch in progress is done; all other jobs get ClosedError."""
+        """End after the batch in progress; all other jobs get ClosedError."""
         self._is_closing = True
         with contextlib.suppress(queue.Empty):
             while job := self._waiting.get_nowait():
@@ -102,7 +102,7 @@ class Batcher:
                 self._translate(group)
 
     def _gather(self) -> list[Job]:
-        """Return the next job, and those that arrive with it or within a few milliseconds."""
+        """Return the next job and all that arrive within a few milliseconds."""
         jobs: list[Job] = []
         size, deadline = 0, None
         while not jobs or size < self._max_characters:

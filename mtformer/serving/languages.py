@@ -1,4 +1,4 @@
-"""The languages that a model reads and writes, their names, and which of them a text is in."""
+"""Languages of a model, their names, and detection of a text's language."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from mtformer.data.filters.language import LETTERS, probabilities, table, words_
 
 @dataclass(frozen=True)
 class Languages:
-    """The directions of a model, (source, target); the first is that of its config."""
+    """Directions of a model, (source, target); the first one is the config's."""
 
     directions: Sequence[tuple[str, str]]
 
@@ -18,8 +18,8 @@ class Languages:
     def from_config(cls, data: DataConfig) -> "Languages":
         """Return the languages of a config.
 
-        A bundle names no data: a language that only `tgt_langs` names comes from the source language, and the source
-        language from all others.
+        A bundle names no data: its model translates into each language that only `tgt_langs` names from the source
+        language, and into the source language from all others.
         """
         found = list(data.directions)
         known = {target for _, target in found}
@@ -51,11 +51,11 @@ def language_name(code: str) -> str:
 
 
 def detect(text: str, candidates: Sequence[str]) -> dict[str, object]:
-    """Return the language of a text, out of those that a model reads, and the confidence in percent.
+    """Return the language of a text, one of the candidates, and the confidence in percent.
 
     The confidence is py3langid's probability given that the text is in one of the candidates: 100 for a single one.
-    Without py3langid, or if it does not know a candidate, it is the language with the most function words in the text,
-    and its share of theirs; with 0 it is the first because nothing is known.
+    Without py3langid, or if it does not know a candidate, the language is the one with the most function words in the
+    text, and the confidence is its share of them; a confidence of 0 means the first candidate by default.
     """
     if len(candidates) == 1:
         return {"confidence": 100.0, "language": candidates[0]}

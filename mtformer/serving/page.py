@@ -1,4 +1,4 @@
-"""The page: type a sentence, see its translation grow, the n-best list with scores, and the attention of each word."""
+"""Web page: the growing translation of a typed text, the n-best list with scores, and the attention of each word."""
 
 import base64
 import hashlib
@@ -20,7 +20,7 @@ MIN_WEIGHT = 0.01
 
 
 def make_page(title: str, languages: Languages, limits: Limits) -> tuple[str, dict[str, str]]:
-    """Return the page, and headers that make the browser run and load nothing but its own script."""
+    """Return the page, and headers that restrict the browser to the page's own script."""
     described = languages.describe()
     settings = {
         "names": {one["code"]: one["name"] for one in described},

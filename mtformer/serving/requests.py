@@ -139,7 +139,7 @@ class TranslationRequest(TextRequest):
 
     @property
     def lines(self) -> list[str]:
-        """The lines of all texts."""
+        """Lines of all texts."""
         return [line for text in self.texts for line in text.lines]
 
     def split_by_text(self, of_lines: Sequence[T]) -> list[list[T]]:
@@ -179,7 +179,7 @@ def _describe(error: ValidationError) -> str:
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:
-    """Return the body, and refuse a larger one before all of it is in memory."""
+    """Return the body; refuse a larger one before all of it is in memory."""
     declared = request.headers.get("content-length", "")
     body = bytearray()
     too_large = HTTPException(413, f"the request is larger than {max_bytes:,} bytes; send less at a time")

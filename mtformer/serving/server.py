@@ -1,10 +1,9 @@
-"""The server: an address of this machine, and the process that listens there until it ends."""
+"""HTTP server: a listening socket on this machine, and uvicorn."""
 
 import errno
 import importlib
 import ipaddress
 import logging
-import os
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -37,20 +36,14 @@ def listen(host: str, port: int) -> socket.socket:
         ConfigError: if the address is not available.
     """
     try:
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (socket.gaierror, UnicodeError):
         raise ConfigError(f"--host {host}: not the name or address of a machine; 127.0.0.1 is this one") from None
-    family, kind, _, _, address = addresses[0]
-    found = socket.socket(family, kind)
+    is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
-        if os.name != "nt":  # where it would let two servers share a port
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-        found.listen()
+        return socket.create_server(address, family=family, dualstack_ipv6=is_dual)
     except OSError as error:
-        found.close()
         raise ConfigError(_describe(error, host, port)) from None
-    return found
 
 
 def is_local(sock: socket.socket) -> bool:

@@ -2,7 +2,7 @@ for (const place of document.querySelectorAll(".attention")) {
   const sentences = JSON.parse(document.getElementById(place.dataset.weights).textContent);
   const choice = {};
   for (const one of place.querySelectorAll("select")) choice[one.dataset.choice] = one;
-  const told = place.querySelector(".told");
+  const status = place.querySelector(".status");
   let cells = [];
 
   const make = (tag, text) => {
@@ -10,19 +10,19 @@ for (const place of document.querySelectorAll(".attention")) {
     if (text !== undefined) made.textContent = text;
     return made;
   };
-  const offer = (select, names, wanted) => {
+  const offer = (select, names, selected) => {
     select.replaceChildren(...names.map((name, number) => {
       const option = make("option", name);
       option.value = number;
       return option;
     }));
-    select.value = Math.min(wanted, names.length - 1);
+    select.value = Math.min(selected, names.length - 1);
   };
-  const asked = () => sentences[choice.sentence.value].maps[choice.kind.value];
+  const chosenMap = () => sentences[choice.sentence.value].maps[choice.kind.value];
   const offerLayers = () => {
-    const wanted = choice.layer.value === "" ? sentences[0].layer : Number(choice.layer.value);
-    offer(choice.layer, asked().weights.map((_, number) => String(number + 1)), wanted);
-    const heads = asked().weights[0].map((_, number) => String(number + 1));
+    const selected = choice.layer.value === "" ? sentences[0].layer : Number(choice.layer.value);
+    offer(choice.layer, chosenMap().weights.map((_, number) => String(number + 1)), selected);
+    const heads = chosenMap().weights[0].map((_, number) => String(number + 1));
     offer(choice.head, ["mean of all", ...heads], Number(choice.head.value || 0));
   };
   const weightsOf = (heads, head) => {
@@ -32,9 +32,9 @@ for (const place of document.querySelectorAll(".attention")) {
 
   const draw = () => {
     const sentence = sentences[choice.sentence.value];
-    const {queries, keys, weights} = asked();
-    const shown = weightsOf(weights[choice.layer.value], Number(choice.head.value));
-    const most = Math.max(1, ...shown);
+    const {queries, keys, weights} = chosenMap();
+    const values = weightsOf(weights[choice.layer.value], Number(choice.head.value));
+    const most = Math.max(1, ...values);
     const row = make("tr");
     row.append(make("td"), ...keys.map((key) => {
       const head = make("th", key);
@@ -49,7 +49,7 @@ for (const place of document.querySelectorAll(".attention")) {
       const line = make("tr"), head = make("th", query);
       head.scope = "row";
       const ofLine = keys.map((key, j) => {
-        const cell = make("td"), weight = shown[i * keys.length + j];
+        const cell = make("td"), weight = values[i * keys.length + j];
         cell.style.setProperty("--shade", (weight / most).toFixed(3));
         cell.tabIndex = -1;
         cell.setAttribute("aria-label", `${query} looks at ${key}: ${(weight / 100).toFixed(2)}`);
@@ -67,20 +67,20 @@ for (const place of document.querySelectorAll(".attention")) {
     cells[0][0].tabIndex = 0;
     place.querySelector(".map").replaceChildren(table);
     place.querySelector(".texts").textContent = `${sentence.source} \u2192 ${sentence.translation}`;
-    told.textContent = `Rows look at columns; the darkest is ${(most / 100).toFixed(2)}. ` +
+    status.textContent = `Rows look at columns; the darkest is ${(most / 100).toFixed(2)}. ` +
       "Point at a cell, or go there with Tab and the arrow keys.";
   };
 
-  const tell = (cell) => {
+  const describe = (cell) => {
     if (!cell || cell.dataset.row === undefined) return;
-    told.textContent = cell.getAttribute("aria-label");
+    status.textContent = cell.getAttribute("aria-label");
     for (const head of place.querySelectorAll("th.on")) head.classList.remove("on");
     cell.parentNode.firstChild.classList.add("on");
     place.querySelectorAll("thead th")[cell.dataset.column].classList.add("on");
   };
   const map = place.querySelector(".map");
-  map.addEventListener("pointerover", (event) => tell(event.target.closest("td")));
-  map.addEventListener("focusin", (event) => tell(event.target.closest("td")));
+  map.addEventListener("pointerover", (event) => describe(event.target.closest("td")));
+  map.addEventListener("focusin", (event) => describe(event.target.closest("td")));
   map.addEventListener("keydown", (event) => {
     const step = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]}[event.key];
     const from = event.target.closest("td");

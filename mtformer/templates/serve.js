@@ -26,7 +26,7 @@ function offerTargets() {
   if (targets.includes(kept)) at("target").value = kept;
 }
 
-function tell(message) { at("message").textContent = message; }
+function report(message) { at("message").textContent = message; }
 
 function count() {
   const used = [...at("text").value].length;
@@ -60,7 +60,7 @@ async function translate() {
   clearTimeout(timer);
   if (running) running.abort();
   const text = at("text").value;
-  tell("");
+  report("");
   if (!text.trim()) { at("result").replaceChildren(); at("hint").hidden = true; return; }
   const mine = running = new AbortController();
   at("result").setAttribute("aria-busy", "true");
@@ -69,17 +69,17 @@ async function translate() {
   try {
     const response = await fetch("stream", { method: "POST", signal: mine.signal,
       headers: { "Content-Type": "application/json" }, body: JSON.stringify(request) });
-    if (!response.ok) { const why = await refused(response); if (mine === running) tell(why); return; }
+    if (!response.ok) { const why = await refused(response); if (mine === running) report(why); return; }
     if (settings.keyed) { at("key-row").hidden = true; sessionStorage.setItem("key", at("key").value); }
     at("result").replaceChildren();
     for await (const news of jsonLines(response)) {
       if (mine !== running) return;
-      if (news.error) tell(news.error);
+      if (news.error) report(news.error);
       else if (news.lines) show(news.lines);
       else grow(news.line, news.so_far);
     }
   } catch (error) {
-    if (error.name !== "AbortError") tell("The server does not answer; is it still running?");
+    if (error.name !== "AbortError") report("The server does not answer; is it still running?");
   } finally {
     if (mine === running) { running = null; at("result").removeAttribute("aria-busy"); }
   }

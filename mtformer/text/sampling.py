@@ -21,7 +21,7 @@ from mtformer.text.pieces import BPE, SPACE, UNIGRAM, Pieces, read_pieces
 
 UNK = 1
 UNKNOWN_PENALTY = 10.0
-"""By how much an unknown character scores below the worst piece, as in SentencePiece."""
+"""Difference between the scores of the worst piece and of an unknown character, as in SentencePiece."""
 MAX_EDGES = 1 << 20
 """The lattices of words are cached up to this number of edges (about 25 MB)."""
 MAX_WORDS = 1 << 20
@@ -99,11 +99,12 @@ class UnigramSampler(Sampler):
         random = np.random.Generator(np.random.PCG64(seed))
         word_N = np.arange(len(words))
         steps: list[tuple[Ints, Ints]] = []
+        keys, pieces, starts = self.edges
         while len(node_N):
             draw_N = random.integers(1 << 32, size=len(node_N), dtype=np.int64)
-            edge_N = np.searchsorted(self.keys, (node_N << 32) | draw_N)
-            steps.append((word_N, self.edge_pieces[edge_N]))
-            node_N = self.edge_starts[edge_N]
+            edge_N = np.searchsorted(keys, (node_N << 32) | draw_N)
+            steps.append((word_N, pieces[edge_N]))
+            node_N = starts[edge_N]
             word_N, node_N = word_N[node_N >= 0], node_N[node_N >= 0]
         steps.reverse()
         word_N, ids_N = (np.concatenate([step[side] for step in steps] or [word_N]) for side in (0, 1))
@@ -113,13 +114,12 @@ class UnigramSampler(Sampler):
     def _forget(self) -> None:
         self.last_node: dict[str, int] = {}
         self.num_nodes = 0
-        self.keys = np.empty(0, dtype=np.int64)
-        self.edge_pieces = np.empty(0, dtype=np.int64)
-        self.edge_starts = np.empty(0, dtype=np.int64)
+        self.edges = np.empty((3, 0), dtype=np.int64)
+        """Key (node and upper end of the share), piece, and start node of each edge, by ascending key."""
 
     def _last_nodes(self, words: Sequence[str], alpha: float) -> Ints:
         """Return the last node of each word; add missing lattices."""
-        if alpha != self.alpha or len(self.keys) > MAX_EDGES:
+        if alpha != self.alpha or self.edges.shape[1] > MAX_EDGES:
             self._forget()
             self.alpha = alpha
         edges: list[tuple[int, int, int]] = []
@@ -127,10 +127,7 @@ class UnigramSampler(Sampler):
             if word not in self.last_node:
                 self._add_lattice(word, edges)
         if edges:
-            new = np.array(edges, dtype=np.int64).T
-            self.keys = np.concatenate([self.keys, new[0]])
-            self.edge_pieces = np.concatenate([self.edge_pieces, new[1]])
-            self.edge_starts = np.concatenate([self.edge_starts, new[2]])
+            self.edges = np.ascontiguousarray(np.hstack([self.edges, np.array(edges, dtype=np.int64).T]))
         return np.array([self.last_node[word] for word in words], dtype=np.int64)
 
     def _add_lattice(self, word: str, edges: list[tuple[int, int, int]]) -> None:

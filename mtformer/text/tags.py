@@ -46,7 +46,7 @@ def require_tags(tags: Sequence[str], tokenizer: Tokenizer) -> None:
 
 @dataclass(frozen=True)
 class Target:
-    """Ids by which a model is asked for a target language."""
+    """Ids that select a target language."""
 
     tags: list[int] = field(default_factory=list)
     """Ids before each source."""

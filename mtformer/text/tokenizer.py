@@ -78,8 +78,7 @@ class Tokenizer:
     @property
     def vocab_size(self) -> int:
         """Number of pieces, special ones included; ids are 0 to vocab_size - 1."""
-        size: int = self._processor.GetPieceSize()
-        return size
+        return int(self._processor.GetPieceSize())
 
     def encode(self, lines: Sequence[str], num_threads: int = 1) -> list[list[int]]:
         """Return the most probable ids of each line, without bos or eos; a blank line has none."""
@@ -107,8 +106,7 @@ class Tokenizer:
 
     def pieces(self, line: str) -> list[str]:
         """Return the pieces of one line, as text; unknown characters are as in the line."""
-        pieces: list[str] = self._processor.EncodeAsPieces(line)
-        return pieces
+        return list(self._processor.EncodeAsPieces(line))
 
     def id_pieces(self, ids: Sequence[int]) -> list[str]:
         """Return the piece of each id."""
@@ -116,13 +114,11 @@ class Tokenizer:
 
     def piece_id(self, piece: str) -> int:
         """Return the id of a piece; unk if there is no such piece."""
-        number: int = self._processor.PieceToId(piece)
-        return number
+        return int(self._processor.PieceToId(piece))
 
     def decode_pieces(self, pieces: Sequence[str]) -> str:
         """Return the text of one line of pieces."""
-        line: str = self._processor.DecodePieces(list(pieces))
-        return line
+        return str(self._processor.DecodePieces(list(pieces)))
 
     def vocabulary(self) -> list[str]:
         """Return all pieces, by id."""

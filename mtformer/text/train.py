@@ -67,7 +67,7 @@ def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -
 
 
 def _usable(lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines with text that are not too long; log the number of those that are."""
+    """Yield lines with text that are not too long; log the number of lines that are."""
     num_long = 0
     for line in lines:
         if len(line) * 4 > MAX_LINE_BYTES and len(line.encode("utf-8")) > MAX_LINE_BYTES:
@@ -92,14 +92,14 @@ def _sample(lines: Iterable[str], size: int) -> list[str]:
 
 def _explain(message: str, config: TokenizerConfig) -> str:
     """Return SentencePiece's message in terms of the config."""
-    asked = f"tokenizer.vocab_size {config.vocab_size}"
+    setting = f"tokenizer.vocab_size {config.vocab_size}"
     if found := re.search(r"set it to a value <= (\d+)", message):
-        return f"{asked}: the training text gives at most {found[1]} pieces; set tokenizer.vocab_size to that or less"
+        return f"{setting}: the training text gives at most {found[1]} pieces; set tokenizer.vocab_size to that or less"
     if found := re.search(r"smaller than required_chars\D*\d+ vs (\d+)", message):
         return (
-            f"{asked}: special pieces and the different characters of the training text alone are {found[1]}; set "
+            f"{setting}: special pieces and the different characters of the training text alone are {found[1]}; set "
             "tokenizer.vocab_size above that, or lower tokenizer.character_coverage"
         )
     if "sentences_.empty()" in message or "Input corpus is empty" in message:
         return "the corpus is empty: the training data has no line with text"
-    return f"{asked}: SentencePiece refused: {' '.join(message.split())}"
+    return f"{setting}: SentencePiece refused: {' '.join(message.split())}"

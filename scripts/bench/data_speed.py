@@ -44,7 +44,7 @@ DEFAULT_DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "multi3
 BARE_LINES = 1_000_000
 """Most lines of a file that SentencePiece alone gets."""
 LINES_AT_ONCE = 20 * PAIRS_AT_ONCE
-"""Lines in memory for SentencePiece alone; with a fifth or twice as many it is as fast, with all of them slower."""
+"""Lines in memory for SentencePiece alone; a fifth or twice the number is as fast, all lines at once are slower."""
 Figures = dict[str, Any]
 
 

@@ -58,13 +58,13 @@ TEXT_SYSTEMS = ("mtformer-ctranslate2-int8", "ctranslate2-sentencepiece-int8")
 NUM_TARGET_TOKENS = 16
 BATCH_SIZES = (32, 64, 128, 256)
 EOS_BIAS = 50.0
-"""It ends translations at the lower bound of their length, so that none reaches the upper one."""
+"""Ends translations at the lower bound of their length, before the upper one."""
 
 Decode = Callable[[Tensor, Tensor], object]  # src_BS, src_lengths_B
 Setting = tuple[int, int, str] | None
 """Workers that share the threads, and size and unit of a batch; None: its own settings."""
 System = tuple[Callable[[Sequence[Any], Setting], int], Sequence[Setting]]
-"""What translates all items, ids without eos or lines, and returns the number of target tokens; the settings to try."""
+"""Function that translates all items (ids without eos, or lines) and counts target tokens; the settings to try."""
 
 
 # ---- on one batch of ids --------------------------------------------------------------------------------------------
@@ -316,10 +316,10 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     peers.add_options(parser, SYSTEMS, default_sizes=["small"], default_rounds=5)
     parser.add_argument("--text", type=Path, default=peers.DEFAULT_DATA / "test_2016_flickr.en.gz",
-                        help="what is translated (or .gz)")  # fmt: skip
+                        help="text to translate (or .gz)")  # fmt: skip
     parser.add_argument("--searches", nargs="+", choices=SEARCHES, default=SEARCHES, metavar="SEARCH",
                         help=f"of {' | '.join(SEARCHES)}")  # fmt: skip
-    parser.add_argument("--sentences", type=int, help="only so many of its lines")
+    parser.add_argument("--sentences", type=int, help="number of its lines to translate")
     return parser.parse_args()
 
 

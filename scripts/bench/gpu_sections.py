@@ -1,4 +1,4 @@
-"""What gpu.py measures, in sections that run in processes of their own."""
+"""Sections of gpu.py, each of which runs in a process of its own."""
 
 import functools
 import gc
@@ -78,7 +78,7 @@ SCALES = {
 
 
 class Bench:
-    """The device that is measured, and how much it gets to do."""
+    """Device to measure, and sizes of its work."""
 
     def __init__(self, device: Literal["cpu", "cuda"], scale: Scale) -> None:
         self.device = device
@@ -160,7 +160,7 @@ def kftt_batches(scale: Scale, size: Size, batch_tokens: int) -> list[Batch]:
 
 
 def synthetic_batches(scale: Scale, size: Size, batch_tokens: int) -> list[Batch]:
-    """Return batches of one length without padding, half as many as make a slice of the others."""
+    """Return batches of one length without padding, for half a slice of the others."""
     pairs = [(SYNTHETIC_LENGTH - 1, SYNTHETIC_LENGTH - 1)] * (batch_tokens // SYNTHETIC_LENGTH)
     return [random_batch(pairs, size) for _ in range(scale.slice_tokens // batch_tokens // 2)]
 
@@ -332,7 +332,7 @@ SECTIONS: dict[str, tuple[float, Callable[[Bench], Measurements]]] = {
     "base, compiled": (15, lambda bench: training(bench, "base", compile=True)),
     "big, compiled": (16, lambda bench: training(bench, "big", compile=True)),
 }
-"""The share of the time that each section gets, relative to the others, and what it measures."""
+"""Share of the time of each section, relative to the others, and its measurements."""
 
 
 def build(name: str, device: Literal["cpu", "cuda"], scale_name: str) -> Callable[[bool], Figure | None]:

@@ -25,14 +25,14 @@ from mtformer.device import pick_precision
 from mtformer.evaluation.card import describe_hardware
 
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1)}
-"""What mtformer sets for itself: glibc keeps large freed tensors and does not have to fault them in again."""
+"""Settings that mtformer uses: glibc keeps large freed tensors and does not have to fault them in again."""
 
 
 # ---- workers --------------------------------------------------------------------------------------------------------
 
 
 class Worker:
-    """A system in a process of its own, which works only while it is asked."""
+    """A system in a process of its own, which works only while it answers."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Worker:
         Args:
             build: a function at the top level of a module; it returns the function that answers `ask`.
             arguments: the arguments of `build`.
-            threads: PyTorch's threads in the process (default: as many as PyTorch chooses).
+            threads: PyTorch's threads in the process (default: chosen by PyTorch).
             allocator: start the process with the settings of `ALLOCATOR`; otherwise with no allocator settings.
             starts_processes: the system may start processes of its own; without `close` this program then waits for it.
             timeout: seconds until the process is killed if `build` has not returned.
@@ -121,7 +121,7 @@ def one_line(error: Exception) -> str:
 def take_turns(
     systems: Mapping[str, Callable[[], Worker]], questions: Sequence[tuple[object, ...]]
 ) -> tuple[dict[str, list[Any]], dict[str, str]]:
-    """Start each system, then put one question a round to each of them, one after the other in rotating order.
+    """Start each system, then put one question per round to each of them, in rotating order.
 
     A system that fails gets no further questions; the others continue.
 

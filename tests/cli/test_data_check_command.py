@@ -76,7 +76,7 @@ def test_an_exceeded_limit_is_one_line_and_exit_code_1(files: tuple[Path, Path],
     assert result.stdout.splitlines()[-1] == "failed: 1 limit exceeded: data.check.max_invalid_lines (train)"
 
 
-def test_files_by_themselves(files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_files_with_and_without_overrides(files: tuple[Path, Path], tmp_path: Path) -> None:
     tsv, jsonl = tmp_path / "pairs.tsv", tmp_path / "pairs.jsonl"
     tsv.write_text("one\teins\ntwo\tzwei\n", encoding="utf-8")
     jsonl.write_text('{"en": "one", "de": "eins"}\n', encoding="utf-8")
@@ -84,13 +84,9 @@ def test_files_by_themselves(files: tuple[Path, Path], tmp_path: Path) -> None:
         result = invoke("data", "check", *words, *LANGUAGES)
         assert result.exit_code == 0, result.stderr
         assert f"train: {pairs} pairs" in result.stdout
-
-
-def test_files_with_overrides(files: tuple[Path, Path], tmp_path: Path) -> None:
     files[0].write_text("\xa0\n" * 50, encoding="utf-8")
-    limit = ["data.filters.max_filtered_share=1", "--json", tmp_path / "r.json"]
     assert invoke("data", "check", *files, *LANGUAGES).exit_code == 1
-    assert invoke("data", "check", *files, *LANGUAGES, *limit).exit_code == 0
+    assert invoke("data", "check", *files, *LANGUAGES, "data.filters.max_filtered_share=1").exit_code == 0
 
 
 def test_a_report_that_cannot_be_written(files: tuple[Path, Path], tmp_path: Path) -> None:
@@ -108,17 +104,17 @@ def test_broken_json_is_counted_and_exit_code_1(tmp_path: Path) -> None:
     result = invoke("data", "check", path, *LANGUAGES)
     assert result.exit_code == 1
     assert "train: 60 pairs" in result.stdout
-    told = "no field 'de' (there: en); name the field by tgt_field"
-    assert f"30  broken row (50 %)\n             x.jsonl:2  [{told}]\n" in result.stdout
+    message = "no field 'de' (there: en); name the field by tgt_field"
+    assert f"30  broken row (50 %)\n             x.jsonl:2  [{message}]\n" in result.stdout
     assert "30 lines cannot be read (broken row 30), more than data.check.max_invalid_lines 0" in result.stderr
-    assert f"(the first: {path}:2: {told})" in result.stderr
+    assert f"(the first: {path}:2: {message})" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["a.en", "a.de"], "--src-lang and --tgt-lang"),
-        (["a.en", "a.de", "a.fr", *LANGUAGES], "give a config, two parallel files"),
+        (["a.en", "a.de"], "a.en: no config (.yaml), so name its languages by --src-lang and --tgt-lang"),
+        (["a.en", "a.de", "a.fr", *LANGUAGES], "a.fr: too much; give a config, two parallel files"),
         (["missing.en", "missing.de", *LANGUAGES], "missing.en: no such file"),
         (["missing.yaml"], "missing.yaml: no such config file"),
         (["empty.yaml"], "data names no corpus"),

@@ -26,7 +26,7 @@ def test_training_ends_with_a_card_that_is_read_back(trained: tuple[Path, Result
     assert [(one.file, one.sha256) for one in card.checkpoints] == [(str(weights), file_sha256(weights))]
     assert [one.sha256 for one in card.tokenizers] == [file_sha256(run.tokenizer / "joint.model")]
     assert (card.device, card.dtype, card.decoding["beam_size"]) == ("cpu", "fp32", 2)
-    assert f"{card.scores[0].value:7.2f}" in trained[1].stdout
+    assert f" {card.scores[0].value:.2f} " in trained[1].stdout
 
 
 def test_options_of_search_are_on_the_card(trained: tuple[Path, Result], tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ class FakeComet:
 
 
 def test_comet_on_request(trained: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "comet", FakeComet())  # type: ignore[arg-type]  # it stands in for a module
+    monkeypatch.setitem(sys.modules, "comet", FakeComet())  # type: ignore[arg-type]  # it replaces a module
     model = tmp_path / "mine" / "checkpoints" / "model.ckpt"
     model.parent.mkdir(parents=True)
     model.write_bytes(b"x")
@@ -61,13 +61,13 @@ def test_comet_on_request(trained: tuple[Path, Result], tmp_path: Path, monkeypa
     assert (scores[-1]["name"], scores[-1]["value"]) == ("comet", 0.25)
 
 
-def test_comet_that_is_not_there_is_told_before_anything_is_translated(
+def test_comet_that_is_not_there_is_reported_before_anything_is_translated(
     trained: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "comet", None)  # type: ignore[arg-type]  # which makes its import fail
     result = invoke("eval", trained[0], "--output", tmp_path, "--comet", "Unbabel/wmt22-comet-da")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == "error: --comet needs a package more: pip install 'mtformer[comet]'\n"
+    assert result.stderr == "error: --comet needs another package: pip install 'mtformer[comet]'\n"
     assert list(tmp_path.iterdir()) == []
     help_text = " ".join(invoke("eval", "--help").stdout.split())
     assert "source you trust" in help_text.replace("│ │ ", "")

@@ -129,7 +129,7 @@ def test_resume_with_another_mixture_says_so(both: RunDir, corpus: Path) -> None
 
 
 def test_a_tag_that_is_not_in_the_tokenizer(trained: tuple[Path, object], corpus: Path, tmp_path: Path) -> None:
-    """Told of the model as the config names it, all at once, before anything is tokenised."""
+    """One error names the model as in the config and all missing pieces, before anything is tokenized."""
     model = trained[0] / "tokenizer" / "joint.model"
     tagged = f"data.corpora={{x: {{sources: [{{src: {corpus}/dev.en, tgt: {corpus}/dev.de}}], tag: <bt>}}}}"
     languages = ["data.both_directions=true", "data.language_tags=source"]
@@ -155,9 +155,3 @@ def test_a_tag_that_is_not_in_the_tokenizer(trained: tuple[Path, object], corpus
             "or let `mtformer train` make it\n"
         )
         assert not (tmp_path / "run").exists()
-
-
-def test_a_language_that_the_model_was_not_trained_on(trained: tuple[Path, object]) -> None:
-    result = invoke("translate", trained[0], "--to", "fr", stdin=b"a dog\n")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == "error: this model does not translate to 'fr'; it was trained on de\n"

@@ -1,7 +1,6 @@
 """Parallel lines in blocks, and an output file that can be resumed."""
 
 import gzip
-import hashlib
 import io
 import logging
 import os
@@ -65,8 +64,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("counts", [(5, 4), (4, 5), (0, 1), (8, 9), (9, 8), (3, 3, 4)])
 def test_unequal_files_are_refused_with_all_counts(counts: tuple[int, ...], tmp_path: Path) -> None:
     texts = [b"x\n" * count for count in counts]
-    told = "files of unequal length: " + ", ".join(f"file {i} has {count}" for i, count in enumerate(counts))
-    with pytest.raises(DataError, match=f"^{told} lines; give files whose lines belong together$"):
+    message = "files of unequal length: " + ", ".join(f"file {i} has {count}" for i, count in enumerate(counts))
+    with pytest.raises(DataError, match=f"^{message} lines; give files whose lines belong together$"):
         lines_of(*texts)
     paths = [tmp_path / str(number) for number in range(len(counts))]
     for path, text in zip(paths, texts, strict=True):
@@ -116,20 +115,6 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     for path in (tmp_path / "no", tmp_path):
         with pytest.raises(DataError, match=f"{path}: no such file"), parallel_lines([path]):
             pass
-
-
-def test_skipped_lines_count_in_the_checksum() -> None:
-    text = b"".join(f"{'x' * (number % 90)}\n".encode() for number in range(50))
-    read = opened(text, b"y\n" * 50)
-    blocks = iter(read.blocks())
-    for _ in range(6):
-        next(blocks)
-    skipped = opened(text, b"y\n" * 50)
-    skipped.skip(read.num_lines)
-    assert (skipped.num_lines, skipped.sha256) == (read.num_lines, read.sha256)
-    done = b"".join(text.splitlines(keepends=True)[: read.num_lines])
-    assert read.sha256[0] == hashlib.sha256(done).hexdigest()
-    assert list(skipped.blocks()) == list(blocks)
 
 
 TEXT = b"".join(f"line {number}\n".encode() for number in range(37))

@@ -1,4 +1,4 @@
-"""`mtformer report`, and `training.report`; what stands in a report is in tests/report."""
+"""`mtformer report` and `training.report`; tests/report tests the contents of reports."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 from program import invoke
 
 
-def test_of_one_run_it_lies_in_the_run(run: Path) -> None:
+def test_the_report_of_one_run_is_in_its_folder(run: Path) -> None:
     result = invoke("report", run)
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"report: {run}/report.html\n")
     text = (run / "report.html").read_text(encoding="utf-8")
@@ -15,17 +15,12 @@ def test_of_one_run_it_lies_in_the_run(run: Path) -> None:
     assert "Not shown" not in text
 
 
-def test_of_several_runs_it_lies_here(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_of_several_runs_is_in_the_working_directory(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert invoke("report", run, run).stderr == "report: report.html\n"
     assert "run (2)" in Path("report.html").read_text(encoding="utf-8")
-
-
-def test_out_names_the_file(run: Path, tmp_path: Path) -> None:
-    result = invoke("report", run, "--out", tmp_path / "new" / "page.html")
-    assert result.exit_code == 0, result.stderr
-    assert (tmp_path / "new" / "page.html").is_file()
-    assert not (run / "report.html").exists()
 
 
 def test_training_writes_it_at_the_end(run: Path, corpus: Path) -> None:
@@ -41,21 +36,21 @@ def test_training_writes_it_at_the_end(run: Path, corpus: Path) -> None:
 
 
 def test_what_cannot_be_is_one_line(run: Path, tmp_path: Path) -> None:
-    for arguments, told in (
+    for arguments, message in (
         ((tmp_path / "none",), f"{tmp_path}/none: not a run directory or bundle"),
         ((run, "--out", tmp_path), f"{tmp_path}: is a folder; give the HTML file a name"),
     ):
         result = invoke("report", *arguments)
         assert (result.exit_code, result.stdout) == (2, "")
-        assert result.stderr.startswith(f"error: {told}")
+        assert result.stderr.startswith(f"error: {message}")
         assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.usefixtures("no_matplotlib")
-def test_without_matplotlib_nothing_begins(run: Path, corpus: Path, tmp_path: Path) -> None:
-    train = ("train", corpus / "small.yaml", "training.report=true", "--run-dir", tmp_path / "new")
-    for command, what in ((("report", run), "a report"), (train, "training.report")):
-        result = invoke(*command)
-        assert result.exit_code == 2
-        assert result.stderr == f"error: {what} needs matplotlib: pip install 'mtformer[report]'\n"
-    assert not (tmp_path / "new").exists()
+def test_only_a_plot_needs_matplotlib(run: Path, tmp_path: Path) -> None:
+    assert invoke("report", run, "--out", tmp_path / "new" / "page.html").exit_code == 0
+    assert (tmp_path / "new" / "page.html").is_file()
+    assert not (run / "report.html").exists()
+    result = invoke("report", run, "--plot", tmp_path / "curves.pdf")
+    assert result.exit_code == 2
+    assert result.stderr == "error: a plot needs matplotlib: pip install 'mtformer[report]'\n"

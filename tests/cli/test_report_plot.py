@@ -15,7 +15,7 @@ def plot(*arguments: object) -> None:
 
 
 def texts(file: Path) -> list[str]:
-    """What is written in an SVG; its letters are shapes, and their text stands in comments."""
+    """Return the texts in an SVG, whose letters are shapes with the text in comments."""
     return re.findall(r"<!-- (.*?) -->", file.read_text(encoding="utf-8"))
 
 
@@ -30,13 +30,10 @@ def test_the_ending_is_the_format(run: Path, tmp_path: Path, ending: str, magic:
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_loss_and_bleu_of_one_run(run: Path, tmp_path: Path) -> None:
-    plot(run, "--plot", tmp_path / "a.svg")
-    assert {"dev loss", "dev BLEU", "step"} <= set(texts(tmp_path / "a.svg"))
-    assert "run" not in texts(tmp_path / "a.svg")
-
-
 def test_the_metrics_asked_for_and_the_names_of_several_runs(run: Path, tmp_path: Path) -> None:
+    plot(run, "--plot", tmp_path / "one.svg")
+    assert {"dev loss", "dev BLEU", "step"} <= set(texts(tmp_path / "one.svg"))
+    assert "run" not in texts(tmp_path / "one.svg")
     other = shutil.copytree(run, tmp_path / "a_$x$_run")
     metrics = ("--metric", "train.loss", "--metric", "perplexity", "--metric", "learning_rate")
     plot(run, other, "--plot", tmp_path / "a.svg", *metrics)
@@ -58,7 +55,7 @@ def test_the_curve_is_that_of_the_metric(run: Path, tmp_path: Path) -> None:
     assert y2 < y3 < y1
 
 
-def test_a_run_without_the_metric_is_told_and_left_out(run: Path, tmp_path: Path) -> None:
+def test_a_run_without_the_metric_is_reported_and_left_out(run: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(run, tmp_path / "other"))
     (other / "metrics.jsonl").write_text('{"kind": "dev", "step": 4, "loss": 3.0}\n')
     result = invoke("report", run, other, "--plot", tmp_path / "a.pdf")
@@ -68,19 +65,19 @@ def test_a_run_without_the_metric_is_told_and_left_out(run: Path, tmp_path: Path
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("arguments", "told"), [
+@pytest.mark.parametrize(("arguments", "message"), [
     (("--plot", "a.jpg"), "--plot a.jpg: unknown format; end the name in one of .pdf, .png, .svg"),
     (("--plot", "a.pdf", "--metric", "blue"), "--metric blue: no run has it; known are bleu, chrf, "),
     (("--metric", "bleu"), "--metric is for plots; give --plot FILE too"),
     (("--plot", "a.pdf", "--out", "a.html"), "--plot and --out exclude each other; give one of them"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(
-    run: Path, tmp_path: Path, arguments: tuple[str, ...], told: str, monkeypatch: pytest.MonkeyPatch
+    run: Path, tmp_path: Path, arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = invoke("report", run, *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith(f"error: {told}")
+    assert result.stderr.startswith(f"error: {message}")
     assert result.stderr.count("\n") == 1
     assert not Path("a.pdf").exists()
 

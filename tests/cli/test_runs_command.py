@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from program import invoke
 
-from mtformer.cli.runs import SHORTEST_NAME, table
+from mtformer.cli.runs import table
 from mtformer.experiment.runs import RunRow, differing_keys, format_duration
 
 
@@ -74,7 +74,7 @@ def test_mistakes(folder: Path) -> None:
     assert invoke("runs", folder, "--json", "--csv").exit_code == 2
 
 
-def test_what_is_wrong_with_a_run_is_told_below_the_table(folder: Path) -> None:
+def test_what_is_wrong_with_a_run_is_reported_below_the_table(folder: Path) -> None:
     with (folder / "run" / "config.yaml").open("a") as file:
         file.write("gone: 1\n")
     result = invoke("runs", folder)
@@ -95,16 +95,12 @@ def test_a_table_is_as_wide_as_the_terminal() -> None:
     assert left_out == []
     assert whole[0].split()[-3:] == ["norm", "d_ff", "init_from"]
     assert whole[1].startswith("study/norm=pre,layers=2,seed=1 ")
-    for width in range(120, 71, -1):
+    for width in range(120, 61, -1):
         lines, left_out = table(rows, keys, width)
         assert max(map(len, lines)) <= width
         assert "training.init_from" in left_out
-    for line, row in zip(lines[1:], rows, strict=True):  # cut in their middle
-        head, tail = line.split()[0].split("…")
-        assert (row.name.startswith(head), row.name.endswith(tail)) == (True, True)
-        assert "seed=" in tail
-    narrow, _ = table(rows, keys, 20)
-    assert len(narrow[1].split()[0]) == SHORTEST_NAME
+    names = "".join(line.split()[0] for line in lines[1:])
+    assert names == "".join(row.name for row in rows)  # wrapped
 
 
 @pytest.mark.parametrize(

@@ -40,13 +40,13 @@ def test_a_line_for_each_and_the_perplexity(run: Path, corpus: Path, expected: l
     ]
     assert len(expected) == 20
     total, num_tokens = sum(one.log_probability for one in expected), sum(len(one.pieces) for one in expected)
-    told = re.fullmatch(
+    message = re.fullmatch(
         r"20 lines, (\d+) tokens, log-probability (-\d+\.\d{4}), perplexity (\d+\.\d{4})\n", result.stderr
     )
-    assert told is not None, result.stderr
-    assert int(told[1]) == num_tokens
-    assert float(told[2]) == pytest.approx(total, abs=1e-2)
-    assert float(told[3]) == pytest.approx(math.exp(-total / num_tokens), rel=1e-4)
+    assert message is not None, result.stderr
+    assert int(message[1]) == num_tokens
+    assert float(message[2]) == pytest.approx(total, abs=1e-2)
+    assert float(message[3]) == pytest.approx(math.exp(-total / num_tokens), rel=1e-4)
 
 
 def test_each_piece_with_its_log_probability(run: Path, corpus: Path, expected: list[Scored]) -> None:

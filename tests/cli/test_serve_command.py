@@ -115,9 +115,3 @@ def test_mistakes_are_one_line(run: Path, arguments: list[str], message: str) ->
     assert result.exit_code == 2
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
-
-
-def test_a_folder_that_is_no_run_is_told(tmp_path: Path) -> None:
-    result = invoke("serve", tmp_path, "--port", 0)
-    assert result.exit_code == 2
-    assert "not a run directory or bundle" in result.stderr

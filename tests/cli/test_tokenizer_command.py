@@ -1,4 +1,4 @@
-"""`mtformer tokenizer`: trained from a config; encode and decode give one line for one line."""
+"""`mtformer tokenizer`: training by a config; encode and decode keep the number of lines."""
 
 import os
 import random
@@ -49,13 +49,10 @@ def invoke(*arguments: str, stdin: bytes = b"") -> Result:
     return CliRunner().invoke(app, arguments, input=stdin)
 
 
-def test_train_writes_what_the_config_asks_for(folder: Path) -> None:
+def test_training_by_a_config(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     joint, separate = TokenizerPair.load(folder / "joint"), TokenizerPair.load(folder / "separate")
     assert (joint.joint, joint.src.vocab_size) == (True, 60)
     assert (separate.joint, separate.src.vocab_size, separate.tgt.vocab_size) == (False, 50, 50)
-
-
-def test_train_names_its_folder_after_the_config(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = invoke("tokenizer", "train", str(folder / "a.yaml"))
     assert result.exit_code == 0
@@ -89,9 +86,7 @@ def test_train_on_a_file_that_changes_meanwhile_is_an_error(
     assert not (tmp_path / "new").exists()
 
 
-def test_the_model_that_was_checked_is_the_one_that_is_kept(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_checked_model_is_kept(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tmp_path / "a.model"
     checked = (folder / "joint" / "joint.model").read_bytes()
     model.write_bytes(checked)
@@ -103,7 +98,7 @@ def test_the_model_that_was_checked_is_the_one_that_is_kept(
 
 
 @pytest.mark.parametrize("options", [[], ["--ids"]])
-def test_one_line_for_one_line_there_and_back(folder: Path, options: list[str]) -> None:
+def test_encode_and_decode_keep_lines(folder: Path, options: list[str]) -> None:
     text = ["the green house", "", "klein tree under"]
     stdin = "".join(line + "\n" for line in text).encode()
     encoded = invoke("tokenizer", "encode", str(folder / "joint"), *options, stdin=stdin)
@@ -153,14 +148,14 @@ def test_mistakes_name_the_line(folder: Path, command: str, stdin: bytes, messag
     assert result.stderr.count("\n") == 1
 
 
-def test_no_tokenizer_there(tmp_path: Path) -> None:
+def test_a_missing_tokenizer(tmp_path: Path) -> None:
     result = invoke("tokenizer", "encode", str(tmp_path))
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {tmp_path}: no tokenizer here")
     assert invoke("tokenizer", "encode", str(tmp_path / "x.model")).exit_code == 2
 
 
-def test_as_a_real_filter_in_any_locale(folder: Path) -> None:
+def test_pipes_in_any_locale(folder: Path) -> None:
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = [sys.executable, "-m", "mtformer", "tokenizer", "encode", str(folder / "joint")]
     stdin = "grün läuft\n".encode()

@@ -165,7 +165,7 @@ def test_prefixes_required_and_forbidden_come_from_files(run: Path, lines: list[
     assert "Der" not in result.stdout
 
 
-def test_what_could_not_be_met_is_told(run: Path, lines: list[str], tmp_path: Path) -> None:
+def test_what_could_not_be_met_is_reported(run: Path, lines: list[str], tmp_path: Path) -> None:
     (tmp_path / "required").write_text("☃\n", encoding="utf-8")
     result = translate(run, "--require", tmp_path / "required", stdin=lines[0] + "\n")
     assert "warning: flags of 1 lines: 1 missing" in result.stderr
@@ -175,7 +175,7 @@ def test_what_could_not_be_met_is_told(run: Path, lines: list[str], tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--json-attention"], "--json-attention needs --json"),
         (["--targets", "x"], "need --attention FILE"),
@@ -191,8 +191,8 @@ def test_what_could_not_be_met_is_told(run: Path, lines: list[str], tmp_path: Pa
         (["--beam-groups", "2"], "go together"),
     ],
 )
-def test_options_that_make_no_sense_are_one_line(run: Path, options: list[str], told: str) -> None:
-    assert told in refusal(run, *options)
+def test_options_that_make_no_sense_are_one_line(run: Path, options: list[str], message: str) -> None:
+    assert message in refusal(run, *options)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -236,7 +236,7 @@ def test_an_error_leaves_no_file(run: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_interrupted_by_the_user_it_says_how_to_go_on(
+def test_an_interrupted_translation_says_how_to_resume(
     run: Path, lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(line_files, "LINES_AT_ONCE", 5)
@@ -270,7 +270,7 @@ def lines_done(target: Path) -> int:
     return state["lines"]
 
 
-def test_a_killed_translation_goes_on_to_the_same_bytes(run: Path, lines: list[str], tmp_path: Path) -> None:
+def test_a_killed_translation_resumes_to_the_same_bytes(run: Path, lines: list[str], tmp_path: Path) -> None:
     source, target = tmp_path / "in", tmp_path / "out"
     source.write_text(text_of([f"{line} {number}" for number, line in enumerate(lines * 20)]), encoding="utf-8")
     options = ["translate", str(run), "--input", str(source), "--sampling", "--json", "--batch-tokens", "400"]
@@ -291,11 +291,11 @@ def test_a_killed_translation_goes_on_to_the_same_bytes(run: Path, lines: list[s
     assert not target.exists()
     done = lines_done(target)
     assert 80 <= done < 400
-    for changed, told in (
+    for changed, message in (
         (["--seed", "2"], "made with seed 1, not 2"),
         (["--precision", "bf16"], "made with precision"),
     ):
-        assert told in refusal(*options[1:], "--output", target, "--continue", *changed)
+        assert message in refusal(*options[1:], "--output", target, "--continue", *changed)
     (tmp_path / "other").write_text("something else\n" * 400)
     other = [str(tmp_path / "other") if option == str(source) else option for option in options[1:]]
     assert "made from another input" in refusal(*other, "--output", target, "--continue")

@@ -17,7 +17,7 @@ WORDS = re.findall(r"\w+", "one two three four five six seven eight nine ten ele
 
 
 def make_pairs(number: int, seed: int = 1) -> Pairs:
-    """Different pairs of 1 to 25 words; the target is the source backwards, a little longer."""
+    """Return different pairs of 1 to 25 words; the target is the reversed source, a little longer."""
     random = Random(seed)
     lines = [" ".join(random.choices(WORDS, k=random.randint(1, 25))) + f" {n}" for n in range(number)]
     return [(line, " ".join(reversed(line.split())) + " and so on" * (n % 2)) for n, line in enumerate(lines)]
@@ -45,7 +45,7 @@ def corpus(tmp_path: Path) -> Callable[..., DataConfig]:
         for number, name in enumerate(("train.en", "train.de")):
             (tmp_path / name).write_text("".join(pair[number] + "\n" for pair in pairs), encoding="utf-8", newline="")
         source = {"src": str(tmp_path / "train.en"), "tgt": str(tmp_path / "train.de")}
-        languages = {"src_lang": "en", "tgt_lang": "de", "cache_dir": str(tmp_path / "cache")}
-        return DataConfig.model_validate({**languages, "train": [source], **settings})
+        defaults = {"src_lang": "en", "tgt_lang": "de", "cache_dir": str(tmp_path / "cache"), "num_workers": 1}
+        return DataConfig.model_validate({**defaults, "train": [source], **settings})
 
     return write

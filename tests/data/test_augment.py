@@ -1,4 +1,4 @@
-"""Noise on sources: as much as the config says, and hanging on the random numbers alone."""
+"""Noise on sources: its amount follows the config, and only the seed decides it."""
 
 from itertools import pairwise
 
@@ -19,26 +19,23 @@ def noisy(seed: int = 1, **shares: float) -> list[str]:
     return add_noise(LINES, NoiseConfig(**shares), np.random.default_rng(seed))
 
 
-def test_the_same_numbers_give_the_same_noise() -> None:
+def test_the_seed_decides_the_noise() -> None:
     shares = {"word_dropout": 0.1, "typos": 0.2, "case": 0.1}
     assert noisy(**shares) == noisy(**shares)
     assert noisy(**shares) != noisy(2, **shares)
 
 
-def test_so_many_words_are_left_out_and_the_rest_keep_their_order() -> None:
+def test_word_dropout_keeps_the_order_and_at_least_one_word() -> None:
     found = noisy(word_dropout=0.3)
     assert sum(len(line.split()) for line in found) == pytest.approx(7000, rel=0.05)
     for line, plain in zip(found, LINES, strict=True):
         places = [plain.split().index(word) for word in line.split()]
         assert all(one < other for one, other in pairwise(places))
-
-
-def test_a_line_never_loses_all_of_its_words() -> None:
     lines = add_noise(["one"] * 500, NoiseConfig(word_dropout=0.9), np.random.default_rng(1))
     assert lines == ["one"] * 500
 
 
-def test_so_many_words_get_one_typing_mistake() -> None:
+def test_typos_change_one_place_of_a_word() -> None:
     found = noisy(typos=0.2)
     kinds = {-1: 0, 0: 0, 1: 0}
     num_changed = 0
@@ -51,13 +48,10 @@ def test_so_many_words_get_one_typing_mistake() -> None:
     # A letter replaced or swapped by itself changes nothing.
     assert 1700 < num_changed <= 2100
     assert all(count > 300 for count in kinds.values())
-
-
-def test_short_words_are_left_alone() -> None:
     assert add_noise(["a b  c", ""], NoiseConfig(typos=0.9), np.random.default_rng(1)) == ["a b  c", ""]
 
 
-def test_so_many_lines_change_their_case() -> None:
+def test_the_case_of_lines() -> None:
     mixed = ["One Two"] * 2000
     found = add_noise(mixed, NoiseConfig(case=0.3), np.random.default_rng(1))
     assert found.count("ONE TWO") == pytest.approx(300, rel=0.2)
@@ -93,7 +87,7 @@ def test_sampling_is_on_both_sides_and_keeps_the_text(tokenizers: TokenizerPair)
     assert not np.array_equal(found.src.ids_N, found.tgt.ids_N)
 
 
-def test_what_gets_too_long_stays_as_it_is_stored(tokenizers: TokenizerPair) -> None:
+def test_lines_that_become_too_long_are_as_stored(tokenizers: TokenizerPair) -> None:
     lines = ["one two three", "one two three four five six seven eight nine ten"]
     pairs = stored(lines, tokenizers)
     limit = int(pairs.src.lengths_B.max())

@@ -1,6 +1,6 @@
-"""Batches: each pair once, within the budget, a function of the place they start from, and little padding."""
+"""Batches: each pair once, within the budget, a function of the sampler state, and little padding."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
@@ -15,6 +15,7 @@ from mtformer.data.batching.augment import Augmentation
 from mtformer.data.batching.batches import Batch, TrainingBatches, make_batch, ordered_batches, plan_window
 from mtformer.data.batching.mixture import Corpus as Mixed
 from mtformer.data.batching.mixture import Mixture, SamplerState
+from mtformer.data.corpus.sources import read_pairs
 from mtformer.data.store.prepare import prepare
 from mtformer.data.store.ragged import Ints
 from mtformer.data.store.store import Store
@@ -47,10 +48,6 @@ def as_lists(plan: list[Ints]) -> list[list[int]]:
 def padding(batches: list[Batch]) -> float:
     real = sum(batch.num_src_tokens + batch.num_tgt_tokens for batch in batches)
     return 1 - real / sum(batch.src_BS.numel() + batch.tgt_in_BT.numel() for batch in batches)
-
-
-def cells(batch: Batch) -> int:
-    return batch.num_pairs * max(batch.src_BS.shape[1], batch.tgt_in_BT.shape[1])
 
 
 def assert_same(one: Batch, two: Batch) -> None:
@@ -100,7 +97,7 @@ def test_each_pair_once_and_within_the_budget() -> None:
             assert len(indices) * (max(src[indices].max(), tgt[indices].max()) + 1) <= BUDGET
 
 
-def test_batches_are_as_full_as_can_be() -> None:
+def test_batches_are_full() -> None:
     lengths = np.full(100, 9, dtype=np.int32)
     for budget in (300, 309):
         sizes = [len(indices) for indices in plan(lengths, lengths, budget=budget)]
@@ -116,7 +113,7 @@ def test_a_pair_above_the_budget_is_a_batch_of_its_own() -> None:
     assert plan(src[:0], src[:0]) == []
 
 
-def test_order_and_company_depend_on_the_seed_alone() -> None:
+def test_order_and_batches_depend_on_the_seed_only() -> None:
     src, tgt = random_lengths(6000)
     plans = [as_lists(plan(src, tgt, seed)) for seed in range(4)]
     assert as_lists(plan(src, tgt, 2)) == plans[2]
@@ -126,17 +123,13 @@ def test_order_and_company_depend_on_the_seed_alone() -> None:
             assert len(one & other) < 0.1 * len(one)
 
 
-def test_batches_of_like_length_do_not_follow_each_other() -> None:
+def test_lengths_of_neighboring_batches_are_independent() -> None:
     src, tgt = random_lengths(5000)
     means = [src[indices].mean() for indices in plan(src, tgt)]
     assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.3
 
 
 # ---- training batches -----------------------------------------------------------------------------------------------
-
-
-def first(batches: Iterator[Batch], number: int) -> list[Batch]:
-    return list(islice(batches, number))
 
 
 WINDOW_PAIRS = 600
@@ -156,8 +149,8 @@ def training(request: pytest.FixtureRequest, store: Store, tokenizers: Tokenizer
 
 
 def epoch_of(training: TrainingBatches, epoch: int) -> list[Batch]:
-    with training.start(SamplerState(epoch), max_epochs=epoch + 1) as batches:
-        return list(batches)
+    with training.start(max_epochs=epoch + 1) as batches:
+        return [batch for batch in batches if batch.end.epoch == epoch]
 
 
 def test_every_epoch_holds_the_corpus(training: TrainingBatches, pairs: Pairs, tokenizers: TokenizerPair) -> None:
@@ -168,15 +161,15 @@ def test_every_epoch_holds_the_corpus(training: TrainingBatches, pairs: Pairs, t
         some = [batch for batch in made if batch.end.epoch == epoch]
         lines = [pair for batch in some for pair in lines_of(batch, tokenizers)]
         assert sorted(lines) == sorted(pairs)
-        assert all(cells(batch) <= BUDGET for batch in some)
+        assert all(batch.num_padded_tokens <= BUDGET for batch in some)
         assert [batch.end.pairs for batch in some] == np.cumsum([batch.num_pairs for batch in some]).tolist()
         orders.append(lines)
     assert orders[0] != orders[1] != orders[2]
 
 
-def test_going_on_is_as_if_never_stopped(training: TrainingBatches) -> None:
+def test_resuming_anywhere(training: TrainingBatches) -> None:
     with training.start() as batches:
-        whole = first(batches, 3 * len(epoch_of(training, 0)))
+        whole = list(islice(batches, 3 * len(epoch_of(training, 0))))
     for stop in (0, 1, 7, *range(20, len(whole) - 3, 9)):
         place = whole[stop - 1].end if stop else SamplerState()
         with training.start(place, stop) as rest:
@@ -185,7 +178,7 @@ def test_going_on_is_as_if_never_stopped(training: TrainingBatches) -> None:
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3])
-def test_several_processes_share_one_list(training: TrainingBatches, num_ranks: int) -> None:
+def test_ranks_share_one_list(training: TrainingBatches, num_ranks: int) -> None:
     with training.start(max_epochs=2) as batches:
         whole = list(batches)
     shares = []
@@ -201,14 +194,14 @@ def test_several_processes_share_one_list(training: TrainingBatches, num_ranks: 
         assert all(share[row].end == last.end for share in shares)
     for blank in together[len(whole) :]:
         assert (blank.num_pairs, blank.num_tgt_tokens, int(blank.tgt_out_BT.max())) == (0, 0, PAD)
-    # And any of them goes on from the end of a group.
+    # Each rank can resume at the end of a group.
     with training.start(shares[0][2].end, 3, max_epochs=2, rank=1, num_ranks=num_ranks) as rest:
         assert_same(next(rest), shares[1][3])
 
 
 def test_a_split_batch_has_the_same_pairs(training: TrainingBatches, tokenizers: TokenizerPair) -> None:
     with training.start() as batches:
-        for batch in first(batches, 5):
+        for batch in islice(batches, 5):
             assert batch.split(None) == batch.split(batch.num_padded_tokens) == [batch]
             pieces = batch.split(batch.num_padded_tokens // 3)
             assert len(pieces) > 2
@@ -223,14 +216,15 @@ def test_a_split_batch_has_the_same_pairs(training: TrainingBatches, tokenizers:
     assert all(piece.num_pairs == 1 for piece in batch.split(1))
 
 
-def test_the_end_of_an_epoch_goes_on_with_the_next(training: TrainingBatches, store: Store) -> None:
-    with training.start(SamplerState(0, len(store))) as batches:
+def test_the_next_epoch_follows_the_end_of_an_epoch(training: TrainingBatches, store: Store) -> None:
+    whole = epoch_of(training, 0)
+    with training.start(whole[-1].end, len(whole)) as batches:
         assert_same(next(batches), epoch_of(training, 1)[0])
     with training.start(SamplerState(1, len(store)), max_epochs=2) as batches:
         assert list(batches) == []
 
 
-def test_no_pair_is_lost_when_the_budget_changes_on_the_way(store: Store, tokenizers: TokenizerPair) -> None:
+def test_no_pair_is_lost_when_the_budget_changes(store: Store, tokenizers: TokenizerPair) -> None:
     other = batches_of(store, tokenizers, budget=BUDGET // 2)
     ends = [batch.end.pairs for batch in epoch_of(other, 0)]
     with other.start(SamplerState(0, 500)) as batches:
@@ -239,10 +233,10 @@ def test_no_pair_is_lost_when_the_budget_changes_on_the_way(store: Store, tokeni
     assert begun.end.pairs - begun.num_pairs <= 500
 
 
-def test_what_is_tried_first_is_as_large_as_any(training: TrainingBatches, store: Store) -> None:
+def test_sizes_of_the_largest_batches(training: TrainingBatches, store: Store) -> None:
     sizes, whole = training.sizes(), epoch_of(training, 0)
     half = [batch for batch in whole if batch.end.pairs <= 700]
-    assert sizes.largest.num_padded_tokens == max(map(cells, half))
+    assert sizes.largest.num_padded_tokens == max(batch.num_padded_tokens for batch in half)
     assert sizes.longest.src_BS.size(1) == store.longest[0] + 1
     assert sizes.longest.tgt_in_BT.size(1) == store.longest[1] + 1
     assert sizes.longest.num_padded_tokens <= BUDGET
@@ -250,7 +244,7 @@ def test_what_is_tried_first_is_as_large_as_any(training: TrainingBatches, store
         squares = max(batch.num_pairs * max(batch.src_BS.size(1), batch.tgt_in_BT.size(1)) ** 2 for batch in whole)
         assert sizes.longest.num_pairs * (max(store.longest) + 1) ** 2 >= 0.9 * squares
     assert sizes.num_batches == pytest.approx(len(whole), rel=0.1)
-    assert sizes.mean_padded_tokens == pytest.approx(np.mean([cells(batch) for batch in whole]), rel=0.1)
+    assert sizes.mean_padded_tokens == pytest.approx(np.mean([batch.num_padded_tokens for batch in whole]), rel=0.1)
 
 
 # ---- sampling -------------------------------------------------------------------------------------------------------
@@ -275,7 +269,7 @@ def test_sampled_segmentations_differ_from_epoch_to_epoch(store: Store, tokenize
     assert sum(map(len, of_zero.values())) > sum(map(len, of_plain.values()))
 
 
-def test_a_sampled_line_is_never_longer_than_is_allowed(store: Store, tokenizers: TokenizerPair) -> None:
+def test_sampled_lines_keep_the_limit(store: Store, tokenizers: TokenizerPair) -> None:
     longest = max(store.longest)
     for limit in (longest, longest + 5):
         widths = [
@@ -293,15 +287,12 @@ def test_dev_once_largest_first(store: Store, pairs: Pairs, tokenizers: Tokenize
     assert sorted(pair for batch in made for pair in lines_of(batch, tokenizers)) == sorted(pairs)
     longest = [max(batch.src_BS.shape[1], batch.tgt_in_BT.shape[1]) for batch in made]
     assert longest == sorted(longest, reverse=True)
-    assert all(cells(batch) <= BUDGET for batch in made)
+    assert all(batch.num_padded_tokens <= BUDGET for batch in made)
     assert padding(made) < 0.1
 
 
-def test_dev_lines_too_long_for_the_model_are_cut_and_told(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    plain, cut = (
-        list(ordered_batches(Mixed("dev", store), 10**9)),
-        list(ordered_batches(Mixed("dev", store), 10**9, max_tokens=9)),
-    )
+def test_long_dev_lines_are_cut_with_a_warning(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    plain, cut = (list(ordered_batches(Mixed("dev", store), 10**9, limit)) for limit in (None, 9))
     everything = store.read_all()
     num_long = int((np.maximum(everything.src.lengths_B, everything.tgt.lengths_B) > 9).sum())
     assert f"{num_long} of {len(store)} pairs cut to 9 tokens a side" in caplog.text
@@ -321,17 +312,9 @@ def test_dev_lines_too_long_for_the_model_are_cut_and_told(store: Store, caplog:
 def multi30k(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainingBatches:
     """The training pairs with a joint vocabulary of 8,000, 4,096 tokens a batch (BPE: it trains in a second)."""
     folder = tmp_path_factory.mktemp("multi30k")
-    data = DataConfig.model_validate(
-        {
-            "src_lang": "en",
-            "tgt_lang": "de",
-            "train": [{side: str(shared_data / "multi30k" / f"train.{lang}.gz")
-                       for side, lang in (("src", "en"), ("tgt", "de"))}],
-            "cache_dir": str(folder / "cache"),
-        }
-    )  # fmt: skip
-    from mtformer.data.corpus.sources import read_pairs
-
+    source = {side: str(shared_data / "multi30k" / f"train.{lang}.gz") for side, lang in (("src", "en"), ("tgt", "de"))}
+    languages = {"src_lang": "en", "tgt_lang": "de"}
+    data = DataConfig.model_validate({**languages, "train": [source], "cache_dir": str(folder / "cache")})
     lines = (line for pair in read_pairs(data.train[0], data) for line in pair)
     train_tokenizer(lines, TokenizerConfig(model_type="bpe"), folder / "joint.model")
     joint = Tokenizer.load(folder / "joint.model")
@@ -340,14 +323,11 @@ def multi30k(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Tra
     return TrainingBatches(Mixture([Mixed("train", store)], 1), 4096)
 
 
-def test_real_padding_stays_below_five_percent(multi30k: TrainingBatches) -> None:
+def test_real_data(multi30k: TrainingBatches) -> None:
     for epoch in range(2):
         made = epoch_of(multi30k, epoch)
         assert padding(made) < 0.05
-        assert all(cells(batch) <= 4096 for batch in made)
-
-
-def test_the_real_report(multi30k: TrainingBatches) -> None:
+        assert all(batch.num_padded_tokens <= 4096 for batch in made)
     store = multi30k.mixture.corpora[0].store
     assert store.report.read == 29_000
     assert store.report.kept == len(store) > 28_000

@@ -1,4 +1,4 @@
-"""A cleaned corpus: each pair is in one file, in order, and the folder is written whole or not at all."""
+"""A cleaned corpus: each pair is in one file, in order, and the folder is complete or missing."""
 
 import gzip
 import json
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from mtformer.config.data import FilterConfig
+from mtformer.data import workers
 from mtformer.data.check import clean as cleaning
 from mtformer.data.check.clean import Rows, Scoring, dual_scores
 from mtformer.data.data_report import Columns, DataReport
@@ -49,7 +50,7 @@ def clean(
 
 @pytest.fixture
 def mixed() -> Pairs:
-    """Pairs that are good, and some for each of a few reasons, over several chunks."""
+    """Good pairs, and some with a reason for removal, in several chunks."""
     random = Random(1)
     words = ["tree", "house", "green", "dog", "runs", "small", "light", "stone"]
     lines = [" ".join(random.choices(words, k=random.randint(2, 6))) for _ in range(CHUNK + 700)]
@@ -82,7 +83,7 @@ def test_each_pair_is_in_one_file_and_in_order(mixed: Pairs, tmp_path: Path) -> 
     assert DataReport.from_dict(json.loads((out / "report.json").read_text(encoding="utf-8"))) == report
 
 
-def test_what_is_removed_is_what_the_filters_say_and_what_came_before(mixed: Pairs, tmp_path: Path) -> None:
+def test_removed_pairs_are_those_of_the_filters_and_duplicates(mixed: Pairs, tmp_path: Path) -> None:
     clean(mixed, tmp_path / "out")
     codes = Filter(FilterConfig(), *EN_DE).by_text(columns(mixed)).tolist()
     reasons = {number: reason for reason, number, _, _ in removed(tmp_path / "out")}
@@ -120,7 +121,7 @@ def test_breaks_and_tabs_in_a_line_keep_the_files_whole(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "removed.tsv").read_bytes().decode() == "empty\t2\tx y\t \n"
 
 
-def test_packed_files_hold_the_same_and_depend_on_nothing_else(mixed: Pairs, tmp_path: Path) -> None:
+def test_compressed_files_hold_the_same(mixed: Pairs, tmp_path: Path) -> None:
     for name in ("plain", "one", "two"):
         clean(mixed, tmp_path / name, is_compressed=name != "plain")
     for name in ("kept.en", "kept.de", "removed.tsv"):
@@ -136,7 +137,7 @@ def test_processes_write_what_one_writes(
     config = FilterConfig(max_tokens=20)
     pairs = [("two\u2028lines", "zwei Zeilen"), *pairs, *pairs[:100]]
     expected = clean(pairs, tmp_path / "one", filters=config, tokenizers=tokenizers)
-    monkeypatch.setattr(cleaning, "CHUNKS_ALONE", 1)
+    monkeypatch.setattr(workers, "ITEMS_ALONE", 1)
     report = clean(pairs, tmp_path / "two", filters=config, tokenizers=tokenizers, num_workers=2, chunk=100)
     assert report == expected
     assert report.left_out.keys() == {DUPLICATE, TOO_LONG}
@@ -145,16 +146,18 @@ def test_processes_write_what_one_writes(
         assert (tmp_path / "two" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_no_process_is_started_for_little(mixed: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_process_is_started_for_a_small_corpus(
+    mixed: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("mtformer.data.workers.Workers._start", None)
     assert clean(mixed, tmp_path / "out", num_workers=2).read == len(mixed)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_nothing_stays_of_a_corpus_that_cannot_be_read(
+def test_nothing_is_kept_of_a_corpus_that_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_workers: int
 ) -> None:
-    monkeypatch.setattr(cleaning, "CHUNKS_ALONE", 0)
+    monkeypatch.setattr(workers, "ITEMS_ALONE", 0)
 
     def broken() -> Iterator[tuple[str, str]]:
         yield from [("a dog", "ein Hund")] * 45
@@ -166,7 +169,7 @@ def test_nothing_stays_of_a_corpus_that_cannot_be_read(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_whole_or_not_at_all(mixed: Pairs, tmp_path: Path) -> None:
+def test_an_empty_corpus_and_one_language(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not one line was read"):
         clean([], tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
@@ -174,7 +177,7 @@ def test_whole_or_not_at_all(mixed: Pairs, tmp_path: Path) -> None:
     assert (read(tmp_path / "out", "kept.src"), read(tmp_path / "out", "kept.tgt")) == (["a dog"], ["one dog"])
 
 
-def test_nothing_is_replaced_and_what_cannot_be_written_is_told(mixed: Pairs, tmp_path: Path) -> None:
+def test_folders_that_exist_or_cannot_be_written(mixed: Pairs, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(DataError, match=f"{tmp_path}/file: exists already; name another folder"):
         clean(mixed, tmp_path / "file")
@@ -188,7 +191,7 @@ def by_length(texts: Columns) -> Rows:
 
 
 def unscored(pairs: Pairs, tmp_path: Path) -> Pairs:
-    """What the filters alone keep."""
+    """Return the pairs that the filters keep."""
     clean(pairs, tmp_path / "unscored")
     return list(zip(read(tmp_path / "unscored", "kept.en"), read(tmp_path / "unscored", "kept.de"), strict=True))
 
@@ -203,7 +206,7 @@ def test_scores_alone_remove_nothing(mixed: Pairs, tmp_path: Path) -> None:
     assert LOW_SCORE not in report.left_out
 
 
-def test_least_score(mixed: Pairs, tmp_path: Path) -> None:
+def test_min_score(mixed: Pairs, tmp_path: Path) -> None:
     report = clean(mixed, tmp_path / "out", scoring=Scoring(by_length, min_score=17))
     kept = unscored(mixed, tmp_path)
     stays = [src for src, _ in kept if "stone stone" not in src and len(src) >= 17]
@@ -215,7 +218,7 @@ def test_least_score(mixed: Pairs, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.001, 0.5, 1.0])
-def test_the_best_share_wherever_it_stands(share: float, mixed: Pairs, tmp_path: Path) -> None:
+def test_keep_share(share: float, mixed: Pairs, tmp_path: Path) -> None:
     report = clean(mixed, tmp_path / "out", scoring=Scoring(by_length, keep_share=share))
     kept = [src for src, _ in unscored(mixed, tmp_path) if "stone stone" not in src]
     stays = read(tmp_path / "out", "kept.en")

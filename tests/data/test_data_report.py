@@ -1,4 +1,4 @@
-"""What was read and left out: counted, added, told, and refused above a limit."""
+"""The data report: counts, sums, the printed lines, and the limit."""
 
 import json
 
@@ -32,12 +32,9 @@ def test_lines_with_unusual_characters_are_counted_by_side() -> None:
     }
 
 
-def test_a_report_comes_back_from_json() -> None:
+def test_reports_are_read_from_json_and_added() -> None:
     assert DataReport.from_dict(json.loads(report().to_json())) == report()
     assert json.loads(report().to_json())["unknown_rate"] == {"src": 0.01, "tgt": 0.0}
-
-
-def test_two_reports_are_added() -> None:
     both = report() + DataReport(
         read=5, kept=1, left_out={"empty": 1, "script": 3}, unusual={"src": {"NUL": 1}, "tgt": {}}
     )
@@ -56,14 +53,11 @@ def test_a_report_for_a_person_fits_a_screen_and_has_every_figure() -> None:
         assert figure in text
 
 
-def test_too_much_left_out_is_an_error_with_reasons() -> None:
+def test_too_few_pairs_kept_is_an_error() -> None:
     report().check(FilterConfig(max_filtered_share=0.4), "x.en")
     with pytest.raises(
         DataError, match=r"x.en: 40 of 100 pairs are left out \(empty 30, too long 10\), more than .*0.3"
     ):
         report().check(FilterConfig(max_filtered_share=0.3), "x.en")
-
-
-def test_nothing_left_is_an_error_whatever_the_limit() -> None:
     with pytest.raises(DataError, match="nothing is left to train on"):
         DataReport(read=5, left_out={"empty": 5}).check(FilterConfig(max_filtered_share=1.0), "x.en")

@@ -1,4 +1,4 @@
-"""Duplicates: both finders agree with a Python set, whatever the shards and buckets."""
+"""Duplicates: both finders agree with a Python set for any shards and buckets."""
 
 import numpy as np
 import pytest

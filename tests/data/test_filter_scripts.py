@@ -1,4 +1,4 @@
-"""Characters by kind, counted in many lines at once as in each alone."""
+"""Counts of characters by kind agree with a slow count of each line."""
 
 import unicodedata
 from itertools import groupby
@@ -52,7 +52,7 @@ def test_no_block_is_of_two_scripts() -> None:
     assert len(points) == len(set(points))
 
 
-def slowly(line: str, own: set[str]) -> list[float]:
+def count_slowly(line: str, own: set[str]) -> list[float]:
     """The fields of Counts, a character at a time."""
     length = visible = other = digits = weight = own_weight = foreign = markup = 0.0
     longest = run = 1
@@ -85,7 +85,7 @@ def test_counting_many_lines_is_counting_each() -> None:
     ]
     counts = Alphabet("ja").count(lines)
     for number, line in enumerate(lines):
-        assert [float(field[number]) for field in counts] == slowly(line, {"Han", "Kana"}), repr(line)
+        assert [float(field[number]) for field in counts] == count_slowly(line, {"Han", "Kana"}), repr(line)
 
 
 def test_of_an_unknown_language_every_letter_is_its_own() -> None:

@@ -1,4 +1,4 @@
-"""The language of a line: by function words, and by the identifier py3langid."""
+"""The language of a line, by function words and by the identifier py3langid."""
 
 import sys
 from collections.abc import Iterator
@@ -62,21 +62,18 @@ def test_foreign_lines(line: str, other: str, is_foreign: bool) -> None:
     assert WordCheck("en", "de").is_foreign(line, other) == is_foreign
 
 
-def test_a_line_left_in_the_language_of_the_other_side() -> None:
+def test_an_untranslated_line() -> None:
     line = "Download here the file that you have"
     assert WordCheck("de", "en").is_foreign(line, line)
     assert not WordCheck("en", "de").is_foreign(line, line)
 
 
-@pytest.mark.parametrize(("expected", "line"), [*RELATIVES, *UNKNOWN])
-def test_unknown_languages_and_close_relatives_stay(expected: str, line: str) -> None:
-    assert not WordCheck(expected, "fr").is_foreign(line, "C'est autre chose.")
-    assert not WordCheck(expected, "en").is_foreign(line, "Something else.")
-
-
-@pytest.mark.parametrize(("expected", "line"), OTHERS)
-def test_lines_in_other_languages_are_foreign(expected: str, line: str) -> None:
-    assert WordCheck(expected, "hu").is_foreign(line, "x")
+def test_function_words_find_other_languages_but_not_relatives_and_unknown_ones() -> None:
+    for expected, line in (*RELATIVES, *UNKNOWN):
+        assert not WordCheck(expected, "fr").is_foreign(line, "C'est autre chose."), line
+        assert not WordCheck(expected, "en").is_foreign(line, "Something else."), line
+    for expected, line in OTHERS:
+        assert WordCheck(expected, "hu").is_foreign(line, "x"), line
 
 
 def test_word_lists_are_consistent() -> None:
@@ -116,15 +113,11 @@ def identifier() -> None:
 
 
 @pytest.mark.usefixtures("identifier")
-@pytest.mark.parametrize(("expected", "line"), [*RELATIVES, *UNKNOWN])
-def test_the_identifier_keeps_unknown_languages_and_close_relatives(expected: str, line: str) -> None:
-    assert confidences(expected)([line])[0] > 0.05
-
-
-@pytest.mark.usefixtures("identifier")
-@pytest.mark.parametrize(("expected", "line"), OTHERS)
-def test_the_identifier_finds_other_languages(expected: str, line: str) -> None:
-    assert confidences(expected)([line])[0] < 0.001
+def test_the_identifier_finds_other_languages_but_not_relatives_and_unknown_ones() -> None:
+    for expected, line in (*RELATIVES, *UNKNOWN):
+        assert confidences(expected)([line])[0] > 0.05, line
+    for expected, line in OTHERS:
+        assert confidences(expected)([line])[0] < 0.001, line
 
 
 @pytest.mark.usefixtures("identifier")

@@ -1,8 +1,8 @@
-"""The filters on 2,000 crawled pairs that people have labelled; README shows the same figures.
+"""The filters on 2,000 crawled and manually labeled pairs; README shows the same figures.
 
-V is a valid translation; A (misaligned), L (wrong language) and F (not faithful) are no good to learn from. The pairs
-are there to measure on: limits come from the literature and from two clean corpora. They were looked at, though, when
-the rules for numbers and for length were chosen, so unseen pairs may fare a little worse.
+V is a valid translation; A (misaligned), L (wrong language) and F (not faithful) are errors. The limits come from the
+literature and from two clean corpora, but the rules for numbers and for length were chosen with a view of these pairs,
+so results on unseen pairs may be a little worse.
 """
 
 from collections import Counter
@@ -12,29 +12,23 @@ from pathlib import Path
 import pytest
 
 from mtformer.config.data import FilterConfig
+from mtformer.config.section import key_of
 from mtformer.data.filters.duplicates import SeenKeys, duplicate_keys
 from mtformer.data.filters.filters import KEPT, Filter
 
 BAD = ("A", "L", "F")
-OFF = FilterConfig(
-    max_length_difference=None,
-    drop_identical=False,
-    min_script_share=0,
-    min_letter_share=0,
-    max_repeats=None,
-    max_markup_share=1,
-    drop_different_numbers=False,
-    drop_other_languages=False,
+OFF = FilterConfig.model_validate(
+    {name: off for name in FilterConfig.model_fields if (off := key_of(FilterConfig, name).off) is not ...}
 )
-Labelled = tuple[list[tuple[str, str]], list[str]]
+Labeled = tuple[list[tuple[str, str]], list[str]]
 
 
 @pytest.fixture(scope="module")
-def noisy(shared_data: Path) -> Labelled:
+def noisy(shared_data: Path) -> Labeled:
     """Pairs and their labels."""
     path = shared_data / "noisy_en_de" / "paracrawl_v3.tsv"
     if not path.is_file():
-        pytest.skip(f"the labelled pairs are not here: no {path.name} among the real corpora")
+        pytest.skip(f"the labeled pairs are not here: no {path.name} among the real corpora")
     rows = [line.split("\t") for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
     assert len(rows) == 2000
     return [(src, tgt) for src, tgt, _ in rows], [label for *_, label in rows]
@@ -44,14 +38,14 @@ def columns(pairs: list[tuple[str, str]]) -> tuple[list[str], list[str]]:
     return [src for src, _ in pairs], [tgt for _, tgt in pairs]
 
 
-def removed(noisy: Labelled, config: FilterConfig) -> Counter[str]:
-    """How many pairs of each label are left out."""
+def removed(noisy: Labeled, config: FilterConfig) -> Counter[str]:
+    """Return the number of removed pairs by label."""
     pairs, labels = noisy
     codes = Filter(config, "en", "de").by_text(columns(pairs))
     return Counter(label for label, code in zip(labels, codes, strict=True) if code != KEPT)
 
 
-def test_the_defaults_keep_what_is_valid_and_find_a_third_of_what_is_not(noisy: Labelled) -> None:
+def test_the_defaults_keep_what_is_valid_and_find_a_third_of_what_is_not(noisy: Labeled) -> None:
     totals, found = Counter(noisy[1]), removed(noisy, FilterConfig())
     kept = 1 - found["V"] / totals["V"]
     recall = sum(found[label] for label in BAD) / sum(totals[label] for label in BAD)
@@ -72,7 +66,7 @@ def test_the_defaults_keep_what_is_valid_and_find_a_third_of_what_is_not(noisy: 
     ({"max_different_punctuation": 2}, 21, 38.1, 2.3, 8),
 ])  # fmt: skip
 def test_each_filter_alone(
-    noisy: Labelled,
+    noisy: Labeled,
     settings: dict[str, object],
     num_removed: int,
     precision: float | None,
@@ -91,13 +85,13 @@ def test_each_filter_alone(
 
 
 @pytest.mark.parametrize(("is_normalized", "expected"), [(False, {}), (True, {"V": 2})])
-def test_duplicates(noisy: Labelled, is_normalized: bool, expected: dict[str, int]) -> None:
+def test_duplicates(noisy: Labeled, is_normalized: bool, expected: dict[str, int]) -> None:
     pairs, labels = noisy
     is_repeated = SeenKeys().add(duplicate_keys(columns(pairs), is_normalized=is_normalized))
     assert Counter(compress(labels, is_repeated)) == expected
 
 
-def test_the_language_identifier(noisy: Labelled) -> None:
+def test_the_language_identifier(noisy: Labeled) -> None:
     pytest.importorskip("py3langid", reason="the extra `langid` is not installed")
     totals = Counter(noisy[1])
     found = removed(noisy, FilterConfig.model_validate({**OFF.model_dump(), "min_language_confidence": 0.01}))

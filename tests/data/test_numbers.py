@@ -1,4 +1,4 @@
-"""Numbers that two lines share, however they are written, and numbers that are not the same."""
+"""Numbers of two lines that are equal, in any way of writing, or different."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A thread that works ahead: in order, no further than asked, and gone when it is not needed."""
+"""The prefetcher: order, limit, errors, and the end of its thread."""
 
 import gc
 import threading
@@ -43,17 +43,17 @@ def test_everything_in_order_then_the_end() -> None:
     assert eventually(lambda: num_threads() == 0)
 
 
-def test_no_further_ahead_than_asked() -> None:
+def test_the_limit_of_items_ahead() -> None:
     source = Source()
     with Prefetcher(source, num_ahead=4) as items:
         assert next(items) == 0
-        # One was taken, four wait, and one waits for a place.
+        # One is taken, four are ready, and one waits for the queue.
         assert eventually(lambda: source.given == 6)
         time.sleep(0.05)
         assert source.given == 6
 
 
-def test_what_goes_wrong_comes_in_its_place() -> None:
+def test_an_error_comes_after_the_items_before_it() -> None:
     items = Prefetcher(Source(fails_at=3), num_ahead=8)
     assert [next(items) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(RuntimeError, match="broken at the source"):
@@ -71,7 +71,7 @@ def test_closing_ends_the_thread_and_the_items() -> None:
     items.close()
 
 
-def test_a_forgotten_one_ends_its_thread() -> None:
+def test_a_collected_prefetcher_ends_its_thread() -> None:
     items = Prefetcher(Source(), num_ahead=2)
     next(items)
     del items

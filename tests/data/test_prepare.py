@@ -1,4 +1,4 @@
-"""Tokenising a corpus: what went in comes out, it is found again, goes on after it was killed, is made once only."""
+"""Preparing: the content of the store, the cache, interruptions, changes of the sources, and several processes."""
 
 import errno
 import gzip
@@ -21,6 +21,7 @@ from pydantic import create_model
 from mtformer.config.data import DataConfig, FilterConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
 from mtformer.config.schema import TokenizerConfig
 from mtformer.config.section import Key
+from mtformer.data import workers
 from mtformer.data.corpus import hub
 from mtformer.data.corpus.sources import open_reader
 from mtformer.data.store import prepare as preparing
@@ -34,6 +35,13 @@ from mtformer.text.train import train_tokenizer
 
 Pairs = list[tuple[str, str]]
 Corpus = Callable[..., DataConfig]
+
+
+@pytest.fixture(autouse=True)
+def _small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several shards, most of which other processes make if there are any."""
+    monkeypatch.setattr(preparing, "SHARD_PAIRS", 100)
+    monkeypatch.setattr(workers, "ITEMS_ALONE", 1)
 
 
 def made(data: DataConfig, tokenizers: TokenizerPair, **options: bool) -> Store:
@@ -58,7 +66,7 @@ def check_content(store: Store, pairs: Pairs, tokenizers: TokenizerPair) -> None
 
 @pytest.mark.parametrize("keep_text", [True, False])
 @pytest.mark.parametrize("part", [300, 20_000])
-def test_what_went_in_comes_out(
+def test_the_store_holds_the_corpus(
     corpus: Corpus,
     pairs: Pairs,
     tokenizers: TokenizerPair,
@@ -80,7 +88,9 @@ def test_chunks_without_a_pair_or_a_token(
     blank = [("", ""), ("", "")]
     pairs = [*blank, ("one", "two"), ("", "x"), *blank, ("three", "four five")]
     unusual = [*pairs, ("a\u2028b \x00", "😀 ä"), ("", "漢字"), ("\rx", "  spaces  ")]
-    check_content(made(corpus(unusual), tokenizers, is_training=False), unusual, tokenizers)
+    store = made(corpus(unusual), tokenizers, is_training=False)
+    check_content(store, unusual, tokenizers)
+    assert store.report.blank == {"src": 6, "tgt": 4}
     data = corpus(pairs, filters={"max_filtered_share": 0.9})
     check_content(made(data, tokenizers), [pairs[2], pairs[6]], tokenizers)
 
@@ -101,13 +111,6 @@ def test_filters_and_report(corpus: Corpus, tokenizers: TokenizerPair) -> None:
     assert store.report.unknown == {"src": 1, "tgt": 0}
 
 
-def test_dev_keeps_all_lines_and_tells_of_blank_ones(corpus: Corpus, tokenizers: TokenizerPair) -> None:
-    pairs = [("one", "two"), ("", "x"), ("one", "two"), ("one", "one")]
-    store = made(corpus(pairs), tokenizers, is_training=False)
-    check_content(store, pairs, tokenizers)
-    assert store.report.blank == {"src": 1, "tgt": 0}
-
-
 def test_found_again_without_reading(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,7 +123,7 @@ def test_found_again_without_reading(
     check_content(again, pairs, tokenizers)
 
 
-def test_made_anew_when_anything_it_depends_on_changes(
+def test_the_fingerprint_depends_on_content_tokenizers_and_settings(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path
 ) -> None:
     train_tokenizer([src for src, _ in pairs], TokenizerConfig(vocab_size=100), tmp_path / "other.model")
@@ -168,10 +171,7 @@ def test_an_empty_corpus(corpus: Corpus, tokenizers: TokenizerPair) -> None:
     assert folders(corpus([])) == []
 
 
-def test_nothing_stays_of_a_corpus_that_breaks_off(
-    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(preparing, "SHARD_PAIRS", 10)
+def test_nothing_is_kept_of_a_corpus_of_unequal_files(corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair) -> None:
     data = corpus(pairs)
     source = data.train[0]
     assert isinstance(source, TextFiles)
@@ -213,8 +213,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error_and_nothing_is_kept(
     moment: str,
 ) -> None:
     """The file changes before it is opened, or after two parts; an open data set is read from a copy."""
-    monkeypatch.setattr(preparing, "SHARD_PAIRS", 200)
-    data, path, changed = corpus([], num_workers=1), tmp_path / f"one.{kind}", tmp_path / f"two.{kind}"
+    data, path, changed = corpus([]), tmp_path / f"one.{kind}", tmp_path / f"two.{kind}"
     source, _ = written(kind, path, pairs), written(kind, changed, pairs[::-1])
     file, other = (one / "train.parquet" if kind in ("parquet", "stream") else one for one in (path, changed))
 
@@ -252,14 +251,11 @@ def test_a_file_that_changes_while_it_is_read_is_an_error_and_nothing_is_kept(
             assert (store.folder / one.name).read_bytes() == one.read_bytes()
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_no_part_of_a_file_that_changed_is_kept_for_later(
-    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch, num_workers: int
+def test_no_shard_of_a_changed_file_is_kept(
+    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that is killed after the change leaves only parts of the file as it was."""
-    monkeypatch.setattr(preparing, "SHARD_PAIRS", 200)
-    monkeypatch.setattr(preparing, "SHARDS_ALONE", 1)
-    data = corpus(pairs, num_workers=num_workers)
+    """A process that is killed after the change leaves only shards of the file as it was."""
+    data = corpus(pairs, num_workers=2)
     source = data.train[0]
     assert isinstance(source, TextFiles)
     right = Path(source.tgt).read_bytes()
@@ -284,7 +280,9 @@ def prepare_at(barrier: "multiprocessing.synchronize.Barrier", data: DataConfig,
     assert len(made(data, tokenizers)) == 1200
 
 
-def test_processes_that_make_the_same_at_once(corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair) -> None:
+def test_processes_that_prepare_the_same_corpus_at_once(
+    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair
+) -> None:
     data = corpus(pairs)
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(3)
@@ -294,11 +292,11 @@ def test_processes_that_make_the_same_at_once(corpus: Corpus, pairs: Pairs, toke
     for process in processes:
         process.join(120)
     assert [process.exitcode for process in processes] == [0, 0, 0]
-    assert len(folders(data)) == 1
-    check_content(made(data, tokenizers), pairs, tokenizers)
+    (name,) = folders(data)
+    check_content(Store(cache_folder(data.cache_dir) / name), pairs, tokenizers)
 
 
-def test_another_process_is_waited_for(
+def test_waiting_for_another_process(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = corpus(pairs)
@@ -323,7 +321,7 @@ def test_another_process_is_waited_for(
     assert "tokenizing into" not in caplog.text.split("waiting")[1]
 
 
-def test_goes_on_after_it_was_interrupted_anywhere(
+def test_an_interruption_anywhere_is_resumed(
     corpus: Corpus,
     pairs: Pairs,
     tokenizers: TokenizerPair,
@@ -331,7 +329,7 @@ def test_goes_on_after_it_was_interrupted_anywhere(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Broken off before every rename of a file or folder; what was done before stays."""
+    """Interrupted before every rename of a file or folder; finished files are kept."""
     monkeypatch.setattr(preparing, "SHARD_PAIRS", 500)
     # Copies in most shards.
     pairs = [*pairs, *pairs[5:40], *pairs[700:720], ("last", "one")]
@@ -344,7 +342,7 @@ def test_goes_on_after_it_was_interrupted_anywhere(
         with monkeypatch.context() as patch:
             left = iter(range(moment))
             for name, real in (("rename", os.rename), ("replace", os.replace)):
-                patch.setattr(os, name, partial(unless_none_left, left, real))
+                patch.setattr(os, name, partial(interrupt_if_exhausted, left, real))
             try:
                 made(data, tokenizers)
                 break
@@ -357,73 +355,49 @@ def test_goes_on_after_it_was_interrupted_anywhere(
     assert "resuming an interrupted preparation" in caplog.text
 
 
-def unless_none_left(left: Iterator[int], real: Callable[[Path, Path], None], source: Path, target: Path) -> None:
+def interrupt_if_exhausted(left: Iterator[int], real: Callable[[Path, Path], None], source: Path, target: Path) -> None:
     if next(left, None) is None:
         raise KeyboardInterrupt
     real(source, target)
 
 
-def test_processes_give_what_one_gives(
-    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(preparing, "SHARD_PAIRS", 100)
-    monkeypatch.setattr(preparing, "SHARDS_ALONE", 1)
-    pairs = [*pairs, *pairs[:100]]
-    one = made(corpus(pairs, num_workers=1), tokenizers)
-    other = made(corpus(pairs, num_workers=2, cache_dir=str(tmp_path / "other")), tokenizers)
+def test_processes_give_what_one_gives(corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path) -> None:
+    repeated = [pair for pair in pairs[:170] for _ in range(2)] + pairs[170:] + pairs[:100]
+    one = made(corpus(repeated), tokenizers)
+    other = made(corpus(repeated, num_workers=2, cache_dir=str(tmp_path / "other")), tokenizers)
     assert other.report == one.report
-    assert one.report.left_out == {"duplicate": 100}
+    assert one.report.left_out == {"duplicate": 270}
+    check_content(one, pairs, tokenizers)
+    assert one.report.tokens["src"] == len(one.read_all().src.ids_N)
     for path in one.folder.iterdir():
         assert (other.folder / path.name).read_bytes() == path.read_bytes()
 
 
-@pytest.mark.parametrize("kind", ["tsv", "jsonl", "parquet"])
 def test_processes_parse_every_kind_of_source(
     corpus: Corpus,
     pairs: Pairs,
     tokenizers: TokenizerPair,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    kind: str,
 ) -> None:
-    """Parts begin and end where neither lines taken at once nor tables of a data set do."""
+    """Shards begin and end where neither lines taken at once nor tables of a data set do."""
     monkeypatch.setattr(preparing, "SHARD_PAIRS", 170)
     monkeypatch.setattr(preparing, "PAIRS_AT_ONCE", 64)
-    monkeypatch.setattr(preparing, "SHARDS_ALONE", 1)
     monkeypatch.setattr(hub, "ROWS_AT_ONCE", 100)
     data = corpus([], num_workers=2)
-    sources = [
-        written(kind, tmp_path / f"one.{kind}", pairs[:800]),
-        written(kind, tmp_path / f"two.{kind}", pairs[800:]),
-    ]
+    kinds = ("tsv", "jsonl", "parquet")
+    sources = [written(kind, tmp_path / kind, pairs[400 * n : 400 * (n + 1)]) for n, kind in enumerate(kinds)]
     check_content(prepare(sources, data, tokenizers, is_training=False), pairs, tokenizers)
 
 
-@pytest.mark.parametrize(
-    ("name", "line", "told"),
-    [
-        ("x.tsv", "one", r"x.tsv:701: tgt_column asks for column 2, but the line has 1"),
-        ("x.jsonl", '{"en": "a"', r"x.jsonl:701: not JSON \(Expecting"),
-        ("x.tsv", "one\t\udcff", r"x.tsv:701: not UTF-8 \(byte 0xff at column 5\)"),
-    ],
-)
-def test_a_mistake_that_another_process_meets_is_told(
-    corpus: Corpus,
-    pairs: Pairs,
-    tokenizers: TokenizerPair,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    line: str,
-    told: str,
+def test_a_faulty_line_in_another_process_is_an_error(
+    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(preparing, "SHARD_PAIRS", 100)
-    monkeypatch.setattr(preparing, "SHARDS_ALONE", 1)
-    data, path = corpus([], num_workers=2), tmp_path / name
-    source = written(path.suffix[1:], path, pairs[:700])
-    with open(path, "a", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(f"{line}\n")
-    with pytest.raises(DataError, match=told):
+    data, path = corpus([], num_workers=2), tmp_path / "x.jsonl"
+    source = written("jsonl", path, pairs[:700])
+    with open(path, "a", encoding="utf-8") as file:
+        file.write('{"en": "a"')
+    with pytest.raises(DataError, match=r"x.jsonl:701: not JSON \(Expecting"):
         prepare([source], data, tokenizers, is_training=False)
     assert folders(data) == []
 
@@ -444,45 +418,36 @@ def written(kind: str, path: Path, pairs: Pairs) -> Source:
     return HubDataset(dataset=str(path), stream=kind == "stream")
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_how_far_it_is_is_told(
-    corpus: Corpus,
-    pairs: Pairs,
-    tokenizers: TokenizerPair,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    num_workers: int,
+def test_progress_is_reported(
+    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two sources of 6 and 4 parts, and again of what an interruption has left to do."""
+    """Two sources of 6 and 4 shards, interrupted and resumed."""
     monkeypatch.setattr(preparing, "SHARD_PAIRS", 200)
-    monkeypatch.setattr(preparing, "SHARDS_ALONE", 1)
-    data = corpus(pairs, num_workers=num_workers)
+    data = corpus(pairs, num_workers=2)
     (tmp_path / "more.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs[:799]), encoding="utf-8")
     sources = [*data.train, TsvFile(tsv=str(tmp_path / "more.tsv"))]
-    told: list[tuple[int, float]] = []
+    calls: list[tuple[int, float]] = []
 
     def advance(num_pairs: int, share: float) -> None:
-        told.append((num_pairs, share))
-        if len(told) == 4:
+        calls.append((num_pairs, share))
+        if len(calls) == 4:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         prepare(sources, data, tokenizers, is_training=False, advance=advance)
     store = prepare(sources, data, tokenizers, is_training=False, advance=advance)
     assert len(store) == 1999
-    ends = [end for end, _ in told]
+    ends = [end for end, _ in calls]
     assert ends[:4] == [200, 400, 600, 800]
     assert ends[4:] in [[*range(first, 2000, 200), 1999] for first in (1000, 1200, 1400)]
-    shares = [share for _, share in told]
+    shares = [share for _, share in calls]
     assert shares == sorted(shares)
     assert 0 < shares[0] < shares[-1] == 1
 
 
-def test_a_process_that_is_killed_is_told(
+def test_a_killed_process_is_an_error(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparing, "SHARD_PAIRS", 50)
-    monkeypatch.setattr(preparing, "SHARDS_ALONE", 1)
     monkeypatch.setattr(preparing, "_Job", KilledJob)
     data = corpus(pairs, num_workers=2)
     with pytest.raises(DataError, match=r"ended by the system, .*; lower data.num_workers; finished shards are kept"):
@@ -500,21 +465,9 @@ class KilledJob(_Job):
         super().make_shard(shard, num_threads)
 
 
-def test_duplicates_over_parts(
+def test_shards_are_kept_when_the_disk_is_full(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparing, "SHARD_PAIRS", 50)
-    twice = [pair for pair in pairs[:170] for _ in range(2)]
-    store = made(corpus([*twice, *pairs[:60]], filters={"max_filtered_share": 0.9}), tokenizers)
-    check_content(store, pairs[:170], tokenizers)
-    assert store.report.left_out == {"duplicate": 230}
-    assert store.report.tokens["src"] == len(store.read_all().src.ids_N)
-
-
-def test_the_work_is_kept_when_the_disk_is_full(
-    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(preparing, "SHARD_PAIRS", 300)
     data, calls = corpus(pairs), iter(range(2))
 
     def until_full(path: Path, pairs: Block) -> None:
@@ -530,13 +483,14 @@ def test_the_work_is_kept_when_the_disk_is_full(
             made(data, tokenizers)
     (folder,) = cache_folder(data.cache_dir).glob("*.building")
     assert sorted(path.name for path in folder.glob("*.arrow")) == ["shard-00000.arrow", "shard-00001.arrow"]
+    os.utime(folder, (0, 0))  # stale, but its own
     before = {path: path.stat().st_mtime_ns for path in folder.glob("*.arrow")}
     store = made(data, tokenizers)
     check_content(store, pairs, tokenizers)
     assert all((store.folder / path.name).stat().st_mtime_ns == when for path, when in before.items())
 
 
-def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_folder_of_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     plain = DataConfig(src_lang="en", tgt_lang="de")
     monkeypatch.setenv("MTFORMER_CACHE", str(tmp_path))
     assert cache_folder(plain.cache_dir) == tmp_path
@@ -546,10 +500,10 @@ def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert cache_folder(plain.cache_dir) == Path("/home/someone/.cache/mtformer")
 
 
-def test_what_was_left_of_others_goes_after_a_week(
+def test_interrupted_preparations_are_deleted_after_a_week(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Those of today, and an old one that a process is at, stay."""
+    """New ones, and an old one that a process resumes, are kept."""
     data = corpus(pairs)
     old, at_work, new = (cache_folder(data.cache_dir) / f"{name}.building" for name in ("old", "atwork", "new"))
     for folder in (old, at_work, new):
@@ -561,22 +515,5 @@ def test_what_was_left_of_others_goes_after_a_week(
     with FileLock(cache_folder(data.cache_dir) / ".locks" / "atwork"), caplog.at_level("INFO", logger="mtformer"):
         name = made(data, tokenizers).fingerprint
     assert folders(data) == sorted([name, "atwork.building", "new.building"])
-    told = [record.message for record in caplog.records if "more than a week ago" in record.message]
-    assert told == [f"{old}: deleted; its preparation was interrupted more than a week ago"]
-
-
-def test_an_own_preparation_goes_on_however_old_it_is(
-    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(preparing, "SHARD_PAIRS", 300)
-    data = corpus(pairs)
-    with monkeypatch.context() as patch:
-        patch.setattr(preparing, "_finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            made(data, tokenizers)
-    (folder,) = cache_folder(data.cache_dir).glob("*.building")
-    os.utime(folder, (0, 0))
-    before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.arrow")}
-    store = made(data, tokenizers)
-    check_content(store, pairs, tokenizers)
-    assert {path.name: path.stat().st_mtime_ns for path in store.folder.glob("*.arrow")} == before
+    messages = [record.message for record in caplog.records if "more than a week ago" in record.message]
+    assert messages == [f"{old}: deleted; its preparation was interrupted more than a week ago"]

@@ -1,4 +1,4 @@
-"""Reading pairs: every form gives the same pairs, and what is wrong is told with its place."""
+"""Reading of pairs from all kinds of sources; errors name the file and line."""
 
 import gzip
 import json
@@ -56,16 +56,12 @@ def error_of(source: Source) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize("suffix", PACKERS)
-def test_text_files(tmp_path: Path, suffix: str) -> None:
+def test_a_compressed_file_larger_than_any_buffer(tmp_path: Path) -> None:
     src, tgt = ("".join(pair[side] + "\n" for pair in PAIRS).encode() for side in (0, 1))
-    assert read(text_files(tmp_path, src, tgt, suffix)) == PAIRS
-
-
-def test_a_packed_file_larger_than_any_buffer(tmp_path: Path) -> None:
     lines = [f"line {number} " + "x" * (number % 300) for number in range(20_000)]
     content = "\n".join(lines).encode()
     for suffix in PACKERS:
+        assert read(text_files(tmp_path, src, tgt, suffix)) == PAIRS
         assert read(text_files(tmp_path, content, content, suffix)) == list(zip(lines, lines, strict=True))
 
 
@@ -148,7 +144,7 @@ def test_hugging_face_folder(
 
 @pytest.fixture
 def _own_hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `load_dataset` makes does not reach the user's cache."""
+    """Keep the data sets that `load_dataset` makes out of the cache of the user."""
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "hub_cache"))
@@ -166,7 +162,7 @@ def write_dataset(folder: Path, rows: list[dict[str, Any]], ending: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ('{"en": "a", "de": ', "x.jsonl:2: not JSON (Expecting value: column 19); each line must be one JSON object"),
         ("[" * 100_000, "x.jsonl:2: not JSON that can be read (maximum recursion depth"),
@@ -177,9 +173,9 @@ def write_dataset(folder: Path, rows: list[dict[str, Any]], ending: str) -> None
         (r'{"en": "\ud800", "de": "b"}', "x.jsonl:2: field 'en' holds half a surrogate pair"),
     ],
 )
-def test_bad_json_lines(tmp_path: Path, line: str, told: str) -> None:
+def test_bad_json_lines(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "x.jsonl").write_text('{"en": "a", "de": "b"}\n' + line + "\n", encoding="utf-8")
-    assert told in error_of(JsonlFile(jsonl=str(tmp_path / "x.jsonl")))
+    assert message in error_of(JsonlFile(jsonl=str(tmp_path / "x.jsonl")))
 
 
 @pytest.mark.usefixtures("_own_hub_cache")
@@ -206,7 +202,7 @@ def test_the_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
     assert caplog.records == []
 
 
-def test_what_shows_at_once_is_told_at_once(tmp_path: Path) -> None:
+def test_errors_are_found_before_training(tmp_path: Path) -> None:
     """Missing files of all sets, the first pair of train, and all of dev."""
     good = text_files(tmp_path, b"a\nb\n", b"c\nd\n")
     none = TextFiles(src=str(tmp_path / "none"), tgt=good.tgt)
@@ -214,28 +210,26 @@ def test_what_shows_at_once_is_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "late.tsv").write_text("a\tb\nc\n", encoding="utf-8")
     first, late = TsvFile(tsv=str(tmp_path / "x.tsv"), tgt_column=3), TsvFile(tsv=str(tmp_path / "late.tsv"))
     require_sources(DATA.model_copy(update={"train": [good, late], "dev": [good], "test": {"t": good}}))
-    for found, told in (
+    for changes, message in (
         ({"train": [good, none]}, "none: no such file"),
         ({"train": [good], "dev": [none]}, "none: no such file"),
         ({"train": [good], "test": {"t": none}}, "none: no such file"),
         ({"train": [good, first]}, "x.tsv:1: tgt_column asks for column 3, but the line has 2"),
         ({"train": [good], "dev": [late]}, "late.tsv:2: tgt_column asks for column 2, but the line has 1"),
     ):
-        with pytest.raises(DataError, match=re.escape(told)):
-            require_sources(DATA.model_copy(update=found))
+        with pytest.raises(DataError, match=re.escape(message)):
+            require_sources(DATA.model_copy(update=changes))
     with pytest.raises(DataError, match="none: no such file"):
         require_files([good, first, none])
 
 
 def test_a_fingerprint_is_of_the_content(tmp_path: Path) -> None:
-    first = text_files(tmp_path, b"a\n", b"b\n")
-    (tmp_path / "elsewhere").mkdir()
-    copy = text_files(tmp_path / "elsewhere", b"a\n", b"b\n")
+    for name in ("elsewhere", "other"):
+        (tmp_path / name).mkdir()
+    first, copy = (text_files(folder, b"a\n", b"b\n") for folder in (tmp_path, tmp_path / "elsewhere"))
     assert source_fingerprint(first, DATA) == source_fingerprint(copy, DATA)
-    turned = TextFiles(src=first.tgt, tgt=first.src)
-    (tmp_path / "other").mkdir()
-    other = text_files(tmp_path / "other", b"a\n", b"c\n")
-    assert len({source_fingerprint(source, DATA) for source in (first, turned, other)}) == 3
+    swapped, other = TextFiles(src=first.tgt, tgt=first.src), text_files(tmp_path / "other", b"a\n", b"c\n")
+    assert len({source_fingerprint(source, DATA) for source in (first, swapped, other)}) == 3
 
 
 @pytest.mark.usefixtures("_own_hub_cache")
@@ -278,7 +272,7 @@ def test_preparing_a_stream_writes_only_the_store(tmp_path: Path, tokenizers: To
     assert streamed.src.ids_N.tolist() == loaded.src.ids_N.tolist()
 
 
-def test_real_files_have_the_lines_they_should(shared_data: Path) -> None:
+def test_real_files(shared_data: Path) -> None:
     for name, lines in (("train", 29_000), ("val", 1_014), ("test_2016_flickr", 1_000)):
         folder = shared_data / "multi30k"
         source = TextFiles(src=str(folder / f"{name}.en.gz"), tgt=str(folder / f"{name}.de.gz"))

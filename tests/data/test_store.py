@@ -51,7 +51,7 @@ def test_more_files_than_are_kept_open(made: Store, pairs: Lines, monkeypatch: p
     assert len(made._readers) == 1
 
 
-def test_what_was_read_long_ago_holds_no_memory(made: Store) -> None:
+def test_blocks_read_before_use_no_memory(made: Store) -> None:
     made.read_all()
     before = pa.total_allocated_bytes()
     for _ in range(20):
@@ -86,7 +86,7 @@ def test_any_flipped_bit_of_the_data_is_found(made: Store) -> None:
     assert all("shard-00001.arrow: not as it was written" in message for message in messages)
 
 
-def test_a_store_json_that_is_none(made: Store) -> None:
+def test_a_damaged_store_json(made: Store) -> None:
     (made.folder / "store.json").write_text("{}")
     with pytest.raises(DataError, match=r"store.json: not as it was written"):
         Store(made.folder)

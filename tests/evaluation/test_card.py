@@ -87,7 +87,7 @@ def test_a_damaged_card_is_a_user_error(folder: Path, values: dict[str, Any] | s
 
 
 def test_a_missing_card_is_a_user_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"scores\.json: there is none; `mtformer eval` writes it"):
+    with pytest.raises(DataError, match=r"scores\.json: missing; `mtformer eval` writes it"):
         read_card(tmp_path)
 
 

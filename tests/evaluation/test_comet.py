@@ -13,6 +13,7 @@ from scored import corpus, corrupt
 
 from mtformer.config.schema import EvaluationConfig
 from mtformer.errors import ConfigError, DataError
+from mtformer.evaluation import significance
 from mtformer.evaluation.comet import WEIGHTS_ONLY, Comet
 from mtformer.evaluation.compare import compare
 from mtformer.evaluation.systems import Material, Run, System
@@ -59,7 +60,7 @@ class Package:
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
     package = Package(tmp_path)
-    monkeypatch.setitem(sys.modules, "comet", package)  # type: ignore[arg-type]  # it stands in for a module
+    monkeypatch.setitem(sys.modules, "comet", package)  # type: ignore[arg-type]  # it replaces a module
     return package
 
 
@@ -75,7 +76,9 @@ def test_a_model_by_its_name_and_by_its_path(package: Package, monkeypatch: pyte
     assert package.model.calls == [{"batch_size": 16, "gpus": 0, "accelerator": "cpu", "progress_bar": False}]
 
 
-def test_it_is_compared_with_significance(package: Package) -> None:
+def test_it_is_compared_with_significance(package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(significance, "NUM_RESAMPLES", 100)
+    monkeypatch.setattr(significance, "NUM_TRIALS", 200)
     good, bad = corrupt(REFERENCES, 0.1, 1), corrupt(REFERENCES, 0.6, 2)
     outputs = {Path("good"): good, Path("bad"): bad}
     material = Material("made", REFERENCES, [REFERENCES], EvaluationConfig(), outputs, [], [])
@@ -100,7 +103,7 @@ class Evil:
 
 def test_a_checkpoint_that_holds_code_is_refused(package: Package, tmp_path: Path) -> None:
     torch.save({"state_dict": {}, "more": Evil(tmp_path / "ran")}, package.downloaded)
-    with pytest.raises(DataError, match="not loaded, for it holds more than weights and plain values") as caught:
+    with pytest.raises(DataError, match="not loaded, because it holds more than weights and plain values") as caught:
         Comet("Unbabel/known", "cpu")
     assert not (tmp_path / "ran").exists()
     assert "\n" not in str(caught.value)
@@ -111,7 +114,9 @@ def test_a_checkpoint_that_holds_code_is_refused(package: Package, tmp_path: Pat
 
 
 def test_a_model_that_cannot_be_had_is_one_clear_line(package: Package, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"--comet Unbabel/other: this model cannot be had \(Model 'Unbabel/other' not"):
+    with pytest.raises(
+        DataError, match=r"--comet Unbabel/other: cannot download this model \(Model 'Unbabel/other' not"
+    ):
         Comet("Unbabel/other", "cpu")
     with pytest.raises(DataError, match=r"gone\.ckpt: no such file"):
         Comet(str(tmp_path / "gone.ckpt"), "cpu")
@@ -129,8 +134,8 @@ def test_without_the_package_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("mtformer.evaluation.comet.importlib.import_module", missing)
     module = "comet"
-    with pytest.raises(ConfigError, match=r"--comet needs a package more: pip install 'mtformer\[comet\]'"):
+    with pytest.raises(ConfigError, match=r"--comet needs another package: pip install 'mtformer\[comet\]'"):
         Comet("Unbabel/known", "cpu")
     module = "pkg_resources"
-    with pytest.raises(ConfigError, match="there but cannot be imported: No module named 'pkg_resources'"):
+    with pytest.raises(ConfigError, match="installed but cannot be imported: No module named 'pkg_resources'"):
         Comet("Unbabel/known", "cpu")

@@ -169,11 +169,11 @@ def test_the_names_of_groups(tmp_path: Path, runs: tuple[str, ...], expected: li
     assert [system.name for system in group_runs(seeded(tmp_path, *map(":".join, named)))] == expected
 
 
-def test_what_is_no_run_or_not_scored_or_given_twice_is_told(tmp_path: Path) -> None:
+def test_what_is_no_run_or_not_scored_or_given_twice_is_reported(tmp_path: Path) -> None:
     run, bare = make_run(tmp_path / "run", REFERENCES), tmp_path / "bare"
     bare.mkdir()
     (bare / "config.yaml").write_text(CONFIG.format(rest=""))
-    with pytest.raises(DataError, match=r"bare: nothing of it was scored yet; `mtformer eval .*bare` does that"):
+    with pytest.raises(DataError, match=r"bare: has no scores yet; `mtformer eval .*bare` computes them"):
         common_sets(open_runs([run, bare]))
     with pytest.raises(DataError, match="run: given twice; a run is not compared with itself"):
         open_runs([run, run / "eval" / ".."])
@@ -189,7 +189,7 @@ def test_only_sets_that_all_have_are_compared(tmp_path: Path, caplog: pytest.Log
     runs = open_runs([a, b])
     with caplog.at_level("INFO", "mtformer"):
         assert common_sets(runs) == ["small"]
-    assert "left out, for not all have scores on them: more" in caplog.text
+    assert "left out, because not all runs have scores on them: more" in caplog.text
     assert common_sets(runs, ["small"]) == ["small"]
     with pytest.raises(DataError, match=r"b: no scores on 'more' \(it has small\)"):
         common_sets(runs, ["more"])
@@ -214,7 +214,9 @@ def test_unlike_cards_are_not_compared_unless_forced(tmp_path: Path) -> None:
 
     save(folder, REFERENCES[:9], [REFERENCES[:9]])
     for force in (False, True):
-        with pytest.raises(DataError, match=r"60 and 9 sentences.*; what has not the same lines cannot be compared"):
+        with pytest.raises(
+            DataError, match=r"60 and 9 sentences.*; only translations of the same lines can be compared"
+        ):
             read_material("small", runs, force)
 
 
@@ -241,17 +243,17 @@ def test_files_are_read_by_line(tmp_path: Path) -> None:
     assert material.sources is None
 
 
-@pytest.mark.parametrize(("content", "told"), [
+@pytest.mark.parametrize(("content", "message"), [
     (b"a\n", r"files of unequal length: .*ref has 2, .*good has 2, .*bad has 1 lines; give files"),
     (b"\xff\nb\n", "bad:1: not UTF-8"),
     (None, "bad: no such file"),
 ])  # fmt: skip
-def test_files_that_do_not_fit_are_one_line(tmp_path: Path, content: bytes | None, told: str) -> None:
+def test_files_that_do_not_fit_are_one_line(tmp_path: Path, content: bytes | None, message: str) -> None:
     for name in ("ref", "good"):
         (tmp_path / name).write_text("x\ny\n")
     if content is not None:
         (tmp_path / "bad").write_bytes(content)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         read_files([tmp_path / "good", tmp_path / "bad"], [tmp_path / "ref"], None, EvaluationConfig())
     with pytest.raises(DataError, match="is a folder; with --ref all arguments are files"):
         read_files([tmp_path / "good", tmp_path], [tmp_path / "ref"], None, EvaluationConfig())

@@ -134,5 +134,5 @@ def test_a_set_of_sacrebleus_that_cannot_be_had_is_one_clear_line(
     monkeypatch.setattr(dataset, "_outdir", str(tmp_path))
     monkeypatch.setattr(dataset, "_rawdir", str(tmp_path / "raw"))
     monkeypatch.setattr("urllib.request.urlopen", no_network)
-    with pytest.raises(DataError, match="could not fetch wmt14/full en-de: Network is unreachable; is there a network"):
+    with pytest.raises(DataError, match="could not fetch wmt14/full en-de: Network is unreachable; check the network"):
         sacrebleu_set("wmt14/full", "en-de")

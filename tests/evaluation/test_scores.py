@@ -87,12 +87,12 @@ def mecab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
             package = SimpleNamespace(Tagger=lambda arguments, tagger=tagger: tagger)
             monkeypatch.setitem(sys.modules, name, package if name in names else None)
             monkeypatch.setitem(sys.modules, dictionary, SimpleNamespace(MECAB_ARGS="") if name in names else None)
-        scores._that_runs.cache_clear()
+        scores._runnable.cache_clear()
 
     for language in ("ja", "ko"):
         monkeypatch.delitem(sys.modules, f"sacrebleu.tokenizers.tokenizer_{language}_mecab", raising=False)
     yield install
-    scores._that_runs.cache_clear()
+    scores._runnable.cache_clear()
 
 
 @pytest.mark.parametrize(("tokenizer", "languages"), [

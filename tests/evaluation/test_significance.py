@@ -1,9 +1,6 @@
 """The tests are sacreBLEU's own, and say what they should where that is known."""
 
-import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -61,19 +58,6 @@ def test_as_sacrebleus_own_class(name: MetricName, metric: Any) -> None:
                 ours = estimate(measure, each)
                 assert (ours.score, ours.mean) == (one.score, pytest.approx(one.mean, rel=1e-6))
                 assert ((ours.low + ours.high) / 2, (ours.high - ours.low) / 2) == pytest.approx((one.mean, one.ci))
-
-
-@pytest.mark.parametrize("kind", ["bs", "ar"])
-def test_as_sacrebleus_own_command(tmp_path: Path, kind: str) -> None:
-    for name, lines in {"ref": REFERENCES, "good": GOOD, "similar": SIMILAR}.items():
-        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    command = [sys.executable, "-m", "sacrebleu", "ref", "-i", "good", "similar", f"--paired-{kind}", "-m", "bleu"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    baseline, other = (row["BLEU"] for row in json.loads(done.stdout))
-    measure, counts = measured("bleu", GOOD, SIMILAR)
-    found = paired_tests(measure, *counts)
-    assert (baseline["score"], other["score"]) == tuple(measure.score(each) for each in counts)
-    assert other["p_value"] == pytest.approx(found.p_bootstrap if kind == "bs" else found.p_randomisation, abs=1e-12)
 
 
 @pytest.mark.parametrize("config", [EvaluationConfig(), EvaluationConfig(bleu_tokenizer="char", lowercase=True)])

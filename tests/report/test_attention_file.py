@@ -2,13 +2,16 @@
 
 import logging
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
 from matplotlib import font_manager
 
 from mtformer.decoding.attention_maps import AttentionMaps
+from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError
+from mtformer.report import attention
 from mtformer.report.attention import AttentionFile, draw
 
 
@@ -18,6 +21,12 @@ def some_maps(tgt_pieces: list[str], num_heads: int = 3) -> AttentionMaps:
     sizes = ((4, 4), (len(tgt_pieces), len(tgt_pieces)), (len(tgt_pieces), 4))
     weights = [torch.randn(2, num_heads, *size).softmax(dim=-1) for size in sizes]
     return AttentionMaps("a bc", "x", ["▁a", "▁b", "c", "</s>"], tgt_pieces, *weights)
+
+
+def written(path: Path, maps: AttentionMaps, **settings: int) -> None:
+    file = AttentionFile(path, **settings)
+    file.maps.append((1, maps))
+    file.write()
 
 
 def test_each_head_is_a_heat_map_with_its_pieces() -> None:
@@ -34,20 +43,22 @@ def test_each_head_is_a_heat_map_with_its_pieces() -> None:
     assert [axes.get_title() for axes in draw(maps, 0, 2).axes if axes.images] == ["head 3"]
 
 
-def test_letters_that_no_font_has_are_told_in_one_line(
+def test_letters_that_no_font_has_are_reported_in_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = [font for font in font_manager.fontManager.ttflist if "matplotlib" in font.fname]
     monkeypatch.setattr(font_manager.fontManager, "ttflist", own)
     with caplog.at_level(logging.WARNING):
-        AttentionFile(tmp_path / "maps.png").write([(1, some_maps(["▁東京", "▁で", "</s>"]))])
+        written(tmp_path / "maps.png", some_maps(["▁東京", "▁で", "</s>"]))
     assert [record.getMessage() for record in caplog.records if record.name == "mtformer"] == [
         "no installed font draws 東京で: boxes in the picture; install a font that has them, such as Noto Sans"
     ]
     assert not list(recwarn)
     caplog.clear()
-    AttentionFile(tmp_path / "maps.png").write([(1, some_maps(["▁Äß", "▁𝔄", "</s>"]))])
-    assert not caplog.records, "a letter of another installed font"
+    written(tmp_path / "maps.png", some_maps(["▁Äß", "▁𝔄", "</s>"]))
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING], (
+        "a letter of another installed font"
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,16 +75,19 @@ def test_letters_that_no_font_has_are_told_in_one_line(
 )
 def test_user_errors(tmp_path: Path, file: str, settings: dict[str, int], num_pieces: int, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        AttentionFile(tmp_path / file, **settings).write([(1, some_maps(["x"] * num_pieces))])
+        written(tmp_path / file, some_maps(["x"] * num_pieces), **settings)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / file).exists()
 
 
-def test_a_file_has_bounds(tmp_path: Path) -> None:
-    picture = AttentionFile(tmp_path / "maps.png")
-    picture.check_num_lines(1)
-    with pytest.raises(ConfigError, match=r"more than 1 lines that are not blank; translate fewer, or write \.json"):
-        picture.check_num_lines(2)
+def test_a_file_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "attention_maps", lambda *_: some_maps(["x"]))
+    picture, translator = AttentionFile(tmp_path / "maps.png"), cast(Translator, None)
+    picture.add(translator, 1, " ", "")
     with pytest.raises(ConfigError, match="every line is blank"):
-        picture.write([])
+        picture.write()
+    picture.add(translator, 2, "a", "b")
+    with pytest.raises(ConfigError, match=r"more than 1 lines that are not blank; translate fewer, or write \.json"):
+        picture.add(translator, 3, "c", "d")
+    assert [number for number, _ in picture.maps] == [2]

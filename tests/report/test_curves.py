@@ -1,28 +1,15 @@
-"""The curves of a page and their figures."""
+"""The charts of a page: their curves, axes and colors. How they look in a browser is in test_run_report.py."""
 
 import math
-import re
 from pathlib import Path
-from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from small_run import begin_run
 
-from mtformer.errors import MtformerError
 from mtformer.experiment.runs import read_run
-from mtformer.report.curves import (
-    INK,
-    LINE,
-    MAX_POINTS,
-    SERIES,
-    draw_curves,
-    page_style,
-    points_of,
-    require_matplotlib,
-    style_of,
-    svg,
-    thin,
-)
+from mtformer.report.curves import DASHES, MAX_POINTS, MAX_TICKS, NUM_COLORS, axis, charts, points_of, style_of, thin
 from mtformer.templating import TEMPLATES
 from mtformer.training.history import append_record
 
@@ -35,72 +22,62 @@ def test_thinning_keeps_the_mean_and_bounds_the_number(count: int) -> None:
     assert (found == points) == (count <= MAX_POINTS)
     size = math.ceil(count / MAX_POINTS)
     whole = found[: count // size]
-    for values in zip(whole, points[::size], points[size - 1 :: size], strict=False):
-        mean, first, last = values
+    for mean, first, last in zip(whole, points[::size], points[size - 1 :: size], strict=False):
         assert first[0] <= mean[0] <= last[0]
     assert sum(v for _, v in whole) * size == pytest.approx(sum(v for _, v in points[: len(whole) * size]))
 
 
-def test_each_of_many_runs_has_its_own_style() -> None:
-    styles = [style_of(number) for number in range(4 * len(SERIES))]
-    assert len({str(style) for style in styles}) == len(styles)
-    assert len({str(style["linestyle"]) + style["marker"] for style in styles[: len(SERIES)]}) == len(SERIES)
+def test_each_of_many_runs_has_its_own_style_in_colors_of_the_page() -> None:
+    assert len({style_of(number) for number in range(NUM_COLORS * len(DASHES))}) == NUM_COLORS * len(DASHES)
+    assert len({style_of(number).partition(";")[2] for number in range(NUM_COLORS)}) == NUM_COLORS
+    style_sheet = (TEMPLATES / "base.css").read_text()
+    for number in range(NUM_COLORS):
+        assert f"var(--series-{1 + number})" in style_of(number)
+        assert style_sheet.count(f"--series-{1 + number}:") == 2  # in light and in dark
+
+
+@given(st.lists(st.floats(-1e12, 1e12), min_size=1), st.booleans())
+def test_an_axis_has_all_values_in_order_and_a_few_ticks(values: list[float], is_log: bool) -> None:
+    assume(max(values) == min(values) or max(values) - min(values) > 1e-6 * max(map(abs, values)))
+    position, ticks = axis(values, 206, 8, is_log)
+    found = [position(value) for value in sorted(values)]
+    assert found == sorted(found, reverse=True)
+    for place in (*found, *(tick for tick, _ in ticks)):
+        assert 8 <= place <= 206
+    assert 1 <= len(ticks) <= 2 * MAX_TICKS
+    assert len({label for _, label in ticks}) == len(ticks)
+
+
+@pytest.mark.parametrize(("values", "is_log", "labels"), [
+    ([100, 2000], False, ["500", "1k", "1.5k", "2k"]),
+    ([0.0001, 0.0003], False, ["0.0001", "0.00015", "0.0002", "0.00025", "0.0003"]),
+    ([7], False, ["0", "5", "10"]),
+    ([4, 30], True, ["10", "20", "30"]),  # a factor below 10: not logarithmic
+    ([4, 90], True, ["5", "10", "20", "50", "100"]),
+    ([2, 40_000], True, ["10", "100", "1k", "10k"]),
+])  # fmt: skip
+def test_ticks_are_round_numbers(values: list[float], is_log: bool, labels: list[str]) -> None:
+    assert [label for _, label in axis(values, 0, 100, is_log)[1]] == labels
 
 
 def test_only_charts_with_points_are_drawn_and_long_curves_averaged(tmp_path: Path) -> None:
     run = begin_run(tmp_path / "run")
-    assert draw_curves([read_run(run.path)]) is None
+    assert charts([read_run(run.path)]) is None
     append_record(run.metrics, "train", 4, loss=3.0, nll=1e9, learning_rate=1e-3)
     read = read_run(run.path)
     assert points_of(read, "train", "perplexity") == []  # no float can hold it
-    short = draw_curves([read])
+    short = charts([read])
     assert short is not None
-    assert [chart.key for chart, _ in short.figures] == ["loss", "learning_rate"]
+    assert [chart["id"] for chart in short["charts"]] == ["loss", "learning_rate"]
+    assert [len(chart["curves"][0]["markers"]) for chart in short["charts"]] == [1, 1]
     lines = [f'{{"kind": "train", "step": {n}, "loss": {math.sin(n)}, "grad_norm": {n % 7}}}' for n in range(100, 9000)]
+    lines += [f'{{"kind": "dev", "step": {n}, "loss": 1}}' for n in (100, 4500, 8900)]
     run.metrics.write_text("\n".join(lines) + "\n")
-    long = draw_curves([read_run(run.path)])
+    long = charts([read_run(run.path)])
     assert long is not None
-    assert (short.are_averaged, long.are_averaged) == (False, True)
-    assert sum(len(drawn) for _, drawn in long.figures) < 100_000
-
-
-def figure(label: str = "a label") -> Any:
-    from matplotlib.figure import Figure
-
-    with page_style():
-        made = Figure(figsize=(3, 2))
-        axes = made.add_subplot()
-        for number, color in enumerate(SERIES):
-            axes.plot([0, 1], [number, 1], color=color, marker="o")
-        axes.grid()
-        axes.set_xlabel(label)
-    return made
-
-
-def test_a_figure_is_in_the_colors_of_the_page() -> None:
-    drawn = svg(figure(), "one")
-    for color in (INK, LINE, *SERIES):
-        assert color not in drawn
-    colors = set(re.findall(r"(?:fill|stroke): ([^;\"]+)", drawn))
-    series = {f"var(--series-{number})" for number in range(1, 1 + len(SERIES))}
-    assert colors == {"none", "currentColor", "var(--line)", *series}
-    style = (TEMPLATES / "base.css").read_text()
-    for name in (*series, "var(--line)"):
-        assert style.count(f"{name[4:-1]}:") == 2  # in light and in dark
-
-
-def test_ids_of_figures_differ_and_text_stays_text() -> None:
-    both = svg(figure(), "one") + svg(figure("$x^2$ </script><script>document.title='broken'</script><!--"), "two")
-    names = re.findall(r' id="([^"]*)"', both)
-    assert len(names) == len(set(names))
-    links = {*re.findall(r'href="#([^"]*)"', both), *re.findall(r"url\(#([^)]*)\)", both)}
-    assert links
-    assert links <= set(names)
-    assert "<script" not in both
-    assert "$x^2$" in both
-
-
-@pytest.mark.usefixtures("no_matplotlib")
-def test_without_matplotlib_one_line_says_what_to_install() -> None:
-    with pytest.raises(MtformerError, match=r"^a plot needs matplotlib: pip install 'mtformer\[report\]'$"):
-        require_matplotlib("a plot")
+    assert (short["are_averaged"], long["are_averaged"]) == (False, True)
+    train, dev = long["charts"][0]["curves"]
+    assert len(train["points"]) <= MAX_POINTS
+    assert (train["markers"], dev["markers"]) == ([], dev["points"])
+    (x1, _), (x2, _), (x3, _) = dev["points"]
+    assert (x2 - x1) / (x3 - x1) == pytest.approx(0.5, abs=0.01)

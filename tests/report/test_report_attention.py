@@ -1,15 +1,19 @@
 """Which sentences have maps, and how many; what is drawn is in test_run_report.py."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from small_run import PAIRS, begin_run, write_history
 
 from mtformer.decoding.attention_maps import AttentionMaps
+from mtformer.decoding.translator import Translator
 from mtformer.experiment.runs import RunContents, read_run
-from mtformer.report.attention import MAX_SENTENCES, MAX_WORDS, choose, map_values, maps_of
+from mtformer.report import attention
+from mtformer.report.attention import MAX_SENTENCES, MAX_WORDS, choose, map_values, page_maps
 from mtformer.report.sentences import Sentence
+from mtformer.run_dir import RunDir
 
 
 def made_maps(source: str, language: str | None = None) -> AttentionMaps:
@@ -37,18 +41,22 @@ def test_short_sentences_are_chosen_evenly_or_else_those_of_dev(read: RunContent
     assert choose({"set": sentences[100:]}, read) == [("dev", src, None) for src, _ in PAIRS[:2]]
 
 
-def test_as_many_maps_as_fit_but_one_at_least() -> None:
+def test_maps_that_fit_are_shown_and_at_least_one(read: RunContents, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def maps(source: str, language: str | None) -> AttentionMaps:
-        asked.append((source, language))
-        return made_maps(source, language)
+    def maps(_: object, source: str) -> AttentionMaps:
+        asked.append(source)
+        return made_maps(source)
 
-    chosen = [("label", f"s{n}", "de") for n in range(5)]
+    monkeypatch.setattr(attention, "attention_maps", maps)
+    assert page_maps(read, {}, 1) == []  # no checkpoint
+    monkeypatch.setattr(RunDir, "steps", lambda _: [4])
+    monkeypatch.setattr(Translator, "load", lambda *_, **__: SimpleNamespace(into=lambda _: None))
+    sentences = {"set": [Sentence(f"s{n}", "r", "h", float(n), "de") for n in range(5)]}
     weights = 6 * (16 + 9 + 12)
-    assert len(maps_of(chosen, maps, 3 * weights)) == 3
-    assert asked == [(f"s{n}", "de") for n in range(4)]
-    assert [label for label, _ in maps_of(chosen, maps, 1)] == ["label"]
+    assert len(page_maps(read, sentences, 3 * weights)) == 3
+    assert asked == ["s4", "s3", "s2", "s1"]
+    assert [one["source"] for one in page_maps(read, sentences, 1)] == ["s4"]
 
 
 def test_the_numbers_in_the_page_are_whole_percents_by_layer_and_head() -> None:

@@ -72,7 +72,8 @@ def test_every_part_and_every_picture_is_there(made: RunDir, opens: Opens, tmp_p
         assert box is not None
         assert box["width"] > 200
         assert box["height"] > 100
-        assert page.locator(f"#curve-{curve} [id*=line2d] path").count() > 3
+        assert page.locator(f"#curve-{curve} .curve path").count() > 0
+        assert page.locator(f"#curve-{curve} .grid").count() > 1
     names = page.locator("[id]").evaluate_all("all => all.map((one) => one.id)")
     assert len(names) == len(set(names))
     assert made.report.stat().st_size < 500_000
@@ -120,14 +121,14 @@ def test_the_map_is_that_of_the_chosen_head(made: RunDir, opens: Opens) -> None:
 def test_the_map_is_read_with_keys(made: RunDir, opens: Opens) -> None:
     page = opens(made.report)
     page.locator("[data-choice=head]").focus()
-    told = [page.locator(".told").inner_text()]
+    message = [page.locator(".status").inner_text()]
     for key in ("Tab", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp"):
         page.keyboard.press(key)
-        told.append(page.locator(".told").inner_text())
-    assert told[5] == told[1]
-    assert len(set(told)) == 5
+        message.append(page.locator(".status").inner_text())
+    assert message[5] == message[1]
+    assert len(set(message)) == 5
     first_row, first_column = (page.locator(f".map {part} th").first.inner_text() for part in ("tbody", "thead"))
-    assert told[1].startswith(f"{first_row} looks at {first_column}: 0.")
+    assert message[1].startswith(f"{first_row} looks at {first_column}: 0.")
 
 
 @pytest.mark.parametrize(("scheme", "is_dark"), [("light", False), ("dark", True)])
@@ -154,7 +155,9 @@ def test_six_runs_have_six_colours_that_stand_out(opens: Opens, tmp_path: Path) 
         found = page.evaluate(CONTRAST)
         assert len(set(found["strokes"])) == 6
         assert min(found["curves"]) >= 3
-        drawn = page.locator("#curve-bleu path").evaluate_all("all => all.map((path) => getComputedStyle(path).stroke)")
+        drawn = page.locator("#curve-bleu .curve path").evaluate_all(
+            "all => all.map((path) => getComputedStyle(path).stroke)"
+        )
         assert set(found["strokes"]) <= set(drawn)
         page.screenshot(path=tmp_path / f"{scheme}.png", full_page=True)
 
@@ -215,18 +218,18 @@ def test_a_bundle(made: RunDir, opens: Opens, tmp_path: Path) -> None:
     assert "mtformer train" not in page.locator("#commands").inner_text()
 
 
-@pytest.mark.parametrize(("state", "told"), [
+@pytest.mark.parametrize(("state", "message"), [
     ("running", "was killed, or its machine went down; it can be resumed"),  # nobody holds the lock
     ("interrupted", "was stopped by a signal and can be resumed"),
     ("failed", f"failed: step {STEPS} of 900. a bad {IMAGE} gradient"),
 ])  # fmt: skip
-def test_a_run_that_did_not_finish(opens: Opens, tmp_path: Path, state: str, told: str) -> None:
+def test_a_run_that_did_not_finish(opens: Opens, tmp_path: Path, state: str, message: str) -> None:
     run = begin_run(tmp_path / "run", max_steps=900)
     append_record(run.metrics, "train", STEPS, loss=3.0)
     set_state(run, state, f"a bad {IMAGE} gradient" if state == "failed" else None)
     write_report([run.path], run.report)
     page = opens(run.report)
-    assert told in page.locator("header").inner_text()
+    assert message in page.locator("header").inner_text()
     assert f"step {STEPS} of 900" in page.locator("header").inner_text()
     assert "--resume" in page.locator("#commands").inner_text()
     assert page.locator("figure").count() == 1
@@ -242,7 +245,7 @@ def test_a_config_of_a_newer_version(made: RunDir, opens: Opens, tmp_path: Path)
     assert page.locator("figure").count() == len(CURVES)
 
 
-def test_damaged_files_are_told_and_the_rest_is_shown(made: RunDir, opens: Opens, tmp_path: Path) -> None:
+def test_damaged_files_are_reported_and_the_rest_is_shown(made: RunDir, opens: Opens, tmp_path: Path) -> None:
     run = RunDir(shutil.copytree(made.path, tmp_path / "damaged"))
     keep_last_line(run.metrics)
     (run.checkpoint(STEPS) / WEIGHTS).write_bytes(b"cut")
@@ -256,22 +259,24 @@ def test_damaged_files_are_told_and_the_rest_is_shown(made: RunDir, opens: Opens
     assert ids == [name for name in SECTIONS if name not in ("attention", "sentences")]
 
 
-def test_unlike_scores_are_told(made: RunDir, tmp_path: Path, opens: Opens) -> None:
+def test_unlike_scores_are_reported(made: RunDir, tmp_path: Path, opens: Opens) -> None:
     other = RunDir(shutil.copytree(made.path, tmp_path / "other"))
     keep_last_line(other.metrics)
     card: dict[str, Any] = json.loads((other.evaluation("small") / SCORES).read_text())
     card["text"]["references"] = ["0" * 64]
     (other.evaluation("small") / SCORES).write_text(json.dumps(card))
     write_report([made.path, other.path], tmp_path / "both.html")
-    told = opens(tmp_path / "both.html").locator("#scores .bad").all_inner_texts()
-    assert told == ["other does not compare with a <b>bold<b> run: other references"]
+    message = opens(tmp_path / "both.html").locator("#scores .bad").all_inner_texts()
+    assert message == ["other does not compare with a <b>bold<b> run: other references"]
 
 
-def test_the_report_says_which_weights_the_run_stands_for(tmp_path: Path) -> None:
+def test_the_report_names_the_weights_that_commands_use(tmp_path: Path) -> None:
     run = finished_run(tmp_path / "run")
     weights = read_weights(run.checkpoint(STEPS) / WEIGHTS)
     save_checkpoint(run, STEPS, weights, {}, {"bleu": 24.26}, {})
     save_averaged(run, [STEPS], weights, {"bleu": 21.71})
     write_report([run.path], run.report)
-    text = "run stands for the best checkpoint (step 60, dev bleu 24.26); the averaged weights (dev bleu 21.71) differ"
+    text = (
+        "run: commands use the best checkpoint (step 60, dev bleu 24.26); the averaged weights (dev bleu 21.71) differ"
+    )
     assert text in run.report.read_text()

@@ -82,7 +82,7 @@ def recorded(
         return translator.translate(lines, **settings)
 
     copied = copy.copy(translator)
-    copied.translate = translate  # it stands in for the method
+    copied.translate = translate  # it replaces the method
     return copied, calls
 
 

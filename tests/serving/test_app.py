@@ -243,7 +243,7 @@ def test_errors_are_json_everywhere(client: TestClient, method: str, place: str,
     assert isinstance(answer.json()["error"], str)
 
 
-def test_a_bug_is_told_in_the_log_and_not_to_the_client(
+def test_a_bug_is_reported_in_the_log_and_not_to_the_client(
     start: Start, translator: Translator, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: object) -> None:
@@ -257,27 +257,27 @@ def test_a_bug_is_told_in_the_log_and_not_to_the_client(
     streamed = client.post("/stream", json={"q": "a dog", **EN_DE})
     assert "bug in mtformer" in json.loads(streamed.text)["error"]
     assert "secret" not in answer.text + streamed.text
-    told = [record.message for record in caplog.records if record.name == "mtformer"]
-    assert len(told) >= 2
-    assert set(told) == {"RuntimeError: secret; this is a bug in mtformer, please report it"}
+    message = [record.message for record in caplog.records if record.name == "mtformer"]
+    assert len(message) >= 2
+    assert set(message) == {"RuntimeError: secret; this is a bug in mtformer, please report it"}
 
 
 @pytest.fixture
 def held(start: Start, translator: Translator) -> Iterator[tuple[TestClient, threading.Event, threading.Event]]:
-    """A client whose server translates nothing before `go_on` is set, and has room for one request to wait."""
-    begun, go_on = threading.Event(), threading.Event()
+    """A client whose server translates nothing before `may_continue` is set, and whose queue has one place."""
+    begun, may_continue = threading.Event(), threading.Event()
 
     def hold(_: object) -> None:
         begun.set()
-        assert go_on.wait(20)
+        assert may_continue.wait(20)
 
     client = start(recorded(translator, hold)[0], queue_size=1)
-    yield client, begun, go_on
-    go_on.set()
+    yield client, begun, may_continue
+    may_continue.set()
 
 
-def test_a_full_queue_is_told_at_once(held: Any, translator: Translator) -> None:
-    client, begun, go_on = held
+def test_a_full_queue_is_reported_at_once(held: Any, translator: Translator) -> None:
+    client, begun, may_continue = held
     answers: queue.Queue[Any] = queue.Queue()
 
     def ask(text: str) -> None:
@@ -294,7 +294,7 @@ def test_a_full_queue_is_told_at_once(held: Any, translator: Translator) -> None
         assert refused.status_code == 503
         assert int(refused.headers["retry-after"]) > 0
         assert "too many requests" in refused.json()["error"]
-    go_on.set()
+    may_continue.set()
     for thread in threads:
         thread.join(20)
     assert [answers.get_nowait().json() for _ in range(2)] == [{"translatedText": alone(translator, "a dog")}] * 2
@@ -367,9 +367,9 @@ def test_a_body_without_end_is_read_no_further_than_the_bound(client: TestClient
     caller.call(endless)
     assert caller.status == 413
     assert caller.num_read < 12
-    told = Caller(client, "/translate", {"content-length": str(10**30)})
-    told.call(endless)
-    assert (told.status, told.num_read) == (413, 0)
+    caller_with_length = Caller(client, "/translate", {"content-length": str(10**30)})
+    caller_with_length.call(endless)
+    assert (caller_with_length.status, caller_with_length.num_read) == (413, 0)
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,11 +392,11 @@ def test_a_body_that_does_not_come_is_not_waited_for(client: TestClient, monkeyp
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_client_that_goes_away_is_not_translated_for(start: Start, translator: Translator, place: str) -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    begun, may_continue = threading.Event(), threading.Event()
 
     def hold(_: object) -> None:
         begun.set()
-        assert go_on.wait(20)
+        assert may_continue.wait(20)
 
     mine, calls = recorded(translator, hold)
     client = start(mine)
@@ -410,7 +410,7 @@ def test_a_client_that_goes_away_is_not_translated_for(start: Start, translator:
         await asyncio.sleep(60)
 
     Caller(client, place).call(goes_away)
-    go_on.set()
+    may_continue.set()
     first.join(20)
     after = client.post("/translate", json={"q": "a cat", **EN_DE})
     assert after.json() == {"translatedText": alone(translator, "a cat")}

@@ -9,7 +9,7 @@ from served import alone, recorded, some_lines
 
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator, override
-from mtformer.serving.batcher import MAX_CHARACTERS, Batcher, BusyError, ClosedError, Job
+from mtformer.serving.batcher import MAX_CHARACTERS, Batcher, ClosedError, Job
 
 SECONDS = 20
 
@@ -67,35 +67,16 @@ def test_one_that_fails_does_not_spoil_the_others(translator: Translator) -> Non
     assert calls == [["a dog", "bad", "a cat"], ["a dog"], ["bad"], ["a cat"]]
 
 
-def test_the_queue_is_bounded(translator: Translator) -> None:
-    batcher = Batcher({"de": translator}, 2)
-    jobs = [Job(["a dog"], "de") for _ in range(3)]
-    batcher.submit(jobs[0])
-    batcher.submit(jobs[1])
-    with pytest.raises(BusyError):
-        batcher.submit(jobs[2])
-    assert len(run(batcher)) == 0
-    assert jobs[0].answer.done()
-
-
-def test_what_nobody_waits_for_is_not_translated(translator: Translator) -> None:
-    mine, calls = recorded(translator)
-    batcher = Batcher({"de": mine}, 10)
-    batcher.submit(Job(["a dog"], "de", is_abandoned=True))
-    run(batcher, Job(["a cat"], "de"))
-    assert calls == [["a cat"]]
-
-
 class Held:
     """A translator that waits in the midst of its first call."""
 
     def __init__(self, translator: Translator) -> None:
-        self.begun, self.may_go_on = threading.Event(), threading.Event()
+        self.begun, self.may_continue = threading.Event(), threading.Event()
         self.translator, self.calls = recorded(translator, self._hold)
 
     def _hold(self, lines: Sequence[str]) -> None:
         self.begun.set()
-        assert self.may_go_on.wait(SECONDS)
+        assert self.may_continue.wait(SECONDS)
 
 
 def test_a_batch_that_nobody_waits_for_any_more_is_given_up(translator: Translator) -> None:
@@ -106,21 +87,21 @@ def test_a_batch_that_nobody_waits_for_any_more_is_given_up(translator: Translat
     assert held.begun.wait(SECONDS)
     job.is_abandoned = True
     batcher.submit(after)
-    held.may_go_on.set()
+    held.may_continue.set()
     assert after.answer.result(SECONDS)[0].text == alone(translator, "a cat")
     with pytest.raises(ClosedError):
         job.answer.result(SECONDS)
     batcher.close()
 
 
-def test_the_end_is_told_to_all_that_wait(translator: Translator) -> None:
+def test_the_end_is_reported_to_all_that_wait(translator: Translator) -> None:
     held = Held(translator)
     batcher, jobs = Batcher({"de": held.translator}, 10), [Job(["a dog"], "de"), Job(["a cat"], "de")]
     batcher.submit(jobs[0])
     batcher.start()
     assert held.begun.wait(SECONDS)
     batcher.submit(jobs[1])
-    threading.Timer(0.2, held.may_go_on.set).start()
+    threading.Timer(0.2, held.may_continue.set).start()
     batcher.close()
     for job in jobs:
         with pytest.raises(ClosedError):
@@ -141,7 +122,7 @@ def test_samples_do_not_hang_on_what_else_waits(translator: Translator) -> None:
     assert len({answer[0].text for answer in answers}) == 1
 
 
-def test_a_watched_job_is_told_of_its_own_lines(translator: Translator) -> None:
+def test_a_watched_job_is_reported_of_its_own_lines(translator: Translator) -> None:
     seen: dict[str, list[tuple[int, str]]] = {"one": [], "two": []}
     jobs = [
         Job(["a dog", "the cat sleeps"], "de", watch=lambda line, text: seen["one"].append((line, text))),

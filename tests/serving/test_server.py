@@ -37,20 +37,22 @@ def test_a_hundred_requests_at_a_time_have_each_their_own_translation(translator
     assert len(calls) < NUM_REQUESTS / 4, "requests were not translated together"
 
 
-def test_who_still_waits_when_the_server_ends_is_told(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_still_waits_when_the_server_ends_is_reported(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server, "GRACE_SECONDS", 0.1)
-    begun, go_on = threading.Event(), threading.Event()
+    begun, may_continue = threading.Event(), threading.Event()
 
     def hold(_: object) -> None:
         begun.set()
-        assert go_on.wait(20)
+        assert may_continue.wait(20)
 
     with ThreadPoolExecutor(1) as pool:
         with serving(recorded(translator, hold)[0]) as place:
             fields = {"q": "a dog", "source": "en", "target": "de"}
             asked = pool.submit(httpx2.post, f"{place}/translate", json=fields, timeout=60)
             assert begun.wait(20)
-            threading.Timer(1.0, go_on.set).start()
+            threading.Timer(1.0, may_continue.set).start()
         answer = asked.result(20)
     assert (answer.status_code, answer.json()) == (503, {"error": "the server ends"})
 

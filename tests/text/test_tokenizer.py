@@ -1,4 +1,4 @@
-"""Text to ids and back, and models that do not fit."""
+"""Text to ids and back, and models that are refused."""
 
 import io
 import pickle
@@ -14,38 +14,29 @@ from mtformer.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, TokenizerPair
 UNUSUAL = ["", "  ", "tab\tand\x0bbreak", "\u2028", "\x00", "漢字", "a" * 3000, "<s> </s> <pad>", "the  old   man"]
 
 
-def test_ids_come_back_as_the_text(tokenizer: Tokenizer, lines: list[str]) -> None:
-    assert tokenizer.decode(tokenizer.encode(lines)) == lines
+def test_encoding_and_decoding(tokenizer: Tokenizer, lines: list[str]) -> None:
+    ids = tokenizer.encode(lines, num_threads=3)
+    assert ids == [tokenizer.encode([line])[0] for line in lines]
+    assert tokenizer.decode(ids) == lines
+    assert tokenizer.decode([[BOS, *ids[0][:2], PAD, *ids[0][2:], EOS, PAD]]) == lines[:1]
 
 
-def test_as_many_lines_out_as_in(tokenizer: Tokenizer) -> None:
+def test_unusual_lines(tokenizer: Tokenizer) -> None:
     encoded = tokenizer.encode(UNUSUAL)
     assert len(encoded) == len(tokenizer.decode(encoded)) == len(UNUSUAL)
     assert encoded[0] == encoded[1] == []
+    assert {PAD, BOS, EOS}.isdisjoint(chain.from_iterable(encoded))
     assert tokenizer.encode([]) == tokenizer.decode([]) == []
     assert tokenizer.decode([[], []]) == ["", ""]
 
 
-def test_text_never_gives_a_control_id(tokenizer: Tokenizer) -> None:
-    assert {PAD, BOS, EOS}.isdisjoint(chain.from_iterable(tokenizer.encode(UNUSUAL)))
-
-
-def test_threads_change_nothing(tokenizer: Tokenizer, lines: list[str]) -> None:
-    assert tokenizer.encode(lines, num_threads=3) == [tokenizer.encode([line])[0] for line in lines]
-
-
-def test_decoding_drops_control_ids_wherever_they_stand(tokenizer: Tokenizer, lines: list[str]) -> None:
-    ids = tokenizer.encode(lines[:1])[0]
-    assert tokenizer.decode([[BOS, *ids[:2], PAD, *ids[2:], EOS, PAD]]) == lines[:1]
-
-
-def test_unknown_is_one_id_and_shows_in_the_text(tokenizer: Tokenizer) -> None:
+def test_unknown_characters_are_one_id(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode(["old 漢字 man"])[0]
     assert ids.count(UNK) == 1
     assert tokenizer.decode([ids])[0].replace("\u2047", "?") == "old  ?  man"
 
 
-def test_bytes_spell_whatever_is_unknown(byte_tokenizer: Tokenizer) -> None:
+def test_byte_fallback(byte_tokenizer: Tokenizer) -> None:
     text = "old 漢字 ☃ man"
     ids = byte_tokenizer.encode([text])[0]
     assert UNK not in ids
@@ -75,20 +66,11 @@ def test_a_model_with_other_special_ids_is_refused(tmp_path: Path, lines: list[s
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("content", [b"", b"not a model at all", b"\x0a\x05"])
-def test_a_damaged_model_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "x.model").write_bytes(content)
-    with pytest.raises(DataError, match=r"x.model: not a SentencePiece model"):
-        Tokenizer.load(tmp_path / "x.model")
-
-
-def test_a_model_cut_short_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    (tmp_path / "x.model").write_bytes(tokenizer.model[: len(tokenizer.model) // 2])
-    with pytest.raises(DataError, match=r"x.model: "):
-        Tokenizer.load(tmp_path / "x.model")
-
-
-def test_a_missing_model_is_told(tmp_path: Path) -> None:
+def test_damaged_and_missing_models_are_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    for content in (b"", b"not a model at all", b"\x0a\x05", tokenizer.model[: len(tokenizer.model) // 2]):
+        (tmp_path / "x.model").write_bytes(content)
+        with pytest.raises(DataError, match=r"x.model: not a SentencePiece model|x.model: its special ids"):
+            Tokenizer.load(tmp_path / "x.model")
     with pytest.raises(DataError, match=r"none.model: the tokenizer cannot be read: No such file"):
         Tokenizer.load(tmp_path / "none.model")
     with pytest.raises(DataError, match=r"no tokenizer here \(neither joint.model nor both src.model and tgt.model\)"):
@@ -101,7 +83,7 @@ def test_a_pickled_tokenizer_is_the_same(tokenizer: Tokenizer, lines: list[str])
     assert copy.encode(lines) == tokenizer.encode(lines)
 
 
-def test_a_pair_comes_back_joint_or_separate(tmp_path: Path, tokenizer: Tokenizer, byte_tokenizer: Tokenizer) -> None:
+def test_pairs_are_saved_joint_or_separate(tmp_path: Path, tokenizer: Tokenizer, byte_tokenizer: Tokenizer) -> None:
     TokenizerPair(tokenizer, byte_tokenizer).save(tmp_path / "run")
     separate = TokenizerPair.load(tmp_path / "run")
     assert not separate.joint

@@ -1,4 +1,4 @@
-"""Training tokenizers: as asked, the same each time, quiet, and clear when it cannot be done."""
+"""Training of tokenizers: settings, reproducibility, and errors."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def test_the_same_text_gives_the_same_bytes(tmp_path: Path, lines: list[str], mo
 
 
 @pytest.mark.parametrize(("model_type", "kind"), [("unigram", UNIGRAM), ("bpe", BPE)])
-def test_the_model_is_what_was_asked_for(tmp_path: Path, lines: list[str], model_type: str, kind: int) -> None:
+def test_the_model_has_the_settings_of_the_config(tmp_path: Path, lines: list[str], model_type: str, kind: int) -> None:
     symbols = ["<2de>", "a,b"]
     train_tokenizer(lines, config(model_type=model_type, user_symbols=symbols), tmp_path / "x.model")
     tokenizer = Tokenizer.load(tmp_path / "x.model")
@@ -33,7 +33,7 @@ def test_the_model_is_what_was_asked_for(tmp_path: Path, lines: list[str], model
         assert symbol in tokenizer.pieces(f"the old{symbol}man")
 
 
-def test_normalisation_and_case(tmp_path: Path, lines: list[str]) -> None:
+def test_normalization_and_case(tmp_path: Path, lines: list[str]) -> None:
     train_tokenizer(lines, config(normalization="nmt_nfkc_cf"), tmp_path / "folded.model")
     folded = Tokenizer.load(tmp_path / "folded.model")
     assert folded.encode(["THE OLD MAN"]) == folded.encode(["the old man"])
@@ -76,24 +76,18 @@ def test_more_characters_than_pieces(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [[], ["", "  ", "\u3000"]])
-def test_no_text_is_told(tmp_path: Path, text: list[str]) -> None:
+def test_no_text_is_an_error(tmp_path: Path, text: list[str]) -> None:
     with pytest.raises(DataError, match="the corpus is empty: the training data has no line with text"):
         train_tokenizer(text, config(), tmp_path / "x.model")
 
 
-def test_very_long_lines_are_left_out_and_counted(
-    tmp_path: Path, lines: list[str], caplog: pytest.LogCaptureFixture
+def test_long_lines_are_left_out_with_a_warning_and_sentencepiece_is_quiet(
+    tmp_path: Path, lines: list[str], capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("WARNING", "mtformer")
     train_tokenizer([*lines, "漢" * 6000], config(), tmp_path / "x.model")
     assert UNK in Tokenizer.load(tmp_path / "x.model").encode(["漢"])[0]
     assert "not trained on 1 lines of more than" in caplog.text
-
-
-def test_sentencepiece_is_quiet(
-    tmp_path: Path, lines: list[str], capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("WARNING", "mtformer")  # our own line is not the matter here
-    train_tokenizer(lines, config(), tmp_path / "x.model")
     with pytest.raises(DataError):
         train_tokenizer(lines, config(vocab_size=8000), tmp_path / "y.model")
     assert capfd.readouterr() == ("", "")

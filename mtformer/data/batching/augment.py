@@ -1,6 +1,7 @@
 """Augmentation: noise on the sources and random segmentation, new in each epoch and reproducible from the seed."""
 
 from collections.abc import Sequence
+from itertools import compress
 
 import numpy as np
 
@@ -48,22 +49,20 @@ class Augmentation:
 
 def add_noise(lines: Sequence[str], config: NoiseConfig, random: np.random.Generator) -> list[str]:
     """Return lines with noise, for models that are robust to it (Karpukhin et al. 2019; Niu et al. 2020)."""
-    return [_noisy(line, config, random) for line in lines]
-
-
-def _noisy(line: str, config: NoiseConfig, random: np.random.Generator) -> str:
-    words = line.split(" ")
-    if config.word_dropout:
-        kept = random.random(len(words)) >= config.word_dropout
-        # A line never loses all of its words: nothing could be learned from it.
-        words = [word for word, keep in zip(words, kept.tolist(), strict=True) if keep] or words
-    if config.typos:
-        hit = random.random(len(words)) < config.typos
-        words = [_typo(word, random) if is_hit else word for word, is_hit in zip(words, hit.tolist(), strict=True)]
-    line = " ".join(words)
-    if config.case and random.random() < config.case:
-        line = line.upper() if random.random() < 0.5 else line.lower()
-    return line
+    noisy = []
+    for line in lines:
+        words = line.split(" ")
+        if config.word_dropout:
+            is_kept = random.random(len(words)) >= config.word_dropout
+            words = list(compress(words, is_kept.tolist())) or words  # an empty line would teach nothing
+        if config.typos:
+            is_hit = (random.random(len(words)) < config.typos).tolist()
+            words = [_typo(word, random) if hit else word for word, hit in zip(words, is_hit, strict=True)]
+        line = " ".join(words)
+        if config.case and random.random() < config.case:
+            line = line.upper() if random.random() < 0.5 else line.lower()
+        noisy.append(line)
+    return noisy
 
 
 def _typo(word: str, random: np.random.Generator) -> str:

@@ -40,7 +40,7 @@ class Batch:
     pairs_of: Mapping[str, int] = field(default_factory=dict)
     """Pairs by corpus; empty when there is only one."""
     end: SamplerState = START
-    """The state after it and after the batches of the other processes at the same position."""
+    """The state after this batch and those of the other processes at the same position."""
 
     @property
     def num_padded_tokens(self) -> int:
@@ -56,7 +56,7 @@ class Batch:
         return self._each(lambda tensor: tensor.pin_memory())
 
     def split(self, max_padded_tokens: int | None) -> "list[Batch]":
-        """Return the batch, or its halves, split again until each has that many padded tokens at most, or one pair."""
+        """Return the batch, or its halves, split again until each has at most `max_padded_tokens`, or one pair."""
         num_rows = self.src_BS.size(0)
         if max_padded_tokens is None or self.num_padded_tokens <= max_padded_tokens or num_rows == 1:
             return [self]
@@ -109,13 +109,13 @@ def plan_window(
 
     The pairs are shuffled, then sorted by their longer side and, among equals, by the difference of the sides, up and
     down in turn, so that neighbors are similar in both lengths. Then they are cut into batches, the first of a random
-    size, so that not the same pairs come together in every epoch, and the batches are shuffled.
+    size, so that the same pairs do not share a batch in every epoch, and the batches are shuffled.
 
     Args:
         src_lengths: tokens of each source, eos not counted.
         tgt_lengths: tokens of each target, eos not counted.
-        batch_tokens: a batch of n pairs has n x (longest side, eos counted) up to this; a pair that is above it alone
-            is a batch of its own.
+        batch_tokens: limit of n x (longest side, eos counted) for a batch of n pairs; a pair above it is a batch of its
+            own.
         random: the generator that decides the order.
     """
     order, upwards = random.permutation(len(src_lengths)), random.integers(2)
@@ -125,13 +125,6 @@ def plan_window(
     order = order[np.lexsort((difference, longest))]
     batches = _cut(order, src_lengths, tgt_lengths, batch_tokens, 1 + int(random.integers(batch_tokens)))
     return [batches[number] for number in random.permutation(len(batches))]
-
-
-def plan_in_order(src_lengths: NDArray[np.int32], tgt_lengths: NDArray[np.int32], batch_tokens: int) -> list[Ints]:
-    """Return the indices of the pairs of each batch of dev or test: by length, the largest batches first."""
-    longest = np.maximum(src_lengths, tgt_lengths)
-    order = np.lexsort((np.arange(len(longest)), src_lengths, longest))[::-1]
-    return _cut(order, src_lengths, tgt_lengths, batch_tokens)
 
 
 def _cut(
@@ -169,7 +162,8 @@ def ordered_batches(corpus: Corpus, batch_tokens: int, max_tokens: int | None = 
         if num_long:
             log.warning("%d of %d pairs cut to %d tokens a side", num_long, len(pairs), max_tokens)
         src, tgt = src.shortened(max_tokens), tgt.shortened(max_tokens)
-    for indices in plan_in_order(src.lengths_B, tgt.lengths_B, batch_tokens):
+    order = np.lexsort((np.arange(len(src)), src.lengths_B, np.maximum(src.lengths_B, tgt.lengths_B)))[::-1]
+    for indices in _cut(order, src.lengths_B, tgt.lengths_B, batch_tokens):
         yield _batch(src.take(indices), tgt.take(indices), corpus.start)
 
 
@@ -180,10 +174,10 @@ class Sizes:
     largest: Batch
     """The batch with the most padded tokens."""
     longest: Batch
-    """As many copies of the longest pair as fit a batch: attention's memory grows with the square of the length."""
+    """A full batch of copies of the longest pair: the memory of attention grows with the square of the length."""
     mean_padded_tokens: float
     num_batches: float
-    """Batches in the epoch, about."""
+    """Approximate number of batches in the epoch."""
 
 
 class TrainingBatches:
@@ -192,7 +186,7 @@ class TrainingBatches:
     Args:
         mixture: the order of the pairs.
         batch_tokens: as in `plan_window`.
-        augmentation: changes the pairs of a window anew in each epoch; None: they stay as they are.
+        augmentation: changes the pairs of a window differently in each epoch; None: the pairs are as stored.
     """
 
     def __init__(self, mixture: Mixture, batch_tokens: int, augmentation: "Augment | None" = None) -> None:
@@ -215,7 +209,7 @@ class TrainingBatches:
         """Return the batches, epoch after epoch, computed ahead by threads.
 
         Several processes share the same list: of each `num_ranks` batches in a row, process `rank` gets the one with
-        its number, and all get the same number of batches: at the very end, some get one without targets.
+        its number. All get the same number of batches: at the end, some get one without targets.
 
         Args:
             state: the state to start from; if it is inside a batch (batch_tokens was changed), that whole batch comes.
@@ -247,7 +241,7 @@ class TrainingBatches:
     def _windows(
         self, state: SamplerState, step: int, batches_per_step: int, max_epochs: int | None
     ) -> "Iterator[_LoadedWindow]":
-        """Yield every window of the run, read and planned; of the first one only what is left of it."""
+        """Yield every window of the run, read and planned; the first one without the pairs before `state`."""
         mixture, num_batches = self.mixture, 0
         epoch, passed, since_step, taken = state.epoch, state.pairs, state.since_step, mixture.begin(state)
         while max_epochs is None or epoch < max_epochs:

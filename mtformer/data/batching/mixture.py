@@ -1,8 +1,8 @@
-"""The mixture of corpora: which blocks come when, as a function of (seed, epoch) and of the weights.
+"""The mixture of corpora: the order of their blocks, as a function of (seed, epoch) and of the weights.
 
-Each corpus is an endless stream: all of its blocks in a random order, then all in another one, and so on. An epoch
-takes from each stream a piece as long as the corpus's weight says, and is cut into windows, each with the same share
-of each piece. A window is what is in memory: its pairs are shuffled, and sorted by length into batches.
+Each corpus is an endless stream: all of its blocks in a random order, then all in another order, and so on. An epoch
+takes a piece of each stream, whose length the weight of the corpus decides, and is cut into windows, each with the same
+share of each piece. A window fits the memory: its pairs are shuffled, and sorted by length into batches.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mtformer.errors import DataError
 from mtformer.text.tokenizer import BOS
 
 WINDOW_PAIRS = 1 << 17
-"""Number of pairs that are sorted by length together, about; more would hardly lower the padding."""
+"""Approximate number of pairs that are sorted by length together; more would hardly lower the padding."""
 ROUNDS = 6
 """Rounds of the Feistel network of `permuted`."""
 
@@ -65,8 +65,7 @@ class SamplerState(NamedTuple):
     since_step: int = 0
     """The step at which the epoch began: its weights are those of that step."""
     taken: dict[str, int] | None = None
-    """Blocks of each corpus's stream before this epoch; None: as many as that number of epochs takes without changes
-    of weights."""
+    """Blocks of each corpus's stream before this epoch; None: none."""
 
 
 START = SamplerState()
@@ -91,7 +90,7 @@ class Mixture:
         seed: seed of the run.
         temperature: T; of corpora with n pairs (times their weights), shares are proportional to n^(1/T): above 1 small
             corpora come more often, large ones less often (Arivazhagan et al. 2019, section 4.2).
-        window_pairs: number of pairs in a window, about.
+        window_pairs: approximate number of pairs in a window.
 
     Raises:
         DataError: when all corpora are empty.
@@ -121,13 +120,8 @@ class Mixture:
 
     def begin(self, state: SamplerState) -> dict[str, int]:
         """Return the blocks of each stream before the state's epoch."""
-        if state.taken is not None:
-            return {corpus.name: state.taken.get(corpus.name, 0) for corpus in self.corpora}
-        taken = dict.fromkeys((corpus.name for corpus in self.corpora), 0)
-        for epoch in range(state.epoch):
-            for number, corpus in enumerate(self.corpora):
-                taken[corpus.name] += self._until(number, self.shares(0), epoch, 1.0)
-        return taken
+        taken = state.taken or {}
+        return {corpus.name: taken.get(corpus.name, 0) for corpus in self.corpora}
 
     def windows(self, epoch: int, since_step: int, taken: dict[str, int]) -> Iterator[Window]:
         """Yield the windows of an epoch.
@@ -152,8 +146,8 @@ class Mixture:
     def _until(self, which: int, shares: list[float], epoch: int, progress: float) -> int:
         """Return the blocks that an epoch takes of a corpus until `progress`; fractions are rounded at random."""
         corpus = self.corpora[which]
-        lot = int(permuted(np.zeros(1, np.int64), 1 << 20, self.seed, corpus.name, "lot", epoch)[0]) / (1 << 20)
-        return math.floor(shares[which] * corpus.store.num_blocks * progress + lot)
+        offset = int(permuted(np.zeros(1, np.int64), 1 << 20, self.seed, corpus.name, "lot", epoch)[0]) / (1 << 20)
+        return math.floor(shares[which] * corpus.store.num_blocks * progress + offset)
 
     def _stream(self, corpus: Corpus, start: int, end: int) -> Ints:
         """Return the blocks at these positions of a corpus's stream."""

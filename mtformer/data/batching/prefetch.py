@@ -22,7 +22,7 @@ class Prefetcher(Iterator[T], Generic[T]):
     """
 
     def __init__(self, source: Iterator[T], num_ahead: int) -> None:
-        self._ready: queue.Queue[T | _End] = queue.Queue(num_ahead)
+        self._ready: queue.Queue[T | BaseException] = queue.Queue(num_ahead)
         stop = threading.Event()
         thread = threading.Thread(target=_fill, args=(source, self._ready, stop), name="prefetch", daemon=True)
         thread.start()
@@ -33,9 +33,9 @@ class Prefetcher(Iterator[T], Generic[T]):
         if not self._stop.alive:
             raise StopIteration
         item = self._ready.get()
-        if isinstance(item, _End):
+        if isinstance(item, BaseException):
             self.close()
-            raise StopIteration if item.error is None else item.error
+            raise item
         return item
 
     def close(self) -> None:
@@ -49,27 +49,22 @@ class Prefetcher(Iterator[T], Generic[T]):
         self.close()
 
 
-class _End:
-    """The marker after the last item, with the error that ended the iterator, if any."""
-
-    def __init__(self, error: BaseException | None = None) -> None:
-        self.error = error
-
-
-def _fill(source: Iterator[T], ready: "queue.Queue[T | _End]", stop: threading.Event) -> None:
+def _fill(source: Iterator[T], ready: "queue.Queue[T | BaseException]", stop: threading.Event) -> None:
+    """Put the items and, at the end, the exception that the consumer raises: StopIteration, or an error."""
+    end: BaseException = StopIteration()
     try:
         for item in source:
             ready.put(item)
             if stop.is_set():
                 return
-        ready.put(_End())
-    except BaseException as error:  # the consumer raises it
-        ready.put(_End(error))
+    except BaseException as error:
+        end = error
+    ready.put(end)
 
 
-def _stop(thread: threading.Thread, ready: "queue.Queue[T | _End]", stop: threading.Event) -> None:
+def _stop(thread: threading.Thread, ready: "queue.Queue[T | BaseException]", stop: threading.Event) -> None:
     stop.set()
     while thread.is_alive():
         with contextlib.suppress(queue.Empty):
-            ready.get_nowait()  # makes room for a waiting put
+            ready.get_nowait()  # unblocks a waiting put
         thread.join(0.01)

@@ -1,11 +1,10 @@
 """One pass over all sets of a config, in several processes and bounded memory.
 
-Worker processes count what adds up from chunk to chunk (`_check`). This process finds what needs whole sets, which
-are duplicates, overlap and random samples (`_Pass`); it keeps up to 40 bytes for each pair.
+Worker processes compute the counts that add up from chunk to chunk (`_check`). This process finds duplicates, overlap
+and random samples, which need whole sets (`_Pass`); it keeps up to 40 bytes for each pair.
 """
 
 import logging
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +24,7 @@ from mtformer.data.corpus.sources import bytes_on_disk, describe, files_of, lang
 from mtformer.data.data_report import Columns
 from mtformer.data.filters.duplicates import Keys, SeenKeys, duplicate_keys, hash_keys
 from mtformer.data.filters.filters import DUPLICATE, KEPT, REASONS, Codes, code, count_reasons, in_order, is_blank
+from mtformer.data.filters.language import base_code
 from mtformer.data.filters.scripts import Alphabet
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline, TokenCounts
 from mtformer.data.workers import Workers
@@ -53,7 +53,7 @@ def check_corpora(
     tokenizers: TokenizerPair | None,
     advance: Callable[[str, int, int], object] = lambda name, num_pairs, num_bytes: None,
 ) -> CorpusCheck:
-    """Read train, dev and test once and count what is faulty, repeated or unusual.
+    """Read train, dev and test once and count faulty, repeated and unusual lines and pairs.
 
     Args:
         data: the section of a config; `num_workers` processes share the work.
@@ -67,8 +67,7 @@ def check_corpora(
     require_files(source for _, sources in sets_of(data) for source in sources)
     check = CorpusCheck(data.src_lang, data.tgt_lang, tokenizers is not None)
     earlier: list[_Pass] = []
-    num_workers = data.num_workers or os.cpu_count() or 1
-    with Workers(partial(_check, data.filters, tokenizers), num_workers) as workers:
+    with Workers(partial(_check, data.filters, tokenizers), data.num_workers) as workers:
         for name, sources in sets_of(data):
             one = _Pass(name, sources, data, earlier)
             for chunk, checked in workers.map(one.chunks()):
@@ -101,7 +100,7 @@ class _Chunk:
     first_line: int
     num_bytes: int
     files: tuple[str, str]
-    """Of source and target, possibly the same."""
+    """Files of source and target, possibly the same."""
     languages: tuple[str, str]
     is_training: bool
 
@@ -137,7 +136,7 @@ class _Checked(NamedTuple):
 # ---- in each process ------------------------------------------------------------------------------------------------
 
 
-def _check(filters: FilterConfig, tokenizers: TokenizerPair | None, chunk: _Chunk) -> _Checked:
+def _check(filters: FilterConfig, tokenizers: TokenizerPair | None, chunk: _Chunk, num_threads: int) -> _Checked:
     """Check one chunk."""
     one = _ChunkCheck(chunk)
     one.check_reading()
@@ -148,7 +147,7 @@ def _check(filters: FilterConfig, tokenizers: TokenizerPair | None, chunk: _Chun
         one.check_length(side, lines, language)
     one.check_ratio()
     pipeline = Pipeline(filters if chunk.is_training else None, chunk.languages, tokenizers, tokenizes_all=True)
-    filtered = pipeline.run(one.texts)
+    filtered = pipeline.run(one.texts, num_threads)
     if tokenizers is not None:
         for side in SIDES:
             one.check_tokens(side, filtered.counts)
@@ -213,7 +212,7 @@ class _ChunkCheck:
         """Count characters and words; outliers are chosen among the longest when all lengths are known."""
         lengths = self._count("characters", side, map(len, lines))
         self.rank(found.LONG, side, np.arange(len(lines)), lengths, "{:,} characters")
-        if re.split("[-_]", language.lower())[0] not in WITHOUT_SPACES:
+        if base_code(language) not in WITHOUT_SPACES:
             self._count("words", side, (len(line.split()) for line in lines))
 
     def check_ratio(self) -> None:

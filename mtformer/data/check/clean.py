@@ -1,4 +1,4 @@
-"""Cleaning: a corpus without the pairs that the filters, or a translation model, reject, and what was removed.
+"""Cleaning: split a corpus into the pairs that the filters and translation models accept, and those they reject.
 
 OUT/kept.SRC_LANG, OUT/kept.TGT_LANG   the pairs that are kept, in their order
 OUT/removed.tsv                        reason, number of the pair from 1, source, target
@@ -9,13 +9,12 @@ OUT/report.json                        counts
 import io
 import json
 import logging
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import compress, islice
+from itertools import compress
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -31,8 +30,6 @@ from mtformer.data.workers import Workers
 from mtformer.errors import DataError, explain_write_errors
 from mtformer.files import atomic_folder
 
-CHUNKS_ALONE = 4
-"""Chunks that are filtered before processes are started, which takes seconds."""
 log = logging.getLogger("mtformer")
 
 Rows = NDArray[np.float64]
@@ -70,7 +67,7 @@ def clean(
     *,
     scoring: Scoring | None = None,
     is_compressed: bool = False,
-    num_workers: int = 1,
+    num_workers: int | None = 1,
     progress: Callable[[int], object] = lambda count: None,
 ) -> DataReport:
     """Read a corpus once and write the folder, whole or not at all. Memory holds 8 bytes a pair, and 8 more to score.
@@ -81,7 +78,7 @@ def clean(
         folder: the new folder.
         scoring: scores the pairs that pass the filters.
         is_compressed: write texts as `.gz`.
-        num_workers: processes for the filters, if there is enough to do for them.
+        num_workers: processes for the filters; None: the number of cores.
         progress: called with the number of pairs done since its last call.
 
     Raises:
@@ -95,7 +92,7 @@ def clean(
             _open_files(temporary, pipeline.languages, scoring is not None, is_compressed) as write,
             Workers(partial(_filter, pipeline), num_workers) as workers,
         ):
-            chunks = _filtered(texts, pipeline, workers, report, progress)
+            chunks = _filtered(workers.map(texts), report, progress)
             if scoring is not None:
                 chunks = _scored(chunks, scoring)
             if scoring is not None and scoring.keep_share is not None:
@@ -128,37 +125,33 @@ def dual_scores(forward: NDArray[np.float64], backward: NDArray[np.float64]) -> 
 # ---- filters --------------------------------------------------------------------------------------------------------
 
 
-def _filter(
-    pipeline: Pipeline, texts: Columns, num_threads: int = 1
-) -> tuple[Codes, TokenCounts, Keys | None, DataReport]:
-    """Return codes and token counts of some pairs, the keys of those kept, and a report on unusual characters."""
+class _FilterResult(NamedTuple):
+    """Codes and token counts of some pairs, the keys of those kept, and a report on unusual characters."""
+
+    codes: Codes
+    counts: TokenCounts
+    keys: Keys | None
+    report: DataReport
+
+
+def _filter(pipeline: Pipeline, texts: Columns, num_threads: int) -> _FilterResult:
     report = DataReport()
     report.count_unusual(*texts)
     filtered = pipeline.run(texts, num_threads)
     kept = take(texts, np.flatnonzero(filtered.codes == KEPT))
-    return filtered.codes, filtered.counts, pipeline.keys(kept), report
+    return _FilterResult(filtered.codes, filtered.counts, pipeline.keys(kept), report)
 
 
 def _filtered(
-    texts: Iterable[Columns],
-    pipeline: Pipeline,
-    workers: Workers[Columns, tuple[Codes, TokenCounts, Keys | None, DataReport]],
-    report: DataReport,
-    progress: Callable[[int], object],
+    results: Iterable[tuple[Columns, _FilterResult]], report: DataReport, progress: Callable[[int], object]
 ) -> Iterator[_Chunk]:
-    """Yield the chunks in their order, duplicates found; the first ones are filtered in this process."""
-    seen, rest = SeenKeys(), iter(texts)
-
-    def results() -> Iterator[tuple[Columns, tuple[Codes, TokenCounts, Keys | None, DataReport]]]:
-        for chunk in islice(rest, CHUNKS_ALONE):
-            yield chunk, _filter(pipeline, chunk, num_threads=os.cpu_count() or 1)
-        yield from workers.map(rest)
-
-    for chunk, (codes, counts, keys, unusual) in results():
+    """Yield the chunks in their order, with the duplicates found."""
+    seen = SeenKeys()
+    for texts, (codes, counts, keys, unusual) in results:
         report.unusual = (report + unusual).unusual
         if keys is not None:
             codes[np.flatnonzero(codes == KEPT)[seen.add(keys)]] = code(DUPLICATE)
-        yield _Chunk(chunk, codes, counts, np.empty((len(codes), 0)))
+        yield _Chunk(texts, codes, counts, np.empty((len(codes), 0)))
         progress(len(codes))
 
 

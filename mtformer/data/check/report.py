@@ -11,7 +11,7 @@ from mtformer.templating import render
 
 SIDE_NAMES = {"src": "source", "tgt": "target", "pair": ""}
 EXCERPT = 60
-"""Characters of an example that are shown on the terminal."""
+"""Maximum number of characters of an example on the terminal."""
 UNREADABLE = (found.INVALID, found.SHORT, found.BROKEN)
 RATES = {"tokens_per_word": "tokens per word", "tokens_per_character": "tokens per character"}
 

@@ -80,7 +80,7 @@ class Finding:
     """The worst first; equally bad ones in their order."""
 
     def add(self, count: int, examples: Iterable[Example]) -> None:
-        """Add what was found in later lines."""
+        """Add the count and the examples of later lines."""
         self.count += count
         self.examples = heapq.nsmallest(NUM_EXAMPLES, [*self.examples, *examples], key=lambda example: -example.rank)
 
@@ -118,7 +118,7 @@ class Side:
 
     language: str
     lengths: dict[str, Lengths] = field(default_factory=dict)
-    """By unit: characters; words, if the language separates them by spaces; tokens, if there is a tokenizer."""
+    """Lengths in characters; in words, if the language separates them by spaces; in tokens, if there is a tokenizer."""
     unknown: int = 0
     """Unknown tokens."""
     word_tokens: int = 0
@@ -152,7 +152,7 @@ class Side:
 
 @dataclass
 class SourceCount:
-    """What was read from one source: pairs, and lines of each of its files (none for a data set)."""
+    """Number of pairs of one source, and of lines of each of its files (none for a data set)."""
 
     name: str
     pairs: int = 0
@@ -170,7 +170,7 @@ class SetCheck:
     pairs: int = 0
     sources: list[SourceCount] = field(default_factory=list)
     findings: dict[tuple[str, str], Finding] = field(default_factory=dict)
-    """By kind and side."""
+    """Findings by kind and side."""
     log_ratios: Lengths = field(default_factory=Lengths)
     """Number of pairs, short ones excepted, by `round(log(target characters / source characters) / RATIO_STEP)`."""
     removed: dict[str, int] | None = None
@@ -264,7 +264,7 @@ class CorpusCheck:
     has_tokenizer: bool
     """Without one, nothing is counted in tokens, and the filters of length do not apply."""
     sets: list[SetCheck] = field(default_factory=list)
-    """train, dev, then the test sets; those that exist."""
+    """The existing ones of train, dev and the test sets, in this order."""
     overlaps: list[Overlap] = field(default_factory=list)
 
     def to_json(self) -> str:
@@ -288,9 +288,9 @@ def outlier_limits(logs: Mapping[float, int]) -> tuple[float, float]:
 
 def percentile(counts: Mapping[Number, int], percent: float) -> Number:
     """Return the smallest value that at least `percent` of all values do not exceed; 0 if there are none."""
-    wanted, seen = percent / 100 * sum(counts.values()), 0
+    threshold, seen = percent / 100 * sum(counts.values()), 0
     for value in sorted(counts):
         seen += counts[value]
-        if seen >= wanted:
+        if seen >= threshold:
             return value
     return 0

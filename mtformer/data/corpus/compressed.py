@@ -3,7 +3,6 @@
 import gzip
 import io
 import lzma
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -53,11 +52,3 @@ def create_bytes(path: str | Path, name: str | Path | None = None) -> Iterator[I
 
             file = stack.enter_context(pa.CompressedOutputStream(file, "zstd"))
         yield file
-
-
-def position(file: IO[bytes]) -> int:
-    """Return the number of bytes on disk that are read, of compressed files too; 0 if that is unknown."""
-    try:
-        return os.lseek(file.fileno(), 0, os.SEEK_CUR)
-    except OSError:
-        return 0

@@ -32,6 +32,8 @@ class HubReader(Reader):
         self._rows: Any = None
         """The rows of the last table that are not taken yet."""
         self._fields: Fields | None = None
+        self._number = 0
+        """Number of the next row, from 0."""
 
     def take(self, count: int) -> RawRecords:
         with _loading(describe(self._source)):
@@ -42,7 +44,7 @@ class HubReader(Reader):
         rows, self._rows = self._rows.slice(0, count), self._rows.slice(count)
         if self._fields is None:
             self._fields = Fields.of(self._source, self._data, rows.slice(0, 1).to_pylist()[0])
-        first, self.number = self.number, self.number + rows.num_rows
+        first, self._number = self._number, self._number + rows.num_rows
         parse = partial(_parse, describe(self._source), first, _serialize(rows, self._fields), self._fields)
         return RawRecords(rows.num_rows, parse)
 
@@ -75,9 +77,7 @@ def describe(source: HubDataset) -> str:
 
 def _load(source: HubDataset) -> Any:
     """Return the split as a `datasets.Dataset`, or as an `IterableDataset` if it is to be read as a stream."""
-    with _loading(describe(source)):
-        import datasets
-
+    with _loading(describe(source)) as datasets:
         return datasets.load_dataset(
             source.dataset, source.name, split=source.split, revision=source.revision, streaming=source.stream
         )
@@ -93,17 +93,15 @@ def version(source: HubDataset) -> list[str]:
         # `datasets` names its Arrow files by a hash of what they were made from.
         rows = _load(source)
         return [*(str(Path(file["filename"]).parent) for file in rows.cache_files), str(len(rows))]
-    with _loading(describe(source)):
-        import datasets
-
+    with _loading(describe(source)) as datasets:
         builder = datasets.load_dataset_builder(source.dataset, source.name, revision=source.revision)
         # `hash` is the resolved commit; commits or modification times of the files are part of the folder's name.
         return [str(builder.hash), str(builder.cache_dir)]
 
 
 @contextlib.contextmanager
-def _loading(where: str) -> Iterator[None]:
-    """Turn the errors of `datasets` into DataError; hide its progress bars and the warnings of its retries."""
+def _loading(where: str) -> Iterator[Any]:
+    """Yield `datasets`; turn its errors into DataError; hide its progress bars and the warnings of its retries."""
     import datasets  # takes a second to import
 
     was_shown = not datasets.utils.are_progress_bars_disabled()
@@ -112,7 +110,7 @@ def _loading(where: str) -> Iterator[None]:
     level = log_of_hub.level
     log_of_hub.setLevel(logging.ERROR)
     try:
-        yield
+        yield datasets
     except ConnectionError as error:
         raise DataError(
             f"{where}: the Hugging Face hub cannot be reached; check the connection, or {OFFLINE}"

@@ -1,4 +1,4 @@
-"""Readers of pairs: they take raw records from a source one after the other; the records are parsed elsewhere.
+"""Readers of pairs: they split a source into raw records, which are parsed elsewhere.
 
 A record is a line, two lines of parallel files, or a row of a data set. Finding line ends is cheap and decoding is not,
 so raw records can be sent to other processes, which parse them. A line ends at \\n only; a \\r before it (files from
@@ -9,6 +9,7 @@ import contextlib
 import io
 import json
 import lzma
+import os
 import sys
 import zlib
 from abc import ABC, abstractmethod
@@ -17,17 +18,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from mtformer.config.data import DataConfig, HubDataset, JsonlFile, TextFiles, TsvFile
-from mtformer.data.corpus.compressed import BLOCK_BYTES, open_bytes, position
+from mtformer.data.corpus.compressed import BLOCK_BYTES, open_bytes
 from mtformer.data.data_report import Columns, Pair
 from mtformer.errors import DataError
 
 BOM = b"\xef\xbb\xbf"
+LINES_AT_ONCE = 1000
 
 
 @dataclass
@@ -53,8 +54,7 @@ class RawRecords:
 
     Args:
         size: number of records.
-        parse: returns their text; raises DataError with the number of a record that cannot be parsed, or, if `Faults`
-            are passed, adds it to them.
+        parse: returns their text. A record that cannot be parsed raises DataError, or is added to the `Faults` passed.
     """
 
     size: int
@@ -64,11 +64,6 @@ class RawRecords:
 class Reader(ABC):
     """The records of a source, in their order."""
 
-    number = 0
-    """Number of the next record, from 0."""
-    position = 0
-    """Number of bytes on disk that are read; 0 if unknown."""
-
     @abstractmethod
     def take(self, count: int) -> RawRecords:
         """Return the next records, at most `count`; none at the end.
@@ -76,6 +71,11 @@ class Reader(ABC):
         Raises:
             DataError: when the source is damaged, or its files are of unequal length.
         """
+
+    @property
+    def position(self) -> int:
+        """Number of bytes on disk that are read; 0 if unknown."""
+        return 0
 
     @property
     def num_lines(self) -> list[int]:
@@ -96,6 +96,7 @@ class Lines:
     def __init__(self, path: str) -> None:
         self.path = path
         self.number = 0
+        """Number of lines taken."""
         self._rest = b""
         """Bytes that are read but not taken."""
 
@@ -104,15 +105,16 @@ class Lines:
             self._file = open_bytes(self.path)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     @property
     def position(self) -> int:
-        """Number of bytes on disk that are read."""
-        return position(self._file)
+        """Number of bytes on disk that are read, of compressed files too; 0 if unknown."""
+        try:
+            return os.lseek(self._file.fileno(), 0, os.SEEK_CUR)
+        except OSError:
+            return 0
 
     def take(self, count: int) -> bytes:
         """Return the next lines with their ends, at most `count`."""
@@ -129,11 +131,6 @@ class Lines:
         self.number += count - num_missing + (not has_end)
         return lines
 
-    def count_rest(self) -> None:
-        """Read to the end."""
-        while self.take(BLOCK_BYTES):
-            pass
-
 
 class FileReader(Reader):
     """Files whose lines are read side by side.
@@ -148,11 +145,7 @@ class FileReader(Reader):
         self._parse, self._files, self._is_lenient = parse, files, is_lenient
 
     @property
-    def number(self) -> int:  # type: ignore[override]
-        return self._files[0].number
-
-    @property
-    def position(self) -> int:  # type: ignore[override]
+    def position(self) -> int:
         return sum(file.position for file in self._files)
 
     @property
@@ -160,12 +153,14 @@ class FileReader(Reader):
         return [file.number for file in self._files]
 
     def take(self, count: int) -> RawRecords:
-        first, blocks = self.number, [file.take(count) for file in self._files]
-        size = self.number - first
+        first = self._files[0].number
+        blocks = [file.take(count) for file in self._files]
+        size = self._files[0].number - first
         if len(set(self.num_lines)) > 1:
             size = max(0, min(self.num_lines) - first)
             for file in self._files:
-                file.count_rest()
+                while file.take(BLOCK_BYTES):
+                    pass
             if not self._is_lenient:
                 src, tgt = self._files
                 raise DataError(
@@ -174,36 +169,6 @@ class FileReader(Reader):
                 )
             blocks = [b"".join(islice(io.BytesIO(lines), size)) for lines in blocks]
         return RawRecords(size, partial(self._parse, first, *blocks))
-
-
-class JsonlReader(FileReader):
-    """A file with a JSON object in each line; the first one decides which fields hold the texts.
-
-    With `is_lenient`, lines before the first one that holds a JSON object are skipped in this decision.
-    """
-
-    def __init__(self, source: JsonlFile, data: DataConfig, lines: Lines, *, is_lenient: bool) -> None:
-        super().__init__(_parse_jsonl, lines, is_lenient=is_lenient)
-        self._source, self._data = source, data
-        self._fields: Fields | None = None
-
-    def take(self, count: int) -> RawRecords:
-        first, lines = self.number, self._files[0].take(count)
-        if lines and self._fields is None:
-            self._fields = self._first_fields(first, lines)
-        fields = self._fields or Fields.of(self._source, self._data, {})
-        return RawRecords(self.number - first, partial(_parse_jsonl, self._source.jsonl, fields, first, lines))
-
-    def _first_fields(self, first: int, lines: bytes) -> "Fields | None":
-        path, faults = self._source.jsonl, Faults() if self._is_lenient else None
-        some = lines if self._is_lenient else b"".join(lines.partition(b"\n")[:2])
-        for line in decode(path, first, some, "", faults):
-            try:
-                return Fields.of(self._source, self._data, parse_row(line))
-            except RowError as error:
-                if not self._is_lenient:
-                    raise DataError(f"{path}:{first + 1}: {error}") from error
-        return None
 
 
 def parse_text(source: TextFiles, first: int, src: bytes, tgt: bytes, faults: Faults | None = None) -> Columns:
@@ -228,8 +193,9 @@ def parse_tsv(source: TsvFile, first: int, lines: bytes, faults: Faults | None =
     return [row[src - 1] for row in rows], [row[tgt - 1] for row in rows]
 
 
-def _parse_jsonl(path: str, fields: "Fields", first: int, lines: bytes, faults: Faults | None = None) -> Columns:
-    return fields.columns(decode(path, first, lines, "pair", faults), f"{path}:", first, faults)
+def parse_jsonl(source: JsonlFile, fields: "Fields", first: int, lines: bytes, faults: Faults | None = None) -> Columns:
+    """Return two fields of lines that are JSON objects."""
+    return fields.columns(decode(source.jsonl, first, lines, "pair", faults), f"{source.jsonl}:", first, faults)
 
 
 def decode(path: str, first: int, lines: bytes, side: str = "", faults: Faults | None = None) -> list[str]:
@@ -259,7 +225,8 @@ def decode(path: str, first: int, lines: bytes, side: str = "", faults: Faults |
                 "file with iconv, or fix the line"
             ) from error
         text = lines.decode("utf-8", "replace")
-        faults.invalid[side] = [number for number, line in enumerate(lines.split(b"\n")) if not _is_utf8(line)]
+        decoded = text.encode("utf-8").split(b"\n")
+        faults.invalid[side] = [n for n, line in enumerate(lines.split(b"\n")) if line != decoded[n]]
     found = text.split("\n")
     if text.endswith("\n"):
         found.pop()
@@ -268,14 +235,6 @@ def decode(path: str, first: int, lines: bytes, side: str = "", faults: Faults |
     if faults is not None and (crlf := [number for number, line in enumerate(found) if line.endswith("\r")]):
         faults.crlf[side] = crlf
     return [line.removesuffix("\r") for line in found]
-
-
-def _is_utf8(line: bytes) -> bool:
-    try:
-        line.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def read_lines(path: str | Path) -> list[str]:
@@ -313,10 +272,22 @@ class Fields:
 
     @classmethod
     def of(cls, source: JsonlFile | HubDataset, data: DataConfig, first_row: dict[str, Any]) -> "Fields":
-        """Return the fields that a source names, else those that its first row has."""
+        """Return the fields that a source names; the first row decides the default."""
         src = source.src_field or _default(source.src_lang or data.src_lang, first_row)
         tgt = source.tgt_field or _default(source.tgt_lang or data.tgt_lang, first_row)
         return cls(tuple(src.split(".")), tuple(tgt.split(".")))
+
+    @classmethod
+    def of_file(cls, source: JsonlFile, data: DataConfig) -> "Fields":
+        """Return the fields of a file of JSON objects; lines before the first object are skipped."""
+        with Lines(source.jsonl) as file:
+            first = 0
+            while lines := file.take(LINES_AT_ONCE):
+                for line in decode(source.jsonl, first, lines, faults=Faults()):
+                    with contextlib.suppress(RowError):
+                        return cls.of(source, data, parse_row(line))
+                first = file.number
+        return cls.of(source, data, {})
 
     def columns(self, rows: Iterable[Any], place: str, first: int, faults: Faults | None) -> Columns:
         """Return the texts of rows, which are objects or lines of JSON; those at fault become empty.

@@ -15,12 +15,20 @@ from typing import Any
 from mtformer.config.data import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
 from mtformer.data.corpus import hub
 from mtformer.data.corpus.compressed import open_bytes
-from mtformer.data.corpus.readers import FileReader, JsonlReader, Lines, Reader, parse_text, parse_tsv, reading
+from mtformer.data.corpus.readers import (
+    LINES_AT_ONCE,
+    Fields,
+    FileReader,
+    Lines,
+    Reader,
+    parse_jsonl,
+    parse_text,
+    parse_tsv,
+    reading,
+)
 from mtformer.data.data_report import Columns, Pair
 from mtformer.errors import DataError
 from mtformer.files import file_sha256
-
-RECORDS_AT_ONCE = 1000
 
 
 def read_pairs(source: Source, data: DataConfig) -> Iterator[Pair]:
@@ -34,7 +42,7 @@ def read_pairs(source: Source, data: DataConfig) -> Iterator[Pair]:
         DataError: a file is missing, damaged, or not UTF-8; files of unequal length; a column or field is missing;
             the hub cannot be reached.
     """
-    for columns in read_columns(source, data, RECORDS_AT_ONCE):
+    for columns in read_columns(source, data, LINES_AT_ONCE):
         yield from zip(*columns, strict=True)
 
 
@@ -52,7 +60,7 @@ def open_reader(source: Source, data: DataConfig, *, is_lenient: bool = False) -
     Args:
         source: what to read.
         data: the languages, whose codes are the default fields.
-        is_lenient: accept files of unequal length, and a first JSON line that cannot be parsed.
+        is_lenient: accept files of unequal length.
 
     Raises:
         DataError: a file is missing, or its compression damaged; the hub cannot be reached.
@@ -64,7 +72,7 @@ def open_reader(source: Source, data: DataConfig, *, is_lenient: bool = False) -
         elif isinstance(source, TsvFile):
             yield FileReader(partial(parse_tsv, source), *files)
         elif isinstance(source, JsonlFile):
-            yield JsonlReader(source, data, *files, is_lenient=is_lenient)
+            yield FileReader(partial(parse_jsonl, source, Fields.of_file(source, data)), *files)
         else:
             yield hub.HubReader(source, data)
 
@@ -100,7 +108,7 @@ def require_sources(data: DataConfig) -> None:
     """Read the first pair of each training source and all of dev, so that user errors are reported early.
 
     Raises:
-        DataError: as `read_pairs`, for what was read; when a file of train, dev or test is missing.
+        DataError: as `read_pairs`; when a file of train, dev or test is missing.
     """
     require_files([*data.sources, *data.dev, *data.test.values()])
     for source in data.sources:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mtformer.config.data import FilterConfig
 from mtformer.data.data_report import Columns
 from mtformer.data.filters.duplicates import normalize
-from mtformer.data.filters.language import WordCheck, confidences
+from mtformer.data.filters.language import WordCheck, base_code, confidences
 from mtformer.data.filters.numbers import CHARACTER_LANGUAGES, numbers_differ
 from mtformer.data.filters.scripts import WEIGHTS, Alphabet, Counts, scripts_of
 
@@ -25,7 +25,7 @@ REASONS = (
     EMPTY, IDENTICAL, REPETITION, MARKUP, LETTERS, SCRIPT, DIFFERENCE, NUMBERS, PUNCTUATION, LANGUAGE, TOO_LONG, RATIO,
     DUPLICATE, LOW_SCORE,
 )  # fmt: skip
-"""In the order in which they are checked; a pair is counted under the first that applies. `data clean` alone scores."""
+"""Reasons in the order of their checks; a pair is counted under the first that applies. `data clean` alone scores."""
 
 RATIO_FROM_TOKENS = 10
 """The length ratio is checked when the longer side has more tokens than this."""
@@ -74,19 +74,19 @@ class Filter:
         tgt_lang: code of the target language.
 
     Raises:
-        ConfigError: if the config asks for a language identifier that is not installed.
+        ConfigError: if the config needs a language identifier that is not installed.
     """
 
     def __init__(self, config: FilterConfig | None, src_lang: str, tgt_lang: str) -> None:
         self.config = config
         self._alphabets = (Alphabet(src_lang), Alphabet(tgt_lang))
-        languages = {re.split("[-_]", code.lower())[0] for code in (src_lang, tgt_lang)}
+        languages = {base_code(src_lang), base_code(tgt_lang)}
         self._in_digits = not languages & CHARACTER_LANGUAGES
         is_dense = any(not scripts or scripts & WEIGHTS.keys() for scripts in map(scripts_of, (src_lang, tgt_lang)))
         self._ratio_deviation = RATIO_DEVIATION_IF_DENSE if is_dense else RATIO_DEVIATION
         self._word_checks = WordCheck(src_lang, tgt_lang), WordCheck(tgt_lang, src_lang)
-        asks = config is not None and config.min_language_confidence > 0
-        self._confidences = [confidences(code) for code in (src_lang, tgt_lang)] if asks else []
+        identifies = config is not None and config.min_language_confidence > 0
+        self._confidences = [confidences(code) for code in (src_lang, tgt_lang)] if identifies else []
 
     def by_text(self, texts: Columns) -> Codes:
         """Return the codes by text, before it is tokenized."""
@@ -138,9 +138,9 @@ class Filter:
         if (limit := config.max_different_punctuation) is not None:
             judged.test(PUNCTUATION, True, lambda s, t: _different_marks(s, t) > limit)
         for lines, counts, identify in zip(judged.texts, sides, self._confidences, strict=False):
-            asked = np.array(judged.kept(counts.weight >= FROM_LETTERS), dtype=np.int64)
-            found = identify([lines[row] for row in asked.tolist()])
-            judged.codes[asked[found < config.min_language_confidence]] = code(LANGUAGE)
+            rows_of_letters = np.array(judged.kept(counts.weight >= FROM_LETTERS), dtype=np.int64)
+            shares = identify([lines[row] for row in rows_of_letters.tolist()])
+            judged.codes[rows_of_letters[shares < config.min_language_confidence]] = code(LANGUAGE)
 
 
 class _Judged:

@@ -45,7 +45,7 @@ class WordCheck:
 
     def __init__(self, language: str, partner: str) -> None:
         words, self._partner = words_of(language), words_of(partner)
-        self.own = words | _words("relatives").get(_base(language), frozenset())
+        self.own = words | _words("relatives").get(base_code(language), frozenset())
         self._related = {code for code, some in _words("words").items() if len(some & words) > len(some) / 3}
         self._partner_code = _code(partner)
 
@@ -132,16 +132,17 @@ def _identifier() -> Any:
     return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
 
 
-def _base(language: str) -> str:
+def base_code(language: str) -> str:
+    """Return a language code without what follows `-` or `_`: pt of pt-BR."""
     return re.split("[-_]", language.lower())[0]
 
 
 def _code(language: str) -> str:
-    return SAME_WORDS.get(_base(language), _base(language))
+    return SAME_WORDS.get(base_code(language), base_code(language))
 
 
 def _identifier_code(language: str) -> str:
-    return IDENTIFIER_CODES.get(_base(language), _base(language))
+    return IDENTIFIER_CODES.get(base_code(language), base_code(language))
 
 
 @cache

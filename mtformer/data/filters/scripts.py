@@ -76,10 +76,10 @@ class Counts(NamedTuple):
     visible: Numbers
     """Characters that are no white space."""
     other: Numbers
-    """Those of them that are no letter and no accent: digits, punctuation, symbols."""
+    """Visible characters other than letters and accents: digits, punctuation, symbols."""
     digits: Numbers
     weight: Numbers
-    """Letters."""
+    """Number of letters."""
     own: Numbers
     """Letters of the scripts of the language."""
     foreign: Numbers

@@ -4,7 +4,7 @@ The fingerprint of a corpus is a hash of the content of its files (not of their 
 found, a changed one is not), the tokenizers, the filters, and the version of the format. Finished shards are kept in
 the folder `FINGERPRINT.building` if the preparation is interrupted, and it resumes (partial results are deleted after a
 week); a lock keeps other processes from preparing the same corpus. A file that changes after its hash is computed and
-before it is read to the end is an error, and no shard is kept that may differ from what was hashed.
+before it is read to the end is an error, and no shard that may differ from the hashed content is kept.
 """
 
 import gc
@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ from mtformer.data.filters.duplicates import Mask, repeated
 from mtformer.data.filters.filters import DUPLICATE, count_reasons, in_order
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
 from mtformer.data.store.ragged import bytes_of
-from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, STORE, Contents, Pairs, Shard, Store, write_shard
+from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, STORE, Pairs, Shard, Store, write_shard
 from mtformer.data.workers import WorkerEndedError, Workers
 from mtformer.errors import DataError, explain_write_errors
 from mtformer.files import atomic_file, cache_folder, sync, write_text
@@ -51,15 +50,13 @@ from mtformer.text.tokenizer import TokenizerPair
 FORMAT_VERSION = 3
 SHARD_PAIRS = 200 * BLOCK_PAIRS
 LOG_PAIRS = 20 * SHARD_PAIRS
-SHARDS_ALONE = 4
-"""Shards that are made before processes are started, which takes seconds."""
 BUILDING = ".building"
 STALE_SECONDS = 7 * 24 * 3600
 ROW = np.dtype([("key", np.uint64), ("counts", np.int32, (4,))])
 """Key by which duplicates are found, and token counts, of a row of a shard."""
 log = logging.getLogger("mtformer")
 Advance = Callable[[int, float], object]
-"""Called with the number of pairs done, and the share of the corpus that they are, about (0: unknown)."""
+"""Called with the number of pairs done, and approximately their share of the corpus (0: unknown)."""
 
 
 def log_progress(num_pairs: int, share: float) -> None:
@@ -81,7 +78,7 @@ def prepare(
     """Read, filter and tokenize a corpus, or find it in the cache.
 
     Args:
-        sources: sources of the same two languages, read one after the other.
+        sources: sources of the same two languages, read in this order.
         data: languages, filters, cache and workers.
         tokenizers: the tokenizers whose ids are stored.
         is_training: apply data.filters; dev and test keep everything.
@@ -94,7 +91,7 @@ def prepare(
     """
     filters = data.filters if is_training else None
     pipeline = Pipeline(filters, languages(sources[0], data), tokenizers)
-    pipeline.load()  # reports what is missing before anything is done
+    pipeline.load()  # reports a missing package early
     states = file_states(sources)
     fingerprints = [source_fingerprint(source, data) for source in sources]
     folder = cache_folder(data.cache_dir) / _fingerprint(fingerprints, pipeline, tokenizers, keep_text)
@@ -107,10 +104,11 @@ def prepare(
         ):
             if not folder.is_dir():  # else another process has made it meanwhile
                 _clear_stale(folder.parent)
-                num_workers = data.num_workers or os.cpu_count() or 1
                 job = _Job(pipeline, folder.with_name(f"{folder.name}{BUILDING}"), keep_text)
                 try:
-                    _make(folder, where, _raw_shards(sources, data, states, fingerprints), job, num_workers, advance)
+                    _make(
+                        folder, where, _raw_shards(sources, data, states, fingerprints), job, data.num_workers, advance
+                    )
                 except DataError:
                     require_unchanged(sources, states)  # a change explains any other error in the file
                     raise
@@ -164,7 +162,7 @@ def _lock(folder: Path) -> FileLock:
 
 
 def _clear_stale(cache: Path) -> None:
-    """Delete interrupted preparations that nobody resumed for a week."""
+    """Delete interrupted preparations that were not resumed for a week."""
     for building in cache.glob(f"*{BUILDING}"):
         with suppress(FileNotFoundError, Timeout):  # another process has deleted it, or this or another one makes it
             if time.time() - building.stat().st_mtime > STALE_SECONDS:
@@ -185,7 +183,7 @@ class _RawShard:
     end: int
     """Number of records up to its last one."""
     share: float
-    """Share of the corpus up to its last record, about; 0 if unknown."""
+    """Approximate share of the corpus up to its last record; 0 if unknown."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +198,7 @@ class _Job:
         """Return a file of a shard: .arrow (ids and text), .npy (a `ROW` for each pair), .json (report, last)."""
         return self.folder / f"shard-{number:05d}{suffix}"
 
-    def make_shard(self, shard: _RawShard, num_threads: int = 1) -> None:
+    def make_shard(self, shard: _RawShard, num_threads: int) -> None:
         """Filter, tokenize and write some records."""
         was_enabled = gc.isenabled()
         gc.disable()  # it would search a million small lists for cycles, in a tenth of the time
@@ -235,7 +233,9 @@ class _Job:
         return Pairs(*tokens, *(map(bytes_of, texts) if self.keep_text else ())), rows
 
 
-def _make(folder: Path, where: str, shards: Iterator[_RawShard], job: _Job, num_workers: int, advance: Advance) -> None:
+def _make(
+    folder: Path, where: str, shards: Iterator[_RawShard], job: _Job, num_workers: int | None, advance: Advance
+) -> None:
     if not (job.folder / STORE).is_file():  # else it was interrupted just before its end
         resumes = job.folder.is_dir()
         job.folder.mkdir(parents=True, exist_ok=True)
@@ -258,7 +258,7 @@ def _make(folder: Path, where: str, shards: Iterator[_RawShard], job: _Job, num_
     sync(folder.parent)
 
 
-def _make_shards(shards: Iterator[_RawShard], job: _Job, num_workers: int, advance: Advance) -> int:
+def _make_shards(shards: Iterator[_RawShard], job: _Job, num_workers: int | None, advance: Advance) -> int:
     """Make the shards that do not exist yet; return the number of all."""
     num_shards = 0
 
@@ -269,12 +269,8 @@ def _make_shards(shards: Iterator[_RawShard], job: _Job, num_workers: int, advan
             if not job.path(shard.number, ".json").is_file():
                 yield shard
 
-    todo = missing()
-    for shard in islice(todo, SHARDS_ALONE if num_workers > 1 else None):
-        job.make_shard(shard, num_workers)
-        advance(shard.end, shard.share)
     with Workers(job.make_shard, num_workers) as workers:
-        for shard, _ in workers.map(todo):
+        for shard, _ in workers.map(missing()):
             advance(shard.end, shard.share)
     return num_shards
 
@@ -282,7 +278,7 @@ def _make_shards(shards: Iterator[_RawShard], job: _Job, num_workers: int, advan
 def _raw_shards(
     sources: Sequence[Source], data: DataConfig, states: dict[str, tuple[int, int, int]], fingerprints: Sequence[str]
 ) -> Iterator[_RawShard]:
-    """Yield all records, one source after the other.
+    """Yield all records, source by source.
 
     Args:
         sources: what to read.
@@ -291,7 +287,7 @@ def _raw_shards(
         fingerprints: the fingerprint of each source.
 
     Raises:
-        DataError: before the first shard that may differ from what was fingerprinted.
+        DataError: before the first shard that may differ from the fingerprinted content.
     """
     records, end = list[RawRecords](), 0
     before, num_bytes = 0, sum(map(bytes_on_disk, sources))
@@ -337,8 +333,13 @@ def _finish(job: _Job, num_shards: int) -> None:
     if first_row == report.kept:
         (job.folder / DUPLICATES).unlink()
     report.left_out = in_order(report.left_out)
-    contents = Contents(shards, (int(longest[0]), int(longest[1])), job.keep_text, report)
-    write_text(job.folder / STORE, contents.to_json())
+    contents = {
+        "shards": [vars(shard) for shard in shards],
+        "longest": longest.tolist(),
+        "has_text": job.keep_text,
+        "report": report.to_dict(),
+    }
+    write_text(job.folder / STORE, json.dumps(contents, indent=1, ensure_ascii=False) + "\n")
 
 
 def _duplicates(job: _Job, num_shards: int) -> Iterator[Mask]:

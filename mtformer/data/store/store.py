@@ -4,9 +4,9 @@
     CACHE/FINGERPRINT/duplicates.bin      numbers of the rows to skip (int64, ascending), if there are any
     CACHE/FINGERPRINT/store.json          rows, pairs and bytes of each shard, the longest pair, and the data report
 
-A record batch has the columns src and tgt (lists of ids without bos or eos) and, if asked for, src_text and tgt_text,
+A record batch has the columns src and tgt (lists of ids without bos or eos), optionally src_text and tgt_text,
 and a checksum. Rows are numbered through all shards. A shard's pairs are its rows without the duplicates, and blocks
-hold `BLOCK_PAIRS` pairs. Shards are read and not memory-mapped, so that what was read holds no memory.
+hold `BLOCK_PAIRS` pairs. Shards are read and not memory-mapped, so that blocks read before use no memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,29 +46,6 @@ class Shard:
     rows: int
     pairs: int
     bytes: int
-
-
-@dataclass(frozen=True)
-class Contents:
-    """The contents of store.json."""
-
-    shards: list[Shard]
-    longest: tuple[int, int]
-    """Tokens of the longest source and of the longest target, eos not counted."""
-    has_text: bool
-    report: DataReport
-
-    def to_json(self) -> str:
-        """Return the JSON text."""
-        return json.dumps({**asdict(self), "report": self.report.to_dict()}, indent=1, ensure_ascii=False) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str) -> Contents:
-        """Return the contents of which `to_json` returned `text`."""
-        values = json.loads(text)
-        report = DataReport.from_dict(values["report"])
-        shards = [Shard(**shard) for shard in values["shards"]]
-        return cls(shards, tuple(values["longest"]), values["has_text"], report)
 
 
 @dataclass(frozen=True)
@@ -124,12 +101,15 @@ class Store:
         self.folder = folder
         self.fingerprint = folder.name
         with self._reading(folder / STORE):
-            contents = Contents.from_json((folder / STORE).read_text(encoding="utf-8"))
-            for shard in contents.shards:
+            contents = json.loads((folder / STORE).read_text(encoding="utf-8"))
+            self.report = DataReport.from_dict(contents["report"])
+            self.has_text: bool = contents["has_text"]
+            self.longest: tuple[int, int] = tuple(contents["longest"])
+            """Tokens of the longest source and of the longest target, eos not counted."""
+            self._shards = [Shard(**shard) for shard in contents["shards"]]
+            for shard in self._shards:
                 if (folder / shard.name).stat().st_size != shard.bytes:
                     raise ValueError(f"{shard.name} has changed its size")
-        self.report, self.has_text, self.longest = contents.report, contents.has_text, contents.longest
-        self._shards = contents.shards
         self._num_pairs, num_rows = (
             np.array([getattr(shard, key) for shard in self._shards], dtype=np.int64) for key in ("pairs", "rows")
         )
@@ -149,7 +129,7 @@ class Store:
         return np.where(is_last, (self._num_pairs[shard] - 1) % BLOCK_PAIRS + 1, BLOCK_PAIRS)
 
     def read(self, numbers: Sequence[int]) -> Pairs:
-        """Return the pairs of these blocks, one block after the other; at least one."""
+        """Return the pairs of these blocks, at least one, in this order."""
         return Pairs.joined(self._read(block) for block in numbers)
 
     def read_all(self) -> Pairs:
