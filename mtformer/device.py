@@ -5,6 +5,8 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -97,6 +99,17 @@ def disable_cudnn_attention(device: torch.device) -> None:
     """
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+@contextmanager
+def use_threads(number: int) -> Iterator[None]:
+    """Compute with this number of threads in the context; the last bits of sums on a CPU depend on it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def set_up_memory() -> None:

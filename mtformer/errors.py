@@ -39,7 +39,7 @@ class DeviceError(MtformerError):
 
 
 @contextmanager
-def told_writing(what: str, remedy: str) -> Iterator[None]:
+def explain_write_errors(what: str, remedy: str) -> Iterator[None]:
     """Turn an OSError while writing into a DataError.
 
     Args:
@@ -50,4 +50,4 @@ def told_writing(what: str, remedy: str) -> Iterator[None]:
         yield
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise DataError(f"{what} cannot be written: {reason}; make room, or {remedy}") from error
+        raise DataError(f"{what} cannot be written: {reason}; free some space, or {remedy}") from error

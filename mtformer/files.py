@@ -66,8 +66,10 @@ def read_meta(folder: Path, listing: str = META) -> dict[str, Any]:
     With `CHECKSUMS` as `listing`, read checksums.json of a run or export, which has only `sha256`.
     """
     path = folder / listing
+    with _wrap_errors(path, listing):
+        data = path.read_bytes()
     try:
-        meta: dict[str, Any] = json.loads(_read(path, listing))
+        meta: dict[str, Any] = json.loads(data)
         is_whole = meta.pop("checksum", None) == _checksum(meta)
     except (ValueError, AttributeError, TypeError) as error:  # no JSON, or no object
         raise DamagedError(path, f"not readable ({error})", listing) from error
@@ -96,11 +98,6 @@ def verify(folder: Path, *names: str, listing: str = META) -> dict[str, Any]:
 def file_hashes(folder: Path, paths: Iterable[Path]) -> dict[str, str]:
     """Return the hash of each of these files by its path in the folder."""
     return {path.relative_to(folder).as_posix(): file_sha256(path) for path in sorted(paths) if path.is_file()}
-
-
-def _read(path: Path, listing: str) -> bytes:
-    with _wrap_errors(path, listing):
-        return path.read_bytes()
 
 
 @contextmanager

@@ -44,6 +44,6 @@ def _environment() -> Environment:
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    # The filter tojson, for the data of scripts, escapes whatever could end the script.
+    # The filter tojson, for the data of scripts, escapes everything that could end the script.
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
     return environment

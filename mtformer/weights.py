@@ -15,7 +15,7 @@ CLOSED = ("output_bias", "final_logits_bias")
 
 
 def not_finite(weights: Mapping[str, Tensor]) -> str | None:
-    """Return the name of the first tensor that holds NaN or infinity, or None."""
+    """Return the name of the first tensor with NaN or infinite values, or None."""
     for name, weight in weights.items():
         is_good = weight.isfinite()
         if not (is_good | weight.isneginf() if name in CLOSED else is_good).all():
@@ -24,9 +24,9 @@ def not_finite(weights: Mapping[str, Tensor]) -> str | None:
 
 
 def require_finite(path: Path, weights: Mapping[str, Tensor]) -> None:
-    """Raise CheckpointError if a tensor that was read from `path` holds NaN or infinity."""
+    """Raise CheckpointError if a tensor that was read from `path` has NaN or infinite values."""
     if name := not_finite(weights):
-        raise CheckpointError(f"{path}: {name} holds NaN or infinity; use another checkpoint")
+        raise CheckpointError(f"{path}: {name} has NaN or infinite values; use another checkpoint")
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -69,7 +69,7 @@ def load_weights(
     """Put the mean of the files' weights into the model.
 
     Args:
-        place: (full weight, parameter) -> the part that a sharded parameter holds.
+        place: (full weight, parameter) -> the shard of a sharded parameter.
 
     Raises:
         CheckpointError: names the first tensor that does not fit.

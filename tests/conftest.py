@@ -1,4 +1,4 @@
-"""What tests share."""
+"""Fixtures of all tests."""
 
 import builtins
 import contextlib
@@ -33,7 +33,7 @@ def _few_threads() -> None:
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tokenised corpora of tests never reach the user's cache, and no test reaches the internet."""
+    """Tokenized corpora of tests never reach the user's cache, and no test reaches the internet."""
     monkeypatch.setenv("MTFORMER_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
@@ -41,7 +41,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def no_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where the extra `report` is not installed."""
+    """Make imports fail as they do without the extra `report`."""
     real = builtins.__import__
 
     def refuse(name: str, *arguments: Any, **named: Any) -> Any:

@@ -111,7 +111,7 @@ print(by_default, later_faults())
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
 def test_kernels_of_ever_new_shapes_hold_no_memory() -> None:
-    """Products of 1,500 different shapes, of which the default keeps 1,024."""
+    """Products of 400 different shapes, all of which the default keeps."""
     program = """
 import resource, sys, torch
 from mtformer.device import set_up_memory
@@ -119,7 +119,7 @@ if sys.argv[1] == "1":
     set_up_memory()
 torch.set_num_threads(1)
 weight = torch.ones(512, 256, dtype=torch.bfloat16)
-for rows in range(500, 2000):
+for rows in range(500, 900):
     torch.nn.functional.linear(torch.ones(rows, 256, dtype=torch.bfloat16), weight)
     if rows == 600:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -129,4 +129,4 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
         int(subprocess.run([sys.executable, "-c", program, given], check=True, capture_output=True, timeout=900).stdout)
         for given in "01"
     ]
-    assert grown[1] < max(60_000, grown[0] / 2), grown  # kilobytes; here 178,000 and 688,000
+    assert grown[1] < max(20_000, grown[0] / 2), grown  # kilobytes

@@ -1,4 +1,4 @@
-"""What killed writers leave is cleared away or put back, what live ones write stays; damage of meta.json is noticed."""
+"""Leftovers of killed writers are deleted or restored, files of live ones stay; damage of meta.json is noticed."""
 
 import json
 import os
@@ -33,21 +33,21 @@ HERE = platform.node()
 
 @pytest.fixture
 def live() -> Iterator[int]:
-    """The number of a process that lives."""
+    """The number of a running process."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         yield process.pid
 
 
 @pytest.fixture
 def dead() -> int:
-    """The number of a process that lived."""
+    """The number of a process that has ended."""
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         pass
     return process.pid
 
 
 def leave(folder: Path, name: str, host: str, pid: int, kind: str, is_file: bool = False) -> Path:
-    """What a process leaves that is killed while it writes `name`."""
+    """Write the leftovers of a process that was killed while it wrote `name`."""
     path = folder / f".{name}@{host}.{pid}.{kind}"
     if not is_file:
         path.mkdir()
@@ -183,7 +183,7 @@ def test_every_flipped_bit_of_meta_is_noticed(checkpoint: Path) -> None:
 
 
 def _is_same(one: bytes, other: bytes) -> bool:
-    """As when a space becomes an end of line."""
+    """Return True if both are the same JSON, as after a space has become an end of line."""
     try:
         return bool(json.loads(one) == json.loads(other))
     except ValueError:

@@ -21,7 +21,7 @@ DEBUG = "MTFORMER_DEBUG"
 SECONDS_OF_SILENCE = 3.0
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-"""As a shell reports a filter that SIGPIPE ended."""
+"""The exit code that a shell reports for a filter that SIGPIPE ended."""
 
 
 COMMANDS = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.options import OverridesArgument
+from mtformer.cli.options import OverridesArgument, optional
 
 if TYPE_CHECKING:
     from mtformer.config.loading import LoadedConfig
@@ -35,10 +35,7 @@ def show(
         ),
     ] = None,
     overrides: OverridesArgument = None,
-    section: Annotated[
-        str | None,
-        typer.Option("--section", help="Print this section alone.", show_default=False, autocompletion=_sections),
-    ] = None,
+    section: Annotated[str | None, optional("Print this section alone.", autocompletion=_sections)] = None,
 ) -> None:
     """Print every value with its documentation above and its origin beside it: a file, an override, or the default."""
     from mtformer.config.loading import load_config, load_defaults

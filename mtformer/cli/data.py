@@ -71,7 +71,7 @@ def check(
     from mtformer.cli.output import error_lines
     from mtformer.data.check.check import check_corpora, num_bytes
     from mtformer.data.check.report import exceeded_limits, page, report_lines, verdict
-    from mtformer.errors import ConfigError, told_writing
+    from mtformer.errors import ConfigError, explain_write_errors
     from mtformer.files import write_text
 
     config, tokenizers = _load(words, src_lang, tgt_lang, tokenizer)
@@ -90,7 +90,7 @@ def check(
         typer.echo(line)
     for path, text in ((json, result.to_json), (html, lambda: page(result, exceeded))):
         if path is not None:
-            with told_writing(f"{path}:", "name another file"):
+            with explain_write_errors(f"{path}:", "name another file"):
                 write_text(path, text())
     error_lines("\n".join(one.message for one in exceeded))
     typer.echo(verdict(exceeded))

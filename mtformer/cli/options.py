@@ -38,9 +38,9 @@ def require_at_most_one(options: Mapping[str, object]) -> None:
         raise ConfigError(f"{' and '.join(given)} exclude each other; give one of them")
 
 
-def optional(text: str, *names: str, metavar: str | None = None) -> Any:
+def optional(text: str, *names: str, **settings: Any) -> Any:
     """Return an option without a default; its names are by default those of the parameter."""
-    return typer.Option(*names, help=text, metavar=metavar, show_default=False)
+    return typer.Option(*names, help=text, show_default=False, **settings)
 
 
 PRECISION_HELP = (

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from types import TracebackType
+from contextlib import AbstractContextManager
 from typing import NoReturn
 
 from tqdm import tqdm
@@ -14,7 +14,7 @@ from mtformer.training.figures import bar_text
 log = logging.getLogger("mtformer")
 
 
-class TrainingProgress:
+class TrainingProgress(AbstractContextManager["TrainingProgress"]):
     """Shows the progress of preparation and training; `num_steps`: total number of optimizer steps."""
 
     def __init__(self, num_steps: int) -> None:
@@ -22,12 +22,7 @@ class TrainingProgress:
         self.bar: tqdm[NoReturn] | None = None
         self.preparing: tqdm[NoReturn] | None = None
 
-    def __enter__(self) -> "TrainingProgress":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._end_preparing()
         if self.bar is not None:
             self.bar.close()

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from mtformer.cli.options import optional
+
 DIFFERENT = 1
 """Exit code if a figure differs."""
 
@@ -12,10 +14,7 @@ DIFFERENT = 1
 def reproduce(
     run: Annotated[Path, typer.Argument(help="Run directory.", show_default=False)],
     steps: Annotated[
-        int | None,
-        typer.Option(
-            "--steps", min=1, help="Steps to train again; default: 50, or to the first log line.", show_default=False
-        ),
+        int | None, optional("Steps to train again; default: 50, or to the first log line.", min=1)
     ] = None,
 ) -> None:
     """Train the first steps of a run again, from its config, and compare losses to the last digit.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.options import OverridesArgument, require_at_most_one
+from mtformer.cli.options import OverridesArgument, optional, require_at_most_one
 
 if TYPE_CHECKING:
     from mtformer.experiment.sweep import Sweep
@@ -20,12 +20,7 @@ def sweep(
     overrides: OverridesArgument = None,
     jobs: Annotated[
         int | None,
-        typer.Option(
-            "--jobs",
-            min=1,
-            help="Runs at a time, each a process with its share of the cores; default: as many as CUDA devices, or 1.",
-            show_default=False,
-        ),
+        optional("Runs at a time, which share the cores; default: the number of CUDA devices, or 1.", min=1),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Skip finished runs and resume the others.")] = False,
     dry_run: Annotated[
@@ -41,13 +36,13 @@ def sweep(
     A run that fails does not stop the others; the exit code is then 1. SIGTERM and Ctrl-C are passed on to the
     trainings, which save; the exit code is then 143 or 130, and --resume continues. `mtformer runs` shows the state.
     """
-    from mtformer.experiment.sweep import command_line, plan_sweep
+    from mtformer.experiment.sweep import plan_sweep
 
     require_at_most_one({"--resume": resume, "--dry-run": dry_run, "--print-commands": print_commands})
     planned = plan_sweep(file, overrides or [])
     if print_commands:
         for run in planned.runs:
-            typer.echo(command_line(planned, run))
+            typer.echo(planned.command_line(run))
     elif dry_run:
         _dry_run(planned, jobs)
     else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from mtformer.cli.options import ConfigArgument, OverridesArgument, require_at_most_one
+from mtformer.cli.options import ConfigArgument, OverridesArgument, optional, require_at_most_one
 
 if TYPE_CHECKING:
     from mtformer.config.schema import Config
@@ -55,18 +55,10 @@ COMMAND_CLASS = TrainCommand
 def train(
     config: ConfigArgument,
     overrides: OverridesArgument = None,
-    run_dir: Annotated[
-        Path | None,
-        typer.Option("--run-dir", help="Run directory; default: runs/ and the config's name.", show_default=False),
-    ] = None,
+    run_dir: Annotated[Path | None, optional("Run directory; default: runs/ and the config's name.")] = None,
     resume: Annotated[
         str | None,
-        typer.Option(
-            "--resume",
-            metavar="[auto]",
-            help="Resume from the latest checkpoint (auto: start a new run if none exists).",
-            show_default=False,
-        ),
+        optional("Resume from the latest checkpoint (auto: start a new run if none exists).", metavar="[auto]"),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Delete the run in the run directory and start over.")
@@ -77,7 +69,7 @@ def train(
         typer.Option(
             "--verify-resume",
             help="Prove that stopping and resuming changes nothing: train a few steps of this config in a temporary "
-            "folder, without a stop and with one, and compare bit by bit.",
+            "folder, without a stop and with one, and compare all bits.",
         ),
     ] = False,
 ) -> None:

@@ -22,7 +22,7 @@ class TextFiles(_Source):
     src: Annotated[str, Key(path="file")]
     """File of source sentences."""
     tgt: Annotated[str, Key(path="file")]
-    """File of target sentences, as many lines as `src`."""
+    """File of target sentences, with the same number of lines."""
 
 
 class TsvFile(_Source):
@@ -72,12 +72,13 @@ class HubDataset(_Source):
         return self
 
 
-SOURCE_KEYS = ("src", "tsv", "jsonl", "dataset")
+SOURCES: dict[str, type[Section]] = {"src": TextFiles, "tsv": TsvFile, "jsonl": JsonlFile, "dataset": HubDataset}
+"""Kinds of sources by the key that distinguishes them."""
 
 
 def source_kind(value: Any) -> str | None:
-    """The one key that tells which kind of source a mapping is."""
-    for key in SOURCE_KEYS:
+    """Return the key that distinguishes the kind of a source; None for anything else."""
+    for key in SOURCES:
         if (key in value) if isinstance(value, dict) else hasattr(value, key):
             return key
     return None
@@ -142,7 +143,7 @@ class CheckConfig(Section):
     max_invalid_lines: Count = 0
     """Most lines of a set that are not UTF-8, lack a column or are broken JSON; training refuses such files."""
     max_faulty_share: Share = 0.01
-    """Largest share of a set's lines, on either side, with characters that break lines or tell of damage."""
+    """Largest share of a set's lines, on either side, with characters that break lines or are signs of damage."""
     max_unknown_rate: Share = 0.01
     """Largest share of unknown tokens on either side of train or dev."""
     max_test_overlap: Share = 0.01
@@ -155,7 +156,7 @@ class WeightChange(Section):
     step: Positive
     """From this step on."""
     weight: Annotated[float, Field(ge=0.0)]
-    """As `weight`; 0: the corpus is not used."""
+    """The new weight; 0: the corpus is not used."""
 
 
 class CorpusConfig(Section):
@@ -172,11 +173,11 @@ class CorpusConfig(Section):
 
     @property
     def weights(self) -> list[tuple[int, float]]:
-        """(from this step on, weight), by ascending step."""
+        """Return (from this step on, weight), by ascending step."""
         return [(0, self.weight), *((change.step, change.weight) for change in self.weight_changes)]
 
     def weight_at(self, step: int) -> float:
-        """The weight that holds at a step."""
+        """Return the weight at a step."""
         return [weight for since, weight in self.weights if since <= step][-1]
 
     @model_validator(mode="after")
@@ -236,12 +237,12 @@ class DataConfig(Section):
 
     @property
     def sources(self) -> list[Source]:
-        """All training sources."""
+        """Return all training sources."""
         return [*self.train, *(source for corpus in self.corpora.values() for source in corpus.sources)]
 
     @property
     def directions(self) -> list[tuple[str, str]]:
-        """(source language, target language) of all data; that of the config first."""
+        """Return (source language, target language) of all data; that of the config first."""
         found = {(self.src_lang, self.tgt_lang): None}
         for source in (*self.sources, *self.dev, *self.test.values()):
             found[source.src_lang or self.src_lang, source.tgt_lang or self.tgt_lang] = None
@@ -251,7 +252,7 @@ class DataConfig(Section):
 
     @property
     def target_languages(self) -> list[str]:
-        """Target languages of the model, that of the config first."""
+        """Return the target languages of the model, that of the config first."""
         return list(dict.fromkeys([*(tgt for _, tgt in self.directions), *self.tgt_langs]))
 
     @model_validator(mode="after")

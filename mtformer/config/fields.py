@@ -1,22 +1,38 @@
-"""Look up declarations in the schema: keys of a section, metadata, help text, range and alternatives."""
+"""Declarations of keys in the schema: metadata, help text, range; and errors of pydantic in these terms."""
 
 import difflib
+import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import Discriminator, Tag
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
-from mtformer.config.data import Source
+from mtformer.config.data import SOURCES, Source
 from mtformer.config.schema import Config
 from mtformer.config.section import Key, OnResume, Section, key_of
-from mtformer.config.yaml_text import KeyPath, dotted
+from mtformer.config.yaml_text import KeyPath, Origins, dotted, nearest_origin
 
 DEFAULT_ON_RESUME: OnResume = "warn"
 BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+SOURCE_FORMS = "src and tgt (two text files), or tsv, or jsonl, or dataset (Hugging Face)"
+TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "finite": "a finite number",
+    "bool": "true or false",
+    "string": "text",
+    "list": "a list",
+    "tuple": "a list",
+    "dict": "a mapping of keys to values",
+    "model": "a section (a mapping of keys to values)",
+}
+"""Names of types, by the first word of pydantic's kinds of errors."""
 
 
 @cache
@@ -26,21 +42,9 @@ def fields(section: type[Section]) -> dict[str, Any]:
     return {field.alias or name: hints[name] for name, field in section.model_fields.items()}
 
 
-def kinds(annotation: Any) -> dict[str, type[Section]]:
-    """Return the sections of a discriminated union by their tags; empty for any other annotation."""
-    if not (get_origin(annotation) is Annotated and any(isinstance(m, Discriminator) for m in annotation.__metadata__)):
-        return {}
-    members = get_args(get_args(annotation)[0])
-    return {one.tag: get_args(member)[0] for member in members for one in member.__metadata__ if isinstance(one, Tag)}
-
-
-SOURCES = kinds(Source)
-"""Kinds of sources by the key that distinguishes them."""
-
-
 def is_source(annotation: Any) -> bool:
     """Return True for the union of all kinds of sources."""
-    return kinds(annotation) == SOURCES
+    return annotation == Source
 
 
 def plain(annotation: Any) -> Any:
@@ -52,7 +56,12 @@ def unwrapped(annotation: Any) -> Any:
     """Return the annotation without its ranges, and without null."""
     annotation = plain(annotation)
     options = [option for option in get_args(annotation) if option is not NoneType]
-    return plain(options[0]) if is_optional(annotation) and len(options) == 1 else annotation
+    return plain(options[0]) if _is_optional(annotation) and len(options) == 1 else annotation
+
+
+def _is_optional(annotation: Any) -> bool:
+    """Return True if the value may be null."""
+    return get_origin(plain(annotation)) in (Union, UnionType) and NoneType in get_args(plain(annotation))
 
 
 def is_section(annotation: Any) -> bool:
@@ -102,23 +111,6 @@ def documentation(path: KeyPath) -> str | None:
     return f"{text} ({limit})" if limit else text
 
 
-def parse_location(location: KeyPath, root: type[Section] = Config) -> tuple[KeyPath, Any]:
-    """Return path and annotation of a location in an error of pydantic, without its tags of unions."""
-    path: list[str | int] = []
-    annotation: Any = root
-    for item in location:
-        if item == "[key]" or annotation is None:
-            break
-        if kinds(annotation):
-            annotation = kinds(annotation)[str(item)]
-        elif get_origin(unwrapped(annotation)) in (Union, UnionType):
-            break  # a member of a union of scalars
-        else:
-            path.append(item)
-            annotation = child(annotation, item)
-    return tuple(path), annotation
-
-
 def section_keys(section: type[Section] = Config, prefix: KeyPath = (), leaves_only: bool = False) -> Iterator[KeyPath]:
     """Yield the paths of all keys of the sections below `section`, without sources and, if asked, without sections."""
     for key, annotation in fields(section).items():
@@ -129,18 +121,6 @@ def section_keys(section: type[Section] = Config, prefix: KeyPath = (), leaves_o
             yield from section_keys(plain(annotation), (*prefix, key), leaves_only)
 
 
-def nearest(word: str, allowed: list[str]) -> str | None:
-    """Return the allowed word that is most similar to `word`, if any is."""
-    found = difflib.get_close_matches(word, allowed, n=1, cutoff=0.6)
-    return found[0] if found else None
-
-
-def nearest_key(key: str, allowed: list[str], root: type[Section] = Config) -> str | None:
-    """Return the key that was probably meant: the same key of another section, else the nearest of this one."""
-    elsewhere = [dotted(path) for path in section_keys(root) if path[-1] == key and len(path) > 1]
-    return elsewhere[0] if elsewhere else nearest(key, allowed)
-
-
 def limits(annotation: Any) -> str:
     """Return the range or the alternatives of a value in words; empty if there are none."""
     found: list[str] = []
@@ -149,11 +129,6 @@ def limits(annotation: Any) -> str:
             found.append("one of " + ", ".join(map(str, one)))
         found += [f"{word} {getattr(one, bound):g}" for bound, word in BOUNDS.items() if hasattr(one, bound)]
     return " and ".join(found)
-
-
-def alternatives(annotation: Any) -> list[str]:
-    """Return the values of a Literal."""
-    return [str(value) for found in _constraints(annotation) if isinstance(found, tuple) for value in found]
 
 
 def _constraints(annotation: Any) -> Iterator[Any]:
@@ -170,6 +145,99 @@ def _constraints(annotation: Any) -> Iterator[Any]:
             yield from _constraints(option)
 
 
-def is_optional(annotation: Any) -> bool:
-    """Return True if the value may be null."""
-    return get_origin(plain(annotation)) in (Union, UnionType) and NoneType in get_args(plain(annotation))
+# ---- errors of pydantic -------------------------------------------------------------------------------------------
+
+
+def describe_errors(error: ValidationError, origins: Origins, root: type[Section] = Config) -> str:
+    """Return the errors of a file whose schema is `root`, one per line: place, dotted path, problem, allowed values."""
+    found = error.errors(include_url=False)
+    # A value that fits no member of a union of scalars has an error for each member; the last one is kept.
+    lines = {_parse_location(one["loc"], root)[0]: _describe(one, origins, root) for one in found}
+    return "\n".join(lines.values())
+
+
+def _parse_location(location: KeyPath, root: type[Section]) -> tuple[KeyPath, Any]:
+    """Return path and annotation of a location in an error of pydantic, without its tags of unions."""
+    path: list[str | int] = []
+    annotation: Any = root
+    for item in location:
+        if item == "[key]" or annotation is None:
+            break
+        if is_source(annotation):
+            annotation = SOURCES[str(item)]
+        elif get_origin(unwrapped(annotation)) in (Union, UnionType):
+            break  # a member of a union of scalars
+        else:
+            path.append(item)
+            annotation = child(annotation, item)
+    return tuple(path), annotation
+
+
+def _describe(details: ErrorDetails, origins: Origins, root: type[Section]) -> str:
+    path, annotation = _parse_location(details["loc"], root)
+    kind, value = details["type"], details["input"]
+    if kind == "value_error":
+        return _describe_combination(str(details["ctx"]["error"]), path, origins, root)
+    if kind == "extra_forbidden":
+        allowed = list(fields(unwrapped(_parse_location(details["loc"][:-1], root)[1])))
+        elsewhere = [dotted(key) for key in section_keys(root) if key[-1] == path[-1] and len(key) > 1]
+        meant = f"; did you mean '{elsewhere[0]}'?" if elsewhere else _nearest(str(path[-1]), allowed) or ";"
+        what = f"unknown key{meant} allowed: {', '.join(allowed)}"
+    elif kind == "missing":
+        what = "is missing"
+    elif kind == "union_tag_not_found":
+        what = f"a source is a mapping with {SOURCE_FORMS}; not {_format(value)}"
+    elif kind == "literal_error":
+        allowed = [str(one) for found in _constraints(annotation) if isinstance(found, tuple) for one in found]
+        what = f"must be {limits(annotation)}, not {_format(value)}{_nearest(str(value), allowed)}"
+    elif kind == "string_pattern_mismatch":
+        what = "a set's name has only letters, digits, '_' and '-'"
+    elif kind == "too_long":
+        what = f"must be a list of {details['ctx']['max_length']}, not {_format(value)}"
+    else:
+        what = f"must be {_expected(kind, annotation)}, not {_format(value)}{_remedy(kind, value)}"
+    return f"{nearest_origin(origins, path)}: {dotted(path)}: {what}"
+
+
+def _nearest(word: str, allowed: list[str]) -> str:
+    """Return the question whether the most similar allowed word is meant, if any is similar."""
+    found = difflib.get_close_matches(word, allowed, n=1, cutoff=0.6)
+    return f"; did you mean '{found[0]}'?" if found else ""
+
+
+def _expected(kind: str, annotation: Any) -> str:
+    """Return the type and range of a value in words."""
+    words = TYPES.get(kind.partition("_")[0], "")
+    limit = limits(annotation)
+    between = " of " if limit.startswith("at") else " "  # a number of at least 0, a number above 0
+    expected = between.join(filter(None, [words, limit])) or str(plain(annotation))
+    return expected + (" or null" if _is_optional(annotation) else "")
+
+
+def _remedy(kind: str, value: Any) -> str:
+    if kind.startswith("string") and isinstance(value, bool | int | float):
+        return "; put it in quotes"
+    if kind.startswith("int") and isinstance(value, float) and value.is_integer():
+        return f"; write {int(value)}"
+    if kind.startswith("list") and isinstance(value, dict):
+        return "; begin each item with '- '"
+    return ""
+
+
+def _format(value: Any) -> str:
+    text = f"'{value}'" if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _describe_combination(message: str, path: KeyPath, origins: Origins, root: type[Section]) -> str:
+    """Describe a conflict of several keys, with the origin of the first of them that was given."""
+    known = set(section_keys(root))
+    named = [(*path, *word.split(".")) for word in re.findall(r"[a-z][a-z0-9_.]*[a-z0-9]", message)]
+    given = [key for key in named if key in origins and key in known]
+    if not given:
+        where = f"{dotted(path)}: " if path else ""
+        return f"{nearest_origin(origins, path)}: {where}{message}"
+    # An override is what the user typed last, and a file comes before those that it extends.
+    top = nearest_origin(origins, ()).file
+    key = min(given, key=lambda key: (origins[key].kind != "override", origins[key].file != top))
+    return f"{origins[key]}: {dotted(key)}: {message}"

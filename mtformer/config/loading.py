@@ -1,18 +1,17 @@
 """Read, merge, validate, write and compare configs; each value of a loaded config knows its origin."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_origin
 
 from pydantic import ValidationError
 
-from mtformer.config.data import SOURCE_KEYS, DataConfig, source_kind
-from mtformer.config.fields import SOURCES, child, fields, is_section, is_source, plain
-from mtformer.config.mistakes import describe_mistakes
+from mtformer.config.data import SOURCES, DataConfig, source_kind
+from mtformer.config.fields import child, describe_errors, fields, is_section, is_source, plain
 from mtformer.config.schema import Config
-from mtformer.config.section import Section, key_of
+from mtformer.config.section import Key, Section, key_of
 from mtformer.config.yaml_text import DEFAULT, REQUIRED, KeyPath, Origin, Origins, dotted, read_yaml, write_yaml
 from mtformer.errors import ConfigError
 
@@ -49,7 +48,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
     try:
         config = Config.model_validate(tree, strict=True)
     except ValidationError as error:
-        raise ConfigError(describe_mistakes(error, origins)) from error
+        raise ConfigError(describe_errors(error, origins)) from error
     return LoadedConfig(config, {dotted(leaf): origins.get(leaf, DEFAULT) for leaf in leaves(config)})
 
 
@@ -75,8 +74,7 @@ def read_tree(path: str, what: str) -> tuple[Any, Origins]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}:{line}: not UTF-8") from error
-    origins: Origins = {}
-    return read_yaml(text, lambda line: Origin("file", path, line), origins), origins
+    return read_yaml(text, lambda line: Origin("file", path, line))
 
 
 def _read_file(path: str, origins: Origins, extended_by: tuple[str, ...]) -> dict[str, Any]:
@@ -84,13 +82,11 @@ def _read_file(path: str, origins: Origins, extended_by: tuple[str, ...]) -> dic
     value, own = read_tree(path, "config")
     if not isinstance(value, dict | None):
         raise ConfigError(f"{path}:1: a config is a mapping of sections (data, model, ...), not {value!r:.40}")
-    tree: dict[str, Any] = _null_is_empty(value, Config)
-    if "extends" in tree:
-        origin = own.pop(("extends",))
-        base = _read_base(path, tree.pop("extends"), origin, origins, (*extended_by, path))
-        for key, value in tree.items():
-            _put(base, key, value, child(Config, key), (key,), origins)
-        tree = base
+    values, tree = dict[str, Any](value or {}), dict[str, Any]()
+    if "extends" in values:
+        tree = _read_base(path, values.pop("extends"), own.pop(("extends",)), origins, (*extended_by, path))
+    for key, value in values.items():
+        _put(tree, key, value, child(Config, key), (key,), origins)
     origins.update(own)
     return tree
 
@@ -131,13 +127,13 @@ def _apply(override: str, tree: dict[str, Any], origins: Origins) -> None:
                 container[position] = [] if get_origin(plain(annotation)) is list else {}
                 origins[path] = origin
             container = container[position]
-    own: Origins = {path: origin}
-    value = read_yaml(text, lambda line: origin, own, path)
+    value, own = read_yaml(text, lambda line: origin, path)
+    own[path] = origin
     if is_source(around):
         _leave_other_kind(container, {path[-1]: value}, path[:-1], origins)
     if isinstance(container, list):
         own[path[:-1]] = origin
-    _put(container, path[-1], _null_is_empty(value, annotation), annotation, path, origins)
+    _put(container, path[-1], value, annotation, path, origins)
     origins.update(own)
 
 
@@ -156,12 +152,20 @@ def _position(container: Any, key: str, path: KeyPath, origin: Origin) -> str | 
 
 
 def _put(container: Any, key: str | int, value: Any, annotation: Any, path: KeyPath, origins: Origins) -> None:
-    """Merge mappings, replace all other values, and drop the origins of replaced values."""
+    """Merge mappings, replace all other values, and drop the origins of replaced values.
+
+    Null is an empty section, list or mapping: its keys or items may all be commented out.
+    """
     if isinstance(key, int) and key == len(container):
         container.append(None)
+    kind = get_origin(plain(annotation))
+    if value is None and (is_section(plain(annotation)) or kind in (dict, list)):
+        value = [] if kind is list else {}
     old = container.get(key) if isinstance(container, dict) else container[key]
-    clears = get_origin(plain(annotation)) is dict and not value
-    if isinstance(old, dict) and isinstance(value, dict) and not clears:
+    if isinstance(value, dict) and (value or kind is not dict):
+        if not isinstance(old, dict):
+            _forget(path, origins)
+            old = container[key] = {}
         if is_source(annotation):
             _leave_other_kind(old, value, path, origins)
         for name, below in value.items():
@@ -185,20 +189,6 @@ def _forget(path: KeyPath, origins: Origins) -> None:
         del origins[known]
 
 
-def _null_is_empty(value: Any, annotation: Any) -> Any:
-    """Replace null by an empty section, list or mapping; null is one whose keys are all commented out."""
-    if value is None and is_section(plain(annotation)):
-        return {}
-    if value is None and get_origin(plain(annotation)) in (dict, list):
-        return get_origin(plain(annotation))()
-    if isinstance(value, dict):
-        narrow = _narrow(annotation, value)
-        return {key: _null_is_empty(below, child(narrow, key)) for key, below in value.items()}
-    if isinstance(value, list):
-        return [_null_is_empty(below, child(annotation, index)) for index, below in enumerate(value)]
-    return value
-
-
 def _narrow(annotation: Any, value: Any) -> Any:
     """Return the section of a source's kind; any other annotation unchanged."""
     return SOURCES.get(source_kind(value) or "") if is_source(annotation) else annotation
@@ -211,40 +201,45 @@ def dump_config(config: Config) -> str:
 
 def key_lines(text: str) -> dict[int, KeyPath]:
     """Return the path of the key in each line, from 1, of a dumped config."""
-    origins: Origins = {}
-    read_yaml(text, lambda line: Origin("file", line=line), origins)
+    _, origins = read_yaml(text, lambda line: Origin("file", line=line))
     return {origin.line: path for path, origin in origins.items() if origin.line and isinstance(path[-1], str)}
 
 
 def resolve_paths(section: SectionT) -> SectionT:
     """Return the config, or a section, with absolute local paths, so that it is valid in any working directory."""
-    changes: dict[str, Any] = {}
-    for name in type(section).model_fields:
-        value, path = getattr(section, name), key_of(type(section), name).path
-        if isinstance(value, Section):
-            changes[name] = resolve_paths(value)
-        elif isinstance(value, list) and _holds_sections(value):
-            changes[name] = [resolve_paths(item) for item in value]
-        elif isinstance(value, dict) and _holds_sections(value):
-            changes[name] = {key: resolve_paths(item) for key, item in value.items()}
-        elif value is not None and path is not None:
-            is_path = path == "file" or Path(value).expanduser().is_dir()
-            changes[name] = os.path.abspath(os.path.expanduser(value)) if is_path else value
-    return section.model_copy(update=changes)
+
+    def resolve(key: Key, value: Any) -> Any:
+        if key.path is None or value is None or (key.path != "file" and not Path(value).expanduser().is_dir()):
+            return value
+        return os.path.abspath(os.path.expanduser(value))
+
+    return _map_values(section, resolve)
 
 
 def without_files(section: SectionT) -> SectionT:
     """Return the section without paths, sources and corpora, so that it is valid on any machine."""
-    changes: dict[str, Any] = {}
-    for name in type(section).model_fields:
-        value = getattr(section, name)
+
+    def remove(key: Key, value: Any) -> Any:
+        if isinstance(value, dict | list) and _holds_sections(value):
+            return type(value)()
+        return None if key.path is not None else value
+
+    return _map_values(section, remove)
+
+
+def _map_values(section: SectionT, change: Callable[[Key, Any], Any]) -> SectionT:
+    """Return the section with `change` (metadata of the key, value) of each value, in the sections below too."""
+
+    def changed(key: Key, value: Any) -> Any:
         if isinstance(value, Section):
-            changes[name] = without_files(value)
-        elif isinstance(value, dict | list) and _holds_sections(value):
-            changes[name] = type(value)()
-        elif key_of(type(section), name).path is not None:
-            changes[name] = None
-    return section.model_copy(update=changes)
+            return _map_values(value, change)
+        value = change(key, value)
+        if isinstance(value, dict):
+            return {name: changed(key, item) for name, item in value.items()}
+        return [changed(key, item) for item in value] if isinstance(value, list) else value
+
+    own = type(section)
+    return section.model_copy(update={name: changed(key_of(own, name), value) for name, value in section})
 
 
 def without_side_outputs(config: Config, **training: Any) -> Config:
@@ -298,6 +293,6 @@ def json_schema() -> dict[str, Any]:
     schema["properties"] = {"extends": extends, **schema["properties"]}
     schema["$defs"]["DataConfig"]["properties"]["test"]["additionalProperties"] = False
     for section in (schema, *schema["$defs"].values()):
-        if section.get("properties", {}).keys().isdisjoint(SOURCE_KEYS):
+        if section.get("properties", {}).keys().isdisjoint(SOURCES):
             section.pop("required", None)
     return schema

@@ -60,7 +60,7 @@ class Section(BaseModel):
     """A frozen group of keys; an unknown key is an error."""
 
     on_resume: ClassVar[OnResume | None] = None
-    """Default for the keys of this section; None: as the key that holds the section."""
+    """Default for the keys of this section; None: that of the key whose value is the section."""
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 

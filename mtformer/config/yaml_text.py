@@ -5,7 +5,7 @@ number, `010` is ten, and there are no dates. As an extension, `60_000` is a num
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,7 +26,7 @@ class Origin:
     line: int | None = None
     """From 1."""
     override: str | None = None
-    """As typed."""
+    """The override as typed."""
 
     def __str__(self) -> str:
         if self.kind == "override":
@@ -105,13 +105,12 @@ def write_yaml(value: Any) -> str:
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
 
 
-def read_yaml(text: str, origin: Callable[[int | None], Origin], origins: Origins, top: KeyPath = ()) -> Any:
-    """Return the value of one YAML document, and add the origins of its keys and list items to `origins`.
+def read_yaml(text: str, origin: Callable[[int | None], Origin], top: KeyPath = ()) -> tuple[Any, Origins]:
+    """Return the value of one YAML document, and the origins of its keys and list items.
 
     Args:
         text: the document.
         origin: (line, from 1) -> the origin of a value on that line.
-        origins: changed in place.
         top: path of the whole value.
 
     Raises:
@@ -125,57 +124,56 @@ def read_yaml(text: str, origin: Callable[[int | None], Origin], origins: Origin
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise ConfigError(f"{origin(line)}: not valid YAML: {error.reason}") from error
-    reader = _Reader(origin, origins)
+    reader = _Reader(origin)
     value = None if root is None else reader.value(root, top)
-    if reader.mistakes:
-        raise ConfigError("\n".join(reader.mistakes))
-    return value
+    if reader.errors:
+        raise ConfigError("\n".join(reader.errors))
+    return value, reader.origins
 
 
 class _Reader:
-    """Converts nodes to values, and collects errors."""
+    """Converts nodes to values, and collects origins and errors."""
 
-    def __init__(self, origin: Callable[[int | None], Origin], origins: Origins) -> None:
-        self.origin, self.origins = origin, origins
-        self.mistakes: list[str] = []
+    def __init__(self, origin: Callable[[int | None], Origin]) -> None:
+        self.origin = origin
+        self.origins: Origins = {}
+        self.errors: list[str] = []
         self._open: list[yaml.Node] = []
 
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
         if any(node is outer for outer in self._open):
-            return self._mistake(node, path, "an alias that holds itself")
+            return self._error(node, path, "an alias inside its own value")
         if isinstance(node, yaml.ScalarNode):
             try:
                 return _MAKE[node.tag](node.value)
             except (KeyError, ValueError):
-                return self._mistake(node, path, f"'{node.value}' cannot be read as {node.tag.removeprefix(_TAG)}")
+                return self._error(node, path, f"'{node.value}' cannot be read as {node.tag.removeprefix(_TAG)}")
         self._open.append(node)
-        value = self._mapping(node, path) if isinstance(node, yaml.MappingNode) else self._sequence(node, path)
+        value: Any
+        if isinstance(node, yaml.MappingNode):
+            value = {key.value: self._below(item, key, (*path, key.value)) for key, item in self._pairs(node, path)}
+        else:
+            value = [self._below(item, item, (*path, index)) for index, item in enumerate(node.value)]
         self._open.pop()
         return value
 
-    def _mapping(self, node: yaml.Node, path: KeyPath) -> dict[str, Any]:
-        values: dict[str, Any] = {}
+    def _pairs(self, node: yaml.MappingNode, path: KeyPath) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+        """Yield the keys and values of a mapping, except those of a key that is not a word or occurred before."""
         lines: dict[str, int] = {}
-        for key_node, value_node in node.value:
-            key, line = key_node.value, key_node.start_mark.line + 1
-            if not isinstance(key_node, yaml.ScalarNode):
-                self._mistake(key_node, path, "a key must be one word")
-            elif key in values:
-                self._mistake(key_node, (*path, key), f"this key occurs twice (first in line {lines[key]})")
+        for key, item in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self._error(key, path, "a key must be one word")
+            elif key.value in lines:
+                self._error(key, (*path, key.value), f"this key occurs twice (first in line {lines[key.value]})")
             else:
-                lines[key], below = line, (*path, key)
-                self.origins[below] = self.origin(line)
-                values[key] = self.value(value_node, below)
-        return values
+                lines[key.value] = key.start_mark.line + 1
+                yield key, item
 
-    def _sequence(self, node: yaml.Node, path: KeyPath) -> list[Any]:
-        values = []
-        for index, item in enumerate(node.value):
-            below = (*path, index)
-            self.origins[below] = self.origin(item.start_mark.line + 1)
-            values.append(self.value(item, below))
-        return values
+    def _below(self, node: yaml.Node, start: yaml.Node, path: KeyPath) -> Any:
+        """Return the value of a key or list item, which begins at the node `start`."""
+        self.origins[path] = self.origin(start.start_mark.line + 1)
+        return self.value(node, path)
 
-    def _mistake(self, node: yaml.Node, path: KeyPath, what: str) -> None:
+    def _error(self, node: yaml.Node, path: KeyPath, what: str) -> None:
         where = f"{dotted(path)}: " if path else ""
-        self.mistakes.append(f"{self.origin(node.start_mark.line + 1)}: {where}{what}")
+        self.errors.append(f"{self.origin(node.start_mark.line + 1)}: {where}{what}")

@@ -1,8 +1,7 @@
 """The run directory at the start of a run: free, taken, no run, or left incomplete by a start that was killed.
 
 `--overwrite` renames the old run to `.NAME.TIME.replaced` beside it and creates the new one; once that is prepared, it
-renames the old one to `.NAME.TIME.deleted` and deletes it. If the process is killed in between, the next start finds
-the intact old run or its remains, and knows which.
+deletes the old one. If the process is killed in between, the next start finds the intact old run.
 """
 
 import contextlib
@@ -26,11 +25,9 @@ from mtformer.data.corpus.sources import languages
 from mtformer.errors import CheckpointError
 from mtformer.evaluation.scores import for_language
 from mtformer.experiment.prepare import Prepared
-from mtformer.files import LEFTOVER, read_meta
+from mtformer.files import LEFTOVER, clear_leftovers, delete_folder
 from mtformer.run_dir import RunDir, write_config
 
-PASSING_SECONDS = 1.0
-"""An overwriting process that is alive leaves no gap as long as this."""
 Resume = bool | Literal["auto"]
 """auto: resume if a run exists, else start."""
 DEV_TOKENIZERS = "dev BLEU tokenizers"
@@ -43,6 +40,8 @@ log = logging.getLogger("mtformer")
 @contextlib.contextmanager
 def open_run(run: RunDir, config: Config, resume: Resume, overwrite: bool) -> Iterator[bool]:
     """Prepare the run directory for a run that is prepared in the context; if that fails, undo all changes.
+
+    Call it under `lock_run`, so that no other process overwrites the run meanwhile.
 
     Yields:
         True if an existing run is resumed.
@@ -92,7 +91,7 @@ def _recreated(path: Path) -> Iterator[None]:
             path.mkdir(exist_ok=True)
         raise
     if replaced is not None:
-        shutil.rmtree(replaced.rename(replaced.with_suffix(".deleted")), ignore_errors=True)
+        delete_folder(replaced)
 
 
 def _is_free(path: Path) -> bool:
@@ -120,27 +119,22 @@ def _check_is_run(run: RunDir) -> None:
 
 def _put_back(path: Path) -> None:
     """Undo, finish or report what a killed `--overwrite` left beside the run directory."""
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.(replaced|deleted)")
+    clear_leftovers(path.parent)
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.replaced")
     entries = path.parent.iterdir() if path.parent.is_dir() else ()
     found = [match for entry in entries if (match := pattern.fullmatch(entry.name))]
     for match in sorted(found, key=lambda match: -int(match[1])):  # the run is the one renamed last
-        left = path.parent / match[0]
-        if match[2] == "deleted":
-            shutil.rmtree(left, ignore_errors=True)
-            continue
-        if _is_free(path):
-            time.sleep(PASSING_SECONDS)
+        old = path.parent / match[0]
         if _is_free(path):
             shutil.rmtree(path, ignore_errors=True)
-            left.rename(path)
-            log.warning("%s: put back as it was: --overwrite was killed before the new run began", path)
+            old.rename(path)
+            log.warning("%s: restored: --overwrite was killed before the new run began", path)
         else:
-            log.warning("%s: the run that --overwrite replaced; it was killed, so this is kept; delete it freely", left)
+            log.warning("%s: the run that a killed --overwrite replaced; delete it if you do not need it", old)
 
 
 def compare_configs(run: RunDir, old: Config, new: Config) -> None:
     """Log every difference as old -> new; raise CheckpointError on one that the checkpoint does not allow."""
-    _check_dev_tokenizers(run, new)
     for key, before, after in config_diff(old, new):
         on_resume = key_metadata(key).on_resume
         if on_resume == "refuse":
@@ -151,22 +145,6 @@ def compare_configs(run: RunDir, old: Config, new: Config) -> None:
         changes_schedule = key == "training.max_steps" and new.training.schedule in TO_THE_END
         is_harmless = on_resume == "same" and not changes_schedule
         log.warning("resuming with %s %r -> %r%s", key, before, after, "" if is_harmless else INEXACT)
-
-
-def _check_dev_tokenizers(run: RunDir, new: Config) -> None:
-    """Raise CheckpointError if dev BLEU chooses the best checkpoint and its tokenizer is not the earlier one."""
-    steps = run.steps()
-    if not steps:
-        return
-    before, after = read_meta(run.checkpoint(steps[-1]))["made_with"][DEV_TOKENIZERS], _dev_tokenizers(new)
-    for language in before.keys() & after.keys():
-        if before[language] != after[language] and new.training.best_metric == "bleu":
-            raise CheckpointError(
-                f"{run.path}: cannot resume with BLEU on dev ({language}) tokenized by {before[language]} -> "
-                f"{after[language]}: checkpoints chosen by training.best_metric bleu could not be compared; set "
-                f"evaluation.bleu_tokenizer to {before[language]}, choose another training.best_metric, or start over "
-                "with --overwrite"
-            )
 
 
 def _dev_tokenizers(config: Config) -> dict[str, str]:
@@ -198,8 +176,12 @@ def describe_environment(
     }
 
 
-def compare_environments(run: RunDir, old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Log differences to the environment of the checkpoint; raise CheckpointError if the tokenizer differs."""
+def compare_environments(run: RunDir, old: dict[str, Any], new: dict[str, Any], best_metric: str) -> None:
+    """Log differences to the environment of the checkpoint.
+
+    Raises:
+        CheckpointError: if the tokenizer differs, or that of dev BLEU, which chooses the best checkpoint.
+    """
     for name, after in new.items():
         before = old.get(name)
         if before == after:
@@ -209,4 +191,18 @@ def compare_environments(run: RunDir, old: dict[str, Any], new: dict[str, Any]) 
                 f"{run.tokenizer}: not what the saved weights were trained with (SHA-256 {before} -> {after}); "
                 "restore that tokenizer, or start over with --overwrite"
             )
+        if name == DEV_TOKENIZERS and best_metric == "bleu":
+            _require_same_tokenizers(run, before or {}, after)
         log.warning("resuming with %s %s -> %s%s", name, before, after, INEXACT)
+
+
+def _require_same_tokenizers(run: RunDir, old: dict[str, str], new: dict[str, str]) -> None:
+    """Raise CheckpointError if a language of both has another BLEU tokenizer."""
+    for language in old.keys() & new.keys():
+        if old[language] != new[language]:
+            raise CheckpointError(
+                f"{run.path}: cannot resume with BLEU on dev ({language}) tokenized by {old[language]} -> "
+                f"{new[language]}: checkpoints chosen by training.best_metric bleu could not be compared; set "
+                f"evaluation.bleu_tokenizer to {old[language]}, choose another training.best_metric, or start over "
+                "with --overwrite"
+            )

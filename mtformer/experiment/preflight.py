@@ -14,11 +14,12 @@ from mtformer.config.schema import Config
 from mtformer.decoding.engine import plan_batches
 from mtformer.decoding.translator import Translator
 from mtformer.device import peak_bytes, pick_device, pick_precision, set_up_memory
-from mtformer.errors import ConfigError, DeviceError
+from mtformer.errors import DeviceError
 from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.experiment.runs import format_duration
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.run_dir import RunDir
+from mtformer.training.ranks import ALONE, Ranks
 from mtformer.training.step import TrainingStep
 from mtformer.training.validation import dev_loss
 
@@ -62,25 +63,52 @@ class MemoryCheck(NamedTuple):
         ]
 
 
-def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
-    """Prepare tokenizer and data, check the memory, leave nothing behind, and return (what, value) for display.
+def make_step(
+    config: Config, prepared: Prepared, device: torch.device, precision: str, ranks: Ranks = ALONE
+) -> TrainingStep:
+    """Return a new model with its optimizer: the same weights on every process, different dropout on each."""
+    torch.manual_seed(config.training.seed)
+    sizes = prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size
+    step = TrainingStep(Transformer(config.model, *sizes).to(device), config.training, precision, ranks)
+    if not ranks.is_main:
+        torch.manual_seed((config.training.seed << 20) + ranks.rank)
+    return step
+
+
+def try_config(config: Config, run: RunDir, tokenizer: Path) -> tuple[Prepared, TrainingStep, MemoryCheck]:
+    """Prepare tokenizer (into this folder, unless it exists), data and model in this process, and check the memory.
 
     Raises:
         MtformerError: on an error that a training would have met.
     """
     config = resolve_paths(config)
-    if not config.data.sources:
-        raise ConfigError("data.train: no training data; name at least one source")
     device = pick_device(config.training.device)
     precision = pick_precision(config.training.precision, device)
     set_up_memory()
+    prepared = prepare_experiment(config, tokenizer)
+    step = make_step(config, prepared, device, precision)
+    return prepared, step, check_memory(config, prepared, step, run)
+
+
+def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
+    """Try a config, leave nothing behind, and return (what, value) for display; errors are those of `try_config`."""
     with tempfile.TemporaryDirectory() as folder:
-        prepared = prepare_experiment(config, Path(folder) / "tokenizer")
-    torch.manual_seed(config.training.seed)
-    model = Transformer(config.model, prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size).to(device)
-    rows = [("device, precision", f"{device}, {precision}"), *_data_rows(config, prepared)]
-    rows += [(f"parameters, {part}", f"{count:,}") for part, count in count_parameters(model).items()]
-    return rows + check_memory(config, prepared, TrainingStep(model, config.training, precision), run).lines()
+        prepared, step, checked = try_config(config, run, Path(folder) / "tokenizer")
+    tokenizers = prepared.tokenizers
+    sizes = sorted({tokenizers.src.vocab_size, tokenizers.tgt.vocab_size})
+    steps_per_epoch = prepared.batches.sizes().num_batches / config.training.accumulation_steps
+    max_steps = config.training.max_steps
+    return [
+        ("device, precision", f"{step.device}, {step.precision}"),
+        ("vocabulary", " and ".join(f"{size:,}" for size in sizes) + (" (joint)" if tokenizers.joint else "")),
+        *((f"training pairs, {corpus.name}", f"{len(corpus.store):,}") for corpus in prepared.corpora),
+        ("dev pairs", f"{sum(len(one.sources) for one in prepared.dev):,}"),
+        ("test sets", ", ".join(config.data.test) or "none"),
+        ("steps per epoch", f"{steps_per_epoch:,.1f}"),
+        ("steps in all", f"{max_steps:,} ({max_steps / steps_per_epoch:,.1f} epochs)"),
+        *((f"parameters, {part}", f"{count:,}") for part, count in count_parameters(step.model).items()),
+        *checked.lines(),
+    ]
 
 
 def check_memory(config: Config, prepared: Prepared, step: TrainingStep, run: RunDir) -> MemoryCheck:
@@ -157,16 +185,3 @@ def _disk(config: Config, step: TrainingStep, run: RunDir) -> tuple[int, int]:
             place, needed / 1e9, free / 1e9,
         )  # fmt: skip
     return needed, free
-
-
-def _data_rows(config: Config, prepared: Prepared) -> list[tuple[str, str]]:
-    sizes = sorted({prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size})
-    steps = prepared.batches.sizes().num_batches / config.training.accumulation_steps
-    return [
-        ("vocabulary", " and ".join(f"{size:,}" for size in sizes) + (" (joint)" if prepared.tokenizers.joint else "")),
-        *((f"training pairs, {corpus.name}", f"{len(corpus.store):,}") for corpus in prepared.corpora),
-        ("dev pairs", f"{sum(len(one.sources) for one in prepared.dev):,}"),
-        ("test sets", ", ".join(config.data.test) or "none"),
-        ("steps per epoch", f"{steps:,.1f}"),
-        ("steps in all", f"{config.training.max_steps:,} ({config.training.max_steps / steps:,.1f} epochs)"),
-    ]

@@ -15,7 +15,7 @@ from mtformer.data.batching.mixture import WINDOW_PAIRS, Corpus, Mixture
 from mtformer.data.corpus.sources import file_states, languages, read_pairs, require_sources, require_unchanged
 from mtformer.data.data_report import DataReport
 from mtformer.data.store.prepare import Advance, log_progress, prepare
-from mtformer.errors import ConfigError, told_writing
+from mtformer.errors import ConfigError, explain_write_errors
 from mtformer.evaluation.evaluate import source_set
 from mtformer.experiment.pretrained import pretrained_tokenizers
 from mtformer.files import atomic_folder
@@ -66,15 +66,17 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
 
     Raises:
         DataError: if data or tokenizer models are invalid.
-        ConfigError: if the tokenizers do not fit the config.
+        ConfigError: if there is no training data, or the tokenizers do not fit the config.
     """
+    if not config.data.sources:
+        raise ConfigError("data.train: no training data; name at least one source")
     require_sources(config.data)
     for name, source in config.data.test.items():
         source_set(name, source, config.data)  # reports an unreadable test set before the training, not after it
     exists = tokenizer_folder.is_dir()
     tokenizers = TokenizerPair.load(tokenizer_folder) if exists else make_tokenizers(config, tokenizer_folder)
     if tokenizers.joint != config.tokenizer.joint:
-        raise ConfigError(f"tokenizer.joint is {config.tokenizer.joint}, but {tokenizer_folder} holds the other kind")
+        raise ConfigError(f"tokenizer.joint is {config.tokenizer.joint}, but {tokenizer_folder} has the other kind")
     needs_text = config.tokenizer.sampling_alpha > 0 or any(config.data.noise.model_dump().values())
     corpora = _training_corpora(config, tokenizers, needs_text, advance)
     dev = _dev_sets(config, tokenizers)
@@ -155,7 +157,7 @@ def make_tokenizers(config: Config, folder: Path) -> TokenizerPair:
         ConfigError: if existing models do not fit the config.
     """
     section = config.tokenizer
-    with told_writing(f"{folder}: the tokenizer", "name another place"):
+    with explain_write_errors(f"{folder}: the tokenizer", "name another place"):
         if config.training.init_from is not None:
             tokenizers = pretrained_tokenizers(config)
             require_tags(source_tags(config.data), tokenizers.src)

@@ -7,7 +7,7 @@ import os
 import re
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -151,7 +151,7 @@ class RunContents:
             value = json.loads(path.read_text(encoding="utf-8"))
             if isinstance(value, dict):
                 return value
-            self.unread.append(f"{path}: holds no JSON object")
+            self.unread.append(f"{path}: has no JSON object")
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:
@@ -174,7 +174,7 @@ def run_names(paths: Sequence[Path]) -> list[str]:
 
 
 def is_number(value: object) -> bool:
-    """Return True for a finite number as JSON holds it."""
+    """Return True for a finite JSON number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -196,7 +196,7 @@ def _is_sample(record: Record) -> bool:
     )
 
 
-@dataclass(frozen=True)
+@dataclass
 class RunRow:
     """A run in a table; None is unknown."""
 
@@ -204,7 +204,7 @@ class RunRow:
     """The path below the folder that was searched."""
     path: Path
     state: str
-    """As in `RunState`, or: bundle; half-made (without config.yaml); waiting (planned by a sweep); unreadable."""
+    """That of `RunState`, or: bundle; half-made (without config.yaml); waiting (planned by a sweep); unreadable."""
     note: str | None = None
     """damaged config: it cannot be read."""
     problem: str | None = None
@@ -235,36 +235,46 @@ class RunRow:
 def list_runs(folder: Path) -> list[RunRow]:
     """Return all runs and bundles in a folder and below it, by name; raise CheckpointError if there is no folder."""
     if not folder.is_dir():
-        raise CheckpointError(f"{folder}: no such folder; name the one that holds the runs")
-    rows = {row.path: row for row in _walk(folder)}
-    named = (
-        replace(row, name=str(row.path.relative_to(folder)) if row.path != folder else row.name)
-        for row in rows.values()
-    )
-    return sorted(named, key=lambda row: natural(row.name))
+        raise CheckpointError(f"{folder}: no such folder; name the folder of the runs")
+    rows = {row.path: row for row in _walk(folder)}.values()
+    for row in rows:
+        if row.path != folder:
+            row.name = str(row.path.relative_to(folder))
+    return sorted(rows, key=lambda row: natural(row.name))
 
 
 def summarize(path: Path) -> RunRow:
-    """Return the row of one run, whatever is wrong with it."""
+    """Return the row of one run; unreadable parts are left out."""
     contents = RunContents(path)
     row = RunRow(contents.name, path, "unreadable")
     try:
-        if contents.config is not None:
-            config = {dotted(path): value for path, value in leaves(contents.config).items()}
-            row = replace(
-                row, config=config, metric=config["training.best_metric"], max_steps=config["training.max_steps"]
-            )
-        elif contents.unread:
-            row = replace(row, problem=contents.unread[0], note="damaged config")
-        state = contents.state
-        row = replace(row, state=state.state, problem=state.error or row.problem)
-        if contents.run.is_bundle:
-            return replace(row, state="bundle")
-        if state.state == "new" and not contents.run.config.is_file():
-            row = replace(row, state="half-made")
-        return _with_figures(replace(row, step=contents.step), contents)
+        _fill(row, contents)
     except (MtformerError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:  # files of any content
-        return replace(row, problem=row.problem or " ".join(f"{path}: {error}".split()))
+        row.problem = row.problem or " ".join(f"{path}: {error}".split())
+    return row
+
+
+def _fill(row: RunRow, contents: RunContents) -> None:
+    if contents.config is not None:
+        row.config = {dotted(path): value for path, value in leaves(contents.config).items()}
+        row.metric, row.max_steps = contents.config.training.best_metric, contents.max_steps
+    elif contents.unread:
+        row.problem, row.note = contents.unread[0], "damaged config"
+    state = contents.state
+    row.state, row.problem = state.state, state.error or row.problem
+    if contents.run.is_bundle:
+        row.state = "bundle"
+        return
+    if state.state == "new" and not contents.run.config.is_file():
+        row.state = "half-made"
+    row.step = contents.step
+    speeds = [speed for _, speed in contents.points("train", "tokens_per_second")[-RECENT:]]
+    row.tokens_per_second = statistics.median(speeds) if speeds else None
+    if any(record["kind"] == "train" for record in contents.records):
+        row.seconds = contents.training_seconds
+    if row.metric is not None:
+        row.best_step, row.best = contents.best(row.metric) or (None, None)
+        row.weights = _weights(contents.run, row.metric)
 
 
 def differing_keys(rows: Sequence[RunRow]) -> list[str]:
@@ -349,19 +359,6 @@ def _of_sweep(folder: Path, begun: Sequence[str]) -> Iterator[RunRow]:
         yield RunRow(SWEEP, folder / SWEEP, "unreadable", f"{folder / SWEEP}: {error}")
         return
     yield from (row for row in planned if row.name not in begun)
-
-
-def _with_figures(row: RunRow, contents: RunContents) -> RunRow:
-    speeds = [speed for _, speed in contents.points("train", "tokens_per_second")[-RECENT:]]
-    best_step, best = (row.metric and contents.best(row.metric)) or (None, None)
-    return replace(
-        row,
-        best=best,
-        best_step=best_step,
-        tokens_per_second=statistics.median(speeds) if speeds else None,
-        seconds=contents.training_seconds if any(one["kind"] == "train" for one in contents.records) else None,
-        weights=_weights(contents.run, row.metric) if row.metric else None,
-    )
 
 
 def _weights(run: RunDir, metric: str) -> str | None:

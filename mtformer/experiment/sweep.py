@@ -35,11 +35,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import Discriminator, Field, Tag, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
-from mtformer.config.fields import fields
+from mtformer.config.fields import describe_errors, fields
 from mtformer.config.loading import load_config, read_tree
-from mtformer.config.mistakes import describe_mistakes
 from mtformer.config.schema import Config
 from mtformer.config.section import Count, Positive, Section
 from mtformer.config.yaml_text import DEFAULT, KeyPath, Origin, Origins, nearest_origin, read_yaml
@@ -59,18 +58,26 @@ NAME = "name"
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
 
 
-class Range(Section):
-    """Numbers to draw from, both ends included: integers if `min`, `max` and `step` are integers."""
+class Draw(Section):
+    """Values to draw from: `choice`, or the numbers from `min` to `max`, integers if both and `step` are integers."""
 
-    min: int | float
-    max: int | float
+    choice: Annotated[list[Any], Field(min_length=1)] | None = None
+    """The values."""
+    min: int | float = 0
+    max: int | float = 0
     log: bool = False
     """Draw on a logarithmic scale: as often between 1 and 10 as between 10 and 100."""
     step: Annotated[int | float, Field(gt=0)] | None = None
     """Only min, min + step, and so on."""
 
     @model_validator(mode="after")
-    def _fits(self) -> "Range":
+    def _fits(self) -> "Draw":
+        given = self.model_fields_set
+        if self.choice is not None:
+            if len(given) > 1:
+                raise ValueError("choice excludes min, max, log and step")
+        elif not {"min", "max"} <= given:
+            raise ValueError("give choice, or min and max")
         if self.min > self.max:
             raise ValueError(f"min {self.min} is above max {self.max}")
         if self.log and self.min <= 0:
@@ -79,33 +86,21 @@ class Range(Section):
             raise ValueError("log and step exclude each other; leave one out")
         return self
 
-    def at(self, chance: float) -> int | float:
-        """Return the number at a position in the range; `chance` is at least 0 and below 1."""
+    def at(self, chance: float) -> Any:
+        """Return the value at a position in the list or range; `chance` is at least 0 and below 1."""
+        if self.choice is not None:
+            return self.choice[int(chance * len(self.choice))]
         low, high, step = self.min, self.max, self.step
         if step is not None:
             value = low + step * int(chance * (math.floor((high - low) / step * (1 + 1e-9)) + 1))
             return value if isinstance(value, int) else float(f"{value:.10g}")
-        is_whole = isinstance(low, int) and isinstance(high, int)
+        is_integer = isinstance(low, int) and isinstance(high, int)
         if self.log:
             value = math.exp(math.log(low) + chance * math.log(high / low))
-            value = round(value) if is_whole else value
+            value = round(value) if is_integer else value
         else:
-            value = low + (int(chance * (high - low + 1)) if is_whole else chance * (high - low))
-        return value if is_whole else min(max(float(f"{value:.{DIGITS}g}"), low), high)
-
-
-class Choice(Section):
-    """Values to draw from."""
-
-    choice: Annotated[list[Any], Field(min_length=1)]
-
-    def at(self, chance: float) -> Any:
-        """Return the value at a position in the list; `chance` is at least 0 and below 1."""
-        return self.choice[int(chance * len(self.choice))]
-
-
-def _kind(value: Any) -> str:
-    return "choice" if isinstance(value, Choice) or (isinstance(value, dict) and "choice" in value) else "range"
+            value = low + (int(chance * (high - low + 1)) if is_integer else chance * (high - low))
+        return value if is_integer else min(max(float(f"{value:.{DIGITS}g}"), low), high)
 
 
 class Random(Section):
@@ -115,11 +110,8 @@ class Random(Section):
     """Draws."""
     seed: Count = 1
     """Seed of the draws."""
-    keys: Annotated[
-        dict[str, Annotated[Annotated[Range, Tag("range")] | Annotated[Choice, Tag("choice")], Discriminator(_kind)]],
-        Field(min_length=1),
-    ]
-    """What each key is drawn from."""
+    keys: Annotated[dict[str, Draw], Field(min_length=1)]
+    """The values of each key."""
 
 
 class SweepFile(Section):
@@ -187,6 +179,10 @@ class Sweep:
         """Return the arguments of `mtformer` that start or resume this run."""
         return ["train", str(self.config), "--run-dir", str(run.run.path), "--resume", "auto", *run.overrides]
 
+    def command_line(self, run: PlannedRun) -> str:
+        """Return the shell command that starts or resumes this run."""
+        return shlex.join(["mtformer", *self.arguments(run)])
+
 
 class _Option(NamedTuple):
     """One of the alternatives of an axis."""
@@ -195,11 +191,11 @@ class _Option(NamedTuple):
     """Part of the run's name."""
     values: Mapping[str, Any]
     """Values by dotted key."""
-    where: KeyPath
+    path: KeyPath
     """Path in the sweep file."""
 
 
-Place = Callable[[KeyPath], str]
+Locate = Callable[[KeyPath], str]
 """(path in the sweep file) -> its file, line and top-level key, for messages."""
 
 
@@ -215,16 +211,16 @@ def plan_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     """
     file, origins = _read(path)
 
-    def place(where: KeyPath) -> str:
-        return f"{nearest_origin(origins, where)}: {where[0]}"
+    def locate(path: KeyPath) -> str:
+        return f"{nearest_origin(origins, path)}: {path[0]}"
 
     base = Path(os.path.normpath(path.parent / Path(file.config).expanduser()))
     if not base.exists():
-        raise ConfigError(f"{place(('config',))}: no such file: {base} (the name is relative to {path})")
+        raise ConfigError(f"{locate(('config',))}: no such file: {base} (the name is relative to {path})")
     common = _Option("", file.common, ("set",))
-    axes = list(_axes(file, place))
-    _check_axes(path, axes, place)
-    _check_keys([common, *itertools.chain.from_iterable(axes)], overrides, place)
+    axes = list(_axes(file, locate))
+    _check_axes(path, axes, locate)
+    _check_keys([common, *itertools.chain.from_iterable(axes)], overrides, locate)
     folder = Path(file.run_dir or os.path.join("runs", path.stem)).expanduser()
     shared = (*_overrides(common.values), *overrides)
     runs = []
@@ -235,14 +231,9 @@ def plan_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
         try:
             config = load_config(base, own).config
         except ConfigError as error:
-            raise ConfigError(_describe_invalid(str(error), common, options, name, place)) from error
+            raise ConfigError(_describe_invalid(str(error), common, options, name, locate)) from error
         runs.append(PlannedRun(name, RunDir(folder / name), values, own, config))
     return Sweep(path, base, folder, shared, runs)
-
-
-def command_line(sweep: Sweep, run: PlannedRun) -> str:
-    """Return the shell command that starts or resumes the run."""
-    return shlex.join(["mtformer", *sweep.arguments(run)])
 
 
 def short_keys(keys: Iterable[str]) -> dict[str, str]:
@@ -268,17 +259,17 @@ def _read(path: Path) -> tuple[SweepFile, Origins]:
     try:
         return SweepFile.model_validate(tree, strict=True), origins
     except ValidationError as error:
-        raise ConfigError(describe_mistakes(error, origins, SweepFile)) from error
+        raise ConfigError(describe_errors(error, origins, SweepFile)) from error
 
 
-def _axes(file: SweepFile, place: Place) -> Iterator[list[_Option]]:
+def _axes(file: SweepFile, locate: Locate) -> Iterator[list[_Option]]:
     """Yield the alternatives of each axis, in the order of a run's name."""
     drawn = file.random.keys if file.random is not None else {}
     short = short_keys([*file.grid, *drawn, *([SEED] if file.seeds else [])])
 
-    def option(values: Mapping[str, Any], *where: str) -> _Option:
-        label = ",".join(_label(short[key], value, place(where)) for key, value in values.items())
-        return _Option(label, values, where)
+    def option(values: Mapping[str, Any], *path: str) -> _Option:
+        label = ",".join(_label(short[key], value, locate(path)) for key, value in values.items())
+        return _Option(label, values, path)
 
     if file.variants:
         yield [
@@ -288,12 +279,12 @@ def _axes(file: SweepFile, place: Place) -> Iterator[list[_Option]]:
     for key, values in file.grid.items():
         yield [option({key: value}, "grid", key) for value in values]
     if file.random is not None:
-        yield [option(draw, "random", "keys") for draw in _draws(file.random, place)]
+        yield [option(draw, "random", "keys") for draw in _draws(file.random, locate)]
     if file.seeds:
         yield [option({SEED: seed}, "seeds") for seed in file.seeds]
 
 
-def _draws(section: Random, place: Place) -> Iterator[dict[str, Any]]:
+def _draws(section: Random, locate: Locate) -> Iterator[dict[str, Any]]:
     """Yield different draws; the first ones do not depend on the count, nor those of a key on other keys."""
     # The standard library guarantees the same sequence in all versions only for random().
     generators = {key: random.Random(f"{section.seed} {key}") for key in section.keys}
@@ -305,7 +296,7 @@ def _draws(section: Random, place: Place) -> Iterator[dict[str, Any]]:
             yield draw
         if len(found) == section.count:
             return
-    where = place(("random",))
+    where = locate(("random",))
     raise ConfigError(f"{where}: its keys give only {len(found)} different draws; lower count to that")
 
 
@@ -324,7 +315,7 @@ def _shortened(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 9]}-{sha256(name.encode()).hexdigest()[:8]}"
 
 
-def _check_axes(path: Path, axes: Sequence[Sequence[_Option]], place: Place) -> None:
+def _check_axes(path: Path, axes: Sequence[Sequence[_Option]], locate: Locate) -> None:
     """Raise ConfigError if there is no axis, two options have the same name, or the axes give too many runs."""
     if not axes:
         raise ConfigError(f"{path}: has no axis; give grid, list, random or seeds")
@@ -333,7 +324,7 @@ def _check_axes(path: Path, axes: Sequence[Sequence[_Option]], place: Place) -> 
         for option in axis:
             if labels[option.label.lower()] > 1:
                 raise ConfigError(
-                    f"{place(option.where)}: two runs would be called {option.label}; leave one out, or give them "
+                    f"{locate(option.path)}: two runs would be called {option.label}; leave one out, or give them "
                     "names as variants under list"
                 )
     num_runs = math.prod(map(len, axes))
@@ -341,23 +332,23 @@ def _check_axes(path: Path, axes: Sequence[Sequence[_Option]], place: Place) -> 
         raise ConfigError(f"{path}: its axes give {num_runs:,} runs, more than {MAX_RUNS:,}; take random, not grid")
 
 
-def _check_keys(options: Sequence[_Option], overrides: Sequence[str], place: Place) -> None:
+def _check_keys(options: Sequence[_Option], overrides: Sequence[str], locate: Locate) -> None:
     """Raise ConfigError if a key is set in two places."""
-    places: dict[str, KeyPath] = {}
+    paths: dict[str, KeyPath] = {}
     for option in options:
         for key in option.values:
-            where = (*option.where, key)
-            other = places.setdefault(key, where)
-            if other[0] != where[0]:
-                raise ConfigError(f"{place(where)}: {key} is set by {place(other)} too; leave one of them out")
+            path = (*option.path, key)
+            other = paths.setdefault(key, path)
+            if other[0] != path[0]:
+                raise ConfigError(f"{locate(path)}: {key} is set by {locate(other)} too; leave one of them out")
     for override in overrides:
         key = override.partition("=")[0].strip()
-        if key in places and places[key][0] != "set":
-            axis = place(places[key])
+        if key in paths and paths[key][0] != "set":
+            axis = locate(paths[key])
             raise ConfigError(f"override '{override}': {key} is an axis of the sweep ({axis}); leave one out")
 
 
-def _describe_invalid(message: str, common: _Option, options: Sequence[_Option], name: str, place: Place) -> str:
+def _describe_invalid(message: str, common: _Option, options: Sequence[_Option], name: str, locate: Locate) -> str:
     """Return the first line of the message about a run's config, with the place in the sweep file."""
     line = message.splitlines()[0]
     for option in (*options, common):
@@ -365,7 +356,7 @@ def _describe_invalid(message: str, common: _Option, options: Sequence[_Option],
             start = f"override '{_override(key, value)}': "
             if line.startswith(start):
                 end = "" if option is common else f" (run {name})"
-                return f"{place((*option.where, key))}: {line.removeprefix(start)}{end}"
+                return f"{locate((*option.path, key))}: {line.removeprefix(start)}{end}"
     return message
 
 
@@ -378,5 +369,5 @@ def _override(key: str, value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     if isinstance(value, str) and value == value.strip() and value.isprintable():
         with contextlib.suppress(ConfigError):
-            text = value if read_yaml(value, lambda line: DEFAULT, {}) == value else text
+            text = value if read_yaml(value, lambda line: DEFAULT)[0] == value else text
     return f"{key}={text}"

@@ -1,6 +1,6 @@
-"""Train the runs of a sweep, each in its own process, one after another or several at a time.
+"""Train the runs of a sweep, each in its own process, one or several at a time.
 
-SWEEP/sweep.json holds the plan and how the processes ended; everything else is in the run directories.
+SWEEP/sweep.json has the plan and how the processes ended; everything else is in the run directories.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from mtformer.config.schema import Config
 from mtformer.errors import CheckpointError, ConfigError, MtformerError
 from mtformer.experiment.run_state import read_state
 from mtformer.experiment.runs import RunContents, summarize
-from mtformer.experiment.sweep import PlannedRun, Sweep, command_line
+from mtformer.experiment.sweep import PlannedRun, Sweep
 from mtformer.files import write_text
 from mtformer.run_dir import SCORES, SWEEP, SWEEP_LOCK
 from mtformer.training.signals import StopSignal
@@ -74,7 +74,7 @@ def run_sweep(
             return _Runner(sweep, jobs, advance).run()
     except Timeout as error:
         raise CheckpointError(
-            f"{sweep.folder}: another sweep is at work here; wait for it, or name another run_dir in {sweep.path}"
+            f"{sweep.folder}: another sweep runs here; wait for it, or name another run_dir in {sweep.path}"
         ) from error
 
 
@@ -92,8 +92,8 @@ def devices(sweep: Sweep) -> list[str]:
 def threads_each(jobs: int) -> int:
     """Return the number of threads of each process: its share of OMP_NUM_THREADS, by default of all cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    asked = os.environ.get(THREADS, "")
-    return max(1, (int(asked) if asked.isdecimal() and int(asked) else cores) // jobs)
+    limit = os.environ.get(THREADS, "")
+    return max(1, (int(limit) if limit.isdecimal() and int(limit) else cores) // jobs)
 
 
 @dataclass
@@ -198,7 +198,7 @@ class _Runner:
             {
                 "name": run.name,
                 "values": run.values,
-                "command": command_line(self.sweep, run),
+                "command": self.sweep.command_line(run),
                 "exit_code": 0 if run.name in self.outcome.finished else self.exit_codes.get(run.name),
                 "error": self.outcome.failed.get(run.name),
             }
@@ -278,23 +278,15 @@ def estimate(sweep: Sweep, num_threads: int, advance: Callable[[], object] = lam
     Raises:
         MtformerError: on an error that the run would have met, with its name.
     """
-    import torch
+    from mtformer.device import use_threads
 
-    from mtformer.device import set_up_memory
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(num_threads)
-    set_up_memory()
     checks: dict[str, MemoryCheck] = {}
-    try:
-        with tempfile.TemporaryDirectory(prefix="mtformer-") as folder:
-            for run in sweep.runs:
-                key = _without_seed(run.config)
-                if key not in checks:
-                    checks[key] = _check_memory(run, Path(folder))
-                advance()
-    finally:
-        torch.set_num_threads(threads)
+    with use_threads(num_threads), tempfile.TemporaryDirectory(prefix="mtformer-") as folder:
+        for run in sweep.runs:
+            key = _without_seed(run.config)
+            if key not in checks:
+                checks[key] = _check_memory(run, Path(folder))
+            advance()
     return [checks[_without_seed(run.config)] for run in sweep.runs]
 
 
@@ -307,20 +299,13 @@ def finishing_time(seconds: Sequence[float], jobs: int) -> float:
 
 
 def _check_memory(run: PlannedRun, folder: Path) -> "MemoryCheck":
-    from mtformer.device import pick_device, pick_precision
-    from mtformer.experiment import preflight
-    from mtformer.experiment.prepare import prepare_experiment
-    from mtformer.experiment.train import make_step
+    from mtformer.experiment.preflight import try_config
 
-    config = resolve_paths(run.config)
     # Configs with the same tokenizer share it.
-    parts = [config.data.model_dump_json(), config.tokenizer.model_dump_json(), str(config.training.init_from)]
-    tokenizer = folder / sha256("\n".join(parts).encode()).hexdigest()
+    parts = [run.config.data.model_dump_json(), run.config.tokenizer.model_dump_json(), run.config.training.init_from]
+    tokenizer = folder / sha256("\n".join(map(str, parts)).encode()).hexdigest()
     try:
-        device = pick_device(config.training.device)
-        precision = pick_precision(config.training.precision, device)
-        prepared = prepare_experiment(config, tokenizer)
-        return preflight.check_memory(config, prepared, make_step(config, prepared, device, precision), run.run)
+        return try_config(run.config, run.run, tokenizer)[2]
     except MtformerError as error:
         raise type(error)(f"run {run.name}: {error}") from error
 

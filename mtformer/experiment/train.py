@@ -14,22 +14,22 @@ from mtformer.config.schema import Config
 from mtformer.data.batching.batches import Batch
 from mtformer.data.batching.mixture import SamplerState
 from mtformer.decoding.translator import Translator
-from mtformer.decoding.weights import default_weights, find_weights
+from mtformer.decoding.weights import find_weights
 from mtformer.device import be_deterministic, pick_device, pick_precision, set_up_memory
-from mtformer.errors import CheckpointError, ConfigError, DeviceError
+from mtformer.errors import CheckpointError, DeviceError
 from mtformer.evaluation.scores import for_language, score
 from mtformer.experiment.open_run import Resume, compare_environments, describe_environment, open_run
-from mtformer.experiment.preflight import check_memory
+from mtformer.experiment.preflight import check_memory, make_step
 from mtformer.experiment.prepare import DevSet, Prepared, prepare_experiment
 from mtformer.experiment.pretrained import load_pretrained
 from mtformer.experiment.run_state import lock_run, record_state
 from mtformer.files import read_meta, verify, write_text
-from mtformer.model.transformer import Transformer, count_parameters
+from mtformer.model.transformer import count_parameters
 from mtformer.run_dir import WEIGHTS, RunDir
 from mtformer.training.checkpoint import newest_good, save_averaged
 from mtformer.training.loop import Position, Trainer
 from mtformer.training.metrics import Progress
-from mtformer.training.ranks import ALONE, Ranks, join_ranks, own_device
+from mtformer.training.ranks import Ranks, join_ranks, own_device
 from mtformer.training.step import TrainingStep
 from mtformer.training.validation import Decoded, DecodeDev
 from mtformer.weights import average_weights, read_weights
@@ -53,8 +53,6 @@ def train_experiment(config: Config, run: RunDir, progress: Progress, resume: Re
         InterruptedRunError: after a signal, with a checkpoint saved.
     """
     config = resolve_paths(config)
-    if not config.data.sources:
-        raise ConfigError("data.train: no training data; name at least one source")
     device = own_device(pick_device(config.training.device))
     set_up_memory()
     if config.training.deterministic and device.type == "cuda":
@@ -90,7 +88,7 @@ def _prepare(
     precision = ranks.gather(_pick_precision(config, device, earlier))[0]
     made_with = describe_environment(config, prepared, device, precision, ranks.size)
     if earlier is not None:
-        compare_environments(run, earlier, made_with)
+        compare_environments(run, earlier, made_with, config.training.best_metric)
     if ranks.is_main:
         write_text(run.data_report, json.dumps(prepared.report(), indent=2, ensure_ascii=False) + "\n")
     step = make_step(config, prepared, device, precision, ranks)
@@ -105,18 +103,6 @@ def _prepare(
         checked = check_memory(config, prepared, step, run)
         log.info("memory check: %s", "; ".join(f"{what} {value}" for what, value in checked.lines()))
     return trainer, is_resumed
-
-
-def make_step(
-    config: Config, prepared: Prepared, device: torch.device, precision: str, ranks: Ranks = ALONE
-) -> TrainingStep:
-    """Return a new model with its optimizer: the same weights on every process, different dropout on each."""
-    torch.manual_seed(config.training.seed)
-    sizes = prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size
-    step = TrainingStep(Transformer(config.model, *sizes).to(device), config.training, precision, ranks)
-    if not ranks.is_main:
-        torch.manual_seed((config.training.seed << 20) + ranks.rank)
-    return step
 
 
 def _pick_precision(config: Config, device: torch.device, earlier: dict[str, Any] | None) -> str:
@@ -146,8 +132,6 @@ def _average(trainer: Trainer) -> None:
     log.info(
         "averaged the checkpoints of steps %s%s", ", ".join(map(str, steps)), f": dev {figures}" if figures else ""
     )
-    if default := default_weights(run, trainer.config.best_metric):
-        log.info("%s stands for the %s", run.path, default.text)
 
 
 def _is_averaged(run: RunDir, has_dev: bool) -> bool:
@@ -171,10 +155,10 @@ def make_trainer(
 
     ranks = step.ranks
 
-    def batches_from(place: SamplerState, number: int) -> Iterator[Batch]:
+    def batches_from(start: SamplerState, first_step: int) -> Iterator[Batch]:
         return prepared.batches.start(
-            place,
-            number,
+            start,
+            first_step,
             batches_per_step=config.training.accumulation_steps * ranks.size,
             max_epochs=config.training.max_epochs,
             rank=ranks.rank,

@@ -19,7 +19,7 @@ from torch import Tensor, distributed
 
 from mtformer.config.loading import dump_config, load_config, resolve_paths, without_side_outputs
 from mtformer.config.schema import Config
-from mtformer.device import pick_device, pick_precision
+from mtformer.device import pick_device, pick_precision, use_threads
 from mtformer.errors import CheckpointError, ConfigError, DeviceError, InterruptedRunError, MtformerError
 from mtformer.experiment.train import train_experiment
 from mtformer.files import read_meta
@@ -99,18 +99,18 @@ def verify_resume(config: Config, leg: Leg | None = None) -> list[Compared]:
         write_config(halves, dump_config(config))
         log.info("verifying, 2 of 3: %d steps and a stop", STOP_AT)
         _in_new_process(leg, config, halves.path, STOP_AT)
-        assert halves.steps()[-1] == STOP_AT, "the run did not stop where it was asked to"
+        assert halves.steps()[-1] == STOP_AT, "the run did not stop at the requested step"
         log.info("verifying, 3 of 3: resumed at step %d, to step %d", STOP_AT, NUM_STEPS)
         _in_new_process(leg, config, halves.path, None)
         return compare_runs(whole, halves)
 
 
-def steps_to_reproduce(run: RunDir, wanted: int | None) -> int:
-    """Return how many steps to train again: `wanted` (default `REPRODUCED_STEPS`), limited to those of the run.
+def steps_to_reproduce(run: RunDir, requested: int | None) -> int:
+    """Return how many steps to train again: `requested` (default `REPRODUCED_STEPS`), limited to those of the run.
 
     Raises:
         CheckpointError: if the run has no figures.
-        ConfigError: if it has none up to the wanted step.
+        ConfigError: if it has none up to the requested step.
     """
     steps = [step for step, kind in _records(run) if kind == "train"]
     if not steps:
@@ -118,11 +118,11 @@ def steps_to_reproduce(run: RunDir, wanted: int | None) -> int:
             f"{run.path}: nothing to compare with (no figures of training in {run.metrics.name}); give a run that has "
             "reached its first log line"
         )
-    if wanted is not None and wanted < steps[0]:
+    if requested is not None and requested < steps[0]:
         raise ConfigError(
-            f"--steps {wanted}: the first figures of {run.path} are of step {steps[0]}; give at least that"
+            f"--steps {requested}: the first figures of {run.path} are of step {steps[0]}; give at least that"
         )
-    return min(max(wanted or REPRODUCED_STEPS, steps[0]), steps[-1])
+    return min(max(requested or REPRODUCED_STEPS, steps[0]), steps[-1])
 
 
 def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
@@ -154,7 +154,9 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
         with contextlib.suppress(DeviceError):  # this device may not have it, which is reported as a difference
             precision["precision"] = pick_precision(made_with["precision"], device)
     config = without_side_outputs(config, keep_last=1, **precision)
-    with tempfile.TemporaryDirectory(prefix="mtformer-") as folder, _same_num_threads(made_with):
+    threads = re.search(r"(\d+) threads$", made_with.get("device", ""))
+    num_threads = int(threads[1]) if threads else torch.get_num_threads()
+    with tempfile.TemporaryDirectory(prefix="mtformer-") as folder, use_threads(num_threads):
         again = RunDir(Path(folder) / "again")
         # A step more, so that a validation after the last one is not left in its middle.
         train_leg(config, again.path, num_steps + 1, progress)
@@ -195,20 +197,20 @@ def compare_runs(one: RunDir, other: RunDir) -> list[Compared]:
 class StopAt:
     """Progress that stops the training at a step, and forwards earlier steps to another progress, if any."""
 
-    def __init__(self, step: int | None, shown: Progress | None = None) -> None:
-        self.step, self.shown = step, shown
+    def __init__(self, step: int | None, inner: Progress | None = None) -> None:
+        self.step, self.inner = step, inner
 
     def prepared(self, num_pairs: int, share: float) -> None:
         """Forward the progress; see `mtformer.training.metrics.Progress`."""
-        if self.shown is not None:
-            self.shown.prepared(num_pairs, share)
+        if self.inner is not None:
+            self.inner.prepared(num_pairs, share)
 
     def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
         """Stop the training, or forward the progress; see `mtformer.training.metrics.Progress`."""
         if step == self.step:
             os.kill(os.getpid(), signal.SIGTERM)
-        elif self.shown is not None:
-            self.shown.advance(step, epoch, figures)
+        elif self.inner is not None:
+            self.inner.advance(step, epoch, figures)
 
 
 def _refuse_torchrun(why: str) -> None:
@@ -259,17 +261,6 @@ def _made_with(run: RunDir) -> dict[str, Any]:
     """Return the environment that the run's oldest checkpoint was made in; empty without checkpoints."""
     steps = run.steps()
     return dict(read_meta(run.checkpoint(steps[0]))["made_with"]) if steps else {}
-
-
-@contextlib.contextmanager
-def _same_num_threads(made_with: dict[str, Any]) -> Iterator[None]:
-    """Use as many threads as the run had: sums on a CPU depend on it."""
-    before, found = torch.get_num_threads(), re.search(r"(\d+) threads$", made_with.get("device", ""))
-    torch.set_num_threads(int(found[1]) if found else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _results(run: RunDir) -> dict[str, Any]:

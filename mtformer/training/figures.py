@@ -55,8 +55,8 @@ TIMINGS = frozenset(figure.key for figure in FIGURES if figure.is_timing)
 
 def bar_text(values: Mapping[str, float]) -> str:
     """Return the text of the progress bar for the figures of a log line."""
-    shown = (figure for figure in FIGURES if figure.bar and (values[figure.key] or not figure.is_exceptional))
-    return ", ".join(str(figure.bar).format(values[figure.key]) for figure in shown)
+    figures = (figure for figure in FIGURES if figure.bar and (values[figure.key] or not figure.is_exceptional))
+    return ", ".join(str(figure.bar).format(values[figure.key]) for figure in figures)
 
 
 def axis_label(metric: str) -> str:

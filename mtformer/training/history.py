@@ -2,7 +2,7 @@
 
 A killed run may have written lines for steps after its last checkpoint, and the resumed run writes them again. So
 resuming from the checkpoint of step S first removes all lines of later steps, an incomplete last line and, if the
-checkpoint is a temporary one (saved after a signal), the dev line of S itself, whose validation comes again. The
+checkpoint is a temporary one (saved after a signal), the dev line of S itself, whose validation is repeated. The
 checkpoint has the sums of the current log window, so the next line is the same as without a stop. In the end the files
 of a resumed and an uninterrupted run differ only in times and in `resume` lines.
 
@@ -87,7 +87,7 @@ def cut_after(path: Path, step: int, with_dev: bool) -> None:
         log.warning("%s: damaged lines removed: %d", path, num_unreadable)
     num_later = len(lines) - belongs.count(True) - num_unreadable
     if num_later:
-        log.info("%s: %d lines after step %d removed; these steps come again", path, num_later, step)
+        log.info("%s: %d lines after step %d removed; these steps are trained again", path, num_later, step)
 
 
 def _belongs(line: bytes, step: int, with_dev: bool) -> bool | None:

@@ -346,7 +346,7 @@ class Trainer:
         with self.step.ema_weights():
             weights = self.step.weights()
         if name := not_finite(weights) or not_finite(state["unsmoothed"]):
-            raise self._diverged(f"{name} holds NaN or infinity")
+            raise self._diverged(f"{name} has NaN or infinite values")
         if self.ranks.is_main:
             for path in (self.run.metrics, self.run.samples):
                 if path.is_file():

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from types import TracebackType
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
@@ -24,7 +24,7 @@ from mtformer.training.step import StepResult
 log = logging.getLogger("mtformer")
 
 
-class Metrics:
+class Metrics(AbstractContextManager["Metrics"]):
     """Writes metrics.jsonl, one JSON object per line, and to TensorBoard and W&B if configured; a context.
 
     Raises:
@@ -36,16 +36,11 @@ class Metrics:
         self.tensorboard = _open_tensorboard(run) if config.training.tensorboard else None
         self.wandb = _open_wandb(run, config) if config.training.wandb is not None else None
 
-    def __enter__(self) -> "Metrics":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.tensorboard is not None:
             self.tensorboard.close()
         if self.wandb is not None:
-            self.wandb.finish(exit_code=0 if error is None else 1)
+            self.wandb.finish(exit_code=0 if error[0] is None else 1)
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Append a record of the kind train, dev or resume; raise CheckpointError if it cannot be written."""

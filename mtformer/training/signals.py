@@ -1,10 +1,11 @@
 """Ctrl-C and SIGTERM as a flag that a loop reads between two steps."""
 
 import signal
-from types import FrameType, TracebackType
+from contextlib import AbstractContextManager
+from types import FrameType
 
 
-class StopSignal:
+class StopSignal(AbstractContextManager["StopSignal"]):
     """While active, the first SIGINT or SIGTERM is kept in `received`; a second SIGINT interrupts at once."""
 
     def __init__(self) -> None:
@@ -16,9 +17,7 @@ class StopSignal:
             self._previous[number] = signal.signal(number, self._on_signal)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal itself returned
 

@@ -1,4 +1,4 @@
-"""What users get wrong: each gives exit code 2 and one clear line."""
+"""User errors: each gives exit code 2 and one clear line."""
 
 import errno
 import gzip
@@ -134,7 +134,7 @@ def test_a_full_disk_while_the_tokenizer_is_made(
     monkeypatch.setattr("pathlib.Path.write_bytes", full_disk)
     for settings in ([], [f"tokenizer.src_model={model}"]):
         message = error_of("train", corpus / "small.yaml", *settings, "--run-dir", run)
-        told = "cannot be written: No space left on device; make room, or name another place"
+        told = "cannot be written: No space left on device; free some space, or name another place"
         assert message == f"error: {run}/tokenizer: the tokenizer {told}"
         assert not run.exists()
 
@@ -146,7 +146,7 @@ def test_a_full_disk_while_the_corpus_is_tokenised(
     monkeypatch.setattr("mtformer.data.store.prepare.write_shard", full_disk)
     settings = [f"data.cache_dir={cache}", "--run-dir", tmp_path / "run"]
     message = error_of("train", corpus / "small.yaml", *settings)
-    assert message.startswith(f"error: {cache}: the tokenized corpus cannot be written: No space left on device; make")
+    assert message.startswith(f"error: {cache}: the tokenized corpus cannot be written: No space left on device; free")
     assert "data.cache_dir" in message
     assert not (tmp_path / "run").exists()
     assert [path.suffix for path in cache.iterdir() if path.name != ".locks"] == [".building"]

@@ -16,10 +16,10 @@ COMMANDS = {
     "ctranslate2": ["translate", "--backend", "ctranslate2"],
     "huggingface": ["import", "again"],
 }
-"""What reads each kind of folder, with its options or arguments."""
+"""The command that reads each kind of folder, with its options or arguments."""
 READ = {"run": ("config.yaml", "checksums.json", "tokenizer/*", "checkpoints/averaged/*")}
 FLIPS = 6
-"""Bits of each file, one after the other."""
+"""Number of bits that are tried in each file."""
 
 
 @pytest.fixture(params=COMMANDS)

@@ -1,4 +1,4 @@
-"""How the program starts and how it ends."""
+"""Start of the program, exit codes, and the log."""
 
 import errno
 import logging
@@ -139,16 +139,6 @@ def test_errors_and_exit_codes(
 ) -> None:
     result = end_with(error)
     assert (result.exit_code, result.stderr, result.stdout) == (code, message, "")
-
-
-def test_a_traceback_only_when_asked(
-    end_with: Callable[[BaseException], Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(program.DEBUG, "1")
-    result = end_with(MtformerError("wrong"))
-    assert result.exit_code == 2
-    assert result.stderr.startswith("Traceback")
-    assert result.stderr.endswith("error: wrong\n")
 
 
 @pytest.mark.process

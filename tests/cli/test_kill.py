@@ -1,11 +1,9 @@
-"""A training process that is stopped at random moments, again and again, ends as the run that never stopped."""
+"""A training process that is stopped at random moments, again and again, ends as a run that never stopped."""
 
 import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from forked import PATIENCE_SECONDS, Program
 
 from mtformer.experiment.verify import compare_runs
 from mtformer.files import read_meta
@@ -23,17 +22,16 @@ NUM_STEPS = 300
 SETTINGS = (
     "data.test=", "training.precision=fp32", "training.batch_tokens=512", "training.accumulation_steps=2",
     f"training.max_steps={NUM_STEPS}", "training.validate_every=6", "training.log_every=4", "training.keep_last=2",
-    "training.average_last=2",
+    "training.average_last=2", "training.sample_sentences=1", "decoding.max_length=6",
 )  # fmt: skip
 """About 14 steps an epoch; a validation, a checkpoint and a deletion every few tenths of a second."""
 LAST_TARGET = NUM_STEPS - 60
-"""So far from the end that no run gets there before its last stop."""
-PATIENCE_SECONDS = 900.0
+"""The latest step at which a run is stopped; no run is finished before its last stop."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When a process is stopped: something is seen, and then a short time goes by."""
+    """The moment at which a process is stopped: a short time after an event."""
 
     kind: str
     """start: the process runs; prepare: it writes its log; step: a step is logged; save: a checkpoint is written."""
@@ -43,10 +41,10 @@ class Moment:
 
 @dataclass
 class Story:
-    """What became of a run that was stopped at these moments."""
+    """A run that is stopped at these moments, and what was seen."""
 
     run: RunDir
-    command: list[str]
+    arguments: list[object]
     number: signal.Signals
     moments: list[Moment]
     exit_codes: list[int] = field(default_factory=list)
@@ -61,7 +59,7 @@ def kill_moments(chance: random.Random) -> list[Moment]:
     """10: one while tokenizer or data are prepared, 2 while the process starts or resumes, 7 while it trains."""
     late = training_moments(chance, 7)
     for _ in range(2):
-        late.insert(chance.randrange(len(late)), Moment("start", chance.uniform(0.2, 3.0)))
+        late.insert(chance.randrange(len(late)), Moment("start", chance.uniform(0.0, 0.5)))
     return [Moment("prepare", chance.uniform(0.0, 0.4)), *late]
 
 
@@ -88,7 +86,7 @@ def last_step(run: RunDir) -> int:
 
 
 def sign_of(moment: Moment, run: RunDir) -> Callable[[], bool]:
-    """Whether what the moment waits for is there; by what is there now, before the process starts."""
+    """Return a function that tests whether the moment has come; call it before the process starts."""
     log_size = run.log.stat().st_size if run.log.is_file() else 0
     step = max(moment.step, last_step(run) + 1)
     if moment.kind == "start":
@@ -100,41 +98,36 @@ def sign_of(moment: Moment, run: RunDir) -> Callable[[], bool]:
     return lambda: last_step(run) >= step and any(run.checkpoints.glob(".step-*"))
 
 
-def stop_at(moment: Moment, story: Story, env: dict[str, str]) -> None:
-    is_there = sign_of(moment, story.run)
-    process = subprocess.Popen(
-        story.command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, encoding="utf-8", env=env
-    )
+def stop_at(moment: Moment, story: Story, cache: Path) -> None:
+    has_come = sign_of(moment, story.run)
+    program = Program(*story.arguments, stderr=cache.with_suffix(".stderr"), MTFORMER_CACHE=str(cache))
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not is_there():
-        if process.poll() is not None or time.monotonic() > deadline:
-            process.kill()
-            raise AssertionError(f"seed {SEED}: {moment} never came: {process.communicate()[1]}")
-        time.sleep(0.003)
+    while not has_come():
+        if program.exit_code is not None or time.monotonic() > deadline:
+            raise AssertionError(f"seed {SEED}: {moment} never came: {program.stderr.read_text()}")
+        time.sleep(0.006)
     time.sleep(moment.delay)
-    assert process.poll() is None, f"seed {SEED}: ended by itself before {moment}: {process.communicate()[1]}"
-    process.send_signal(story.number)
-    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
-    story.exit_codes.append(process.returncode)
-    story.last_words.append(errors.strip().splitlines()[-1] if errors.strip() else "")
+    assert program.exit_code is None, f"seed {SEED}: ended by itself before {moment}: {program.stderr.read_text()}"
+    program.signal(story.number)
+    story.exit_codes.append(program.wait())
+    story.last_words.append(program.stderr.read_text().strip().split("\n")[-1])
     story.num_half_written += any(story.run.checkpoints.glob(".step-*"))
     story.steps.append(max(story.run.steps(), default=0))
 
 
 def tell(story: Story, cache: Path) -> Story:
-    """Starts the command again and again, stops it at each moment, and then lets it come to its end."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "MTFORMER_CACHE": str(cache)}
+    """Start the program again and again, stop it at each moment, and then let it come to its end."""
     for moment in story.moments:
-        stop_at(moment, story, env)
-    done = subprocess.run(story.command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False, env=env)
-    assert done.returncode == 0, f"seed {SEED}: {done.stderr}"
-    assert f"done at step {NUM_STEPS} of {NUM_STEPS}" in done.stderr
+        stop_at(moment, story, cache)
+    program = Program(*story.arguments, stderr=cache.with_suffix(".stderr"), MTFORMER_CACHE=str(cache))
+    assert program.wait() == 0, f"seed {SEED}: {program.stderr.read_text()}"
+    assert f"done at step {NUM_STEPS} of {NUM_STEPS}" in program.stderr.read_text()
     return story
 
 
 @pytest.fixture(scope="module")
 def stories(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Story]:
-    """The run that never stopped, and the others; two at a time, since most of the time goes into starting."""
+    """The run that never stopped, and the others; two at a time."""
     folder, chance = tmp_path_factory.mktemp("kill"), random.Random(SEED)
     plans = {
         "killed": (signal.SIGKILL, kill_moments(chance)),
@@ -146,9 +139,8 @@ def stories(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     with ThreadPoolExecutor(2) as pool:
         for name, (number, moments) in plans.items():
             run = RunDir(folder / name)
-            command = [sys.executable, "-m", "mtformer", "train", str(corpus / "small.yaml"), *SETTINGS]
-            story = Story(run, [*command, "--run-dir", str(run.path), "--resume", "auto"], number, moments)
-            told[name] = pool.submit(tell, story, folder / f"{name} cache")
+            arguments = ["train", corpus / "small.yaml", *SETTINGS, "--run-dir", run.path, "--resume", "auto"]
+            told[name] = pool.submit(tell, Story(run, arguments, number, moments), folder / f"{name} cache")
     return {name: task.result() for name, task in told.items()}
 
 

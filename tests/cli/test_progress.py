@@ -1,14 +1,7 @@
 """On a terminal a bar with the figures that matter; elsewhere plain lines."""
 
-import fcntl
 import io
-import os
-import pty
-import struct
-import subprocess
 import sys
-import termios
-from pathlib import Path
 
 import pytest
 
@@ -44,10 +37,15 @@ def test_plain_lines_tell_of_each_million_pairs(caplog: pytest.LogCaptureFixture
     ]
 
 
-def test_a_bar_of_each_corpus_that_is_prepared(
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_has_a_bar_of_each_corpus_and_of_the_training(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It knows how many pairs there will be about, goes when all are done, and begins anew with the next corpus."""
+    """That of a corpus estimates the number of pairs, and ends when all are prepared, or with the next corpus."""
     terminal = Terminal()
     caplog.set_level("INFO", logger="mtformer")
     monkeypatch.setattr(sys, "stderr", terminal)
@@ -63,31 +61,7 @@ def test_a_bar_of_each_corpus_that_is_prepared(
             progress.preparing.refresh()
         progress.advance(1, 0, None)
         assert progress.preparing is None
-    for part in ("prepare:  25%", "500k/2.00M", "prepare: 1.00kpair", "pair/s"):
+        progress.advance(90, 2, FIGURES)
+    prepare = ("prepare:  25%", "500k/2.00M", "prepare: 1.00kpair", "pair/s")
+    for part in (*prepare, "train:  90%", "90/100", "epoch 3, loss 1.500, lr 1.00e-03, grad 0.50, 12,345 tokens/s"):
         assert part in terminal.getvalue()
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.process
-def test_a_terminal_gets_a_bar(corpus: Path, tmp_path: Path) -> None:
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 150, 0, 0))
-    command = [sys.executable, "-m", "mtformer", "train", str(corpus / "small.yaml"), "--run-dir", str(tmp_path / "r")]
-    process = subprocess.Popen(command, stderr=theirs, stdout=subprocess.DEVNULL)
-    os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            block = os.read(ours, 4096)
-        except OSError:  # Linux tells so that the other side is closed
-            break
-        if not block:
-            break
-        shown += block
-    assert process.wait(timeout=60) == 0, shown.decode()
-    for part in (b"12/12", b"tokens/s", b"loss", b"lr "):
-        assert part in shown

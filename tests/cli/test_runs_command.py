@@ -44,7 +44,7 @@ def test_runs_is_the_folder_when_none_is_named(folder: Path, monkeypatch: pytest
     assert invoke("runs").stdout == invoke("runs", folder).stdout
     monkeypatch.chdir(folder / "study")
     missing = invoke("runs")
-    assert (missing.exit_code, missing.stderr) == (2, "error: runs: no such folder; name the one that holds the runs\n")
+    assert (missing.exit_code, missing.stderr) == (2, "error: runs: no such folder; name the folder of the runs\n")
 
 
 def test_json_and_csv_say_the_same(folder: Path) -> None:

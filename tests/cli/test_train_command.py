@@ -1,17 +1,15 @@
-"""`mtformer train`: the whole road, what it leaves behind, and how it goes on."""
+"""`mtformer train`: from the config to scores, the files of the run, and resuming."""
 
 import gzip
 import json
 import lzma
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from forked import Program
 from program import invoke
 from typer.testing import Result
 
@@ -24,6 +22,7 @@ def test_the_road_ends_with_scores_and_their_signatures(trained: tuple[Path, Res
     run, result = RunDir(trained[0]), trained[1]
     assert run.steps() == [4, 8, 12]
     assert run.averaged.is_dir()
+    assert f"{run.path}: commands use the " in result.stderr
     scores = json.loads((run.evaluation("small") / "scores.json").read_text())
     assert [score["label"] for score in scores["scores"]] == ["BLEU", "chrF2++", "TER"]
     for score in scores["scores"]:
@@ -97,27 +96,20 @@ def test_dry_run_checks_all_and_trains_nothing(corpus: Path, tmp_path: Path, mon
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_saves_and_tells_how_to_go_on(number: signal.Signals, code: int, corpus: Path, tmp_path: Path) -> None:
+def test_ctrl_c_saves_and_the_message_tells_how_to_resume(corpus: Path, tmp_path: Path) -> None:
+    """SIGTERM: see test_kill.py."""
     run = RunDir(tmp_path / "run")
-    command = [sys.executable, "-m", "mtformer", "train", str(corpus / "small.yaml"), "--run-dir", str(run.path)]
-    process = subprocess.Popen(
-        [*command, "training.max_steps=100000", "training.log_every=1", "training.validate_every=100000"],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    deadline = time.monotonic() + 120
+    endless = ["training.max_steps=100000", "training.log_every=1", "training.validate_every=100000"]
+    program = Program(
+        "train", corpus / "small.yaml", "--run-dir", run.path, *endless, stderr=tmp_path / "stderr"
+    )  # fmt: skip
     while not (run.metrics.is_file() and '"step": 3' in run.metrics.read_text()):
-        assert time.monotonic() < deadline
-        assert process.poll() is None, process.stderr and process.stderr.read()
-        time.sleep(0.05)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == code
+        assert program.exit_code is None, program.stderr.read_text()
+        time.sleep(0.01)
+    program.signal(signal.SIGINT)
+    assert program.wait() == 128 + signal.SIGINT
     step = run.steps()[-1]
-    last = errors.strip().splitlines()[-1]
+    last = program.stderr.read_text().strip().splitlines()[-1]
     assert last.startswith(f"stopped at step {step}, saved; resume with: mtformer train")
     assert last.endswith("--resume")
     result = invoke("train", corpus / "small.yaml", f"training.max_steps={step + 1}", "--run-dir", run.path, "--resume")

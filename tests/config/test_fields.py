@@ -1,4 +1,4 @@
-"""What is declared on a key is found by its dotted path, also below lists, mappings and sources."""
+"""The metadata of a key are found by its dotted path, also below lists, mappings and sources."""
 
 import pytest
 

@@ -136,10 +136,7 @@ def test_overrides_have_yaml_values(write: Write) -> None:
         ("data.train.src=x", "data.train is a list of 2; 'src' is neither one of its positions (from 0) nor the next"),
         ("data.train=[x", "not valid YAML: "),
         ("model.num_head=4", "model.num_head: unknown key; did you mean 'num_heads'? allowed: d_model, num_heads, "),
-        ("modle.num_heads=4", "modle: unknown key; did you mean 'model'? allowed: data, tokenizer, model, "),
         ("max_steps=4", "max_steps: unknown key; did you mean 'training.max_steps'? allowed: data, "),
-        ("model.num_heads=7", "model.num_heads: num_heads 7 does not divide d_model 512"),
-        ("training.max_steps=5.5", "training.max_steps: must be a whole number of at least 1, not 5.5"),
     ],
 )
 def test_mistakes_in_overrides_name_the_override(write: Write, override: str, message: str) -> None:

@@ -85,7 +85,7 @@ def test_a_source_that_is_no_item_of_a_list(write: Write) -> None:
 
 def test_names_of_test_sets_are_safe_as_folders(write: Write) -> None:
     path = write("a.yaml", "data:\n  src_lang: en\n  tgt_lang: de\n  test:\n    ../x: {tsv: a}\n")
-    assert mistakes(path) == ["a.yaml:5: data.test.../x: a set's name holds only letters, digits, '_' and '-'"]
+    assert mistakes(path) == ["a.yaml:5: data.test.../x: a set's name has only letters, digits, '_' and '-'"]
 
 
 def test_all_mistakes_at_once_each_with_its_own_place(write: Write) -> None:

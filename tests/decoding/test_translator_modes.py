@@ -140,7 +140,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(run: RunDir, tmp_path: 
     with pytest.raises(CheckpointError) as error:
         Translator.load(run.path, str(tmp_path / "x.safetensors"), device="cpu")
     assert str(error.value) == (
-        f"{tmp_path}/x.safetensors: decoder_norm.weight holds NaN or infinity; use another checkpoint"
+        f"{tmp_path}/x.safetensors: decoder_norm.weight has NaN or infinite values; use another checkpoint"
     )
 
 
@@ -157,7 +157,7 @@ def test_a_closed_class_is_loaded_and_an_open_one_is_not(run: RunDir, tmp_path: 
         if is_loaded:
             assert closed not in Translator.load(copy.path, device="cpu").translate(["ein hund"])[0].tokens
         else:
-            with pytest.raises(CheckpointError, match="output_bias holds NaN or infinity"):
+            with pytest.raises(CheckpointError, match="output_bias has NaN or infinite values"):
                 Translator.load(copy.path, device="cpu")
 
 

@@ -6,38 +6,24 @@ import shutil
 from collections import namedtuple
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from small_experiment import make_config, write_corpus
 
 from mtformer.config.schema import Config
 from mtformer.errors import DeviceError
+from mtformer.experiment import preflight
 from mtformer.experiment.preflight import MemoryCheck, check_memory
 from mtformer.experiment.prepare import Prepared, prepare_experiment
-from mtformer.model.transformer import Transformer, count_parameters
+from mtformer.model.transformer import count_parameters
 from mtformer.run_dir import RunDir
 from mtformer.training.step import TrainingStep
-
-WORDS = ["the", "old", "man", "saw", "a", "dog", "and", "two", "cats", "near", "his", "house", "by", "a", "river"]
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    folder = tmp_path_factory.mktemp("text")
-    random = np.random.default_rng(3)
-    for name, count in (("train", 300), ("dev", 20)):
-        lines = [" ".join(random.choice(WORDS, random.integers(1, 20))) for _ in range(count)]
-        (folder / f"{name}.a").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        (folder / f"{name}.b").write_text("".join(f"{line[::-1]}\n" for line in lines), encoding="utf-8")
-    source = {name: [{"src": str(folder / f"{name}.a"), "tgt": str(folder / f"{name}.b")}] for name in ("train", "dev")}
-    return Config.model_validate(
-        {
-            "data": {"src_lang": "a", "tgt_lang": "b", "cache_dir": str(folder / "cache"), **source},
-            "tokenizer": {"vocab_size": 60, "model_type": "bpe"},
-            "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_encoder_layers": 1, "num_decoder_layers": 1},
-            "training": {"device": "cpu", "batch_tokens": 512, "max_steps": 40, "validate_every": 10, "keep_last": 2},
-        }
-    )
+    corpus = write_corpus(tmp_path_factory.mktemp("corpus"), train=300, dev=20)
+    return make_config(corpus, training={"batch_tokens": 512, "max_steps": 40, "validate_every": 10, "keep_last": 2})
 
 
 @pytest.fixture
@@ -46,9 +32,7 @@ def prepared(config: Config, tmp_path: Path) -> Prepared:
 
 
 def make_step(config: Config, prepared: Prepared) -> TrainingStep:
-    torch.manual_seed(1)
-    size = prepared.tokenizers.src.vocab_size
-    return TrainingStep(Transformer(config.model, size, size), config.training, "fp32")
+    return preflight.make_step(config, prepared, torch.device("cpu"), "fp32")
 
 
 def weights_after(step: TrainingStep, prepared: Prepared) -> torch.Tensor:
@@ -64,16 +48,6 @@ def test_a_memory_check_does_not_change_a_run(config: Config, prepared: Prepared
     check_memory(config, prepared, step, RunDir(tmp_path / "run"))
     assert torch.equal(weights_after(step, prepared), plain)
     assert not (tmp_path / "run").exists()
-
-
-def test_the_batches_tried_are_the_largest(prepared: Prepared) -> None:
-    with prepared.batches.start(max_epochs=1) as batches:
-        epoch = list(batches)
-    sizes = prepared.batches.sizes()
-    assert sizes.largest.num_padded_tokens == max(batch.num_padded_tokens for batch in epoch)
-    longest = max(max(batch.src_BS.size(1), batch.tgt_in_BT.size(1)) for batch in epoch)
-    assert longest == max(sizes.longest.src_BS.size(1), sizes.longest.tgt_in_BT.size(1))
-    assert sizes.mean_padded_tokens == pytest.approx(np.mean([batch.num_padded_tokens for batch in epoch]))
 
 
 def test_it_says_what_the_run_will_need(config: Config, prepared: Prepared, tmp_path: Path) -> None:

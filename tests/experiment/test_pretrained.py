@@ -7,60 +7,34 @@ from typing import Any
 
 import pytest
 import torch
+from small_experiment import make_config, train, write_corpus
 
 from mtformer.config.loading import load_config
 from mtformer.config.schema import Config
-from mtformer.data.demo import write_demo
 from mtformer.errors import CheckpointError, ConfigError, InterruptedRunError
 from mtformer.experiment.preflight import dry_run
-from mtformer.experiment.train import Outcome, train_experiment
+from mtformer.experiment.verify import StopAt
 from mtformer.export.bundle import export_bundle
 from mtformer.run_dir import WEIGHTS, RunDir, write_config
 from mtformer.weights import read_weights
 
-LINES = {"train": 200, "dev": 10, "test": 0}
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("corpus"), train=200)
 
 
-class StopAt:
-    """Progress that shows nothing, and interrupts the training after a step."""
-
-    def __init__(self, step: int | None = None) -> None:
-        self.step = step
-
-    def prepared(self, num_pairs: int, share: float) -> None:
-        pass
+class KillAt(StopAt):
+    """Ends the training after a step, without a checkpoint."""
 
     def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
         if step == self.step:
             raise InterruptedRunError(step, 0)
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, whole = tmp_path_factory.mktemp("corpus"), tmp_path_factory.mktemp("demo")
-    for name, path in write_demo(whole).items():
-        lines = path.read_text(encoding="utf-8").splitlines()[: LINES[name.split(".")[0]]]
-        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return folder
-
-
-def make_config(corpus: Path, **changes: dict[str, Any]) -> Config:
-    """A small experiment; `changes` are values by section."""
-    tree: dict[str, dict[str, Any]] = {
-        "data": {
-            "src_lang": "en",
-            "tgt_lang": "de",
-            "train": [{"src": f"{corpus}/train.en", "tgt": f"{corpus}/train.de"}],
-        },
-        "tokenizer": {"vocab_size": 150},
-        "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_encoder_layers": 1, "num_decoder_layers": 1},
-        "training": {"device": "cpu", "precision": "fp32", "batch_tokens": 256, "max_steps": 4, "validate_every": 2},
-    }
-    return Config.model_validate({name: {**section, **changes.get(name, {})} for name, section in tree.items()})
-
-
-def train(config: Config, run: RunDir, resume: bool = False) -> Outcome:
-    return train_experiment(config, run, StopAt(), resume, overwrite=False)
+def small(corpus: Path, **changes: dict[str, Any]) -> Config:
+    training = {"validate_every": 2, **changes.pop("training", {})}
+    return make_config(corpus, data={"dev": []}, training=training, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +43,7 @@ def base(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     run = RunDir(tmp_path_factory.mktemp("base") / "run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MTFORMER_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        train(make_config(corpus), run)
+        train(small(corpus), run)
     return run
 
 
@@ -102,7 +76,7 @@ def test_it_begins_with_weights_and_tokenizer_of_the_other(
     run, corpus = RunDir(tmp_path / "run"), other_corpus(corpus, tmp_path / "corpus")
     still = {"init_from": str(start), "max_steps": 1, "learning_rate": 1e-30, "warmup_steps": 0}
     with caplog.at_level(logging.INFO, "mtformer"):
-        train(make_config(corpus, training=still), run)
+        train(small(corpus, training=still), run)
     assert_same(weights(run, 1), weights(base, 4))
     assert [path.read_bytes() for path in run.tokenizer.iterdir()] == [
         path.read_bytes() for path in base.tokenizer.iterdir()
@@ -114,20 +88,20 @@ def test_it_begins_with_weights_and_tokenizer_of_the_other(
 def test_it_is_resumed_as_any_other_run(base: RunDir, corpus: Path, tmp_path: Path) -> None:
     """Also when it was stopped before its first checkpoint; and then the other is not needed any more."""
     start = Path(shutil.copytree(base.path, tmp_path / "start"))
-    config = make_config(corpus, training={"init_from": str(start)})
+    config = small(corpus, training={"init_from": str(start)})
     whole, halves = RunDir(tmp_path / "whole"), RunDir(tmp_path / "halves")
     train(config, whole)
     with pytest.raises(InterruptedRunError):
-        train_experiment(config, halves, StopAt(1), resume=False, overwrite=False)
+        train(config, halves, progress=KillAt(1))
     assert halves.steps() == []
     with pytest.raises(InterruptedRunError):
-        train_experiment(config, halves, StopAt(3), resume=True, overwrite=False)
+        train(config, halves, resume=True, progress=KillAt(3))
     assert halves.steps() == [2]
     shutil.rmtree(start)
     train(config, halves, resume=True)
     assert_same(weights(whole, 4), weights(halves, 4))
     with pytest.raises(CheckpointError, match=r"cannot resume with training.init_from .*: the saved weights depend on"):
-        train(make_config(corpus), halves, resume=True)
+        train(small(corpus), halves, resume=True)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +116,7 @@ def test_it_is_resumed_as_any_other_run(base: RunDir, corpus: Path, tmp_path: Pa
 def test_another_shape_is_told(
     changes: dict[str, dict[str, Any]], line: str, base: RunDir, corpus: Path, tmp_path: Path
 ) -> None:
-    config = make_config(corpus, **changes, training={"init_from": str(base.path)})
+    config = small(corpus, **changes, training={"init_from": str(base.path)})
     with pytest.raises(ConfigError, match=rf"^training\.init_from: {line}[^\n]*$"):
         train(config, RunDir(tmp_path / "new"))
     assert not (tmp_path / "new").exists()
@@ -153,19 +127,19 @@ def test_another_kind_of_tokenizer_is_told(base: RunDir, corpus: Path, tmp_path:
     text = start.config.read_text(encoding="utf-8")
     write_config(start, text.replace("tie_embeddings: all", "tie_embeddings: output"))
     changes = {"model": {"tie_embeddings": "output"}, "tokenizer": {"joint": False}}
-    config = make_config(corpus, **changes, training={"init_from": str(start.path)})
+    config = small(corpus, **changes, training={"init_from": str(start.path)})
     with pytest.raises(ConfigError, match=r"^training\.init_from: .*/start needs tokenizer\.joint: true; set it so$"):
         train(config, RunDir(tmp_path / "new"))
 
 
 def test_dropout_and_computed_positions_may_be_others(base: RunDir, corpus: Path, tmp_path: Path) -> None:
     model = {"dropout": 0.3, "attention_dropout": 0.1, "activation_dropout": 0.1, "max_positions": 400}
-    config = make_config(corpus, model=model, training={"init_from": str(base.path), "max_steps": 1})
+    config = small(corpus, model=model, training={"init_from": str(base.path), "max_steps": 1})
     assert train(config, RunDir(tmp_path / "new")).position.step == 1
 
 
 def test_what_is_no_run_is_told(corpus: Path, tmp_path: Path) -> None:
-    config = make_config(corpus, training={"init_from": str(tmp_path)})
+    config = small(corpus, training={"init_from": str(tmp_path)})
     for start in (lambda: train(config, RunDir(tmp_path / "new")), lambda: dry_run(config, RunDir(tmp_path / "new"))):
         with pytest.raises(ConfigError, match=r"^training\.init_from: .*: not a run directory or bundle"):
             start()
@@ -174,11 +148,11 @@ def test_what_is_no_run_is_told(corpus: Path, tmp_path: Path) -> None:
 def test_a_run_that_has_its_tokenizer_keeps_it(base: RunDir, corpus: Path, tmp_path: Path) -> None:
     """One that was stopped before its first checkpoint, and then finds another tokenizer in the other's place."""
     start = Path(shutil.copytree(base.path, tmp_path / "start"))
-    config, run = make_config(corpus, training={"init_from": str(start)}), RunDir(tmp_path / "run")
+    config, run = small(corpus, training={"init_from": str(start)}), RunDir(tmp_path / "run")
     with pytest.raises(InterruptedRunError):
-        train_experiment(config, run, StopAt(1), resume=False, overwrite=False)
+        train(config, run, progress=KillAt(1))
     other = RunDir(tmp_path / "other")
-    train(make_config(other_corpus(corpus, tmp_path / "corpus"), training={"max_steps": 1}), other)
+    train(small(other_corpus(corpus, tmp_path / "corpus"), training={"max_steps": 1}), other)
     shutil.rmtree(start / "tokenizer")
     shutil.copytree(other.tokenizer, start / "tokenizer")
     write_config(RunDir(start), RunDir(start).config.read_text(encoding="utf-8"))
@@ -188,12 +162,12 @@ def test_a_run_that_has_its_tokenizer_keeps_it(base: RunDir, corpus: Path, tmp_p
 
 def test_two_tokenizers_are_one_too_many(corpus: Path, base: RunDir) -> None:
     with pytest.raises(ValueError, match=r"training\.init_from brings its tokenizer"):
-        make_config(corpus, tokenizer={"src_model": "x.model"}, training={"init_from": str(base.path)})
+        small(corpus, tokenizer={"src_model": "x.model"}, training={"init_from": str(base.path)})
 
 
 def test_a_relative_name_is_kept_as_an_absolute_one(
     base: RunDir, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(base.path.parent)
-    train(make_config(corpus, training={"init_from": base.path.name, "max_steps": 1}), RunDir(tmp_path / "new"))
+    train(small(corpus, training={"init_from": base.path.name, "max_steps": 1}), RunDir(tmp_path / "new"))
     assert load_config(tmp_path / "new" / "config.yaml").config.training.init_from == str(base.path)

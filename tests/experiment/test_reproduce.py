@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,18 +10,15 @@ from typing import Any
 
 import pytest
 import torch
+from small_experiment import QUIET, make_config, train, write_corpus
 
 from mtformer.config.schema import Config
-from mtformer.data.demo import write_demo
 from mtformer.errors import CheckpointError, ConfigError, InterruptedRunError, MtformerError
 from mtformer.experiment import open_run
-from mtformer.experiment.train import train_experiment
 from mtformer.experiment.verify import Difference, Reproduced, StopAt, reproduce, steps_to_reproduce
 from mtformer.run_dir import RunDir
 from mtformer.training.figures import TIMINGS
 from mtformer.training.history import read_records
-
-QUIET = StopAt(None)
 
 
 @pytest.fixture(autouse=True)
@@ -35,34 +31,13 @@ def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some lines of the demo corpus."""
-    folder = tmp_path_factory.mktemp("corpus")
-    for name, path in write_demo(tmp_path_factory.mktemp("demo")).items():
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[: 300 if name.startswith("train") else 12]
-        (folder / name).write_text("".join(lines), encoding="utf-8")
-    return folder
+    return write_corpus(tmp_path_factory.mktemp("corpus"), train=300, dev=12)
 
 
 def config(corpus: Path, **training: Any) -> Config:
-    """The learning rate hangs on max_steps, and the text of each pair on a random state."""
-    sides = {name: [{"src": f"{corpus}/{name}.en", "tgt": f"{corpus}/{name}.de"}] for name in ("train", "dev")}
-    lengths = {"max_steps": 6, "validate_every": 3, "log_every": 2, "warmup_steps": 2, "schedule": "cosine"}
-    return Config.model_validate(
-        {
-            "data": {"src_lang": "en", "tgt_lang": "de", **sides},
-            "tokenizer": {"vocab_size": 200, "sampling_alpha": 0.1},
-            "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_encoder_layers": 1, "num_decoder_layers": 1},
-            "training": {
-                "device": "cpu",
-                "precision": "fp32",
-                "batch_tokens": 256,
-                "average_last": 2,
-                **lengths,
-                **training,
-            },
-            "decoding": {"max_length": 8},
-        }
-    )
+    """The learning rate depends on max_steps, and the text of each pair on a random state."""
+    lengths = {"max_steps": 6, "validate_every": 3, "schedule": "cosine", "average_last": 2}
+    return make_config(corpus, tokenizer={"sampling_alpha": 0.1}, training={**lengths, **training})
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +47,7 @@ def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MTFORMER_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        train_experiment(config(corpus), run, QUIET, resume=False, overwrite=False)
+        train(config(corpus), run)
     return run
 
 
@@ -113,8 +88,8 @@ def test_that_a_run_was_resumed_does_not_matter(corpus: Path, finished: RunDir, 
     run = RunDir(tmp_path / "run")
     torch.set_num_threads(1)
     with pytest.raises(InterruptedRunError):
-        train_experiment(config(corpus), run, StopAt(5), resume=False, overwrite=False)
-    train_experiment(config(corpus), run, QUIET, resume=True, overwrite=False)
+        train(config(corpus), run, progress=StopAt(5))
+    train(config(corpus), run, resume=True)
     assert any(record["kind"] == "resume" for record in read_records(run.metrics))
     found = reproduce(run, 6, QUIET)
     assert (found.num_records, found.first, found.environment) == (5, None, [])
@@ -146,7 +121,7 @@ def test_precision_auto_is_what_it_was(corpus: Path, tmp_path: Path, monkeypatch
     run = RunDir(tmp_path / "run")
     monkeypatch.setattr("mtformer.device._has_bf16_instructions", lambda: False)
     monkeypatch.setattr("mtformer.device._cpu_product_seconds", lambda dtype: 1.0)
-    train_experiment(config(corpus, max_steps=2, precision="auto"), run, QUIET, resume=False, overwrite=False)
+    train(config(corpus, max_steps=2, precision="auto"), run)
     monkeypatch.setattr("mtformer.device._has_bf16_instructions", lambda: True)
     found = reproduce(run, 2, QUIET)
     assert (found.first, found.environment) == (None, [])
@@ -195,17 +170,7 @@ def test_mistakes(prepare: Callable[[RunDir], None], told: str, run: RunDir, mon
         reproduce(run, 2, QUIET)
 
 
-class Stopped:
-    """Progress in which somebody else ends the process."""
-
-    def prepared(self, num_pairs: int, share: float) -> None:
-        pass
-
-    def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
 def test_a_signal_from_outside_ends_it(run: RunDir) -> None:
     with pytest.raises(InterruptedRunError) as stopped:
-        reproduce(run, 6, Stopped())
+        reproduce(run, 6, StopAt(1))
     assert stopped.value.step == 1

@@ -73,9 +73,3 @@ def test_a_second_process_is_refused_and_a_killed_one_is_told(run: RunDir) -> No
     with lock_run(run), record_state(run):
         pass
     assert read_state(run).state == "finished"
-
-
-@pytest.mark.parametrize("text", ["{", "[1]", '{"state": "asleep"}'])
-def test_a_damaged_state_is_no_crash(run: RunDir, text: str) -> None:
-    run.state.write_text(text)
-    assert read_state(run).state == "new"

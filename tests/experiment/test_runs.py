@@ -119,7 +119,8 @@ def test_an_unknown_key_in_the_config(tmp_path: Path) -> None:
         ("metrics.jsonl", b'{"kind": "dev", "step": 3, "bleu": "x"}\n', "finished", None, False),
         ("state.json", b"[]", "new", None, False),
         ("state.json", b"\xff", "new", None, False),
-        ("state.json", b'{"state": 7}', "new", None, False),
+        ("state.json", b"{", "new", None, False),
+        ("state.json", b'{"state": "asleep"}', "new", None, False),
     ],
 )
 def test_files_of_any_content_give_a_row(

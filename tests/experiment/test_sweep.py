@@ -14,7 +14,6 @@ from mtformer.experiment.sweep import (
     Sweep,
     SweepFile,
     _override,
-    command_line,
     plan_sweep,
     short_keys,
 )
@@ -121,7 +120,7 @@ def test_text_in_an_override_stays_what_it_is(folder: Path, value: str) -> None:
 
 def test_the_command_line_is_what_a_shell_needs(folder: Path) -> None:
     sweep = plan(folder, "run_dir: my runs\nset: {data.train: [{src: 'b c.en', tgt: b.de}]}\nseeds: [1]")
-    words = shlex.split(command_line(sweep, sweep.runs[0]))
+    words = shlex.split(sweep.command_line(sweep.runs[0]))
     assert words[:7] == [
         "mtformer",
         "train",
@@ -203,36 +202,29 @@ def test_no_draw_comes_twice(folder: Path) -> None:
         ("random: {count: 1, keys: {a.b: {min: 0, max: 1, log: true}}}", "study.yaml:2: random.keys.a.b: log needs"),
         ("random: {count: 1, keys: {a.b: {min: x, max: 2}}}", "study.yaml:2: random.keys.a.b.min: must be"),
         ("random: {count: 1, keys: {a.b: {choice: []}}}", "study.yaml:2: random.keys.a.b.choice: must be"),
+        ("random: {count: 1, keys: {a.b: {choice: [1], max: 2}}}", "study.yaml:2: random.keys.a.b: choice excludes"),
+        ("random: {count: 1, keys: {a.b: {max: 2}}}", "study.yaml:2: random.keys.a.b: give choice, or min and max"),
         ("run_dir: x", "study.yaml: has no axis; give grid, list, random or seeds"),
         ("seeds: []", "study.yaml: has no axis"),
         ("grid: {training.seed: [1]}\nseeds: [2]", "study.yaml:3: seeds: training.seed is set by study.yaml:2: grid"),
         ("set: {training.seed: 1}\nseeds: [2]", "study.yaml:3: seeds: training.seed is set by study.yaml:2: set too"),
         ("grid: {data.train: [[{src: a, tgt: b}]]}", "study.yaml:2: grid: train: such values need names; make them"),
         ("seeds: [1", "study.yaml:3: not valid YAML"),
+        ("seeds: [1]\ngrid:\n  model.dropuot: [0.1]", "study.yaml:4: grid: model.dropuot: unknown key; did you me"),
+        ("set: {model.dropuot: 1}\nseeds: [1]", "study.yaml:2: set: model.dropuot: unknown key; did you mean"),
+        (
+            "grid: {model.norm_position: [pre, pst]}\nseeds: [7]",
+            "study.yaml:2: grid: model.norm_position: must be one of pre, post, not 'pst'; did you mean 'post'? "
+            "(run norm_position=pst,seed=7)",
+        ),
+        (
+            "list: [{name: fits, model.num_heads: 2}, {name: odd, model.num_heads: 3}]",
+            "study.yaml:2: list: model.num_heads: num_heads 3 does not divide d_model 64 (run odd)",
+        ),
     ],
 )  # fmt: skip
 def test_a_mistake_in_the_file(folder: Path, text: str, message: str) -> None:
     assert told(folder, text).startswith(message)
-
-
-def test_a_key_that_does_not_exist_is_told_with_its_axis_and_run(folder: Path) -> None:
-    assert told(folder, "seeds: [1, 2]\ngrid:\n  model.dropuot: [0.1, 0.2]").startswith(
-        "study.yaml:4: grid: model.dropuot: unknown key; did you mean 'dropout'? allowed: d_model, "
-    )
-    assert told(folder, "seeds: [1]\ngrid: {model.dropuot: [0.1]}").endswith(" (run dropuot=0.1,seed=1)")
-    assert told(folder, "set: {training.max_stepz: 1}\nseeds: [1]").startswith(
-        "study.yaml:2: set: training.max_stepz: unknown key; did you mean 'max_steps'?"
-    )
-
-
-def test_an_axis_that_makes_an_invalid_config_is_told_with_the_run(folder: Path) -> None:
-    assert told(folder, "grid: {model.norm_position: [pre, pst]}\nseeds: [7]") == (
-        "study.yaml:2: grid: model.norm_position: must be one of pre, post, not 'pst'; did you mean 'post'? "
-        "(run norm_position=pst,seed=7)"
-    )
-    assert told(folder, "list: [{name: fits, model.num_heads: 2}, {name: odd, model.num_heads: 3}]") == (
-        "study.yaml:2: list: model.num_heads: num_heads 3 does not divide d_model 64 (run odd)"
-    )
 
 
 def test_an_override_of_an_axis_is_refused(folder: Path) -> None:

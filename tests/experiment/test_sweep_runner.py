@@ -1,4 +1,4 @@
-"""The processes of a sweep, with a program in the place of the training that does what the test says."""
+"""The processes of a sweep, with a program instead of the training that does what the test requests."""
 
 import json
 import logging
@@ -65,7 +65,7 @@ class Stage:
         self.roles()
 
     def roles(self, **roles: dict[str, Any]) -> None:
-        """What the run of each seed does: s1={"exit": 2}."""
+        """Set the actions of the run of each seed: s1={"exit": 2}."""
         self.monkeypatch.setenv("ROLES", json.dumps({f"seed={name[1:]}": role for name, role in roles.items()}))
 
     def sweep(self, num_runs: int, *overrides: str) -> Sweep:
@@ -230,7 +230,7 @@ def test_no_process_is_left_behind_when_the_sweep_itself_breaks(stage: Stage, mo
 def test_a_folder_that_is_in_use_is_refused(stage: Stage) -> None:
     sweep = stage.sweep(1)
     sweep.folder.mkdir()
-    with FileLock(sweep.folder / ".sweep.lock"), pytest.raises(CheckpointError, match="another sweep is at work here"):
+    with FileLock(sweep.folder / ".sweep.lock"), pytest.raises(CheckpointError, match="another sweep runs here"):
         run_sweep(sweep)
     assert not stage.notes()
 

@@ -10,41 +10,23 @@ from typing import Any
 
 import pytest
 import torch
+from small_experiment import make_config, train, write_corpus
 
 from mtformer.config.schema import Config, EvaluationConfig
-from mtformer.data.demo import write_demo
 from mtformer.decoding.postprocessing import Postprocessor
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, InterruptedRunError
 from mtformer.evaluation import scores
 from mtformer.experiment.open_run import DEV_TOKENIZERS, INEXACT
 from mtformer.experiment.run_state import lock_run, read_state
-from mtformer.experiment.train import Outcome, train_experiment
 from mtformer.files import read_meta
 from mtformer.run_dir import WEIGHTS, RunDir, write_config
 from mtformer.training.loop import Trainer
 
-LINES = {"train": 300, "dev": 24, "test": 0}
-
-
-class Quiet:
-    """Progress that shows nothing."""
-
-    def prepared(self, num_pairs: int, share: float) -> None:
-        pass
-
-    def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
-        pass
-
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some lines of the demo corpus."""
-    folder, whole = tmp_path_factory.mktemp("corpus"), tmp_path_factory.mktemp("demo")
-    for name, path in write_demo(whole).items():
-        lines = path.read_text(encoding="utf-8").splitlines()[: LINES[name.split(".")[0]]]
-        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return folder
+    return write_corpus(tmp_path_factory.mktemp("corpus"), train=300, dev=24)
 
 
 @pytest.fixture
@@ -54,35 +36,11 @@ def folder(corpus: Path, tmp_path: Path) -> Path:
 
 
 def config(folder: Path, **training: object) -> Config:
-    sides = {name: [{"src": f"{folder}/{name}.en", "tgt": f"{folder}/{name}.de"}] for name in ("train", "dev")}
-    lengths = {"max_steps": 4, "validate_every": 4, "log_every": 2, "warmup_steps": 2}
-    return Config.model_validate(
-        {
-            "data": {"src_lang": "en", "tgt_lang": "de", **sides},
-            "tokenizer": {"vocab_size": 200},
-            "model": {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_encoder_layers": 1, "num_decoder_layers": 1},
-            "training": {"device": "cpu", "precision": "fp32", "batch_tokens": 256, **lengths, **training},
-            "decoding": {"validation_beam_size": 1, "batch_tokens": 64},
-        }
-    )
-
-
-def train(config: Config, run: RunDir, resume: bool = False) -> Outcome:
-    return train_experiment(config, run, Quiet(), resume, overwrite=False)
+    return make_config(folder, training=training)
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-
-
-def test_a_checkpoint_knows_what_it_was_made_with(folder: Path, tmp_path: Path) -> None:
-    run = RunDir(tmp_path / "run")
-    train(config(folder), run)
-    made_with = read_meta(run.checkpoint(4))["made_with"]
-    assert made_with["torch"] == str(torch.__version__)
-    assert made_with["processes"] == 1
-    assert made_with["device"].startswith("cpu, ")
-    assert all(len(made_with[name]) >= 32 for name in ("training data", "dev data", "tokenizer"))
 
 
 def test_dev_bleu_is_tokenized_by_target_language_and_keeps_its_tokenizer(
@@ -124,6 +82,10 @@ def test_a_run_says_that_it_is_finished_and_lets_only_one_process_in(folder: Pat
     with pytest.raises(CheckpointError, match="exists already"):
         train(config(folder), run)
     assert read_state(run).state == "finished"
+    made_with = read_meta(run.checkpoint(4))["made_with"]
+    assert (made_with["torch"], made_with["processes"]) == (str(torch.__version__), 1)
+    assert made_with["device"].startswith("cpu, ")
+    assert all(len(made_with[name]) >= 32 for name in ("training data", "dev data", "tokenizer"))
 
 
 def test_only_what_differs_is_told(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -193,10 +155,10 @@ def test_decoding_dev_is_abandoned_at_its_next_batch_and_made_up_for(
     assert kinds == [["train", "train", "dev"], ["train", "train", "resume", "dev"]]
 
 
-def test_an_average_of_an_earlier_end_is_made_anew(
+def test_an_average_of_an_earlier_end_is_replaced(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when the run is killed between its last checkpoint and averaging."""
+    """The run is killed between its last checkpoint and averaging."""
     run = RunDir(tmp_path / "run")
     train(config(folder, average_last=1), run)
     assert read_meta(run.averaged)["steps"] == [4]
@@ -220,10 +182,9 @@ def test_an_average_of_an_earlier_end_is_made_anew(
 
 
 def test_the_average_is_validated_and_used_only_if_it_is_better(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An average over the first, bad steps of a run is worse than its last checkpoint."""
-    caplog.set_level(logging.INFO, "mtformer")
     run = RunDir(tmp_path / "run")
     train(config(folder, average_last=3, max_steps=12, best_metric="loss", learning_rate=0.01), run)
     average = read_meta(run.averaged)["metrics"]
@@ -231,7 +192,6 @@ def test_the_average_is_validated_and_used_only_if_it_is_better(
     best = min(checkpoints, key=checkpoints.__getitem__)
     assert checkpoints[best] < average["loss"] < max(checkpoints.values())
     assert find_weights(run, None, "loss") == [run.checkpoint(best) / WEIGHTS]
-    assert f"stands for the best checkpoint (step {best}, dev loss {checkpoints[best]:.4g})" in caplog.text
     # The figures are those of the averaged weights: a run that begins with them and takes no step has the same loss.
     monkeypatch.setattr("mtformer.experiment.pretrained.find_weights", lambda *_: [run.averaged / WEIGHTS])
     again = RunDir(tmp_path / "again")

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from small_experiment import make_config, write_corpus
 
-from mtformer.config.loading import load_config
 from mtformer.config.schema import Config
-from mtformer.data.demo import write_demo
 from mtformer.errors import ConfigError, DataError, MtformerError
 from mtformer.experiment.verify import NUM_STEPS, STOP_AT, Compared, Leg, compare_runs, train_leg, verify_resume
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
@@ -25,28 +24,16 @@ from mtformer.training import loop
 
 pytestmark = pytest.mark.process
 
-CONFIG = """
-data:
-  src_lang: en
-  tgt_lang: de
-  train: [{{src: {folder}/train.en, tgt: {folder}/train.de}}]
-  dev: [{{src: {folder}/dev.en, tgt: {folder}/dev.de}}]
-  test: {{there: {{src: nowhere.en, tgt: nowhere.de}}}}
-tokenizer: {{vocab_size: 300, model_type: bpe, sampling_alpha: 0.1}}
-model: {{d_model: 32, num_heads: 2, d_ff: 64, num_encoder_layers: 1, num_decoder_layers: 1, max_positions: 300}}
-training: {{device: cpu, batch_tokens: 1024, accumulation_steps: 2, average_last: 3, patience: 1, max_epochs: 1}}
-"""
-
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
     """BPE-dropout, accumulation, 9 steps an epoch, so that the stop falls into the second one."""
-    folder = tmp_path_factory.mktemp("corpus")
-    for name, path in write_demo(tmp_path_factory.mktemp("demo")).items():
-        lines = path.read_text().splitlines(keepends=True)[: 600 if name.startswith("train") else 20]
-        (folder / name).write_text("".join(lines))
-    (folder / "sampled.yaml").write_text(CONFIG.format(folder=folder))
-    return folder / "sampled.yaml"
+    return make_config(
+        write_corpus(tmp_path_factory.mktemp("corpus"), train=600, dev=20),
+        data={"test": {"there": {"src": "nowhere.en", "tgt": "nowhere.de"}}},
+        tokenizer={"vocab_size": 300, "model_type": "bpe", "sampling_alpha": 0.1},
+        training={"batch_tokens": 1024, "accumulation_steps": 2, "average_last": 3, "patience": 1, "max_epochs": 1},
+    )
 
 
 def first(part: Compared) -> str | None:
@@ -54,7 +41,7 @@ def first(part: Compared) -> str | None:
 
 
 def forgetful_leg(config: Config, folder: Path, stop_at: int | None, keep: Path) -> None:
-    """Goes on without the random state; keeps what the legs leave."""
+    """Train without restoring the random state, and keep a copy of the run directory."""
     pytest.MonkeyPatch().setattr(loop, "set_random_state", lambda state, device: None)
     train_leg(config, folder, stop_at)
     shutil.copytree(folder, keep / f"{folder.name}-{stop_at}")
@@ -62,13 +49,13 @@ def forgetful_leg(config: Config, folder: Path, stop_at: int | None, keep: Path)
 
 
 @pytest.fixture(scope="module")
-def forgotten(config: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Compared], Path]:
-    """What is said of a resumption that forgets the random state, and the run directories after each leg."""
+def forgotten(config: Config, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Compared], Path]:
+    """The comparison of a run that is resumed without its random state, and the run directories after each leg."""
     keep = tmp_path_factory.mktemp("legs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MTFORMER_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         patch.setenv("OMP_NUM_THREADS", "1")
-        return verify_resume(load_config(config).config, partial(forgetful_leg, keep=keep)), keep
+        return verify_resume(config, partial(forgetful_leg, keep=keep)), keep
 
 
 def test_a_leg_that_resumes_wrongly_is_found_out(forgotten: tuple[list[Compared], Path]) -> None:
@@ -173,15 +160,15 @@ def killed_leg(config: Config, folder: Path, stop_at: int | None) -> None:
     ("leg", "message"), [(mistaken_leg, "train.en: no such file"), (killed_leg, "killed by the system")]
 )
 def test_a_leg_that_cannot_train_says_why(
-    leg: Leg, message: str, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    leg: Leg, message: str, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(MtformerError, match=message):
-        verify_resume(load_config(config).config, leg)
+        verify_resume(config, leg)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_torchrun_is_refused(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchrun_is_refused(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "7")
     with pytest.raises(ConfigError, match="without torchrun"):
-        verify_resume(load_config(config).config)
+        verify_resume(config)

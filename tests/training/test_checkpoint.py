@@ -14,14 +14,13 @@ from killing import killed_at_each_stage
 from toy_run import names
 from toy_training import toy_config
 
-from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError
 from mtformer.files import META, delete_folder, read_meta, verify
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.training import checkpoint
 from mtformer.training.checkpoint import load_trainer_state, newest_good, prune, save_averaged, save_checkpoint
 from mtformer.training.history import cut_after
-from mtformer.weights import average_weights, read_weights
+from mtformer.weights import read_weights
 
 LOSSES = {1: 0.5, 2: 3.0, 3: 2.0, 4: 2.5}
 """Step 1 is the best."""
@@ -264,24 +263,3 @@ def test_an_old_one_that_cannot_be_deleted_is_told_and_does_not_end_the_run(
     assert run.steps() == [1, 2, 4]
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warnings == [f"{run.checkpoint(2)}: an old checkpoint, cannot be deleted (Device or resource busy)"]
-
-
-def test_a_damaged_one_is_not_averaged(tmp_path: Path) -> None:
-    run = RunDir(tmp_path)
-    for step in (1, 2, 3):
-        save(run, step)
-    file = run.checkpoint(2) / WEIGHTS
-    data = bytearray(file.read_bytes())
-    data[-1] ^= 1
-    file.write_bytes(data)
-    with pytest.raises(CheckpointError, match=r"step-00000002/model\.safetensors: .*changed.*move .*2 away"):
-        find_weights(run, "last:2", "bleu")
-    assert find_weights(run, "last:1", "bleu") == [run.checkpoint(3) / WEIGHTS]
-
-
-def test_one_that_is_not_finite_is_not_averaged(tmp_path: Path) -> None:
-    run = RunDir(tmp_path)
-    save(run, 1)
-    save_checkpoint(run, 2, {"weight": torch.tensor([1.0, float("nan")])}, {}, {}, {})
-    with pytest.raises(CheckpointError, match=r"step-00000002/model\.safetensors: weight holds NaN or infinity"):
-        average_weights(find_weights(run, "last:2", "bleu"))

@@ -1,10 +1,7 @@
-"""metrics.jsonl as others read it; what a resumed run takes back is in test_resume.py."""
+"""Reading and writing of metrics.jsonl; test_resume.py has the tests of resuming."""
 
 from pathlib import Path
 
-import pytest
-
-from mtformer.errors import CheckpointError
 from mtformer.training.history import append_record, read_records
 
 
@@ -12,10 +9,6 @@ def test_records_come_in_order_without_a_line_that_was_cut(tmp_path: Path) -> No
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"kind": "train", "step": 1, "loss": 2.5}\n{"kind": "dev", "step": 1}\n[1]\n{"kind": "tr', "utf-8")
     assert read_records(path) == [{"kind": "train", "step": 1, "loss": 2.5}, {"kind": "dev", "step": 1}]
-
-
-def test_a_run_that_has_just_begun_has_no_records(tmp_path: Path) -> None:
-    assert read_records(tmp_path / "metrics.jsonl") == []
 
 
 def test_what_is_appended_is_read_and_nan_is_null(tmp_path: Path) -> None:
@@ -27,8 +20,3 @@ def test_what_is_appended_is_read_and_nan_is_null(tmp_path: Path) -> None:
         {"kind": "train", "step": 5, "loss": None},
     ]
     assert path.read_text("utf-8").count("\n") == 2
-
-
-def test_a_disk_that_refuses_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"cannot be written \(Is a directory\); the checkpoints are kept"):
-        append_record(tmp_path, "dev", 4)

@@ -1,4 +1,4 @@
-"""What a run keeps, judges and tells, and how it ends; what resuming makes of it is in test_resume.py."""
+"""Checkpoints, best scores, log lines and the end of a training; test_resume.py has the tests of resuming."""
 
 import json
 import signal
@@ -98,22 +98,6 @@ def test_the_lines_before_a_checkpoint_are_on_the_disk_before_it(
     assert order == [run.metrics, run.checkpoint(4), run.metrics, run.checkpoint(8)]
 
 
-def test_a_gradient_that_stays_not_finite_stops_the_run(tmp_path: Path) -> None:
-    subject = trainer(toy_config(max_steps=100, validate_every=5), tmp_path)
-    original, broken = subject.step.run, float("nan")
-
-    def run(batches: list[Batch], step: int) -> object:
-        if step > 6:
-            subject.step.model.decoder_norm.weight.register_hook(lambda grad: grad * broken)
-        return original(batches, step)
-
-    subject.step.run = run  # type: ignore[method-assign, assignment]
-    with pytest.raises(MtformerError, match=r"not finite 20 times in a row; the last good checkpoint is step 10 \("):
-        subject.train()
-    weights = read_weights(RunDir(tmp_path).checkpoint(RunDir(tmp_path).steps()[-1]) / WEIGHTS)
-    assert all(weight.isfinite().all() for weight in weights.values())
-
-
 def skipping(subject: Trainer, first: int, last: int) -> Trainer:
     """Return the trainer; the gradients of these steps are not finite."""
     original = subject.step.run
@@ -128,6 +112,14 @@ def skipping(subject: Trainer, first: int, last: int) -> Trainer:
 
     subject.step.run = run  # type: ignore[method-assign]
     return subject
+
+
+def test_a_gradient_that_stays_not_finite_stops_the_run(tmp_path: Path) -> None:
+    subject = skipping(trainer(toy_config(max_steps=100, validate_every=5), tmp_path), 7, 100)
+    with pytest.raises(MtformerError, match=r"not finite 20 times in a row; the last good checkpoint is step 10 \("):
+        subject.train()
+    weights = read_weights(RunDir(tmp_path).checkpoint(RunDir(tmp_path).steps()[-1]) / WEIGHTS)
+    assert all(weight.isfinite().all() for weight in weights.values())
 
 
 def changed_by(subject: Trainer, number: int, change: Callable[[TrainingStep], object]) -> Trainer:
@@ -180,7 +172,7 @@ def test_weights_that_are_not_finite_are_not_saved_whatever_the_loss(tmp_path: P
     def change(step: TrainingStep) -> None:
         step.model.src_embedding.data[BOS] = float("inf")
 
-    with pytest.raises(MtformerError, match=r"step 3: src_embedding holds NaN or infinity; .* is step 2 \(.*00002\)"):
+    with pytest.raises(MtformerError, match=r"step 3: src_embedding has NaN or inf.*; .* is step 2 \(.*00002\)"):
         changed_by(subject, 3, change).train()
     assert subject.run.steps() == [1, 2]
 
@@ -235,17 +227,7 @@ def test_stopped_after_it_diverged_it_saves_nothing(tmp_path: Path) -> None:
 
 def test_skipped_steps_are_counted_in_the_log(tmp_path: Path) -> None:
     progress = Quiet()
-    subject = trainer(toy_config(max_steps=4), tmp_path, progress)
-    handle = subject.step.model.decoder_norm.weight.register_hook(lambda grad: grad * float("inf"))
-    original = subject.step.run
-
-    def run(batches: list[Batch], step: int) -> object:
-        if step == 2:
-            handle.remove()
-        return original(batches, step)
-
-    subject.step.run = run  # type: ignore[method-assign, assignment]
-    subject.train()
+    skipping(trainer(toy_config(max_steps=4), tmp_path, progress), 1, 1).train()
     assert [figures["skipped_steps"] for figures in progress.figures] == [1, 0]
     assert all(figures["loss"] > 0 for figures in progress.figures)
 

@@ -27,10 +27,10 @@ from mtformer.training.validation import Decoded
 # ---- stopped and killed ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("more", [{}, {"accumulation_steps": 2}, {"ema_decay": 0.9}])
 @pytest.mark.parametrize("stop_at", [1, 3, 4, 6, 9])
-def test_stopped_and_resumed_is_the_same(tmp_path: Path, stop_at: int, accumulation: int) -> None:
-    settings = {"max_steps": 9, "accumulation_steps": accumulation, "log_every": 4}
+def test_stopped_and_resumed_is_the_same(tmp_path: Path, stop_at: int, more: dict[str, float]) -> None:
+    settings = {"max_steps": 9, "log_every": 4, **more}
     whole = finished(tmp_path / "whole", **settings)
     config = toy_config(**settings)
     with pytest.raises(InterruptedRunError) as stopped:
@@ -243,7 +243,7 @@ def test_a_validation_that_is_stopped_again_and_again(tmp_path: Path) -> None:
 
 
 def test_a_signal_after_the_last_checkpoint_still_ends_with_the_signal(tmp_path: Path) -> None:
-    """What comes after the training, such as test scores, does not begin."""
+    """Later work, such as test scores, does not begin."""
     validation = Validation()
     subject = validated(trainer, tmp_path, validation, max_steps=4)
     subject._judge = lambda metrics: os.kill(os.getpid(), signal.SIGTERM)  # type: ignore[method-assign]

@@ -27,7 +27,7 @@ from mtformer.data.filters.duplicates import Keys, SeenKeys
 from mtformer.data.filters.filters import DUPLICATE, KEPT, LOW_SCORE, REASONS, Codes, code, count_reasons, in_order
 from mtformer.data.store.pipeline import Pipeline, TokenCounts, take
 from mtformer.data.workers import Workers
-from mtformer.errors import DataError, told_writing
+from mtformer.errors import DataError, explain_write_errors
 from mtformer.files import atomic_folder
 
 log = logging.getLogger("mtformer")
@@ -87,7 +87,7 @@ def clean(
     if folder.exists():
         raise DataError(f"{folder}: exists already; name another folder, or delete it")
     report = DataReport()
-    with told_writing(f"{folder}:", "name another folder"), atomic_folder(folder) as temporary:
+    with explain_write_errors(f"{folder}:", "name another folder"), atomic_folder(folder) as temporary:
         with (
             _open_files(temporary, pipeline.languages, scoring is not None, is_compressed) as write,
             Workers(partial(_filter, pipeline), num_workers) as workers,

@@ -43,7 +43,7 @@ from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
 from mtformer.data.store.ragged import bytes_of
 from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, STORE, Pairs, Shard, Store, write_shard
 from mtformer.data.workers import WorkerEndedError, Workers
-from mtformer.errors import DataError, told_writing
+from mtformer.errors import DataError, explain_write_errors
 from mtformer.files import atomic_file, cache_folder, sync, write_text
 from mtformer.text.tokenizer import TokenizerPair
 
@@ -99,7 +99,7 @@ def prepare(
     if not folder.is_dir():
         what = f"{folder.parent}: the tokenized corpus"
         with (
-            told_writing(what, "name another folder by data.cache_dir; finished shards are kept"),
+            explain_write_errors(what, "name another folder by data.cache_dir; finished shards are kept"),
             _alone(folder, where),
         ):
             if not folder.is_dir():  # else another process has made it meanwhile
