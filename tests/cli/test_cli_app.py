@@ -238,12 +238,12 @@ def test_the_runs_log(log: logging.Logger, tmp_path: Path) -> None:
         log.info("é")
         assert [line[20:] for line in path.read_text("utf-8").splitlines()] == ["before the folder is there", "é"]
         path.unlink()
-        log.info("started anew")
+        log.info("started again")
     log.info("after")
-    assert [line[20:] for line in path.read_text(encoding="utf-8").splitlines()] == ["started anew"]
+    assert [line[20:] for line in path.read_text(encoding="utf-8").splitlines()] == ["started again"]
     with log_to_file(path):
         log.info("resumed")
-    assert [line[20:] for line in path.read_text(encoding="utf-8").splitlines()] == ["started anew", "resumed"]
+    assert [line[20:] for line in path.read_text(encoding="utf-8").splitlines()] == ["started again", "resumed"]
 
 
 def test_a_log_that_cannot_be_written_stops_nothing(

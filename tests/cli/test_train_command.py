@@ -78,7 +78,7 @@ def test_a_training_that_diverges_ends_with_one_line_and_leaves_no_bad_weights(
     assert result.stderr == f"error: {path}: it has no checkpoint yet; train it first\n"
 
 
-def test_overwrite_starts_anew(run: Path, corpus: Path) -> None:
+def test_overwrite_starts_a_new_run(run: Path, corpus: Path) -> None:
     (run / "eval" / "small" / "hypotheses.txt").write_text("old\n")
     result = invoke("train", corpus / "small.yaml", "training.max_steps=4", "--run-dir", run, "--overwrite")
     assert result.exit_code == 0, result.stderr

@@ -24,7 +24,7 @@ CONFIG = Config(data=DataConfig(src_lang="en", tgt_lang="de"))
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
-    """A run that has begun; `old` stands for its checkpoints."""
+    """A run that has begun; the file `old` represents its checkpoints."""
     run = RunDir(tmp_path / "run")
     with open_run(run, CONFIG, resume=False, overwrite=False):
         run.tokenizer.mkdir()

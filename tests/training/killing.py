@@ -17,9 +17,9 @@ STAGES = {
 
 
 def killed_at_each_stage(prepare: Callable[[], None], act: Callable[[], object]) -> Iterator[str]:
-    """Prepares, and kills a process that acts right before its first stage; anew before its second; and so on.
+    """Prepare, and kill a process that acts right before its first stage; again, before its second stage; and so on.
 
-    After each kill the stage's name is given, and in the end "none", when the process came through.
+    Yield the name of the stage after each kill, and "none" when the process has finished.
     """
     number = 0
     while True:

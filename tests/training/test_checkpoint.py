@@ -42,8 +42,8 @@ def assert_whole(folder: Path, step: int) -> None:
 
 
 @pytest.fixture
-def start_anew(tmp_path: Path) -> Callable[[Callable[[RunDir], None]], tuple[RunDir, Callable[[], None]]]:
-    """start_anew(fill) gives a run, and a function that makes it as `fill` left it, again and again."""
+def start_again(tmp_path: Path) -> Callable[[Callable[[RunDir], None]], tuple[RunDir, Callable[[], None]]]:
+    """start_again(fill) gives a run, and a function that makes it as `fill` left it, again and again."""
 
     def make(fill: Callable[[RunDir], None]) -> tuple[RunDir, Callable[[], None]]:
         template, run = RunDir(tmp_path / "template"), RunDir(tmp_path / "run")
@@ -58,13 +58,13 @@ def start_anew(tmp_path: Path) -> Callable[[Callable[[RunDir], None]], tuple[Run
     return make
 
 
-StartAnew = Callable[[Callable[[RunDir], None]], tuple[RunDir, Callable[[], None]]]
+StartAgain = Callable[[Callable[[RunDir], None]], tuple[RunDir, Callable[[], None]]]
 
 
 # ---- killed ---------------------------------------------------------------------------------------------------------
 
 
-def test_killed_while_saving_and_pruning(start_anew: StartAnew) -> None:
+def test_killed_while_saving_and_pruning(start_again: StartAgain) -> None:
     def fill(run: RunDir) -> None:
         for step in (1, 2, 3):
             save(run, step)
@@ -73,7 +73,7 @@ def test_killed_while_saving_and_pruning(start_anew: StartAnew) -> None:
         save(run, 4)
         prune(run, CONFIG)
 
-    run, prepare = start_anew(fill)
+    run, prepare = start_again(fill)
     stages, newests = [], []
     for stage in killed_at_each_stage(prepare, act):
         newest = run.steps()[-1]
@@ -95,12 +95,12 @@ def test_killed_while_saving_and_pruning(start_anew: StartAnew) -> None:
     assert len(stages) > 30
 
 
-def test_killed_while_a_temporary_one_is_replaced(start_anew: StartAnew) -> None:
+def test_killed_while_a_temporary_one_is_replaced(start_again: StartAgain) -> None:
     def fill(run: RunDir) -> None:
         save(run, 3)
         save(run, 4, is_temporary=True)
 
-    run, prepare = start_anew(fill)
+    run, prepare = start_again(fill)
     were_temporary = []
     for _ in killed_at_each_stage(prepare, lambda: save(run, 4)):
         assert newest_good(run) == run.checkpoint(4)
@@ -111,11 +111,11 @@ def test_killed_while_a_temporary_one_is_replaced(start_anew: StartAnew) -> None
     assert not were_temporary[-1]
 
 
-def test_killed_while_the_average_is_replaced(start_anew: StartAnew) -> None:
+def test_killed_while_the_average_is_replaced(start_again: StartAgain) -> None:
     def fill(run: RunDir) -> None:
         save_averaged(run, [1, 2], {"weight": torch.full((3,), 2.0)}, {})
 
-    run, prepare = start_anew(fill)
+    run, prepare = start_again(fill)
     seen = set()
     for _ in killed_at_each_stage(prepare, lambda: save_averaged(run, [3, 4], {"weight": torch.full((3,), 4.0)}, {})):
         assert newest_good(run) is None
@@ -126,7 +126,7 @@ def test_killed_while_the_average_is_replaced(start_anew: StartAnew) -> None:
     assert seen == {2, 4}
 
 
-def test_killed_while_it_clears_away_and_sets_aside(start_anew: StartAnew) -> None:
+def test_killed_while_it_clears_away_and_sets_aside(start_again: StartAgain) -> None:
     """A damaged step 4, a half-written step 3, and the temporary one that step 3 was to replace."""
 
     def fill(run: RunDir) -> None:
@@ -139,7 +139,7 @@ def test_killed_while_it_clears_away_and_sets_aside(start_anew: StartAnew) -> No
         shutil.copytree(run.checkpoint(1), run.checkpoints / f".{run.checkpoint(3).name}{gone}.tmp")
         (run.path / f".config.yaml{gone}.tmp").write_text("half")
 
-    run, prepare = start_anew(fill)
+    run, prepare = start_again(fill)
     for _ in killed_at_each_stage(prepare, lambda: newest_good(run)):
         assert newest_good(run) == run.checkpoint(3)
         assert_whole(run.checkpoint(3), 3)
@@ -148,14 +148,14 @@ def test_killed_while_it_clears_away_and_sets_aside(start_anew: StartAnew) -> No
         assert names(run.path) == ["checkpoints"]
 
 
-def test_killed_while_lines_are_cut_off(start_anew: StartAnew) -> None:
+def test_killed_while_lines_are_cut_off(start_again: StartAgain) -> None:
     lines = [json.dumps({"kind": "train", "step": step}) + "\n" for step in range(1, 9)]
 
     def fill(run: RunDir) -> None:
         run.path.mkdir()
         run.metrics.write_text("".join(lines) + "{")
 
-    run, prepare = start_anew(fill)
+    run, prepare = start_again(fill)
     seen = set()
     for _ in killed_at_each_stage(prepare, lambda: cut_after(run.metrics, 5, with_dev=True)):
         seen.add(run.metrics.read_text())

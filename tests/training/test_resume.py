@@ -408,7 +408,7 @@ def test_the_settings_of_the_optimizer_are_those_of_the_config(tmp_path: Path) -
     assert all(any(torch.equal(value, one) for one in own) for value in moments.values())
 
 
-def test_another_best_metric_starts_its_count_anew(tmp_path: Path) -> None:
+def test_another_best_metric_starts_its_count_again(tmp_path: Path) -> None:
     config = toy_config(max_steps=4, validate_every=2, patience=5)
     trainer(config, tmp_path, decode=given([30.0, 20.0])).train()
     same = resumed(toy_config(max_steps=8), tmp_path)
@@ -417,7 +417,7 @@ def test_another_best_metric_starts_its_count_anew(tmp_path: Path) -> None:
     assert (other.position.best, other.position.validations_since_best) == (None, 0)
 
 
-def test_a_scaler_that_was_not_there_starts_anew(tmp_path: Path) -> None:
+def test_a_scaler_that_was_not_there_starts_at_its_default(tmp_path: Path) -> None:
     run = finished(tmp_path, max_steps=4)
     again = trainer(toy_config(), run.path)
     again.step.scaler = torch.amp.GradScaler("cpu", enabled=True)
