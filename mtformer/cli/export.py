@@ -61,7 +61,7 @@ def import_model(
     ],
     run: Annotated[Path, typer.Argument(help="The bundle to write.", show_default=False)],
 ) -> None:
-    """Make a Marian model from Hugging Face a bundle: translates the same, and `training.init_from` trains it on."""
+    """Convert a Marian model from Hugging Face to a bundle, which translates alike and can be trained on."""
     from mtformer.export.marian import import_marian
 
     import_marian(marian_dir, run)

@@ -141,7 +141,7 @@ def _made_by(translator: "Translator") -> dict[str, Any]:
         **({"to": target} if (target := asdict(translator.engine.target)) != asdict(Target()) else {}),
         "device": translator.engine.device,
         "precision": translator.engine.dtype,
-        **translator.decoding.model_dump(mode="json", exclude={"batch_tokens", "validation_beam_size"}),
+        **translator.decoding.output_settings(),
     }
 
 

@@ -104,8 +104,8 @@ class FilterConfig(Section):
     """Longest allowed ratio of the two sides' token counts (checked above 10 tokens); null: no check."""
     max_length_difference: Annotated[Annotated[float, Field(gt=0.0)] | None, Key(off=None)] = 3.0
     """Largest difference of the sides' characters, in standard deviations: the square root of 6.8 times the length
-    (Gale and Church 1993) and 15 percent of it, for languages differ (25 where Chinese, Japanese, Korean or unknown
-    languages take part; a Han letter counts 3.5, kana and Hangul 2); null: no check."""
+    (Gale and Church 1993) plus 15 percent of it for differences between languages (25 with Chinese, Japanese, Korean or
+    unknown languages; a Han letter counts 3.5, kana and Hangul 2); null: no check."""
     drop_identical: Annotated[bool, Key(off=False)] = True
     """Leave out pairs whose sides are the same text, but for case, punctuation and white space."""
     drop_duplicates: Annotated[bool, Key(off=False)] = True

@@ -1,6 +1,6 @@
 """The config schema: all keys with type, range, default, help text and metadata."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -102,12 +102,13 @@ class TrainingConfig(Section):
     seed: Count = 1
     """Seed of the initial weights, dropout, subword sampling and the order of the data."""
     init_from: Annotated[str | None, Key(on_resume="refuse", path="file")] = None
-    """A run or bundle with whose weights (those that `translate` uses by default) and tokenizer this run starts. Its
+    """A run or bundle that provides the initial weights (those that `translate` uses by default) and the tokenizer. Its
     model must have the same shape: let the config extend that run's config.yaml."""
     device: Annotated[Literal["auto", "cpu", "cuda"], Key(on_resume="same")] = "auto"
     """auto: CUDA when there is one."""
     precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], Key(on_resume="same")] = "auto"
-    """auto: bf16 with native hardware support, else fp32. fp16 (CUDA only) uses a gradient scaler."""
+    """auto: on CUDA bf16, or fp16 without native bf16; on a CPU bf16 where it is faster, else fp32. fp16 (CUDA only)
+    uses a gradient scaler."""
     deterministic: bool = False
     """On CUDA use only deterministic kernels, some of which are slower; all CPU kernels are deterministic."""
     sharded: bool = False
@@ -235,6 +236,13 @@ class DecodingConfig(Section):
         """Return the section that validation in training uses: `validation_beam_size`, one translation, no sampling."""
         kept = {key for key in type(self).model_fields if key_of(DecodingConfig, key).in_validation}
         return DecodingConfig.model_validate({**self.model_dump(include=kept), "beam_size": self.validation_beam_size})
+
+    def output_settings(self) -> dict[str, Any]:
+        """Return the settings that determine a translation, as JSON values."""
+        keys = {name: key_of(DecodingConfig, name) for name in type(self).model_fields}
+        return self.model_dump(
+            mode="json", include={name for name, key in keys.items() if key.has_effect and key.is_option}
+        )
 
     @property
     def draws(self) -> bool:

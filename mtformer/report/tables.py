@@ -3,9 +3,8 @@
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -19,25 +18,9 @@ from mtformer.experiment.runs import RunContents, format_duration, format_value,
 from mtformer.model.transformer import Transformer
 from mtformer.templating import Table
 from mtformer.text.tokenizer import TokenizerPair
+from mtformer.training.figures import FIGURES
 
 NOTHING = "–"
-
-
-def _percent(values: Sequence[float]) -> float:
-    return 100 * fmean(values)
-
-
-SPEED: dict[str, tuple[str, Callable[[Sequence[float]], float], str]] = {
-    "tokens_per_second": ("tokens per second, source and target, median", median, "{:,.0f}"),
-    "waiting_for_data": ("waiting for data, mean", _percent, "{:.2g} %"),
-    "padding": ("padding, mean", _percent, "{:.2g} %"),
-    "memory_gb": ("memory, most", max, "{:.2f} GB"),
-    "skipped_steps": ("steps skipped", sum, "{:,.0f}"),
-    "split_batches": ("batches cut in two to fit the memory", sum, "{:,.0f}"),
-}
-"""Figures of training with their names, summaries and formats."""
-COUNTS = ("skipped_steps", "split_batches")
-"""Figures that are left out when they are 0."""
 
 
 def format_number(value: Any, form: str = ".2f") -> str:
@@ -47,10 +30,10 @@ def format_number(value: Any, form: str = ".2f") -> str:
 def speed(run: RunContents) -> Table | None:
     """Return tokens per second, shares of the time, and the remaining time."""
     rows: list[tuple[str, str]] = []
-    for key, (name, summarize, form) in SPEED.items():
-        values = [value for _, value in run.points("train", key)]
-        if values and (key not in COUNTS or any(values)):
-            rows.append((name, form.format(summarize(values))))
+    for figure in FIGURES:
+        values = [value for _, value in run.points("train", figure.key)]
+        if figure.summary and values and (any(values) or not figure.is_exceptional):
+            rows.append((figure.summary.label, figure.summary.format.format(figure.summary.summarize(values))))
     steps = run.points("train", "seconds_per_step")
     if steps:
         rows.append(("time in steps, validations not counted", format_duration(run.training_seconds)))

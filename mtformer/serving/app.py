@@ -236,7 +236,7 @@ def _as_refusal(error: Exception) -> HTTPException:
     if isinstance(error, HTTPException):
         return error
     if isinstance(error, ClosedError):
-        return HTTPException(503, "the server ends")
+        return HTTPException(503, "the server is shutting down")
     if isinstance(error, MtformerError):  # out of memory, or a model whose scores are not finite
         return HTTPException(503, str(error))
     summary = f"{type(error).__name__}: {error}".splitlines()[0]

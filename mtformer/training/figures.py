@@ -1,7 +1,17 @@
 """Figures of a training in metrics.jsonl, and their form in progress bar, report and plots."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, median
+from typing import NamedTuple
+
+
+class Summary(NamedTuple):
+    """A figure over a whole run, in a report."""
+
+    label: str
+    summarize: Callable[[Sequence[float]], float]
+    format: str
 
 
 @dataclass(frozen=True)
@@ -18,11 +28,13 @@ class TrainingFigure:
     bar: str | None = None
     """Format in the progress bar."""
     is_exceptional: bool = False
-    """The progress bar shows it only above 0."""
+    """Progress bar and report show it only above 0."""
     chart: str | None = None
     """Caption of its chart in a report."""
     is_log: bool = False
     """The chart has a logarithmic axis."""
+    summary: Summary | None = None
+    """Its row in the section on speed of a report."""
 
 
 FIGURES = (
@@ -39,16 +51,39 @@ FIGURES = (
         is_timing=True,
         bar="{:,.0f} tokens/s",
         chart="Tokens per second, source and target",
+        summary=Summary("tokens per second, source and target, median", median, "{:,.0f}"),
     ),
-    TrainingFigure("padding", "padding"),
-    TrainingFigure("waiting_for_data", "waiting for data", is_timing=True),
-    TrainingFigure("skipped_steps", "skipped steps", bar="{:.0f} steps skipped", is_exceptional=True),
-    TrainingFigure("split_batches", "split batches"),
+    TrainingFigure(
+        "waiting_for_data",
+        "waiting for data",
+        is_timing=True,
+        summary=Summary("waiting for data, mean", fmean, "{:.2%}"),
+    ),
+    TrainingFigure("padding", "padding", summary=Summary("padding, mean", fmean, "{:.2%}")),
     TrainingFigure("seconds_per_step", "seconds per step", is_timing=True),
-    TrainingFigure("memory_gb", "memory (GB)", is_timing=True, chart="Memory in GB"),
+    TrainingFigure(
+        "memory_gb",
+        "memory (GB)",
+        is_timing=True,
+        chart="Memory in GB",
+        summary=Summary("peak memory", max, "{:.2f} GB"),
+    ),
+    TrainingFigure(
+        "skipped_steps",
+        "skipped steps",
+        bar="{:.0f} steps skipped",
+        is_exceptional=True,
+        summary=Summary("skipped steps", sum, "{:,.0f}"),
+    ),
+    TrainingFigure(
+        "split_batches",
+        "split batches",
+        is_exceptional=True,
+        summary=Summary("batches split in two to fit the memory", sum, "{:,.0f}"),
+    ),
 )
-"""In the order of charts and of the progress bar. Train lines have neither perplexity, which `nll` gives, nor scores;
-`pairs NAME` counts the pairs of a corpus where there are several."""
+"""In the order of charts, of summaries and of the progress bar. Train lines have neither perplexity, which
+`nll` gives, nor scores; `pairs NAME` counts the pairs of a corpus where there are several."""
 BY_KEY = {figure.key: figure for figure in FIGURES}
 TIMINGS = frozenset(figure.key for figure in FIGURES if figure.is_timing)
 

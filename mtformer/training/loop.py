@@ -106,8 +106,8 @@ class Trainer:
             return
         state, meta = load_trainer_state(checkpoint), read_meta(checkpoint)
         self.step.load_weights(checkpoint / WEIGHTS)
-        if state["unsmoothed"]:
-            self.step.load_training_weights(state["unsmoothed"])
+        if state["training_weights"]:
+            self.step.load_training_weights(state["training_weights"])
         # Moments come from the checkpoint; betas, eps and weight decay from the config, which may have changed.
         pairs = zip(self.step.optimizer.state_dict()["param_groups"], state["optimizer"]["param_groups"], strict=True)
         groups = [{**own, "lr": saved["lr"]} for own, saved in pairs]
@@ -116,7 +116,7 @@ class Trainer:
             self.step.scaler.load_state_dict(state["scaler"])
         self.step.skipped_in_a_row.fill_(state["skipped_in_a_row"])
         if meta["made_with"] == self.made_with:  # else more memory may be available
-            self.step.max_padded_tokens = state["max_cells"]
+            self.step.max_padded_tokens = state["max_padded_tokens"]
         if self.ranks.rank < len(state["rng"]):  # an additional process keeps its own, see `make_step`
             set_random_state(state["rng"][self.ranks.rank], self.step.device)
         self.position = Position(**{**state["position"], "place": SamplerState(**state["position"]["place"])})
@@ -338,14 +338,14 @@ class Trainer:
             "optimizer": self.step.optimizer_state(),
             "scaler": self.step.scaler.state_dict(),
             "skipped_in_a_row": int(self.step.skipped_in_a_row),
-            "max_cells": self.step.max_padded_tokens,
+            "max_padded_tokens": self.step.max_padded_tokens,
             "windows": windows,
             "rng": rng,
-            "unsmoothed": self.step.weights() if self.step.ema is not None else {},
+            "training_weights": self.step.weights() if self.step.ema is not None else {},
         }
         with self.step.ema_weights():
             weights = self.step.weights()
-        if name := not_finite(weights) or not_finite(state["unsmoothed"]):
+        if name := not_finite(weights) or not_finite(state["training_weights"]):
             raise self._diverged(f"{name} has NaN or infinite values")
         if self.ranks.is_main:
             for path in (self.run.metrics, self.run.samples):

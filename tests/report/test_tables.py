@@ -48,7 +48,7 @@ def test_time_in_steps_and_what_is_left(read: RunContents) -> None:
     assert table["time in steps, validations not counted"] == "0:00:30"
     assert table["left"] == "about 0:01:00, and the validations"
     assert table["tokens per second, source and target, median"] == "1,032"
-    assert table["memory, most"] == "1.50 GB"
+    assert table["peak memory"] == "1.50 GB"
     assert "left" not in dict(rows(tables.speed(read)))
 
 

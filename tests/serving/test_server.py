@@ -54,7 +54,7 @@ def test_who_still_waits_when_the_server_ends_is_reported(
             assert begun.wait(20)
             threading.Timer(1.0, may_continue.set).start()
         answer = asked.result(20)
-    assert (answer.status_code, answer.json()) == (503, {"error": "the server ends"})
+    assert (answer.status_code, answer.json()) == (503, {"error": "the server is shutting down"})
 
 
 def test_an_address_is_free_again_after_use() -> None:

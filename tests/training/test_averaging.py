@@ -72,9 +72,9 @@ def test_a_checkpoint_and_dev_are_of_the_averages(tmp_path: Path) -> None:
     loss, _ = step.evaluate(toy_batch(99))
     last = [line for line in run.metrics.read_text().splitlines() if '"dev"' in line][-1]
     assert f'"loss": {loss / toy_batch(99).num_tgt_tokens}' in last
-    training = {name: value for name, value in state(run.checkpoint(8)).items() if name.startswith("unsmoothed.")}
+    training = {name: value for name, value in state(run.checkpoint(8)).items() if name.startswith("training_weights.")}
     kept = read_weights(run.checkpoint(8) / WEIGHTS)
-    assert training.keys() == {f"unsmoothed.{name}" for name in kept}
+    assert training.keys() == {f"training_weights.{name}" for name in kept}
     assert not equal(list(training.values()), list(kept.values()))
 
 
@@ -86,5 +86,7 @@ def test_switched_off_or_on_the_training_is_the_same(tmp_path: Path) -> None:
             trainer(toy_config(ema_decay=first), tmp_path / name, Quiet(signal_at=3)).train()
         resumed(toy_config(ema_decay=second), tmp_path / name).train()
         folder = RunDir(tmp_path / name).checkpoint(8)
-        saved = torch.load(folder / TRAINER_STATE, weights_only=True)["unsmoothed"] or read_weights(folder / WEIGHTS)
+        saved = torch.load(folder / TRAINER_STATE, weights_only=True)["training_weights"] or read_weights(
+            folder / WEIGHTS
+        )
         assert equal(list(saved.values()), [plain[key] for key in saved])
