@@ -47,7 +47,7 @@ def test_dev_bleu_is_tokenized_by_target_language_and_keeps_its_tokenizer(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a Japanese target and without MeCab, which is installed before the run is resumed."""
-    monkeypatch.setattr(scores, "_that_runs", lambda tokenizer: tokenizer.replace("ja-mecab", "char"))
+    monkeypatch.setattr(scores, "_runnable", lambda tokenizer: tokenizer.replace("ja-mecab", "char"))
     scored: list[str] = []
 
     def spy(hypotheses: list[str], references: list[str], settings: EvaluationConfig, *rest: Any) -> list[scores.Score]:
@@ -63,7 +63,7 @@ def test_dev_bleu_is_tokenized_by_target_language_and_keeps_its_tokenizer(
     assert ["|tok:char|" in signature for signature in scored] == [True]
     assert read_meta(run.checkpoint(4))["made_with"][DEV_TOKENIZERS] == {"ja": "char"}
 
-    monkeypatch.setattr(scores, "_that_runs", lambda tokenizer: tokenizer)
+    monkeypatch.setattr(scores, "_runnable", lambda tokenizer: tokenizer)
     with pytest.raises(
         CheckpointError, match=r"run: cannot resume with BLEU on dev \(ja\) tokenized by char -> ja-mecab"
     ):
