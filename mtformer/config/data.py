@@ -124,12 +124,12 @@ class FilterConfig(Section):
     drop_different_numbers: Annotated[bool, Key(off=False)] = True
     """Leave out pairs in which most numbers have no match on the other side (formats are normalized)."""
     max_different_punctuation: Annotated[Count | None, Key(off=None)] = None
-    """Most question marks, brackets, quotes, colons and symbols that only one side has; null: no check."""
+    """Maximum number of question marks, brackets, quotes, colons and symbols that only one side has; null: no check."""
     drop_other_languages: Annotated[bool, Key(off=False)] = True
     """Leave out pairs with a side that has common words of another language and none of its own (30 languages)."""
     min_language_confidence: Annotated[Share, Key(off=0)] = 0.0
-    """Drop pairs with a side to whose language and close relatives the identifier py3langid (extra `langid`) assigns
-    less probability than this; languages it does not know are not checked; 0: off."""
+    """Minimum probability of each side's language and its close relatives, by the identifier py3langid (extra
+    `langid`); languages that it does not know are not checked; 0: no check."""
     max_filtered_share: Annotated[Share, Key(in_fingerprint=False)] = 0.5
     """An error when a larger share of the pairs than this is left out."""
 

@@ -206,7 +206,8 @@ def notes(a: ScoreCard, b: ScoreCard) -> list[str]:
 
 def _decoding(a: ScoreCard, b: ScoreCard) -> dict[str, str]:
     """Return a description of each decoding setting that differs, by key."""
-    values = {key: (a.decoding.get(key), b.decoding.get(key)) for key in DecodingConfig.model_fields}
+    defaults = {key: field.default for key, field in DecodingConfig.model_fields.items()}  # of keys newer than a card
+    values = {key: (a.decoding.get(key, default), b.decoding.get(key, default)) for key, default in defaults.items()}
     return {key: f"decoding.{key} {one} and {other}" for key, (one, other) in values.items() if one != other}
 
 
