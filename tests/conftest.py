@@ -41,13 +41,11 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 
 @pytest.fixture(autouse=True)
-def _own_log_handlers() -> Iterator[None]:
-    """Remove the handlers that commands run in this process leave behind."""
+def _own_log_handlers() -> None:
+    """Remove the handlers that commands in earlier tests and in fixtures of modules left in this process."""
     log = logging.getLogger("mtformer")
-    handlers, level = list(log.handlers), log.level
-    yield
-    log.handlers[:] = handlers
-    log.setLevel(level)
+    log.handlers.clear()
+    log.setLevel(logging.NOTSET)
 
 
 @pytest.fixture
