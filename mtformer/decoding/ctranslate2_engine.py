@@ -34,8 +34,8 @@ COMPUTE_TYPES = {
 }
 BATCHES_AHEAD = 2 * MAX_WORKERS
 """Batches queued for the workers."""
-BATCH_TOKENS = 1024
-"""Source tokens, padding counted, that a worker translates at a time, summed over the beams."""
+BATCH_TOKENS = 512
+"""Source tokens, padding counted, that a worker translates at a time, summed over the beams; 1024 takes 10 % longer."""
 SCORED_TOKENS = 2048
 """Source tokens, padding counted, of a batch of `score`."""
 NO_PENALTY = 1e-9
@@ -113,6 +113,8 @@ class CTranslate2Engine(Engine):
     log-probabilities; the first step after a prefix drops all but one of the beams that would end there; and a beam
     that reaches the maximum length does not replace one that ended a step earlier.
     """
+
+    max_batch_tokens = 4 * BATCH_TOKENS
 
     def __init__(self, translator: Any, tokenizers: TokenizerPair, max_positions: int) -> None:
         self.translator = translator

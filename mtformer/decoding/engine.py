@@ -5,6 +5,7 @@ B sentences, S source length, T target length.
 
 import copy
 import logging
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +42,8 @@ class Engine(ABC):
     """The precision of matrix products."""
     max_positions: int
     """Longest source and longest target, eos counted."""
+    max_batch_tokens = sys.maxsize
+    """The largest useful budget of `plan_batches`; small ones let the caller process one while others are searched."""
     target = Target()
     """The target language."""
 

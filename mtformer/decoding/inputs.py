@@ -91,7 +91,8 @@ def check_inputs(
             raise DataError(f"a required phrase of line {number} is blank; leave it out")
         _check_length(f"the required phrases of line {number} have", sum(map(len, required_ids)), max_tokens)
         known = [tuple(ids) for ids in required_ids if UNK not in ids]
-        [prefix], phrases = as_written([prefix], tokenizer), as_written(phrases, tokenizer)
+        prefix = as_written([prefix], tokenizer)[0] if prefix else ""
+        phrases = as_written(phrases, tokenizer)
         checked.append(Line(text, prefix, prefix_ids, prefix_pieces, phrases, known))
     return checked
 

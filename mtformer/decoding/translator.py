@@ -183,7 +183,9 @@ class Translator:
         report: Callable[[int], object],
     ) -> list[list[Translation]]:
         """Search and postprocess batch by batch; return the n best translations of each segment."""
-        batches = plan_batches([len(segment.source) for segment in segments], decoding.batch_tokens, decoding.num_rows)
+        lengths = [len(segment.source) for segment in segments]
+        budget = min(decoding.batch_tokens, self.engine.max_batch_tokens)
+        batches = plan_batches(lengths, budget, decoding.num_rows)
         by_batch = [[segments[number] for number in batch] for batch in batches]
         automaton_SV = _automaton(forbidden, self._vocabulary)
         found: list[list[Translation]] = [[] for _ in segments]
