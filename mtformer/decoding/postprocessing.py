@@ -3,8 +3,10 @@
 S source length, T target length.
 """
 
+import re
+import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import eq
@@ -13,14 +15,18 @@ from typing import Literal
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
+from mtformer.data.filters.numbers import numbers_differ
 from mtformer.decoding.engine import Engine, NBests
 from mtformer.decoding.inputs import Segment, one_line
 from mtformer.decoding.search import Hypothesis
-from mtformer.decoding.sentences import UNSPACED
+from mtformer.decoding.sentences import UNSPACED, split_sentences
 from mtformer.decoding.translation import (
     COPY,
+    FEWER_SENTENCES,
     LENGTH_LIMIT,
+    LOST_ADDRESS,
     LOW_CONFIDENCE,
+    NUMBERS,
     REPETITION,
     Attention,
     Translation,
@@ -33,6 +39,7 @@ Pair = tuple[Segment, Hypothesis]
 END = "</s>"
 UNKNOWN = f"{SPACE}⁇{SPACE}"
 """The tokenizer's text of an unknown piece, as a piece."""
+ADDRESS = re.compile(r"(?:https?://|www\.)[!-~]+|[\w.%+-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII)
 MAX_LOOP_LENGTH = 8
 """Tokens of the longest sequence whose repetition is detected."""
 MIN_CONFIDENCE = -1.2
@@ -43,7 +50,8 @@ MIN_CONFIDENCE = -1.2
 class Postprocessor:
     """Conversion of hypotheses to translations; `vocabulary` is that of the target language.
 
-    With `token_scores`, it computes `Translation.token_log_probabilities` where the search did not.
+    With `token_scores`, it computes `Translation.token_log_probabilities` where the search did not. `in_digits` is that
+    of `numbers_differ`.
     """
 
     engine: Engine
@@ -52,6 +60,7 @@ class Postprocessor:
     decoding: DecodingConfig
     attention: bool
     token_scores: bool
+    in_digits: bool
 
     def __call__(self, segments: Sequence[Segment], found: NBests) -> list[list[Translation]]:
         """Return the n best translations of each segment."""
@@ -120,6 +129,7 @@ class Postprocessor:
             if segment.continues_word:
                 src_pieces[0] = src_pieces[0].removeprefix(SPACE)
             attention = Attention(src_pieces, pieces, weights, [0] * len(pieces))
+        found = flags(source, text, segment.source[:-1], one.tokens, one.log_probability, one.at_limit)
         return Translation(
             text=one_line(text).strip(),
             score=one.score,
@@ -127,7 +137,7 @@ class Postprocessor:
             log_probability=one.log_probability,
             token_log_probabilities=one.token_log_probabilities,
             pieces=[*pieces, END],
-            flags=flags(source, text, segment.source[:-1], one.tokens, one.log_probability, one.at_limit),
+            flags=(*found, *lost(segment.text, text, self.in_digits)),
             attention=attention,
         )
 
@@ -177,6 +187,17 @@ def flags(
     if log_probability / (len(tokens) + 1) < MIN_CONFIDENCE:
         found.append(LOW_CONFIDENCE)
     return tuple(found)
+
+
+def lost(source: str, text: str, in_digits: bool) -> Iterator[str]:
+    """Yield flags for sentences, numbers and addresses of the source (as given) that the translation lacks."""
+    if len(split_sentences(text)) < len(split_sentences(source)):
+        yield FEWER_SENTENCES
+    source, text = (unicodedata.normalize("NFKC", one).casefold() for one in (source, text))
+    if numbers_differ(source, text, in_digits, is_strict=True):
+        yield NUMBERS
+    if any(found.rstrip(".,;:!?)]}>\"'") not in text for found in ADDRESS.findall(source)):
+        yield LOST_ADDRESS
 
 
 def is_looping(tokens: Sequence[int]) -> bool:

@@ -168,10 +168,11 @@ def test_prefixes_required_and_forbidden_come_from_files(run: Path, lines: list[
 def test_what_could_not_be_met_is_reported(run: Path, lines: list[str], tmp_path: Path) -> None:
     (tmp_path / "required").write_text("☃\n", encoding="utf-8")
     result = translate(run, "--require", tmp_path / "required", stdin=lines[0] + "\n")
-    assert "warning: flags of 1 lines: 1 missing" in result.stderr
+    assert "warning: 1 of 1 translations lacks a required phrase" in result.stderr
+    assert "(see --json)\n" in result.stderr
     shown = translate(run, "--require", tmp_path / "required", "--json", stdin=lines[0] + "\n")
     assert "missing: ☃" in json.loads(shown.stdout)["flags"]
-    assert "warning" not in shown.stderr
+    assert "warning: 1 of 1 translations lacks a required phrase" in shown.stderr
 
 
 @pytest.mark.parametrize(
