@@ -176,6 +176,9 @@ class TrainingConfig(Section):
         return self
 
 
+MAX_HYPOTHESES = 1000
+"""The caches of search grow with the square of the number of beams: 1,000 take up to 1 GB for one sentence."""
+NumHypotheses = Annotated[int, Field(ge=1, le=MAX_HYPOTHESES)]
 Stopping = Literal["ended", "estimate", "certain"]
 
 
@@ -184,9 +187,9 @@ class DecodingConfig(Section):
 
     on_resume = "same"
 
-    beam_size: Positive = 5
+    beam_size: NumHypotheses = 5
     """1: greedy."""
-    n_best: Annotated[Positive, Key(in_validation=False)] = 1
+    n_best: Annotated[NumHypotheses, Key(in_validation=False)] = 1
     """Number of translations per source: the best of the beam, or samples."""
     length_penalty: Annotated[float, Field(ge=0.0)] = 1.0
     """alpha in score = log-probability / length^alpha."""
@@ -221,7 +224,7 @@ class DecodingConfig(Section):
     """With `sampling`: draw from the smallest set of tokens with this total probability (nucleus)."""
     seed: Annotated[Count, Key(in_validation=False)] = 1
     """Sampling seed; results do not depend on batching."""
-    mbr_samples: Annotated[Count, Key(in_validation=False)] = 0
+    mbr_samples: Annotated[int, Field(ge=0, le=MAX_HYPOTHESES), Key(in_validation=False)] = 0
     """Minimum Bayes risk: draw this many samples and return the one most like the others; 0: off."""
     mbr_metric: Annotated[Literal["chrf", "bleu"], Key(in_validation=False)] = "chrf"
     """With `mbr_samples`: the measure of similarity."""
@@ -235,7 +238,7 @@ class DecodingConfig(Section):
     """Replace unknown tokens with the most-attended source word."""
     batch_tokens: Annotated[Positive, Key(has_effect=False)] = 8192
     """A batch of n sentences has n x beam_size x (longest source, in tokens) up to this."""
-    validation_beam_size: Annotated[Positive, Key(is_option=False)] = 1
+    validation_beam_size: Annotated[NumHypotheses, Key(is_option=False)] = 1
     """Beam size when dev is decoded in training."""
 
     def for_validation(self) -> "DecodingConfig":

@@ -88,8 +88,8 @@ def beam_search(
     Face); `certain`, when none can still win, which takes nearly all steps: with alpha > 0 a longer hypothesis may
     still improve.
 
-    Finished hypotheses compete by score; it includes a repetition penalty, which the returned scores do not. Groups may
-    find the same translation.
+    Finished hypotheses compete by score; it includes a repetition penalty, which the returned scores do not. Several
+    groups may find the same translation, which is returned once.
 
     Args:
         model: in evaluation mode.
@@ -134,7 +134,7 @@ def beam_search(
             first_row_U1 = torch.arange(0, parent_UR.numel(), R, device=parent_UR.device).unsqueeze(1)
             cache.reorder((parent_UR + first_row_U1).flatten())
     beams.collect(found)
-    return [[hypothesis for _, hypothesis in sorted(ranked, key=lambda one: -one[0])] for ranked in found]
+    return list(map(_distinct, found))
 
 
 class _Beams:
@@ -227,6 +227,14 @@ class _Beams:
         for sentence, rank, hypothesis in zip(sentences, ranks, hypotheses, strict=True):
             if rank != -math.inf:
                 found[sentence].append((rank, hypothesis))
+
+
+def _distinct(ranked: Sequence[tuple[float, Hypothesis]]) -> list[Hypothesis]:
+    """Return the hypotheses, those of the highest rank first, without repetitions."""
+    found: dict[tuple[int, ...], Hypothesis] = {}
+    for _, one in sorted(ranked, key=lambda one: -one[0]):
+        found.setdefault(tuple(one.tokens), one)
+    return list(found.values())
 
 
 def _pick(x_UQT: Tensor, index_UR: Tensor) -> Tensor:

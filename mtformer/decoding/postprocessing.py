@@ -129,7 +129,9 @@ class Postprocessor:
             if segment.continues_word:
                 src_pieces[0] = src_pieces[0].removeprefix(SPACE)
             attention = Attention(src_pieces, pieces, weights, [0] * len(pieces))
-        found = flags(source, text, segment.source[:-1], one.tokens, one.log_probability, one.at_limit)
+        src_tokens, decoding = segment.source[:-1], self.decoding
+        min_length = max(decoding.min_length, int(decoding.min_length_ratio * len(src_tokens)))
+        found = flags(source, text, src_tokens, one.tokens, one.log_probability, one.at_limit, min_length)
         return Translation(
             text=one_line(text).strip(),
             score=one.score,
@@ -167,7 +169,13 @@ def _ids(pairs: Sequence[Pair]) -> tuple[list[Sequence[int]], list[list[int]]]:
 
 
 def flags(
-    source: str, text: str, src_tokens: Sequence[int], tokens: Sequence[int], log_probability: float, at_limit: bool
+    source: str,
+    text: str,
+    src_tokens: Sequence[int],
+    tokens: Sequence[int],
+    log_probability: float,
+    at_limit: bool,
+    min_length: int = 0,
 ) -> tuple[str, ...]:
     """Return the flags that apply.
 
@@ -176,9 +184,10 @@ def flags(
         src_tokens, tokens: the same in ids, without eos.
         log_probability: of the translation, eos included.
         at_limit: True if it ended at the maximum length.
+        min_length: the minimum length of the translation.
     """
     found = []
-    if is_looping(tokens) and not is_looping(src_tokens):
+    if is_padded(tokens, min_length) or (is_looping(tokens) and not is_looping(src_tokens)):
         found.append(REPETITION)
     if at_limit:
         found.append(LENGTH_LIMIT)
@@ -210,6 +219,12 @@ def is_looping(tokens: Sequence[int]) -> bool:
         if sum(is_same) >= least and any(flag and len(list(run)) >= least for flag, run in groupby(is_same)):
             return True
     return False
+
+
+def is_padded(tokens: Sequence[int], min_length: int) -> bool:
+    """Return True if tokens repeat those before them at the end, and are too few without the repetition."""
+    periods = range(max(1, len(tokens) - min_length + 1), len(tokens) // 2 + 1)
+    return any(tokens[-period:] == tokens[-2 * period : -period] for period in periods)
 
 
 def _is_sentence(text: str) -> bool:

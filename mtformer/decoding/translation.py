@@ -92,8 +92,8 @@ class Translation:
 
     @property
     def length(self) -> int:
-        """Number of tokens, eos not counted."""
-        return len(self.tokens)
+        """Number of tokens, eos counted (of a split line, one for each segment), whose power divides the score."""
+        return len(self.pieces)
 
 
 @dataclass(frozen=True)
