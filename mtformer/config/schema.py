@@ -103,7 +103,7 @@ class TrainingConfig(Section):
     """Seed of the initial weights, dropout, subword sampling and the order of the data."""
     init_from: Annotated[str | None, Key(on_resume="refuse", path="file")] = None
     """A run or bundle that provides the initial weights (those that `translate` uses by default) and the tokenizer. Its
-    model must have the same shape: let the config extend that run's config.yaml."""
+    model and tokenizer must have the same settings: let the config extend that run's config.yaml."""
     device: Annotated[Literal["auto", "cpu", "cuda"], Key(on_resume="same")] = "auto"
     """auto: CUDA when there is one."""
     precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], Key(on_resume="same")] = "auto"

@@ -131,10 +131,9 @@ def make_segments(
 ) -> list[Segment]:
     """Return the segments of all lines: none of a blank line, several of a line that is split.
 
-    A line of more than `preferred` tokens is split into its sentences, because models are mostly trained on sentences
-    and omit much of several at once; with `splits_sentences` every line is, unless its translation must contain given
-    words, because it is unknown which sentence they belong to. For `preferred` and `max_tokens` see `split_line`, for
-    `first_line` and `watch` see `Translator.translate`.
+    Lines of more than `preferred` tokens are split into sentences; with `splits_sentences` all lines are, unless their
+    translations must contain given words, because it is unknown which sentence these belong to. For `preferred` and
+    `max_tokens` see `split_line`, for `first_line` and `watch` see `Translator.translate`.
     """
 
     def num_tokens(texts: Sequence[str]) -> list[int]:

@@ -131,7 +131,6 @@ class Postprocessor:
             attention = Attention(src_pieces, pieces, weights, [0] * len(pieces))
         src_tokens, decoding = segment.source[:-1], self.decoding
         min_length = max(decoding.min_length, int(decoding.min_length_ratio * len(src_tokens)))
-        found = flags(source, text, src_tokens, one.tokens, one.log_probability, one.at_limit, min_length)
         return Translation(
             text=one_line(text).strip(),
             score=one.score,
@@ -139,7 +138,7 @@ class Postprocessor:
             log_probability=one.log_probability,
             token_log_probabilities=one.token_log_probabilities,
             pieces=[*pieces, END],
-            flags=(*found, *lost(segment.text, text, self.in_digits)),
+            flags=(*flags(source, text, src_tokens, one, min_length), *lost(segment.text, text, self.in_digits)),
             attention=attention,
         )
 
@@ -168,34 +167,23 @@ def _ids(pairs: Sequence[Pair]) -> tuple[list[Sequence[int]], list[list[int]]]:
     return [segment.source for segment, _ in pairs], [one.tokens for _, one in pairs]
 
 
-def flags(
-    source: str,
-    text: str,
-    src_tokens: Sequence[int],
-    tokens: Sequence[int],
-    log_probability: float,
-    at_limit: bool,
-    min_length: int = 0,
-) -> tuple[str, ...]:
-    """Return the flags that apply.
+def flags(source: str, text: str, src_tokens: Sequence[int], one: Hypothesis, min_length: int) -> Iterator[str]:
+    """Yield the flags of a translation by itself.
 
     Args:
         source, text: the line and its translation, both as the tokenizer writes them.
-        src_tokens, tokens: the same in ids, without eos.
-        log_probability: of the translation, eos included.
-        at_limit: True if it ended at the maximum length.
-        min_length: the minimum length of the translation.
+        src_tokens: the line in ids, without eos.
+        one: the translation.
+        min_length: its minimum length, in tokens.
     """
-    found = []
-    if is_padded(tokens, min_length) or (is_looping(tokens) and not is_looping(src_tokens)):
-        found.append(REPETITION)
-    if at_limit:
-        found.append(LENGTH_LIMIT)
+    if is_padded(one.tokens, min_length) or (is_looping(one.tokens) and not is_looping(src_tokens)):
+        yield REPETITION
+    if one.at_limit:
+        yield LENGTH_LIMIT
     if text.split() == source.split() and _is_sentence(text):
-        found.append(COPY)
-    if log_probability / (len(tokens) + 1) < MIN_CONFIDENCE:
-        found.append(LOW_CONFIDENCE)
-    return tuple(found)
+        yield COPY
+    if one.log_probability / (len(one.tokens) + 1) < MIN_CONFIDENCE:
+        yield LOW_CONFIDENCE
 
 
 def lost(source: str, text: str, in_digits: bool) -> Iterator[str]:

@@ -59,14 +59,9 @@ class Prepared:
 
     def translator(self, config: Config, model: Transformer) -> Translator:
         """Return the translator of dev with a model, which may be in training."""
-        return Translator(
-            [model],
-            self.tokenizers,
-            config.decoding.for_validation(),
-            config.data.filters.max_tokens,
-            self.multi_sentence_share,
-            data=config.data,
-        )
+        decoding, trained_tokens = config.decoding.for_validation(), config.data.filters.max_tokens
+        share = self.multi_sentence_share
+        return Translator([model], self.tokenizers, decoding, trained_tokens, share, data=config.data)
 
     def dev_batches(self, config: Config) -> Iterator[Batch]:
         """Yield the batches of each dev set, by length."""

@@ -25,6 +25,7 @@ from mtformer.decoding.postprocessing import (
     is_looping,
     lost,
 )
+from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.translation import MEANINGS
 
 
@@ -76,8 +77,12 @@ def test_looping(tokens: list[int], expected: bool) -> None:
     ],
 )
 def test_flags(given: dict[str, Any], expected: tuple[str, ...]) -> None:
-    ordinary = {"source": "a dog runs", "text": "ein hund rennt", "src_tokens": [4, 5, 6], "tokens": [7, 8, 9]}
-    assert flags(**{**ordinary, "log_probability": -1.0, "at_limit": False, **given}) == expected
+    ordinary = {"source": "a dog runs", "text": "ein hund rennt", "src_tokens": [4, 5, 6], "min_length": 0}
+    found = Hypothesis(**{
+        "tokens": [7, 8, 9], "score": 0.0, "log_probability": -1.0, "token_log_probabilities": [],
+        **{key: given.pop(key) for key in given.keys() & {"tokens", "log_probability", "at_limit"}},
+    })  # fmt: skip
+    assert tuple(flags(one=found, **{**ordinary, **given})) == expected
 
 
 @pytest.mark.parametrize(
