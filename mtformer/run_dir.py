@@ -21,8 +21,8 @@ A sweep, in the folder of its runs:
     SWEEP/RUN.log                         output of that command
 
 A bundle is the same folder with only config.yaml, tokenizer/, model.safetensors, checksums.json and, of
-data_report.json, the share of lines with several sentences. The checksums.json
-of an export, bundle or other, lists all files of the folder.
+data_report.json, the share of lines with several sentences. The checksums.json of an export, bundle or other, lists all
+files of the folder.
 """
 
 import contextlib

@@ -82,8 +82,7 @@ def _load_own(runs: Sequence[RunDir], checkpoints: Sequence[str | None], device_
             weights += paths
     trained_tokens = min(config.data.filters.max_tokens for config in configs)
     first = configs[0]
-    shares = [multi_sentence_share(run) for run in runs]
-    share = None if None in shares else min(filter(None, shares), default=0.0)
+    share = min(multi_sentence_share(run) or 0.0 for run in runs)
     return Loaded(OwnEngine(models, precision), tokenizers, first.decoding, trained_tokens, share, weights, first.data)
 
 

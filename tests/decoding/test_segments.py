@@ -96,8 +96,12 @@ def test_sentences_are_translated_one_by_one_unless_training_had_many_such_lines
         assert loaded.translate([line])[0].text == expected
         assert loaded.translate([line], split="always")[0].text == joined
         assert loaded.translate([line], split="never")[0].text == whole.text
-    ensemble = Translator.load([copied.path, run.path], device="cpu")
-    assert not ensemble.knows_several_sentences, "the share is unknown of one of them"
+    copied.data_report.write_text(json.dumps({"multi_sentence_share": 0.5}))
+    other = RunDir(shutil.copytree(copied.path, tmp_path / "other"))
+    for share, expected in ((0.2, True), (0.0, False), (None, False)):
+        other.data_report.write_text(json.dumps({"multi_sentence_share": share}))
+        ensemble = Translator.load([copied.path, other.path], device="cpu")
+        assert ensemble.knows_several_sentences is expected
 
 
 @pytest.mark.parametrize(
