@@ -190,7 +190,7 @@ class DecodingConfig(Section):
     beam_size: NumHypotheses = 5
     """1: greedy."""
     n_best: Annotated[NumHypotheses, Key(in_validation=False)] = 1
-    """Number of translations per source: the best of the beam, or samples."""
+    """Number of translations per source: the best of the beam (fewer if its groups find the same), or samples."""
     length_penalty: Annotated[float, Field(ge=0.0)] = 1.0
     """alpha in score = log-probability / length^alpha."""
     coverage_penalty: Annotated[float, Field(ge=0.0), Key(in_validation=False)] = 0.0
