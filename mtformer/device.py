@@ -85,6 +85,11 @@ def peak_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Return True for an out-of-memory error; that of the CPU's allocator is known by its message only."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
 def be_deterministic() -> None:
     """Make CUDA kernels deterministic. Call before the first of them runs."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by cuBLAS

@@ -20,8 +20,9 @@ A sweep, in the folder of its runs:
     SWEEP/sweep.json                      its runs, the command of each, and how that ended
     SWEEP/RUN.log                         output of that command
 
-A bundle is the same folder with only config.yaml, tokenizer/, model.safetensors and checksums.json. The checksums.json
-of an export, bundle or other, lists all files of the folder.
+A bundle is the same folder with only config.yaml, tokenizer/, model.safetensors, checksums.json and, of
+data_report.json, the share of lines with several sentences. The checksums.json of an export, bundle or other, lists all
+files of the folder.
 """
 
 import contextlib
@@ -41,6 +42,8 @@ SWEEP = "sweep.json"
 SWEEP_LOCK = ".sweep.lock"
 SCORES = "scores.json"
 SOURCES, HYPOTHESES = "sources.txt", "hypotheses.txt"
+MULTI_SENTENCE_SHARE = "multi_sentence_share"
+"""Key of data_report.json: the share of the source lines that have several sentences."""
 LOWER_IS_BETTER = ("loss", "perplexity")
 """Dev metrics for which lower is better."""
 

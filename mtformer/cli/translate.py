@@ -127,8 +127,7 @@ def translate(
             work.run(sys.stdout.buffer, sys.stdout.buffer.flush)
         if attention_file is not None:
             attention_file.write()
-    if not as_json:
-        work.warn_of_flags()
+    work.warn_of_flags()
 
 
 def _made_by(translator: "Translator") -> dict[str, Any]:
@@ -186,6 +185,7 @@ class _Work:
         for number, line in enumerate(sys.stdin):
             translation = self.translator.translate([line.rstrip("\n")], first_line=number, **self.arguments)[0]
             typer.echo(self.write(number, translation), nl=False)
+            self._count(translation)
             if self.attention_file is not None:
                 self.attention_file.add(self.translator, number + 1, line, translation)
 
@@ -211,19 +211,22 @@ class _Work:
                     if self.attention_file is not None:
                         self.attention_file.add(self.translator, number + 1, source, given)
                     out.write(self.write(number, translation).encode("utf-8"))
-                    self.flags.update({flag.split(":")[0] for flag in translation.flags})
+                    self._count(translation)
                 first_line += len(translations)
-                self.num_lines += len(translations)
                 save()
 
     def warn_of_flags(self) -> None:
-        """Warn of flags that say that a translation is wrong; only JSON shows them."""
-        from mtformer.decoding.translation import FORBIDDEN, LENGTH_LIMIT, MISSING, REPETITION
+        """Warn of the flags of all translations, in one line."""
+        from mtformer.decoding.translation import MEANINGS
 
-        serious = MISSING, FORBIDDEN, LENGTH_LIMIT, REPETITION
-        counts = [f"{self.flags[flag]} {flag}" for flag in serious if self.flags[flag]]
-        if counts:
-            log.warning("flags of %d lines: %s; --json shows them", self.num_lines, ", ".join(counts))
+        counts = [(self.flags[flag], meaning) for flag, meaning in MEANINGS.items() if self.flags[flag]]
+        parts = [f"{n} of {self.num_lines} translations {does.format('s' * (n == 1))}" for n, does in counts]
+        if parts:
+            log.warning("%s (see --json)", ", ".join(parts))
+
+    def _count(self, translation: "Translation") -> None:
+        self.flags.update({flag.split(":")[0] for flag in translation.flags})
+        self.num_lines += 1
 
 
 def _phrases(path: Path | None) -> list[str]:

@@ -180,7 +180,8 @@ def _describe(details: ErrorDetails, origins: Origins, root: type[Section]) -> s
         return _describe_combination(str(details["ctx"]["error"]), path, origins, root)
     if kind == "extra_forbidden":
         allowed = list(fields(unwrapped(_parse_location(details["loc"][:-1], root)[1])))
-        elsewhere = [dotted(key) for key in section_keys(root) if key[-1] == path[-1] and len(key) > 1]
+        keys = section_keys(root) if len(path) < 4 else []  # a source has keys of its own
+        elsewhere = [dotted(key) for key in keys if key[-1] == path[-1] and len(key) > 1]
         meant = f"; did you mean '{elsewhere[0]}'?" if elsewhere else _nearest(str(path[-1]), allowed) or ";"
         what = f"unknown key{meant} allowed: {', '.join(allowed)}"
     elif kind == "missing":

@@ -103,7 +103,7 @@ class TrainingConfig(Section):
     """Seed of the initial weights, dropout, subword sampling and the order of the data."""
     init_from: Annotated[str | None, Key(on_resume="refuse", path="file")] = None
     """A run or bundle that provides the initial weights (those that `translate` uses by default) and the tokenizer. Its
-    model must have the same shape: let the config extend that run's config.yaml."""
+    model and tokenizer must have the same settings: let the config extend that run's config.yaml."""
     device: Annotated[Literal["auto", "cpu", "cuda"], Key(on_resume="same")] = "auto"
     """auto: CUDA when there is one."""
     precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], Key(on_resume="same")] = "auto"
@@ -176,6 +176,9 @@ class TrainingConfig(Section):
         return self
 
 
+MAX_HYPOTHESES = 1000
+"""The caches of search grow with the square of the number of beams: 1,000 take up to 1 GB for one sentence."""
+NumHypotheses = Annotated[int, Field(ge=1, le=MAX_HYPOTHESES)]
 Stopping = Literal["ended", "estimate", "certain"]
 
 
@@ -184,10 +187,10 @@ class DecodingConfig(Section):
 
     on_resume = "same"
 
-    beam_size: Positive = 5
+    beam_size: NumHypotheses = 5
     """1: greedy."""
-    n_best: Annotated[Positive, Key(in_validation=False)] = 1
-    """Number of translations per source: the best of the beam, or samples."""
+    n_best: Annotated[NumHypotheses, Key(in_validation=False)] = 1
+    """Number of translations per source: the best of the beam (fewer if its groups find the same), or samples."""
     length_penalty: Annotated[float, Field(ge=0.0)] = 1.0
     """alpha in score = log-probability / length^alpha."""
     coverage_penalty: Annotated[float, Field(ge=0.0), Key(in_validation=False)] = 0.0
@@ -221,15 +224,21 @@ class DecodingConfig(Section):
     """With `sampling`: draw from the smallest set of tokens with this total probability (nucleus)."""
     seed: Annotated[Count, Key(in_validation=False)] = 1
     """Sampling seed; results do not depend on batching."""
-    mbr_samples: Annotated[Count, Key(in_validation=False)] = 0
+    mbr_samples: Annotated[int, Field(ge=0, le=MAX_HYPOTHESES), Key(in_validation=False)] = 0
     """Minimum Bayes risk: draw this many samples and return the one most like the others; 0: off."""
     mbr_metric: Annotated[Literal["chrf", "bleu"], Key(in_validation=False)] = "chrf"
     """With `mbr_samples`: the measure of similarity."""
+    split: Literal["auto", "always", "never"] = "auto"
+    """Translate the sentences of a line one by one, and join the translations. auto: if less than a tenth of the
+    training lines have several sentences (or their share is unknown), because the model then omits sentences, and else
+    only in lines longer than `data.filters.max_tokens`; never: only in lines that the model does not support. Lines
+    with a target prefix or required phrases, and all with `min_length` or `max_length`, are split only if they are too
+    long."""
     replace_unknowns: bool = False
     """Replace unknown tokens with the most-attended source word."""
     batch_tokens: Annotated[Positive, Key(has_effect=False)] = 8192
     """A batch of n sentences has n x beam_size x (longest source, in tokens) up to this."""
-    validation_beam_size: Annotated[Positive, Key(is_option=False)] = 1
+    validation_beam_size: Annotated[NumHypotheses, Key(is_option=False)] = 1
     """Beam size when dev is decoded in training."""
 
     def for_validation(self) -> "DecodingConfig":

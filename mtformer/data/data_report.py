@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -62,8 +62,8 @@ class DataReport:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "DataReport":
-        """Return the report of which `to_dict` returned `values`."""
-        return cls(**{name: value for name, value in values.items() if name != "unknown_rate"})
+        """Return the report of which `to_dict` returned `values`; other keys are ignored."""
+        return cls(**{one.name: values[one.name] for one in fields(cls) if one.name in values})
 
     def leave_out(self, counts: Mapping[str, int]) -> None:
         """Count pairs by reason."""

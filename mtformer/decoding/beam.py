@@ -36,6 +36,8 @@ class Candidates(NamedTuple):
 
 Chooser = Callable[[Step, Tensor, int], Candidates]
 """(step, score_UR, K) -> candidates."""
+Ranked = dict[tuple[int, ...], tuple[float, Hypothesis]]
+"""Finished hypotheses of a sentence with their ranks, by tokens: several groups may find the same."""
 
 
 def best_candidates(step: Step, score_UR: Tensor, K: int) -> Candidates:
@@ -88,8 +90,8 @@ def beam_search(
     Face); `certain`, when none can still win, which takes nearly all steps: with alpha > 0 a longer hypothesis may
     still improve.
 
-    Finished hypotheses compete by score; it includes a repetition penalty, which the returned scores do not. Groups may
-    find the same translation.
+    Finished hypotheses compete by score; it includes a repetition penalty, which the returned scores do not. Several
+    groups may find the same translation, which is returned once.
 
     Args:
         model: in evaluation mode.
@@ -109,7 +111,7 @@ def beam_search(
         choose = best_candidates if num_groups == 1 else Diverse(num_groups, settings.diversity_penalty)
     cache = model.start(src_BS, src_lengths_B, beam_size, max_steps)
     beams = _Beams(B, num_groups, R, max_steps, settings.length_penalty, src_BS.device, start)
-    found: list[list[tuple[float, Hypothesis]]] = [[] for _ in range(B)]
+    found: list[Ranked] = [{} for _ in range(B)]
     for position in range(max_steps):
         logits_NV, exact_logits = model.step(beams.last_UR.flatten(), cache)
         raw_URV = log_probs(logits_NV, R)
@@ -134,7 +136,7 @@ def beam_search(
             first_row_U1 = torch.arange(0, parent_UR.numel(), R, device=parent_UR.device).unsqueeze(1)
             cache.reorder((parent_UR + first_row_U1).flatten())
     beams.collect(found)
-    return [[hypothesis for _, hypothesis in sorted(ranked, key=lambda one: -one[0])] for ranked in found]
+    return [[one for _, one in sorted(ranked.values(), key=lambda one: -one[0])] for ranked in found]
 
 
 class _Beams:
@@ -216,8 +218,8 @@ class _Beams:
                 setattr(self, name, value[units])
         return units
 
-    def collect(self, found: list[list[tuple[float, Hypothesis]]]) -> None:
-        """Append the finished hypotheses of all groups of each done sentence, with their rank, to its list."""
+    def collect(self, found: list[Ranked]) -> None:
+        """Add the finished hypotheses of all groups of each done sentence."""
         done_U = self.done_U.view(-1, self.G).all(dim=1).repeat_interleave(self.G).nonzero().squeeze(1)
         ranks = self.finished_rank_UR[done_U].flatten().tolist()
         parts = (self.finished_tokens_URT[done_U], self.finished_raw_URT[done_U], self.finished_length_UR[done_U])
@@ -226,7 +228,7 @@ class _Beams:
         sentences = self.sentence_U[done_U].repeat_interleave(self.R).tolist()
         for sentence, rank, hypothesis in zip(sentences, ranks, hypotheses, strict=True):
             if rank != -math.inf:
-                found[sentence].append((rank, hypothesis))
+                found[sentence].setdefault(tuple(hypothesis.tokens), (rank, hypothesis))
 
 
 def _pick(x_UQT: Tensor, index_UR: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from mtformer.decoding.inputs import Segment
 from mtformer.decoding.rules import LengthBounds, NoRepeatedNgrams, RepetitionPenalty, Rule, Step, Watch
 from mtformer.decoding.sampling import generate
 from mtformer.decoding.search import Decodable, Hypothesis
+from mtformer.device import is_out_of_memory
 from mtformer.errors import ConfigError, DeviceError
 from mtformer.text.tags import Target
 
@@ -141,12 +142,15 @@ class OwnEngine(Engine):
     def _search_within_memory(
         self, segments: Sequence[Segment], settings: DecodingConfig, forbidden: Tensor | None
     ) -> NBests:
-        """Search a batch; if the GPU runs out of memory, half of the sentences at a time."""
+        """Search a batch; if memory runs out, half of the sentences at a time."""
         try:
             return self._search(segments, settings, forbidden)
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             if len(segments) == 1:
-                message = "out of memory on one sentence; use a smaller beam_size or max_length_ratio, or device cpu"
+                remedy = ", or device cpu" if self.device == "cuda" else ""
+                message = f"out of memory on one sentence; use a smaller beam_size or max_length_ratio{remedy}"
                 raise DeviceError(message) from None
         torch.cuda.empty_cache()
         half = len(segments) // 2

@@ -43,8 +43,10 @@ class PackedMatrix:
         self.dtype = dtype
         self.bias = None if bias is None else bias.detach().to(dtype)
         plain = weight.detach().to(dtype).contiguous()
-        has_mkldnn = torch.backends.mkldnn.is_available()
-        self.packed: Any = torch.ops.mkldnn._reorder_linear_weight(plain, ROWS) if has_mkldnn else plain
+        has_kernel = torch.backends.mkldnn.is_available() and (
+            dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        )
+        self.packed: Any = torch.ops.mkldnn._reorder_linear_weight(plain, ROWS) if has_kernel else plain
 
     def __call__(self, x: Tensor) -> Tensor:
         x = x.to(self.dtype)

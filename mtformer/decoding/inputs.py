@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from mtformer.decoding.constraints import Phrase
-from mtformer.decoding.sentences import join_lines, split_line
+from mtformer.decoding.sentences import join_lines, split_line, split_sentences
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import EOS, UNK, Tokenizer, TokenizerPair
 
@@ -34,7 +34,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Segment:
-    """A unit of search: a line, or a part of a line that was too long.
+    """A unit of search: a line, or a part of a line that was split.
 
     Args:
         source: ids, eos last.
@@ -128,10 +128,13 @@ def make_segments(
     max_tokens: int,
     first_line: int,
     watch: Iterable[Callable[[str], object] | None],
+    splits_sentences: bool,
 ) -> list[Segment]:
-    """Return the segments of all lines: none of a blank line, several of a line that is too long.
+    """Return the segments of all lines: none of a blank line, several of a line that is split.
 
-    For `preferred` and `max_tokens` see `split_line`, for `first_line` and `watch` see `Translator.translate`.
+    Lines of more than `preferred` tokens are split into sentences; with `splits_sentences` all lines are, unless their
+    translations must contain given words, because it is unknown which sentence these belong to. For `preferred` and
+    `max_tokens` see `split_line`, for `first_line` and `watch` see `Translator.translate`.
     """
 
     def num_tokens(texts: Sequence[str]) -> list[int]:
@@ -141,7 +144,8 @@ def make_segments(
     encoded = tokenizers.src.encode([line.text for line in lines])
     for number, (line, ids, report) in enumerate(zip(lines, encoded, watch, strict=True), start=first_line):
         texts, sources, progress = [line.text], [ids], list[str]()
-        if len(ids) > preferred:
+        is_free = not (line.prefix_ids or line.required)
+        if len(ids) > preferred or (splits_sentences and is_free and len(split_sentences(line.text)) > 1):
             texts = split_line(line.text, num_tokens, preferred, max_tokens)
             sources = tokenizers.src.encode(texts)
         prefix, prefix_pieces = line.prefix_ids, line.prefix_pieces

@@ -1,5 +1,7 @@
 """Loading of runs, bundles and CTranslate2 exports for a `Translator`."""
 
+import contextlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +17,7 @@ from mtformer.decoding.weights import find_weights
 from mtformer.device import pick_device, pick_precision, set_up_memory
 from mtformer.errors import CheckpointError, ConfigError
 from mtformer.model.transformer import Transformer
-from mtformer.run_dir import CT2_WEIGHTS, RunDir
+from mtformer.run_dir import CT2_WEIGHTS, MULTI_SENTENCE_SHARE, RunDir
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.weights import load_weights
 
@@ -29,6 +31,7 @@ class Loaded(NamedTuple):
     tokenizers: TokenizerPair
     decoding: DecodingConfig
     trained_tokens: int
+    multi_sentence_share: float | None
     weights: list[Path]
     data: DataConfig
 
@@ -79,7 +82,8 @@ def _load_own(runs: Sequence[RunDir], checkpoints: Sequence[str | None], device_
             weights += paths
     trained_tokens = min(config.data.filters.max_tokens for config in configs)
     first = configs[0]
-    return Loaded(OwnEngine(models, precision), tokenizers, first.decoding, trained_tokens, weights, first.data)
+    share = min(multi_sentence_share(run) or 0.0 for run in runs)
+    return Loaded(OwnEngine(models, precision), tokenizers, first.decoding, trained_tokens, share, weights, first.data)
 
 
 def _load_ctranslate2(run: RunDir, checkpoint: str | None, device: str, precision: str | None) -> Loaded:
@@ -96,7 +100,15 @@ def _load_ctranslate2(run: RunDir, checkpoint: str | None, device: str, precisio
         weights = find_weights(run, checkpoint, config.training.best_metric)
         folder = cached_model(weights, config.model, tokenizers)
     engine = open_model(folder, tokenizers, config.model.max_positions, device, precision)
-    return Loaded(engine, tokenizers, config.decoding, config.data.filters.max_tokens, weights, config.data)
+    trained_tokens, share = config.data.filters.max_tokens, multi_sentence_share(run)
+    return Loaded(engine, tokenizers, config.decoding, trained_tokens, share, weights, config.data)
+
+
+def multi_sentence_share(run: RunDir) -> float | None:
+    """Return the share of the model's training lines that have several sentences; None if it is unknown."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return float(json.loads(run.data_report.read_text(encoding="utf-8"))[MULTI_SENTENCE_SHARE])
+    return None
 
 
 def _check_same_tokenizers(tokenizers: TokenizerPair, first: RunDir, other: RunDir) -> None:

@@ -3,8 +3,10 @@
 S source length, T target length.
 """
 
+import re
+import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import eq
@@ -13,14 +15,18 @@ from typing import Literal
 from torch import Tensor
 
 from mtformer.config.schema import DecodingConfig
+from mtformer.data.filters.numbers import numbers_differ
 from mtformer.decoding.engine import Engine, NBests
 from mtformer.decoding.inputs import Segment, one_line
 from mtformer.decoding.search import Hypothesis
-from mtformer.decoding.sentences import UNSPACED
+from mtformer.decoding.sentences import UNSPACED, split_sentences
 from mtformer.decoding.translation import (
     COPY,
+    FEWER_SENTENCES,
     LENGTH_LIMIT,
+    LOST_ADDRESS,
     LOW_CONFIDENCE,
+    NUMBERS,
     REPETITION,
     Attention,
     Translation,
@@ -33,6 +39,7 @@ Pair = tuple[Segment, Hypothesis]
 END = "</s>"
 UNKNOWN = f"{SPACE}⁇{SPACE}"
 """The tokenizer's text of an unknown piece, as a piece."""
+ADDRESS = re.compile(r"(?:https?://|www\.)[!-~]+|[\w.%+-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII)
 MAX_LOOP_LENGTH = 8
 """Tokens of the longest sequence whose repetition is detected."""
 MIN_CONFIDENCE = -1.2
@@ -43,7 +50,8 @@ MIN_CONFIDENCE = -1.2
 class Postprocessor:
     """Conversion of hypotheses to translations; `vocabulary` is that of the target language.
 
-    With `token_scores`, it computes `Translation.token_log_probabilities` where the search did not.
+    With `token_scores`, it computes `Translation.token_log_probabilities` where the search did not. `in_digits` is that
+    of `numbers_differ`.
     """
 
     engine: Engine
@@ -52,6 +60,7 @@ class Postprocessor:
     decoding: DecodingConfig
     attention: bool
     token_scores: bool
+    in_digits: bool
 
     def __call__(self, segments: Sequence[Segment], found: NBests) -> list[list[Translation]]:
         """Return the n best translations of each segment."""
@@ -120,6 +129,8 @@ class Postprocessor:
             if segment.continues_word:
                 src_pieces[0] = src_pieces[0].removeprefix(SPACE)
             attention = Attention(src_pieces, pieces, weights, [0] * len(pieces))
+        src_tokens, decoding = segment.source[:-1], self.decoding
+        min_length = max(decoding.min_length, int(decoding.min_length_ratio * len(src_tokens)))
         return Translation(
             text=one_line(text).strip(),
             score=one.score,
@@ -127,7 +138,7 @@ class Postprocessor:
             log_probability=one.log_probability,
             token_log_probabilities=one.token_log_probabilities,
             pieces=[*pieces, END],
-            flags=flags(source, text, segment.source[:-1], one.tokens, one.log_probability, one.at_limit),
+            flags=(*flags(source, text, src_tokens, one, min_length), *lost(segment.text, text, self.in_digits)),
             attention=attention,
         )
 
@@ -156,27 +167,34 @@ def _ids(pairs: Sequence[Pair]) -> tuple[list[Sequence[int]], list[list[int]]]:
     return [segment.source for segment, _ in pairs], [one.tokens for _, one in pairs]
 
 
-def flags(
-    source: str, text: str, src_tokens: Sequence[int], tokens: Sequence[int], log_probability: float, at_limit: bool
-) -> tuple[str, ...]:
-    """Return the flags that apply.
+def flags(source: str, text: str, src_tokens: Sequence[int], one: Hypothesis, min_length: int) -> Iterator[str]:
+    """Yield the flags of a translation by itself.
 
     Args:
         source, text: the line and its translation, both as the tokenizer writes them.
-        src_tokens, tokens: the same in ids, without eos.
-        log_probability: of the translation, eos included.
-        at_limit: True if it ended at the maximum length.
+        src_tokens: the line in ids, without eos.
+        one: the translation.
+        min_length: its minimum length, in tokens.
     """
-    found = []
-    if is_looping(tokens) and not is_looping(src_tokens):
-        found.append(REPETITION)
-    if at_limit:
-        found.append(LENGTH_LIMIT)
+    if is_padded(one.tokens, min_length) or (is_looping(one.tokens) and not is_looping(src_tokens)):
+        yield REPETITION
+    if one.at_limit:
+        yield LENGTH_LIMIT
     if text.split() == source.split() and _is_sentence(text):
-        found.append(COPY)
-    if log_probability / (len(tokens) + 1) < MIN_CONFIDENCE:
-        found.append(LOW_CONFIDENCE)
-    return tuple(found)
+        yield COPY
+    if one.log_probability / (len(one.tokens) + 1) < MIN_CONFIDENCE:
+        yield LOW_CONFIDENCE
+
+
+def lost(source: str, text: str, in_digits: bool) -> Iterator[str]:
+    """Yield flags for sentences, numbers and addresses of the source (as given) that the translation lacks."""
+    if len(split_sentences(text)) < len(split_sentences(source)):
+        yield FEWER_SENTENCES
+    source, text = (unicodedata.normalize("NFKC", one).casefold() for one in (source, text))
+    if numbers_differ(source, text, in_digits, is_strict=True):
+        yield NUMBERS
+    if any(found.rstrip(".,;:!?)]}>\"'") not in text for found in ADDRESS.findall(source)):
+        yield LOST_ADDRESS
 
 
 def is_looping(tokens: Sequence[int]) -> bool:
@@ -189,6 +207,12 @@ def is_looping(tokens: Sequence[int]) -> bool:
         if sum(is_same) >= least and any(flag and len(list(run)) >= least for flag, run in groupby(is_same)):
             return True
     return False
+
+
+def is_padded(tokens: Sequence[int], min_length: int) -> bool:
+    """Return True if tokens repeat those before them at the end, and are too few without the repetition."""
+    periods = range(max(1, len(tokens) - min_length + 1), len(tokens) // 2 + 1)
+    return any(tokens[-period:] == tokens[-2 * period : -period] for period in periods)
 
 
 def _is_sentence(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Splitting of long lines at sentence ends, and joining of their translations."""
+"""Splitting of lines at sentence ends, and joining of their translations."""
 
 import itertools
 import re
@@ -8,30 +8,33 @@ CLOSING = "[\"'«»“”’)\\]」』）】]*"
 SENTENCE_END = re.compile(rf"(?<=[.!?…।॥؟۔]){CLOSING}\s+|(?:[。！？｡]|．(?!\d))+{CLOSING}\s*")
 CLAUSE_END = re.compile(r"[,;:،؛]\s+|[、，；：､]\s*")
 SPACE = re.compile(r"\s+")
-ABBREVIATION = re.compile(r"(?<![^\s(])(?:\w|\d\d)\.\s+$")
-"""An initial or an ordinal number, as in `J. Smith` and `21. März`."""
-MIN_TOKENS = 4
-"""Shorter sentences are joined to the next one: most are titles, such as `Dr.`"""
+TITLES = (
+    "adm|bzw|ca|capt|col|dhr|dott|dra?|evtl|fr|ft|gen|gov|hon|hr|inkl|lt|maj|mevr|mlle|mme|mrs?|ms|mt|prof|rev|sen|sgt|"
+    "sig|sog|sra?|srta|st|uds?|vgl|vs"
+)
+"""Abbreviations of several languages that nearly always stand before another word."""
+ABBREVIATION = re.compile(rf"(?<![^\s(])(?:(?![ap]\.m\.)(?:\w\.)+|\d\d\.|(?:{TITLES})\.)\s+$", re.IGNORECASE)
+"""Initials, an ordinal number or a title, as in `J. R. Smith`, `21. März` and `Dr. Smith`."""
+SHORT_WORD = re.compile(r"(?<!\w)\w{1,4}\.\s+$")
+"""Before a number it is mostly an abbreviation: `Nr. 5`."""
+OPENING, CLOSING_BRACKETS = "(（「『【｢", ")）」』】｣"
 UNSPACED = re.compile("[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
 """Chinese characters, kana, and their punctuation: no space comes before or after them."""
 CountTokens = Callable[[Sequence[str]], list[int]]
 
 
 def split_line(line: str, num_tokens: CountTokens, preferred: int, max_tokens: int) -> list[str]:
-    """Split a line into parts of at most `max_tokens` tokens, whose concatenation is the line.
+    """Split a line into its sentences, each of at most `max_tokens` tokens; the concatenation of the parts is the line.
 
-    A line of more than `preferred` tokens is split into its sentences, because models are mostly trained on sentences
-    and omit much of several at once. A sentence of more than `max_tokens` tokens is split at the ends of its clauses, a
-    longer clause between words (into parts of up to `preferred`), and a longer word anywhere.
+    A sentence of more than `max_tokens` tokens is split at the ends of its clauses, a longer clause between words (into
+    parts of up to `preferred`), and a longer word anywhere.
 
     Args:
         num_tokens: returns the number of tokens of each text.
-        preferred: the longest source of training.
+        preferred: the longest source of training; doubtful sentence ends count only in longer sentences.
         max_tokens: the longest source that the model supports.
     """
-    if num_tokens([line])[0] <= min(preferred, max_tokens):
-        return [line]
-    parts = _sentences(line, num_tokens, preferred)
+    parts = split_sentences(line, num_tokens, preferred)
     for border in (CLAUSE_END, SPACE):
         lengths = num_tokens(parts)
         pieces = [_cut(part, border) if n > max_tokens else [part] for part, n in zip(parts, lengths, strict=True)]
@@ -58,21 +61,31 @@ def _cut(text: str, border: re.Pattern[str]) -> list[str]:
     return [text[start:end] for start, end in itertools.pairwise(ends) if end > start]
 
 
-def _sentences(line: str, num_tokens: CountTokens, limit: int) -> list[str]:
-    """Split a line into sentences; doubtful ends count only where the sentence exceeds the limit."""
+def split_sentences(line: str, num_tokens: CountTokens | None = None, limit: int = 0) -> list[str]:
+    """Split a line into sentences; with `num_tokens`, doubtful ends count where a sentence exceeds the limit."""
     pieces, has_capitals = _cut(line, SENTENCE_END), not line.islower()
     sentences: list[str] = []
     size = 0
-    for piece, length in zip(pieces, num_tokens(pieces), strict=True):
-        before = sentences[-1] if sentences else ""
-        is_continued = size < MIN_TOKENS or ABBREVIATION.search(before) or (has_capitals and piece[0].islower())
-        if sentences and is_continued and size + length <= limit:
+    for piece, length in zip(pieces, num_tokens(pieces) if num_tokens else [0] * len(pieces), strict=True):
+        if sentences and size + length <= limit and _is_continued(sentences[-1], piece, has_capitals):
             sentences[-1] += piece
             size += length
         else:
             sentences.append(piece)
             size = length
     return sentences
+
+
+def _is_continued(before: str, after: str, has_capitals: bool) -> bool:
+    """Return True if it is doubtful that a sentence ends between two texts of a line."""
+    return bool(
+        ABBREVIATION.search(before)
+        or (has_capitals and after[0].islower())
+        or (after[0].isdigit() and SHORT_WORD.search(before))
+        or not any(map(str.isalnum, after))
+        or (before[-1] in CLOSING_BRACKETS and after[0] not in OPENING)
+        or sum(map(before.count, OPENING)) > sum(map(before.count, CLOSING_BRACKETS))
+    )
 
 
 def _pack(pieces: list[str], lengths: list[int], limit: int) -> list[str]:

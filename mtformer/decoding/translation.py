@@ -15,9 +15,22 @@ from mtformer.decoding.sentences import UNSPACED, join_lines, needs_space
 from mtformer.text.pieces import SPACE
 
 REPETITION, LENGTH_LIMIT, COPY, LOW_CONFIDENCE = "repetition", "length limit", "copy of the source", "low confidence"
+FEWER_SENTENCES, NUMBERS, LOST_ADDRESS = "fewer sentences", "other numbers", "lost URL or e-mail address"
 """Flags of `Translation.flags`."""
 MISSING, FORBIDDEN = "missing", "forbidden"
 """Prefixes of flags about a phrase, as in `missing: phrase`."""
+MEANINGS = {
+    MISSING: "lack{} a required phrase",
+    FORBIDDEN: "contain{} a forbidden phrase",
+    REPETITION: "contain{} a repetition",
+    LENGTH_LIMIT: "end{} at the maximum length",
+    FEWER_SENTENCES: "contain{} fewer sentences than the source",
+    NUMBERS: "contain{} other numbers than the source",
+    LOST_ADDRESS: "lack{} a URL or e-mail address of the source",
+    COPY: "repeat{} the source",
+    LOW_CONFIDENCE: "show{} low confidence",
+}
+"""What a translation with a flag does, with a place for the ending of the verb."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +92,8 @@ class Translation:
 
     @property
     def length(self) -> int:
-        """Number of tokens, eos not counted."""
-        return len(self.tokens)
+        """Number of tokens, eos counted (of a split line, one for each segment), whose power divides the score."""
+        return len(self.pieces)
 
 
 @dataclass(frozen=True)

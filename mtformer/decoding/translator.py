@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mtformer.config.data import DataConfig
 from mtformer.config.schema import DecodingConfig
+from mtformer.data.filters.numbers import writes_digits
 from mtformer.decoding.constraints import automaton, over_vocabulary
 from mtformer.decoding.engine import Engine, OwnEngine, plan_batches
 from mtformer.decoding.inference import InferenceModel
@@ -27,6 +28,9 @@ from mtformer.model.transformer import Transformer
 from mtformer.text.tags import target
 from mtformer.text.tokenizer import CONTROL_IDS, EOS, TokenizerPair, piece_bytes
 
+KNOWN_SHARE = 0.1
+"""Share of training lines with several sentences from which a model translates all sentences of a line."""
+
 
 class Translator:
     """A model with its tokenizers, for use from Python, from the command line, and in validation.
@@ -36,6 +40,7 @@ class Translator:
             restored. Or another engine.
         decoding: the default settings of `translate`.
         trained_tokens: the longest source of training; None: the longest that the models support.
+        multi_sentence_share: the share of training lines that have several sentences; None: unknown.
         weights: the files of the models, for reports.
         data: the training data, which names the languages; None: the models have one direction.
     """
@@ -46,6 +51,7 @@ class Translator:
         tokenizers: TokenizerPair,
         decoding: DecodingConfig,
         trained_tokens: int | None = None,
+        multi_sentence_share: float | None = None,
         weights: Sequence[Path] = (),
         data: DataConfig | None = None,
     ) -> None:
@@ -57,8 +63,10 @@ class Translator:
         self.decoding = decoding
         self.max_tokens = self.engine.max_positions - 1
         self.preferred_tokens = min(trained_tokens or self.max_tokens, self.max_tokens)
+        self.knows_several_sentences = multi_sentence_share is not None and multi_sentence_share >= KNOWN_SHARE
         self.weights = weights
         self.data = data
+        self.in_digits = data is None or writes_digits((data.src_lang, *data.target_languages))
         if data is not None:
             self.engine = self.engine.with_target(target(data, tokenizers))
 
@@ -130,7 +138,8 @@ class Translator:
     ) -> list[Translation]:
         """Translate lines; blank lines stay blank.
 
-        A line longer than the sources of training is split at sentence ends, and the translations are joined.
+        A line longer than the sources of training is split at sentence ends, and with `decoding.split` other lines of
+        several sentences are too; the translations are joined.
 
         Args:
             lines: the text.
@@ -156,11 +165,17 @@ class Translator:
         forbidden = check_forbidden(forbidden, tgt)
         num_tags = len(self.engine.target.tags)
         watch = [None] * len(lines) if watch is None else watch
-        limits = self.preferred_tokens - num_tags, self.max_tokens - num_tags
-        segments = make_segments(inputs, self.tokenizers, *limits, first_line, watch)
+        preferred = self.max_tokens if decoding.split == "never" else self.preferred_tokens
+        limits = preferred - num_tags, self.max_tokens - num_tags
+        splits = decoding.split == "always" or (decoding.split == "auto" and not self.knows_several_sentences)
+        # Of a translation with a given number of tokens, the part of each sentence is unknown.
+        splits = splits and not decoding.min_length and decoding.max_length is None
+        segments = make_segments(inputs, self.tokenizers, *limits, first_line, watch, splits)
         report = progress or (lambda count: None)
         report(len(lines) - len({segment.line for segment in segments}))
-        postprocess = Postprocessor(self.engine, self.tokenizers, self._vocabulary, decoding, attention, token_scores)
+        postprocess = Postprocessor(
+            self.engine, self.tokenizers, self._vocabulary, decoding, attention, token_scores, self.in_digits
+        )
         with evaluating(self.models):
             found = self._search(segments, decoding, forbidden, postprocess, report)
         n_bests: list[list[list[Translation]]] = [[] for _ in lines]

@@ -12,7 +12,6 @@ import torch
 from mtformer.config.loading import resolve_paths
 from mtformer.config.schema import Config
 from mtformer.decoding.engine import plan_batches
-from mtformer.decoding.translator import Translator
 from mtformer.device import peak_bytes, pick_device, pick_precision, set_up_memory
 from mtformer.errors import DeviceError
 from mtformer.experiment.prepare import Prepared, prepare_experiment
@@ -148,10 +147,9 @@ def _check_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:
     """Score the largest dev batch, translate the longest sentences, and return a bound of a validation's seconds."""
     largest = max(prepared.dev, key=lambda one: len(one.sources))
     sources, num_sentences = largest.sources, sum(len(one.sources) for one in prepared.dev)
-    decoding = config.decoding.for_validation()
+    translator = prepared.translator(config, step.full_model())
     lengths = [len(ids) + 1 for ids in prepared.tokenizers.src.encode(sources)]
-    plan = plan_batches(lengths, decoding.batch_tokens, decoding.beam_size)
-    translator = Translator([step.full_model()], prepared.tokenizers, decoding, data=config.data)
+    plan = plan_batches(lengths, translator.decoding.batch_tokens, translator.decoding.beam_size)
     batches = list(prepared.dev_batches(config))
     start = time.perf_counter()
     dev_loss(step, batches[:1])

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mtformer.config.data import CorpusConfig, Source
 from mtformer.config.schema import Config
 from mtformer.data.batching.augment import Augmentation
@@ -15,14 +17,20 @@ from mtformer.data.batching.mixture import WINDOW_PAIRS, Corpus, Mixture
 from mtformer.data.corpus.sources import file_states, languages, read_pairs, require_sources, require_unchanged
 from mtformer.data.data_report import DataReport
 from mtformer.data.store.prepare import Advance, log_progress, prepare
+from mtformer.decoding.sentences import split_sentences
+from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError, explain_write_errors
 from mtformer.evaluation.evaluate import source_set
 from mtformer.experiment.pretrained import pretrained_tokenizers
 from mtformer.files import atomic_folder
+from mtformer.model.transformer import Transformer
+from mtformer.run_dir import MULTI_SENTENCE_SHARE
 from mtformer.text.tags import require_tags, source_tags, tag_id, target, target_tags
 from mtformer.text.tokenizer import JOINT, SRC, TGT, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
 
+SAMPLED_BLOCKS = 40
+"""Blocks, of 10,240 lines together, in which lines with several sentences are counted."""
 AUGMENTED_WINDOW_PAIRS = 1 << 14
 """Text is augmented and tokenized a window at a time, and the first batch waits for that."""
 log = logging.getLogger("mtformer")
@@ -46,6 +54,14 @@ class Prepared:
     corpora: Sequence[Corpus]
     dev: list[DevSet]
     batches: TrainingBatches
+    multi_sentence_share: float
+    """Share of the source lines of training that have several sentences."""
+
+    def translator(self, config: Config, model: Transformer) -> Translator:
+        """Return the translator of dev with a model, which may be in training."""
+        decoding, trained_tokens = config.decoding.for_validation(), config.data.filters.max_tokens
+        share = self.multi_sentence_share
+        return Translator([model], self.tokenizers, decoding, trained_tokens, share, data=config.data)
 
     def dev_batches(self, config: Config) -> Iterator[Batch]:
         """Yield the batches of each dev set, by length."""
@@ -55,7 +71,7 @@ class Prepared:
     def report(self) -> dict[str, Any]:
         """Return the report of the training data; also by corpus if there are several."""
         by_name = _reports(self.corpora)
-        total = sum(by_name.values(), DataReport()).to_dict()
+        total = sum(by_name.values(), DataReport()).to_dict() | {MULTI_SENTENCE_SHARE: self.multi_sentence_share}
         return total if len(by_name) == 1 else {**total, "corpora": {n: one.to_dict() for n, one in by_name.items()}}
 
 
@@ -91,7 +107,7 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
         window_pairs = AUGMENTED_WINDOW_PAIRS
     mixture = Mixture(corpora, config.training.seed, config.data.temperature, window_pairs)
     batches = TrainingBatches(mixture, config.training.batch_tokens, augmentation)
-    return Prepared(tokenizers, corpora, dev, batches)
+    return Prepared(tokenizers, corpora, dev, batches, multi_sentence_share(mixture.corpora, tokenizers.src))
 
 
 # ---- corpora --------------------------------------------------------------------------------------------------------
@@ -139,6 +155,19 @@ def _in_each_direction(
             full_name = name if is_alone else f"{name}.{from_}-{to}"
             corpus = Corpus(full_name, store, is_swapped=is_swapped, tags=tuple(ids.tags), start=ids.start)
             yield corpus, to
+
+
+def multi_sentence_share(corpora: Sequence[Corpus], tokenizer: Tokenizer) -> float:
+    """Return the share of source lines with several sentences, in blocks spread evenly over corpora with pairs."""
+    ends = np.cumsum([corpus.store.num_blocks for corpus in corpora])
+    num_lines = num_found = 0
+    for block in np.linspace(0, ends[-1], min(SAMPLED_BLOCKS, ends[-1]), endpoint=False, dtype=np.int64):
+        corpus = corpora[np.searchsorted(ends, block, side="right")]
+        pairs = corpus.read(np.array([block % corpus.store.num_blocks]))
+        lines = tokenizer.decode([row.tolist() for row in pairs.src.rows()])
+        num_lines += len(lines)
+        num_found += sum(len(split_sentences(line)) > 1 for line in lines)
+    return num_found / num_lines
 
 
 def _reports(corpora: Sequence[Corpus]) -> Mapping[str, DataReport]:

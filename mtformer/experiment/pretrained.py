@@ -1,11 +1,10 @@
 """`training.init_from`: start a run with the tokenizer and the weights of another one."""
 
 import logging
-from typing import Any
 
 from mtformer.config.fields import key_metadata
 from mtformer.config.loading import load_config
-from mtformer.config.schema import Config, ModelConfig
+from mtformer.config.schema import Config
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, ConfigError
 from mtformer.run_dir import RunDir
@@ -19,19 +18,15 @@ def pretrained_tokenizers(config: Config) -> TokenizerPair:
     """Return the tokenizers of the run that `training.init_from` names.
 
     Raises:
-        ConfigError: if there is no such run, or its model has another shape than the config.
+        ConfigError: if there is no such run, or its model or tokenizer is another than that of the config.
     """
     base, its = _open(config)
-    for key, there, here in _differences(its.model, config.model):
+    if different := _differences(its, config):
         raise ConfigError(
-            f"training.init_from: model.{key} is {there!r} in {base.path} and {here!r} here; use the same"
+            f"training.init_from: in {base.path} {', '.join(different)}; use the same values, most easily by "
+            f"`extends: {base.config}`"
         )
-    tokenizers = TokenizerPair.load(base.tokenizer)
-    if tokenizers.joint != config.tokenizer.joint:
-        raise ConfigError(
-            f"training.init_from: {base.path} needs tokenizer.joint: {str(tokenizers.joint).lower()}; set it so"
-        )
-    return tokenizers
+    return TokenizerPair.load(base.tokenizer)
 
 
 def load_pretrained(config: Config, tokenizers: TokenizerPair, step: TrainingStep) -> None:
@@ -63,10 +58,18 @@ def _open(config: Config) -> tuple[RunDir, Config]:
     return base, load_config(base.config).config
 
 
-def _differences(theirs: ModelConfig, own: ModelConfig) -> list[tuple[str, Any, Any]]:
-    """Return (key, their value, own value) of the settings that weights depend on."""
-    there, here = theirs.model_dump(), own.model_dump()
-    different = [key for key in there if there[key] != here[key] and key_metadata(f"model.{key}").on_resume == "refuse"]
-    if own.positions != "learned":  # computed positions have no weights
-        different = [key for key in different if key != "max_positions"]
-    return [(key, there[key], here[key]) for key in different]
+def _differences(theirs: Config, own: Config) -> list[str]:
+    """Return a description of each different setting that weights or tokenizers depend on."""
+    ignored = {"tokenizer.src_model", "tokenizer.tgt_model"}  # the path of a copied model does not matter
+    if own.model.positions != "learned":  # computed positions have no weights
+        ignored.add("model.max_positions")
+    values = [
+        (f"{section}.{key}", there, getattr(getattr(own, section), key))
+        for section in ("model", "tokenizer")
+        for key, there in getattr(theirs, section)
+    ]
+    return [
+        f"{key} is {there!r}, here {here!r}"
+        for key, there, here in values
+        if there != here and key not in ignored and key_metadata(key).on_resume == "refuse"
+    ]

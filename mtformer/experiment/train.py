@@ -176,7 +176,7 @@ def decode_dev(config: Config, step: TrainingStep, prepared: Prepared) -> Decode
 
     The processes share the sentences, and all get the scores: the mean over the directions, and each of several.
     """
-    ranks, decoding = step.ranks, config.decoding.for_validation()
+    ranks = step.ranks
 
     def translate(translator: Translator, one: DevSet, progress: Callable[[int], object]) -> list[str]:
         own = translator.into(one.tgt_lang).translate(one.sources[ranks.rank :: ranks.size], progress=progress)
@@ -186,7 +186,7 @@ def decode_dev(config: Config, step: TrainingStep, prepared: Prepared) -> Decode
         return hypotheses
 
     def decode(progress: Callable[[int], object]) -> Decoded:
-        translator = Translator([step.full_model()], prepared.tokenizers, decoding, data=config.data)
+        translator = prepared.translator(config, step.full_model())
         found: dict[str, list[float]] = {"bleu": [], "chrf": []}
         metrics: dict[str, float] = {}
         samples: list[tuple[str, str, str]] = []

@@ -1,5 +1,6 @@
 """Exports of a run that mtformer itself loads: a bundle (weights, tokenizer, config), and a CTranslate2 model."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,10 +10,11 @@ from mtformer.config.loading import dump_config, load_config, without_files
 from mtformer.config.schema import Config
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2
 from mtformer.decoding.ctranslate2_model import write_model
+from mtformer.decoding.loading import multi_sentence_share
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, ConfigError
 from mtformer.files import atomic_folder, write_checksums
-from mtformer.run_dir import RunDir
+from mtformer.run_dir import MULTI_SENTENCE_SHARE, RunDir
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.weights import average_weights
 
@@ -75,9 +77,11 @@ def open_for_export(
 
 
 def write_companions(run: RunDir, config: Config, inside: RunDir) -> None:
-    """Write the run's tokenizer, and its config without the names of other files, into the folder of an export."""
+    """Write all but the weights of an export: tokenizer, config without names of files, share of several sentences."""
     languages = {"tgt_langs": config.data.target_languages[1:], "both_directions": False}
     data = without_files(config.data).model_copy(update=languages)
     shutil.copytree(run.tokenizer, inside.tokenizer)
     text = dump_config(without_files(config).model_copy(update={"data": data}))
     inside.config.write_text(text, encoding="utf-8")
+    if (share := multi_sentence_share(run)) is not None:
+        inside.data_report.write_text(json.dumps({MULTI_SENTENCE_SHARE: share}) + "\n", encoding="utf-8")

@@ -53,13 +53,17 @@ def attend(
 
 
 def attention_weights(q_BHTK: Tensor, k_BHSK: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-    """Return softmax(q k^T / sqrt(K)), (B, H, T, S). Arguments as in `attend`."""
+    """Return softmax(q k^T / sqrt(K)), (B, H, T, S); 0 where a mask leaves nothing. Arguments as in `attend`."""
+    scores_BHTS = (q_BHTK * q_BHTK.size(-1) ** -0.5) @ k_BHSK.transpose(-2, -1)
     if is_causal:
         mask = causal_mask(q_BHTK.size(2), device=q_BHTK.device)
-    scores_BHTS = (q_BHTK * q_BHTK.size(-1) ** -0.5) @ k_BHSK.transpose(-2, -1)
-    if mask is not None:
-        scores_BHTS = scores_BHTS.masked_fill(~mask, float("-inf"))
-    return _softmax(scores_BHTS)
+    if mask is None:
+        return _softmax(scores_BHTS)
+    has_keys = mask.any(dim=-1, keepdim=True)
+    if not torch.compiler.is_compiling() and has_keys.all():  # as always in practice
+        return _softmax(scores_BHTS.masked_fill(~mask, float("-inf")))
+    # A softmax over nothing, and its gradient, are NaN.
+    return _softmax(scores_BHTS.masked_fill(~mask & has_keys, float("-inf"))).masked_fill(~has_keys, 0.0)
 
 
 def _softmax(scores_BHTS: Tensor) -> Tensor:

@@ -87,15 +87,12 @@ def _card(card: ScoreCard) -> Table:
 
 def data(run: RunContents) -> Table | None:
     """Return pairs read, kept and left out, and tokens by side; a column for all and for each corpus."""
-    if run.data_report is None:
+    if run.data_report is None or "read" not in run.data_report:  # that of a bundle has no counts
         return None
     try:
         corpora = run.data_report.get("corpora", {})
         columns = {"all" if corpora else "pairs": run.data_report, **corpora}
-        reports = {
-            name: DataReport.from_dict({key: value for key, value in one.items() if key != "corpora"})
-            for name, one in columns.items()
-        }
+        reports = {name: DataReport.from_dict(one) for name, one in columns.items()}
         rows = _data_rows(list(reports.values()))
     except (AttributeError, TypeError, KeyError) as error:
         run.unread.append(f"{run.run.data_report}: damaged ({error!r})")

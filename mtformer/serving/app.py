@@ -51,7 +51,8 @@ def create_app(
     """
     assert translator.data is not None, "a translator that was loaded has its config"
     languages = Languages.from_config(translator.data)
-    limits = Limits(max_characters, translator.decoding.num_rows - 1, api_key)
+    decoding = translator.decoding
+    limits = Limits(max_characters, decoding.num_rows - 1, api_key, decoding.n_best - 1)
     targets = {target for _, target in languages.directions}
     batcher = Batcher({target: translator.into(target) for target in targets}, queue_size)
 
@@ -108,12 +109,11 @@ class _Service:
     async def translate(self, request: Request) -> JSONResponse:
         """POST /translate."""
         query = await read_request(TranslationRequest, request, self.limits, self.languages)
-        num_alternatives = min(query.alternatives, self.limits.alternatives)
-        translations = await self._answer(Job(query.lines, query.target, n_best=1 + num_alternatives), request)
+        translations = await self._answer(Job(query.lines, query.target, 1 + query.alternatives), request)
         by_text = list(zip(query.texts, query.split_by_text(translations), strict=True))
         fields: dict[str, list[Any]] = {"translatedText": [_join(text, lines, 0) for text, lines in by_text]}
-        if num_alternatives:
-            fields["alternatives"] = [_alternatives(text, lines, num_alternatives) for text, lines in by_text]
+        if query.alternatives:
+            fields["alternatives"] = [_alternatives(text, lines, query.alternatives) for text, lines in by_text]
         if query.source == "auto":
             sources = self.languages.sources_of(query.target)
             fields["detectedLanguage"] = [detect(text.text, sources) for text in query.texts]
@@ -128,8 +128,7 @@ class _Service:
             so_far[line] = text
             loop.call_soon_threadsafe(news.set)
 
-        n_best = 1 + min(query.alternatives, self.limits.alternatives)
-        job = Job(query.lines, query.target, n_best, attention=True, watch=watch)
+        job = Job(query.lines, query.target, 1 + query.alternatives, attention=True, watch=watch)
         self._submit(job)
         return StreamingResponse(_events(job, news, so_far), media_type="application/x-ndjson")
 

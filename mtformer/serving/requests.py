@@ -58,6 +58,8 @@ class Limits:
     """Maximum besides the best translation; a request for more gets these."""
     api_key: str | None
     """Key that a request must contain; None: no key is needed."""
+    default_alternatives: int = 0
+    """Number besides the best translation for a request that names none."""
 
     @property
     def body(self) -> int:
@@ -128,8 +130,10 @@ class TranslationRequest(TextRequest):
     alternatives: Annotated[int, Field(ge=0, strict=True), BeforeValidator(_parse_number)] = 0
 
     @model_validator(mode="after")
-    def _check_direction(self, info: ValidationInfo) -> "TranslationRequest":
-        _, languages = cast(Context, info.context)
+    def _check_values(self, info: ValidationInfo) -> "TranslationRequest":
+        limits, languages = cast(Context, info.context)
+        asked = self.alternatives if "alternatives" in self.model_fields_set else limits.default_alternatives
+        self.alternatives = min(asked, limits.alternatives)
         candidates = languages.sources_of(self.target)
         if not candidates or (self.source != "auto" and self.source not in candidates):
             known = ", ".join(f"{source} to {target}" for source, target in languages.directions)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mtformer.config.schema import TrainingConfig
 from mtformer.data.batching.batches import Batch
-from mtformer.device import DTYPES, disable_cudnn_attention
+from mtformer.device import DTYPES, disable_cudnn_attention, is_out_of_memory
 from mtformer.errors import DeviceError
 from mtformer.model.transformer import Transformer
 from mtformer.training.loss import Objective
@@ -39,7 +39,7 @@ class StepResult(NamedTuple):
     """False if the gradient was not finite and the weights did not change."""
     learning_rate: float
     num_splits: int
-    """Number of times that micro-batches were halved because memory ran out."""
+    """Number of times that micro-batches were halved to fit the memory."""
 
 
 class TrainingStep:
@@ -188,13 +188,12 @@ class TrainingStep:
     def _sums(
         self, batches: Sequence[Batch], scale: float | None, is_alone: bool = False
     ) -> tuple[tuple[Tensor, Tensor], int]:
-        """Add the gradients of `scale` x loss; return the sums (loss, nll) and the number of halvings.
+        """Add the gradients of `scale` x loss; return the sums (loss, nll) and how often micro-batches were halved.
 
         Args:
             scale: None: no gradients.
             is_alone: the gradients are not those of a step and are not synchronized.
         """
-        num_splits = 0
         while True:
             pieces = [piece for batch in batches for piece in batch.split(self.max_padded_tokens)]
             # Sharded gradients that are not synchronized are stored where zero_grad does not reach them.
@@ -202,9 +201,8 @@ class TrainingStep:
             outcome = self._accumulate(pieces, scale, synced)
             if isinstance(outcome, Tensor):
                 loss, nll = outcome
-                return (loss, nll), num_splits
+                return (loss, nll), len(pieces) - len(batches)
             self._make_room(outcome, may_retry=self.ranks.size == 1 or (is_alone and not self.config.sharded))
-            num_splits += 1
 
     def _accumulate(self, pieces: Sequence[Batch], scale: float | None, synced: int | None) -> Tensor | Batch:
         """Return the sums (loss, nll), or the piece for which memory ran out.
@@ -219,7 +217,7 @@ class TrainingStep:
                     if scale is not None:
                         self.scaler.scale(loss * scale).backward()
             except RuntimeError as error:
-                if not _is_out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 return piece
             sums += torch.stack([loss.detach(), nll])
@@ -242,8 +240,3 @@ class TrainingStep:
         self.optimizer.zero_grad(set_to_none=True)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    """Return True for an out-of-memory error; that of the CPU's allocator is known by its message only."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -34,7 +34,7 @@ def test_translate_gives_one_line_for_each(trained: tuple[Path, Result]) -> None
     assert len(lines) == len(HARD_LINES) + 1
     assert lines[1] == lines[3] == ""
     assert lines[0] == lines[6]
-    assert " length limit" in result.stderr
+    assert "end at the maximum length" in result.stderr
 
 
 def test_files_pipes_bundle_and_batch_size_give_the_same(
@@ -52,6 +52,7 @@ def test_files_pipes_bundle_and_batch_size_give_the_same(
     assert sorted(path.name for path in bundle.iterdir()) == [
         "checksums.json",
         "config.yaml",
+        "data_report.json",
         "model.safetensors",
         "tokenizer",
     ]

@@ -79,14 +79,15 @@ def test_blocks_change_nothing(run: Path, lines: list[str], monkeypatch: pytest.
 
 
 def test_json_has_the_promised_fields(run: Path, lines: list[str], translator: Translator) -> None:
-    given = [lines[0], "", lines[1]]
+    given, alpha = [lines[0], "", lines[1], f"{lines[2]} {lines[3]}"], translator.decoding.length_penalty
     shown = translate(run, "--json", "--json-attention", "--alignment", "--n-best", 2, stdin=text_of(given)).stdout
     objects = [json.loads(line) for line in shown.splitlines()]
     for found, one in zip(objects, translator.translate(given, n_best=2, attention=True), strict=True):
         assert found["text"] == one.text
         assert found["score"] == pytest.approx(one.score)
         assert found["log_probability"] == pytest.approx(one.log_probability)
-        assert found["length"] == one.length == len(one.tokens)
+        assert found["length"] == one.length == len(found["pieces"])
+        assert found["score"] * found["length"] ** alpha == pytest.approx(found["log_probability"], abs=1e-4)
         assert found["pieces"] == one.pieces
         assert found["token_log_probabilities"] == pytest.approx(one.token_log_probabilities, abs=1e-5)
         assert found["flags"] == list(one.flags)
@@ -100,7 +101,7 @@ def test_json_has_the_promised_fields(run: Path, lines: list[str], translator: T
         assert attention.keys() == {"src_pieces", "tgt_pieces", "weights"}
         assert "".join(attention["src_pieces"]).replace("▁", " ").strip() == lines[0]
         assert attention["tgt_pieces"] == found["pieces"][:-1]
-        assert [len(row) for row in attention["weights"]] == [len(attention["src_pieces"])] * found["length"]
+        assert [len(row) for row in attention["weights"]] == [len(attention["src_pieces"])] * (found["length"] - 1)
         words = found["text"].split()
         assert [tgt for _, tgt in found["alignment"]] == list(range(len(words)))
         assert all(0 <= src < len(lines[0].split()) for src, _ in found["alignment"])
@@ -168,10 +169,11 @@ def test_prefixes_required_and_forbidden_come_from_files(run: Path, lines: list[
 def test_what_could_not_be_met_is_reported(run: Path, lines: list[str], tmp_path: Path) -> None:
     (tmp_path / "required").write_text("☃\n", encoding="utf-8")
     result = translate(run, "--require", tmp_path / "required", stdin=lines[0] + "\n")
-    assert "warning: flags of 1 lines: 1 missing" in result.stderr
+    assert "warning: 1 of 1 translations lacks a required phrase" in result.stderr
+    assert "(see --json)\n" in result.stderr
     shown = translate(run, "--require", tmp_path / "required", "--json", stdin=lines[0] + "\n")
     assert "missing: ☃" in json.loads(shown.stdout)["flags"]
-    assert "warning" not in shown.stderr
+    assert "warning: 1 of 1 translations lacks a required phrase" in shown.stderr
 
 
 @pytest.mark.parametrize(

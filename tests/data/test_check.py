@@ -142,6 +142,12 @@ def test_the_most_frequent_repeats_are_the_examples(tmp_path: Path) -> None:
     assert examples(train, "several targets", "src") == [("a.en", 38, "has 3 targets"), ("a.en", 37, "has 2 targets")]
 
 
+def test_a_blank_target_is_an_empty_side_and_no_other_target(tmp_path: Path) -> None:
+    lines = [clean(1), (clean(1)[0], b""), (clean(2)[0], b""), clean(2), clean(3)]
+    train = check_corpora(config(train=[write(tmp_path, "a", lines)]), None).sets[0]
+    assert counts(train) == {("empty side", "tgt"): 2}
+
+
 def test_one_normalization_form_is_not_mixed(tmp_path: Path) -> None:
     pairs = [(f"cafe\u0301 {number}".encode(), f"10 Å, {number} \u212b".encode()) for number in range(5)]
     assert counts(check_corpora(config(train=[write(tmp_path, "nfd", pairs)]), None).sets[0]) == {}

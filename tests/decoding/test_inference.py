@@ -6,7 +6,7 @@ import pytest
 import torch
 from toy import Limits, batch, beam_search, greedy, random_ids, tiny_transformer
 
-from mtformer.decoding.inference import InferenceModel, PackedLinear
+from mtformer.decoding.inference import InferenceModel, PackedLinear, PackedMatrix
 from mtformer.decoding.search import top_candidates
 from mtformer.model.ops import Linear
 from mtformer.model.transformer import Transformer, greedy_decode
@@ -28,6 +28,16 @@ precisions = pytest.mark.parametrize("precision", TOLERANCE)
 
 def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found.double() - expected.double()).norm() / expected.double().norm())
+
+
+def test_a_processor_without_the_instructions_takes_the_plain_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ONEDNN_MAX_CPU_ISA=AVX2 the library refuses to pack a bf16 matrix."""
+    weight, x = torch.randn(8, 4), torch.randn(3, 4)
+    packed = PackedMatrix(weight, None, torch.bfloat16)(x)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    plain = PackedMatrix(weight, None, torch.bfloat16)
+    assert not plain.packed.is_mkldnn
+    assert distance(plain(x), packed) < TOLERANCE["bf16"]
 
 
 def plain_and_packed(precision: str, **changes: object) -> tuple[InferenceModel, InferenceModel]:

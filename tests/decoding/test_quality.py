@@ -13,14 +13,20 @@ from toy import random_lines
 
 from mtformer.decoding.postprocessing import (
     COPY,
+    FEWER_SENTENCES,
     LENGTH_LIMIT,
+    LOST_ADDRESS,
     LOW_CONFIDENCE,
+    NUMBERS,
     REPETITION,
     coverage,
     expected_utilities,
     flags,
     is_looping,
+    lost,
 )
+from mtformer.decoding.search import Hypothesis
+from mtformer.decoding.translation import MEANINGS
 
 
 @pytest.mark.parametrize(
@@ -50,6 +56,12 @@ def test_looping(tokens: list[int], expected: bool) -> None:
         ({}, ()),
         ({"tokens": [7] * 9}, (REPETITION,)),
         ({"tokens": [7] * 9, "src_tokens": [4] * 9}, ()),
+        ({"tokens": [7, 8, 9, 7, 8, 9], "min_length": 6}, (REPETITION,)),
+        ({"tokens": [7, 8, 9, 7, 8, 9], "min_length": 4}, (REPETITION,)),
+        ({"tokens": [7, 8, 9, 7, 8, 9], "min_length": 3}, ()),
+        ({"tokens": [7, 8, 9, 7, 8, 9, 4], "min_length": 7}, ()),
+        ({"tokens": [7, 8, 9, 9], "min_length": 4}, (REPETITION,)),
+        ({"tokens": [], "min_length": 4}, ()),
         ({"at_limit": True}, (LENGTH_LIMIT,)),
         ({"source": "a dog  runs ", "text": "a dog runs"}, (COPY,)),
         ({"source": "John Smith", "text": "John Smith"}, ()),
@@ -65,8 +77,35 @@ def test_looping(tokens: list[int], expected: bool) -> None:
     ],
 )
 def test_flags(given: dict[str, Any], expected: tuple[str, ...]) -> None:
-    ordinary = {"source": "a dog runs", "text": "ein hund rennt", "src_tokens": [4, 5, 6], "tokens": [7, 8, 9]}
-    assert flags(**{**ordinary, "log_probability": -1.0, "at_limit": False, **given}) == expected
+    ordinary = {"source": "a dog runs", "text": "ein hund rennt", "src_tokens": [4, 5, 6], "min_length": 0}
+    found = Hypothesis(**{
+        "tokens": [7, 8, 9], "score": 0.0, "log_probability": -1.0, "token_log_probabilities": [],
+        **{key: given.pop(key) for key in given.keys() & {"tokens", "log_probability", "at_limit"}},
+    })  # fmt: skip
+    assert tuple(flags(one=found, **{**ordinary, **given})) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "expected"),
+    [
+        ("Who? Where? Why?", "Wer? Warum?", [FEWER_SENTENCES]),
+        ("Mr. Lee came. He ate.", "Herr Lee kam, dann aß er.", [FEWER_SENTENCES]),
+        ("No. 3", "Nr. 5", [NUMBERS]),
+        ("Mr. Lee came.", "Er kam. Er aß.", []),
+        ("A dog", "", [FEWER_SENTENCES]),
+        ("It cost 1,350.50 in 1998.", "Es kostete 1.350,50 im Jahr 1998.", []),
+        ("It cost 1,350 in 1998.", "Es kostete viel im Jahr 1998.", [NUMBERS]),
+        ("It cost 137.", "Es kostete 189.", [NUMBERS]),
+        ("Call 5347812.", "Ruf an.", [NUMBERS]),
+        ("See https://a.org/b, or WWW.b.de.", "Siehe https://a.org/b oder www.b.de!", []),
+        ("See https://a.org/b.", "Siehe https://a.org/.", [LOST_ADDRESS]),
+        ("Write to a.b@c-d.org.", "Schreib an a.b@c-d.org", []),
+        ("Write to a.b@c-d.org and me.", "Schreib mir.", [LOST_ADDRESS]),
+    ],
+)
+def test_what_a_translation_lacks(source: str, text: str, expected: list[str]) -> None:
+    assert list(lost(source, text, in_digits=True)) == expected
+    assert set(expected) <= set(MEANINGS)
 
 
 def plain(texts: list[str], metric: str) -> np.ndarray:

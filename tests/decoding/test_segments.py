@@ -1,8 +1,11 @@
 """Long lines, prefixes, required and forbidden phrases, as text."""
 
 import itertools
+import json
 import random
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,6 +71,45 @@ def test_a_sentence_that_training_never_saw_but_the_model_can_take_stays_whole(t
     assert 50 < num_tokens <= 63
     assert parts_of(translator, line) == [line]
     assert len(parts_of(translator, f"{line} {line}")) == 3
+
+
+def test_sentences_are_translated_one_by_one_unless_training_had_many_such_lines(
+    translator: Translator, run: RunDir, tmp_path: Path
+) -> None:
+    parts = ["der hund läuft.", "die katze schläft!", "das buch?"]
+    line, alone = " ".join(parts), translator.translate(parts, n_best=2, attention=True)
+    whole = translator.translate([line], split="never")[0]
+    joined = join_lines(one.text for one in alone)
+    assert joined != whole.text
+
+    found, other = translator.translate([line, "im park"], n_best=2, attention=True)
+    assert found.text == joined
+    assert found.alternatives[0].text == join_lines(one.alternatives[0].text for one in alone)
+    assert found.attention is not None
+    assert len(found.attention.tgt_pieces) == len(found.tokens)
+    assert other.text == translator.translate(["im park"])[0].text
+
+    copied = RunDir(shutil.copytree(run.path, tmp_path / "copy"))
+    for share, expected in ((0.05, joined), (0.5, whole.text), ("damaged", joined)):
+        copied.data_report.write_text(json.dumps({"multi_sentence_share": share}))
+        loaded = Translator.load(copied.path, device="cpu")
+        assert loaded.translate([line])[0].text == expected
+        assert loaded.translate([line], split="always")[0].text == joined
+        assert loaded.translate([line], split="never")[0].text == whole.text
+    copied.data_report.write_text(json.dumps({"multi_sentence_share": 0.5}))
+    other = RunDir(shutil.copytree(copied.path, tmp_path / "other"))
+    for share, expected in ((0.2, True), (0.0, False), (None, False)):
+        other.data_report.write_text(json.dumps({"multi_sentence_share": share}))
+        ensemble = Translator.load([copied.path, other.path], device="cpu")
+        assert ensemble.knows_several_sentences is expected
+
+
+@pytest.mark.parametrize(
+    "given", [{"prefixes": ["im park"]}, {"required": [["katze"]]}, {"min_length": 4}, {"max_length": 6}], ids=str
+)
+def test_what_belongs_to_no_single_sentence_keeps_a_line_whole(translator: Translator, given: dict[str, Any]) -> None:
+    line = ["der hund läuft. die katze schläft."]
+    assert translator.translate(line, split="always", **given) == translator.translate(line, split="never", **given)
 
 
 def test_a_document_of_ten_thousand_words(translator: Translator) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from mtformer.decoding.sentences import join_lines, split_line
+from mtformer.decoding.sentences import join_lines, split_line, split_sentences
 
 
 def words(texts: Sequence[str]) -> list[int]:
@@ -19,7 +19,6 @@ def characters(texts: Sequence[str]) -> list[int]:
     return [len(re.sub(r"\s", "", text)) for text in texts]
 
 
-SHORT_SENTENCES = "Yes. No. A b c dd. Oh! E f g h ii."
 CLAUSES = "one, two; three: four five six. "
 TITLES = "Dr. Smith paid 3.50 euros. He left at 5 p.m. and went. On the 3. May J. R. Smith came. Then (B. Jones) left."
 ARABIC = "هل هذا؟ نعم."
@@ -28,15 +27,12 @@ ARABIC = "هل هذا؟ نعم."
 @pytest.mark.parametrize(
     ("line", "count", "wanted", "most", "parts"),
     [
-        ("One. Two! Three?  Four…", words, 4, 10, ["One. Two! Three?  Four…"]),  # short enough
-        ("", words, 4, 10, [""]),
+        ("One. Two! Three?  Four…", words, 4, 10, ["One. ", "Two! ", "Three?  ", "Four…"]),
+        ("", words, 4, 10, []),
         (
             'A b c dd. E f g hh! "I j k ll?" M n o pp.  Q r s t', words, 19, 30,
             ["A b c dd. ", "E f g hh! ", '"I j k ll?" ', "M n o pp.  ", "Q r s t"],
         ),
-        # a very short sentence is joined to the next one within the limit
-        (SHORT_SENTENCES, words, 10, 10, ["Yes. No. A b c dd. ", "Oh! E f g h ii."]),
-        (SHORT_SENTENCES, words, 5, 10, ["Yes. No. ", "A b c dd. ", "Oh! ", "E f g h ii."]),
         # a sentence stays whole while the model supports it; above, clauses, then words, in parts as in training
         (f"Short one. {CLAUSES}Short two.", words, 3, 6, ["Short one. ", CLAUSES, "Short two."]),
         (
@@ -69,6 +65,27 @@ def test_a_line_is_split_into_its_sentences(
     line: str, count: Callable[[Sequence[str]], list[int]], wanted: int, most: int, parts: list[str]
 ) -> None:
     assert split_line(line, count, wanted, most) == parts
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ["Tom ging nach Hause. ", "Dann aß er etwas."],
+        ["Wer? ", "Wie? ", "Was?"],
+        ["Nein. ", "Er ist hier. ", '"Wer ist da?" ', "– Tom."],
+        ["Mr. Lee met Prof. J. R. Smith at Mt. Fuji on Sept. 5."],
+        ["Am 21. März ging er."],
+        ["I came at 5 p.m. ", "The U.S. Army left."],
+        ['"Geh!" rief er (Warum? Er war müde.) und ging. '],
+        ["「なぜ？」と彼は言った。", "「はい。」", "「いいえ。」"],
+        ["er kam z.b. gestern. ", "sie ging."],
+        ["What a word! ..."],
+        [" "],
+        [],
+    ],
+)
+def test_doubtful_ends_do_not_split_a_line(parts: list[str]) -> None:
+    assert split_sentences("".join(parts)) == parts
 
 
 def test_a_giant_word_is_cut_anywhere() -> None:

@@ -138,6 +138,23 @@ def test_too_little_memory_halves_the_batch(
     with pytest.raises(DeviceError, match="out of memory on one sentence"):
         translator.translate(["der hund"])
 
+    def short_on_the_cpu(*arguments: Any, **named: Any) -> object:
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(module, "beam_search", short_on_the_cpu)
+    message = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 10000000000 bytes."
+    with pytest.raises(DeviceError, match="out of memory on one sentence; use a smaller beam_size or max_length_ratio"):
+        translator.translate(["der hund"])
+    message = "another error"
+    with pytest.raises(RuntimeError, match="another error"):
+        translator.translate(["der hund"])
+
+
+def test_more_hypotheses_than_fit_any_memory_are_refused(translator: Translator) -> None:
+    for settings in ({"beam_size": 100_000}, {"sampling": True, "n_best": 100_000}, {"mbr_samples": 100_000}):
+        with pytest.raises(ConfigError, match="less than or equal to 1000, not 100000"):
+            translator.translate(["der hund"], **settings)
+
 
 def test_a_damaged_or_foreign_file_is_one_clear_line(run: RunDir, tmp_path: Path) -> None:
     copy = RunDir(shutil.copytree(run.path, tmp_path / "copy"))

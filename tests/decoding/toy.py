@@ -202,7 +202,7 @@ def naive_beam_search(
     for of_group in ended:
         ranked += sorted(((s / (len(t) + 1) ** alpha, t) for s, t in of_group), key=lambda one: -one[0])[:R]
     found = []
-    for _, tokens in sorted(ranked, key=lambda one: -one[0]):
+    for tokens in dict.fromkeys(tokens for _, tokens in sorted(ranked, key=lambda one: -one[0])):
         each = model.token_log_probabilities(source, list(tokens))
         found.append(Hypothesis(list(tokens), sum(each) / (len(tokens) + 1) ** alpha, sum(each), each))
     return found

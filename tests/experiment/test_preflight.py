@@ -87,7 +87,8 @@ def test_what_does_not_fit_the_memory_is_cut_from_then_on(
     assert step.max_padded_tokens is not None
     assert f"more than {step.max_padded_tokens} tokens, padding counted, will be cut in two" in caplog.text
     with prepared.batches.start() as batches:
-        assert step.run([next(batches)], 1).num_splits == 0
+        batch = next(batches)
+        assert step.run([batch], 1).num_splits == len(batch.split(step.max_padded_tokens)) - 1 > 0
 
 
 def test_too_small_a_disk_is_told_before_the_first_step(

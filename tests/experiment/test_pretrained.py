@@ -107,10 +107,22 @@ def test_it_is_resumed_as_any_other_run(base: RunDir, corpus: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"model": {"d_ff": 64}}, r"model\.d_ff is 32 in .*/run and 64 here; use the same"),
-        ({"model": {"num_heads": 4}}, r"model\.num_heads is 2 in .*/run and 4 here; use the same"),
-        ({"model": {"output_bias": True}}, r"model\.output_bias is False in .*/run and True here; use the same"),
-        ({"model": {"tie_embeddings": "output"}, "tokenizer": {"joint": False}}, r"model\.tie_embeddings is 'all' in"),
+        ({"model": {"d_ff": 64}}, r"in .*/run model\.d_ff is 32, here 64; use the same"),
+        ({"model": {"num_heads": 4}}, r"in .*/run model\.num_heads is 2, here 4; use the same"),
+        ({"model": {"output_bias": True}}, r"in .*/run model\.output_bias is False, here True; use the same"),
+        (
+            {"model": {"tie_embeddings": "output"}, "tokenizer": {"joint": False}},
+            r".* is 'all', here 'output', tokenizer\.joint is",
+        ),
+        (
+            {"tokenizer": {"vocab_size": 300, "model_type": "bpe"}},
+            r"in .* tokenizer\.model_type is 'unigram', here 'bpe', "
+            r"tokenizer\.vocab_size is 200, here 300; use the same values, most easily by `extends: ",
+        ),
+        (
+            {"tokenizer": {"user_symbols": ["<x>"]}, "model": {"d_ff": 64}},
+            r".*d_ff is 32, here 64, tokenizer\.user_sym",
+        ),
     ],
 )
 def test_another_shape_is_told(
@@ -128,13 +140,14 @@ def test_another_kind_of_tokenizer_is_told(base: RunDir, corpus: Path, tmp_path:
     write_config(start, text.replace("tie_embeddings: all", "tie_embeddings: output"))
     changes = {"model": {"tie_embeddings": "output"}, "tokenizer": {"joint": False}}
     config = small(corpus, **changes, training={"init_from": str(start.path)})
-    with pytest.raises(ConfigError, match=r"^training\.init_from: .*/start needs tokenizer\.joint: true; set it so$"):
+    with pytest.raises(ConfigError, match=r"^training\.init_from: in .*/start tokenizer\.joint is True, here False; "):
         train(config, RunDir(tmp_path / "new"))
 
 
 def test_dropout_and_computed_positions_may_be_others(base: RunDir, corpus: Path, tmp_path: Path) -> None:
+    tokenizer = {"sampling_alpha": 0.1}
     model = {"dropout": 0.3, "attention_dropout": 0.1, "activation_dropout": 0.1, "max_positions": 400}
-    config = small(corpus, model=model, training={"init_from": str(base.path), "max_steps": 1})
+    config = small(corpus, model=model, tokenizer=tokenizer, training={"init_from": str(base.path), "max_steps": 1})
     assert train(config, RunDir(tmp_path / "new")).position.step == 1
 
 

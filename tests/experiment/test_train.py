@@ -13,13 +13,18 @@ import torch
 from small_experiment import make_config, train, write_corpus
 
 from mtformer.config.schema import Config, EvaluationConfig
+from mtformer.decoding.loading import multi_sentence_share
 from mtformer.decoding.postprocessing import Postprocessor
+from mtformer.decoding.translator import Translator
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, InterruptedRunError
 from mtformer.evaluation import scores
 from mtformer.experiment.open_run import DEV_TOKENIZERS, INEXACT
+from mtformer.experiment.prepare import prepare_experiment
 from mtformer.experiment.run_state import lock_run, read_state
+from mtformer.export.bundle import export_bundle
 from mtformer.files import read_meta
+from mtformer.model.transformer import Transformer
 from mtformer.run_dir import WEIGHTS, RunDir, write_config
 from mtformer.training.loop import Trainer
 
@@ -41,6 +46,33 @@ def config(folder: Path, **training: object) -> Config:
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def test_the_share_of_lines_with_several_sentences_is_kept_with_the_model(folder: Path, tmp_path: Path) -> None:
+    for language in ("en", "de"):
+        path = folder / f"train.{language}"
+        lines = path.read_text(encoding="utf-8").splitlines()
+        several = [f"{line.rstrip('.')}. {line}" if number < 100 else line for number, line in enumerate(lines)]
+        path.write_text("\n".join(several) + "\n", encoding="utf-8")
+    one, again = RunDir(tmp_path / "one"), RunDir(tmp_path / "again")
+    assert not train(config(folder), one).was_finished
+    train(config(folder), again)  # its corpus is found in the cache
+    shares = [json.loads(run.data_report.read_text())["multi_sentence_share"] for run in (one, again)]
+    assert shares[0] == shares[1] == pytest.approx(1 / 3, abs=0.03)
+
+    bundle = RunDir(tmp_path / "bundle")
+    export_bundle(one, bundle.path, None)
+    assert multi_sentence_share(one) == multi_sentence_share(bundle) == shares[0]
+    assert Translator.load(bundle.path).knows_several_sentences
+    prepared = prepare_experiment(config(folder), one.tokenizer)
+    model = Transformer(config(folder).model, prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size)
+    in_validation, loaded = prepared.translator(config(folder), model), Translator.load(one.path)
+    assert in_validation.knows_several_sentences
+    assert in_validation.preferred_tokens == loaded.preferred_tokens < loaded.max_tokens
+
+    one.data_report.unlink()
+    export_bundle(one, tmp_path / "unknown", None)
+    assert not Translator.load(tmp_path / "unknown").knows_several_sentences
 
 
 def test_dev_bleu_is_tokenized_by_target_language_and_keeps_its_tokenizer(

@@ -28,6 +28,7 @@ B, T, S = 3, 5, 7
 PADDING_B11S = padding_mask(torch.tensor([7, 2, 4]), S)[:, None, None]
 PER_QUERY_B1TS = padding_mask(torch.tensor([[1, 7, 3, 2, 5], [4, 4, 1, 6, 7], [2, 3, 4, 5, 6]]), S)[:, None]
 MASKS = {"none": None, "padding": PADDING_B11S, "per query": PER_QUERY_B1TS, "both": PADDING_B11S & PER_QUERY_B1TS}
+NOTHING_B11S = padding_mask(torch.tensor([7, 0, 4]), S)[:, None, None]
 masks = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
 
 
@@ -50,7 +51,7 @@ def test_attend_is_equation_1(mask: Tensor | None) -> None:
             np.testing.assert_allclose(weights[b, h], expected_weights, rtol=0, atol=EXACT)
 
 
-@masks
+@pytest.mark.parametrize("mask", [*MASKS.values(), NOTHING_B11S], ids=[*MASKS, "nothing"])
 def test_written_and_fused_forms_are_equal(mask: Tensor | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Outputs and the gradients of queries, keys and values."""
     outs, inputs = [], []
@@ -63,6 +64,20 @@ def test_written_and_fused_forms_are_equal(mask: Tensor | None, monkeypatch: pyt
     for one, other in zip(*inputs, strict=True):
         assert one.grad.any()
         assert_same(one.grad, other.grad)
+
+
+@pytest.mark.parametrize("is_compiling", [False, True])
+@pytest.mark.usefixtures("kernel")
+def test_a_query_with_nothing_to_attend_to_gets_0(is_compiling: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: is_compiling)
+    q, k, v = heads()
+    out = attend(q, k, v, NOTHING_B11S)
+    assert out[0].all()
+    assert not out[1].any()
+    assert not attention_weights(q, k, NOTHING_B11S)[1].any()
+    out.sum().backward()
+    assert not q.grad[1].any()
+    assert all(x.grad.isfinite().all() for x in (q, k, v))
 
 
 @pytest.mark.usefixtures("kernel")

@@ -59,6 +59,15 @@ def test_alternatives_are_the_next_best(client: TestClient, translator: Translat
     assert plain == {"translatedText": best}
 
 
+def test_n_best_is_the_default_of_alternatives(translator: Translator) -> None:
+    with TestClient(app.create_app(translator.with_decoding(n_best=3), "model", 100, 5)) as client:
+        request = {"q": "the dog", **EN_DE}
+        three = client.post("/translate", json={**request, "alternatives": 2}).json()
+        assert client.post("/translate", json=request).json() == three
+        assert len(three["alternatives"]) == 2
+        assert "alternatives" not in client.post("/translate", json={**request, "alternatives": 0}).json()
+
+
 def test_alternatives_of_several_lines_go_by_rank(client: TestClient, translator: Translator) -> None:
     dog, cat = (_n_best(translator, line, 3) for line in ("the dog", "the cat"))
     answer = client.post("/translate", json={"q": "the dog\n\nthe cat", **EN_DE, "alternatives": 2}).json()

@@ -2,13 +2,37 @@
 
 from pathlib import Path
 
-from mtformer.training.history import append_record, read_records
+import pytest
+
+from mtformer.training.history import append_record, cut_after, log_checksum, read_records, warn_if_changed
 
 
 def test_records_come_in_order_without_a_line_that_was_cut(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"kind": "train", "step": 1, "loss": 2.5}\n{"kind": "dev", "step": 1}\n[1]\n{"kind": "tr', "utf-8")
     assert read_records(path) == [{"kind": "train", "step": 1, "loss": 2.5}, {"kind": "dev", "step": 1}]
+
+
+def test_a_resumed_run_warns_of_every_flipped_bit_and_every_cut(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    for step in (1, 2):
+        append_record(path, "train", step, loss=2.5)
+    saved, data = log_checksum(path), path.read_bytes()
+    flipped = (bytearray(data) for _ in range(8 * len(data)))
+    for number, damaged in enumerate(flipped):
+        damaged[number // 8] ^= 1 << number % 8
+        path.write_bytes(damaged)
+        caplog.clear()
+        warn_if_changed(path, saved, 2)
+        cut_after(path, 2, with_dev=True)
+        assert "changed or cut short" in caplog.text
+    for length in range(len(data)):
+        path.write_bytes(data[:length])
+        caplog.clear()
+        warn_if_changed(path, saved, 2)
+        assert "changed or cut short" in caplog.text
 
 
 def test_what_is_appended_is_read_and_nan_is_null(tmp_path: Path) -> None:

@@ -296,7 +296,7 @@ class _Pass:
         hashes, has_text = checked.hashes, checked.hashes.pair != BLANK
         is_repeated = self.seen["pair"].add(hashes.pair) & has_text
         is_near = self.seen["near"].add(hashes.near) & has_text & ~is_repeated
-        distinct = np.flatnonzero(~is_repeated & (hashes.src != BLANK))
+        distinct = np.flatnonzero(~is_repeated & (hashes.src != BLANK) & (hashes.tgt != BLANK))
         has_other_target = distinct[self.seen["src"].add(hashes.src[distinct])]
         self.seen["tgt"].add(hashes.tgt)
         num_sources = int((~self._several_targets.add(hashes.src[has_other_target])).sum())

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from mtformer.config.data import FilterConfig
 from mtformer.data.data_report import Columns
 from mtformer.data.filters.duplicates import normalize
-from mtformer.data.filters.language import WordCheck, base_code, confidences
-from mtformer.data.filters.numbers import CHARACTER_LANGUAGES, numbers_differ
+from mtformer.data.filters.language import WordCheck, confidences
+from mtformer.data.filters.numbers import numbers_differ, writes_digits
 from mtformer.data.filters.scripts import WEIGHTS, Alphabet, Counts, scripts_of
 
 KEPT = 0
@@ -80,8 +80,7 @@ class Filter:
     def __init__(self, config: FilterConfig | None, src_lang: str, tgt_lang: str) -> None:
         self.config = config
         self._alphabets = (Alphabet(src_lang), Alphabet(tgt_lang))
-        languages = {base_code(src_lang), base_code(tgt_lang)}
-        self._in_digits = not languages & CHARACTER_LANGUAGES
+        self._in_digits = writes_digits((src_lang, tgt_lang))
         is_dense = any(not scripts or scripts & WEIGHTS.keys() for scripts in map(scripts_of, (src_lang, tgt_lang)))
         self._ratio_deviation = RATIO_DEVIATION_IF_DENSE if is_dense else RATIO_DEVIATION
         self._word_checks = WordCheck(src_lang, tgt_lang), WordCheck(tgt_lang, src_lang)

@@ -1,6 +1,9 @@
 """Comparison of the numbers in two lines, in the different ways that languages write them."""
 
 import re
+from collections.abc import Iterable
+
+from mtformer.data.filters.language import base_code
 
 DIGITS = re.compile(r"\d{1,18}")
 GROUPED = re.compile(r"[.,'’\u00a0\u202f](?<=\d.)(?=\d{3}(?!\d))")
@@ -18,7 +21,12 @@ CHARACTER_LANGUAGES = frozenset(("ja", "ko", "lzh", "wuu", "yue", "zh"))
 """Languages that often write numbers in characters, 二十五, or count years by eras."""
 
 
-def numbers_differ(src: str, tgt: str, in_digits: bool) -> bool:
+def writes_digits(languages: Iterable[str]) -> bool:
+    """Return True if all of these languages write nearly all numbers in digits."""
+    return not CHARACTER_LANGUAGES.intersection(map(base_code, languages))
+
+
+def numbers_differ(src: str, tgt: str, in_digits: bool, is_strict: bool = False) -> bool:
     """Return True if a number is replaced by another one, or more numbers lack a counterpart than have one.
 
     Numbers are equal if they differ in zeros at the ends (2.5 million and 2,500,000), on the 12-hour clock, as a short
@@ -29,6 +37,7 @@ def numbers_differ(src: str, tgt: str, in_digits: bool) -> bool:
         src, tgt: the lines.
         in_digits: both languages write all others in digits. If not, small numbers never count, nor do numbers that
             only one line has.
+        is_strict: one number without a counterpart suffices, however many have one.
     """
     if DIGITS.findall(src) == DIGITS.findall(tgt) and "年" not in src + tgt and "月" not in src + tgt:
         return False  # all digits are the same, however they are grouped: see below
@@ -46,7 +55,7 @@ def numbers_differ(src: str, tgt: str, in_digits: bool) -> bool:
     src_large, tgt_large = (sum(_core(n) > SPELLED_OUT for n in left) for left in (src_left, tgt_left))
     if src_large and tgt_large:
         return True
-    shared = sum(core > SPELLED_OUT for core in src_cores & tgt_cores)
+    shared = 0 if is_strict else sum(core > SPELLED_OUT for core in src_cores & tgt_cores)
     return in_digits and src_large + tgt_large > shared
 
 
