@@ -63,7 +63,7 @@ class Batcher:
 
     def __init__(self, translators: Mapping[str, Translator], queue_size: int) -> None:
         self._translators = translators
-        self._waiting: queue.Queue[Job | None] = queue.Queue(queue_size)
+        self.waiting: queue.Queue[Job | None] = queue.Queue(queue_size)
         self._is_closing = False
         # Samples depend on the position of a line in its batch.
         draws = any(one.decoding.draws for one in translators.values())
@@ -79,7 +79,7 @@ class Batcher:
             raise ClosedError
         job.answer.set_running_or_notify_cancel()  # It cannot be cancelled anymore while the thread sets it.
         try:
-            self._waiting.put_nowait(job)
+            self.waiting.put_nowait(job)
         except queue.Full:
             raise BusyError from None
 
@@ -87,9 +87,9 @@ class Batcher:
         """End after the batch in progress; all other jobs get ClosedError."""
         self._is_closing = True
         with contextlib.suppress(queue.Empty):
-            while job := self._waiting.get_nowait():
+            while job := self.waiting.get_nowait():
                 job.answer.set_exception(ClosedError())
-        self._waiting.put(None)
+        self.waiting.put(None)
         self._thread.join()
 
     def _work(self) -> None:
@@ -108,7 +108,7 @@ class Batcher:
         while not jobs or size < self._max_characters:
             try:
                 timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-                job = self._waiting.get(timeout=timeout)
+                job = self.waiting.get(timeout=timeout)
             except queue.Empty:
                 break
             if job is None:
