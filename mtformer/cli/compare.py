@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mtformer.cli.options import CometOption, optional
-from mtformer.cli.output import table_lines
+from mtformer.cli.output import echo, table_lines
 
 if TYPE_CHECKING:
     from mtformer.config.schema import EvaluationConfig
@@ -84,13 +84,12 @@ def compare(
         materials = [read_material(name, runs, force) for name in common_sets(runs, sets or [])]
     comparisons = _compare_all(systems, materials, sentences, comet)
     if as_json:
-        typer.echo(_json(systems, comparisons))
+        echo(_json(systems, comparisons))
         return
-    for line in _lines(systems, comparisons, shutil.get_terminal_size((100, 24)).columns):
-        typer.echo(line)
+    echo(*_lines(systems, comparisons, shutil.get_terminal_size((100, 24)).columns))
     for comparison in comparisons:
         for line in [*comparison.ignored, *comparison.notes]:
-            typer.echo(f"differences on {comparison.name}: {line}", err=True)
+            echo(f"differences on {comparison.name}: {line}", err=True)
 
 
 def _evaluation(bleu_tokenizer: str) -> "EvaluationConfig":

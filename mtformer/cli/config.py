@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mtformer.cli.options import OverridesArgument, optional
+from mtformer.cli.output import echo
 
 if TYPE_CHECKING:
     from mtformer.config.loading import LoadedConfig
@@ -49,8 +50,7 @@ def show(
     else:
         path = RunDir.open(config, verified=False).config if config.is_dir() else config
         loaded = load_config(path, overrides or [])
-    for line in _listing(loaded, section):
-        typer.echo(line)
+    echo(*_listing(loaded, section))
 
 
 @app.command()
@@ -58,7 +58,7 @@ def schema() -> None:
     """Print the JSON Schema of configs, for editors."""
     from mtformer.config.loading import json_schema
 
-    typer.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+    echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
 
 
 def _listing(loaded: "LoadedConfig", only: str | None) -> Iterator[str]:

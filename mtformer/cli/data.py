@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mtformer.cli.options import PRECISION_HELP
+from mtformer.cli.output import echo, error_lines, printable
 
 if TYPE_CHECKING:
     from mtformer.config.data import Source
@@ -68,7 +69,6 @@ def check(
     """
     from tqdm import tqdm
 
-    from mtformer.cli.output import error_lines
     from mtformer.data.check.check import check_corpora, num_bytes
     from mtformer.data.check.report import exceeded_limits, page, report_lines, verdict
     from mtformer.errors import ConfigError, explain_write_errors
@@ -81,19 +81,18 @@ def check(
     with tqdm(total=num_bytes(data) or None, unit="B", unit_scale=True, disable=None, leave=False) as bar:
 
         def advance(name: str, num_pairs: int, size: int) -> None:
-            bar.set_description(f"{name}: {num_pairs:,} pairs", refresh=False)
+            bar.set_description(printable(f"{name}: {num_pairs:,} pairs"), refresh=False)
             bar.update(size)
 
         result = check_corpora(data, tokenizers, advance)
     exceeded = exceeded_limits(result, data)
-    for line in report_lines(result):
-        typer.echo(line)
+    echo(*report_lines(result))
     for path, text in ((json, result.to_json), (html, lambda: page(result, exceeded))):
         if path is not None:
             with explain_write_errors(f"{path}:", "name another file"):
                 write_text(path, text())
     error_lines("\n".join(one.message for one in exceeded))
-    typer.echo(verdict(exceeded))
+    echo(verdict(exceeded))
     if exceeded:
         raise typer.Exit(1)
 
@@ -184,7 +183,7 @@ def demo(
     from mtformer.data.demo import write_demo
 
     for path in write_demo(folder, seed).values():
-        typer.echo(str(path))
+        echo(str(path))
 
 
 # ---- configs, run directories and files -----------------------------------------------------------------------------

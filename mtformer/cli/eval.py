@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from mtformer.cli.options import (
     BackendOption,
     CheckpointsOption,
@@ -16,6 +14,7 @@ from mtformer.cli.options import (
     optional,
     require_at_most_one,
 )
+from mtformer.cli.output import echo, printable, table_lines
 
 if TYPE_CHECKING:
     from mtformer.decoding.translator import Translator
@@ -74,7 +73,7 @@ def evaluate_sets(
     cards = {}
     for one in sets:
         folder = output / one.name if output is not None else opened.evaluation(one.name)
-        with tqdm(total=len(one.sources), desc=one.name, unit="line", disable=None, leave=False) as bar:
+        with tqdm(total=len(one.sources), desc=printable(one.name), unit="line", disable=None, leave=False) as bar:
             cards[folder] = evaluate_one(translator, one, config.evaluation, folder, progress=bar.update, comet=comet)
     _print_table(cards)
 
@@ -97,16 +96,14 @@ def _sets(run: Path, src: Path | None, ref: Path | None, testset: str | None, to
 
 
 def _print_table(by_folder: "dict[Path, ScoreCard]") -> None:
-    from mtformer.cli.output import table_lines
 
     cards = list(by_folder.values())
     rows = [["test set", "lines", *(score.label for score in cards[0].scores)]]
     for card in cards:
         values = [f"{score.value:.{4 if score.name == 'comet' else 2}f}" for score in card.scores]
         rows.append([card.name, str(card.num_sentences), *values])
-    for line in table_lines(rows, right=range(1, len(rows[0]))):
-        typer.echo(line)
+    echo(*table_lines(rows, right=range(1, len(rows[0]))))
     for score in cards[0].scores:
-        typer.echo(f"{score.label}: {score.signature}")
+        echo(f"{score.label}: {score.signature}")
     for folder in by_folder:
-        typer.echo(f"hypotheses and scores: {folder}", err=True)
+        echo(f"hypotheses and scores: {folder}", err=True)

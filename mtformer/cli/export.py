@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from mtformer.cli.options import CHECKPOINT_HELP, optional
+from mtformer.cli.output import echo
 
 
 class Format(str, Enum):
@@ -52,7 +53,7 @@ def export(
         from mtformer.export.bundle import export_bundle
 
         export_bundle(opened, target, checkpoint)
-    typer.echo(str(target))
+    echo(str(target))
 
 
 def import_model(
@@ -65,4 +66,4 @@ def import_model(
     from mtformer.export.marian import import_marian
 
     import_marian(marian_dir, run)
-    typer.echo(str(run))
+    echo(str(run))

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from mtformer.cli.options import optional, require_at_most_one
+from mtformer.cli.output import echo
 
 METRIC_HELP = (
     "With --plot: a key of metrics.jsonl, such as bleu, chrf, perplexity, train.loss; several are panels. "
@@ -39,7 +40,7 @@ def report(
         from mtformer.report.plot import plot as plot_runs
 
         plot_runs(runs, plot, metric or DEFAULT_METRICS)
-        typer.echo(f"plot: {plot}", err=True)
+        echo(f"plot: {plot}", err=True)
         return
     if metric:
         raise ConfigError("--metric is for plots; give --plot FILE too")
@@ -47,4 +48,4 @@ def report(
 
     file = out or (RunDir(runs[0]).report if len(runs) == 1 else Path("report.html"))
     write_report(runs, file)
-    typer.echo(f"report: {file}", err=True)
+    echo(f"report: {file}", err=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mtformer.cli.options import CheckpointsOption, DeviceOption, PrecisionOption, ToOption
+from mtformer.cli.output import for_terminal
 
 if TYPE_CHECKING:
     from mtformer.decoding.translation import Scored
@@ -40,7 +41,7 @@ def score(
         with tqdm(desc="score", unit="line", total=lines.total, disable=None, leave=False) as bar:
             for sources, targets in lines.blocks():
                 for one in translator.score(sources, targets, progress=bar.update):
-                    sys.stdout.write(_line(one, tokens, as_json) + "\n")
+                    sys.stdout.write(for_terminal(_line(one, tokens, as_json), sys.stdout) + "\n")
                     num_long += one is None
                     if one is not None:
                         total += one.log_probability

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mtformer.cli.options import OverridesArgument
+from mtformer.cli.output import echo, for_terminal
 
 if TYPE_CHECKING:
     from mtformer.text.tokenizer import Tokenizer
@@ -67,7 +68,7 @@ def train(
     pair = TokenizerPair.load(folder)
     sizes = [("joint", pair.src)] if pair.joint else [("source", pair.src), ("target", pair.tgt)]
     for name, tokenizer in sizes:
-        typer.echo(f"{folder}: {name}, {tokenizer.vocab_size} pieces, sha256 {tokenizer.sha256}")
+        echo(f"{folder}: {name}, {tokenizer.vocab_size} pieces, sha256 {tokenizer.sha256}")
 
 
 @app.command()
@@ -130,6 +131,6 @@ def _convert_lines(convert: Callable[[str, str], str]) -> None:
         lines = decode("stdin", first, b"".join(block))
         # With byte fallback, a model can spell a line break, which would make two lines of one.
         converted = [convert(line, f"stdin:{first + n}").replace("\n", " ") for n, line in enumerate(lines, start=1)]
-        sys.stdout.buffer.write("".join(f"{line}\n" for line in converted).encode("utf-8"))
+        sys.stdout.buffer.write("".join(f"{for_terminal(line, sys.stdout)}\n" for line in converted).encode("utf-8"))
         sys.stdout.buffer.flush()
         first += len(block)

@@ -21,6 +21,7 @@ from mtformer.cli.options import (
     ToOption,
     optional,
 )
+from mtformer.cli.output import for_terminal
 
 if TYPE_CHECKING:
     from mtformer.cli.line_files import ParallelLines, ResumableOutput
@@ -185,7 +186,7 @@ class _Work:
         typer.echo("type a sentence and press Enter; Ctrl-D ends", err=True)
         for number, line in enumerate(sys.stdin):
             translation = self.translator.translate([line.rstrip("\n")], first_line=number, **self.arguments)[0]
-            typer.echo(self.write(number, translation), nl=False)
+            typer.echo(for_terminal(self.write(number, translation), sys.stdout), nl=False)
             if self.attention_file is not None:
                 self.attention_file.add(self.translator, number + 1, line, translation)
 
@@ -210,7 +211,7 @@ class _Work:
                 ):
                     if self.attention_file is not None:
                         self.attention_file.add(self.translator, number + 1, source, given)
-                    out.write(self.write(number, translation).encode("utf-8"))
+                    out.write(for_terminal(self.write(number, translation), out).encode("utf-8"))
                     self.flags.update({flag.split(":")[0] for flag in translation.flags})
                 first_line += len(translations)
                 self.num_lines += len(translations)
