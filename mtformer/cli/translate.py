@@ -1,11 +1,13 @@
 """`mtformer translate`: a filter, one line out for one line in."""
 
+import atexit
 import json
 import logging
+import os
 import sys
 from collections import Counter
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from mtformer.report.attention import AttentionFile
 
 log = logging.getLogger("mtformer")
+MAX_HISTORY = 1000
 
 
 def translate(
@@ -182,11 +185,13 @@ class _Work:
         output.finish(self.lines)
 
     def converse(self) -> None:
-        """Translate each line that is typed, until the end of input."""
+        """Translate each line that is typed at a prompt on stderr, until the end of input."""
         typer.echo("type a sentence and press Enter; Ctrl-D ends", err=True)
-        for number, line in enumerate(sys.stdin):
-            translation = self.translator.translate([line.rstrip("\n")], first_line=number, **self.arguments)[0]
-            typer.echo(for_terminal(self.write(number, translation), sys.stdout), nl=False)
+        out = open(os.dup(1), "w", encoding="utf-8")  # noqa: SIM115  # closed with the process
+        os.dup2(2, 1)  # where `input` writes the prompt
+        for number, line in enumerate(_typed_lines()):
+            translation = self.translator.translate([line], first_line=number, **self.arguments)[0]
+            typer.echo(for_terminal(self.write(number, translation), out), out, nl=False)
             if self.attention_file is not None:
                 self.attention_file.add(self.translator, number + 1, line, translation)
 
@@ -225,6 +230,24 @@ class _Work:
         counts = [f"{self.flags[flag]} {flag}" for flag in serious if self.flags[flag]]
         if counts:
             log.warning("flags of %d lines: %s; --json shows them", self.num_lines, ", ".join(counts))
+
+
+def _typed_lines() -> Iterator[str]:
+    """Yield typed lines; readline edits them, and recalls those of earlier calls."""
+    from mtformer.files import cache_folder
+
+    history = cache_folder() / "history"
+    with suppress(ImportError, OSError):  # OSError: there is no history yet
+        import readline
+
+        history.parent.mkdir(parents=True, exist_ok=True)
+        readline.set_history_length(MAX_HISTORY)
+        atexit.register(readline.write_history_file, history)
+        readline.read_history_file(history)
+    with suppress(EOFError):
+        while True:
+            yield input("> ")
+    typer.echo(err=True)
 
 
 def _phrases(path: Path | None) -> list[str]:
