@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.options import PRECISION_HELP
+from mtformer.cli.options import PRECISION_HELP, argument, optional
 from mtformer.cli.output import echo, error_lines, printable
+from mtformer.errors import ConfigError, explain_write_errors
 
 if TYPE_CHECKING:
     from mtformer.config.data import Source
@@ -25,19 +26,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("mtformer")
 app = typer.Typer(help="Corpora.", no_args_is_help=True)
 
-SrcLang = Annotated[
-    str | None, typer.Option("--src-lang", help="With files: code of the source language.", show_default=False)
-]
-TgtLang = Annotated[
-    str | None, typer.Option("--tgt-lang", help="With files: code of the target language.", show_default=False)
-]
+SrcLang = Annotated[str | None, optional("With files: code of the source language.", "--src-lang")]
+TgtLang = Annotated[str | None, optional("With files: code of the target language.", "--tgt-lang")]
 TokenizerFolder = Annotated[
     Path | None,
-    typer.Option(
-        "--tokenizer",
-        metavar="FOLDER",
-        help="Tokenizers to count tokens with; default: the config's models, or the run's.",
-        show_default=False,
+    optional(
+        "Tokenizers to count tokens with; default: the config's models, or the run's.", "--tokenizer", metavar="FOLDER"
     ),
 ]
 
@@ -46,21 +40,17 @@ TokenizerFolder = Annotated[
 def check(
     words: Annotated[
         list[str],
-        typer.Argument(
+        argument(
+            "A config or run directory, two parallel files, or one TSV or JSONL file.",
             metavar="CONFIG_OR_FILES... [SECTION.KEY=VALUE]...",
-            help="A config or run directory, two parallel files, or one TSV or JSONL file.",
-            show_default=False,
         ),
     ],
     src_lang: SrcLang = None,
     tgt_lang: TgtLang = None,
     tokenizer: TokenizerFolder = None,
-    json: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write all counts to this file.", show_default=False)
-    ] = None,
+    json: Annotated[Path | None, optional("Write all counts to this file.", "--json", metavar="FILE")] = None,
     html: Annotated[
-        Path | None,
-        typer.Option("--html", metavar="FILE", help="Write a page with histograms and samples.", show_default=False),
+        Path | None, optional("Write a page with histograms and samples.", "--html", metavar="FILE")
     ] = None,
 ) -> None:
     """Inspect corpora before training: faults, duplicates, outliers, overlap, and what the filters remove.
@@ -71,7 +61,6 @@ def check(
 
     from mtformer.data.check.check import check_corpora, num_bytes
     from mtformer.data.check.report import exceeded_limits, page, report_lines, verdict
-    from mtformer.errors import ConfigError, explain_write_errors
     from mtformer.files import write_text
 
     config, tokenizers = _load(words, src_lang, tgt_lang, tokenizer)
@@ -101,10 +90,9 @@ def check(
 def clean(
     words: Annotated[
         list[str],
-        typer.Argument(
+        argument(
+            "A config or run directory, two parallel files, or one TSV or JSONL file; then the new folder.",
             metavar="CONFIG_OR_FILES... OUT [SECTION.KEY=VALUE]...",
-            help="A config or run directory, two parallel files, or one TSV or JSONL file; then the new folder.",
-            show_default=False,
         ),
     ],
     src_lang: SrcLang = None,
@@ -113,20 +101,16 @@ def clean(
     gz: Annotated[bool, typer.Option("--gz", help="Write texts as .gz.")] = False,
     score_with: Annotated[
         list[Path] | None,
-        typer.Option(
+        optional(
+            "Score what is kept by this model; given twice, the second translates back: both must agree.",
             "--score-with",
             metavar="RUN",
-            help="Score what is kept by this model; given twice, the second translates back: both must agree.",
-            show_default=False,
         ),
     ] = None,
     keep_share: Annotated[
-        float | None,
-        typer.Option("--keep-share", help="Keep only this share of the scored pairs, the best.", show_default=False),
+        float | None, optional("Keep only this share of the scored pairs, the best.", "--keep-share")
     ] = None,
-    min_score: Annotated[
-        float | None, typer.Option("--min-score", help="Keep only pairs of at least this score.", show_default=False)
-    ] = None,
+    min_score: Annotated[float | None, optional("Keep only pairs of at least this score.", "--min-score")] = None,
     device: Annotated[str, typer.Option(help="Device for scoring: auto, cpu or cuda.")] = "auto",
     precision: Annotated[str, typer.Option(help="Precision of scoring. " + PRECISION_HELP)] = "fp32",
 ) -> None:
@@ -139,7 +123,6 @@ def clean(
     from mtformer.data.check.clean import clean as clean_corpus
     from mtformer.data.corpus.sources import languages, read_columns, require_files
     from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
-    from mtformer.errors import ConfigError
 
     plain = [word for word in words if not _is_override(word)]
     if len(plain) < 2:
@@ -176,7 +159,7 @@ def clean(
 
 @app.command()
 def demo(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write to.", show_default=False)],
+    folder: Annotated[Path, argument("The folder to write to.", metavar="DIR")],
     seed: Annotated[int, typer.Option(min=0, help="Another seed gives other sentences.")] = 1,
 ) -> None:
     """Write a small English-German corpus, made by a grammar, for a first training."""
@@ -200,7 +183,6 @@ def _load(
         ConfigError, DataError: Words contradict each other, or files are missing or damaged.
     """
     from mtformer.config.loading import load_config
-    from mtformer.errors import ConfigError
     from mtformer.run_dir import RunDir
     from mtformer.text.tokenizer import TokenizerPair
 
@@ -234,7 +216,6 @@ def _is_override(word: str) -> bool:
 
 def _source(files: Sequence[str]) -> "Source":
     from mtformer.config.data import JsonlFile, TextFiles, TsvFile
-    from mtformer.errors import ConfigError
 
     if len(files) > 2:
         raise ConfigError(f"{files[2]}: too much; give a config, two parallel files, or one TSV or JSONL file")
@@ -256,7 +237,6 @@ def _named_tokenizers(config: "Config") -> "TokenizerPair | None":
 def _require_one_direction(config: "Config") -> None:
     """Raise ConfigError unless data.train names sources of one direction; log that data.corpora is not cleaned."""
     from mtformer.data.corpus.sources import describe, languages
-    from mtformer.errors import ConfigError
 
     data = config.data
     if not data.train:
@@ -284,8 +264,6 @@ def _scoring(
     precision: str,
 ) -> "Scoring | None":
     """Load the models; return None if none is named."""
-    from mtformer.errors import ConfigError
-
     if not runs:
         if keep_share is not None or min_score is not None:
             raise ConfigError("--keep-share and --min-score go by scores; name a model with --score-with")

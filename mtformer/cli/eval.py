@@ -15,6 +15,7 @@ from mtformer.cli.options import (
     require_at_most_one,
 )
 from mtformer.cli.output import echo, printable, table_lines
+from mtformer.errors import ConfigError
 
 if TYPE_CHECKING:
     from mtformer.decoding.translator import Translator
@@ -37,8 +38,6 @@ def evaluate(
     settings: dict[str, Any],
 ) -> None:
     """Score a model: BLEU, chrF2++ and TER on the config's test sets, two files, or a set of sacreBLEU."""
-    from mtformer.errors import ConfigError
-
     if (src is None) != (ref is None):
         raise ConfigError("--src and --ref go together; give both")
     require_at_most_one({"--testset": testset, "--src": src})
@@ -81,7 +80,6 @@ def evaluate_sets(
 def _sets(run: Path, src: Path | None, ref: Path | None, testset: str | None, to: str | None) -> "list[EvalSet]":
     from mtformer.config.data import TextFiles
     from mtformer.config.loading import load_config
-    from mtformer.errors import ConfigError
     from mtformer.evaluation.evaluate import config_sets, sacrebleu_set, source_set
     from mtformer.run_dir import RunDir
 

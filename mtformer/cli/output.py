@@ -117,13 +117,8 @@ def table_lines(
         table.add_column(justify="right" if number in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(printable, row))
-    console = Console(
-        width=UNLIMITED if width is None else width - indent,
-        color_system=None,
-        markup=False,
-        emoji=False,
-        highlight=False,
-    )
+    limit = UNLIMITED if width is None else width - indent
+    console = Console(width=limit, color_system=None, markup=False, emoji=False, highlight=False)
     with console.capture() as captured:
         console.print(table)
     return [f"{' ' * indent}{line}".rstrip() for line in captured.get().splitlines()]

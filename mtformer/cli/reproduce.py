@@ -5,15 +5,16 @@ from typing import Annotated
 
 import typer
 
-from mtformer.cli.options import optional
+from mtformer.cli.options import argument, optional
 from mtformer.cli.output import clean_up_on_sigterm, echo, error_lines
+from mtformer.errors import InterruptedRunError
 
 DIFFERENT = 1
 """Exit code if a figure differs."""
 
 
 def reproduce(
-    run: Annotated[Path, typer.Argument(help="Run directory.", show_default=False)],
+    run: Annotated[Path, argument("Run directory.")],
     steps: Annotated[
         int | None, optional("Steps to train again; default: 50, or to the first log line.", min=1)
     ] = None,
@@ -24,7 +25,6 @@ def reproduce(
     then the output names the first difference, and the differences in data, versions and device.
     """
     from mtformer.cli.progress import TrainingProgress
-    from mtformer.errors import InterruptedRunError
     from mtformer.experiment import verify
     from mtformer.run_dir import RunDir
 

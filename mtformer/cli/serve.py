@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mtformer.cli.options import BackendOption, CheckpointsOption, DeviceOption, EnsembleArgument, PrecisionOption
+from mtformer.errors import ConfigError, require_extra
 
 log = logging.getLogger("mtformer")
 PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_fastapi_instrumentator")
@@ -35,7 +36,6 @@ def serve(
 
     Ctrl-C ends it, with exit code 0.
     """
-    from mtformer.errors import ConfigError, require_extra
     from mtformer.serving.server import is_local, listen, make_server, url
 
     require_extra("`mtformer serve`", "serve", *PACKAGES)

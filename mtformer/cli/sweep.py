@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.options import OverridesArgument, optional, require_at_most_one
+from mtformer.cli.options import OverridesArgument, argument, optional, require_at_most_one
 from mtformer.cli.output import echo, error_lines, table_lines
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ FAILED = 1
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(metavar="SWEEP", help="YAML file of the sweep.", show_default=False)],
+    file: Annotated[Path, argument("YAML file of the sweep.", metavar="SWEEP")],
     overrides: OverridesArgument = None,
     jobs: Annotated[
         int | None,

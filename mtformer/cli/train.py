@@ -12,6 +12,7 @@ from typer.core import TyperCommand
 
 from mtformer.cli.options import ConfigArgument, OverridesArgument, optional, require_at_most_one
 from mtformer.cli.output import clean_up_on_sigterm, echo, error_lines, log_to_file, table_lines
+from mtformer.errors import ConfigError, InterruptedRunError
 
 if TYPE_CHECKING:
     from mtformer.config.schema import Config
@@ -30,8 +31,6 @@ class TrainCommand(TyperCommand):
 
 def join_resume(words: list[str]) -> list[str]:
     """Replace `--resume auto` by `--resume=auto`, and `--resume` alone by `--resume=newest`."""
-    from mtformer.errors import ConfigError
-
     joined, rest = list[str](), list(words)
     while rest:
         word = rest.pop(0)
@@ -109,7 +108,6 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
     from mtformer.config.loading import load_config
     from mtformer.decoding.translator import Translator
     from mtformer.decoding.weights import default_weights
-    from mtformer.errors import InterruptedRunError
     from mtformer.evaluation.evaluate import config_sets
     from mtformer.experiment.train import train_experiment
     from mtformer.run_dir import RunDir

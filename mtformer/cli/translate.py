@@ -24,6 +24,7 @@ from mtformer.cli.options import (
     optional,
 )
 from mtformer.cli.output import for_terminal
+from mtformer.errors import ConfigError
 
 if TYPE_CHECKING:
     from mtformer.cli.line_files import ParallelLines, ResumableOutput
@@ -87,7 +88,6 @@ def translate(
     """
     from mtformer.cli.line_files import ResumableOutput, parallel_lines
     from mtformer.data.corpus.compressed import create_bytes
-    from mtformer.errors import ConfigError
 
     is_resumable = target is not None and (target.is_file() or not target.exists())  # no pipe or device
     errors = {

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import queue
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from mtformer.decoding.inputs import one_line
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.errors import MtformerError
-from mtformer.serving.batcher import Batcher, BusyError, ClosedError, Job
+from mtformer.serving.batcher import Batcher, ClosedError, Job
 from mtformer.serving.languages import Languages, detect, language_name
 from mtformer.serving.page import line_values, make_page, respond_with
 from mtformer.serving.protocol import explain_loop_error
@@ -164,7 +165,7 @@ class _Service:
     def _submit(self, job: Job) -> None:
         try:
             self.batcher.submit(job)
-        except BusyError:
+        except queue.Full:
             raise HTTPException(503, "too many requests are waiting; send this one again later") from None
         job.answer.add_done_callback(partial(self._count, job))
 

@@ -17,10 +17,6 @@ MAX_CHARACTERS = 10_000
 """Number of characters at which a batch is full."""
 
 
-class BusyError(Exception):
-    """The queue is full."""
-
-
 class ClosedError(Exception):
     """The server ends, or no client waits for the answer."""
 
@@ -74,14 +70,11 @@ class Batcher:
         self._thread.start()
 
     def submit(self, job: Job) -> None:
-        """Queue a job; raise BusyError if too many wait, and ClosedError after `close`."""
+        """Queue a job; raise queue.Full if too many wait, and ClosedError after `close`."""
         if self._is_closing:
             raise ClosedError
         job.answer.set_running_or_notify_cancel()  # It cannot be cancelled anymore while the thread sets it.
-        try:
-            self.waiting.put_nowait(job)
-        except queue.Full:
-            raise BusyError from None
+        self.waiting.put_nowait(job)
 
     def close(self) -> None:
         """End after the batch in progress; all other jobs get ClosedError."""
