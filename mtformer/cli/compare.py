@@ -82,9 +82,8 @@ def compare(
         echo(_json(systems, comparisons))
         return
     echo(*_lines(systems, comparisons, shutil.get_terminal_size((100, 24)).columns))
-    for comparison in comparisons:
-        for line in [*comparison.ignored, *comparison.notes]:
-            echo(f"differences on {comparison.name}: {line}", err=True)
+    differences = ((one.name, line) for one in comparisons for line in [*one.ignored, *one.notes])
+    echo(*(f"differences on {name}: {line}" for name, line in differences), err=True)
 
 
 def _evaluation(bleu_tokenizer: str) -> "EvaluationConfig":

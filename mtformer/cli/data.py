@@ -5,6 +5,7 @@ import logging
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mtformer.cli.options import PRECISION_HELP, argument, optional
-from mtformer.cli.output import echo, error_lines, printable
+from mtformer.cli.output import echo, error_lines, printable, table_lines
 from mtformer.errors import ConfigError, explain_write_errors
 
 if TYPE_CHECKING:
@@ -165,8 +166,30 @@ def demo(
     """Write a small English-German corpus, made by a grammar, for a first training."""
     from mtformer.data.demo import write_demo
 
-    for path in write_demo(folder, seed).values():
-        echo(str(path))
+    echo(*map(str, write_demo(folder, seed).values()))
+
+
+@app.command()
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Delete everything that no other process uses.")] = False,
+) -> None:
+    """List the prepared corpora and converted models that are kept in the cache, or delete them.
+
+    The cache is MTFORMER_CACHE, or mtformer in XDG_CACHE_HOME (~/.cache); data.cache_dir of configs is not searched.
+    """
+    from mtformer.data.store.cache import delete_unused, entries
+    from mtformer.files import cache_folder
+
+    folder = cache_folder()
+    rows = []
+    for entry in entries(folder):
+        size = 0
+        with suppress(FileNotFoundError):  # a preparation in progress has deleted a file
+            size = sum(file.stat().st_size for file in entry.rglob("*"))
+        done = ("deleted" if delete_unused(entry) else "kept: in use") if clear else ""
+        rows.append([str(entry.relative_to(folder)), f"{size / 1e6:,.1f} MB", done])
+    echo(*table_lines(rows, right=[1]) if rows else [])
+    echo(f"{folder}: {len(rows)} entries", err=True)
 
 
 # ---- configs, run directories and files -----------------------------------------------------------------------------

@@ -101,7 +101,5 @@ def _print_table(by_folder: "dict[Path, ScoreCard]") -> None:
         values = [f"{score.value:.{4 if score.name == 'comet' else 2}f}" for score in card.scores]
         rows.append([card.name, str(card.num_sentences), *values])
     echo(*table_lines(rows, right=range(1, len(rows[0]))))
-    for score in cards[0].scores:
-        echo(f"{score.label}: {score.signature}")
-    for folder in by_folder:
-        echo(f"hypotheses and scores: {folder}", err=True)
+    echo(*(f"{score.label}: {score.signature}" for score in cards[0].scores))
+    echo(*(f"hypotheses and scores: {folder}" for folder in by_folder), err=True)

@@ -21,8 +21,8 @@ MAX_ERROR_LENGTH = 500
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 """Control characters except tabs and line ends."""
 OTHER_LOGS = ("sacrebleu", "asyncio")
-"""Logs whose warnings are shown once each."""
 _passed = set[str]()
+"""Lines of these logs that are shown already, each once."""
 log = logging.getLogger("mtformer")
 
 

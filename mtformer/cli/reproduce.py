@@ -36,8 +36,7 @@ def reproduce(
     except InterruptedRunError as stopped:
         echo(f"stopped at step {stopped.step} of {num_steps}", err=True)
         raise typer.Exit(128 + stopped.signal_number) from None
-    for what, then, now in found.environment or ():
-        echo(f"changed since: {what}: {then} -> {now}", err=True)
+    echo(*(f"changed since: {what}: {then} -> {now}" for what, then, now in found.environment or ()), err=True)
     if found.first is None:
         counts = f"{found.num_figures} figures in {found.num_records} records"
         echo(f"steps 1 to {num_steps}: equal to the last digit ({counts})")

@@ -69,9 +69,7 @@ def table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | None) -> t
 def _print_table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | None) -> None:
     lines, left_out = table(rows, keys, width)
     echo(*lines)
-    for row in rows:
-        if row.problem is not None:
-            echo(f"{row.name}: {row.problem}", err=True)
+    echo(*(f"{row.name}: {row.problem}" for row in rows if row.problem is not None), err=True)
     if left_out:
         more = f" and {len(left_out) - MOST_NAMED} more" if len(left_out) > MOST_NAMED else ""
         echo(f"columns left out: {', '.join(left_out[:MOST_NAMED])}{more}; --csv and --json have them", err=True)

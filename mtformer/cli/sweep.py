@@ -42,8 +42,7 @@ def sweep(
     require_at_most_one({"--resume": resume, "--dry-run": dry_run, "--print-commands": print_commands})
     planned = plan_sweep(file, overrides or [])
     if print_commands:
-        for run in planned.runs:
-            echo(planned.command_line(run))
+        echo(*map(planned.command_line, planned.runs))
     elif dry_run:
         _dry_run(planned, jobs)
     else:

@@ -56,8 +56,7 @@ def train(
     make_tokenizers(loaded, folder)
     pair = TokenizerPair.load(folder)
     sizes = [("joint", pair.src)] if pair.joint else [("source", pair.src), ("target", pair.tgt)]
-    for name, tokenizer in sizes:
-        echo(f"{folder}: {name}, {tokenizer.vocab_size} pieces, sha256 {tokenizer.sha256}")
+    echo(*(f"{folder}: {name}, {one.vocab_size} pieces, sha256 {one.sha256}" for name, one in sizes))
 
 
 @app.command()

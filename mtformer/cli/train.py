@@ -90,8 +90,7 @@ def train(
     if dry_run:
         from mtformer.experiment import preflight
 
-        for name, value in preflight.dry_run(loaded.config, RunDir(run_dir)):
-            echo(f"{name:<28} {value}")
+        echo(*(f"{name:<28} {value}" for name, value in preflight.dry_run(loaded.config, RunDir(run_dir))))
     elif verify_resume:
         _verify_resume(loaded.config)
     else:

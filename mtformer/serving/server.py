@@ -79,10 +79,9 @@ def make_server(app: Any, is_verbose: bool) -> "uvicorn.Server":
 
 
 def _describe(error: OSError, host: str, port: int) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return f"port {port} of {host} is in use; choose another with --port, or 0 for one that is free"
-    if error.errno == errno.EACCES:
-        return f"port {port} of {host} needs more rights; choose one from 1024 on with --port"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return f"--host {host}: not an address of this machine"
-    return f"{host} port {port}: {error.strerror}"
+    known = {
+        errno.EADDRINUSE: f"port {port} of {host} is in use; choose another with --port, or 0 for one that is free",
+        errno.EACCES: f"port {port} of {host} needs more rights; choose one from 1024 on with --port",
+        errno.EADDRNOTAVAIL: f"--host {host}: not an address of this machine",
+    }
+    return known.get(error.errno or 0, f"{host} port {port}: {error.strerror}")
