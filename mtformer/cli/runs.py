@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mtformer.cli.options import require_at_most_one
-from mtformer.cli.output import echo, table_lines
+from mtformer.cli.output import echo, for_terminal, table_lines
 
 if TYPE_CHECKING:
     from mtformer.experiment.runs import RunRow
@@ -85,7 +85,8 @@ def _print_csv(rows: "Sequence[RunRow]", keys: Sequence[str]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([*fields, *keys])
     for values, row in zip(plain, rows, strict=True):
-        writer.writerow([*(values[name] for name in fields), *(format_value(row.config.get(key, "")) for key in keys)])
+        cells = [*(values[name] for name in fields), *(format_value(row.config.get(key, "")) for key in keys)]
+        writer.writerow([for_terminal(cell, sys.stdout) if isinstance(cell, str) else cell for cell in cells])
 
 
 def _cells(row: "RunRow") -> list[str]:

@@ -204,7 +204,7 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
 
 
 async def _parse(body: bytes, request: Request) -> dict[str, Any]:
-    """Return the fields: of a JSON object, or of query string and form, where one that occurs several times is a list."""
+    """Return the fields of a JSON object, or of query string and form, where one that is repeated is a list."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if body and kind not in (FORM, MULTIPART):
         return _parse_json(body)
