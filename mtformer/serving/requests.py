@@ -161,8 +161,8 @@ async def read_request(kind: type[Kind], request: Request, limits: Limits, langu
     """Read a JSON object, a form or a query string, and check the key and the other fields; raises HTTPException."""
     try:
         body = await asyncio.wait_for(_read_body(request, limits.body), BODY_SECONDS)
-    except asyncio.TimeoutError:
-        raise HTTPException(408, f"the request was not complete after {BODY_SECONDS} seconds; send it again") from None
+    except (asyncio.TimeoutError, asyncio.CancelledError):  # the latter when the server ends
+        raise HTTPException(408, "the request was not complete in time; send it again") from None
     except ClientDisconnect:
         raise HTTPException(400, "the request broke off") from None
     fields = await _parse(body, request)

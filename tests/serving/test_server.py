@@ -65,6 +65,18 @@ def test_who_still_waits_when_the_server_ends_is_reported(
     assert (answer.status_code, answer.json()) == (status, {"error": "the server is shutting down"})
 
 
+def test_a_request_that_is_incomplete_when_the_server_ends_is_answered(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "GRACE_SECONDS", 0.1)
+    with contextlib.ExitStack() as stack:
+        with serving(translator) as place:
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", urlsplit(place).port), timeout=20))
+            client.sendall(b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
+            time.sleep(0.3)
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 408 ")
+
+
 def test_each_request_of_an_overload_is_answered(translator: Translator) -> None:
     mine, _ = recorded(translator, lambda _: time.sleep(0.05))
     fields = {"q": "a dog", "source": "en", "target": "de"}
