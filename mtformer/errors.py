@@ -38,6 +38,15 @@ class DeviceError(MtformerError):
     """A device or precision that this machine does not have."""
 
 
+def require_extra(what: str, extra: str, *packages: str) -> None:
+    """Raise ConfigError unless the packages of an extra, which `what` needs, are installed."""
+    for package in packages:
+        try:
+            __import__(package)
+        except ImportError as error:
+            raise ConfigError(f"{what} needs {package}: pip install 'mtformer[{extra}]'") from error
+
+
 @contextmanager
 def explain_write_errors(what: str, remedy: str) -> Iterator[None]:
     """Turn an OSError while writing into a DataError.

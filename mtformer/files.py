@@ -121,8 +121,10 @@ def _checksum(meta: dict[str, Any]) -> str:
 
 
 def cache_folder(chosen: str | None = None) -> Path:
-    """Return the folder for files that can be made again: `chosen`, else MTFORMER_CACHE, else ~/.cache/mtformer."""
-    return Path(chosen or os.environ.get("MTFORMER_CACHE") or "~/.cache/mtformer").expanduser()
+    """Return the folder for files that can be made again: `chosen`, MTFORMER_CACHE, or mtformer in XDG_CACHE_HOME."""
+    shared = os.environ.get("XDG_CACHE_HOME", "")  # its specification ignores a relative path
+    default = Path(shared if os.path.isabs(shared) else "~/.cache", "mtformer")
+    return Path(chosen or os.environ.get("MTFORMER_CACHE") or default).expanduser()
 
 
 @contextmanager

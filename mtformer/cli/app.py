@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from mtformer import __version__
-from mtformer.cli.output import error_lines, flush_or_discard_stdout, set_up_logging, use_utf8
+from mtformer.cli.output import error_lines, flush_or_discard_stdout, printable, set_up_logging, use_utf8
 from mtformer.errors import LostProcessError, MtformerError
 
 DEBUG = "MTFORMER_DEBUG"
@@ -155,4 +155,4 @@ def _show_traceback_if_asked() -> None:
     if os.environ.get(DEBUG, "0") not in ("", "0"):
         import traceback
 
-        traceback.print_exc()
+        sys.stderr.write(printable(traceback.format_exc()))

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.options import CometOption, optional
-from mtformer.cli.output import table_lines
+from mtformer.cli.options import CometOption, argument, optional
+from mtformer.cli.output import echo, table_lines
+from mtformer.errors import ConfigError
 
 if TYPE_CHECKING:
     from mtformer.config.schema import EvaluationConfig
@@ -27,12 +28,7 @@ SEEDS_READING = "Over seeds: Welch's 95% interval of the difference for other se
 
 
 def compare(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="RUN...", help="Run directories, or with --ref files of hypotheses.", show_default=False
-        ),
-    ],
+    paths: Annotated[list[Path], argument("Run directories, or with --ref files of hypotheses.", metavar="RUN...")],
     sets: Annotated[
         list[str] | None, optional("A test set; default: each that all runs have scores on.", "--set")
     ] = None,
@@ -64,7 +60,6 @@ def compare(
     Scores are computed again from the translations that `eval` kept. P-values are sacreBLEU's own, by paired bootstrap
     resampling (1,000 samples) and paired approximate randomization (10,000 trials); SACREBLEU_SEED sets their seed.
     """
-    from mtformer.errors import ConfigError
     from mtformer.evaluation.systems import common_sets, group_runs, open_runs, read_files, read_material
 
     if len(paths) < 2:
@@ -84,20 +79,17 @@ def compare(
         materials = [read_material(name, runs, force) for name in common_sets(runs, sets or [])]
     comparisons = _compare_all(systems, materials, sentences, comet)
     if as_json:
-        typer.echo(_json(systems, comparisons))
+        echo(_json(systems, comparisons))
         return
-    for line in _lines(systems, comparisons, shutil.get_terminal_size((100, 24)).columns):
-        typer.echo(line)
-    for comparison in comparisons:
-        for line in [*comparison.ignored, *comparison.notes]:
-            typer.echo(f"differences on {comparison.name}: {line}", err=True)
+    echo(*_lines(systems, comparisons, shutil.get_terminal_size((100, 24)).columns))
+    differences = ((one.name, line) for one in comparisons for line in [*one.ignored, *one.notes])
+    echo(*(f"differences on {name}: {line}" for name, line in differences), err=True)
 
 
 def _evaluation(bleu_tokenizer: str) -> "EvaluationConfig":
     from pydantic import ValidationError
 
     from mtformer.config.schema import EvaluationConfig
-    from mtformer.errors import ConfigError
 
     if bleu_tokenizer == "auto":
         raise ConfigError("--bleu-tokenizer auto needs a language, which files do not have; name a tokenizer")

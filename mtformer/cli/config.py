@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.options import OverridesArgument, optional
+from mtformer.cli.options import OverridesArgument, argument, optional
+from mtformer.cli.output import echo
+from mtformer.errors import ConfigError
 
 if TYPE_CHECKING:
     from mtformer.config.loading import LoadedConfig
@@ -28,10 +30,8 @@ def _sections(incomplete: str) -> list[str]:
 def show(
     config: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[CONFIG]",
-            help="YAML file of the experiment, or a run directory; default: the defaults of all keys.",
-            show_default=False,
+        argument(
+            "YAML file of the experiment, or a run directory; default: the defaults of all keys.", metavar="[CONFIG]"
         ),
     ] = None,
     overrides: OverridesArgument = None,
@@ -39,7 +39,6 @@ def show(
 ) -> None:
     """Print every value with its documentation above and its origin beside it: a file, an override, or the default."""
     from mtformer.config.loading import load_config, load_defaults
-    from mtformer.errors import ConfigError
     from mtformer.run_dir import RunDir
 
     if section is not None and section not in _sections(""):
@@ -49,8 +48,7 @@ def show(
     else:
         path = RunDir.open(config, verified=False).config if config.is_dir() else config
         loaded = load_config(path, overrides or [])
-    for line in _listing(loaded, section):
-        typer.echo(line)
+    echo(*_listing(loaded, section))
 
 
 @app.command()
@@ -58,7 +56,7 @@ def schema() -> None:
     """Print the JSON Schema of configs, for editors."""
     from mtformer.config.loading import json_schema
 
-    typer.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+    echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
 
 
 def _listing(loaded: "LoadedConfig", only: str | None) -> Iterator[str]:

@@ -5,13 +5,16 @@ import logging
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.options import PRECISION_HELP
+from mtformer.cli.options import PRECISION_HELP, argument, optional
+from mtformer.cli.output import echo, error_lines, printable, table_lines
+from mtformer.errors import ConfigError, explain_write_errors
 
 if TYPE_CHECKING:
     from mtformer.config.data import Source
@@ -24,19 +27,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("mtformer")
 app = typer.Typer(help="Corpora.", no_args_is_help=True)
 
-SrcLang = Annotated[
-    str | None, typer.Option("--src-lang", help="With files: code of the source language.", show_default=False)
-]
-TgtLang = Annotated[
-    str | None, typer.Option("--tgt-lang", help="With files: code of the target language.", show_default=False)
-]
+SrcLang = Annotated[str | None, optional("With files: code of the source language.", "--src-lang")]
+TgtLang = Annotated[str | None, optional("With files: code of the target language.", "--tgt-lang")]
 TokenizerFolder = Annotated[
     Path | None,
-    typer.Option(
-        "--tokenizer",
-        metavar="FOLDER",
-        help="Tokenizers to count tokens with; default: the config's models, or the run's.",
-        show_default=False,
+    optional(
+        "Tokenizers to count tokens with; default: the config's models, or the run's.", "--tokenizer", metavar="FOLDER"
     ),
 ]
 
@@ -45,21 +41,17 @@ TokenizerFolder = Annotated[
 def check(
     words: Annotated[
         list[str],
-        typer.Argument(
+        argument(
+            "A config or run directory, two parallel files, or one TSV or JSONL file.",
             metavar="CONFIG_OR_FILES... [SECTION.KEY=VALUE]...",
-            help="A config or run directory, two parallel files, or one TSV or JSONL file.",
-            show_default=False,
         ),
     ],
     src_lang: SrcLang = None,
     tgt_lang: TgtLang = None,
     tokenizer: TokenizerFolder = None,
-    json: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write all counts to this file.", show_default=False)
-    ] = None,
+    json: Annotated[Path | None, optional("Write all counts to this file.", "--json", metavar="FILE")] = None,
     html: Annotated[
-        Path | None,
-        typer.Option("--html", metavar="FILE", help="Write a page with histograms and samples.", show_default=False),
+        Path | None, optional("Write a page with histograms and samples.", "--html", metavar="FILE")
     ] = None,
 ) -> None:
     """Inspect corpora before training: faults, duplicates, outliers, overlap, and what the filters remove.
@@ -68,10 +60,8 @@ def check(
     """
     from tqdm import tqdm
 
-    from mtformer.cli.output import error_lines
     from mtformer.data.check.check import check_corpora, num_bytes
     from mtformer.data.check.report import exceeded_limits, page, report_lines, verdict
-    from mtformer.errors import ConfigError, explain_write_errors
     from mtformer.files import write_text
 
     config, tokenizers = _load(words, src_lang, tgt_lang, tokenizer)
@@ -81,19 +71,18 @@ def check(
     with tqdm(total=num_bytes(data) or None, unit="B", unit_scale=True, disable=None, leave=False) as bar:
 
         def advance(name: str, num_pairs: int, size: int) -> None:
-            bar.set_description(f"{name}: {num_pairs:,} pairs", refresh=False)
+            bar.set_description(printable(f"{name}: {num_pairs:,} pairs"), refresh=False)
             bar.update(size)
 
         result = check_corpora(data, tokenizers, advance)
     exceeded = exceeded_limits(result, data)
-    for line in report_lines(result):
-        typer.echo(line)
+    echo(*report_lines(result))
     for path, text in ((json, result.to_json), (html, lambda: page(result, exceeded))):
         if path is not None:
             with explain_write_errors(f"{path}:", "name another file"):
                 write_text(path, text())
     error_lines("\n".join(one.message for one in exceeded))
-    typer.echo(verdict(exceeded))
+    echo(verdict(exceeded))
     if exceeded:
         raise typer.Exit(1)
 
@@ -102,10 +91,9 @@ def check(
 def clean(
     words: Annotated[
         list[str],
-        typer.Argument(
+        argument(
+            "A config or run directory, two parallel files, or one TSV or JSONL file; then the new folder.",
             metavar="CONFIG_OR_FILES... OUT [SECTION.KEY=VALUE]...",
-            help="A config or run directory, two parallel files, or one TSV or JSONL file; then the new folder.",
-            show_default=False,
         ),
     ],
     src_lang: SrcLang = None,
@@ -114,20 +102,16 @@ def clean(
     gz: Annotated[bool, typer.Option("--gz", help="Write texts as .gz.")] = False,
     score_with: Annotated[
         list[Path] | None,
-        typer.Option(
+        optional(
+            "Score what is kept by this model; given twice, the second translates back: both must agree.",
             "--score-with",
             metavar="RUN",
-            help="Score what is kept by this model; given twice, the second translates back: both must agree.",
-            show_default=False,
         ),
     ] = None,
     keep_share: Annotated[
-        float | None,
-        typer.Option("--keep-share", help="Keep only this share of the scored pairs, the best.", show_default=False),
+        float | None, optional("Keep only this share of the scored pairs, the best.", "--keep-share")
     ] = None,
-    min_score: Annotated[
-        float | None, typer.Option("--min-score", help="Keep only pairs of at least this score.", show_default=False)
-    ] = None,
+    min_score: Annotated[float | None, optional("Keep only pairs of at least this score.", "--min-score")] = None,
     device: Annotated[str, typer.Option(help="Device for scoring: auto, cpu or cuda.")] = "auto",
     precision: Annotated[str, typer.Option(help="Precision of scoring. " + PRECISION_HELP)] = "fp32",
 ) -> None:
@@ -140,7 +124,6 @@ def clean(
     from mtformer.data.check.clean import clean as clean_corpus
     from mtformer.data.corpus.sources import languages, read_columns, require_files
     from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
-    from mtformer.errors import ConfigError
 
     plain = [word for word in words if not _is_override(word)]
     if len(plain) < 2:
@@ -177,14 +160,36 @@ def clean(
 
 @app.command()
 def demo(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write to.", show_default=False)],
+    folder: Annotated[Path, argument("The folder to write to.", metavar="DIR")],
     seed: Annotated[int, typer.Option(min=0, help="Another seed gives other sentences.")] = 1,
 ) -> None:
     """Write a small English-German corpus, made by a grammar, for a first training."""
     from mtformer.data.demo import write_demo
 
-    for path in write_demo(folder, seed).values():
-        typer.echo(str(path))
+    echo(*map(str, write_demo(folder, seed).values()))
+
+
+@app.command()
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Delete everything that no other process uses.")] = False,
+) -> None:
+    """List the prepared corpora and converted models that are kept in the cache, or delete them.
+
+    The cache is MTFORMER_CACHE, or mtformer in XDG_CACHE_HOME (~/.cache); data.cache_dir of configs is not searched.
+    """
+    from mtformer.data.store.cache import delete_unused, entries
+    from mtformer.files import cache_folder
+
+    folder = cache_folder()
+    rows = []
+    for entry in entries(folder):
+        size = 0
+        with suppress(FileNotFoundError):  # a preparation in progress has deleted a file
+            size = sum(file.stat().st_size for file in entry.rglob("*"))
+        done = ("deleted" if delete_unused(entry) else "kept: in use") if clear else ""
+        rows.append([str(entry.relative_to(folder)), f"{size / 1e6:,.1f} MB", done])
+    echo(*table_lines(rows, right=[1]) if rows else [])
+    echo(f"{folder}: {len(rows)} entries", err=True)
 
 
 # ---- configs, run directories and files -----------------------------------------------------------------------------
@@ -201,7 +206,6 @@ def _load(
         ConfigError, DataError: Words contradict each other, or files are missing or damaged.
     """
     from mtformer.config.loading import load_config
-    from mtformer.errors import ConfigError
     from mtformer.run_dir import RunDir
     from mtformer.text.tokenizer import TokenizerPair
 
@@ -235,7 +239,6 @@ def _is_override(word: str) -> bool:
 
 def _source(files: Sequence[str]) -> "Source":
     from mtformer.config.data import JsonlFile, TextFiles, TsvFile
-    from mtformer.errors import ConfigError
 
     if len(files) > 2:
         raise ConfigError(f"{files[2]}: too much; give a config, two parallel files, or one TSV or JSONL file")
@@ -257,7 +260,6 @@ def _named_tokenizers(config: "Config") -> "TokenizerPair | None":
 def _require_one_direction(config: "Config") -> None:
     """Raise ConfigError unless data.train names sources of one direction; log that data.corpora is not cleaned."""
     from mtformer.data.corpus.sources import describe, languages
-    from mtformer.errors import ConfigError
 
     data = config.data
     if not data.train:
@@ -285,8 +287,6 @@ def _scoring(
     precision: str,
 ) -> "Scoring | None":
     """Load the models; return None if none is named."""
-    from mtformer.errors import ConfigError
-
     if not runs:
         if keep_share is not None or min_score is not None:
             raise ConfigError("--keep-share and --min-score go by scores; name a model with --score-with")

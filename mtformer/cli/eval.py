@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from mtformer.cli.options import (
     BackendOption,
     CheckpointsOption,
@@ -16,6 +14,8 @@ from mtformer.cli.options import (
     optional,
     require_at_most_one,
 )
+from mtformer.cli.output import echo, printable, table_lines
+from mtformer.errors import ConfigError
 
 if TYPE_CHECKING:
     from mtformer.decoding.translator import Translator
@@ -38,8 +38,6 @@ def evaluate(
     settings: dict[str, Any],
 ) -> None:
     """Score a model: BLEU, chrF2++ and TER on the config's test sets, two files, or a set of sacreBLEU."""
-    from mtformer.errors import ConfigError
-
     if (src is None) != (ref is None):
         raise ConfigError("--src and --ref go together; give both")
     require_at_most_one({"--testset": testset, "--src": src})
@@ -74,7 +72,7 @@ def evaluate_sets(
     cards = {}
     for one in sets:
         folder = output / one.name if output is not None else opened.evaluation(one.name)
-        with tqdm(total=len(one.sources), desc=one.name, unit="line", disable=None, leave=False) as bar:
+        with tqdm(total=len(one.sources), desc=printable(one.name), unit="line", disable=None, leave=False) as bar:
             cards[folder] = evaluate_one(translator, one, config.evaluation, folder, progress=bar.update, comet=comet)
     _print_table(cards)
 
@@ -82,7 +80,6 @@ def evaluate_sets(
 def _sets(run: Path, src: Path | None, ref: Path | None, testset: str | None, to: str | None) -> "list[EvalSet]":
     from mtformer.config.data import TextFiles
     from mtformer.config.loading import load_config
-    from mtformer.errors import ConfigError
     from mtformer.evaluation.evaluate import config_sets, sacrebleu_set, source_set
     from mtformer.run_dir import RunDir
 
@@ -97,16 +94,12 @@ def _sets(run: Path, src: Path | None, ref: Path | None, testset: str | None, to
 
 
 def _print_table(by_folder: "dict[Path, ScoreCard]") -> None:
-    from mtformer.cli.output import table_lines
 
     cards = list(by_folder.values())
     rows = [["test set", "lines", *(score.label for score in cards[0].scores)]]
     for card in cards:
         values = [f"{score.value:.{4 if score.name == 'comet' else 2}f}" for score in card.scores]
         rows.append([card.name, str(card.num_sentences), *values])
-    for line in table_lines(rows, right=range(1, len(rows[0]))):
-        typer.echo(line)
-    for score in cards[0].scores:
-        typer.echo(f"{score.label}: {score.signature}")
-    for folder in by_folder:
-        typer.echo(f"hypotheses and scores: {folder}", err=True)
+    echo(*table_lines(rows, right=range(1, len(rows[0]))))
+    echo(*(f"{score.label}: {score.signature}" for score in cards[0].scores))
+    echo(*(f"hypotheses and scores: {folder}" for folder in by_folder), err=True)

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from mtformer.cli.options import CHECKPOINT_HELP, optional
+from mtformer.cli.options import CHECKPOINT_HELP, argument, optional
+from mtformer.cli.output import echo
+from mtformer.errors import ConfigError
 
 
 class Format(str, Enum):
@@ -27,14 +29,13 @@ QUANTIZATION_HELP = (
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="Run directory.", show_default=False)],
+    run: Annotated[Path, argument("Run directory.")],
     format_: Annotated[Format, typer.Option("--format", help=FORMAT_HELP)] = Format.BUNDLE,
     quantization: Annotated[str | None, optional(QUANTIZATION_HELP)] = None,
     output: Annotated[Path | None, optional("The folder to write; default: RUN/FORMAT.")] = None,
     checkpoint: Annotated[str | None, optional(CHECKPOINT_HELP)] = None,
 ) -> None:
     """Write a run in a form that can be given away."""
-    from mtformer.errors import ConfigError
     from mtformer.run_dir import RunDir
 
     if quantization is not None and format_ is not Format.CTRANSLATE2:
@@ -52,17 +53,15 @@ def export(
         from mtformer.export.bundle import export_bundle
 
         export_bundle(opened, target, checkpoint)
-    typer.echo(str(target))
+    echo(str(target))
 
 
 def import_model(
-    marian_dir: Annotated[
-        Path, typer.Argument(help="Hugging Face folder of a Marian model (OPUS-MT).", show_default=False)
-    ],
-    run: Annotated[Path, typer.Argument(help="The bundle to write.", show_default=False)],
+    marian_dir: Annotated[Path, argument("Hugging Face folder of a Marian model (OPUS-MT).")],
+    run: Annotated[Path, argument("The bundle to write.")],
 ) -> None:
     """Convert a Marian model from Hugging Face to a bundle, which translates alike and can be trained on."""
     from mtformer.export.marian import import_marian
 
     import_marian(marian_dir, run)
-    typer.echo(str(run))
+    echo(str(run))

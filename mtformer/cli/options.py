@@ -17,20 +17,6 @@ def complete_key(incomplete: str) -> list[str]:
     return [f"{key}=" for key in map(dotted, section_keys(leaves_only=True)) if key.startswith(incomplete)]
 
 
-ConfigArgument = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="YAML file of the experiment.", show_default=False)
-]
-OverridesArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[SECTION.KEY=VALUE]...",
-        help="Values that replace the file's.",
-        show_default=False,
-        autocompletion=complete_key,
-    ),
-]
-
-
 def require_at_most_one(options: Mapping[str, object]) -> None:
     """Raise ConfigError if more than one of these options is given."""
     given = [name for name, value in options.items() if value]
@@ -43,6 +29,16 @@ def optional(text: str, *names: str, **settings: Any) -> Any:
     return typer.Option(*names, help=text, show_default=False, **settings)
 
 
+def argument(text: str, **settings: Any) -> Any:
+    """Return an argument without a default."""
+    return typer.Argument(help=text, show_default=False, **settings)
+
+
+ConfigArgument = Annotated[Path, argument("YAML file of the experiment.", metavar="CONFIG")]
+OverridesArgument = Annotated[
+    list[str] | None,
+    argument("Values that replace the file's.", metavar="[SECTION.KEY=VALUE]...", autocompletion=complete_key),
+]
 PRECISION_HELP = (
     "fp32, bf16, fp16 (CUDA), int8 (on a CPU: by CTranslate2), or auto: what the device multiplies fastest."
 )
@@ -58,9 +54,7 @@ COMET_HELP = (
     "Score by COMET too (extra `comet`): a model's name on the Hugging Face hub, such as Unbabel/wmt22-comet-da, or "
     "its checkpoints/model.ckpt. A checkpoint is a pickle: take one only from a source you trust."
 )
-EnsembleArgument = Annotated[
-    list[Path], typer.Argument(help="Run directory or bundle; several are an ensemble.", show_default=False)
-]
+EnsembleArgument = Annotated[list[Path], argument("Run directory or bundle; several are an ensemble.")]
 ToOption = Annotated[
     str | None, optional("Target language, of a model that has several; default: the config's data.tgt_lang.")
 ]

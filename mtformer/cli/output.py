@@ -4,14 +4,25 @@ import contextlib
 import io
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Container, Iterator, Sequence
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
+from typing import IO, Any
+
+import typer
 
 UNLIMITED = 1_000_000
 """Width of a console where no line wraps."""
+MAX_ERRORS = 20
+MAX_ERROR_LENGTH = 500
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+"""Control characters except tabs and line ends."""
+OTHER_LOGS = ("sacrebleu", "asyncio")
+_passed = set[str]()
+"""Lines of these logs that are shown already, each once."""
 log = logging.getLogger("mtformer")
 
 
@@ -28,16 +39,21 @@ def set_up_logging() -> None:
     """Send the package's log to stderr as plain lines; further calls change nothing."""
     for handler in [handler for handler in log.handlers if isinstance(handler, _TerminalHandler)]:
         log.removeHandler(handler)
-    log.addHandler(_TerminalHandler())
+    terminal = _TerminalHandler()
+    terminal.setFormatter(_Formatter())
+    log.addHandler(terminal)
     log.setLevel(logging.INFO)
     log.propagate = False
+    for name in OTHER_LOGS:
+        logging.getLogger(name).handlers = [_OnceHandler()]
+        logging.getLogger(name).propagate = False
 
 
 @contextlib.contextmanager
 def log_to_file(path: Path) -> Iterator[None]:
     """Also append the package's log to `path` in the context, with times; lines wait until its folder exists."""
     handler = _RunLogHandler(path, encoding="utf-8", delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    handler.setFormatter(_Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     log.addHandler(handler)
     try:
         yield
@@ -56,10 +72,30 @@ def clean_up_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
+def printable(text: str) -> str:
+    """Escape control characters, so that data and names cannot control the terminal."""
+    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def for_terminal(text: str, out: IO[Any]) -> str:
+    """Return the text, printable if it is written to a terminal; files and pipes get it unchanged."""
+    return printable(text) if out.isatty() else text
+
+
+def echo(*lines: str, err: bool = False) -> None:
+    """Write lines to stdout or stderr."""
+    for line in lines:
+        typer.echo(printable(line) if err else for_terminal(line, sys.stdout), err=err)
+
+
 def error_lines(message: str) -> None:
-    """Write each line of a message to stderr as an error."""
-    for line in message.splitlines():
-        sys.stderr.write(f"error: {line}\n")
+    """Write the first lines of a message to stderr as errors, without the middle of those that are too long."""
+    lines = printable(message).splitlines()
+    if len(lines) > MAX_ERRORS:
+        lines[MAX_ERRORS:] = [f"and {len(lines) - MAX_ERRORS} more"]
+    for line in (f"error: {line}" for line in lines):
+        cut = line if len(line) <= MAX_ERROR_LENGTH else f"{line[:300]} … {line[-190:]}"
+        sys.stderr.write(f"{cut}\n")
 
 
 def table_lines(
@@ -80,14 +116,9 @@ def table_lines(
     for number in range(len(rows[0])):
         table.add_column(justify="right" if number in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*row)
-    console = Console(
-        width=UNLIMITED if width is None else width - indent,
-        color_system=None,
-        markup=False,
-        emoji=False,
-        highlight=False,
-    )
+        table.add_row(*map(printable, row))
+    limit = UNLIMITED if width is None else width - indent
+    console = Console(width=limit, color_system=None, markup=False, emoji=False, highlight=False)
     with console.capture() as captured:
         console.print(table)
     return [f"{' ' * indent}{line}".rstrip() for line in captured.get().splitlines()]
@@ -102,6 +133,21 @@ def flush_or_discard_stdout() -> None:
             descriptor = os.open(os.devnull, os.O_WRONLY)
             os.dup2(descriptor, sys.stdout.fileno())
             os.close(descriptor)
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+class _OnceHandler(logging.Handler):
+    """Passes the first line of each message to the package's log, named after its own log, and only once."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = f"{record.name}: {record.getMessage().splitlines()[0]}"
+        if line not in _passed:
+            _passed.add(line)
+            log.log(record.levelno, "%s", line)
 
 
 class _TerminalHandler(logging.Handler):

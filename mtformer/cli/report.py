@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from mtformer.cli.options import optional, require_at_most_one
+from mtformer.cli.options import argument, optional, require_at_most_one
+from mtformer.cli.output import echo
+from mtformer.errors import ConfigError
 
 METRIC_HELP = (
     "With --plot: a key of metrics.jsonl, such as bleu, chrf, perplexity, train.loss; several are panels. "
@@ -14,10 +14,7 @@ METRIC_HELP = (
 
 
 def report(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(help="Run directory or bundle; the curves of several share the panels.", show_default=False),
-    ],
+    runs: Annotated[list[Path], argument("Run directory or bundle; the curves of several share the panels.")],
     out: Annotated[
         Path | None, optional("The HTML file; default: RUN/report.html, of several runs ./report.html.")
     ] = None,
@@ -30,7 +27,6 @@ def report(
     metric: Annotated[list[str] | None, optional(METRIC_HELP)] = None,
 ) -> None:
     """Write an HTML file on a run, or several: curves, scores, sentences, attention, config; it needs no network."""
-    from mtformer.errors import ConfigError
     from mtformer.run_dir import RunDir
 
     require_at_most_one({"--plot": plot, "--out": out})
@@ -39,7 +35,7 @@ def report(
         from mtformer.report.plot import plot as plot_runs
 
         plot_runs(runs, plot, metric or DEFAULT_METRICS)
-        typer.echo(f"plot: {plot}", err=True)
+        echo(f"plot: {plot}", err=True)
         return
     if metric:
         raise ConfigError("--metric is for plots; give --plot FILE too")
@@ -47,4 +43,4 @@ def report(
 
     file = out or (RunDir(runs[0]).report if len(runs) == 1 else Path("report.html"))
     write_report(runs, file)
-    typer.echo(f"report: {file}", err=True)
+    echo(f"report: {file}", err=True)

@@ -5,14 +5,16 @@ from typing import Annotated
 
 import typer
 
-from mtformer.cli.options import optional
+from mtformer.cli.options import argument, optional
+from mtformer.cli.output import clean_up_on_sigterm, echo, error_lines
+from mtformer.errors import InterruptedRunError
 
 DIFFERENT = 1
 """Exit code if a figure differs."""
 
 
 def reproduce(
-    run: Annotated[Path, typer.Argument(help="Run directory.", show_default=False)],
+    run: Annotated[Path, argument("Run directory.")],
     steps: Annotated[
         int | None, optional("Steps to train again; default: 50, or to the first log line.", min=1)
     ] = None,
@@ -22,9 +24,7 @@ def reproduce(
     Tokenizer, data and model are made again in a temporary folder. Exits with 0 if all figures are equal, else with 1;
     then the output names the first difference, and the differences in data, versions and device.
     """
-    from mtformer.cli.output import clean_up_on_sigterm, error_lines
     from mtformer.cli.progress import TrainingProgress
-    from mtformer.errors import InterruptedRunError
     from mtformer.experiment import verify
     from mtformer.run_dir import RunDir
 
@@ -34,16 +34,15 @@ def reproduce(
         with clean_up_on_sigterm(), TrainingProgress(num_steps) as progress:
             found = verify.reproduce(opened, num_steps, progress)
     except InterruptedRunError as stopped:
-        typer.echo(f"stopped at step {stopped.step} of {num_steps}", err=True)
+        echo(f"stopped at step {stopped.step} of {num_steps}", err=True)
         raise typer.Exit(128 + stopped.signal_number) from None
-    for what, then, now in found.environment or ():
-        typer.echo(f"changed since: {what}: {then} -> {now}", err=True)
+    echo(*(f"changed since: {what}: {then} -> {now}" for what, then, now in found.environment or ()), err=True)
     if found.first is None:
         counts = f"{found.num_figures} figures in {found.num_records} records"
-        typer.echo(f"steps 1 to {num_steps}: equal to the last digit ({counts})")
+        echo(f"steps 1 to {num_steps}: equal to the last digit ({counts})")
         return
     first = found.first
-    typer.echo(f"{first.name} was {first.then!r} and is {first.now!r}")
+    echo(f"{first.name} was {first.then!r} and is {first.now!r}")
     if found.environment:
         why = "the changes since are listed above"
     elif found.environment is None:

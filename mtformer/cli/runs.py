@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mtformer.cli.options import require_at_most_one
+from mtformer.cli.output import echo, for_terminal, table_lines
 
 if TYPE_CHECKING:
     from mtformer.experiment.runs import RunRow
@@ -37,18 +38,17 @@ def runs(
     keys = differing_keys(rows)
     rows = sort_runs(rows, sort, keys)
     if as_json:
-        typer.echo(json.dumps([row.to_dict(keys) for row in rows], indent=2, ensure_ascii=False))
+        echo(json.dumps([row.to_dict(keys) for row in rows], indent=2, ensure_ascii=False))
     elif as_csv:
         _print_csv(rows, keys)
     elif not rows:
-        typer.echo(f"{folder}: no runs here", err=True)
+        echo(f"{folder}: no runs here", err=True)
     else:
         _print_table(rows, keys, shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
 
 
 def table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | None) -> tuple[list[str], list[str]]:
     """Return the lines of a table no wider than `width`, and the keys whose columns do not fit."""
-    from mtformer.cli.output import table_lines
     from mtformer.experiment.runs import COLUMNS, format_value, without_folder
     from mtformer.experiment.sweep import short_keys
 
@@ -68,14 +68,11 @@ def table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | None) -> t
 
 def _print_table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | None) -> None:
     lines, left_out = table(rows, keys, width)
-    for line in lines:
-        typer.echo(line)
-    for row in rows:
-        if row.problem is not None:
-            typer.echo(f"{row.name}: {row.problem}", err=True)
+    echo(*lines)
+    echo(*(f"{row.name}: {row.problem}" for row in rows if row.problem is not None), err=True)
     if left_out:
         more = f" and {len(left_out) - MOST_NAMED} more" if len(left_out) > MOST_NAMED else ""
-        typer.echo(f"columns left out: {', '.join(left_out[:MOST_NAMED])}{more}; --csv and --json have them", err=True)
+        echo(f"columns left out: {', '.join(left_out[:MOST_NAMED])}{more}; --csv and --json have them", err=True)
 
 
 def _print_csv(rows: "Sequence[RunRow]", keys: Sequence[str]) -> None:
@@ -88,7 +85,8 @@ def _print_csv(rows: "Sequence[RunRow]", keys: Sequence[str]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([*fields, *keys])
     for values, row in zip(plain, rows, strict=True):
-        writer.writerow([*(values[name] for name in fields), *(format_value(row.config.get(key, "")) for key in keys)])
+        cells = [*(values[name] for name in fields), *(format_value(row.config.get(key, "")) for key in keys)]
+        writer.writerow([for_terminal(cell, sys.stdout) if isinstance(cell, str) else cell for cell in cells])
 
 
 def _cells(row: "RunRow") -> list[str]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.options import CheckpointsOption, DeviceOption, PrecisionOption, ToOption
+from mtformer.cli.options import CheckpointsOption, DeviceOption, PrecisionOption, ToOption, argument
+from mtformer.cli.output import for_terminal
 
 if TYPE_CHECKING:
     from mtformer.decoding.translation import Scored
@@ -18,9 +19,9 @@ log = logging.getLogger("mtformer")
 
 
 def score(
-    run: Annotated[Path, typer.Argument(help="Run directory or bundle.", show_default=False)],
-    src: Annotated[Path, typer.Argument(help="File of sources, plain, .gz, .xz or .zst.", show_default=False)],
-    tgt: Annotated[Path, typer.Argument(help="File of their translations, likewise.", show_default=False)],
+    run: Annotated[Path, argument("Run directory or bundle.")],
+    src: Annotated[Path, argument("File of sources, plain, .gz, .xz or .zst.")],
+    tgt: Annotated[Path, argument("File of their translations, likewise.")],
     tokens: Annotated[bool, typer.Option("--tokens", help="Each piece and its log-probability, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="An object a line, with the pieces.")] = False,
     to: ToOption = None,
@@ -40,7 +41,7 @@ def score(
         with tqdm(desc="score", unit="line", total=lines.total, disable=None, leave=False) as bar:
             for sources, targets in lines.blocks():
                 for one in translator.score(sources, targets, progress=bar.update):
-                    sys.stdout.write(_line(one, tokens, as_json) + "\n")
+                    sys.stdout.write(for_terminal(_line(one, tokens, as_json), sys.stdout) + "\n")
                     num_long += one is None
                     if one is not None:
                         total += one.log_probability

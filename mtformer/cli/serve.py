@@ -8,8 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from mtformer.cli.options import BackendOption, CheckpointsOption, DeviceOption, EnsembleArgument, PrecisionOption
+from mtformer.errors import ConfigError, require_extra
 
 log = logging.getLogger("mtformer")
+PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_fastapi_instrumentator")
 DEBUG = "MTFORMER_DEBUG"
 KEY_HELP = "Value of api_key in requests; needed with a --host that other machines can reach."
 
@@ -34,10 +36,9 @@ def serve(
 
     Ctrl-C ends it, with exit code 0.
     """
-    from mtformer.errors import ConfigError
-    from mtformer.serving.server import is_local, listen, make_server, require_packages, url
+    from mtformer.serving.server import is_local, listen, make_server, url
 
-    require_packages()
+    require_extra("`mtformer serve`", "serve", *PACKAGES)
     with listen(host, port) as sock:
         if not api_key and not is_local(sock):
             raise ConfigError(

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.options import OverridesArgument, optional, require_at_most_one
+from mtformer.cli.options import OverridesArgument, argument, optional, require_at_most_one
+from mtformer.cli.output import echo, error_lines, table_lines
 
 if TYPE_CHECKING:
     from mtformer.experiment.sweep import Sweep
@@ -16,7 +17,7 @@ FAILED = 1
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(metavar="SWEEP", help="YAML file of the sweep.", show_default=False)],
+    file: Annotated[Path, argument("YAML file of the sweep.", metavar="SWEEP")],
     overrides: OverridesArgument = None,
     jobs: Annotated[
         int | None,
@@ -41,8 +42,7 @@ def sweep(
     require_at_most_one({"--resume": resume, "--dry-run": dry_run, "--print-commands": print_commands})
     planned = plan_sweep(file, overrides or [])
     if print_commands:
-        for run in planned.runs:
-            typer.echo(planned.command_line(run))
+        echo(*map(planned.command_line, planned.runs))
     elif dry_run:
         _dry_run(planned, jobs)
     else:
@@ -52,7 +52,6 @@ def sweep(
 def _dry_run(planned: "Sweep", jobs: int | None) -> None:
     from tqdm import tqdm
 
-    from mtformer.cli.output import table_lines
     from mtformer.experiment.runs import format_duration, format_value
     from mtformer.experiment.sweep import short_keys
     from mtformer.experiment.sweep_runner import devices, estimate, finishing_time, threads_each
@@ -67,12 +66,11 @@ def _dry_run(planned: "Sweep", jobs: int | None) -> None:
         values = [format_value(run.values[key]) if key in run.values else "" for key in keys]
         rows.append([run.name, *values, format_duration(need.total_seconds), f"{need.disk_bytes / 1e9:.2f} GB"])
     common = f" with {' '.join(planned.common)}" if planned.common else ""
-    typer.echo(f"base: {planned.config}{common}")
-    for line in table_lines(rows):
-        typer.echo(line)
+    echo(f"base: {planned.config}{common}")
+    echo(*table_lines(rows))
     time = format_duration(finishing_time([need.total_seconds for need in needs], jobs))
     disk, free = sum(need.disk_bytes for need in needs), min(need.free_bytes for need in needs)
-    typer.echo(
+    echo(
         f"{len(needs)} runs, {jobs} at a time: about {time}; up to {disk / 1e9:.2f} GB for checkpoints, "
         f"{free / 1e9:.2f} GB free"
     )
@@ -83,7 +81,6 @@ def _train(planned: "Sweep", jobs: int | None, resume: bool, command: list[str])
 
     from tqdm import tqdm
 
-    from mtformer.cli.output import error_lines
     from mtformer.experiment.sweep_runner import run_sweep
 
     with tqdm(total=len(planned.runs), desc="sweep", unit="run", disable=None, dynamic_ncols=True) as bar:
@@ -93,9 +90,9 @@ def _train(planned: "Sweep", jobs: int | None, resume: bool, command: list[str])
     for name, error in outcome.failed.items():
         error_lines(f"{name}: {error}")
     if outcome.stopped_by is not None:
-        typer.echo(f"stopped, {num_finished} of {num_runs} runs finished; resume with: {again}", err=True)
+        echo(f"stopped, {num_finished} of {num_runs} runs finished; resume with: {again}", err=True)
         raise typer.Exit(128 + outcome.stopped_by)
     if outcome.failed:
         error_lines(f"{len(outcome.failed)} of {num_runs} runs failed; fix the errors, and resume with: {again}")
         raise typer.Exit(FAILED)
-    typer.echo(f"{num_finished} of {num_runs} runs finished: {planned.folder}", err=True)
+    echo(f"{num_finished} of {num_runs} runs finished: {planned.folder}", err=True)

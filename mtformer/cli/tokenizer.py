@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.options import OverridesArgument
+from mtformer.cli.options import OverridesArgument, argument, optional
+from mtformer.cli.output import echo, for_terminal
+from mtformer.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from mtformer.text.tokenizer import Tokenizer
@@ -27,33 +29,21 @@ class Side(str, Enum):
 
 
 ModelArgument = Annotated[
-    Path,
-    typer.Argument(
-        metavar="RUN_OR_MODEL",
-        help="Run directory, bundle, folder of tokenizers, or SentencePiece model.",
-        show_default=False,
-    ),
+    Path, argument("Run directory, bundle, folder of tokenizers, or SentencePiece model.", metavar="RUN_OR_MODEL")
 ]
 SideOption = Annotated[Side, typer.Option("--side", help="Which tokenizer, if source and target have their own.")]
 
 
 @app.command()
 def train(
-    config: Annotated[Path, typer.Argument(help="YAML file of the experiment.", show_default=False)],
+    config: Annotated[Path, argument("YAML file of the experiment.")],
     overrides: OverridesArgument = None,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            metavar="DIR",
-            help="The new folder; default: tokenizers/ and the config's name.",
-            show_default=False,
-        ),
+        Path | None, optional("The new folder; default: tokenizers/ and the config's name.", "--output", metavar="DIR")
     ] = None,
 ) -> None:
     """Train SentencePiece on the training data of a config, by its section `tokenizer`."""
     from mtformer.config.loading import load_config
-    from mtformer.errors import ConfigError, DataError
     from mtformer.experiment.prepare import make_tokenizers
     from mtformer.text.tokenizer import TokenizerPair
 
@@ -66,8 +56,7 @@ def train(
     make_tokenizers(loaded, folder)
     pair = TokenizerPair.load(folder)
     sizes = [("joint", pair.src)] if pair.joint else [("source", pair.src), ("target", pair.tgt)]
-    for name, tokenizer in sizes:
-        typer.echo(f"{folder}: {name}, {tokenizer.vocab_size} pieces, sha256 {tokenizer.sha256}")
+    echo(*(f"{folder}: {name}, {one.vocab_size} pieces, sha256 {one.sha256}" for name, one in sizes))
 
 
 @app.command()
@@ -92,8 +81,6 @@ def decode(
     side: SideOption = Side.SRC,
 ) -> None:
     """Join pieces from stdin to text, one line for one line."""
-    from mtformer.errors import DataError
-
     tokenizer = _load(model, side)
 
     def join(line: str, place: str) -> str:
@@ -130,6 +117,6 @@ def _convert_lines(convert: Callable[[str, str], str]) -> None:
         lines = decode("stdin", first, b"".join(block))
         # With byte fallback, a model can spell a line break, which would make two lines of one.
         converted = [convert(line, f"stdin:{first + n}").replace("\n", " ") for n, line in enumerate(lines, start=1)]
-        sys.stdout.buffer.write("".join(f"{line}\n" for line in converted).encode("utf-8"))
+        sys.stdout.buffer.write("".join(f"{for_terminal(line, sys.stdout)}\n" for line in converted).encode("utf-8"))
         sys.stdout.buffer.flush()
         first += len(block)

@@ -11,6 +11,8 @@ import typer
 from typer.core import TyperCommand
 
 from mtformer.cli.options import ConfigArgument, OverridesArgument, optional, require_at_most_one
+from mtformer.cli.output import clean_up_on_sigterm, echo, error_lines, log_to_file, table_lines
+from mtformer.errors import ConfigError, InterruptedRunError
 
 if TYPE_CHECKING:
     from mtformer.config.schema import Config
@@ -29,8 +31,6 @@ class TrainCommand(TyperCommand):
 
 def join_resume(words: list[str]) -> list[str]:
     """Replace `--resume auto` by `--resume=auto`, and `--resume` alone by `--resume=newest`."""
-    from mtformer.errors import ConfigError
-
     joined, rest = list[str](), list(words)
     while rest:
         word = rest.pop(0)
@@ -90,8 +90,7 @@ def train(
     if dry_run:
         from mtformer.experiment import preflight
 
-        for name, value in preflight.dry_run(loaded.config, RunDir(run_dir)):
-            typer.echo(f"{name:<28} {value}")
+        echo(*(f"{name:<28} {value}" for name, value in preflight.dry_run(loaded.config, RunDir(run_dir))))
     elif verify_resume:
         _verify_resume(loaded.config)
     else:
@@ -103,13 +102,11 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
     import shlex
 
     from mtformer.cli.eval import evaluate_sets
-    from mtformer.cli.output import log_to_file
     from mtformer.cli.progress import TrainingProgress
     from mtformer.cli.report import report
     from mtformer.config.loading import load_config
     from mtformer.decoding.translator import Translator
     from mtformer.decoding.weights import default_weights
-    from mtformer.errors import InterruptedRunError
     from mtformer.evaluation.evaluate import config_sets
     from mtformer.experiment.train import train_experiment
     from mtformer.run_dir import RunDir
@@ -125,17 +122,17 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
         if not is_main:
             raise typer.Exit(128 + stopped.signal_number) from None
         again = shlex.join([*command, "--run-dir", str(run_dir), "--resume", *(["auto"] if resume == "auto" else [])])
-        typer.echo(f"stopped at step {stopped.step}, saved; resume with: {again}", err=True)
+        echo(f"stopped at step {stopped.step}, saved; resume with: {again}", err=True)
         raise typer.Exit(128 + stopped.signal_number) from None
     if not is_main:
         return
     position = outcome.position
     word = "already" if outcome.was_finished else "done"
     steps = f"{position.step} of {config.training.max_steps}"
-    typer.echo(f"{word} at step {steps} ({position.seconds / 60:.1f} minutes): {run_dir}", err=True)
+    echo(f"{word} at step {steps} ({position.seconds / 60:.1f} minutes): {run_dir}", err=True)
     default = default_weights(run, config.training.best_metric)
     if default is not None and default.text:
-        typer.echo(f"{run_dir}: commands use the {default.text}", err=True)
+        echo(f"{run_dir}: commands use the {default.text}", err=True)
     if config.data.test:
         sets = config_sets(load_config(RunDir.open(run_dir).config).config.data)
         evaluate_sets(run_dir, sets, Translator.load(run_dir, device=config.training.device))
@@ -144,7 +141,6 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
 
 
 def _verify_resume(config: "Config") -> None:
-    from mtformer.cli.output import clean_up_on_sigterm, error_lines, table_lines
     from mtformer.experiment.verify import verify_resume
 
     with clean_up_on_sigterm():
@@ -154,8 +150,7 @@ def _verify_resume(config: "Config") -> None:
         (part.what, f"{part.num_tensors:,}", f"{part.num_numbers:,}", "no" if part.difference else "yes")
         for part in compared
     ]
-    for line in table_lines([header, *rows]):
-        typer.echo(line)
+    echo(*table_lines([header, *rows]))
     first = next((f"{part.what}: {part.difference.name}" for part in compared if part.difference), None)
     if first is not None:
         error_lines(f"the resumed run is not the run that never stopped; the first that differs: {first}")

@@ -1,11 +1,13 @@
 """`mtformer translate`: a filter, one line out for one line in."""
 
+import atexit
 import json
 import logging
+import os
 import sys
 from collections import Counter
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -21,6 +23,8 @@ from mtformer.cli.options import (
     ToOption,
     optional,
 )
+from mtformer.cli.output import for_terminal
+from mtformer.errors import ConfigError
 
 if TYPE_CHECKING:
     from mtformer.cli.line_files import ParallelLines, ResumableOutput
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from mtformer.report.attention import AttentionFile
 
 log = logging.getLogger("mtformer")
+MAX_HISTORY = 1000
 
 
 def translate(
@@ -83,7 +88,6 @@ def translate(
     """
     from mtformer.cli.line_files import ResumableOutput, parallel_lines
     from mtformer.data.corpus.compressed import create_bytes
-    from mtformer.errors import ConfigError
 
     is_resumable = target is not None and (target.is_file() or not target.exists())  # no pipe or device
     errors = {
@@ -180,11 +184,13 @@ class _Work:
         output.finish(self.lines)
 
     def converse(self) -> None:
-        """Translate each line that is typed, until the end of input."""
+        """Translate each line that is typed at a prompt on stderr, until the end of input."""
         typer.echo("type a sentence and press Enter; Ctrl-D ends", err=True)
-        for number, line in enumerate(sys.stdin):
-            translation = self.translator.translate([line.rstrip("\n")], first_line=number, **self.arguments)[0]
-            typer.echo(self.write(number, translation), nl=False)
+        out = open(os.dup(1), "w", encoding="utf-8")  # noqa: SIM115  # closed with the process
+        os.dup2(2, 1)  # where `input` writes the prompt
+        for number, line in enumerate(_typed_lines()):
+            translation = self.translator.translate([line], first_line=number, **self.arguments)[0]
+            typer.echo(for_terminal(self.write(number, translation), out), out, nl=False)
             self._count(translation)
             if self.attention_file is not None:
                 self.attention_file.add(self.translator, number + 1, line, translation)
@@ -210,7 +216,7 @@ class _Work:
                 ):
                     if self.attention_file is not None:
                         self.attention_file.add(self.translator, number + 1, source, given)
-                    out.write(self.write(number, translation).encode("utf-8"))
+                    out.write(for_terminal(self.write(number, translation), out).encode("utf-8"))
                     self._count(translation)
                 first_line += len(translations)
                 save()
@@ -227,6 +233,24 @@ class _Work:
     def _count(self, translation: "Translation") -> None:
         self.flags.update({flag.split(":")[0] for flag in translation.flags})
         self.num_lines += 1
+
+
+def _typed_lines() -> Iterator[str]:
+    """Yield typed lines; readline edits them, and recalls those of earlier calls."""
+    from mtformer.files import cache_folder
+
+    history = cache_folder() / "history"
+    with suppress(ImportError, OSError):  # OSError: there is no history yet
+        import readline
+
+        history.parent.mkdir(parents=True, exist_ok=True)
+        readline.set_history_length(MAX_HISTORY)
+        atexit.register(readline.write_history_file, history)
+        readline.read_history_file(history)
+    with suppress(EOFError):
+        while True:
+            yield input("> ")
+    typer.echo(err=True)
 
 
 def _phrases(path: Path | None) -> list[str]:

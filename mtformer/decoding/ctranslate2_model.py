@@ -7,18 +7,17 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock
 from torch import Tensor, nn
 
 from mtformer import __version__
 from mtformer.config.schema import ModelConfig
+from mtformer.data.store.cache import CTRANSLATE2, delete_unused, entries, make_lock
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2
 from mtformer.decoding.inference import alignment_layer
 from mtformer.errors import CheckpointError, ConfigError
@@ -52,25 +51,20 @@ def cached_model(weights: Sequence[Path], config: ModelConfig, tokenizers: Token
         "tokenizers": [tokenizers.src.sha256, tokenizers.tgt.sha256],
     }
     checksum = hashlib.sha256(json.dumps(sources, sort_keys=True).encode()).hexdigest()[:32]
-    folder = cache_folder() / "ctranslate2" / checksum
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_name(f".{checksum}.lock")):
+    folder = cache_folder() / CTRANSLATE2 / checksum
+    with make_lock(folder):
         try:
             verify(folder, CT2_WEIGHTS, listing=CHECKSUMS)
         except CheckpointError:  # missing, or damaged
-            _delete_unused(folder.parent)
+            for other in entries(folder.parent):
+                if time.time() - other.stat().st_mtime > UNUSED_SECONDS:
+                    delete_unused(other)
             log.info("converting the model for CTranslate2 into %s, once for these weights", folder)
             with atomic_folder(folder) as temporary:
                 write_model(temporary, weights, config, tokenizers)
                 write_checksums(temporary)
         os.utime(folder)
     return folder
-
-
-def _delete_unused(cache: Path) -> None:
-    for folder in cache.iterdir():
-        if folder.is_dir() and time.time() - folder.stat().st_mtime > UNUSED_SECONDS:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_model(

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 from mtformer.decoding.attention_maps import AttentionMaps, attention_maps
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
-from mtformer.errors import ConfigError
+from mtformer.errors import ConfigError, require_extra
 from mtformer.experiment.runs import RunContents
 from mtformer.files import atomic_file, write_text
-from mtformer.report.plot import require_matplotlib
 from mtformer.report.sentences import Sentence, choose_evenly
 from mtformer.templating import render
 
@@ -116,7 +115,7 @@ class AttentionFile:
         if self.path.suffix not in MAX_LINES:
             raise ConfigError(f"--attention {self.path}: no such format; name a file that ends in .json, .html or .png")
         if self.path.suffix == ".png":
-            require_matplotlib("a picture of attention")
+            require_extra("a picture of attention", "report", "matplotlib")
         elif self.layer or self.head:
             raise ConfigError("--attention-layer and --attention-head are for .png; .json and .html have all of them")
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mtformer.errors import ConfigError, MtformerError
+from mtformer.errors import ConfigError, require_extra
 from mtformer.experiment.runs import RunContents, read_run, run_names
 from mtformer.files import atomic_file
 from mtformer.report.curves import Points, points_of, thin
@@ -33,14 +33,6 @@ DATES = {".pdf": {"CreationDate": None}, ".png": {}, ".svg": {"Date": None}}
 log = logging.getLogger("mtformer")
 
 
-def require_matplotlib(what: str) -> None:
-    """Raise MtformerError if the package that draws is not installed; `what` needs it."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise MtformerError(f"{what} needs matplotlib: pip install 'mtformer[report]'") from error
-
-
 def plot(paths: Sequence[Path], out: Path, metrics: Sequence[str] = DEFAULT_METRICS) -> None:
     """Draw the curves of runs for a paper, one column wide, with a panel for each metric.
 
@@ -55,7 +47,7 @@ def plot(paths: Sequence[Path], out: Path, metrics: Sequence[str] = DEFAULT_METR
     suffix, metrics = out.suffix.lower(), list(dict.fromkeys(metrics))
     if suffix not in DATES:
         raise ConfigError(f"--plot {out}: unknown format; end the name in one of {', '.join(DATES)}")
-    require_matplotlib("a plot")
+    require_extra("a plot", "report", "matplotlib")
     runs = [read_run(path, name) for path, name in zip(paths, run_names(paths), strict=True)]
     for metric in metrics:
         _check_metric(metric, runs)

@@ -4,30 +4,38 @@ import asyncio
 import contextlib
 import json
 import logging
+import queue
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import Depends, FastAPI, Request
-from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_fastapi_instrumentator import Instrumentator
 from starlette.exceptions import HTTPException
 
+from mtformer import __version__
 from mtformer.decoding.inputs import one_line
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.errors import MtformerError
-from mtformer.serving.batcher import Batcher, BusyError, ClosedError, Job
+from mtformer.serving.batcher import Batcher, ClosedError, Job
 from mtformer.serving.languages import Languages, detect, language_name
-from mtformer.serving.page import line_values, make_page
-from mtformer.serving.requests import Limits, Text, TextRequest, TranslationRequest, read_request
+from mtformer.serving.page import line_values, make_page, respond_with
+from mtformer.serving.protocol import explain_loop_error
+from mtformer.serving.requests import Limits, Text, TextRequest, TranslationRequest, describe_body, read_request
+from mtformer.templating import render
 
 log = logging.getLogger("mtformer")
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 ANSWER_SECONDS = 120
 """Longest time to wait for a translation."""
 RETRY_SECONDS = 2
-"""Time after which a client can retry when the queue was full."""
+"""Time after which a client can retry when the server could not answer."""
 TOO_LONG = "the translation took too long; send less at a time"
 
 
@@ -58,29 +66,43 @@ def create_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        asyncio.get_running_loop().set_exception_handler(explain_loop_error)
         batcher.start()
         yield
         batcher.close()
 
-    service = _Service(batcher, languages, limits, hosts)
-    page, headers = make_page(title, languages, limits)
+    registry = CollectorRegistry()
+    Gauge("mtformer_queue", "Requests that wait.", registry=registry).set_function(batcher.waiting.qsize)
+    sentences = Counter("mtformer_sentences", "Translated lines that are not blank.", registry=registry)
+    service = _Service(batcher, languages, limits, hosts, sentences)
     described, settings = languages.describe(), _settings(languages, limits)
 
-    # FastAPI's own pages of documentation load from a network.
+    # FastAPI's own pages of documentation load from a network, and its own /openapi.json does not check the site.
     app = FastAPI(
-        title="mtformer", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None,
+        title="mtformer", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None,
         dependencies=[Depends(service.check_site)],
     )  # fmt: skip
+    figures = Instrumentator(should_group_status_codes=False, registry=registry)
+    figures.instrument(app, metric_namespace="mtformer").expose(app)
     for kind in (HTTPException, ClosedError, MtformerError, Exception):
         app.add_exception_handler(kind, _refuse)
-    app.add_api_route("/", lambda: HTMLResponse(page, headers=headers), methods=["GET"])
-    app.add_api_route("/favicon.ico", lambda: Response(status_code=204), methods=["GET"])
-    app.add_api_route("/stream", service.stream, methods=["POST"])
-    app.add_api_route("/translate", service.translate, methods=["POST"])
-    app.add_api_route("/detect", service.detect, methods=["POST"])
-    app.add_api_route("/languages", lambda: JSONResponse(described), methods=["GET", "POST"])
-    app.add_api_route("/frontend/settings", lambda: JSONResponse(settings), methods=["GET"])
-    app.add_api_route("/health", lambda: JSONResponse({"status": "ok"}), methods=["GET"])
+
+    text, translation = describe_body(TextRequest), describe_body(TranslationRequest)
+    app.add_api_route("/translate", service.translate, methods=["POST"], openapi_extra=translation)
+    app.add_api_route("/stream", service.stream, methods=["POST"], openapi_extra=translation)
+    app.add_api_route("/detect", service.detect, methods=["POST"], openapi_extra=text)
+    get = partial(app.add_api_route, methods=["GET"])
+    get("/languages", lambda: JSONResponse(described), description="List the languages, each with its targets.")
+    get("/frontend/settings", lambda: JSONResponse(settings), description="Return the settings that clients ask for.")
+    get("/health", lambda: JSONResponse({"status": "ok"}), description="Return the status ok.")
+    schema, hidden = app.openapi(), partial(get, include_in_schema=False)
+    page = make_page(title, languages, limits)
+    docs = respond_with(render("docs.html", title=f"API: {title}", model=title, paths=schema["paths"]))
+    hidden("/", lambda: page)
+    hidden("/docs", lambda: docs)
+    hidden("/openapi.json", lambda: JSONResponse(schema))
+    hidden("/favicon.ico", lambda: Response(status_code=204))
+    hidden("/languages", lambda: JSONResponse(described), methods=["POST"])
     return app
 
 
@@ -92,6 +114,7 @@ class _Service:
     languages: Languages
     limits: Limits
     hosts: frozenset[str] | None
+    sentences: Counter
 
     async def check_site(self, request: Request) -> None:
         """Refuse requests that a page of another site makes the user's browser send.
@@ -107,7 +130,7 @@ class _Service:
             raise HTTPException(403, "the request comes from a page of another site; only its own page may send any")
 
     async def translate(self, request: Request) -> JSONResponse:
-        """POST /translate."""
+        """Translate a text or a list; the response has translatedText, alternatives and detectedLanguage."""
         query = await read_request(TranslationRequest, request, self.limits, self.languages)
         translations = await self._answer(Job(query.lines, query.target, 1 + query.alternatives), request)
         by_text = list(zip(query.texts, query.split_by_text(translations), strict=True))
@@ -120,7 +143,7 @@ class _Service:
         return JSONResponse(fields if query.is_list else {key: values[0] for key, values in fields.items()})
 
     async def stream(self, request: Request) -> StreamingResponse:
-        """POST /stream: JSON lines; all but the last hold the unfinished translation of a line."""
+        """Translate as /translate, in JSON lines; all but the last hold the unfinished translation of a line."""
         query = await read_request(TranslationRequest, request, self.limits, self.languages)
         loop, news, so_far = asyncio.get_running_loop(), asyncio.Event(), dict[int, str]()
 
@@ -133,7 +156,7 @@ class _Service:
         return StreamingResponse(_events(job, news, so_far), media_type="application/x-ndjson")
 
     async def detect(self, request: Request) -> JSONResponse:
-        """POST /detect."""
+        """Return the language of a text, or of each of a list, with the confidence in percent."""
         query = await read_request(TextRequest, request, self.limits, self.languages)
         found = [[detect(text.text, self.languages.sources)] for text in query.texts]
         return JSONResponse(found if query.is_list else found[0])
@@ -141,9 +164,13 @@ class _Service:
     def _submit(self, job: Job) -> None:
         try:
             self.batcher.submit(job)
-        except BusyError:
-            wait = {"Retry-After": str(RETRY_SECONDS)}
-            raise HTTPException(503, "too many requests are waiting; send this one again later", wait) from None
+        except queue.Full:
+            raise HTTPException(503, "too many requests are waiting; send this one again later") from None
+        job.answer.add_done_callback(partial(self._count, job))
+
+    def _count(self, job: Job, answer: Future[list[Translation]]) -> None:
+        if answer.exception() is None:
+            self.sentences.inc(sum(bool(line.strip()) for line in job.lines))
 
     async def _answer(self, job: Job, request: Request) -> list[Translation]:
         """Return the translations of a job, which ends when the client disconnects or it takes too long."""
@@ -207,6 +234,8 @@ async def _events(job: Job, news: asyncio.Event, so_far: dict[int, str]) -> Asyn
         yield _json_line({"lines": [line_values(one, job.n_best) for one in answer.result()]})
     except asyncio.TimeoutError:
         yield _json_line({"error": TOO_LONG})
+    except asyncio.CancelledError:  # when the server ends and has waited long enough
+        yield _json_line({"error": _as_refusal(ClosedError()).detail})
     except Exception as error:
         yield _json_line({"error": _as_refusal(error).detail})
     finally:
@@ -245,4 +274,5 @@ def _as_refusal(error: Exception) -> HTTPException:
 
 async def _refuse(_: Request, error: Exception) -> JSONResponse:
     refusal = _as_refusal(error)
-    return JSONResponse({"error": one_line(refusal.detail)[:500]}, refusal.status_code, refusal.headers)
+    wait = {"Retry-After": str(RETRY_SECONDS)} if refusal.status_code == 503 else None
+    return JSONResponse({"error": one_line(refusal.detail)[:500]}, refusal.status_code, refusal.headers or wait)

@@ -17,10 +17,6 @@ MAX_CHARACTERS = 10_000
 """Number of characters at which a batch is full."""
 
 
-class BusyError(Exception):
-    """The queue is full."""
-
-
 class ClosedError(Exception):
     """The server ends, or no client waits for the answer."""
 
@@ -63,7 +59,7 @@ class Batcher:
 
     def __init__(self, translators: Mapping[str, Translator], queue_size: int) -> None:
         self._translators = translators
-        self._waiting: queue.Queue[Job | None] = queue.Queue(queue_size)
+        self.waiting: queue.Queue[Job | None] = queue.Queue(queue_size)
         self._is_closing = False
         # Samples depend on the position of a line in its batch.
         draws = any(one.decoding.draws for one in translators.values())
@@ -74,22 +70,19 @@ class Batcher:
         self._thread.start()
 
     def submit(self, job: Job) -> None:
-        """Queue a job; raise BusyError if too many wait, and ClosedError after `close`."""
+        """Queue a job; raise queue.Full if too many wait, and ClosedError after `close`."""
         if self._is_closing:
             raise ClosedError
         job.answer.set_running_or_notify_cancel()  # It cannot be cancelled anymore while the thread sets it.
-        try:
-            self._waiting.put_nowait(job)
-        except queue.Full:
-            raise BusyError from None
+        self.waiting.put_nowait(job)
 
     def close(self) -> None:
         """End after the batch in progress; all other jobs get ClosedError."""
         self._is_closing = True
         with contextlib.suppress(queue.Empty):
-            while job := self._waiting.get_nowait():
+            while job := self.waiting.get_nowait():
                 job.answer.set_exception(ClosedError())
-        self._waiting.put(None)
+        self.waiting.put(None)
         self._thread.join()
 
     def _work(self) -> None:
@@ -108,7 +101,7 @@ class Batcher:
         while not jobs or size < self._max_characters:
             try:
                 timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-                job = self._waiting.get(timeout=timeout)
+                job = self.waiting.get(timeout=timeout)
             except queue.Empty:
                 break
             if job is None:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from fastapi.responses import HTMLResponse
+
 from mtformer.decoding.sentences import UNSPACED
 from mtformer.decoding.translation import Translation
 from mtformer.serving.languages import Languages
@@ -19,8 +21,8 @@ MIN_WEIGHT = 0.01
 """Smallest attention weight that the page shows."""
 
 
-def make_page(title: str, languages: Languages, limits: Limits) -> tuple[str, dict[str, str]]:
-    """Return the page, and headers that restrict the browser to the page's own script."""
+def make_page(title: str, languages: Languages, limits: Limits) -> HTMLResponse:
+    """Return the page on which a text is translated."""
     described = languages.describe()
     settings = {
         "names": {one["code"]: one["name"] for one in described},
@@ -29,7 +31,11 @@ def make_page(title: str, languages: Languages, limits: Limits) -> tuple[str, di
         "alternatives": min(limits.alternatives, MAX_ALTERNATIVES),
         "keyed": limits.api_key is not None,
     }
-    html = render("serve.html", title=f"Translate: {title}", model=title, settings=settings)
+    return respond_with(render("serve.html", title=f"Translate: {title}", model=title, settings=settings))
+
+
+def respond_with(html: str) -> HTMLResponse:
+    """Return a page as a response, with headers that restrict the browser to the page's own script."""
     (script,) = re.findall("<script>(.*?)</script>", html, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
@@ -37,7 +43,7 @@ def make_page(title: str, languages: Languages, limits: Limits) -> tuple[str, di
         "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     private = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
-    return html, {"Content-Security-Policy": policy, **private}
+    return HTMLResponse(html, headers={"Content-Security-Policy": policy, **private})
 
 
 def line_values(translation: Translation, n_best: int) -> dict[str, Any]:

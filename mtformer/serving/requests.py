@@ -21,10 +21,12 @@ from pydantic import (
     InstanceOf,
     ValidationError,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
 from starlette.requests import ClientDisconnect
+from starlette.types import Message, Scope
 
 from mtformer.decoding.inputs import one_line
 from mtformer.serving.languages import Languages
@@ -35,6 +37,7 @@ MAX_LINES = 1000
 """Maximum number of lines of a request."""
 BREAK = re.compile(r"(\r\n|\r|\n)")
 FORM = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
 PROBLEMS = {
     "q": "q is neither a text nor a list of texts",
     "source": "source is missing; give a language code, such as those of GET /languages",
@@ -87,7 +90,8 @@ class Text:
 class TextRequest(BaseModel):
     """A request with texts, such as POST /detect. The context of its validation is a `Context`."""
 
-    q: Str | list[Str]
+    q: Annotated[Str | list[Str], Field(description="The text, or a list of texts.")]
+    api_key: Annotated[Any, WithJsonSchema({"type": "string", "description": "Needed if the server has one."})] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -124,10 +128,12 @@ def _parse_number(value: object) -> object:
 class TranslationRequest(TextRequest):
     """A request to translate."""
 
-    source: Str
-    target: Str
-    format: Literal["text"] = "text"
-    alternatives: Annotated[int, Field(ge=0, strict=True), BeforeValidator(_parse_number)] = 0
+    source: Annotated[Str, Field(description="Language of the text, or auto.")]
+    target: Annotated[Str, Field(description="Language of the translation.")]
+    format: Annotated[Literal["text"], Field(description="Only text is translated, no HTML.")] = "text"
+    alternatives: Annotated[
+        int, Field(ge=0, strict=True, description="Number of further translations."), BeforeValidator(_parse_number)
+    ] = 0
 
     @model_validator(mode="after")
     def _check_values(self, info: ValidationInfo) -> "TranslationRequest":
@@ -156,21 +162,26 @@ Kind = TypeVar("Kind", bound=TextRequest)
 
 
 async def read_request(kind: type[Kind], request: Request, limits: Limits, languages: Languages) -> Kind:
-    """Read a JSON object or a form, and check the key and the other fields; raises HTTPException."""
+    """Read a JSON object, a form or a query string, and check the key and the other fields; raises HTTPException."""
     try:
         body = await asyncio.wait_for(_read_body(request, limits.body), BODY_SECONDS)
-    except asyncio.TimeoutError:
-        raise HTTPException(408, f"the request was not complete after {BODY_SECONDS} seconds; send it again") from None
+    except (asyncio.TimeoutError, asyncio.CancelledError):  # the latter when the server ends
+        raise HTTPException(408, "the request was not complete in time; send it again") from None
     except ClientDisconnect:
         raise HTTPException(400, "the request broke off") from None
-    content_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
-    fields = _parse_form(body) if content_type == FORM else _parse_json(body, content_type)
+    fields = await _parse(body, request)
     if limits.api_key is not None:
         _check_key(fields.get("api_key") or "", limits.api_key)
     try:
         return kind.model_validate(fields, context=(limits, languages))
     except ValidationError as error:
         raise HTTPException(400, _describe(error)) from None
+
+
+def describe_body(kind: type[TextRequest]) -> dict[str, Any]:
+    """Return the body of a request for an OpenAPI schema; the fields may also be in the query string."""
+    schema = {"schema": kind.model_json_schema()}
+    return {"requestBody": {"content": dict.fromkeys(("application/json", FORM, MULTIPART), schema)}}
 
 
 def _describe(error: ValidationError) -> str:
@@ -196,22 +207,37 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
     return bytes(body)
 
 
-def _parse_form(body: bytes) -> dict[str, Any]:
-    """Return the fields; one that occurs several times is a list."""
-    if body.lstrip().startswith(b"{"):
+async def _parse(body: bytes, request: Request) -> dict[str, Any]:
+    """Return the fields of a JSON object, or of query string and form, where one that is repeated is a list."""
+    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if body and kind not in (FORM, MULTIPART):
+        return _parse_json(body)
+    if kind == FORM and body.lstrip().startswith(b"{"):
         raise HTTPException(400, "this is JSON sent as a form; send the header Content-Type: application/json with it")
     try:
-        found = parse_qs(body.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=MAX_LINES)
+        query = _parse_form(request.scope["query_string"])
+        form = _parse_form(body) if kind != MULTIPART else await _parse_multipart(body, request.scope)
     except UnicodeDecodeError:
         raise HTTPException(400, "the form is not UTF-8") from None
     except ValueError:
         raise HTTPException(400, f"the form has more than {MAX_LINES:,} fields") from None
-    return {key: values[0] if len(values) == 1 else values for key, values in found.items()}
+    return {key: values[0] if len(values) == 1 else values for key, values in {**query, **form}.items()}
 
 
-def _parse_json(body: bytes, kind: str) -> dict[str, Any]:
-    if kind.startswith("multipart/"):
-        raise HTTPException(400, f"{kind} is not supported; send JSON, or a form as {FORM}")
+def _parse_form(form: bytes) -> dict[str, list[str]]:
+    return parse_qs(form.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=MAX_LINES)
+
+
+async def _parse_multipart(body: bytes, scope: Scope) -> dict[str, list[Any]]:
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body}
+
+    body.decode("utf-8")  # Starlette reads other bytes as Latin-1.
+    form = await Request(scope, receive).form(max_files=0, max_fields=MAX_LINES, max_part_size=len(body))
+    return {key: form.getlist(key) for key in form}
+
+
+def _parse_json(body: bytes) -> dict[str, Any]:
     try:
         found = json.loads(body)
     except (RecursionError, ValueError) as error:  # ValueError: also of a number with thousands of digits

@@ -1,7 +1,6 @@
 """HTTP server: a listening socket on this machine, and uvicorn."""
 
 import errno
-import importlib
 import ipaddress
 import logging
 import socket
@@ -12,17 +11,10 @@ from mtformer.errors import ConfigError
 if TYPE_CHECKING:
     import uvicorn
 
-GRACE_SECONDS = 3
+GRACE_SECONDS = 10
 """Time for requests in progress when the server ends."""
-
-
-def require_packages() -> None:
-    """Raise ConfigError if the packages of the extra are not installed."""
-    try:
-        for package in ("fastapi", "uvicorn"):
-            importlib.import_module(package)
-    except ImportError as error:
-        raise ConfigError("`mtformer serve` needs FastAPI and uvicorn: pip install 'mtformer[serve]'") from error
+MAX_HEAD = 1 << 17
+"""Maximum number of bytes of a request head: those of 10,000 characters in a query string, and some."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -66,11 +58,15 @@ def make_server(app: Any, is_verbose: bool) -> "uvicorn.Server":
     """
     import uvicorn
 
+    from mtformer.serving.protocol import Protocol
+
     if is_verbose:
         logging.getLogger("uvicorn").handlers = logging.getLogger("mtformer").handlers
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of each damaged form
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=Protocol,
+        h11_max_incomplete_event_size=MAX_HEAD,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -83,10 +79,9 @@ def make_server(app: Any, is_verbose: bool) -> "uvicorn.Server":
 
 
 def _describe(error: OSError, host: str, port: int) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return f"port {port} of {host} is in use; choose another with --port, or 0 for one that is free"
-    if error.errno == errno.EACCES:
-        return f"port {port} of {host} needs more rights; choose one from 1024 on with --port"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return f"--host {host}: not an address of this machine"
-    return f"{host} port {port}: {error.strerror}"
+    known = {
+        errno.EADDRINUSE: f"port {port} of {host} is in use; choose another with --port, or 0 for one that is free",
+        errno.EACCES: f"port {port} of {host} needs more rights; choose one from 1024 on with --port",
+        errno.EADDRNOTAVAIL: f"--host {host}: not an address of this machine",
+    }
+    return known.get(error.errno or 0, f"{host} port {port}: {error.strerror}")

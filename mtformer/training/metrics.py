@@ -14,7 +14,7 @@ import torch
 from mtformer.config.schema import Config
 from mtformer.data.batching.batches import Batch
 from mtformer.device import peak_bytes
-from mtformer.errors import MtformerError
+from mtformer.errors import MtformerError, require_extra
 from mtformer.files import write_text
 from mtformer.run_dir import RunDir
 from mtformer.training.history import append_record
@@ -66,15 +66,14 @@ def _open_tensorboard(run: RunDir) -> Any:
 
 def _open_wandb(run: RunDir, config: Config) -> Any:
     """Start a run of Weights & Biases with its files in RUN/wandb; a resumed training continues its run."""
-    try:
-        import wandb
-    except ImportError as error:
-        raise MtformerError(
-            "training.wandb: Weights & Biases is not installed; pip install 'mtformer[wandb]'"
-        ) from error
+    require_extra("training.wandb: logging", "wandb", "wandb")
+    import wandb
+
     if not run.wandb_id.is_file():
         write_text(run.wandb_id, secrets.token_hex(8))
+    settings = wandb.Settings(console="off", silent=True)
     try:
+        wandb.setup(settings)  # otherwise `init` writes its warnings to stderr
         client = wandb.init(
             project=config.training.wandb,
             id=run.wandb_id.read_text(encoding="utf-8"),
@@ -82,7 +81,7 @@ def _open_wandb(run: RunDir, config: Config) -> Any:
             dir=str(run.path),
             resume="allow",
             config=config.model_dump(mode="json"),
-            settings=wandb.Settings(console="off", silent=True),
+            settings=settings,
         )
     except wandb.Error as error:
         why = " ".join(str(error).split())

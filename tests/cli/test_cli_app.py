@@ -1,8 +1,10 @@
 """Start of the program, exit codes, and the log."""
 
 import errno
+import io
 import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,8 +18,10 @@ from typer.testing import CliRunner, Result
 
 from mtformer import __version__
 from mtformer.cli import app as program
-from mtformer.cli.output import log_to_file, set_up_logging
+from mtformer.cli import output
+from mtformer.cli.output import for_terminal, log_to_file, set_up_logging
 from mtformer.errors import MtformerError
+from mtformer.run_dir import RunDir
 
 HEAVY = ("torch", "datasets", "sentencepiece", "sacrebleu", "numpy", "yaml", "pyarrow", "mtformer.config.section")
 
@@ -257,3 +261,78 @@ def test_a_log_that_cannot_be_written_stops_nothing(
     written = capsys.readouterr().err.splitlines()
     assert [line for line in written if "cannot be written" not in line] == ["one", "two"]
     assert len(written) == 3
+
+
+def test_of_many_errors_the_first_are_listed_without_the_middle_of_long_ones(tmp_path: Path) -> None:
+    config = tmp_path / "bad.yaml"
+    keys = [f"key{number}" for number in range(30)] + ["x" * 1000]
+    data = "data:\n  src_lang: en\n  tgt_lang: de\n"
+    config.write_text(data + "".join(f"  {key}: 1\n" for key in keys), encoding="utf-8")
+    *listed, last = invoke("train", config).stderr.splitlines()
+    assert [re.search(r"data\.(\w+): unknown key", line)[1] for line in listed] == keys[:20]
+    assert last == "error: and 11 more"
+    config.write_text(f"{data}  {'x' * 1000}: 1\n", encoding="utf-8")
+    (error,) = invoke("train", config).stderr.splitlines()
+    assert len(error) <= 500
+    assert error.startswith(f"error: {config}:4: data.xxx")
+    assert error.endswith("num_workers")
+
+
+ESCAPES = "\x1b[31mred\x07\x9b2J\r"
+SHOWN = r"\u001b[31mred\u0007\u009b2J\u000d"
+
+
+def test_control_characters_of_names_and_configs_are_escaped(tmp_path: Path) -> None:
+    assert invoke("train", f"/no/{ESCAPES}.yaml").stderr == f"error: /no/{SHOWN}.yaml: no such config file\n"
+    config = tmp_path / "bad.yaml"
+    config.write_text('data: {"a\\e\\x07": 1}', encoding="utf-8")
+    assert r"data.a\u001b\u0007: unknown key" in invoke("train", config).stderr
+    (tmp_path / ESCAPES).mkdir()
+    assert invoke("runs", tmp_path / ESCAPES).stderr == f"{tmp_path}/{SHOWN}: no runs here\n"
+
+
+def test_control_characters_of_data_are_escaped_in_tables_and_logs(corpus: Path, tmp_path: Path) -> None:
+    for name in ("ref", "one", "two"):
+        lines = ["the man sleeps", "the dog sleeps", f"{ESCAPES} {name}"]
+        (tmp_path / name).write_bytes("\n".join(lines).encode())
+    files = (tmp_path / "one", tmp_path / "two", "--ref", tmp_path / "ref")
+    table = invoke("compare", *files, "--sentences", 1).stdout
+    assert "\x1b" not in table
+    assert r"\u001b[31mred" in table
+    (tmp_path / "dev.en").write_bytes(f"The man {ESCAPES} sleeps.\n".encode())
+    dev = f"data.dev=[{{src: {tmp_path}/dev.en, tgt: {tmp_path}/dev.en}}]"
+    run = tmp_path / "run"
+    settings = ("training.max_steps=1", "training.validate_every=1", "data.test={}", dev)
+    result = invoke("train", corpus / "small.yaml", *settings, "--run-dir", run)
+    assert result.exit_code == 0, result.stderr
+    for text in (result.stderr, RunDir(run).log.read_text(encoding="utf-8")):
+        assert r"The man \u001b[31mred" in text
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", text)
+
+
+def test_output_keeps_control_characters_except_on_a_terminal() -> None:
+    assert for_terminal(ESCAPES, io.StringIO()) == ESCAPES
+    assert for_terminal(f"a\tb{ESCAPES}\n", Terminal()) == f"a\tb{SHOWN}\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_warnings_of_packages_are_logged_once_with_their_names(tmp_path: Path) -> None:
+    output._passed.clear()
+    for name in ("one", "two", "ref"):
+        (tmp_path / name).write_text("".join(f"the {name} {n} .\n" for n in range(120)), encoding="utf-8")
+    result = invoke("compare", tmp_path / "one", tmp_path / "two", "--ref", tmp_path / "ref")
+    lines = result.stderr.splitlines()
+    assert lines[0] == "warning: sacrebleu: That's 100 lines that end in a tokenized period ('.')"
+    assert len(lines) == len(set(lines)) == 3
+    assert all(line.startswith("warning: sacrebleu: ") for line in lines)
+
+
+@pytest.mark.parametrize(("words", "nearest"), [(["trian"], "train"), (["data", "chek"], "check")])
+def test_an_unknown_command_names_the_nearest(words: list[str], nearest: str) -> None:
+    result = invoke(*words)
+    assert result.exit_code == 2
+    assert re.search(f"Did you mean .*'{nearest}'", result.stderr)

@@ -1,11 +1,13 @@
 """`translate`, `eval`, `score` and `export` on a run and on a bundle."""
 
+import contextlib
 import json
 import os
 import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -110,15 +112,35 @@ def test_translate_in_a_real_pipe_starts_and_ends_cleanly(trained: tuple[Path, R
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.process
-def test_translate_talks_at_a_terminal(trained: tuple[Path, Result]) -> None:
+def talk(run: Path, cache: Path, typed: bytes, out: Any) -> bytes:
+    """Type at a terminal, where stderr goes too; return what the terminal shows."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "mtformer", "translate", str(trained[0])]
-    process = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    os.write(ours, b"The man sleeps.\nThe woman sees a dog.\n\x04")
-    out, errors = process.communicate(timeout=60)
-    os.close(theirs)
-    os.close(ours)
-    assert process.returncode == 0, errors.decode()
-    assert out.count(b"\n") == 2
-    assert b"type a sentence" in errors
+    command = [sys.executable, "-m", "mtformer", "translate", str(run)]
+    environment = {**os.environ, "MTFORMER_CACHE": str(cache), "TERM": "dumb"}
+    with subprocess.Popen(command, stdin=theirs, stdout=out or theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown = b""
+        while not shown.endswith(b"> "):
+            shown += os.read(ours, 1 << 16)
+        os.write(ours, typed)
+        with contextlib.suppress(OSError):  # Linux' end of file
+            while found := os.read(ours, 1 << 16):
+                shown += found
+        os.close(ours)
+    assert process.returncode == 0, shown
+    return shown
+
+
+@pytest.mark.process
+def test_translate_talks_at_a_terminal(trained: tuple[Path, Result], tmp_path: Path) -> None:
+    """Lines can be edited and recalled, also those of an earlier call; the prompt is not in the output."""
+    texts = ["The woman sees a dog.", "The man sleeps."]
+    woman, man = (invoke("translate", trained[0], stdin=f"{text}\n".encode()).stdout for text in texts)
+    with (tmp_path / "out").open("wb") as out:
+        shown = talk(
+            trained[0], tmp_path, b"The man sleeps.\nThe dog\x15The woman sees a dog.\n\x1b[A\x1b[A\n\x04", out
+        )
+    assert b"type a sentence" in shown
+    assert shown.count(b"\n> ") == 4
+    assert (tmp_path / "out").read_text(encoding="utf-8") == man + woman + man
+    assert man.strip().encode() in talk(trained[0], tmp_path, b"\x1b[A\n\x04", None)

@@ -10,13 +10,14 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from program import invoke
 from typer.testing import Result
 
+from mtformer.cli.serve import PACKAGES
 from mtformer.decoding.translator import Translator
 
 ADDRESS = re.compile(r"(http://127\.0\.0\.1:\d+) translates with .*; Ctrl-C ends it\n")
@@ -29,10 +30,12 @@ def run(trained: tuple[Path, Result]) -> Path:
 
 
 @contextlib.contextmanager
-def server(*arguments: object, **environment: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+def server(
+    *arguments: object, before: Sequence[str] = (), **environment: str
+) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     """A process of `mtformer serve` on a free port, and its address."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "mtformer", *map(str, arguments), "--port", "0"],
+        [*before, sys.executable, "-m", "mtformer", *map(str, arguments), "--port", "0"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment},
     )  # fmt: skip
     try:
@@ -74,6 +77,21 @@ def test_debug_logs_requests_to_stderr_and_the_key_may_be_in_the_environment(run
     assert "s3cret" not in err
 
 
+@pytest.mark.process
+def test_more_connections_than_open_files_wait(run: Path) -> None:
+    """Connections that send nothing hold all files until they are closed."""
+    limited = ("prlimit", "--nofile=64")
+    with server("serve", run, "--device", "cpu", before=limited) as (process, address), contextlib.ExitStack() as stack:
+        port = int(address.rsplit(":", 1)[1])
+        for _ in range(100):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        assert list(ask(address, q="The man sleeps.", source="en", target="de")) == ["translatedText"]
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (-signal.SIGTERM, "")
+    assert err == ("error: asyncio: too many open files, so new connections wait; raise the limit with `ulimit -n`\n")
+
+
 def test_a_port_in_use_is_one_line(run: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -94,12 +112,12 @@ def test_other_machines_need_a_key(run: Path, monkeypatch: pytest.MonkeyPatch) -
         )
 
 
-@pytest.mark.parametrize("package", ["fastapi", "uvicorn"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_the_missing_extra_is_one_line(run: Path, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     result = invoke("serve", run, "--port", 0)
     assert result.exit_code == 2
-    assert result.stderr == "error: `mtformer serve` needs FastAPI and uvicorn: pip install 'mtformer[serve]'\n"
+    assert result.stderr == f"error: `mtformer serve` needs {package}: pip install 'mtformer[serve]'\n"
 
 
 @pytest.mark.parametrize(

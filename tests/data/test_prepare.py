@@ -497,6 +497,14 @@ def test_the_folder_of_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert cache_folder(plain.model_copy(update={"cache_dir": "/elsewhere"}).cache_dir) == Path("/elsewhere")
     monkeypatch.delenv("MTFORMER_CACHE")
     monkeypatch.setenv("HOME", "/home/someone")
+    for shared, expected in (
+        ("/shared", "/shared"),
+        ("relative", "/home/someone/.cache"),
+        ("", "/home/someone/.cache"),
+    ):
+        monkeypatch.setenv("XDG_CACHE_HOME", shared)
+        assert cache_folder(plain.cache_dir) == Path(expected, "mtformer")
+    monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_folder(plain.cache_dir) == Path("/home/someone/.cache/mtformer")
 
 

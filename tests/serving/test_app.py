@@ -16,10 +16,11 @@ from served import alone, recorded, run_async
 
 from mtformer.decoding.translator import Translator
 from mtformer.serving import app, requests
-from mtformer.serving.requests import MAX_LINES
+from mtformer.serving.requests import MAX_LINES, TranslationRequest
 
 Start = Callable[..., TestClient]
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+MULTIPART = b'--x\r\nContent-Disposition: form-data; name="target"\r\n\r\nde\r\n--x--\r\n'
 EN_DE = {"source": "en", "target": "de"}
 PLACES = ("/translate", "/stream")
 
@@ -41,6 +42,24 @@ def test_forms_are_read_as_json_is(client: TestClient, translator: Translator) -
     assert form.json()["translatedText"] == alone(translator, "ein hund läuft")
     several = client.post("/translate", content="q=a+dog&q=a+cat&source=en&target=de", headers=FORM)
     assert several.json()["translatedText"] == [alone(translator, "a dog"), alone(translator, "a cat")]
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        {"params": EN_DE | {"q": "a dog"}},
+        {"params": EN_DE, "data": {"q": "a dog"}},
+        {"params": {"q": "a cat"}, "data": EN_DE | {"q": "a dog"}},
+        {"params": {"q": "a cat"}, "json": EN_DE | {"q": "a dog"}},
+        {"files": {key: (None, value) for key, value in {**EN_DE, "q": "a dog"}.items()}},
+        {"params": EN_DE, "files": {"q": (None, "a dog")}},
+    ],
+)
+def test_fields_may_be_in_the_query_string_or_in_parts(
+    client: TestClient, translator: Translator, send: dict[str, Any]
+) -> None:
+    answer = client.post("/translate", **send)
+    assert answer.json() == {"translatedText": alone(translator, "a dog")}
 
 
 def test_line_breaks_stay_as_they_are(client: TestClient) -> None:
@@ -153,7 +172,7 @@ def test_fields_that_cannot_be(client: TestClient, fields: dict[str, Any], messa
     ("body", "kind", "message"),
     [
         (b'{"q": "x",}', "application/json", "not valid JSON: .* line 1 column"),
-        (b"", "application/json", "not valid JSON"),
+        (b"", "application/json", "q is missing"),
         (b"[" * 3000, "application/json", "not valid JSON: it is nested too deeply|not valid JSON: Expecting"),
         (b'{"q": "\xff"}', "application/json", "not valid JSON: it is not UTF-8"),
         (b'{"q": ' + b"9" * 5000 + b"}", "application/json", "not valid JSON: .*digits|q is neither"),
@@ -163,7 +182,12 @@ def test_fields_that_cannot_be(client: TestClient, fields: dict[str, Any], messa
         (b"q=x&" * 2000, FORM["Content-Type"], "more than 1,000 fields"),
         (b'{"q": "x", "source": "en", "target": "de"}', FORM["Content-Type"], "JSON sent as a form"),
         (b"source=en&target=de", FORM["Content-Type"], "q is missing"),
-        (b"--x", "multipart/form-data; boundary=x", "multipart/form-data is not supported"),
+        (b"", FORM["Content-Type"], "q is missing"),
+        (b"--x", "multipart/form-data", "Missing boundary"),
+        (b"x" * 100, "multipart/form-data; boundary=x", "boundary|multipart"),
+        (MULTIPART, "multipart/form-data; boundary=x", "q is missing"),
+        (MULTIPART + b"\xff", "multipart/form-data; boundary=x", "the form is not UTF-8"),
+        (MULTIPART.replace(b'"target"', b'"q"; filename="f"'), "multipart/form-data; boundary=x", "Too many files"),
     ],
 )
 def test_bodies_that_cannot_be(start: Start, translator: Translator, body: bytes, kind: str, message: str) -> None:
@@ -244,12 +268,46 @@ def test_requests_from_other_sites_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("method", "place", "status"), [("GET", "/no", 404), ("GET", "/translate", 405), ("GET", "/docs", 404)]
+    ("method", "place", "status"), [("GET", "/no", 404), ("GET", "/translate", 405), ("GET", "/redoc", 404)]
 )
 def test_errors_are_json_everywhere(client: TestClient, method: str, place: str, status: int) -> None:
     answer = client.request(method, place)
     assert answer.status_code == status
     assert isinstance(answer.json()["error"], str)
+
+
+def test_the_api_is_described_without_a_network(client: TestClient) -> None:
+    schema = client.get("/openapi.json").json()
+    assert set(schema["paths"]) == {
+        *PLACES, "/detect", "/languages", "/frontend/settings", "/health", "/metrics"
+    }  # fmt: skip
+    for kind in ("application/json", FORM["Content-Type"], "multipart/form-data"):
+        body = schema["paths"]["/translate"]["post"]["requestBody"]["content"][kind]["schema"]
+        assert body["required"] == ["q", "source", "target"]
+        assert set(body["properties"]) == set(TranslationRequest.model_fields)
+    page = client.get("/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert not re.search(r"(src|href)=\W*(https?:)?//|@import", page.text)
+    assert all(field["description"] in page.text for field in body["properties"].values())
+    assert all(path in page.text for path in schema["paths"])
+
+
+def test_figures_count_what_was_answered(client: TestClient) -> None:
+    client.post("/translate", json={"q": "a dog\n\na cat", **EN_DE})
+    client.post("/stream", json={"q": ["a man"], **EN_DE})
+    client.post("/translate", json={})
+    client.get('/no"path')
+    lines = client.get("/metrics").text.splitlines()
+    figures = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    assert {key: value for key, value in figures.items() if "http_requests_total{" in key} == {
+        f'mtformer_http_requests_total{{handler="{path}",method="{method}",status="{status}"}}': "1.0"
+        for path, method, status in (
+            ("/translate", "POST", 200), ("/stream", "POST", 200), ("/translate", "POST", 400), ("none", "GET", 404)
+        )
+    }  # fmt: skip
+    assert float(figures['mtformer_http_request_duration_seconds_sum{handler="/stream",method="POST"}']) > 0
+    assert (figures["mtformer_sentences_total"], figures["mtformer_queue"]) == ("3.0", "0.0")
 
 
 def test_a_bug_is_reported_in_the_log_and_not_to_the_client(
@@ -265,6 +323,7 @@ def test_a_bug_is_reported_in_the_log_and_not_to_the_client(
     assert "bug in mtformer" in answer.json()["error"]
     streamed = client.post("/stream", json={"q": "a dog", **EN_DE})
     assert "bug in mtformer" in json.loads(streamed.text)["error"]
+    assert 'handler="/translate",method="POST",status="500"} 1.0' in client.get("/metrics").text
     assert "secret" not in answer.text + streamed.text
     message = [record.message for record in caplog.records if record.name == "mtformer"]
     assert len(message) >= 2
@@ -315,6 +374,7 @@ def test_nobody_waits_for_ever(held: Any, monkeypatch: pytest.MonkeyPatch) -> No
     answer = client.post("/translate", json={"q": "a dog", **EN_DE})
     assert answer.status_code == 503
     assert "took too long" in answer.json()["error"]
+    assert int(answer.headers["retry-after"]) > 0
     assert "took too long" in client.post("/stream", json={"q": "a dog", **EN_DE}).json()["error"]
 
 

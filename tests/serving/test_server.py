@@ -1,16 +1,23 @@
 """A real server, under load, and the addresses that it may have."""
 
 import asyncio
+import contextlib
+import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
+from deep_translator import LibreTranslator
+from deep_translator.exceptions import AuthorizationException
+from libretranslatepy import LibreTranslateAPI
 from served import alone, recorded, run_async, serving, some_lines
 
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError
-from mtformer.serving import server
+from mtformer.serving import protocol, server
 from mtformer.serving.server import is_local, listen, url
 
 NUM_REQUESTS = 100
@@ -37,8 +44,9 @@ def test_a_hundred_requests_at_a_time_have_each_their_own_translation(translator
     assert len(calls) < NUM_REQUESTS / 4, "requests were not translated together"
 
 
+@pytest.mark.parametrize(("path", "status"), [("translate", 503), ("stream", 200)])
 def test_who_still_waits_when_the_server_ends_is_reported(
-    translator: Translator, monkeypatch: pytest.MonkeyPatch
+    translator: Translator, monkeypatch: pytest.MonkeyPatch, path: str, status: int
 ) -> None:
     monkeypatch.setattr(server, "GRACE_SECONDS", 0.1)
     begun, may_continue = threading.Event(), threading.Event()
@@ -50,11 +58,80 @@ def test_who_still_waits_when_the_server_ends_is_reported(
     with ThreadPoolExecutor(1) as pool:
         with serving(recorded(translator, hold)[0]) as place:
             fields = {"q": "a dog", "source": "en", "target": "de"}
-            asked = pool.submit(httpx2.post, f"{place}/translate", json=fields, timeout=60)
+            asked = pool.submit(httpx2.post, f"{place}/{path}", json=fields, timeout=60)
             assert begun.wait(20)
             threading.Timer(1.0, may_continue.set).start()
         answer = asked.result(20)
-    assert (answer.status_code, answer.json()) == (503, {"error": "the server is shutting down"})
+    assert (answer.status_code, answer.json()) == (status, {"error": "the server is shutting down"})
+
+
+def test_a_request_that_is_incomplete_when_the_server_ends_is_answered(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "GRACE_SECONDS", 0.1)
+    with contextlib.ExitStack() as stack:
+        with serving(translator) as place:
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", urlsplit(place).port), timeout=20))
+            client.sendall(b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
+            time.sleep(0.3)
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 408 ")
+
+
+def test_each_request_of_an_overload_is_answered(translator: Translator) -> None:
+    mine, _ = recorded(translator, lambda _: time.sleep(0.05))
+    fields = {"q": "a dog", "source": "en", "target": "de"}
+    with serving(mine, queue_size=2) as place, ThreadPoolExecutor(30) as pool:
+        answers = list(pool.map(lambda _: httpx2.post(f"{place}/translate", json=fields, timeout=60), range(90)))
+    assert {answer.status_code for answer in answers} == {200, 503}
+    assert all(int(answer.headers["retry-after"]) > 0 for answer in answers if answer.status_code == 503)
+
+
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize("first", [b"", HEALTH], ids=["new", "used"])
+@pytest.mark.parametrize("trickle", [b"", b"x"], ids=["silent", "trickling"])
+def test_a_request_head_that_does_not_come_is_not_waited_for(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch, first: bytes, trickle: bytes
+) -> None:
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.5)
+    with serving(translator) as place, socket.create_connection(("127.0.0.1", urlsplit(place).port)) as client:
+        client.settimeout(0.05)
+        client.sendall(first + b"GET /h" if trickle else first)
+        received, start = b"", time.monotonic()
+        while time.monotonic() < start + 20:
+            with contextlib.suppress(TimeoutError):
+                found = client.recv(1 << 16)
+                received += found
+                if not found:
+                    break
+            client.send(trickle)
+        else:
+            pytest.fail("the connection stays open")
+    assert (b"200 OK" in received) == bool(first)
+
+
+def test_a_request_may_take_longer_than_its_head(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.1)
+    mine, _ = recorded(translator, lambda _: time.sleep(0.5))
+    with serving(mine) as place:
+        answer = httpx2.post(f"{place}/translate", json={"q": "a dog", "source": "en", "target": "de"}, timeout=60)
+    assert answer.json() == {"translatedText": alone(translator, "a dog")}
+
+
+def test_clients_of_libretranslate(both: Translator) -> None:
+    """One sends a form, the other a query string, here as long as both can be."""
+    text = "\u00e4\U0001f642 " * 1600
+    expected = [alone(both.into("de"), text), alone(both.into("en"), "ein hund")]
+    with serving(both, max_characters=5000, api_key="s3cret") as place:
+        client = LibreTranslateAPI(place, api_key="s3cret")
+        assert [client.translate(text, "en", "de"), client.translate("ein hund", "de", "en")] == expected
+        assert client.detect("Der Mann und das Kind")[0]["language"] == "de"
+        assert [one["code"] for one in client.languages()] == ["en", "de"]
+        other = LibreTranslator("en", "de", api_key="s3cret", custom_url=f"{place}/")
+        assert other.translate(text) == expected[0]
+        with pytest.raises(AuthorizationException):
+            LibreTranslator("en", "de", api_key="no", custom_url=f"{place}/").translate("a dog")
 
 
 def test_an_address_is_free_again_after_use() -> None:

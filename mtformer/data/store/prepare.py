@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from mtformer.config.data import DataConfig, FilterConfig, HubDataset, Source
 from mtformer.config.section import key_of
@@ -39,6 +39,7 @@ from mtformer.data.corpus.sources import (
 from mtformer.data.data_report import DataReport
 from mtformer.data.filters.duplicates import Mask, repeated
 from mtformer.data.filters.filters import DUPLICATE, count_reasons, in_order
+from mtformer.data.store.cache import BUILDING, delete_unused, make_lock
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
 from mtformer.data.store.ragged import bytes_of
 from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, STORE, Pairs, Shard, Store, write_shard
@@ -50,7 +51,6 @@ from mtformer.text.tokenizer import TokenizerPair
 FORMAT_VERSION = 3
 SHARD_PAIRS = 200 * BLOCK_PAIRS
 LOG_PAIRS = 20 * SHARD_PAIRS
-BUILDING = ".building"
 STALE_SECONDS = 7 * 24 * 3600
 ROW = np.dtype([("key", np.uint64), ("counts", np.int32, (4,))])
 """Key by which duplicates are found, and token counts, of a row of a shard."""
@@ -143,7 +143,7 @@ def _active(filters: FilterConfig) -> dict[str, Any]:
 @contextmanager
 def _alone(folder: Path, where: str) -> Iterator[None]:
     """Wait while another process makes the same corpus. The system frees the lock of a killed process."""
-    lock = _lock(folder)
+    lock = make_lock(folder)
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -155,20 +155,12 @@ def _alone(folder: Path, where: str) -> Iterator[None]:
         lock.release()
 
 
-def _lock(folder: Path) -> FileLock:
-    path = folder.parent / ".locks" / folder.name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return FileLock(path)
-
-
 def _clear_stale(cache: Path) -> None:
     """Delete interrupted preparations that were not resumed for a week."""
     for building in cache.glob(f"*{BUILDING}"):
-        with suppress(FileNotFoundError, Timeout):  # another process has deleted it, or this or another one makes it
-            if time.time() - building.stat().st_mtime > STALE_SECONDS:
-                with _lock(building.with_suffix("")).acquire(timeout=0):
-                    shutil.rmtree(building, ignore_errors=True)
-                    log.info("%s: deleted; its preparation was interrupted more than a week ago", building)
+        with suppress(FileNotFoundError):  # another process has deleted it
+            if time.time() - building.stat().st_mtime > STALE_SECONDS and delete_unused(building):
+                log.info("%s: deleted; its preparation was interrupted more than a week ago", building)
 
 
 # ---- shards ---------------------------------------------------------------------------------------------------------

@@ -11,11 +11,12 @@ hold `BLOCK_PAIRS` pairs. Shards are read and not memory-mapped, so that blocks 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,10 @@ class Store:
         self.folder = folder
         self.fingerprint = folder.name
         with self._reading(folder / STORE):
-            contents = json.loads((folder / STORE).read_text(encoding="utf-8"))
+            self._lock = open(folder / STORE, encoding="utf-8")  # noqa: SIM115  # closed with the store
+            with suppress(OSError):  # some file systems have no locks
+                fcntl.flock(self._lock, fcntl.LOCK_SH)  # see `delete_unused` of the cache
+            contents = json.load(self._lock)
             self.report = DataReport.from_dict(contents["report"])
             self.has_text: bool = contents["has_text"]
             self.longest: tuple[int, int] = tuple(contents["longest"])

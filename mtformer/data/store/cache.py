@@ -1,0 +1,50 @@
+"""Entries of the cache: prepared corpora and converted models, with locks that keep them while they are used.
+
+CACHE/FINGERPRINT/            a corpus; processes that read it hold a shared lock of its store.json
+CACHE/FINGERPRINT.building/   an interrupted preparation, or one in progress
+CACHE/ctranslate2/CHECKSUM/   a model converted for CTranslate2
+CACHE/.locks/                 locks of the processes that make an entry
+"""
+
+import fcntl
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from mtformer.data.store.store import STORE
+from mtformer.files import delete_folder
+
+BUILDING = ".building"
+CTRANSLATE2 = "ctranslate2"
+NAME = re.compile(rf"[0-9a-f]{{32}}({re.escape(BUILDING)})?")
+
+
+def make_lock(folder: Path) -> FileLock:
+    """Return the lock of the process that makes an entry."""
+    cache = folder.parent.parent if folder.parent.name == CTRANSLATE2 else folder.parent
+    path = cache / ".locks" / folder.name.removesuffix(BUILDING)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path)
+
+
+def entries(cache: Path) -> Iterator[Path]:
+    """Yield the folder of each entry."""
+    for path in sorted([*cache.glob("*"), *(cache / CTRANSLATE2).glob("*")]):
+        if NAME.fullmatch(path.name) and path.is_dir():
+            yield path
+
+
+def delete_unused(folder: Path) -> bool:
+    """Delete an entry, unless a process makes or reads it; return True if it is deleted."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(make_lock(folder).acquire(timeout=0))
+            if (folder / STORE).is_file():
+                fcntl.flock(stack.enter_context(open(folder / STORE)), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            delete_folder(folder)
+        except (Timeout, BlockingIOError, FileNotFoundError):  # the last one: another process has deleted it
+            return False
+    return True
