@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_origin
 from pydantic import ValidationError
 
 from mtformer.config.data import SOURCES, DataConfig, source_kind
-from mtformer.config.fields import child, describe_errors, fields, is_section, is_source, plain
+from mtformer.config.fields import child, describe_errors, fields, is_section, is_source, key_metadata, plain
 from mtformer.config.schema import Config
 from mtformer.config.section import Key, Section, key_of
 from mtformer.config.yaml_text import DEFAULT, REQUIRED, KeyPath, Origin, Origins, dotted, read_yaml, write_yaml
@@ -45,6 +45,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
     origins[()] = Origin("file", str(path))
     for override in overrides:
         _apply(override, tree, origins)
+    _take_pretrained(tree, origins)
     try:
         config = Config.model_validate(tree, strict=True)
     except ValidationError as error:
@@ -89,6 +90,22 @@ def _read_file(path: str, origins: Origins, extended_by: tuple[str, ...]) -> dic
         _put(tree, key, value, child(Config, key), (key,), origins)
     origins.update(own)
     return tree
+
+
+def _take_pretrained(tree: dict[str, Any], origins: Origins) -> None:
+    """Add the model and tokenizer settings of the run that `training.init_from` names, if there is one."""
+    training = tree.get("training")
+    run = training.get("init_from") if isinstance(training, dict) else None
+    if not isinstance(run, str) or not (config := Path(run).expanduser() / "config.yaml").is_file():
+        return
+    its_origins: Origins = {}
+    its_tree = _read_file(str(config), its_origins, ())
+    for section in ("model", "tokenizer"):
+        own = tree.setdefault(section, {})
+        for key, value in its_tree.get(section, {}).items():
+            if isinstance(own, dict) and key not in own and key_metadata(f"{section}.{key}").path is None:
+                own[key] = value
+                origins.update({path: one for path, one in its_origins.items() if path[:2] == (section, key)})
 
 
 def _read_base(

@@ -102,8 +102,8 @@ class TrainingConfig(Section):
     seed: Count = 1
     """Seed of the initial weights, dropout, subword sampling and the order of the data."""
     init_from: Annotated[str | None, Key(on_resume="refuse", path="file")] = None
-    """A run or bundle that provides the initial weights (those that `translate` uses by default) and the tokenizer. Its
-    model and tokenizer must have the same settings: let the config extend that run's config.yaml."""
+    """A run or bundle that provides the initial weights (those that `translate` uses by default), the tokenizer, and
+    the settings of model and tokenizer that the config does not give; settings that do not fit them are refused."""
     device: Annotated[Literal["auto", "cpu", "cuda"], Key(on_resume="same")] = "auto"
     """auto: CUDA when there is one."""
     precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], Key(on_resume="same")] = "auto"

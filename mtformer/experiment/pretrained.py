@@ -22,10 +22,7 @@ def pretrained_tokenizers(config: Config) -> TokenizerPair:
     """
     base, its = _open(config)
     if different := _differences(its, config):
-        raise ConfigError(
-            f"training.init_from: in {base.path} {', '.join(different)}; use the same values, most easily by "
-            f"`extends: {base.config}`"
-        )
+        raise ConfigError(f"training.init_from: in {base.path} {', '.join(different)}; leave these keys out")
     return TokenizerPair.load(base.tokenizer)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from small_experiment import make_config, train, write_corpus
 
 from mtformer.config.loading import load_config
@@ -107,9 +108,9 @@ def test_it_is_resumed_as_any_other_run(base: RunDir, corpus: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"model": {"d_ff": 64}}, r"in .*/run model\.d_ff is 32, here 64; use the same"),
-        ({"model": {"num_heads": 4}}, r"in .*/run model\.num_heads is 2, here 4; use the same"),
-        ({"model": {"output_bias": True}}, r"in .*/run model\.output_bias is False, here True; use the same"),
+        ({"model": {"d_ff": 64}}, r"in .*/run model\.d_ff is 32, here 64; leave these"),
+        ({"model": {"num_heads": 4}}, r"in .*/run model\.num_heads is 2, here 4; leave these"),
+        ({"model": {"output_bias": True}}, r"in .*/run model\.output_bias is False, here True; leave these"),
         (
             {"model": {"tie_embeddings": "output"}, "tokenizer": {"joint": False}},
             r".* is 'all', here 'output', tokenizer\.joint is",
@@ -117,7 +118,7 @@ def test_it_is_resumed_as_any_other_run(base: RunDir, corpus: Path, tmp_path: Pa
         (
             {"tokenizer": {"vocab_size": 300, "model_type": "bpe"}},
             r"in .* tokenizer\.model_type is 'unigram', here 'bpe', "
-            r"tokenizer\.vocab_size is 200, here 300; use the same values, most easily by `extends: ",
+            r"tokenizer\.vocab_size is 200, here 300; leave these keys out",
         ),
         (
             {"tokenizer": {"user_symbols": ["<x>"]}, "model": {"d_ff": 64}},
@@ -132,6 +133,17 @@ def test_another_shape_is_told(
     with pytest.raises(ConfigError, match=rf"^training\.init_from: {line}[^\n]*$"):
         train(config, RunDir(tmp_path / "new"))
     assert not (tmp_path / "new").exists()
+
+
+def test_settings_that_are_not_given_are_those_of_the_run(base: RunDir, corpus: Path, tmp_path: Path) -> None:
+    given = {"data": small(corpus).data.model_dump(exclude_defaults=True), "training": {"init_from": str(base.path)}}
+    (tmp_path / "new.yaml").write_text(yaml.safe_dump({**given, "model": {"dropout": 0.3}}), encoding="utf-8")
+    loaded, its = load_config(tmp_path / "new.yaml"), load_config(base.config).config
+    assert loaded.config.model == its.model.model_copy(update={"dropout": 0.3})
+    assert loaded.config.tokenizer == its.tokenizer
+    assert str(loaded.origins["model.d_model"]).startswith(str(base.config))
+    config = load_config(tmp_path / "new.yaml", ["training.max_steps=1"]).config
+    assert train(config, RunDir(tmp_path / "new")).position.step == 1
 
 
 def test_another_kind_of_tokenizer_is_told(base: RunDir, corpus: Path, tmp_path: Path) -> None:
