@@ -13,12 +13,13 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
+from mtformer.config.languages import language_name
 from mtformer.decoding.inputs import one_line
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.errors import MtformerError
 from mtformer.serving.batcher import Batcher, BusyError, ClosedError, Job
-from mtformer.serving.languages import Languages, detect, language_name
+from mtformer.serving.languages import Languages, detect
 from mtformer.serving.page import line_values, make_page
 from mtformer.serving.requests import Limits, Text, TextRequest, TranslationRequest, read_request
 

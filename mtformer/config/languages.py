@@ -1,0 +1,41 @@
+"""Codes of languages and their names."""
+
+import difflib
+import re
+from functools import cache
+from importlib import resources
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+
+@cache
+def _table() -> dict[str, list[str]]:
+    """Return the names of each two-letter code, the English one first."""
+    text = resources.files(__package__).joinpath("languages.tsv").read_text(encoding="utf-8")
+    rows = [line.split("\t") for line in text.splitlines() if not line.startswith("#")]
+    return {code: [name, *" ".join(others).split()] for code, name, *others in rows}
+
+
+def language_name(code: str) -> str:
+    """Return the English name of a language, with the part of the code behind `-` or `_` in parentheses."""
+    base, *rest = re.split("[-_]", code, maxsplit=1)
+    names = _table().get(base.lower())
+    return code if names is None else f"{names[0]} ({rest[0]})" if rest else names[0]
+
+
+def _check_language(code: str) -> str:
+    """Return the code; raise ValueError for a word that is none, or two letters that no language has."""
+    base = re.split("[-_]", code)[0].lower()
+    is_known = len(base) == 3 or base in _table()  # thousands have three letters
+    if is_known and re.fullmatch("[A-Za-z]{2,3}([-_][A-Za-z0-9]{1,8})*", code):
+        return code
+    codes = {name.lower(): one for one, names in _table().items() for name in names}
+    nearest = [codes[name] for name in difflib.get_close_matches(code.lower(), codes, n=1, cutoff=0.75)]
+    hint = f"; did you mean {nearest[0]} ({language_name(nearest[0])})?" if nearest else ""
+    raise ValueError(f"must be a code of ISO 639, such as de, nds or pt-BR, not '{code:.40}'{hint}")
+
+
+Language = Annotated[str, AfterValidator(_check_language)]
+"""A code such as de, pt-BR or zho_Hans. Those of two letters must exist, because filters, tokenizers of BLEU and names
+depend on them; any three letters are accepted."""
