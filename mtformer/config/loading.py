@@ -157,14 +157,7 @@ def _put(container: Any, key: str | int, value: Any, around: Any, path: KeyPath,
 
     Null is an empty section, list or mapping: its keys or items may all be commented out. It removes an item that a
     mapping has by name.
-
-    Args:
-        container: the section, mapping or list that gets the value.
-        key: the name or position there.
-        value: the value.
-        around: annotation of the container.
-        path: path of the value.
-        origins: the origins of the values before.
+    `around` is the annotation of the container.
     """
     annotation = child(_narrow(around, container), key)
     if isinstance(key, int) and key == len(container):
