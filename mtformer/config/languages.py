@@ -17,6 +17,11 @@ def _table() -> dict[str, list[str]]:
     return {code: [name, *" ".join(others).split()] for code, name, *others in rows}
 
 
+def base_code(language: str) -> str:
+    """Return a language code without what follows `-` or `_`: pt of pt-BR."""
+    return re.split("[-_]", language.lower())[0]
+
+
 def language_name(code: str) -> str:
     """Return the English name of a language, with the part of the code behind `-` or `_` in parentheses."""
     base, *rest = re.split("[-_]", code, maxsplit=1)
@@ -26,7 +31,7 @@ def language_name(code: str) -> str:
 
 def _check_language(code: str) -> str:
     """Return the code; raise ValueError for a word that is none, or two letters that no language has."""
-    base = re.split("[-_]", code)[0].lower()
+    base = base_code(code)
     is_known = len(base) == 3 or base in _table()  # thousands have three letters
     if is_known and re.fullmatch("[A-Za-z]{2,3}([-_][A-Za-z0-9]{1,8})*", code):
         return code

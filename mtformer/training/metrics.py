@@ -5,8 +5,8 @@ import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -97,6 +97,8 @@ def _open_wandb(run: RunDir, config: Config) -> Any:
 
 
 TENSORS = ("sums", "grad_norm")
+WATCH_SECONDS, MIN_CORE_SHARE = 10.0, 0.8
+"""Steps of this total time are judged together; alone, the main thread has its core for nearly all of it."""
 
 
 class Window:
@@ -173,6 +175,36 @@ class Window:
         window.pairs_of = Counter(window.pairs_of)
         window.untimed_tokens, window.untimed_steps = window.tokens, window.steps
         return window
+
+
+class CoreWatch:
+    """Warns once if other processes take the cores that a training on a CPU computes with.
+
+    The main thread never sleeps in a step, so its processor time is the wall time unless the system runs others.
+    """
+
+    def __init__(self) -> None:
+        self.wall = self.processor = 0.0
+        self.has_warned = False
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Measure a step, which is the context."""
+        wall, processor = time.perf_counter(), time.thread_time()
+        yield
+        self.wall += time.perf_counter() - wall
+        self.processor += time.thread_time() - processor
+        if self.wall < WATCH_SECONDS or self.has_warned:
+            return
+        share, self.wall, self.processor = self.processor / self.wall, 0.0, 0.0
+        if share < MIN_CORE_SHARE:
+            self.has_warned = True
+            log.warning(
+                "other processes use the cores of this training (it has them %.0f%% of the time) and slow it down by "
+                "more than that: run fewer at a time, set OMP_NUM_THREADS to the number of free cores (now %d "
+                "threads), or set OMP_WAIT_POLICY=PASSIVE",
+                100 * share, torch.get_num_threads(),
+            )  # fmt: skip
 
 
 class Progress(Protocol):

@@ -25,17 +25,7 @@ from mtformer.data.corpus.compressed import create_bytes
 from mtformer.data.corpus.readers import Faults, RawRecords
 from mtformer.data.data_report import Columns, DataReport
 from mtformer.data.filters.duplicates import Keys, SeenKeys
-from mtformer.data.filters.filters import (
-    DUPLICATE,
-    INVALID,
-    KEPT,
-    LOW_SCORE,
-    REASONS,
-    Codes,
-    code,
-    count_reasons,
-    in_order,
-)
+from mtformer.data.filters.filters import DUPLICATE, INVALID, KEPT, LOW_SCORE, REASONS, code, count_reasons, in_order
 from mtformer.data.store.pipeline import Pipeline, TokenCounts, take
 from mtformer.data.workers import Workers
 from mtformer.errors import DataError, explain_write_errors
@@ -65,7 +55,7 @@ class _Chunk(NamedTuple):
     """Consecutive pairs, each with the code of its reason for removal."""
 
     texts: Columns
-    codes: Codes
+    codes: NDArray[np.uint8]
     counts: TokenCounts
     scores: Rows
     """(pairs, columns); nan for pairs that are not scored."""
@@ -140,7 +130,7 @@ class _FilterResult(NamedTuple):
     """Text, codes and token counts of some pairs, the keys of those kept, and a report on unusual characters."""
 
     texts: Columns
-    codes: Codes
+    codes: NDArray[np.uint8]
     counts: TokenCounts
     keys: Keys | None
     report: DataReport

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtformer.config.data import FilterConfig
+from mtformer.config.languages import base_code
 from mtformer.data.data_report import Columns
 from mtformer.data.filters.duplicates import normalize
-from mtformer.data.filters.language import WordCheck, base_code, confidences
+from mtformer.data.filters.language import WordCheck, confidences
 from mtformer.data.filters.numbers import CHARACTER_LANGUAGES, numbers_differ
 from mtformer.data.filters.scripts import WEIGHTS, Alphabet, Counts, scripts_of
 
