@@ -3,9 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-
-Attacks = Callable[[int], int]
-Held = Callable[[str, int, int], None]
+from attack_tools import Attacks, Held
 
 
 @pytest.fixture(scope="session")
