@@ -54,8 +54,6 @@ class Story:
     last_words: list[str] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     """The newest checkpoint after each stop."""
-    num_half_written: int = 0
-    """Stops that left a checkpoint half written, or half deleted."""
 
 
 def kill_moments(chance: random.Random) -> list[Moment]:
@@ -113,7 +111,6 @@ def stop_at(moment: Moment, story: Story, cache: Path) -> None:
     program.signal(story.number)
     story.exit_codes.append(program.wait())
     story.last_words.append(program.stderr.read_text().strip().split("\n")[-1])
-    story.num_half_written += any(story.run.checkpoints.glob(".step-*"))
     story.steps.append(max(story.run.steps(), default=0))
 
 
@@ -138,11 +135,12 @@ def stories(corpus: Path, attacks: Attacks, tmp_path_factory: pytest.TempPathFac
     }
     told = dict[str, list[Future[Story]]]()
     with ThreadPoolExecutor(2) as pool:
-        for name, number in ((name, number) for name in plans for number in range(len(plans[name]))):
-            run, (sent, moments) = RunDir(folder / f"{name} {number}"), plans[name][number]
+        several = [(name, *plan) for name, some in plans.items() for plan in some]
+        for number, (name, sent, moments) in enumerate(several):
+            run = RunDir(folder / f"run {number}")
             arguments = ["train", corpus / "small.yaml", *SETTINGS, "--run-dir", run.path, "--resume", "auto"]
             story = Story(run, arguments, sent, moments)
-            told.setdefault(name, []).append(pool.submit(tell, story, folder / f"{name} {number} cache"))
+            told.setdefault(name, []).append(pool.submit(tell, story, folder / f"cache {number}"))
     return {name: [task.result() for task in tasks] for name, tasks in told.items()}
 
 
