@@ -19,10 +19,10 @@ COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstandard.compress,
 }  # fmt: skip
 ODD = [b"", b"\xef\xbb\xbf", b"\x00", b"\r", b"\r\n", b"\n", b"\n\n\n", b"\t", b"\t\t\t\t", b"\xff\xfe",
-       b"\xed\xa0\x80", b"\xe2\x80\xa8", b"\x1b[31m", b"a" * 200_000, b"[" * 5000, b'{"en":' * 900, b'{"en": ' + b"9" * 5000 + b"}",
-       b'{"en": "\\ud800", "de": "x"}', b"null", b"{}",
-       b'{"en": 1, "de": [2]}', b'{"en": "a", "en": "b", "de": "c"}',
-       b"1e999", b"NaN", b'"', b"\\", b"=cmd()", b"<2de>", b"</s>", "\u202e".encode(), "\ufeff".encode()]  # fmt: skip
+       b"\xed\xa0\x80", b"\xe2\x80\xa8", b"\x1b[31m", b"a" * 200_000, b"[" * 5000, b'{"en":' * 900,
+       b'{"en": ' + b"9" * 5000 + b"}", b'{"en": "\\ud800", "de": "x"}', b"null", b"{}", b'{"en": 1, "de": [2]}',
+       b'{"en": "a", "en": "b", "de": "c"}', b"1e999", b"NaN", b'"', b"\\", b"=cmd()", b"<2de>", b"</s>",
+       "\u202e".encode(), "\ufeff".encode()]  # fmt: skip
 
 
 def good(kind: str, corpus: Path) -> list[bytes]:
@@ -78,7 +78,7 @@ def cleans(paths: list[Path], out: Path) -> bool:
     if result.exit_code:
         return is_good_error(result.exit_code, result.stderr) and not out.exists()
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
-    kept = [(out / f"kept.{end}").read_text(encoding="utf-8").count("\n") for end in ("en", "de")]
+    kept = [(out / f"kept.{end}").read_bytes().decode("utf-8").count("\n") for end in ("en", "de")]
     num_removed = (out / "removed.tsv").read_bytes().count(b"\n")
     return kept == [report["kept"]] * 2 and report["kept"] + num_removed == report["read"]
 
