@@ -230,7 +230,7 @@ class DataConfig(Section):
     check: CheckConfig = CheckConfig()
     """Limits of `mtformer data check`."""
     cache_dir: Annotated[str | None, Key(on_resume="same", path="file", has_effect=False)] = None
-    """Folder of tokenized corpora; default `~/.cache/mtformer`, or `MTFORMER_CACHE`."""
+    """Folder of tokenized corpora and of tokenizers; default `~/.cache/mtformer`, or `MTFORMER_CACHE`."""
     noise: NoiseConfig = NoiseConfig()
     """Noise in training."""
     num_workers: Annotated[Positive | None, Key(on_resume="same", has_effect=False)] = None

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import secrets
 import time
 from collections import Counter
@@ -180,12 +181,13 @@ class Window:
 class CoreWatch:
     """Warns once if other processes take the cores that a training on a CPU computes with.
 
-    The main thread never sleeps in a step, so its processor time is the wall time unless the system runs others.
+    The main thread never sleeps in a step, so its processor time is the wall time unless the system runs others. Where
+    threads sleep while they wait (OMP_WAIT_POLICY=PASSIVE) this is not known, and others cost less.
     """
 
     def __init__(self) -> None:
         self.wall = self.processor = 0.0
-        self.has_warned = False
+        self.is_over = os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -194,16 +196,15 @@ class CoreWatch:
         yield
         self.wall += time.perf_counter() - wall
         self.processor += time.thread_time() - processor
-        if self.wall < WATCH_SECONDS or self.has_warned:
+        if self.wall < WATCH_SECONDS or self.is_over:
             return
         share, self.wall, self.processor = self.processor / self.wall, 0.0, 0.0
         if share < MIN_CORE_SHARE:
-            self.has_warned = True
+            self.is_over = True
             log.warning(
-                "other processes use the cores of this training (it has them %.0f%% of the time) and slow it down by "
-                "more than that: run fewer at a time, set OMP_NUM_THREADS to the number of free cores (now %d "
-                "threads), or set OMP_WAIT_POLICY=PASSIVE",
-                100 * share, torch.get_num_threads(),
+                "other processes use the cores of this training, which has them %.0f%% of the time and loses more than "
+                "the rest: run fewer at a time, set OMP_NUM_THREADS (now %d) to the number of free cores, or set "
+                "OMP_WAIT_POLICY=PASSIVE", 100 * share, torch.get_num_threads(),
             )  # fmt: skip
 
 

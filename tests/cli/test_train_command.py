@@ -92,6 +92,7 @@ def test_dry_run_checks_all_and_trains_nothing(corpus: Path, tmp_path: Path, mon
     assert result.exit_code == 0, result.stderr
     for what in ("vocabulary", "training pairs", "steps per epoch", "parameters, total", "memory", "largest batch"):
         assert what in result.stdout
+    assert "test sets                    small\n" in result.stdout
     assert list(tmp_path.iterdir()) == []
 
 
