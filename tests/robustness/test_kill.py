@@ -20,8 +20,8 @@ from mtformer.files import read_meta
 from mtformer.run_dir import WEIGHTS, RunDir
 
 SEED = 1
-NUM_STEPS = 60
-KILLS_PER_RUN = 5
+NUM_STEPS = 36
+KILLS_PER_RUN, SIGTERMS_PER_RUN = 4, 1
 SETTINGS = (
     "data.test=", "training.precision=fp32", "training.batch_tokens=512", "training.accumulation_steps=2",
     f"training.max_steps={NUM_STEPS}", "training.validate_every=4", "training.log_every=2", "training.keep_last=2",
@@ -131,7 +131,7 @@ def stories(corpus: Path, attacks: Attacks, tmp_path_factory: pytest.TempPathFac
     plans = {
         "whole": [(signal.SIGTERM, list[Moment]())],
         "killed": [(signal.SIGKILL, kill_moments(chance)) for _ in range(attacks(1))],
-        "terminated": [(signal.SIGTERM, training_moments(chance, 2)) for _ in range(attacks(1))],
+        "terminated": [(signal.SIGTERM, training_moments(chance, SIGTERMS_PER_RUN)) for _ in range(attacks(1))],
     }
     told = dict[str, list[Future[Story]]]()
     with ThreadPoolExecutor(2) as pool:
@@ -186,4 +186,4 @@ def test_runs_terminated_at_random_moments_save_and_say_how_to_resume(
         assert words.endswith("--resume auto")
         num_held += 1
     assert all(is_same(whole.run, story.run) for story in terminated)
-    held("SIGTERM in a training: saved, and the resumed run is the same", num_held, 2 * len(terminated))
+    held("SIGTERM in a training: saved, and the resumed run is the same", num_held, SIGTERMS_PER_RUN * len(terminated))
