@@ -83,7 +83,7 @@ def translate(
     """
     from mtformer.cli.line_files import ResumableOutput, parallel_lines
     from mtformer.data.corpus.compressed import create_bytes
-    from mtformer.errors import ConfigError, explain_write_errors
+    from mtformer.errors import ConfigError
 
     is_resumable = target is not None and (target.is_file() or not target.exists())  # no pipe or device
     errors = {
@@ -119,8 +119,7 @@ def translate(
         elif output is not None:
             layout = {"json": as_json, "attention": json_attention, "alignment": alignment, "files": list(beside)}
             made_with = {**_made_by(translator), **layout, "forbidden": arguments["forbidden"]}
-            with explain_write_errors(f"{target}:", "name another file; --continue resumes this one"):
-                work.run_to_file(output, made_with, continues)
+            work.run_to_file(output, made_with, continues)
         elif target is not None:
             with create_bytes(target) as out:
                 work.run(out, out.flush)

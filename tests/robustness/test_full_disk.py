@@ -42,7 +42,7 @@ COMMANDS: dict[str, Command] = {
 }  # fmt: skip
 
 
-UNNAMED = ["train", *(name for name in COMMANDS if name.startswith("export"))]
+UNNAMED = ["train", "translate", *(name for name in COMMANDS if name.startswith("export"))]
 
 
 @contextlib.contextmanager
