@@ -2,6 +2,7 @@
 
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -55,9 +56,16 @@ def _run(arguments: list[str], streams: Sequence[str | None], environment: dict[
                 os.close(opened)
     for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         # As Python itself does at its start: a closed stream is None.
-        setattr(sys, name, None if streams[descriptor] is None else os.fdopen(descriptor, mode, closefd=False))
+        stream = None if streams[descriptor] is None else open(descriptor, mode, 1, closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
     sys.argv = ["mtformer", *arguments]
-    main()
+    try:
+        main()
+    except SystemExit as end:
+        os._exit(int(end.code or 0))  # multiprocessing would write to the streams again
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -66,7 +66,7 @@ def holds(command: Command, run: Path, corpus: Path, disk: Path) -> tuple[bool, 
     if result.exit_code == 0:
         return True, ""
     is_told = is_good_error(result.exit_code, result.stderr) and str(disk) in result.stderr
-    is_told &= "No space left on device" in result.stderr or " GB free" in result.stderr
+    is_told &= "No space left on device" in result.stderr or "B free, and two" in result.stderr
     return is_told and not (disk / "out").exists(), f"{result.exit_code} {result.stderr[-500:]} {names(disk)}"
 
 
