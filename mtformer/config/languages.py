@@ -29,11 +29,14 @@ def language_name(code: str) -> str:
     return code if names is None else f"{names[0]} ({rest[0]})" if rest else names[0]
 
 
+def is_language(code: str) -> bool:
+    """Return True for a code of a language; any three letters are one, because there are thousands of these."""
+    is_code = re.fullmatch("[A-Za-z]{2,3}([-_][A-Za-z0-9]{1,8})*", code) is not None
+    return is_code and (len(base_code(code)) == 3 or base_code(code) in _table())
+
+
 def _check_language(code: str) -> str:
-    """Return the code; raise ValueError for a word that is none, or two letters that no language has."""
-    base = base_code(code)
-    is_known = len(base) == 3 or base in _table()  # thousands have three letters
-    if is_known and re.fullmatch("[A-Za-z]{2,3}([-_][A-Za-z0-9]{1,8})*", code):
+    if is_language(code):
         return code
     codes = {name.lower(): one for one, names in _table().items() for name in names}
     nearest = [codes[name] for name in difflib.get_close_matches(code.lower(), codes, n=1, cutoff=0.75)]
