@@ -57,8 +57,11 @@ def compare(
 ) -> None:
     """Compare runs, or files of hypotheses: scores, significance, lengths, sentences. The first is the baseline.
 
-    Scores are computed again from the translations that `eval` kept. P-values are sacreBLEU's own, by paired bootstrap
+    Scores are computed again from the translations that `eval` kept. P-values are sacreBLEU's, by paired bootstrap
     resampling (1,000 samples) and paired approximate randomization (10,000 trials); SACREBLEU_SEED sets their seed.
+    The second is 2^(1-n) above that of `sacrebleu --paired-ar`, where n is the number of sentences on which the metric
+    tells the two apart: sacreBLEU counts larger differences than the observed one only, and two of the 2^n ways to
+    swap translations give exactly the observed one. With fewer than 10 such sentences this is visible.
     """
     from mtformer.evaluation.systems import common_sets, group_runs, open_runs, read_files, read_material
 

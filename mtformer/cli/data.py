@@ -122,7 +122,7 @@ def clean(
     from tqdm import tqdm
 
     from mtformer.data.check.clean import clean as clean_corpus
-    from mtformer.data.corpus.sources import languages, read_columns, require_files
+    from mtformer.data.corpus.sources import languages, read_records, require_files
     from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
 
     plain = [word for word in words if not _is_override(word)]
@@ -139,7 +139,7 @@ def clean(
         log.info("no tokenizer, so max_tokens and max_length_ratio are not applied; name one with --tokenizer")
     with tqdm(desc="clean", unit="pair", unit_scale=True, disable=None, leave=False) as bar:
         report = clean_corpus(
-            chain.from_iterable(read_columns(source, data, PAIRS_AT_ONCE) for source in data.train),
+            chain.from_iterable(read_records(source, data, PAIRS_AT_ONCE) for source in data.train),
             Pipeline(data.filters, direction, tokenizers),
             folder,
             scoring=scoring,

@@ -61,10 +61,11 @@ def _dry_run(planned: "Sweep", jobs: int | None) -> None:
     with tqdm(total=len(planned.runs), desc="memory check", unit="run", disable=None, leave=False) as bar:
         needs = estimate(planned, threads_each(jobs), bar.update)
     keys = short_keys(dict.fromkeys(key for run in planned.runs for key in run.values))
-    rows = [["run", *keys.values(), "time", "disk"]]
+    rows = [["run", *keys.values(), "test sets", "time", "disk"]]
     for run, need in zip(planned.runs, needs, strict=True):
         values = [format_value(run.values[key]) if key in run.values else "" for key in keys]
-        rows.append([run.name, *values, format_duration(need.total_seconds), f"{need.disk_bytes / 1e9:.2f} GB"])
+        tests = ", ".join(run.config.data.test) or "none"
+        rows.append([run.name, *values, tests, format_duration(need.total_seconds), f"{need.disk_bytes / 1e9:.2f} GB"])
     common = f" with {' '.join(planned.common)}" if planned.common else ""
     echo(f"base: {planned.config}{common}")
     echo(*table_lines(rows))

@@ -4,15 +4,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from mtformer.config.languages import Language
 from mtformer.config.section import Count, Fraction, Key, Positive, Section, Share, TagPiece, TestName
 
 
 class _Source(Section):
     """Keys of all kinds of sources."""
 
-    src_lang: str | None = None
+    src_lang: Language | None = None
     """Code of the source language, where it is not `data.src_lang`."""
-    tgt_lang: str | None = None
+    tgt_lang: Language | None = None
     """Code of the target language, where it is not `data.tgt_lang`."""
 
 
@@ -204,10 +205,10 @@ class NoiseConfig(Section):
 class DataConfig(Section):
     """The corpora."""
 
-    src_lang: Annotated[str, Key(on_resume="refuse")]
-    """Code of the source language (en, ja, ...)."""
-    tgt_lang: Annotated[str, Key(on_resume="refuse")]
-    """Code of the target language."""
+    src_lang: Annotated[Language, Key(on_resume="refuse")]
+    """ISO 639 code of the source language (en, pt-BR, nds, zh_Hant, ...)."""
+    tgt_lang: Annotated[Language, Key(on_resume="refuse")]
+    """ISO 639 code of the target language."""
     train: Annotated[list[Source], Key(on_resume="same")] = []
     """Training sources, joined in this order."""
     corpora: dict[TestName, CorpusConfig] = {}
@@ -216,7 +217,7 @@ class DataConfig(Section):
     """T: corpora and languages come in shares of size^(1/T); above 1 small ones come more often."""
     both_directions: bool = False
     """Use all data from target to source too, dev and test sets included (joint vocabulary, `language_tags`)."""
-    tgt_langs: list[str] = []
+    tgt_langs: list[Language] = []
     """More target languages of the model than its data show (a bundle names no data)."""
     language_tags: Annotated[Literal["none", "source", "target"], Key(on_resume="refuse")] = "none"
     """Position of the target-language tag (`<2de>`) of a multilingual model: before the source, or instead of bos."""
@@ -229,7 +230,8 @@ class DataConfig(Section):
     check: CheckConfig = CheckConfig()
     """Limits of `mtformer data check`."""
     cache_dir: Annotated[str | None, Key(on_resume="same", path="file", has_effect=False)] = None
-    """Folder of tokenized corpora; default `MTFORMER_CACHE`, or `mtformer` in `XDG_CACHE_HOME` (`~/.cache`)."""
+    """Folder of tokenized corpora and of tokenizers; default `MTFORMER_CACHE`, or `mtformer` in `XDG_CACHE_HOME` or
+    `~/.cache`."""
     noise: NoiseConfig = NoiseConfig()
     """Noise in training."""
     num_workers: Annotated[Positive | None, Key(on_resume="same", has_effect=False)] = None

@@ -29,8 +29,9 @@ class LoadedConfig:
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     """Read a YAML file and those it extends, apply overrides, and validate.
 
-    Sections are merged key by key, and test sets by name; lists are replaced. A source that changes its kind (files
-    instead of a data set) loses the keys of the old kind. An empty `test:` removes all test sets.
+    Sections are merged key by key, test sets and corpora by name; lists are replaced. A source that changes its kind
+    (files instead of a data set) loses the keys of the old kind. `NAME: null` removes a test set or corpus, an empty
+    `test:` all test sets.
 
     Args:
         path: the file.
@@ -87,7 +88,7 @@ def _read_file(path: str, origins: Origins, extended_by: tuple[str, ...]) -> dic
     if "extends" in values:
         tree = _read_base(path, values.pop("extends"), own.pop(("extends",)), origins, (*extended_by, path))
     for key, value in values.items():
-        _put(tree, key, value, child(Config, key), (key,), origins)
+        _put(tree, key, value, Config, (key,), origins)
     origins.update(own)
     return tree
 
@@ -150,7 +151,7 @@ def _apply(override: str, tree: dict[str, Any], origins: Origins) -> None:
         _leave_other_kind(container, {path[-1]: value}, path[:-1], origins)
     if isinstance(container, list):
         own[path[:-1]] = origin
-    _put(container, path[-1], value, annotation, path, origins)
+    _put(container, path[-1], value, around, path, origins)
     origins.update(own)
 
 
@@ -168,13 +169,20 @@ def _position(container: Any, key: str, path: KeyPath, origin: Origin) -> str | 
     return int(key)
 
 
-def _put(container: Any, key: str | int, value: Any, annotation: Any, path: KeyPath, origins: Origins) -> None:
+def _put(container: Any, key: str | int, value: Any, around: Any, path: KeyPath, origins: Origins) -> None:
     """Merge mappings, replace all other values, and drop the origins of replaced values.
 
-    Null is an empty section, list or mapping: its keys or items may all be commented out.
+    Null is an empty section, list or mapping: its keys or items may all be commented out. It removes an item that a
+    mapping has by name.
+    `around` is the annotation of the container.
     """
+    annotation = child(_narrow(around, container), key)
     if isinstance(key, int) and key == len(container):
         container.append(None)
+    if value is None and get_origin(plain(around)) is dict and key in container:
+        _forget(path, origins)
+        del container[key]
+        return
     kind = get_origin(plain(annotation))
     if value is None and (is_section(plain(annotation)) or kind in (dict, list)):
         value = [] if kind is list else {}
@@ -186,7 +194,7 @@ def _put(container: Any, key: str | int, value: Any, annotation: Any, path: KeyP
         if is_source(annotation):
             _leave_other_kind(old, value, path, origins)
         for name, below in value.items():
-            _put(old, name, below, child(_narrow(annotation, old), name), (*path, name), origins)
+            _put(old, name, below, annotation, (*path, name), origins)
     else:
         _forget(path, origins)
         container[key] = value

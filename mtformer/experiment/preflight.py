@@ -74,8 +74,10 @@ def make_step(
     return step
 
 
-def try_config(config: Config, run: RunDir, tokenizer: Path) -> tuple[Prepared, TrainingStep, MemoryCheck]:
-    """Prepare tokenizer (into this folder, unless it exists), data and model in this process, and check the memory.
+def try_config(config: Config, run: RunDir) -> tuple[Prepared, TrainingStep, MemoryCheck]:
+    """Prepare tokenizer, data and model in this process, and check the memory.
+
+    The cache keeps tokenizer and data, so a training with this config need not prepare them again.
 
     Raises:
         MtformerError: on an error that a training would have met.
@@ -84,15 +86,15 @@ def try_config(config: Config, run: RunDir, tokenizer: Path) -> tuple[Prepared, 
     device = pick_device(config.training.device)
     precision = pick_precision(config.training.precision, device)
     set_up_memory()
-    prepared = prepare_experiment(config, tokenizer)
+    with tempfile.TemporaryDirectory() as folder:
+        prepared = prepare_experiment(config, Path(folder) / "tokenizer")
     step = make_step(config, prepared, device, precision)
     return prepared, step, check_memory(config, prepared, step, run)
 
 
 def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
-    """Try a config, leave nothing behind, and return (what, value) for display; errors are those of `try_config`."""
-    with tempfile.TemporaryDirectory() as folder:
-        prepared, step, checked = try_config(config, run, Path(folder) / "tokenizer")
+    """Try a config, and return (what, value) for display; errors are those of `try_config`."""
+    prepared, step, checked = try_config(config, run)
     tokenizers = prepared.tokenizers
     sizes = sorted({tokenizers.src.vocab_size, tokenizers.tgt.vocab_size})
     steps_per_epoch = prepared.batches.sizes().num_batches / config.training.accumulation_steps

@@ -1,28 +1,38 @@
 """Tokenizer and data of an experiment, trained or loaded, prepared or cached."""
 
+import hashlib
 import itertools
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mtformer.config.data import CorpusConfig, Source
-from mtformer.config.schema import Config
+from mtformer.config.data import CorpusConfig, DataConfig, Source
+from mtformer.config.schema import Config, TokenizerConfig
 from mtformer.data.batching.augment import Augmentation
 from mtformer.data.batching.batches import Batch, TrainingBatches, ordered_batches
 from mtformer.data.batching.mixture import WINDOW_PAIRS, Corpus, Mixture
-from mtformer.data.corpus.sources import file_states, languages, read_pairs, require_sources, require_unchanged
+from mtformer.data.corpus.sources import (
+    file_states,
+    languages,
+    read_pairs,
+    require_sources,
+    require_unchanged,
+    source_fingerprint,
+)
 from mtformer.data.data_report import DataReport
 from mtformer.data.store.prepare import Advance, log_progress, prepare
 from mtformer.decoding.sentences import split_sentences
 from mtformer.decoding.translator import Translator
-from mtformer.errors import ConfigError, explain_write_errors
+from mtformer.errors import CheckpointError, ConfigError, explain_write_errors
 from mtformer.evaluation.evaluate import source_set
 from mtformer.experiment.pretrained import pretrained_tokenizers
-from mtformer.files import atomic_folder
+from mtformer.files import CHECKSUMS, atomic_folder, cache_folder, verify, write_checksums
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import MULTI_SENTENCE_SHARE
 from mtformer.text.tags import require_tags, source_tags, tag_id, target, target_tags
@@ -179,7 +189,7 @@ def _reports(corpora: Sequence[Corpus]) -> Mapping[str, DataReport]:
 
 
 def make_tokenizers(config: Config, folder: Path) -> TokenizerPair:
-    """Write the tokenizers of an experiment to a folder: those the config names, or newly trained ones.
+    """Write the tokenizers of an experiment to a folder: those the config names, or ones trained on its data.
 
     Raises:
         DataError: if data or models are invalid, or the folder cannot be written.
@@ -212,11 +222,32 @@ def _make_one(config: Config, existing: str | None, sides: tuple[int, ...], path
         return
     symbols = [*config.tokenizer.user_symbols, *tags[0], *tags[1]]
     section = config.tokenizer.model_copy(update={"user_symbols": list(dict.fromkeys(symbols))})
-    train_tokenizer(_text(config, sides), section, path)
+    path.write_bytes(_trained(config, section, sides).read_bytes())
 
 
-def _text(config: Config, sides: tuple[int, ...]) -> Iterator[str]:
-    states = file_states(config.data.sources)
-    for pair in itertools.chain.from_iterable(read_pairs(source, config.data) for source in config.data.sources):
+def _trained(config: Config, section: TokenizerConfig, sides: tuple[int, ...]) -> Path:
+    """Return a model trained on these sides of the training data, in the cache, where a dry run may have left it."""
+    data, states = config.data, file_states(config.data.sources)
+    settings = {
+        "sentencepiece": version("sentencepiece"),
+        "sources": [source_fingerprint(source, data) for source in data.sources],
+        "sides": sides,
+        "tokenizer": section.model_dump(exclude={"src_model", "tgt_model", "joint", "sampling_alpha"}),
+    }
+    name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
+    folder = cache_folder(data.cache_dir) / f"tokenizer-{name}"
+    try:
+        verify(folder, JOINT, listing=CHECKSUMS)
+        log.info("tokenizer: trained before, found in %s", folder)
+    except CheckpointError:  # missing or damaged
+        what = f"{folder.parent}: the tokenizer"
+        with explain_write_errors(what, "name another folder by data.cache_dir"), atomic_folder(folder) as temporary:
+            train_tokenizer(_text(data, sides, states), section, temporary / JOINT)
+            write_checksums(temporary)
+    return folder / JOINT
+
+
+def _text(data: DataConfig, sides: tuple[int, ...], states: dict[str, tuple[int, int, int]]) -> Iterator[str]:
+    for pair in itertools.chain.from_iterable(read_pairs(source, data) for source in data.sources):
         yield from (pair[side] for side in sides)
-    require_unchanged(config.data.sources, states)
+    require_unchanged(data.sources, states)

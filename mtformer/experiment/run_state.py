@@ -33,8 +33,11 @@ class RunState:
     error: str | None = None
     """Error of a failed run in one line."""
     started: str | None = None
+    """Start of the first process, ISO 8601."""
+    resumed: str | None = None
+    """Start of the latest process, if it is another one."""
     ended: str | None = None
-    """Start and end of the latest process, ISO 8601."""
+    """End of the latest process."""
 
 
 @contextlib.contextmanager
@@ -59,31 +62,36 @@ def lock_run(run: RunDir) -> Iterator[None]:
 @contextlib.contextmanager
 def record_state(run: RunDir) -> Iterator[None]:
     """Write the state of a training in the context to state.json, and how it ended."""
-    started = _now()
-    _write(run, "running", started)
+    now, first = _now(), _saved(run).get("started")
+    starts = {"started": first or now, "resumed": now if first else None}
+    _write(run, "running", starts)
     try:
         yield
     except BaseException as error:
         is_requested = isinstance(error, InterruptedRunError | KeyboardInterrupt)
         with contextlib.suppress(OSError):  # a full disk is reported by the error itself
-            _write(run, "interrupted" if is_requested else "failed", started, None if is_requested else _line(error))
+            _write(run, "interrupted" if is_requested else "failed", starts, None if is_requested else _line(error))
         raise
-    _write(run, "finished", started)
+    _write(run, "finished", starts)
 
 
 def read_state(run: RunDir) -> RunState:
     """Return the state of a run; `new` if state.json is missing or damaged."""
-    saved: Any = {}
-    with contextlib.suppress(OSError, ValueError):
-        saved = json.loads(run.state.read_text(encoding="utf-8"))
-    if not isinstance(saved, dict) or saved.get("state") not in get_args(StateName):
-        saved = {}
+    saved = _saved(run)
     state: StateName = saved.get("state", "new")
     if _is_held(run.lock):
         state = "running"
     elif state == "running":
         state = "killed"
-    return RunState(state, saved.get("error"), saved.get("started"), saved.get("ended"))
+    return RunState(state, **{name: saved.get(name) for name in ("error", "started", "resumed", "ended")})
+
+
+def _saved(run: RunDir) -> dict[str, Any]:
+    """Return the contents of state.json; empty if it is missing or damaged."""
+    saved: Any = {}
+    with contextlib.suppress(OSError, ValueError):
+        saved = json.loads(run.state.read_text(encoding="utf-8"))
+    return saved if isinstance(saved, dict) and saved.get("state") in get_args(StateName) else {}
 
 
 def _is_held(path: Path) -> bool:
@@ -98,8 +106,8 @@ def _is_held(path: Path) -> bool:
         return False
 
 
-def _write(run: RunDir, state: StateName, started: str, error: str | None = None) -> None:
-    values = {"state": state, "started": started, "ended": None if state == "running" else _now(), "error": error}
+def _write(run: RunDir, state: StateName, starts: dict[str, str | None], error: str | None = None) -> None:
+    values = {"state": state, **starts, "ended": None if state == "running" else _now(), "error": error}
     write_text(run.state, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
 
 

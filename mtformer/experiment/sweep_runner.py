@@ -10,11 +10,9 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -281,11 +279,11 @@ def estimate(sweep: Sweep, num_threads: int, advance: Callable[[], object] = lam
     from mtformer.device import use_threads
 
     checks: dict[str, MemoryCheck] = {}
-    with use_threads(num_threads), tempfile.TemporaryDirectory(prefix="mtformer-") as folder:
+    with use_threads(num_threads):
         for run in sweep.runs:
             key = _without_seed(run.config)
             if key not in checks:
-                checks[key] = _check_memory(run, Path(folder))
+                checks[key] = _check_memory(run)
             advance()
     return [checks[_without_seed(run.config)] for run in sweep.runs]
 
@@ -298,14 +296,11 @@ def finishing_time(seconds: Sequence[float], jobs: int) -> float:
     return max(ends)
 
 
-def _check_memory(run: PlannedRun, folder: Path) -> "MemoryCheck":
+def _check_memory(run: PlannedRun) -> "MemoryCheck":
     from mtformer.experiment.preflight import try_config
 
-    # Configs with the same tokenizer share it.
-    parts = [run.config.data.model_dump_json(), run.config.tokenizer.model_dump_json(), run.config.training.init_from]
-    tokenizer = folder / sha256("\n".join(map(str, parts)).encode()).hexdigest()
     try:
-        return try_config(run.config, run.run, tokenizer)[2]
+        return try_config(run.config, run.run)[2]
     except MtformerError as error:
         raise type(error)(f"run {run.name}: {error}") from error
 

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from mtformer.config.languages import is_language
 from mtformer.config.loading import dump_config
 from mtformer.config.schema import Config
 from mtformer.errors import CheckpointError
@@ -173,6 +174,8 @@ def _config(source: Path, settings: Mapping[str, Any], search: Mapping[str, Any]
     """Return the config of the model, with the search settings of Hugging Face."""
     languages = source / "tokenizer_config.json"
     names = _read_json(languages) if languages.exists() else {}
+    found = [str(names.get(key)) for key in ("source_lang", "target_lang")]  # such as ROMANCE, for several languages
+    src_lang, tgt_lang = (code if is_language(code) else UNDETERMINED for code in found)
     decoding: dict[str, Any] = {
         "beam_size": search.get("num_beams") or 1,
         "length_penalty": search.get("length_penalty", 1.0),
@@ -183,8 +186,8 @@ def _config(source: Path, settings: Mapping[str, Any], search: Mapping[str, Any]
         decoding["max_length_ratio"] = float(decoding["max_length"])
     tree = {
         "data": {
-            "src_lang": names.get("source_lang") or UNDETERMINED,
-            "tgt_lang": names.get("target_lang") or UNDETERMINED,
+            "src_lang": src_lang,
+            "tgt_lang": tgt_lang,
             "filters": {"max_tokens": settings["max_position_embeddings"] - 1},
         },
         "tokenizer": {"joint": False, "vocab_size": vocab_size},

@@ -42,7 +42,7 @@ def speed(run: RunContents) -> Table | None:
         rows.append(
             ("left", f"about {format_duration((run.max_steps - run.step) * steps[-1][1])}, and the validations")
         )
-    rows += [(name, when) for name, when in (("started", state.started), ("ended", state.ended)) if when]
+    rows += [(name, when) for name in ("started", "resumed", "ended") if (when := getattr(state, name))]
     rows += [(key, str(run.made_with[key])) for key in ("device", "precision", "processes") if key in run.made_with]
     return Table((), rows) if rows else None
 

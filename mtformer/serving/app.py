@@ -19,12 +19,13 @@ from prometheus_fastapi_instrumentator import Instrumentator
 from starlette.exceptions import HTTPException
 
 from mtformer import __version__
+from mtformer.config.languages import language_name
 from mtformer.decoding.inputs import one_line
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
 from mtformer.errors import MtformerError
 from mtformer.serving.batcher import Batcher, ClosedError, Job
-from mtformer.serving.languages import Languages, detect, language_name
+from mtformer.serving.languages import Languages, detect
 from mtformer.serving.page import line_values, make_page, respond_with
 from mtformer.serving.protocol import explain_loop_error
 from mtformer.serving.requests import Limits, Text, TextRequest, TranslationRequest, describe_body, read_request

@@ -1,11 +1,11 @@
-"""Languages of a model, their names, and detection of a text's language."""
+"""Languages of a model, and detection of a text's language."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mtformer.config.data import DataConfig
-from mtformer.data.filters.language import LETTERS, probabilities, table, words_of
+from mtformer.config.languages import language_name
+from mtformer.data.filters.language import LETTERS, probabilities, words_of
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,6 @@ class Languages:
         codes = dict.fromkeys([*self.sources, *(target for _, target in self.directions)])
         targets = {code: [target for source, target in self.directions if source == code] for code in codes}
         return [{"code": code, "name": language_name(code), "targets": targets[code]} for code in codes]
-
-
-def language_name(code: str) -> str:
-    """Return the English name of a language, with the part of the code behind `-` or `_` in parentheses."""
-    base, *rest = re.split("[-_]", code, maxsplit=1)
-    known = table().get(base.lower(), {}).get("name")
-    return code if known is None else f"{known} ({rest[0]})" if rest else known
 
 
 def detect(text: str, candidates: Sequence[str]) -> dict[str, object]:

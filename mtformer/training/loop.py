@@ -21,7 +21,7 @@ from mtformer.files import read_meta, sync
 from mtformer.run_dir import LOWER_IS_BETTER, WEIGHTS, RunDir
 from mtformer.training.checkpoint import last_good, load_trainer_state, prune, save_checkpoint
 from mtformer.training.history import append_record, cut_after, warn_if_changed
-from mtformer.training.metrics import Metrics, Progress, Window
+from mtformer.training.metrics import CoreWatch, Metrics, Progress, Window
 from mtformer.training.signals import StopSignal
 from mtformer.training.step import MAX_SKIPPED_IN_A_ROW, TrainingStep
 from mtformer.training.validation import DecodeDev, dev_loss
@@ -83,6 +83,7 @@ class Trainer:
         self.made_with = made_with
         self.stop = StopSignal()
         self.window = Window()
+        self.core_watch = CoreWatch()
         self.metrics = Metrics(run, config) if self.ranks.is_main else None
         self.position = Position()
         self.last_batches: list[Batch] = []
@@ -212,7 +213,9 @@ class Trainer:
         return is_stale or self.position.step >= self.config.max_steps
 
     def _one_step(self, micro_batches: list[Batch]) -> None:
-        result = self.step.run(micro_batches, self.position.step + 1)
+        is_alone_on_cpu = self.step.device.type == "cpu" and self.ranks.size == 1
+        with self.core_watch.step() if is_alone_on_cpu else contextlib.nullcontext():
+            result = self.step.run(micro_batches, self.position.step + 1)
         self.position.step += 1
         self.position.place = micro_batches[-1].end
         self.last_batches = micro_batches

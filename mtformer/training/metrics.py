@@ -2,11 +2,12 @@
 
 import logging
 import math
+import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -96,6 +97,8 @@ def _open_wandb(run: RunDir, config: Config) -> Any:
 
 
 TENSORS = ("sums", "grad_norm")
+WATCH_SECONDS, MIN_CORE_SHARE = 10.0, 0.8
+"""Steps of this total time are judged together; alone, the main thread has its core for nearly all of it."""
 
 
 class Window:
@@ -172,6 +175,36 @@ class Window:
         window.pairs_of = Counter(window.pairs_of)
         window.untimed_tokens, window.untimed_steps = window.tokens, window.steps
         return window
+
+
+class CoreWatch:
+    """Warns once if other processes take the cores that a training on a CPU computes with.
+
+    The main thread never sleeps in a step, so its processor time is the wall time unless the system runs others. Where
+    threads sleep while they wait (OMP_WAIT_POLICY=PASSIVE) this is not known, and others cost less.
+    """
+
+    def __init__(self) -> None:
+        self.wall = self.processor = 0.0
+        self.is_over = os.environ.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Measure a step, which is the context."""
+        wall, processor = time.perf_counter(), time.thread_time()
+        yield
+        self.wall += time.perf_counter() - wall
+        self.processor += time.thread_time() - processor
+        if self.wall < WATCH_SECONDS or self.is_over:
+            return
+        share, self.wall, self.processor = self.processor / self.wall, 0.0, 0.0
+        if share < MIN_CORE_SHARE:
+            self.is_over = True
+            log.warning(
+                "other processes use the cores of this training, which has them %.0f%% of the time and loses more than "
+                "the rest: run fewer at a time, set OMP_NUM_THREADS (now %d) to the number of free cores, or set "
+                "OMP_WAIT_POLICY=PASSIVE", 100 * share, torch.get_num_threads(),
+            )  # fmt: skip
 
 
 class Progress(Protocol):

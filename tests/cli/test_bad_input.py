@@ -137,6 +137,10 @@ def test_a_full_disk_while_the_tokenizer_is_made(
         told = "cannot be written: No space left on device; free some space, or name another place"
         assert message == f"error: {run}/tokenizer: the tokenizer {told}"
         assert not run.exists()
+    cache = tmp_path / "cache"
+    message = error_of("train", corpus / "small.yaml", f"data.cache_dir={cache}", "--run-dir", run)
+    assert message.startswith(f"error: {cache}: the tokenizer cannot be written: No space left on device; free some ")
+    assert message.endswith("name another folder by data.cache_dir")
 
 
 def test_a_full_disk_while_the_corpus_is_tokenised(
@@ -149,7 +153,8 @@ def test_a_full_disk_while_the_corpus_is_tokenised(
     assert message.startswith(f"error: {cache}: the tokenized corpus cannot be written: No space left on device; free")
     assert "data.cache_dir" in message
     assert not (tmp_path / "run").exists()
-    assert [path.suffix for path in cache.iterdir() if path.name != ".locks"] == [".building"]
+    others = [path for path in cache.iterdir() if path.name != ".locks" and not path.name.startswith("tokenizer-")]
+    assert [path.suffix for path in others] == [".building"]
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed"])

@@ -194,10 +194,10 @@ def test_debug_option_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.process
 def test_output_is_utf8_whatever_the_locale(tmp_path: Path) -> None:
-    (tmp_path / "é.yaml").write_text("data: {src_lang: 日本, tgt_lang: de}\n", encoding="utf-8")
+    (tmp_path / "é.yaml").write_text("data: {src_lang: en, tgt_lang: de, cache_dir: 日本}\n", encoding="utf-8")
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
     done = run_process("config", "show", str(tmp_path / "é.yaml"), environment=plain)
-    assert "src_lang: 日本" in done.stdout.decode("utf-8")
+    assert "cache_dir: 日本" in done.stdout.decode("utf-8")
     assert b"\r" not in done.stdout
 
 

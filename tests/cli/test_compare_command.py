@@ -176,3 +176,8 @@ def test_files_of_hypotheses(files: Path, corpus: Path) -> None:
     result = invoke("compare", *options, "--comet", "x")
     assert result.exit_code == 2
     assert "--comet judges by the sources too; give them with --src" in result.stderr
+
+
+def test_the_help_explains_the_difference_to_sacrebleu() -> None:
+    text = " ".join(invoke("compare", "--help").stdout.split())
+    assert "The second is 2^(1-n) above that of `sacrebleu --paired-ar`" in text

@@ -208,3 +208,33 @@ def test_nothing_but_the_report_off_a_terminal_and_no_torch(files: tuple[Path, P
     assert done.stdout == "False\n"
     assert "\r" not in done.stderr
     assert "it/s" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "kept_lines", "invalid"),
+    [
+        ("a.tsv", [b"a dog\tein Hund", b"caf\xe9\tCaf\xc3\xa9", b"no tab", b"\xff\xfe\t\xed\xa0\x80"], 1, [2, 3, 4]),
+        ("a.jsonl", [b'{"en": "a dog", "de": "ein Hund"}', b'{"en": "x', b"[1]", b'{"en": "\xff"}'], 1, [2, 3, 4]),
+    ],
+)
+def test_lines_that_training_refuses_are_removed_and_counted(
+    name: str, lines: list[bytes], kept_lines: int, invalid: list[int], tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(b"\n".join(lines) + b"\n")
+    result = invoke("data", "clean", tmp_path / name, tmp_path / "out", *LANGUAGES)
+    assert result.exit_code == 0, result.stderr
+    assert len(kept(tmp_path / "out")) == kept_lines
+    rows = [row.split("\t")[:2] for row in kept(tmp_path / "out", "removed.tsv")]
+    assert rows == [["invalid line", str(number)] for number in invalid]
+    report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    assert (report["read"], report["left_out"]) == (4, {"invalid line": 3})
+
+
+def test_an_undecodable_line_of_parallel_files_is_removed_from_both(files: tuple[Path, Path], tmp_path: Path) -> None:
+    lines = files[1].read_bytes().split(b"\n")
+    lines[2] = b"das kleine H\xe4us"
+    files[1].write_bytes(b"\n".join(lines))
+    result = invoke("data", "clean", *files, tmp_path / "out", *LANGUAGES)
+    assert result.exit_code == 0, result.stderr
+    assert kept(tmp_path / "out") == ["a dog runs", "the small house", "a stone"]  # the second of two equal pairs
+    assert "invalid line\t3\tthe small house\tdas kleine H\ufffdus" in kept(tmp_path / "out", "removed.tsv")

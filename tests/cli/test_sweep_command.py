@@ -130,11 +130,11 @@ def test_a_dry_run_lists_the_runs_and_tries_each_kind_once(
     base, header, *rows, total = result.stdout.splitlines()
     assert base.endswith("small.yaml with data.test={} training.max_steps=2 training.average_last=0 "
                          "training.precision=fp32 training.max_steps=1000")  # fmt: skip
-    assert header.split() == ["run", "d_ff", "seed", "warmup_steps", "time", "disk"]
+    assert header.split() == ["run", "d_ff", "seed", "warmup_steps", "test", "sets", "time", "disk"]
     assert [row.split()[0] for row in rows] == [
         f"{name},d_ff={width},seed={seed}" for name in "ab" for width in (32, 64) for seed in (1, 2)
     ]
-    assert rows[0].split()[1:3] == ["32", "1"]
+    assert rows[0].split()[1:4] == ["32", "1", "none"]
     assert total.startswith("8 runs, 2 at a time: about 0:")
     assert not (tmp_path / "runs").exists()
 

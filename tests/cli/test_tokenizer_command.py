@@ -72,7 +72,7 @@ def test_train_on_a_file_that_changes_meanwhile_is_an_error(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "train.en"
-    path.write_bytes((folder / "train.en").read_bytes())
+    path.write_bytes((folder / "train.en").read_bytes().swapcase())  # no tokenizer of it is in the cache
 
     def change_meanwhile(source: Source, data: DataConfig) -> Iterator[tuple[str, str]]:
         yield from read_pairs(source, data)

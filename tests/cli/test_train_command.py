@@ -92,7 +92,27 @@ def test_dry_run_checks_all_and_trains_nothing(corpus: Path, tmp_path: Path, mon
     assert result.exit_code == 0, result.stderr
     for what in ("vocabulary", "training pairs", "steps per epoch", "parameters, total", "memory", "largest batch"):
         assert what in result.stdout
+    assert "test sets                    small\n" in result.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_dry_run_keeps_tokenizer_and_data_for_the_training(
+    is_damaged: bool, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = [corpus / "small.yaml", f"data.cache_dir={tmp_path}/cache", "training.max_steps=1", "data.test={}"]
+    result = invoke("train", *settings, "--dry-run")
+    assert result.exit_code == 0, result.stderr
+    (kept,) = (tmp_path / "cache").glob("tokenizer-*/joint.model")
+    model = kept.read_bytes()
+    if is_damaged:
+        kept.write_bytes(model[:-1])
+    else:
+        monkeypatch.delattr("mtformer.experiment.prepare.train_tokenizer")
+        monkeypatch.delattr("mtformer.data.store.prepare._make")
+    result = invoke("train", *settings, "--run-dir", tmp_path / "run")
+    assert result.exit_code == 0, result.stderr
+    assert (tmp_path / "run" / "tokenizer" / "joint.model").read_bytes() == kept.read_bytes() == model
 
 
 @pytest.mark.process

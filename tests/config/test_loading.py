@@ -157,3 +157,30 @@ def test_files_that_cannot_be_read(write: Write, tmp_path: Path) -> None:
 def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(BASE, encoding="utf-8-sig")
     assert load_config(tmp_path / "a.yaml").config.data.src_lang == "no"
+
+
+CORPORA = "corpora: {bt: {sources: [{tsv: b.tsv}]}, old: {sources: [{tsv: o.tsv}]}}"
+
+
+@pytest.mark.parametrize("by_override", [False, True])
+def test_null_removes_a_test_set_or_corpus_of_the_extended_file(by_override: bool, write: Write) -> None:
+    tests = "test: {news: {tsv: n.tsv}, talks: {tsv: t.tsv}}"
+    base = write("a.yaml", f"data: {{src_lang: en, tgt_lang: de, {tests}, {CORPORA}}}\n")
+    if by_override:
+        loaded = load_config(base, ["data.test.news=null", "data.corpora.old=", "data.test.more={tsv: m.tsv}"])
+    else:
+        top = "extends: a.yaml\ndata: {test: {news: null, more: {tsv: m.tsv}}, corpora: {old: null}}\n"
+        loaded = load_config(write("b.yaml", top))
+    assert list(loaded.config.data.test) == ["talks", "more"]
+    assert list(loaded.config.data.corpora) == ["bt"]
+    assert "data.test.news.tsv" not in loaded.origins
+
+
+def test_null_for_a_set_that_is_not_there(write: Write) -> None:
+    write("a.yaml", "data: {src_lang: en, tgt_lang: de, test: {news: {tsv: n.tsv}}}\n")
+    top = write("b.yaml", "extends: a.yaml\ndata: {test: {new: null}, corpora: {old: null}}\n")
+    with pytest.raises(ConfigError) as raised:
+        load_config(top)
+    corpora, tests = str(raised.value).splitlines()
+    assert "b.yaml:2: data.corpora.old.sources: is missing" in corpora
+    assert "b.yaml:2: data.test.new: a source is a mapping with" in tests

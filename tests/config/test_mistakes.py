@@ -111,3 +111,31 @@ def test_sections_that_do_not_go_together(write: Write) -> None:
     assert mistakes(path)[0].startswith("a.yaml:3: tokenizer.joint: model.tie_embeddings 'all' needs tokenizer.joint: ")
     path = write("b.yaml", DATA + "model:\n  max_positions: 100\n")
     assert mistakes(path)[0].startswith("b.yaml:3: model.max_positions: data.filters.max_tokens 256 (and eos) does not")
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        ("german", "did you mean de (German)?"),
+        ("Deutsch", "did you mean de (German)?"),
+        ("Portugese", "did you mean pt (Portuguese)?"),
+        ("jp", "did you mean ja (Japanese)?"),
+        ("日本語", "did you mean ja (Japanese)?"),
+        ("xx", "not 'xx'"),
+        ("", "not ''"),
+        ("de_", "not 'de_'"),
+        ("zh Hant", "not 'zh Hant'"),
+    ],
+)
+@pytest.mark.parametrize("key", ["data.src_lang", "data.train.0.tgt_lang", "data.tgt_langs.0"])
+def test_words_that_are_no_language_codes(key: str, code: str, hint: str, write: Write) -> None:
+    base = write("a.yaml", "data: {src_lang: en, tgt_lang: de, train: [{src: a, tgt: b}], language_tags: source}\n")
+    with pytest.raises(ConfigError) as raised:
+        load_config(base, [f"{key}='{code}'"])
+    assert f"{key}: must be a code of ISO 639" in str(raised.value)
+    assert hint in str(raised.value)
+
+
+@pytest.mark.parametrize("code", ["no", "pt-BR", "zh_Hant", "zho_Hans", "NDS", "sh", "qaa"])
+def test_language_codes(code: str, write: Write) -> None:
+    assert load_config(write("a.yaml", f"data: {{src_lang: {code}, tgt_lang: de}}\n")).config.data.src_lang == code

@@ -17,7 +17,7 @@ Write = Callable[[str, str], str]
 FULL = """\
 data:
   src_lang: no
-  tgt_lang: "2016"
+  tgt_lang: sr-Latn
   train:
   - {src: 'a: b.no', tgt: "new\\nline"}
   - {tsv: ~/x.tsv, tgt_column: 5}

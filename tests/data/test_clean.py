@@ -5,6 +5,7 @@ import json
 import math
 import multiprocessing
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -17,6 +18,7 @@ from mtformer.config.data import FilterConfig
 from mtformer.data import workers
 from mtformer.data.check import clean as cleaning
 from mtformer.data.check.clean import Rows, Scoring, dual_scores
+from mtformer.data.corpus.readers import Faults, RawRecords
 from mtformer.data.data_report import Columns, DataReport
 from mtformer.data.filters.filters import DUPLICATE, EMPTY, IDENTICAL, KEPT, LOW_SCORE, REASONS, TOO_LONG, Filter
 from mtformer.data.store.pipeline import Pipeline
@@ -28,8 +30,12 @@ EN_DE = ("en", "de")
 CHUNK = 4096
 
 
-def columns(pairs: Sequence[tuple[str, str]]) -> Columns:
+def columns(pairs: Sequence[tuple[str, str]], faults: Faults | None = None) -> Columns:
     return [src for src, _ in pairs], [tgt for _, tgt in pairs]
+
+
+def records(pairs: Sequence[tuple[str, str]]) -> RawRecords:
+    return RawRecords(len(pairs), partial(columns, pairs))
 
 
 def clean(
@@ -44,8 +50,8 @@ def clean(
 ) -> DataReport:
     """Clean pairs in chunks."""
     rest = iter(pairs)
-    texts = map(columns, iter(lambda: list(islice(rest, chunk)), []))
-    return cleaning.clean(texts, Pipeline(filters or FilterConfig(), languages, tokenizers), folder, **options)
+    corpus = map(records, iter(lambda: list(islice(rest, chunk)), []))
+    return cleaning.clean(corpus, Pipeline(filters or FilterConfig(), languages, tokenizers), folder, **options)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
+from mtformer.experiment import run_state
 from mtformer.experiment.run_state import lock_run, read_state, record_state
 from mtformer.run_dir import RunDir
 
@@ -43,6 +44,16 @@ def test_a_run_that_ends_is_finished(run: RunDir) -> None:
     assert state.started is not None
     assert state.ended is not None
     assert state.started <= state.ended
+    assert state.resumed is None
+
+
+def test_the_first_start_of_a_resumed_run_is_kept(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    for now in ("2026-01-01", "2026-01-02", "2026-01-03"):
+        monkeypatch.setattr(run_state, "_now", lambda now=now: now)
+        with pytest.raises(MtformerError), record_state(run):
+            raise MtformerError("no disk")
+    state = read_state(run)
+    assert (state.started, state.resumed, state.ended) == ("2026-01-01", "2026-01-03", "2026-01-03")
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,13 @@ def test_ids_are_written_the_same(marian: Marian, imported: RunDir) -> None:
     assert [text.strip() for text in tokenizer.decode(lines)] == texts
 
 
+@pytest.mark.parametrize(("theirs", "ours"), [("zle", "zle"), ("ROMANCE", "und"), (None, "und")])
+def test_names_of_several_languages_are_no_codes(theirs: str | None, ours: str, marian: Marian, tmp_path: Path) -> None:
+    import_marian(copy_of(marian, tmp_path / "x", "tokenizer_config.json", target_lang=theirs), tmp_path / "run")
+    data = load_config(tmp_path / "run" / "config.yaml").config.data
+    assert (data.src_lang, data.tgt_lang) == ("en", ours)
+
+
 @pytest.mark.parametrize(
     ("theirs", "ours"), [(True, "ended"), ("never", "certain"), (False, "estimate"), (None, "estimate")]
 )

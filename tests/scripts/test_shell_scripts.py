@@ -62,6 +62,7 @@ def test_it_parses(script: Path) -> None:
         ("scripts/multi30k.sh", 2, "usage: bash scripts/multi30k.sh FOLDER "),
         ("scripts/multi30k.sh nowhere", 2, "usage: bash scripts/multi30k.sh FOLDER "),
         ("scripts/studies.sh", 2, "usage: bash scripts/studies.sh FOLDER "),
+        ("scripts/robustness.sh much", 2, "usage: bash scripts/robustness.sh [SHARE]"),
         ("scripts/studies.sh /", 1, "error: .venv exists and was not made by this script; move it away"),
         ("scripts/bench/gpu.sh nowhere", 2, "realpath: nowhere: No such file or directory"),
         ("source scripts/environment.sh; find_python", 1,
@@ -96,6 +97,26 @@ def test_multi30k_sh_trains(repository: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert RunDir(tmp_path / "run").steps() == [2]
     assert "test_2016_flickr" in done.stdout
+
+
+@pytest.mark.parametrize(("status", "share"), [(0, 1.0), (1, 0.5)])
+def test_robustness_sh_attacks_and_prints_what_held(
+    status: int, share: float, repository: Path, tmp_path: Path
+) -> None:
+    calls = tmp_path / "calls"
+    attacks = f'printf "%s\\n" "$*" >>"{calls}"; echo "kills   {status} of 1 held"; exit {status}'
+    python = f'#!/bin/sh\n[ "$1" = -c ] && exec "{sys.executable}" "$@"\n{attacks}\n'
+    prepare(repository, ".venv-test", ".[test]", python=python)
+    (repository / "tests" / "robustness").mkdir(parents=True)
+    done = bash(repository, "scripts/robustness.sh", *([share] if share != 1 else []))
+    assert (done.returncode, done.stderr) == (status, "")
+    assert done.stdout.endswith(f"Attacks that held:\nkills   {status} of 1 held\n")
+    factors = [call.split(" --attacks ")[1].split()[0] for call in calls.read_text().splitlines()]
+    assert factors == [str(factor * share) for factor in (8, 166, 25)]
+    last = calls.read_text().splitlines()[-1]
+    assert all(
+        f"--ignore={path}" in last for path in ("tests/robustness/test_kill.py", "tests/robustness/test_noise_lines.py")
+    )
 
 
 def test_quickstart_sh_starts_and_resumes(repository: Path, tmp_path: Path) -> None:

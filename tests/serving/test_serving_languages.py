@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from mtformer.config.data import DataConfig
+from mtformer.config.languages import language_name
 from mtformer.data.filters import language
-from mtformer.serving.languages import Languages, detect, language_name
+from mtformer.serving.languages import Languages, detect
 
 
 def languages(**data: object) -> Languages:
@@ -31,7 +32,7 @@ def test_a_bundle_has_those_of_its_target_languages() -> None:
 
 @pytest.mark.parametrize(
     ("code", "expected"),
-    [("de", "German"), ("pt-BR", "Portuguese (BR)"), ("zh_Hant", "Chinese (Hant)"), ("qya", "qya")],
+    [("de", "German"), ("pt-BR", "Portuguese (BR)"), ("zh_Hant", "Chinese (Hant)"), ("mt", "Maltese"), ("qya", "qya")],
 )
 def test_names(code: str, expected: str) -> None:
     assert language_name(code) == expected

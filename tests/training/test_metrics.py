@@ -4,6 +4,7 @@ import builtins
 import logging
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -163,3 +164,22 @@ def test_the_speed_after_a_resume_counts_no_step_from_before() -> None:
     found = again.figures()
     assert found["seconds_per_step"] == pytest.approx(10.0, rel=0.2)
     assert found["tokens_per_second"] == pytest.approx((batch.num_src_tokens + batch.num_tgt_tokens) / 10, rel=0.2)
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.95, 0), (0.5, 1)])
+def test_cores_that_others_use_are_reported_once(
+    share: float, expected: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    now = [0.0]
+    clocks = SimpleNamespace(perf_counter=lambda: now[0], thread_time=lambda: share * now[0])
+    monkeypatch.setattr(metrics, "time", clocks)
+    watch = metrics.CoreWatch()
+    for _ in range(20):
+        with watch.step():
+            now[0] += 3.0
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    assert metrics.CoreWatch().is_over
+    messages = [one.getMessage() for one in caplog.records if "other processes use the cores" in one.getMessage()]
+    assert len(messages) == expected
+    assert all("has them 50% of the time" in one and "OMP_WAIT_POLICY=PASSIVE" in one for one in messages)

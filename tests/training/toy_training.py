@@ -21,7 +21,7 @@ BATCHES_IN_EPOCH = 5
 def toy_config(**training: object) -> Config:
     values = {"max_steps": 8, "validate_every": 4, "warmup_steps": 2, "log_every": 2, "device": "cpu"}
     return Config(
-        data=DataConfig(src_lang="a", tgt_lang="b"),
+        data=DataConfig(src_lang="en", tgt_lang="de"),
         model=MODEL,
         training=TrainingConfig(**{**values, **training}),
     )

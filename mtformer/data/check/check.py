@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtformer.config.data import DataConfig, FilterConfig, Source
+from mtformer.config.languages import base_code
 from mtformer.data.check import result as found
 from mtformer.data.check.result import NUM_EXAMPLES, SIDES, CorpusCheck, Example, Overlap, SetCheck, Side, SourceCount
 from mtformer.data.corpus.readers import Faults, RawRecords
@@ -24,7 +25,6 @@ from mtformer.data.corpus.sources import bytes_on_disk, describe, files_of, lang
 from mtformer.data.data_report import Columns
 from mtformer.data.filters.duplicates import Keys, SeenKeys, duplicate_keys, hash_keys
 from mtformer.data.filters.filters import DUPLICATE, KEPT, REASONS, Codes, code, count_reasons, in_order, is_blank
-from mtformer.data.filters.language import base_code
 from mtformer.data.filters.scripts import Alphabet
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline, TokenCounts
 from mtformer.data.workers import Workers

@@ -22,9 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mtformer.data.corpus.compressed import create_bytes
+from mtformer.data.corpus.readers import Faults, RawRecords
 from mtformer.data.data_report import Columns, DataReport
 from mtformer.data.filters.duplicates import Keys, SeenKeys
-from mtformer.data.filters.filters import DUPLICATE, KEPT, LOW_SCORE, REASONS, Codes, code, count_reasons, in_order
+from mtformer.data.filters.filters import DUPLICATE, INVALID, KEPT, LOW_SCORE, REASONS, code, count_reasons, in_order
 from mtformer.data.store.pipeline import Pipeline, TokenCounts, take
 from mtformer.data.workers import Workers
 from mtformer.errors import DataError, explain_write_errors
@@ -54,14 +55,14 @@ class _Chunk(NamedTuple):
     """Consecutive pairs, each with the code of its reason for removal."""
 
     texts: Columns
-    codes: Codes
+    codes: NDArray[np.uint8]
     counts: TokenCounts
     scores: Rows
     """(pairs, columns); nan for pairs that are not scored."""
 
 
 def clean(
-    texts: Iterable[Columns],
+    corpus: Iterable[RawRecords],
     pipeline: Pipeline,
     folder: Path,
     *,
@@ -73,7 +74,7 @@ def clean(
     """Read a corpus once and write the folder, whole or not at all. Memory holds 8 bytes a pair, and 8 more to score.
 
     Args:
-        texts: the corpus, some pairs at a time.
+        corpus: the corpus, some pairs at a time.
         pipeline: the filters.
         folder: the new folder.
         scoring: scores the pairs that pass the filters.
@@ -92,7 +93,7 @@ def clean(
             _open_files(temporary, pipeline.languages, scoring is not None, is_compressed) as write,
             Workers(partial(_filter, pipeline), num_workers) as workers,
         ):
-            chunks = _filtered(workers.map(texts), report, progress)
+            chunks = _filtered(workers.map(corpus), report, progress)
             if scoring is not None:
                 chunks = _scored(chunks, scoring)
             if scoring is not None and scoring.keep_share is not None:
@@ -126,28 +127,31 @@ def dual_scores(forward: NDArray[np.float64], backward: NDArray[np.float64]) -> 
 
 
 class _FilterResult(NamedTuple):
-    """Codes and token counts of some pairs, the keys of those kept, and a report on unusual characters."""
+    """Text, codes and token counts of some pairs, the keys of those kept, and a report on unusual characters."""
 
-    codes: Codes
+    texts: Columns
+    codes: NDArray[np.uint8]
     counts: TokenCounts
     keys: Keys | None
     report: DataReport
 
 
-def _filter(pipeline: Pipeline, texts: Columns, num_threads: int) -> _FilterResult:
-    report = DataReport()
+def _filter(pipeline: Pipeline, records: RawRecords, num_threads: int) -> _FilterResult:
+    report, faults = DataReport(), Faults()
+    texts = records.parse(faults)
     report.count_unusual(*texts)
     filtered = pipeline.run(texts, num_threads)
+    filtered.codes[faults.unusable] = code(INVALID)
     kept = take(texts, np.flatnonzero(filtered.codes == KEPT))
-    return _FilterResult(filtered.codes, filtered.counts, pipeline.keys(kept), report)
+    return _FilterResult(texts, filtered.codes, filtered.counts, pipeline.keys(kept), report)
 
 
 def _filtered(
-    results: Iterable[tuple[Columns, _FilterResult]], report: DataReport, progress: Callable[[int], object]
+    results: Iterable[tuple[RawRecords, _FilterResult]], report: DataReport, progress: Callable[[int], object]
 ) -> Iterator[_Chunk]:
     """Yield the chunks in their order, with the duplicates found."""
     seen = SeenKeys()
-    for texts, (codes, counts, keys, unusual) in results:
+    for _, (texts, codes, counts, keys, unusual) in results:
         report.unusual = (report + unusual).unusual
         if keys is not None:
             codes[np.flatnonzero(codes == KEPT)[seen.add(keys)]] = code(DUPLICATE)

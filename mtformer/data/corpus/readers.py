@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,11 @@ class Faults:
     """Lines that lack a column; it becomes empty."""
     broken: dict[int, str] = field(default_factory=dict)
     """Error messages of rows without both texts; both become empty."""
+
+    @property
+    def unusable(self) -> list[int]:
+        """The records that are no pair of texts as they are: those with invalid, short or broken lines."""
+        return sorted({*chain.from_iterable(self.invalid.values()), *self.short, *self.broken})
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,14 @@ from mtformer.data.corpus.readers import (
     Fields,
     FileReader,
     Lines,
+    RawRecords,
     Reader,
     parse_jsonl,
     parse_text,
     parse_tsv,
     reading,
 )
-from mtformer.data.data_report import Columns, Pair
+from mtformer.data.data_report import Pair
 from mtformer.errors import DataError
 from mtformer.files import file_sha256
 
@@ -42,15 +43,15 @@ def read_pairs(source: Source, data: DataConfig) -> Iterator[Pair]:
         DataError: a file is missing, damaged, or not UTF-8; files of unequal length; a column or field is missing;
             the hub cannot be reached.
     """
-    for columns in read_columns(source, data, LINES_AT_ONCE):
-        yield from zip(*columns, strict=True)
+    for records in read_records(source, data, LINES_AT_ONCE):
+        yield from zip(*records.parse(), strict=True)
 
 
-def read_columns(source: Source, data: DataConfig, size: int) -> Iterator[Columns]:
-    """Yield up to `size` lines of both sides at a time; raises DataError as `read_pairs`."""
+def read_records(source: Source, data: DataConfig, size: int) -> Iterator[RawRecords]:
+    """Yield up to `size` records at a time; raises DataError as `read_pairs`, but not for faults inside lines."""
     with open_reader(source, data) as reader:
         while (records := reader.take(size)).size:
-            yield records.parse()
+            yield records
 
 
 @contextmanager

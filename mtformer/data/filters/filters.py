@@ -20,12 +20,13 @@ KEPT = 0
 EMPTY, IDENTICAL, REPETITION, MARKUP, LETTERS = "empty", "identical", "repetition", "URLs and markup", "few letters"
 SCRIPT, DIFFERENCE, NUMBERS, PUNCTUATION = "script", "length difference", "different numbers", "punctuation"
 LANGUAGE, TOO_LONG, RATIO, DUPLICATE = "language", "too long", "length ratio", "duplicate"
-LOW_SCORE = "low score"
+LOW_SCORE, INVALID = "low score", "invalid line"
 REASONS = (
-    EMPTY, IDENTICAL, REPETITION, MARKUP, LETTERS, SCRIPT, DIFFERENCE, NUMBERS, PUNCTUATION, LANGUAGE, TOO_LONG, RATIO,
-    DUPLICATE, LOW_SCORE,
+    INVALID, EMPTY, IDENTICAL, REPETITION, MARKUP, LETTERS, SCRIPT, DIFFERENCE, NUMBERS, PUNCTUATION, LANGUAGE,
+    TOO_LONG, RATIO, DUPLICATE, LOW_SCORE,
 )  # fmt: skip
-"""Reasons in the order of their checks; a pair is counted under the first that applies. `data clean` alone scores."""
+"""Reasons in the order of their checks; a pair is counted under the first that applies. `data clean` alone scores,
+and removes invalid lines, which training refuses."""
 
 RATIO_FROM_TOKENS = 10
 """The length ratio is checked when the longer side has more tokens than this."""

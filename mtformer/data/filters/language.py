@@ -17,6 +17,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from mtformer.config.languages import base_code
 from mtformer.errors import ConfigError
 
 SAME_WORDS = {"no": "nb", "nn": "nb", "bs": "hr", "sh": "hr", "ms": "id"}
@@ -130,11 +131,6 @@ def _identifier() -> Any:
     except ImportError:
         return None
     return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
-
-
-def base_code(language: str) -> str:
-    """Return a language code without what follows `-` or `_`: pt of pt-BR."""
-    return re.split("[-_]", language.lower())[0]
 
 
 def _code(language: str) -> str:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from mtformer.data.filters.language import base_code
+from mtformer.config.languages import base_code
 
 DIGITS = re.compile(r"\d{1,18}")
 GROUPED = re.compile(r"[.,'’\u00a0\u202f](?<=\d.)(?=\d{3}(?!\d))")

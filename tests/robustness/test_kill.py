@@ -1,16 +1,18 @@
 """A training process that is stopped at random moments, again and again, ends as a run that never stopped."""
 
+import itertools
 import os
 import random
 import re
 import signal
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from attack_tools import Attacks, Held
 from forked import PATIENCE_SECONDS, Program
 
 from mtformer.experiment.verify import compare_runs
@@ -18,14 +20,15 @@ from mtformer.files import read_meta
 from mtformer.run_dir import WEIGHTS, RunDir
 
 SEED = 1
-NUM_STEPS = 300
+NUM_STEPS = 36
+KILLS_PER_RUN, SIGTERMS_PER_RUN = 4, 1
 SETTINGS = (
     "data.test=", "training.precision=fp32", "training.batch_tokens=512", "training.accumulation_steps=2",
-    f"training.max_steps={NUM_STEPS}", "training.validate_every=6", "training.log_every=4", "training.keep_last=2",
+    f"training.max_steps={NUM_STEPS}", "training.validate_every=4", "training.log_every=2", "training.keep_last=2",
     "training.average_last=2", "training.sample_sentences=1", "decoding.max_length=6",
 )  # fmt: skip
 """About 14 steps an epoch; a validation, a checkpoint and a deletion every few tenths of a second."""
-LAST_TARGET = NUM_STEPS - 60
+LAST_TARGET = NUM_STEPS - 12
 """The latest step at which a run is stopped; no run is finished before its last stop."""
 
 
@@ -51,15 +54,12 @@ class Story:
     last_words: list[str] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     """The newest checkpoint after each stop."""
-    num_half_written: int = 0
-    """Stops that left a checkpoint half written, or half deleted."""
 
 
 def kill_moments(chance: random.Random) -> list[Moment]:
-    """10: one while tokenizer or data are prepared, 2 while the process starts or resumes, 7 while it trains."""
-    late = training_moments(chance, 7)
-    for _ in range(2):
-        late.insert(chance.randrange(len(late)), Moment("start", chance.uniform(0.0, 0.5)))
+    """One while tokenizer or data are prepared, one while the process starts or resumes, the others in training."""
+    late = training_moments(chance, KILLS_PER_RUN - 2)
+    late.insert(chance.randrange(len(late)), Moment("start", chance.uniform(0.0, 0.5)))
     return [Moment("prepare", chance.uniform(0.0, 0.4)), *late]
 
 
@@ -69,7 +69,7 @@ def training_moments(chance: random.Random, count: int) -> list[Moment]:
     Every second one of these comes at once: on an idle machine a save takes no longer than a delay.
     """
     steps = sorted(chance.sample(range(1, LAST_TARGET), count))
-    kinds = [("step", 0.1), ("save", 0.0), ("step", 0.1), ("save", 0.015)]
+    kinds = [("save", 0.0), ("step", 0.1), ("save", 0.015), ("step", 0.1)]
     return [
         Moment(kind, chance.uniform(0.0, longest), step)
         for step, (kind, longest) in zip(steps, kinds * count, strict=False)
@@ -111,7 +111,6 @@ def stop_at(moment: Moment, story: Story, cache: Path) -> None:
     program.signal(story.number)
     story.exit_codes.append(program.wait())
     story.last_words.append(program.stderr.read_text().strip().split("\n")[-1])
-    story.num_half_written += any(story.run.checkpoints.glob(".step-*"))
     story.steps.append(max(story.run.steps(), default=0))
 
 
@@ -126,30 +125,31 @@ def tell(story: Story, cache: Path) -> Story:
 
 
 @pytest.fixture(scope="module")
-def stories(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Story]:
+def stories(corpus: Path, attacks: Attacks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Story]]:
     """The run that never stopped, and the others; two at a time."""
     folder, chance = tmp_path_factory.mktemp("kill"), random.Random(SEED)
     plans = {
-        "killed": (signal.SIGKILL, kill_moments(chance)),
-        "killed too": (signal.SIGKILL, kill_moments(chance)),
-        "terminated": (signal.SIGTERM, training_moments(chance, 5)),
-        "whole": (signal.SIGTERM, []),
+        "whole": [(signal.SIGTERM, list[Moment]())],
+        "killed": [(signal.SIGKILL, kill_moments(chance)) for _ in range(attacks(1))],
+        "terminated": [(signal.SIGTERM, training_moments(chance, SIGTERMS_PER_RUN)) for _ in range(attacks(1))],
     }
-    told = {}
+    told = dict[str, list[Future[Story]]]()
     with ThreadPoolExecutor(2) as pool:
-        for name, (number, moments) in plans.items():
-            run = RunDir(folder / name)
+        several = [(name, *plan) for name, some in plans.items() for plan in some]
+        for number, (name, sent, moments) in enumerate(several):
+            run = RunDir(folder / f"run {number}")
             arguments = ["train", corpus / "small.yaml", *SETTINGS, "--run-dir", run.path, "--resume", "auto"]
-            told[name] = pool.submit(tell, Story(run, arguments, number, moments), folder / f"{name} cache")
-    return {name: task.result() for name, task in told.items()}
+            story = Story(run, arguments, sent, moments)
+            told.setdefault(name, []).append(pool.submit(tell, story, folder / f"cache {number}"))
+    return {name: [task.result() for task in tasks] for name, tasks in told.items()}
 
 
-def assert_same(whole: RunDir, other: RunDir) -> None:
+def is_same(whole: RunDir, other: RunDir) -> bool:
     """Weights, optimizer, random state, position, metrics and the set of checkpoints, to the last bit."""
     differences = {part.what: part.difference for part in compare_runs(whole, other) if part.difference}
     assert differences == {}, f"seed {SEED}"
     assert whole.regular_steps() == whole.steps() == other.steps() == other.regular_steps()
-    assert {NUM_STEPS - 6, NUM_STEPS} <= set(whole.steps())
+    assert {NUM_STEPS - 4, NUM_STEPS} <= set(whole.steps())
     assert len(whole.steps()) <= 3  # the last two and the best
     for step in whole.steps():
         assert read_meta(whole.checkpoint(step))["metrics"] == read_meta(other.checkpoint(step))["metrics"]
@@ -157,25 +157,33 @@ def assert_same(whole: RunDir, other: RunDir) -> None:
         assert (folder / WEIGHTS).read_bytes() == (other.checkpoints / folder.name / WEIGHTS).read_bytes()
     assert sorted(p.name for p in whole.path.iterdir()) == sorted(p.name for p in other.path.iterdir())
     assert sorted(p.name for p in whole.checkpoints.iterdir()) == sorted(p.name for p in other.checkpoints.iterdir())
+    return True
 
 
 @pytest.mark.process
-def test_two_runs_killed_at_twenty_random_moments(stories: dict[str, Story]) -> None:
-    killed = [stories["killed"], stories["killed too"]]
-    assert [code for story in killed for code in story.exit_codes] == [-signal.SIGKILL] * 20
-    kinds = [moment.kind for story in killed for moment in story.moments]
-    assert {kind: kinds.count(kind) for kind in kinds} == {"prepare": 2, "start": 4, "step": 8, "save": 6}
-    assert any(story.num_half_written for story in killed), f"seed {SEED}: no save was hit"
-    for story in killed:
-        assert len(set(story.steps)) >= 6, f"seed {SEED}: hardly any step between the stops: {story.steps}"
-        assert_same(stories["whole"].run, story.run)
+def test_runs_killed_at_random_moments_end_as_one_that_never_stopped(
+    stories: dict[str, list[Story]], held: Held
+) -> None:
+    (whole,), killed = stories["whole"], stories["killed"]
+    codes = [code for story in killed for code in story.exit_codes]
+    assert codes == [-signal.SIGKILL] * KILLS_PER_RUN * len(killed)
+    assert all(len(set(story.steps)) > 1 for story in killed), f"seed {SEED}: hardly any step between the stops"
+    num_held = sum(len(story.exit_codes) for story in killed if is_same(whole.run, story.run))
+    held("kills of a training: the resumed run is the same to the bit", num_held, len(codes))
 
 
 @pytest.mark.process
-def test_terminated_at_five_random_moments(stories: dict[str, Story]) -> None:
-    story = stories["terminated"]
-    assert story.exit_codes == [128 + signal.SIGTERM] * 5
-    for words, step in zip(story.last_words, story.steps, strict=True):
+def test_runs_terminated_at_random_moments_save_and_say_how_to_resume(
+    stories: dict[str, list[Story]], held: Held
+) -> None:
+    (whole,), terminated = stories["whole"], stories["terminated"]
+    num_held = 0
+    for words, step, code in itertools.chain.from_iterable(
+        zip(story.last_words, story.steps, story.exit_codes, strict=True) for story in terminated
+    ):
+        assert code == 128 + signal.SIGTERM
         assert words.startswith(f"stopped at step {step}, saved; resume with: mtformer train")
         assert words.endswith("--resume auto")
-    assert_same(stories["whole"].run, story.run)
+        num_held += 1
+    assert all(is_same(whole.run, story.run) for story in terminated)
+    held("SIGTERM in a training: saved, and the resumed run is the same", num_held, SIGTERMS_PER_RUN * len(terminated))

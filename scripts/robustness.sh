@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Attack mtformer at full size, for some hours, and print how many attacks of each kind held:
+#     bash scripts/robustness.sh            all attacks: at least 100 kills and 1,000,000 lines of noise among them
+#     bash scripts/robustness.sh 0.1        a tenth of them
+# docs/robustness.md says what is attacked, and what holding means. Its output is kept in runs/robustness.log.
+set -euo pipefail
+CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+source scripts/environment.sh
+
+share=${1:-1}
+if [[ $# -gt 1 || ! $share =~ ^[0-9]*\.?[0-9]+$ ]]; then
+    echo "usage: bash scripts/robustness.sh [SHARE]" >&2
+    exit 2
+fi
+make_environment .venv-test '.[test]'
+python=.venv-test/bin/python
+export OMP_NUM_THREADS=1
+log=runs/robustness.log
+mkdir -p runs
+: >"$log"
+
+# attack FACTOR TESTS...: run the tests with FACTOR times the number of attacks of the sample that all tests run.
+attack() {
+    local factor=$1
+    shift
+    factor=$("$python" -c 'import sys; print(float(sys.argv[1]) * float(sys.argv[2]))' "$factor" "$share")
+    "$python" -m pytest --quiet --numprocesses auto --maxprocesses 4 --dist loadfile --attacks "$factor" "$@" 2>&1 |
+        tee -a "$log"
+}
+
+folder=tests/robustness
+several=("$folder"/test_kill.py "$folder"/test_kill_phases.py "$folder"/test_noise_lines.py)
+failed=0
+attack 8 "$folder"/test_kill.py "$folder"/test_kill_phases.py || failed=1   # 104 kills
+attack 166 "$folder"/test_noise_lines.py || failed=1                        # 1,005,960 lines
+attack 25 "$folder" "${several[@]/#/--ignore=}" || failed=1                 # everything else
+
+echo
+echo "Attacks that held:"
+grep -E ' held$' "$log" | sort -u
+exit "$failed"

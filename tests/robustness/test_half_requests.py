@@ -1,0 +1,82 @@
+"""A server whose clients send half a request, noise or wrong lengths answers the others, without errors of its own."""
+
+import json
+import random
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx2
+import pytest
+from attack_tools import Attacks, Held
+from served import serving
+
+from mtformer.decoding.translator import Translator
+
+SEED = 1
+OPEN_AT_ONCE = 50
+"""Connections that stay open beside the good requests."""
+BODY = json.dumps({"q": "the dog sees the house", "source": "en", "target": "de"}).encode()
+HEAD = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+
+
+def bad_request(chance: random.Random) -> bytes:
+    """A request that is cut, has a wrong length, odd bytes in it, or is noise."""
+    whole = HEAD % len(BODY) + BODY
+    kind = chance.choice(["cut", "cut", "longer", "noise", "odd", "negative", "many headers", "chunks", "deep"])
+    start = chance.randrange(len(whole))
+    if kind == "cut":
+        return whole[:start]
+    if kind == "longer":
+        return HEAD % (len(BODY) + chance.randrange(1, 1 << 20)) + BODY
+    if kind == "noise":
+        return chance.randbytes(chance.choice([1, 100, 100_000]))
+    if kind == "odd":
+        return whole[:start] + chance.choice([b"\x00", b"\xff", b"\r\n\r\n", b"\n", b"{", b'"', b"\\u"]) + whole[start:]
+    if kind == "negative":
+        return HEAD.replace(b"%d", chance.choice([b"-1", b"x", b"9" * 400, b""])) + BODY
+    if kind == "many headers":
+        return whole.replace(b"\r\n\r\n", b"\r\n" + b"X: y\r\n" * 5000 + b"\r\n", 1)
+    if kind == "chunks":
+        chunked = HEAD.replace(b"Content-Length: %d", b"Transfer-Encoding: chunked")
+        return chunked + chance.choice([b"5\r\nabc", b"zz\r\n", b"-1\r\n", b"ffffffffffffffff\r\nx"])
+    return HEAD % 20_000 + b"[" * 20_000
+
+
+def status(connection: socket.socket) -> int | None:
+    """Return the status of the answer if there is one within a moment; None: none, or the server closed it."""
+    connection.settimeout(0.05)
+    try:
+        answer = connection.recv(100)
+    except OSError:
+        return None
+    return int(answer.split(b" ")[1]) if answer else None
+
+
+@pytest.fixture(scope="module")
+def place(trained: tuple[Path, object]) -> Iterator[str]:
+    with serving(Translator.load(trained[0], device="cpu")) as address:
+        yield address
+
+
+def test_half_requests(place: str, attacks: Attacks, held: Held) -> None:
+    chance, total, num_held = random.Random(SEED), attacks(30), 0
+    host, port = place.removeprefix("http://").split(":")
+    with ExitStack() as stack, httpx2.Client(base_url=place, timeout=60) as client:
+        waiting = list[socket.socket]()
+        for _ in range(total):
+            connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=60))
+            try:
+                connection.sendall(bad_request(chance))
+                if chance.random() < 0.3:
+                    connection.shutdown(socket.SHUT_WR)
+            except OSError:  # the server refused it before it was sent
+                pass
+            answered = status(connection)
+            good = client.post("/translate", json=json.loads(BODY))
+            num_held += good.status_code == 200 and (answered is None or answered < 500)
+            waiting.append(connection)
+            if chance.random() < 0.5 or len(waiting) > OPEN_AT_ONCE:
+                waiting.pop(chance.randrange(len(waiting))).close()
+    held("half and damaged requests: others are answered", num_held, total)
