@@ -5,25 +5,31 @@ as `.NAME@HOST.PID.old`. The next process that writes there deletes those of kil
 if its place is empty.
 """
 
+import errno
 import hashlib
 import json
 import os
 import platform
 import re
 import shutil
+import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mtformer.errors import CheckpointError
+from pydantic import BaseModel, ConfigDict
+
+from mtformer.errors import CheckpointError, ConfigError
 
 META = "meta.json"
 CHECKSUMS = "checksums.json"
 LEFTOVER = re.compile(r"\.(?P<name>.+)@(?P<host>[^@]*)\.(?P<pid>\d{1,9})\.(?P<kind>tmp|old)", re.DOTALL)
 FOREIGN_SECONDS = 24 * 3600
 """Age at which temporary files of another machine, whose processes are unknown here, are deleted."""
+MOST_BYTES = 100_000_000
+"""Largest config, JSON file or tokenizer that is read."""
 
 
 class DamagedError(CheckpointError):
@@ -47,6 +53,31 @@ class DamagedError(CheckpointError):
         self.what = f"{path.name} is {what}"
 
 
+class _Listing(BaseModel):
+    """Types of checksums.json."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    sha256: dict[str, str]
+
+
+class _LogChecksum(BaseModel):
+    """Size and hash of metrics.jsonl or samples.jsonl."""
+
+    bytes: int
+    sha256: str
+
+
+class _Meta(_Listing):
+    """Types of meta.json; averaged weights have only the first two."""
+
+    step: int
+    metrics: dict[str, float]
+    made_with: dict[str, Any] = {}
+    is_temporary: bool = False
+    logs: dict[str, _LogChecksum] = {}
+
+
 def write_meta(folder: Path, **values: Any) -> None:
     """Write meta.json: the values, SHA-256 of each file of the folder, and of all this."""
     text = _with_checksum({**values, "sha256": file_hashes(folder, folder.iterdir())})
@@ -67,15 +98,14 @@ def read_meta(folder: Path, listing: str = META) -> dict[str, Any]:
     """
     path = folder / listing
     with _wrap_errors(path, listing):
-        data = path.read_bytes()
+        data = read_bytes(path)
     try:
-        meta: dict[str, Any] = json.loads(data)
-        is_whole = meta.pop("checksum", None) == _checksum(meta)
-    except (ValueError, AttributeError, TypeError) as error:  # no JSON, or no object
-        raise DamagedError(path, f"not readable ({error})", listing) from error
-    if not is_whole:
-        raise DamagedError(path, "changed since it was saved", listing)
-    return meta
+        meta = parse_json(data)
+        if meta.pop("checksum", None) != _checksum(meta):
+            raise DamagedError(path, "changed since it was saved", listing)
+        return (_Meta if listing == META else _Listing).model_validate(meta).model_dump()
+    except (ValueError, AttributeError, TypeError) as error:  # no JSON, no object, or other types
+        raise DamagedError(path, f"not readable ({' '.join(str(error).split()):.200})", listing) from error
 
 
 def verify(folder: Path, *names: str, listing: str = META) -> dict[str, Any]:
@@ -122,12 +152,19 @@ def _checksum(meta: dict[str, Any]) -> str:
 
 def cache_folder(chosen: str | None = None) -> Path:
     """Return the folder for files that can be made again: `chosen`, else MTFORMER_CACHE, else ~/.cache/mtformer."""
-    return Path(chosen or os.environ.get("MTFORMER_CACHE") or "~/.cache/mtformer").expanduser()
+    return expand_user(chosen or os.environ.get("MTFORMER_CACHE") or "~/.cache/mtformer")
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary name beside `path`; on success it is synced and renamed to `path`, else removed."""
+    """Yield a temporary name beside `path`; on success it is synced and renamed to `path`, else removed.
+
+    Raises:
+        OSError: `path` is a folder, pipe or device, which a rename would replace; or it cannot be written.
+    """
+    path = Path(os.path.realpath(path))  # a link stays a link
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "exists, and is not a file", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_leftovers(path.parent, path.name)
     temporary = _beside(path, "tmp")
@@ -148,6 +185,7 @@ def atomic_folder(path: Path, replaces: bool = True) -> Iterator[Path]:
     over a full folder, so for an instant there is neither; if the process is killed then, `clear_leftovers` puts the
     old one back.
     """
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_leftovers(path.parent, path.name)
     temporary, old = _beside(path, "tmp"), _beside(path, "old")
@@ -221,8 +259,48 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
+def require_file(path: str | Path, or_pipe: bool = False) -> None:
+    """Raise OSError for a missing file, and for a pipe or device, which may never end; the null device is empty."""
+    status = os.stat(path)
+    is_file = stat.S_ISREG(status.st_mode) or status.st_rdev == os.stat(os.devnull).st_rdev
+    if not (is_file or stat.S_ISDIR(status.st_mode) or (or_pipe and stat.S_ISFIFO(status.st_mode))):
+        raise OSError(errno.EINVAL, "a pipe or device, not a file", str(path))
+
+
+def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
+    """Return the bytes of a small regular file; raise OSError if it is another kind of file or has more than `most`."""
+    require_file(path)
+    with open(path, "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"larger than {most:,} bytes", str(path))
+    return data
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text; raise ValueError if it is not JSON or nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def read_json(path: Path) -> Any:
+    """Return the value of a small JSON file; raise OSError if it cannot be read, ValueError if it is not JSON."""
+    return parse_json(read_bytes(path))
+
+
+def expand_user(path: str | Path) -> Path:
+    """Return a path with the home folder for `~`; raise ConfigError if the system does not know it."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{path}: unknown home folder; write the whole path") from error
+
+
 def file_sha256(path: str | Path) -> str:
-    """Return the SHA-256 of a file's bytes, hexadecimal."""
+    """Return the SHA-256 of a regular file's bytes, hexadecimal."""
+    require_file(path)
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):

@@ -78,7 +78,7 @@ class RunDir:
             CheckpointError: if it is neither, or a file is missing or changed.
         """
         run = cls(path)
-        if not run.config.is_file():
+        if not os.path.isfile(run.config):
             raise CheckpointError(f"{path}: not a run directory or bundle (it has no config.yaml)")
         if verified:
             listed = read_meta(run.path, CHECKSUMS)["sha256"]

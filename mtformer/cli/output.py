@@ -16,7 +16,14 @@ log = logging.getLogger("mtformer")
 
 
 def use_utf8() -> None:
-    """Make stdin, stdout and stderr UTF-8 with `\\n` line ends, in any locale."""
+    """Make stdin, stdout and stderr UTF-8 with `\\n` line ends, in any locale.
+
+    One that is closed is opened again, because the next file would get its number: reading stdin and writing stdout
+    fail as they do in other programs, and messages are discarded.
+    """
+    for name, flag, mode in (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, flag), mode))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
@@ -93,15 +100,17 @@ def table_lines(
     return [f"{' ' * indent}{line}".rstrip() for line in captured.get().splitlines()]
 
 
-def flush_or_discard_stdout() -> None:
-    """Flush stdout; discard the buffer if stdout is closed or cannot be written."""
+def flush_or_discard_stdout() -> bool:
+    """Flush stdout; discard the buffer and return False if stdout is closed or cannot be written."""
     try:
         sys.stdout.flush()
+        return True
     except OSError:
         with contextlib.suppress(io.UnsupportedOperation):
             descriptor = os.open(os.devnull, os.O_WRONLY)
             os.dup2(descriptor, sys.stdout.fileno())
             os.close(descriptor)
+        return False
 
 
 class _TerminalHandler(logging.Handler):

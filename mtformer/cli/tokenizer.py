@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -123,10 +124,11 @@ def _load(path: Path, side: Side) -> "Tokenizer":
 
 def _convert_lines(convert: Callable[[str, str], str]) -> None:
     """Write the converted lines of stdin to stdout; `convert` takes a line and its place for messages."""
+    from mtformer.data.corpus.compressed import read_line
     from mtformer.data.corpus.readers import decode
 
     first = 0
-    while block := list(islice(sys.stdin.buffer, LINES_AT_ONCE)):
+    while block := list(islice(iter(partial(read_line, sys.stdin.buffer, "stdin"), b""), LINES_AT_ONCE)):
         lines = decode("stdin", first, b"".join(block))
         # With byte fallback, a model can spell a line break, which would make two lines of one.
         converted = [convert(line, f"stdin:{first + n}").replace("\n", " ") for n, line in enumerate(lines, start=1)]

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from filelock import FileLock, Timeout
 
 from mtformer.errors import CheckpointError, InterruptedRunError
-from mtformer.files import write_text
+from mtformer.files import read_json, write_text
 from mtformer.run_dir import RunDir
 
 StateName = Literal["new", "running", "finished", "interrupted", "failed", "killed"]
@@ -75,7 +75,7 @@ def read_state(run: RunDir) -> RunState:
     """Return the state of a run; `new` if state.json is missing or damaged."""
     saved: Any = {}
     with contextlib.suppress(OSError, ValueError):
-        saved = json.loads(run.state.read_text(encoding="utf-8"))
+        saved = read_json(run.state)
     if not isinstance(saved, dict) or saved.get("state") not in get_args(StateName):
         saved = {}
     state: StateName = saved.get("state", "new")

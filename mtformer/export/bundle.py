@@ -3,18 +3,16 @@
 import shutil
 from pathlib import Path
 
-from safetensors.torch import save_file
-
 from mtformer.config.loading import dump_config, load_config, without_files
 from mtformer.config.schema import Config
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2
 from mtformer.decoding.ctranslate2_model import write_model
 from mtformer.decoding.weights import find_weights
-from mtformer.errors import CheckpointError, ConfigError
+from mtformer.errors import CheckpointError, ConfigError, explain_write_errors
 from mtformer.files import atomic_folder, write_checksums
 from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import TokenizerPair
-from mtformer.weights import average_weights
+from mtformer.weights import average_weights, write_weights
 
 
 def export_bundle(run: RunDir, target: Path, checkpoint: str | None) -> None:
@@ -24,12 +22,12 @@ def export_bundle(run: RunDir, target: Path, checkpoint: str | None) -> None:
         CheckpointError: the target exists, or the checkpoint does not.
     """
     config, weights = open_for_export(run, target, checkpoint)
-    with atomic_folder(target) as folder:
+    with explain_write_errors(f"{target}:", "name another folder"), atomic_folder(target) as folder:
         inside = RunDir(folder)
         if len(weights) == 1:
             shutil.copyfile(weights[0], inside.bundle_weights)
         else:
-            save_file(average_weights(weights), inside.bundle_weights)
+            write_weights(inside.bundle_weights, average_weights(weights))
         write_companions(run, config, inside)
         write_checksums(folder)
 
@@ -48,7 +46,7 @@ def export_ctranslate2(run: RunDir, target: Path, checkpoint: str | None, quanti
     if quantization is not None and quantization not in kinds:
         raise ConfigError(f"quantization '{quantization}': no such one in CTranslate2; use one of {', '.join(kinds)}")
     config, weights = open_for_export(run, target, checkpoint, "CTranslate2")
-    with atomic_folder(target) as folder:
+    with explain_write_errors(f"{target}:", "name another folder"), atomic_folder(target) as folder:
         write_model(folder, weights, config.model, TokenizerPair.load(run.tokenizer), quantization)
         write_companions(run, config, RunDir(folder))
         write_checksums(folder)

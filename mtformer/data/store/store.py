@@ -11,7 +11,6 @@ hold `BLOCK_PAIRS` pairs. Shards are read and not memory-mapped, so that blocks 
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +25,7 @@ import pyarrow as pa
 from mtformer.data.data_report import DataReport
 from mtformer.data.store.ragged import Ints, Ragged, text_of
 from mtformer.errors import DataError
+from mtformer.files import read_json
 
 BLOCK_PAIRS = 256
 """Pairs that are read together. An epoch has an order of blocks, and then of the pairs of many blocks."""
@@ -101,7 +101,7 @@ class Store:
         self.folder = folder
         self.fingerprint = folder.name
         with self._reading(folder / STORE):
-            contents = json.loads((folder / STORE).read_text(encoding="utf-8"))
+            contents = read_json(folder / STORE)
             self.report = DataReport.from_dict(contents["report"])
             self.has_text: bool = contents["has_text"]
             self.longest: tuple[int, int] = tuple(contents["longest"])
