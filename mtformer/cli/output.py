@@ -65,8 +65,9 @@ def clean_up_on_sigterm() -> Iterator[None]:
 
 def error_lines(message: str) -> None:
     """Write each line of a message to stderr as an error."""
-    for line in message.splitlines():
-        sys.stderr.write(f"error: {line}\n")
+    with contextlib.suppress(OSError):  # the exit code remains
+        for line in message.splitlines():
+            sys.stderr.write(f"error: {line}\n")
 
 
 def table_lines(
@@ -120,12 +121,13 @@ class _TerminalHandler(logging.Handler):
         line = self.format(record)
         if record.levelno >= logging.WARNING:
             line = f"{record.levelname.lower()}: {line}"
-        if "tqdm" in sys.modules:
-            from tqdm import tqdm
+        with contextlib.suppress(OSError):  # a full disk does not end a training
+            if "tqdm" in sys.modules:
+                from tqdm import tqdm
 
-            tqdm.write(line, file=sys.stderr)
-        else:
-            sys.stderr.write(line + "\n")
+                tqdm.write(line, file=sys.stderr)
+            else:
+                sys.stderr.write(line + "\n")
 
 
 class _RunLogHandler(WatchedFileHandler):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mtformer.text.tokenizer import Tokenizer
 
 LINES_AT_ONCE = 1000
+MOST_DIGITS = 9
 
 app = typer.Typer(help="Train and use tokenizers.", no_args_is_help=True)
 
@@ -102,8 +103,8 @@ def decode(
         if not ids:
             return tokenizer.decode_pieces(words)
         for word in words:
-            if not word.isdecimal() or int(word) >= tokenizer.vocab_size:
-                raise DataError(f"{place}: '{word}' is no id; ids are 0 to {tokenizer.vocab_size - 1}")
+            if not word.isdecimal() or len(word) > MOST_DIGITS or int(word) >= tokenizer.vocab_size:
+                raise DataError(f"{place}: '{word:.20}' is no id; ids are 0 to {tokenizer.vocab_size - 1}")
         return tokenizer.decode([[int(word) for word in words]])[0]
 
     _convert_lines(join)

@@ -19,7 +19,7 @@ class TokenizerConfig(Section):
     """An existing target model, for separate vocabularies."""
     model_type: Literal["unigram", "bpe"] = "unigram"
     """Algorithm of SentencePiece."""
-    vocab_size: Annotated[int, Field(ge=16)] = 8000
+    vocab_size: Annotated[int, Field(ge=16, le=500_000)] = 8000
     """Pieces, special ones included (for each side when not joint)."""
     joint: bool = True
     """One model for both languages."""
@@ -320,6 +320,6 @@ class Config(Section):
         if self.data.filters.max_tokens >= self.model.max_positions:
             raise ValueError(
                 f"data.filters.max_tokens {self.data.filters.max_tokens} (and eos) does not fit "
-                f"model.max_positions {self.model.max_positions}"
+                f"model.max_positions {self.model.max_positions}; lower the former, or raise the latter"
             )
         return self

@@ -178,6 +178,11 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def format_bytes(number: float) -> str:
+    """Return a number of bytes as GB, or as MB if it is small."""
+    return f"{number / 1e9:.2f} GB" if number >= 1e8 else f"{number / 1e6:.2f} MB"
+
+
 def format_duration(seconds: float) -> str:
     """Return a duration as h:mm:ss."""
     minutes, rest = divmod(round(seconds), 60)
