@@ -152,7 +152,20 @@ def _checksum(meta: dict[str, Any]) -> str:
 
 def cache_folder(chosen: str | None = None) -> Path:
     """Return the folder for files that can be made again: `chosen`, else MTFORMER_CACHE, else ~/.cache/mtformer."""
-    return expand_user(chosen or os.environ.get("MTFORMER_CACHE") or "~/.cache/mtformer")
+    folder = expand_user(chosen or os.environ.get("MTFORMER_CACHE") or "~/.cache/mtformer")
+    require_utf8(folder)
+    return folder
+
+
+@contextmanager
+def naming_file(path: Path) -> Iterator[None]:
+    """Name the user's file in an OSError, which may name none or a temporary one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:  # else of NumPy or Arrow, with a text of its own
+            error.filename, error.filename2 = str(path), None
+        raise
 
 
 @contextmanager
@@ -169,10 +182,11 @@ def atomic_file(path: Path) -> Iterator[Path]:
     clear_leftovers(path.parent, path.name)
     temporary = _beside(path, "tmp")
     try:
-        yield temporary
-        sync(temporary)
-        os.replace(temporary, path)
-        sync(path.parent)
+        with naming_file(path):
+            yield temporary
+            sync(temporary)
+            os.replace(temporary, path)
+            sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -256,7 +270,7 @@ def _may_live(path: Path, pid: int, host: str) -> bool:
 def write_text(path: Path, text: str) -> None:
     """Write a small UTF-8 file whole or not at all."""
     with atomic_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
 
 
 def require_file(path: str | Path, or_pipe: bool = False) -> None:
@@ -290,12 +304,28 @@ def read_json(path: Path) -> Any:
     return parse_json(read_bytes(path))
 
 
+def is_name(text: str) -> bool:
+    """Return True if the system accepts the characters in the name of a file, bytes that are not UTF-8 among them."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
 def expand_user(path: str | Path) -> Path:
-    """Return a path with the home folder for `~`; raise ConfigError if the system does not know it."""
+    """Return a path with the home folder for `~`; raise ConfigError if that is unknown, or the path is no name."""
+    if not is_name(str(path)):
+        raise ConfigError(f"{str(path)!a}: is no name of a file; write it again")
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise ConfigError(f"{path}: unknown home folder; write the whole path") from error
+
+
+def require_utf8(path: str | Path) -> None:
+    """Raise ConfigError for a path that safetensors and Arrow cannot open."""
+    if any("\ud800" <= character <= "\udfff" for character in str(path)):
+        raise ConfigError(f"{str(path)!a}: not UTF-8; give the file or folder another name")
 
 
 def file_sha256(path: str | Path) -> str:

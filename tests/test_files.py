@@ -156,14 +156,15 @@ def checkpoint(tmp_path: Path) -> Path:
     folder = RunDir(tmp_path).checkpoint(5)
     folder.mkdir(parents=True)
     (folder / "weights").write_bytes(b"1234")
-    write_meta(folder, step=5, metrics={"bleu": 12.34, "note": "\u00e9"}, is_temporary=False)
+    write_meta(folder, step=5, metrics={"bleu": 12.34}, made_with={"note": "\u00e9"}, is_temporary=False)
     return folder
 
 
 def test_meta_is_read_as_it_was_written(checkpoint: Path) -> None:
     meta = verify(checkpoint, "weights")
-    assert meta["metrics"] == {"bleu": 12.34, "note": "\u00e9"}
-    assert meta.keys() == {"step", "metrics", "is_temporary", "sha256"}
+    assert meta["metrics"] == {"bleu": 12.34}
+    assert meta["made_with"] == {"note": "\u00e9"}
+    assert meta.keys() == {"step", "metrics", "made_with", "is_temporary", "logs", "sha256"}
 
 
 def test_every_flipped_bit_of_meta_is_noticed(checkpoint: Path) -> None:

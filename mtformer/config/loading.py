@@ -12,25 +12,15 @@ from mtformer.config.data import SOURCES, DataConfig, source_kind
 from mtformer.config.fields import child, describe_errors, fields, is_section, is_source, plain
 from mtformer.config.schema import Config
 from mtformer.config.section import Key, Section, key_of
-from mtformer.config.yaml_text import (
-    DEEPEST,
-    DEFAULT,
-    REQUIRED,
-    KeyPath,
-    Origin,
-    Origins,
-    dotted,
-    read_yaml,
-    write_yaml,
-)
+from mtformer.config.yaml_text import DEFAULT, REQUIRED, KeyPath, Origin, Origins, dotted, read_yaml, write_yaml
 from mtformer.errors import ConfigError
-from mtformer.files import expand_user, read_bytes
+from mtformer.files import expand_user, is_name, read_bytes
 
 SectionT = TypeVar("SectionT", bound=Section)
 MOST_BYTES = 1_000_000
 """Largest config; reading YAML of this size takes a minute."""
 LONGEST_CHAIN = 20
-"""Configs that extend one another."""
+"""Configs that extend one another, and keys of a dotted path."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +54,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
         config = Config.model_validate(tree, strict=True)
     except ValidationError as error:
         raise ConfigError(describe_errors(error, origins)) from error
+    for leaf, value in leaves(config).items():
+        if any(isinstance(one, str) and not is_name(one) for one in (value if isinstance(value, list) else [value])):
+            raise ConfigError(f"{origins.get(leaf, DEFAULT)}: {dotted(leaf)}: {value!a:.60} is no text; write it again")
     return LoadedConfig(config, {dotted(leaf): origins.get(leaf, DEFAULT) for leaf in leaves(config)})
 
 
@@ -127,7 +120,7 @@ def _apply(override: str, tree: dict[str, Any], origins: Origins) -> None:
     origin = Origin("override", override=override)
     name, equals, text = override.partition("=")
     keys = name.strip().split(".")
-    if not equals or "" in keys or len(keys) > DEEPEST:
+    if not equals or "" in keys or len(keys) > LONGEST_CHAIN:
         raise ConfigError(f"{origin}: write section.key=value")
     container: Any = tree
     annotation: Any = Config

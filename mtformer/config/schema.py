@@ -58,9 +58,9 @@ class ModelConfig(Section):
     """Grouped-query attention: number of key and value heads; default: `num_heads`."""
     d_ff: Positive = 2048
     """Width inside the feed-forward layers."""
-    num_encoder_layers: Positive = 6
+    num_encoder_layers: Annotated[int, Field(ge=1, le=1000)] = 6
     """Layers on the source side."""
-    num_decoder_layers: Positive = 6
+    num_decoder_layers: Annotated[int, Field(ge=1, le=1000)] = 6
     """Layers on the target side."""
     dropout: Annotated[Fraction, Key(on_resume="warn")] = 0.1
     """Dropout of the embeddings and of each sub-layer's output."""
@@ -188,7 +188,7 @@ class DecodingConfig(Section):
     """1: greedy."""
     n_best: Annotated[Positive, Key(in_validation=False)] = 1
     """Number of translations per source: the best of the beam, or samples."""
-    length_penalty: Annotated[float, Field(ge=0.0)] = 1.0
+    length_penalty: Annotated[float, Field(ge=0.0, le=10.0)] = 1.0
     """alpha in score = log-probability / length^alpha."""
     coverage_penalty: Annotated[float, Field(ge=0.0), Key(in_validation=False)] = 0.0
     """beta: finished hypotheses are ranked by score + beta x sum over source tokens of log(min(1, its attention))."""

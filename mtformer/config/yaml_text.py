@@ -153,8 +153,6 @@ class _Reader:
         if len(self._open) > DEEPEST or len(self.origins) > MOST_VALUES:
             raise ConfigError(f"{self.origin(node.start_mark.line + 1)}: {TOO_LARGE}")
         if isinstance(node, yaml.ScalarNode):
-            if re.search("[\0\ud800-\udfff]", node.value):
-                return self._error(node, path, f"{node.value!r:.60} has a character that no text has; leave it out")
             try:
                 return _MAKE[node.tag](node.value)
             except (KeyError, ValueError):

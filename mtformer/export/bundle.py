@@ -76,6 +76,8 @@ def write_companions(run: RunDir, config: Config, inside: RunDir) -> None:
     """Write the run's tokenizer, and its config without the names of other files, into the folder of an export."""
     languages = {"tgt_langs": config.data.target_languages[1:], "both_directions": False}
     data = without_files(config.data).model_copy(update=languages)
-    shutil.copytree(run.tokenizer, inside.tokenizer)
+    inside.tokenizer.mkdir()
+    for path in run.tokenizer.iterdir():
+        shutil.copyfile(path, inside.tokenizer / path.name)
     text = dump_config(without_files(config).model_copy(update={"data": data}))
     inside.config.write_text(text, encoding="utf-8")

@@ -13,16 +13,7 @@ from mtformer.config.schema import Config
 from mtformer.errors import CheckpointError, explain_write_errors
 from mtformer.export.huggingface import tensor_names
 from mtformer.export.marian_tokenizer import SpecialRows, source_side, target_side
-from mtformer.files import (
-    CHECKSUMS,
-    DamagedError,
-    atomic_folder,
-    parse_json,
-    read_bytes,
-    read_meta,
-    verify,
-    write_checksums,
-)
+from mtformer.files import CHECKSUMS, atomic_folder, parse_json, read_bytes, read_meta, verify, write_checksums
 from mtformer.model.positions import sinusoid
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import RunDir
@@ -88,7 +79,7 @@ def import_marian(source: Path, target: Path) -> None:
     if (source / CHECKSUMS).exists():  # `mtformer export` wrote the folder
         try:
             verify(source, *read_meta(source, CHECKSUMS)["sha256"], listing=CHECKSUMS)
-        except DamagedError as error:
+        except CheckpointError as error:
             raise CheckpointError(f"{error}; if the change is intended, delete {source / CHECKSUMS}") from error
     settings = _read_settings(source / "config.json")
     vocabulary = _read_vocabulary(source / "vocab.json")

@@ -1,0 +1,70 @@
+"""What the attacks share: programs with their own streams, and the rule by which an error is a good one."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from forked import LOCK, PATIENCE_SECONDS, context
+
+Attacks = Callable[[int], int]
+"""(number of attacks of the sample) -> number of this session."""
+Held = Callable[[str, int, int], None]
+"""(attack, number that held, number tried): records the counts, and fails unless all held."""
+
+
+def is_good_error(exit_code: int, stderr: str) -> bool:
+    """Return True for a user error: exit code 2, and a last line that is the error, without a traceback."""
+    lines = stderr.strip().split("\n")
+    return exit_code == 2 and lines[-1].startswith("error: ") and is_calm(stderr)
+
+
+def is_calm(stderr: str) -> bool:
+    """Return True if nothing on stderr is a traceback or an internal error."""
+    return "Traceback" not in stderr and "this is a bug" not in stderr
+
+
+def run_with_streams(
+    *arguments: object, stdin: str | None = os.devnull, stdout: str | None = os.devnull, stderr: str | None = None
+) -> int:
+    """Run the program in a forked process with these files as its streams (None: closed), and return its exit code."""
+    process = context.Process(target=_run, args=([*map(str, arguments)], [stdin, stdout, stderr], dict(os.environ)))
+    with LOCK, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        process.start()
+    process.join(PATIENCE_SECONDS)
+    if process.exitcode is None:
+        process.kill()
+        raise AssertionError(f"hangs: {arguments}")
+    return process.exitcode
+
+
+def _run(arguments: list[str], streams: Sequence[str | None], environment: dict[str, str]) -> None:
+    from mtformer.cli.app import main
+
+    os.environ.update(environment)
+    for descriptor, path in enumerate(streams):
+        if path is None:
+            os.close(descriptor)
+        else:
+            flags = os.O_RDONLY if descriptor == 0 else os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            opened = os.open(path, flags)
+            os.dup2(opened, descriptor)
+            if opened != descriptor:
+                os.close(opened)
+    for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        # As Python itself does at its start: a closed stream is None.
+        setattr(sys, name, None if streams[descriptor] is None else os.fdopen(descriptor, mode, closefd=False))
+    sys.argv = ["mtformer", *arguments]
+    main()
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Return the contents of all files below a folder, by path."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def names(folder: Path) -> list[str]:
+    """Return the names of all files and folders below a folder, to find what a killed process left."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
