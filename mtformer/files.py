@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict, create_model
 
 from mtformer.errors import CheckpointError, ConfigError
 
@@ -53,29 +53,14 @@ class DamagedError(CheckpointError):
         self.what = f"{path.name} is {what}"
 
 
-class _Listing(BaseModel):
-    """Types of checksums.json."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
-
-    sha256: dict[str, str]
-
-
-class _LogChecksum(BaseModel):
-    """Size and hash of metrics.jsonl or samples.jsonl."""
-
-    bytes: int
-    sha256: str
-
-
-class _Meta(_Listing):
-    """Types of meta.json; averaged weights have only the first two."""
-
-    step: int
-    metrics: dict[str, float]
-    made_with: dict[str, Any] = {}
-    is_temporary: bool = False
-    logs: dict[str, _LogChecksum] = {}
+_STRICT = ConfigDict(strict=True, extra="allow")
+_LOG = create_model("LogChecksum", bytes=(int, ...), sha256=(str, ...))
+_LISTING = create_model(CHECKSUMS, __config__=_STRICT, sha256=(dict[str, str], ...))
+_META = create_model(
+    META, __base__=_LISTING, step=(int, ...), metrics=(dict[str, float], ...), made_with=(dict[str, Any], {}),
+    is_temporary=(bool, False), logs=(dict[str, _LOG], {}),  # type: ignore[valid-type]  # made here
+)  # fmt: skip
+"""Types and defaults of the values in checksums.json and meta.json."""
 
 
 def write_meta(folder: Path, **values: Any) -> None:
@@ -103,7 +88,7 @@ def read_meta(folder: Path, listing: str = META) -> dict[str, Any]:
         meta = parse_json(data)
         if meta.pop("checksum", None) != _checksum(meta):
             raise DamagedError(path, "changed since it was saved", listing)
-        return (_Meta if listing == META else _Listing).model_validate(meta).model_dump()
+        return (_META if listing == META else _LISTING).model_validate(meta).model_dump()
     except (ValueError, AttributeError, TypeError) as error:  # no JSON, no object, or other types
         raise DamagedError(path, f"not readable ({' '.join(str(error).split()):.200})", listing) from error
 
@@ -152,9 +137,7 @@ def _checksum(meta: dict[str, Any]) -> str:
 
 def cache_folder(chosen: str | None = None) -> Path:
     """Return the folder for files that can be made again: `chosen`, else MTFORMER_CACHE, else ~/.cache/mtformer."""
-    folder = expand_user(chosen or os.environ.get("MTFORMER_CACHE") or "~/.cache/mtformer")
-    require_utf8(folder)
-    return folder
+    return expand_user(chosen or os.environ.get("MTFORMER_CACHE") or "~/.cache/mtformer")
 
 
 @contextmanager
@@ -170,13 +153,9 @@ def naming_file(path: Path) -> Iterator[None]:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary name beside `path`; on success it is synced and renamed to `path`, else removed.
-
-    Raises:
-        OSError: `path` is a folder, pipe or device, which a rename would replace; or it cannot be written.
-    """
+    """Yield a temporary name beside `path`; on success it is synced and renamed to `path`, else removed."""
     path = Path(os.path.realpath(path))  # a link stays a link
-    if path.exists() and not path.is_file():
+    if path.exists() and not path.is_file():  # a pipe or device would be replaced
         raise OSError(errno.EINVAL, "exists, and is not a file", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_leftovers(path.parent, path.name)
@@ -304,28 +283,19 @@ def read_json(path: Path) -> Any:
     return parse_json(read_bytes(path))
 
 
-def is_name(text: str) -> bool:
-    """Return True if the system accepts the characters in the name of a file, bytes that are not UTF-8 among them."""
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
-
-
 def expand_user(path: str | Path) -> Path:
-    """Return a path with the home folder for `~`; raise ConfigError if that is unknown, or the path is no name."""
-    if not is_name(str(path)):
-        raise ConfigError(f"{str(path)!a}: is no name of a file; write it again")
+    """Return a path with the home folder for `~`; raise ConfigError if that is unknown, or the path is not UTF-8."""
+    require_text(path)
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise ConfigError(f"{path}: unknown home folder; write the whole path") from error
 
 
-def require_utf8(path: str | Path) -> None:
-    """Raise ConfigError for a path that safetensors and Arrow cannot open."""
-    if any("\ud800" <= character <= "\udfff" for character in str(path)):
-        raise ConfigError(f"{str(path)!a}: not UTF-8; give the file or folder another name")
+def require_text(value: object, place: str = "") -> None:
+    """Raise ConfigError for a path or other text with NUL or half a surrogate pair, as of bytes that are not UTF-8."""
+    if re.search("[\0\ud800-\udfff]", str(value)):
+        raise ConfigError(f"{place}{str(value)!a:.60}: is not UTF-8 text; write or name it otherwise")
 
 
 def file_sha256(path: str | Path) -> str:

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from mtformer.errors import CheckpointError
-from mtformer.files import CHECKSUMS, file_hashes, read_meta, require_utf8, verify, write_checksums, write_text
+from mtformer.files import CHECKSUMS, file_hashes, read_meta, require_text, verify, write_checksums, write_text
 
 WEIGHTS = "model.safetensors"
 TRAINER_STATE = "trainer.pt"
@@ -77,7 +77,7 @@ class RunDir:
         Raises:
             CheckpointError: if it is neither, or a file is missing or changed.
         """
-        require_utf8(path)
+        require_text(path)
         run = cls(path)
         if not os.path.isfile(run.config):
             raise CheckpointError(f"{path}: not a run directory or bundle (it has no config.yaml)")

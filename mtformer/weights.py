@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from mtformer.errors import CheckpointError
@@ -44,14 +44,6 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: cut short or damaged ({reason}); use another checkpoint") from error
     require_finite(path, weights)
     return weights
-
-
-def write_weights(path: Path, weights: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file; raise OSError if that fails, as on a full disk."""
-    try:
-        save_file(weights, path, metadata)
-    except SafetensorError as error:
-        raise OSError(str(error)) from error
 
 
 def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:

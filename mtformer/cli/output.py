@@ -16,11 +16,8 @@ log = logging.getLogger("mtformer")
 
 
 def use_utf8() -> None:
-    """Make stdin, stdout and stderr UTF-8 with `\\n` line ends, in any locale.
-
-    One that is closed is opened again, because the next file would get its number: reading stdin and writing stdout
-    fail as they do in other programs, and messages are discarded.
-    """
+    """Make stdin, stdout and stderr UTF-8 with `\\n` line ends, in any locale."""
+    # The next file would get the number of a closed one. Reading this stdin and writing this stdout fail.
     for name, flag, mode in (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, flag), mode))

@@ -14,7 +14,7 @@ from mtformer.config.schema import Config
 from mtformer.config.section import Key, Section, key_of
 from mtformer.config.yaml_text import DEFAULT, REQUIRED, KeyPath, Origin, Origins, dotted, read_yaml, write_yaml
 from mtformer.errors import ConfigError
-from mtformer.files import expand_user, is_name, read_bytes
+from mtformer.files import expand_user, read_bytes, require_text
 
 SectionT = TypeVar("SectionT", bound=Section)
 MOST_BYTES = 1_000_000
@@ -55,8 +55,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
     except ValidationError as error:
         raise ConfigError(describe_errors(error, origins)) from error
     for leaf, value in leaves(config).items():
-        if any(isinstance(one, str) and not is_name(one) for one in (value if isinstance(value, list) else [value])):
-            raise ConfigError(f"{origins.get(leaf, DEFAULT)}: {dotted(leaf)}: {value!a:.60} is no text; write it again")
+        for one in value if isinstance(value, list) else [value]:
+            require_text(one, f"{origins.get(leaf, DEFAULT)}: {dotted(leaf)}: ")
     return LoadedConfig(config, {dotted(leaf): origins.get(leaf, DEFAULT) for leaf in leaves(config)})
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from filelock import FileLock, Timeout
 
 from mtformer.errors import CheckpointError, InterruptedRunError
-from mtformer.files import read_json, require_utf8, write_text
+from mtformer.files import read_json, require_text, write_text
 from mtformer.run_dir import RunDir
 
 StateName = Literal["new", "running", "finished", "interrupted", "failed", "killed"]
@@ -40,7 +40,7 @@ class RunState:
 @contextlib.contextmanager
 def lock_run(run: RunDir) -> Iterator[None]:
     """Keep other processes from training in this run directory; raise CheckpointError if one does already."""
-    require_utf8(run.path)
+    require_text(run.path)
     run.lock.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(run.lock)
     try:

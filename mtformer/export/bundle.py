@@ -3,6 +3,8 @@
 import shutil
 from pathlib import Path
 
+from safetensors.torch import save
+
 from mtformer.config.loading import dump_config, load_config, without_files
 from mtformer.config.schema import Config
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2
@@ -12,7 +14,7 @@ from mtformer.errors import CheckpointError, ConfigError, explain_write_errors
 from mtformer.files import atomic_folder, write_checksums
 from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import TokenizerPair
-from mtformer.weights import average_weights, write_weights
+from mtformer.weights import average_weights
 
 
 def export_bundle(run: RunDir, target: Path, checkpoint: str | None) -> None:
@@ -27,7 +29,7 @@ def export_bundle(run: RunDir, target: Path, checkpoint: str | None) -> None:
         if len(weights) == 1:
             shutil.copyfile(weights[0], inside.bundle_weights)
         else:
-            write_weights(inside.bundle_weights, average_weights(weights))
+            inside.bundle_weights.write_bytes(save(average_weights(weights)))
         write_companions(run, config, inside)
         write_checksums(folder)
 

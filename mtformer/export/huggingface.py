@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import save
 from torch import Tensor
 
 from mtformer.config.schema import Config, ModelConfig
@@ -20,7 +21,7 @@ from mtformer.model.positions import sinusoid
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK, TokenizerPair
-from mtformer.weights import load_weights, write_weights
+from mtformer.weights import load_weights
 
 STOPPING: dict[str, bool | str] = {"ended": True, "estimate": False, "certain": "never"}
 """`early_stopping` of Hugging Face for each of our values."""
@@ -59,7 +60,7 @@ def export_huggingface(run: RunDir, target: Path, checkpoint: str | None) -> Non
     load_weights(model, *weights)
     is_joint = vocabularies[0] == vocabularies[1]
     with explain_write_errors(f"{target}:", "name another folder"), atomic_folder(target) as folder:
-        write_weights(folder / "model.safetensors", to_tensors(model), {"format": "pt"})
+        (folder / "model.safetensors").write_bytes(save(to_tensors(model), {"format": "pt"}))
         files = {
             "config": _model_config(config.model, *map(len, vocabularies)),
             "generation_config": _generation_config(config),

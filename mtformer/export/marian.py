@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from pydantic import ValidationError
+from safetensors.torch import save
 from torch import Tensor
 
 from mtformer.config.loading import dump_config
@@ -18,7 +19,7 @@ from mtformer.model.positions import sinusoid
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import BOS, PAD, SRC, TGT
-from mtformer.weights import read_weights, require_finite, write_weights
+from mtformer.weights import read_weights, require_finite
 
 FOLDER = (
     "a Marian folder has config.json, vocab.json, source.spm, target.spm, and model.safetensors or pytorch_model.bin"
@@ -100,7 +101,7 @@ def import_marian(source: Path, target: Path) -> None:
         inside.tokenizer.mkdir()
         for name, side in sides.items():
             (inside.tokenizer / name).write_bytes(side.model)
-        write_weights(inside.bundle_weights, weights)
+        inside.bundle_weights.write_bytes(save(weights))
         inside.config.write_text(dump_config(config), encoding="utf-8")
         write_checksums(folder)
 

@@ -178,10 +178,6 @@ class TrainingStep:
             number: {name: shard_like(x, parameters[number]) for name, x in own.items()}
             for number, own in state["state"].items()
         }
-        for number, own in moments.items():
-            for x in own.values():
-                if x.ndim and x.shape != parameters[number].shape:
-                    raise ValueError(f"moments of parameter {number} have the shape {list(x.shape)}")
         self.optimizer.load_state_dict({**state, "state": moments})
 
     def _update(self, is_skipped: Tensor) -> None:

@@ -186,19 +186,6 @@ def test_checksums_of_other_types(run: Path) -> None:
     assert result.stderr.count("\n") == 1
 
 
-def test_moments_of_another_shape(run: Path, corpus: Path) -> None:
-    folder = RunDir(run).checkpoint(12)
-    state = torch.load(folder / TRAINER_STATE, weights_only=True)
-    state["optimizer"]["state"][0]["exp_avg"] = torch.zeros(3, 3)
-    torch.save(state, folder / TRAINER_STATE)
-    meta = read_meta(folder)
-    (folder / META).unlink()
-    write_meta(folder, **{key: value for key, value in meta.items() if key != "sha256"})
-    result = invoke("train", corpus / "small.yaml", "training.max_steps=13", "--run-dir", run, "--resume")
-    assert result.exit_code == 2, result.stderr
-    assert "trainer.pt: is no state of this training (ValueError: moments of parameter 0" in result.stderr
-
-
 def test_a_sweep_file_that_is_nested_too_deeply(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text("[" * 100_000)
     result = invoke("runs", tmp_path)
