@@ -25,7 +25,9 @@ BROKEN_PIPE = 141
 """The exit code that a shell reports for a filter that SIGPIPE ended."""
 
 
-OUT_OF_MEMORY = re.compile("allocate memory|out of memory|bad_alloc|size calculation overflowed", re.IGNORECASE)
+OUT_OF_MEMORY = re.compile(
+    "allocate memory|out of memory|bad_alloc|failed to map segment|size calculation overflowed", re.IGNORECASE
+)
 COMMANDS = {
     "train": ("train:train", "Train a model: tokenizer, data, training, averaging, test scores."),
     "translate": ("translate:translate", "Translate lines from stdin (or a file) to stdout (or a file)."),

@@ -115,14 +115,19 @@ def test_trainer_states_of_other_types(copies: Iterator[Path], corpus: Path, att
         run = next(copies)
         folder = RunDir(run).checkpoint(12)
         state, what = _changed(torch.load(folder / TRAINER_STATE, weights_only=True), chance)
-        torch.save(state, folder / TRAINER_STATE)
-        meta = read_meta(folder)
-        (folder / META).unlink()
-        write_meta(folder, **{key: value for key, value in meta.items() if key != "sha256"})
+        _replace_state(folder, state)
         found = problem("train", corpus / "small.yaml", "training.max_steps=13", "--run-dir", run, "--resume")
         problems.append(found and f"{what}: {found}")
     print(report(problems))
     held("trainer states with values of other types", problems.count(""), count)
+
+
+def _replace_state(folder: Path, state: Any) -> None:
+    """Replace trainer.pt of a checkpoint, with right checksums."""
+    torch.save(state, folder / TRAINER_STATE)
+    meta = read_meta(folder)
+    (folder / META).unlink()
+    write_meta(folder, **{key: value for key, value in meta.items() if key != "sha256"})
 
 
 def _changed(value: Any, chance: random.Random) -> tuple[Any, str]:
@@ -184,6 +189,16 @@ def test_checksums_of_other_types(run: Path) -> None:
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {run / CHECKSUMS}: not readable (")
     assert result.stderr.count("\n") == 1
+
+
+def test_moments_of_another_shape(run: Path, corpus: Path) -> None:
+    folder = RunDir(run).checkpoint(12)
+    state = torch.load(folder / TRAINER_STATE, weights_only=True)
+    state["optimizer"]["state"][0]["exp_avg"] = torch.zeros(3, 3)
+    _replace_state(folder, state)
+    result = invoke("train", corpus / "small.yaml", "training.max_steps=13", "--run-dir", run, "--resume")
+    assert result.exit_code == 2, result.stderr
+    assert "trainer.pt: is no state of this training (ValueError: moments of another shape" in result.stderr
 
 
 def test_a_sweep_file_that_is_nested_too_deeply(tmp_path: Path) -> None:
