@@ -146,7 +146,8 @@ def naming_file(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is not None:  # else of NumPy or Arrow, with a text of its own
+        is_temporary = error.filename is not None and LEFTOVER.fullmatch(os.path.basename(str(error.filename)))
+        if is_temporary or (error.filename is None and error.errno is not None):  # without a number: of NumPy or Arrow
             error.filename, error.filename2 = str(path), None
         raise
 
@@ -255,8 +256,13 @@ def write_text(path: Path, text: str) -> None:
 def require_file(path: str | Path, or_pipe: bool = False) -> None:
     """Raise OSError for a missing file, and for a pipe or device, which may never end; the null device is empty."""
     status = os.stat(path)
-    is_file = stat.S_ISREG(status.st_mode) or status.st_rdev == os.stat(os.devnull).st_rdev
-    if not (is_file or stat.S_ISDIR(status.st_mode) or (or_pipe and stat.S_ISFIFO(status.st_mode))):
+    is_null = stat.S_ISCHR(status.st_mode) and status.st_rdev == os.stat(os.devnull).st_rdev
+    if not (
+        is_null
+        or stat.S_ISREG(status.st_mode)
+        or stat.S_ISDIR(status.st_mode)
+        or (or_pipe and stat.S_ISFIFO(status.st_mode))
+    ):
         raise OSError(errno.EINVAL, "a pipe or device, not a file", str(path))
 
 

@@ -1,5 +1,6 @@
 """Leftovers of killed writers are deleted or restored, files of live ones stay; damage of meta.json is noticed."""
 
+import errno
 import json
 import os
 import platform
@@ -210,3 +211,18 @@ def test_what_cannot_be_read_for_another_reason_is_not_damaged(checkpoint: Path)
     with pytest.raises(CheckpointError, match=r"weights: cannot be read \(Too many levels") as error:
         verify(checkpoint, "weights")
     assert not isinstance(error.value, DamagedError)
+
+
+def test_a_full_disk_names_the_users_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for name in (None, files._beside(path, "tmp")):
+        with pytest.raises(OSError, match="No space left on device") as error, atomic_file(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+        assert error.value.filename == str(path)
+    with pytest.raises(FileNotFoundError) as missing, atomic_file(path):
+        (tmp_path / "another").read_bytes()
+    assert missing.value.filename == str(tmp_path / "another")
+
+
+def test_the_null_device_is_an_empty_file() -> None:
+    assert files.read_bytes(os.devnull) == b""

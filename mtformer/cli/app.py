@@ -134,9 +134,10 @@ def main() -> None:
         app(prog_name="mtformer")
     except Exception as error:
         _show_traceback_if_asked()
+        message = _describe(error)  # such as a full disk under the output of --help
         what = f"{type(error).__name__}: {error}".splitlines()[0]
-        error_lines(f"{what}; this is a bug in mtformer, please report it; {DEBUG}=1 shows the traceback")
-        sys.exit(1)
+        error_lines(message or f"{what}; this is a bug in mtformer, please report it; {DEBUG}=1 shows the traceback")
+        sys.exit(1 if message is None else 2)
 
 
 def _let_others_speak(error: Exception) -> None:

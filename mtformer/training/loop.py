@@ -109,7 +109,7 @@ class Trainer:
         self.step.load_weights(checkpoint / WEIGHTS)
         try:
             self._restore(state, meta["made_with"])
-        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        except Exception as error:  # of values of other types, which any of the calls may raise
             what = " ".join(f"{type(error).__name__}: {error}".split())
             raise CheckpointError(
                 f"{checkpoint / TRAINER_STATE}: is no state of this training ({what:.200}); move {checkpoint} away"
@@ -131,7 +131,7 @@ class Trainer:
             self.step.load_training_weights(state["training_weights"])
         # Moments come from the checkpoint; betas, eps and weight decay from the config, which may have changed.
         pairs = zip(self.step.optimizer.state_dict()["param_groups"], state["optimizer"]["param_groups"], strict=True)
-        groups = [{**own, "lr": saved["lr"]} for own, saved in pairs]
+        groups = [{**own, "lr": float(saved["lr"])} for own, saved in pairs]
         self.step.load_optimizer_state({**state["optimizer"], "param_groups": groups})
         if state["scaler"]:  # empty without fp16
             self.step.scaler.load_state_dict(state["scaler"])

@@ -170,7 +170,9 @@ class Window:
         window = cls()
         for name, own in window.state().items():
             value = type(own)(state[name])  # raises if it is of another type
-            setattr(window, name, torch.tensor(value, dtype=torch.float64) if name in TENSORS else value)
+            if name in TENSORS:
+                value = torch.tensor(value, dtype=torch.float64).reshape(getattr(window, name).shape)
+            setattr(window, name, value)
         window.pairs_of = Counter(window.pairs_of)
         window.untimed_tokens, window.untimed_steps = window.tokens, window.steps
         return window

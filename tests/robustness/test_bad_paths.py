@@ -42,7 +42,6 @@ eval PATH
 eval RUN --output PATH/x
 score PATH TEXT TEXT
 compare PATH RUN
-compare TEXT PATH --ref TEXT
 report PATH
 report RUN --out PATH
 runs PATH
@@ -68,6 +67,7 @@ eval RUN --src PATH --ref TEXT
 eval RUN --src TEXT --ref PATH
 score RUN PATH TEXT
 score RUN TEXT PATH
+compare TEXT PATH --ref TEXT
 data check PATH TEXT --src-lang en --tgt-lang de
 data check PATH --src-lang en --tgt-lang de
 data clean PATH TEXT OUT --src-lang en --tgt-lang de
