@@ -35,7 +35,7 @@ ODD_LINES = ["a: *b", "&a [*a]", "\t- x", "data: null", "? [a]", "'", '"', "]" *
 
 
 def test_odd_values_of_keys(corpus: Path, attacks: Attacks, held: Held) -> None:
-    chance, count = random.Random(SEED), attacks(150)
+    chance, count = random.Random(SEED), attacks(100)
     words = (f"{chance.choice(KEYS)}={chance.choice(VALUES)}" for _ in range(count))
     problems = [problem("config", "show", corpus / "small.yaml", word) for word in words]
     print(report(problems))
@@ -44,7 +44,7 @@ def test_odd_values_of_keys(corpus: Path, attacks: Attacks, held: Held) -> None:
 
 @pytest.mark.parametrize("kind", ["config", "sweep"])
 def test_changed_lines(kind: str, corpus: Path, tmp_path: Path, attacks: Attacks, held: Held) -> None:
-    chance, count = random.Random(SEED), attacks(60)
+    chance, count = random.Random(SEED), attacks(40)
     path = tmp_path / "changed.yaml"
     text = (corpus / "small.yaml").read_text()
     if kind == "sweep":

@@ -101,7 +101,7 @@ def test_each_command(
     every += [(command, kind) for command in STREAMS for kind in paths if kind != "pipe"]
     # These succeed, after a whole training.
     every = [(c, k) for c, k in every if not ("cache_dir" in c and k in ("folder", "missing", "dangling"))]
-    chosen = chance.sample(every, min(len(every), attacks(120)))
+    chosen = chance.sample(every, min(len(every), attacks(80)))
     kinds = {kind: stat.S_IFMT(path.lstat().st_mode) for kind, path in paths.items() if os.path.lexists(path)}
     problems = []
     for number, (command, kind) in enumerate(chosen):

@@ -61,7 +61,7 @@ def after(run: Path, same: Path, corpus: Path, chance: random.Random) -> str:
 def test_bits_cuts_and_other_kinds_of_files(
     copies: Iterator[Path], trained: tuple[Path, object], corpus: Path, attacks: Attacks, held: Held
 ) -> None:
-    chance, count = random.Random(SEED), attacks(40)
+    chance, count = random.Random(SEED), attacks(16)
     names = [path.relative_to(trained[0]) for path in sorted(trained[0].rglob("*")) if path.is_file()]
     problems = []
     for _ in range(count):
@@ -87,7 +87,7 @@ def test_json_of_other_types(
     copies: Iterator[Path], trained: tuple[Path, object], corpus: Path, attacks: Attacks, held: Held
 ) -> None:
     """The checksums of meta.json and checksums.json are right, as an attacker would make them."""
-    chance, count = random.Random(SEED), attacks(40)
+    chance, count = random.Random(SEED), attacks(16)
     problems = []
     for _ in range(count):
         run = next(copies)
@@ -109,7 +109,7 @@ def test_json_of_other_types(
 
 
 def test_trainer_states_of_other_types(copies: Iterator[Path], corpus: Path, attacks: Attacks, held: Held) -> None:
-    chance, count = random.Random(SEED), attacks(15)
+    chance, count = random.Random(SEED), attacks(8)
     problems = []
     for _ in range(count):
         run = next(copies)
