@@ -1,6 +1,6 @@
 """Exceptions. The message of a user error says what is wrong, where, and what to do, in one line."""
 
-import os
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -49,7 +49,7 @@ def require_extra(what: str, extra: str, *packages: str) -> None:
 
 @contextmanager
 def explain_write_errors(what: str, remedy: str) -> Iterator[None]:
-    """Turn an OSError while writing into a DataError.
+    """Turn an OSError while writing into a DataError; a closed pipe is none.
 
     Args:
         what: the object and its place.
@@ -57,6 +57,9 @@ def explain_write_errors(what: str, remedy: str) -> Iterator[None]:
     """
     try:
         yield
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise DataError(f"{what} cannot be written: {reason}; free some space, or {remedy}") from error
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, None)
+        reason = error.strerror or " ".join(str(error).split())
+        raise DataError(f"{what} cannot be written: {reason}; {'free some space, or ' * is_full}{remedy}") from error

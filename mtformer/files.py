@@ -5,25 +5,31 @@ as `.NAME@HOST.PID.old`. The next process that writes there deletes those of kil
 if its place is empty.
 """
 
+import errno
 import hashlib
 import json
 import os
 import platform
 import re
 import shutil
+import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mtformer.errors import CheckpointError
+from pydantic import ConfigDict, create_model
+
+from mtformer.errors import CheckpointError, ConfigError
 
 META = "meta.json"
 CHECKSUMS = "checksums.json"
 LEFTOVER = re.compile(r"\.(?P<name>.+)@(?P<host>[^@]*)\.(?P<pid>\d{1,9})\.(?P<kind>tmp|old)", re.DOTALL)
 FOREIGN_SECONDS = 24 * 3600
 """Age at which temporary files of another machine, whose processes are unknown here, are deleted."""
+MOST_BYTES = 100_000_000
+"""Largest config, JSON file or tokenizer that is read."""
 
 
 class DamagedError(CheckpointError):
@@ -47,6 +53,16 @@ class DamagedError(CheckpointError):
         self.what = f"{path.name} is {what}"
 
 
+_STRICT = ConfigDict(strict=True, extra="allow")
+_LOG = create_model("LogChecksum", bytes=(int, ...), sha256=(str, ...))
+_LISTING = create_model(CHECKSUMS, __config__=_STRICT, sha256=(dict[str, str], ...))
+_META = create_model(
+    META, __base__=_LISTING, step=(int, ...), metrics=(dict[str, float], ...), made_with=(dict[str, Any], {}),
+    is_temporary=(bool, False), logs=(dict[str, _LOG], {}),  # type: ignore[valid-type]  # made here
+)  # fmt: skip
+"""Types and defaults of the values in checksums.json and meta.json."""
+
+
 def write_meta(folder: Path, **values: Any) -> None:
     """Write meta.json: the values, SHA-256 of each file of the folder, and of all this."""
     text = _with_checksum({**values, "sha256": file_hashes(folder, folder.iterdir())})
@@ -67,15 +83,14 @@ def read_meta(folder: Path, listing: str = META) -> dict[str, Any]:
     """
     path = folder / listing
     with _wrap_errors(path, listing):
-        data = path.read_bytes()
+        data = read_bytes(path)
     try:
-        meta: dict[str, Any] = json.loads(data)
-        is_whole = meta.pop("checksum", None) == _checksum(meta)
-    except (ValueError, AttributeError, TypeError) as error:  # no JSON, or no object
-        raise DamagedError(path, f"not readable ({error})", listing) from error
-    if not is_whole:
-        raise DamagedError(path, "changed since it was saved", listing)
-    return meta
+        meta = parse_json(data)
+        if meta.pop("checksum", None) != _checksum(meta):
+            raise DamagedError(path, "changed since it was saved", listing)
+        return (_META if listing == META else _LISTING).model_validate(meta).model_dump()
+    except (ValueError, AttributeError, TypeError) as error:  # no JSON, no object, or other types
+        raise DamagedError(path, f"not readable ({' '.join(str(error).split()):.200})", listing) from error
 
 
 def verify(folder: Path, *names: str, listing: str = META) -> dict[str, Any]:
@@ -124,20 +139,36 @@ def cache_folder(chosen: str | None = None) -> Path:
     """Return the folder for files that can be made again: `chosen`, MTFORMER_CACHE, or mtformer in XDG_CACHE_HOME."""
     shared = os.environ.get("XDG_CACHE_HOME", "")  # its specification ignores a relative path
     default = Path(shared if os.path.isabs(shared) else "~/.cache", "mtformer")
-    return Path(chosen or os.environ.get("MTFORMER_CACHE") or default).expanduser()
+    return expand_user(chosen or os.environ.get("MTFORMER_CACHE") or default)
+
+
+@contextmanager
+def naming_file(path: Path) -> Iterator[None]:
+    """Name the user's file in an OSError, which may name none or a temporary one."""
+    try:
+        yield
+    except OSError as error:
+        is_temporary = error.filename is not None and LEFTOVER.fullmatch(os.path.basename(str(error.filename)))
+        if is_temporary or (error.filename is None and error.errno is not None):  # without a number: of NumPy or Arrow
+            error.filename, error.filename2 = str(path), None
+        raise
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary name beside `path`; on success it is synced and renamed to `path`, else removed."""
+    path = Path(os.path.realpath(path))  # a link stays a link
+    if path.exists() and not path.is_file():  # a pipe or device would be replaced
+        raise OSError(errno.EINVAL, "exists, and is not a file", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_leftovers(path.parent, path.name)
     temporary = _beside(path, "tmp")
     try:
-        yield temporary
-        sync(temporary)
-        os.replace(temporary, path)
-        sync(path.parent)
+        with naming_file(path):
+            yield temporary
+            sync(temporary)
+            os.replace(temporary, path)
+            sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -150,6 +181,7 @@ def atomic_folder(path: Path, replaces: bool = True) -> Iterator[Path]:
     over a full folder, so for an instant there is neither; if the process is killed then, `clear_leftovers` puts the
     old one back.
     """
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_leftovers(path.parent, path.name)
     temporary, old = _beside(path, "tmp"), _beside(path, "old")
@@ -220,11 +252,63 @@ def _may_live(path: Path, pid: int, host: str) -> bool:
 def write_text(path: Path, text: str) -> None:
     """Write a small UTF-8 file whole or not at all."""
     with atomic_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
+
+
+def require_file(path: str | Path, or_pipe: bool = False) -> None:
+    """Raise OSError for a missing file, and for a pipe or device, which may never end; the null device is empty."""
+    status = os.stat(path)
+    is_null = stat.S_ISCHR(status.st_mode) and status.st_rdev == os.stat(os.devnull).st_rdev
+    if not (
+        is_null
+        or stat.S_ISREG(status.st_mode)
+        or stat.S_ISDIR(status.st_mode)
+        or (or_pipe and stat.S_ISFIFO(status.st_mode))
+    ):
+        raise OSError(errno.EINVAL, "a pipe or device, not a file", str(path))
+
+
+def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
+    """Return the bytes of a small regular file; raise OSError if it is another kind of file or has more than `most`."""
+    require_file(path)
+    with open(path, "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"larger than {most:,} bytes", str(path))
+    return data
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text; raise ValueError if it is not JSON or nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def read_json(path: Path) -> Any:
+    """Return the value of a small JSON file; raise OSError if it cannot be read, ValueError if it is not JSON."""
+    return parse_json(read_bytes(path))
+
+
+def expand_user(path: str | Path) -> Path:
+    """Return a path with the home folder for `~`; raise ConfigError if that is unknown, or the path is not UTF-8."""
+    require_text(path)
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{path}: unknown home folder; write the whole path") from error
+
+
+def require_text(value: object, place: str = "") -> None:
+    """Raise ConfigError for a path or other text with NUL or half a surrogate pair, as of bytes that are not UTF-8."""
+    if re.search("[\0\ud800-\udfff]", str(value)):
+        raise ConfigError(f"{place}{str(value)!a:.60}: is not UTF-8 text; write or name it otherwise")
 
 
 def file_sha256(path: str | Path) -> str:
-    """Return the SHA-256 of a file's bytes, hexadecimal."""
+    """Return the SHA-256 of a regular file's bytes, hexadecimal."""
+    require_file(path)
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):

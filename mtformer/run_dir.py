@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from mtformer.errors import CheckpointError
-from mtformer.files import CHECKSUMS, file_hashes, read_meta, verify, write_checksums, write_text
+from mtformer.files import CHECKSUMS, file_hashes, read_meta, require_text, verify, write_checksums, write_text
 
 WEIGHTS = "model.safetensors"
 TRAINER_STATE = "trainer.pt"
@@ -80,8 +80,9 @@ class RunDir:
         Raises:
             CheckpointError: if it is neither, or a file is missing or changed.
         """
+        require_text(path)
         run = cls(path)
-        if not run.config.is_file():
+        if not os.path.isfile(run.config):
             raise CheckpointError(f"{path}: not a run directory or bundle (it has no config.yaml)")
         if verified:
             listed = read_meta(run.path, CHECKSUMS)["sha256"]

@@ -1,5 +1,6 @@
 """Leftovers of killed writers are deleted or restored, files of live ones stay; damage of meta.json is noticed."""
 
+import errno
 import json
 import os
 import platform
@@ -156,14 +157,15 @@ def checkpoint(tmp_path: Path) -> Path:
     folder = RunDir(tmp_path).checkpoint(5)
     folder.mkdir(parents=True)
     (folder / "weights").write_bytes(b"1234")
-    write_meta(folder, step=5, metrics={"bleu": 12.34, "note": "\u00e9"}, is_temporary=False)
+    write_meta(folder, step=5, metrics={"bleu": 12.34}, made_with={"note": "\u00e9"}, is_temporary=False)
     return folder
 
 
 def test_meta_is_read_as_it_was_written(checkpoint: Path) -> None:
     meta = verify(checkpoint, "weights")
-    assert meta["metrics"] == {"bleu": 12.34, "note": "\u00e9"}
-    assert meta.keys() == {"step", "metrics", "is_temporary", "sha256"}
+    assert meta["metrics"] == {"bleu": 12.34}
+    assert meta["made_with"] == {"note": "\u00e9"}
+    assert meta.keys() == {"step", "metrics", "made_with", "is_temporary", "logs", "sha256"}
 
 
 def test_every_flipped_bit_of_meta_is_noticed(checkpoint: Path) -> None:
@@ -209,3 +211,18 @@ def test_what_cannot_be_read_for_another_reason_is_not_damaged(checkpoint: Path)
     with pytest.raises(CheckpointError, match=r"weights: cannot be read \(Too many levels") as error:
         verify(checkpoint, "weights")
     assert not isinstance(error.value, DamagedError)
+
+
+def test_a_full_disk_names_the_users_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for name in (None, files._beside(path, "tmp")):
+        with pytest.raises(OSError, match="No space left on device") as error, atomic_file(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+        assert error.value.filename == str(path)
+    with pytest.raises(FileNotFoundError) as missing, atomic_file(path):
+        (tmp_path / "another").read_bytes()
+    assert missing.value.filename == str(tmp_path / "another")
+
+
+def test_the_null_device_is_an_empty_file() -> None:
+    assert files.read_bytes(os.devnull) == b""

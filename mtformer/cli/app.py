@@ -5,6 +5,7 @@ The module of a command, and what it needs, is imported only when the command ru
 
 import inspect
 import os
+import re
 import sys
 import time
 from importlib import import_module
@@ -24,6 +25,9 @@ BROKEN_PIPE = 141
 """The exit code that a shell reports for a filter that SIGPIPE ended."""
 
 
+OUT_OF_MEMORY = re.compile(
+    "allocate memory|out of memory|bad_alloc|failed to map segment|size calculation overflowed", re.IGNORECASE
+)
 COMMANDS = {
     "train": ("train:train", "Train a model: tokenizer, data, training, averaging, test scores."),
     "translate": ("translate:translate", "Translate lines from stdin (or a file) to stdout (or a file)."),
@@ -62,12 +66,13 @@ class _Program(TyperGroup):
         except BrokenPipeError:
             flush_or_discard_stdout()
             raise typer.Exit(BROKEN_PIPE) from None
-        except (MtformerError, LostProcessError, OSError) as error:
+        except Exception as error:
+            message = _describe(error)
+            if message is None:
+                raise
             _show_traceback_if_asked()
             _let_others_speak(error)
-            error_lines(_describe(error) if isinstance(error, OSError) else str(error))
-            if isinstance(error, OSError):
-                flush_or_discard_stdout()
+            error_lines(message)
             raise typer.Exit(2) from None
         return result
 
@@ -129,9 +134,10 @@ def main() -> None:
         app(prog_name="mtformer")
     except Exception as error:
         _show_traceback_if_asked()
+        message = _describe(error)  # such as a full disk under the output of --help
         what = f"{type(error).__name__}: {error}".splitlines()[0]
-        error_lines(f"{what}; this is a bug in mtformer, please report it; {DEBUG}=1 shows the traceback")
-        sys.exit(1)
+        error_lines(message or f"{what}; this is a bug in mtformer, please report it; {DEBUG}=1 shows the traceback")
+        sys.exit(1 if message is None else 2)
 
 
 def _let_others_speak(error: Exception) -> None:
@@ -146,9 +152,20 @@ def _let_others_speak(error: Exception) -> None:
         time.sleep(SECONDS_OF_SILENCE)
 
 
-def _describe(error: OSError) -> str:
-    where = f"{error.filename}: " if error.filename is not None else ""
-    return f"{where}{error.strerror}" if error.strerror else (str(error) or type(error).__name__).replace("\n", " ")
+def _describe(error: Exception) -> str | None:
+    """Return the message of an error of the user or the system; None for an internal error."""
+    if isinstance(error, MtformerError | LostProcessError):
+        return str(error)
+    text = " ".join(str(error).split())
+    if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(text):  # of PyTorch, ImportError and others
+        return f"not enough memory ({text or 'MemoryError'}); free some, or take smaller batches or a smaller model"
+    if not isinstance(error, OSError):
+        return None
+    where = error.filename
+    if not flush_or_discard_stdout() and where is None:
+        where = "stdout"
+    reason = error.strerror or text or type(error).__name__
+    return f"{where}: {reason}" if where is not None else reason
 
 
 def _show_traceback_if_asked() -> None:

@@ -9,15 +9,16 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from mtformer.data.corpus.compressed import SUFFIXES, create_bytes, open_bytes
+from mtformer.data.corpus.compressed import SUFFIXES, create_bytes, open_bytes, read_line
 from mtformer.data.corpus.readers import reading
 from mtformer.errors import DataError
-from mtformer.files import atomic_file, file_sha256, sync, write_text
+from mtformer.files import atomic_file, file_sha256, read_json, sync, write_text
 
 log = logging.getLogger("mtformer")
 LINES_AT_ONCE = 2000
@@ -83,7 +84,7 @@ class ParallelLines:
         others = []
         for name, file in self.files[1:]:
             with reading(name):
-                others.append(list(itertools.islice(file, len(lines) + is_end)))
+                others.append(list(itertools.islice(iter(partial(read_line, file, name), b""), len(lines) + is_end)))
         block = [lines, *others]
         if any(len(other) != len(lines) for other in others):
             self._refuse(block)
@@ -95,7 +96,8 @@ class ParallelLines:
     def _readline(self) -> bytes:
         """Return the next line of the first file."""
         line, self._ahead = self._ahead, b""
-        return line or self.files[0][1].readline()
+        name, file = self.files[0]
+        return line or read_line(file, name)
 
     def _refuse(self, block: list[list[bytes]]) -> None:
         totals = []
@@ -121,7 +123,7 @@ def parallel_lines(paths: Sequence[Path | None]) -> Iterator[ParallelLines]:
     """
     for path in paths:
         if path is not None and (path.is_dir() or not path.exists()):
-            raise DataError(f"{path}: no such file")
+            raise DataError(f"{path}: {'is a folder, not a' if path.is_dir() else 'no such'} file")
     counted = [path for path in paths if path is not None and path.is_file()]
     if len(counted) == 1 and counted[0].suffix in SUFFIXES:
         counted = []
@@ -257,7 +259,7 @@ class ResumableOutput:
     def _read_record(self) -> dict[str, Any] | None:
         """Return the record, or None if it is missing or damaged."""
         try:
-            done = json.loads(self.record.read_text(encoding="utf-8"))
+            done = read_json(self.record)
         except (OSError, ValueError):
             return None
         return done if isinstance(done, dict) and done.keys() >= set(RECORD_KEYS) else None

@@ -28,6 +28,10 @@ log = logging.getLogger("mtformer")
 
 def use_utf8() -> None:
     """Make stdin, stdout and stderr UTF-8 with `\\n` line ends, in any locale."""
+    # The next file would get the number of a closed one. Reading this stdin and writing this stdout fail.
+    for name, flag, mode in (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, flag), mode))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
@@ -93,9 +97,10 @@ def error_lines(message: str) -> None:
     lines = printable(message).splitlines()
     if len(lines) > MAX_ERRORS:
         lines[MAX_ERRORS:] = [f"and {len(lines) - MAX_ERRORS} more"]
-    for line in (f"error: {line}" for line in lines):
-        cut = line if len(line) <= MAX_ERROR_LENGTH else f"{line[:300]} … {line[-190:]}"
-        sys.stderr.write(f"{cut}\n")
+    with contextlib.suppress(OSError):  # the exit code remains
+        for line in (f"error: {line}" for line in lines):
+            cut = line if len(line) <= MAX_ERROR_LENGTH else f"{line[:300]} … {line[-190:]}"
+            sys.stderr.write(f"{cut}\n")
 
 
 def table_lines(
@@ -124,15 +129,17 @@ def table_lines(
     return [f"{' ' * indent}{line}".rstrip() for line in captured.get().splitlines()]
 
 
-def flush_or_discard_stdout() -> None:
-    """Flush stdout; discard the buffer if stdout is closed or cannot be written."""
+def flush_or_discard_stdout() -> bool:
+    """Flush stdout; discard the buffer and return False if stdout is closed or cannot be written."""
     try:
         sys.stdout.flush()
+        return True
     except OSError:
         with contextlib.suppress(io.UnsupportedOperation):
             descriptor = os.open(os.devnull, os.O_WRONLY)
             os.dup2(descriptor, sys.stdout.fileno())
             os.close(descriptor)
+        return False
 
 
 class _Formatter(logging.Formatter):
@@ -157,12 +164,13 @@ class _TerminalHandler(logging.Handler):
         line = self.format(record)
         if record.levelno >= logging.WARNING:
             line = f"{record.levelname.lower()}: {line}"
-        if "tqdm" in sys.modules:
-            from tqdm import tqdm
+        with contextlib.suppress(OSError):  # a full disk does not end a training
+            if "tqdm" in sys.modules:
+                from tqdm import tqdm
 
-            tqdm.write(line, file=sys.stderr)
-        else:
-            sys.stderr.write(line + "\n")
+                tqdm.write(line, file=sys.stderr)
+            else:
+                sys.stderr.write(line + "\n")
 
 
 class _RunLogHandler(WatchedFileHandler):

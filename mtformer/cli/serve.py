@@ -50,7 +50,7 @@ def serve(
 
         translator = Translator.load(runs, checkpoint or None, device, precision, backend).with_decoding(**settings)
         names = LOCAL_HOSTS | {host.lower()} if is_local(sock) else None
-        title = ", ".join(run.resolve().name for run in runs)
+        title = ", ".join(os.path.basename(os.path.realpath(run)) for run in runs)
         app = create_app(translator, title, max_characters, queue_size, api_key or None, names)
         log.info("%s translates with %s; Ctrl-C ends it", url(sock), ", ".join(map(str, runs)))
         # Ctrl-C is how a server is meant to end.

@@ -52,7 +52,7 @@ def sweep(
 def _dry_run(planned: "Sweep", jobs: int | None) -> None:
     from tqdm import tqdm
 
-    from mtformer.experiment.runs import format_duration, format_value
+    from mtformer.experiment.runs import format_bytes, format_duration, format_value
     from mtformer.experiment.sweep import short_keys
     from mtformer.experiment.sweep_runner import devices, estimate, finishing_time, threads_each
 
@@ -65,15 +65,16 @@ def _dry_run(planned: "Sweep", jobs: int | None) -> None:
     for run, need in zip(planned.runs, needs, strict=True):
         values = [format_value(run.values[key]) if key in run.values else "" for key in keys]
         tests = ", ".join(run.config.data.test) or "none"
-        rows.append([run.name, *values, tests, format_duration(need.total_seconds), f"{need.disk_bytes / 1e9:.2f} GB"])
+        row = [run.name, *values, tests, format_duration(need.total_seconds), format_bytes(need.disk_bytes)]
+        rows.append(row)
     common = f" with {' '.join(planned.common)}" if planned.common else ""
     echo(f"base: {planned.config}{common}")
     echo(*table_lines(rows))
     time = format_duration(finishing_time([need.total_seconds for need in needs], jobs))
     disk, free = sum(need.disk_bytes for need in needs), min(need.free_bytes for need in needs)
     echo(
-        f"{len(needs)} runs, {jobs} at a time: about {time}; up to {disk / 1e9:.2f} GB for checkpoints, "
-        f"{free / 1e9:.2f} GB free"
+        f"{len(needs)} runs, {jobs} at a time: about {time}; up to {format_bytes(disk)} for checkpoints, "
+        f"{format_bytes(free)} free"
     )
 
 

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from mtformer.text.tokenizer import Tokenizer
 
 LINES_AT_ONCE = 1000
+MOST_DIGITS = 9
 
 app = typer.Typer(help="Train and use tokenizers.", no_args_is_help=True)
 
@@ -88,8 +90,8 @@ def decode(
         if not ids:
             return tokenizer.decode_pieces(words)
         for word in words:
-            if not word.isdecimal() or int(word) >= tokenizer.vocab_size:
-                raise DataError(f"{place}: '{word}' is no id; ids are 0 to {tokenizer.vocab_size - 1}")
+            if not word.isdecimal() or len(word) > MOST_DIGITS or int(word) >= tokenizer.vocab_size:
+                raise DataError(f"{place}: '{word:.20}' is no id; ids are 0 to {tokenizer.vocab_size - 1}")
         return tokenizer.decode([[int(word) for word in words]])[0]
 
     _convert_lines(join)
@@ -110,10 +112,11 @@ def _load(path: Path, side: Side) -> "Tokenizer":
 
 def _convert_lines(convert: Callable[[str, str], str]) -> None:
     """Write the converted lines of stdin to stdout; `convert` takes a line and its place for messages."""
+    from mtformer.data.corpus.compressed import read_line
     from mtformer.data.corpus.readers import decode
 
     first = 0
-    while block := list(islice(sys.stdin.buffer, LINES_AT_ONCE)):
+    while block := list(islice(iter(partial(read_line, sys.stdin.buffer, "stdin"), b""), LINES_AT_ONCE)):
         lines = decode("stdin", first, b"".join(block))
         # With byte fallback, a model can spell a line break, which would make two lines of one.
         converted = [convert(line, f"stdin:{first + n}").replace("\n", " ") for n, line in enumerate(lines, start=1)]

@@ -88,6 +88,7 @@ def translate(
     """
     from mtformer.cli.line_files import ResumableOutput, parallel_lines
     from mtformer.data.corpus.compressed import create_bytes
+    from mtformer.files import naming_file
 
     is_resumable = target is not None and (target.is_file() or not target.exists())  # no pipe or device
     errors = {
@@ -123,9 +124,10 @@ def translate(
         elif output is not None:
             layout = {"json": as_json, "attention": json_attention, "alignment": alignment, "files": list(beside)}
             made_with = {**_made_by(translator), **layout, "forbidden": arguments["forbidden"]}
-            work.run_to_file(output, made_with, continues)
+            with naming_file(output.name):
+                work.run_to_file(output, made_with, continues)
         elif target is not None:
-            with create_bytes(target) as out:
+            with naming_file(target), create_bytes(target) as out:
                 work.run(out, out.flush)
         else:
             work.run(sys.stdout.buffer, sys.stdout.buffer.flush)

@@ -14,8 +14,13 @@ from mtformer.config.schema import Config
 from mtformer.config.section import Key, Section, key_of
 from mtformer.config.yaml_text import DEFAULT, REQUIRED, KeyPath, Origin, Origins, dotted, read_yaml, write_yaml
 from mtformer.errors import ConfigError
+from mtformer.files import expand_user, read_bytes, require_text
 
 SectionT = TypeVar("SectionT", bound=Section)
+MOST_BYTES = 1_000_000
+"""Largest config; reading YAML of this size takes a minute."""
+LONGEST_CHAIN = 20
+"""Configs that extend one another, and keys of a dotted path."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
         config = Config.model_validate(tree, strict=True)
     except ValidationError as error:
         raise ConfigError(describe_errors(error, origins)) from error
+    for leaf, value in leaves(config).items():
+        for one in value if isinstance(value, list) else [value]:
+            require_text(one, f"{origins.get(leaf, DEFAULT)}: {dotted(leaf)}: ")
     return LoadedConfig(config, {dotted(leaf): origins.get(leaf, DEFAULT) for leaf in leaves(config)})
 
 
@@ -65,7 +73,7 @@ def load_defaults() -> LoadedConfig:
 def read_tree(path: str, what: str) -> tuple[Any, Origins]:
     """Return the value of a YAML file, a `what`, and the origins of its keys; raise ConfigError if it is unreadable."""
     try:
-        data = Path(path).read_bytes()
+        data = read_bytes(path, MOST_BYTES)
         text = data.decode("utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such {what} file") from None
@@ -115,9 +123,11 @@ def _read_base(
     """Return the values of the file that `path` extends."""
     if not isinstance(extends, str):
         raise ConfigError(f"{origin}: extends: must be the name of one file, not {extends!r:.40}")
-    base = os.path.normpath(Path(path).parent / Path(extends).expanduser())
+    base = os.path.normpath(Path(path).parent / expand_user(extends))
     if os.path.realpath(base) in map(os.path.realpath, extended_by):
         raise ConfigError(f"{origin}: extends: goes round in a circle: {' -> '.join((*extended_by, base))}")
+    if len(extended_by) == LONGEST_CHAIN:
+        raise ConfigError(f"{origin}: extends: more than {LONGEST_CHAIN} configs extend one another")
     if not os.path.exists(base):
         raise ConfigError(f"{origin}: extends: no such file: {base} (the name is relative to {path})")
     return _read_file(base, origins, extended_by)
@@ -128,7 +138,7 @@ def _apply(override: str, tree: dict[str, Any], origins: Origins) -> None:
     origin = Origin("override", override=override)
     name, equals, text = override.partition("=")
     keys = name.strip().split(".")
-    if not equals or "" in keys:
+    if not equals or "" in keys or len(keys) > LONGEST_CHAIN:
         raise ConfigError(f"{origin}: write section.key=value")
     container: Any = tree
     annotation: Any = Config
@@ -161,7 +171,7 @@ def _position(container: Any, key: str, path: KeyPath, origin: Origin) -> str | 
         return key
     if not isinstance(container, list):
         raise ConfigError(f"{origin}: {dotted(path)} is a single value, it has no '{key}'")
-    if not key.isdecimal() or int(key) > len(container):
+    if not key.isdecimal() or len(key) > len(str(len(container))) or int(key) > len(container):
         raise ConfigError(
             f"{origin}: {dotted(path)} is a list of {len(container)}; '{key}' is neither one of its positions "
             f"(from 0) nor the next"
@@ -234,9 +244,9 @@ def resolve_paths(section: SectionT) -> SectionT:
     """Return the config, or a section, with absolute local paths, so that it is valid in any working directory."""
 
     def resolve(key: Key, value: Any) -> Any:
-        if key.path is None or value is None or (key.path != "file" and not Path(value).expanduser().is_dir()):
+        if key.path is None or value is None or (key.path != "file" and not expand_user(value).is_dir()):
             return value
-        return os.path.abspath(os.path.expanduser(value))
+        return os.path.abspath(expand_user(value))
 
     return _map_values(section, resolve)
 

@@ -19,7 +19,7 @@ class TokenizerConfig(Section):
     """An existing target model, for separate vocabularies."""
     model_type: Literal["unigram", "bpe"] = "unigram"
     """Algorithm of SentencePiece."""
-    vocab_size: Annotated[int, Field(ge=16)] = 8000
+    vocab_size: Annotated[int, Field(ge=16, le=500_000)] = 8000
     """Pieces, special ones included (for each side when not joint)."""
     joint: bool = True
     """One model for both languages."""
@@ -58,9 +58,9 @@ class ModelConfig(Section):
     """Grouped-query attention: number of key and value heads; default: `num_heads`."""
     d_ff: Positive = 2048
     """Width inside the feed-forward layers."""
-    num_encoder_layers: Positive = 6
+    num_encoder_layers: Annotated[int, Field(ge=1, le=1000)] = 6
     """Layers on the source side."""
-    num_decoder_layers: Positive = 6
+    num_decoder_layers: Annotated[int, Field(ge=1, le=1000)] = 6
     """Layers on the target side."""
     dropout: Annotated[Fraction, Key(on_resume="warn")] = 0.1
     """Dropout of the embeddings and of each sub-layer's output."""
@@ -191,7 +191,7 @@ class DecodingConfig(Section):
     """1: greedy."""
     n_best: Annotated[NumHypotheses, Key(in_validation=False)] = 1
     """Number of translations per source: the best of the beam (fewer if its groups find the same), or samples."""
-    length_penalty: Annotated[float, Field(ge=0.0)] = 1.0
+    length_penalty: Annotated[float, Field(ge=0.0, le=10.0)] = 1.0
     """alpha in score = log-probability / length^alpha."""
     coverage_penalty: Annotated[float, Field(ge=0.0), Key(in_validation=False)] = 0.0
     """beta: finished hypotheses are ranked by score + beta x sum over source tokens of log(min(1, its attention))."""
@@ -329,6 +329,6 @@ class Config(Section):
         if self.data.filters.max_tokens >= self.model.max_positions:
             raise ValueError(
                 f"data.filters.max_tokens {self.data.filters.max_tokens} (and eos) does not fit "
-                f"model.max_positions {self.model.max_positions}"
+                f"model.max_positions {self.model.max_positions}; lower the former, or raise the latter"
             )
         return self

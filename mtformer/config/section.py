@@ -8,8 +8,18 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
+LARGEST = 2**53
+"""Larger numbers do not fit the types of tensors and of JSON."""
+
+
+def _check_size(number: int) -> int:
+    if number > LARGEST:
+        raise ValueError(f"must be at most {LARGEST:,}")
+    return number
+
+
+Count = Annotated[int, Field(ge=0), AfterValidator(_check_size)]
+Positive = Annotated[int, Field(ge=1), AfterValidator(_check_size)]
 # YAML has lists and no tuples.
 Pair = Annotated[
     tuple[Fraction, Fraction], BeforeValidator(lambda items: tuple(items) if type(items) is list else items)

@@ -53,6 +53,11 @@ def dotted(path: KeyPath) -> str:
     return ".".join(map(str, path))
 
 
+DEEPEST = 30
+"""Levels of sections, lists and keys; a config has 6."""
+MOST_VALUES = 100_000
+"""Values of a document; aliases of aliases are more than any memory holds."""
+TOO_LARGE = f"nested more than {DEEPEST} levels deep, or more than {MOST_VALUES:,} values, aliases counted"
 _TAG = "tag:yaml.org,2002:"
 _FLOAT = r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$"
 _PLAIN = [
@@ -116,15 +121,17 @@ def read_yaml(text: str, origin: Callable[[int | None], Origin], top: KeyPath = 
     Raises:
         ConfigError: if the text is not YAML, or a key occurs twice in one mapping.
     """
+    reader = _Reader(origin)
     try:
         root = yaml.compose(text, Loader=_Loader)
+    except RecursionError as error:
+        raise ConfigError(f"{origin(None)}: {TOO_LARGE}") from error
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise ConfigError(f"{origin(line)}: not valid YAML: {error.problem}") from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise ConfigError(f"{origin(line)}: not valid YAML: {error.reason}") from error
-    reader = _Reader(origin)
     value = None if root is None else reader.value(root, top)
     if reader.errors:
         raise ConfigError("\n".join(reader.errors))
@@ -143,11 +150,13 @@ class _Reader:
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
         if any(node is outer for outer in self._open):
             return self._error(node, path, "an alias inside its own value")
+        if len(self._open) > DEEPEST or len(self.origins) > MOST_VALUES:
+            raise ConfigError(f"{self.origin(node.start_mark.line + 1)}: {TOO_LARGE}")
         if isinstance(node, yaml.ScalarNode):
             try:
                 return _MAKE[node.tag](node.value)
             except (KeyError, ValueError):
-                return self._error(node, path, f"'{node.value}' cannot be read as {node.tag.removeprefix(_TAG)}")
+                return self._error(node, path, f"{node.value!r:.60} cannot be read as {node.tag.removeprefix(_TAG)}")
         self._open.append(node)
         value: Any
         if isinstance(node, yaml.MappingNode):

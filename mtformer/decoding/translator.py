@@ -14,7 +14,9 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from mtformer.config.data import DataConfig
+from mtformer.config.fields import describe_errors
 from mtformer.config.schema import DecodingConfig
+from mtformer.config.yaml_text import Origin
 from mtformer.data.filters.numbers import writes_digits
 from mtformer.decoding.constraints import automaton, over_vocabulary
 from mtformer.decoding.engine import Engine, OwnEngine, plan_batches
@@ -274,10 +276,8 @@ def override(decoding: DecodingConfig, **values: Any) -> DecodingConfig:
     try:
         return DecodingConfig.model_validate({**decoding.model_dump(), **given})
     except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "value_error":  # two values exclude each other
-            raise ConfigError(f"decoding: {first['ctx']['error']}") from error
-        raise ConfigError(f"decoding.{first['loc'][0]}: {first['msg']}, not {first['input']!r}") from error
+        lines = describe_errors(error, {(): Origin("file", "decoding")}, DecodingConfig).splitlines()
+        raise ConfigError(lines[0]) from error
 
 
 def _automaton(phrases: Sequence[str], vocabulary: Sequence[str]) -> Tensor | None:

@@ -81,12 +81,12 @@ def _find(run: RunDir, checkpoint: str | None, best_metric: str) -> list[Path]:
         return [run.checkpoint(best[0]) / WEIGHTS]
     if checkpoint == "last" and (steps := run.steps()):
         return [run.checkpoint(steps[-1]) / WEIGHTS]
-    if (last := re.fullmatch(r"last:([1-9]\d*)", checkpoint)) and not run.is_bundle:
+    if (last := re.fullmatch(r"last:([1-9]\d{0,8})", checkpoint)) and not run.is_bundle:
         steps = run.regular_steps()[-int(last[1]) :]
         if len(steps) < int(last[1]):
             raise CheckpointError(f"{run.checkpoints}: {last[1]} checkpoints to average asked for, {len(steps)} there")
         return [run.checkpoint(step) / WEIGHTS for step in steps]
-    if checkpoint.isdecimal() and run.checkpoint(int(checkpoint)).is_dir():
+    if re.fullmatch(r"\d{1,18}", checkpoint) and run.checkpoint(int(checkpoint)).is_dir():
         return [run.checkpoint(int(checkpoint)) / WEIGHTS]
     path = Path(checkpoint)
     if path.is_file():

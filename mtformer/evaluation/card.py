@@ -27,7 +27,7 @@ from mtformer.config.section import key_of
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
 from mtformer.evaluation.scores import Score
-from mtformer.files import file_sha256, write_text
+from mtformer.files import file_sha256, read_bytes, write_text
 from mtformer.run_dir import HYPOTHESES, SCORES, SOURCES, RunDir, references_name
 
 
@@ -150,7 +150,7 @@ def read_card(folder: Path) -> ScoreCard:
     """Return the card of an evaluation; raise DataError if it is missing or damaged."""
     path = folder / SCORES
     try:
-        return ScoreCard.model_validate_json(path.read_bytes())
+        return ScoreCard.model_validate_json(read_bytes(path))
     except FileNotFoundError as error:
         raise DataError(f"{path}: missing; `mtformer eval` writes it") from error
     except OSError as error:

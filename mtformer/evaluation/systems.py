@@ -171,7 +171,7 @@ def read_files(
 
 def _names(paths: Sequence[Path]) -> list[str]:
     """Return distinct short names: those of the folders or files, or the whole paths."""
-    resolved = [path.resolve() for path in paths]
+    resolved = [Path(os.path.realpath(path)) for path in paths]
     for path, real in zip(paths, resolved, strict=True):
         if resolved.count(real) > 1:
             raise DataError(f"{path}: given twice; a run is not compared with itself")

@@ -192,7 +192,7 @@ def compare_environments(run: RunDir, old: dict[str, Any], new: dict[str, Any], 
                 "restore that tokenizer, or start over with --overwrite"
             )
         if name == DEV_TOKENIZERS and best_metric == "bleu":
-            _require_same_tokenizers(run, before or {}, after)
+            _require_same_tokenizers(run, before if isinstance(before, dict) else {}, after)
         log.warning("resuming with %s %s -> %s%s", name, before, after, INEXACT)
 
 

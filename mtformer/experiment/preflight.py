@@ -15,7 +15,7 @@ from mtformer.decoding.engine import plan_batches
 from mtformer.device import peak_bytes, pick_device, pick_precision, set_up_memory
 from mtformer.errors import DeviceError
 from mtformer.experiment.prepare import Prepared, prepare_experiment
-from mtformer.experiment.runs import format_duration
+from mtformer.experiment.runs import format_bytes, format_duration
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.run_dir import RunDir
 from mtformer.training.ranks import ALONE, Ranks
@@ -55,10 +55,10 @@ class MemoryCheck(NamedTuple):
         validation = f", up to {format_duration(seconds)} of validation" if seconds else ""
         return [
             ("largest batch", self.shape),
-            ("memory at its peak", f"{self.peak_bytes / 1e9:.2f} GB"),
+            ("memory at its peak", format_bytes(self.peak_bytes)),
             ("one step on it", f"{self.step_seconds:.2f} s"),
             ("time, about", f"{format_duration(self.training_seconds)} of training{validation}"),
-            ("disk", f"{self.disk_bytes / 1e9:.2f} GB for checkpoints, {self.free_bytes / 1e9:.2f} GB free"),
+            ("disk", f"{format_bytes(self.disk_bytes)} for checkpoints, {format_bytes(self.free_bytes)} free"),
         ]
 
 
@@ -175,13 +175,13 @@ def _disk(config: Config, step: TrainingStep, run: RunDir) -> tuple[int, int]:
     free = shutil.disk_usage(place).free + existing
     if free < 2 * one:
         raise DeviceError(
-            f"{place}: {free / 1e9:.2f} GB free, and two checkpoints take {2 * one / 1e9:.2f} GB; "
+            f"{place}: {format_bytes(free)} free, and two checkpoints take {format_bytes(2 * one)}; "
             "free some space, or name another place with --run-dir"
         )
     if free < needed:
         log.warning(
-            "%s: the run's checkpoints will take up to %.2f GB, and %.2f GB are free; "
+            "%s: the run's checkpoints will take up to %s, and %s are free; "
             "free some space, or lower training.keep_last",
-            place, needed / 1e9, free / 1e9,
+            place, format_bytes(needed), format_bytes(free),
         )  # fmt: skip
     return needed, free

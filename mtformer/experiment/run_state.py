@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from filelock import FileLock, Timeout
 
 from mtformer.errors import CheckpointError, InterruptedRunError
-from mtformer.files import write_text
+from mtformer.files import read_json, require_text, write_text
 from mtformer.run_dir import RunDir
 
 StateName = Literal["new", "running", "finished", "interrupted", "failed", "killed"]
@@ -43,6 +43,7 @@ class RunState:
 @contextlib.contextmanager
 def lock_run(run: RunDir) -> Iterator[None]:
     """Keep other processes from training in this run directory; raise CheckpointError if one does already."""
+    require_text(run.path)
     run.lock.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(run.lock)
     try:
@@ -90,7 +91,7 @@ def _saved(run: RunDir) -> dict[str, Any]:
     """Return the contents of state.json; empty if it is missing or damaged."""
     saved: Any = {}
     with contextlib.suppress(OSError, ValueError):
-        saved = json.loads(run.state.read_text(encoding="utf-8"))
+        saved = read_json(run.state)
     return saved if isinstance(saved, dict) and saved.get("state") in get_args(StateName) else {}
 
 

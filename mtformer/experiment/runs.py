@@ -21,7 +21,7 @@ from mtformer.decoding.weights import default_weights
 from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
 from mtformer.experiment.run_state import RunState, read_state
 from mtformer.experiment.sweep import short_keys
-from mtformer.files import read_meta
+from mtformer.files import read_json, read_meta
 from mtformer.run_dir import LOWER_IS_BETTER, SCORES, SWEEP, RunDir
 from mtformer.training.history import read_records
 
@@ -148,7 +148,7 @@ class RunContents:
     def _json(self, path: Path) -> dict[str, Any] | None:
         """Return the object in a file; None if there is no file, or, with a line in `unread`, no object in it."""
         try:
-            value = json.loads(path.read_text(encoding="utf-8"))
+            value = read_json(path)
             if isinstance(value, dict):
                 return value
             self.unread.append(f"{path}: has no JSON object")
@@ -167,7 +167,7 @@ def read_run(path: Path, name: str | None = None) -> RunContents:
 
 def run_names(paths: Sequence[Path]) -> list[str]:
     """Return the shortest ends of the paths that differ, numbered where the same run is given twice."""
-    parts = [path.resolve().parts for path in paths]
+    parts = [Path(os.path.realpath(path)).parts for path in paths]
     depth = next((n for n in range(1, 1 + max(map(len, parts))) if len({p[-n:] for p in parts}) == len(parts)), 1)
     names = ["/".join(part.strip("/") for part in p[-depth:]) or "/" for p in parts]
     return [f"{name} ({n})" if names.count(name) > 1 else name for n, name in enumerate(names, start=1)]
@@ -176,6 +176,11 @@ def run_names(paths: Sequence[Path]) -> list[str]:
 def is_number(value: object) -> bool:
     """Return True for a finite JSON number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def format_bytes(number: float) -> str:
+    """Return a number of bytes as GB, or as MB if it is small."""
+    return f"{number / 1e9:.2f} GB" if number >= 1e8 else f"{number / 1e6:.2f} MB"
 
 
 def format_duration(seconds: float) -> str:
@@ -343,7 +348,7 @@ def _walk(folder: Path) -> Iterator[RunRow]:
 def _of_sweep(folder: Path, begun: Sequence[str]) -> Iterator[RunRow]:
     """Yield rows of the runs in sweep.json that have no folder."""
     try:
-        runs = json.loads((folder / SWEEP).read_text(encoding="utf-8"))["runs"]
+        runs = read_json(folder / SWEEP)["runs"]
         planned = [
             RunRow(
                 name=one["name"],

@@ -43,6 +43,7 @@ from mtformer.config.schema import Config
 from mtformer.config.section import Count, Positive, Section
 from mtformer.config.yaml_text import DEFAULT, KeyPath, Origin, Origins, nearest_origin, read_yaml
 from mtformer.errors import ConfigError
+from mtformer.files import expand_user
 from mtformer.run_dir import RunDir
 
 MAX_RUNS = 10_000
@@ -214,14 +215,14 @@ def plan_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     def locate(path: KeyPath) -> str:
         return f"{nearest_origin(origins, path)}: {path[0]}"
 
-    base = Path(os.path.normpath(path.parent / Path(file.config).expanduser()))
+    base = Path(os.path.normpath(path.parent / expand_user(file.config)))
     if not base.exists():
         raise ConfigError(f"{locate(('config',))}: no such file: {base} (the name is relative to {path})")
     common = _Option("", file.common, ("set",))
     axes = list(_axes(file, locate))
     _check_axes(path, axes, locate)
     _check_keys([common, *itertools.chain.from_iterable(axes)], overrides, locate)
-    folder = Path(file.run_dir or os.path.join("runs", path.stem)).expanduser()
+    folder = expand_user(file.run_dir or os.path.join("runs", path.stem))
     shared = (*_overrides(common.values), *overrides)
     runs = []
     for options in itertools.product(*axes):

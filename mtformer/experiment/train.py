@@ -109,7 +109,7 @@ def _pick_precision(config: Config, device: torch.device, earlier: dict[str, Any
     """Return the precision; `auto` stays that of the first start, because the choice depends on measured times."""
     if config.training.precision == "auto" and earlier is not None:
         with contextlib.suppress(DeviceError):  # this device may not have it
-            return pick_precision(earlier["precision"], device)
+            return pick_precision(str(earlier.get("precision", "auto")), device)
     return pick_precision(config.training.precision, device)
 
 

@@ -4,7 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from mtformer.config.loading import dump_config, load_config, without_files
 from mtformer.config.schema import Config
@@ -12,7 +12,7 @@ from mtformer.decoding.ctranslate2_engine import import_ctranslate2
 from mtformer.decoding.ctranslate2_model import write_model
 from mtformer.decoding.loading import multi_sentence_share
 from mtformer.decoding.weights import find_weights
-from mtformer.errors import CheckpointError, ConfigError
+from mtformer.errors import CheckpointError, ConfigError, explain_write_errors
 from mtformer.files import atomic_folder, write_checksums
 from mtformer.run_dir import MULTI_SENTENCE_SHARE, RunDir
 from mtformer.text.tokenizer import TokenizerPair
@@ -26,12 +26,12 @@ def export_bundle(run: RunDir, target: Path, checkpoint: str | None) -> None:
         CheckpointError: the target exists, or the checkpoint does not.
     """
     config, weights = open_for_export(run, target, checkpoint)
-    with atomic_folder(target) as folder:
+    with explain_write_errors(f"{target}:", "name another folder"), atomic_folder(target) as folder:
         inside = RunDir(folder)
         if len(weights) == 1:
             shutil.copyfile(weights[0], inside.bundle_weights)
         else:
-            save_file(average_weights(weights), inside.bundle_weights)
+            inside.bundle_weights.write_bytes(save(average_weights(weights)))
         write_companions(run, config, inside)
         write_checksums(folder)
 
@@ -50,7 +50,7 @@ def export_ctranslate2(run: RunDir, target: Path, checkpoint: str | None, quanti
     if quantization is not None and quantization not in kinds:
         raise ConfigError(f"quantization '{quantization}': no such one in CTranslate2; use one of {', '.join(kinds)}")
     config, weights = open_for_export(run, target, checkpoint, "CTranslate2")
-    with atomic_folder(target) as folder:
+    with explain_write_errors(f"{target}:", "name another folder"), atomic_folder(target) as folder:
         write_model(folder, weights, config.model, TokenizerPair.load(run.tokenizer), quantization)
         write_companions(run, config, RunDir(folder))
         write_checksums(folder)
@@ -80,7 +80,9 @@ def write_companions(run: RunDir, config: Config, inside: RunDir) -> None:
     """Write all but the weights of an export: tokenizer, config without names of files, share of several sentences."""
     languages = {"tgt_langs": config.data.target_languages[1:], "both_directions": False}
     data = without_files(config.data).model_copy(update=languages)
-    shutil.copytree(run.tokenizer, inside.tokenizer)
+    inside.tokenizer.mkdir()
+    for path in run.tokenizer.iterdir():
+        shutil.copyfile(path, inside.tokenizer / path.name)
     text = dump_config(without_files(config).model_copy(update={"data": data}))
     inside.config.write_text(text, encoding="utf-8")
     if (share := multi_sentence_share(run)) is not None:

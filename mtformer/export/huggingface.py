@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from mtformer.config.schema import Config, ModelConfig
-from mtformer.errors import ConfigError
+from mtformer.errors import ConfigError, explain_write_errors
 from mtformer.export.bundle import open_for_export
 from mtformer.files import atomic_folder, write_checksums
 from mtformer.model.positions import sinusoid
@@ -59,8 +59,8 @@ def export_huggingface(run: RunDir, target: Path, checkpoint: str | None) -> Non
     model = Transformer(config.model, *map(len, vocabularies))
     load_weights(model, *weights)
     is_joint = vocabularies[0] == vocabularies[1]
-    with atomic_folder(target) as folder:
-        save_file(to_tensors(model), folder / "model.safetensors", {"format": "pt"})
+    with explain_write_errors(f"{target}:", "name another folder"), atomic_folder(target) as folder:
+        (folder / "model.safetensors").write_bytes(save(to_tensors(model), {"format": "pt"}))
         files = {
             "config": _model_config(config.model, *map(len, vocabularies)),
             "generation_config": _generation_config(config),

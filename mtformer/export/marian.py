@@ -1,22 +1,21 @@
 """Import of a Hugging Face Marian folder, as published for OPUS-MT, as a bundle with the same numbers."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import ValidationError
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from mtformer.config.languages import is_language
 from mtformer.config.loading import dump_config
 from mtformer.config.schema import Config
-from mtformer.errors import CheckpointError
+from mtformer.errors import CheckpointError, explain_write_errors
 from mtformer.export.huggingface import tensor_names
 from mtformer.export.marian_tokenizer import SpecialRows, source_side, target_side
-from mtformer.files import CHECKSUMS, DamagedError, atomic_folder, read_meta, verify, write_checksums
+from mtformer.files import CHECKSUMS, atomic_folder, parse_json, read_bytes, read_meta, verify, write_checksums
 from mtformer.model.positions import sinusoid
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import RunDir
@@ -82,7 +81,7 @@ def import_marian(source: Path, target: Path) -> None:
     if (source / CHECKSUMS).exists():  # `mtformer export` wrote the folder
         try:
             verify(source, *read_meta(source, CHECKSUMS)["sha256"], listing=CHECKSUMS)
-        except DamagedError as error:
+        except CheckpointError as error:
             raise CheckpointError(f"{error}; if the change is intended, delete {source / CHECKSUMS}") from error
     settings = _read_settings(source / "config.json")
     vocabulary = _read_vocabulary(source / "vocab.json")
@@ -98,12 +97,12 @@ def import_marian(source: Path, target: Path) -> None:
         weights["output_bias"][BOS] = -torch.inf
     if search.get("renormalize_logits") and [special.pad] in (search.get("bad_words_ids") or ()):
         weights["output_bias"][PAD] = -torch.inf
-    with atomic_folder(target) as folder:
+    with explain_write_errors(f"{target}:", "name another folder"), atomic_folder(target) as folder:
         inside = RunDir(folder)
         inside.tokenizer.mkdir()
         for name, side in sides.items():
             (inside.tokenizer / name).write_bytes(side.model)
-        save_file(weights, inside.bundle_weights)
+        inside.bundle_weights.write_bytes(save(weights))
         inside.config.write_text(dump_config(config), encoding="utf-8")
         write_checksums(folder)
 
@@ -111,7 +110,7 @@ def import_marian(source: Path, target: Path) -> None:
 def _read(path: Path) -> bytes:
     """Return the bytes of a file of the folder; raise CheckpointError if it cannot be read."""
     try:
-        return path.read_bytes()
+        return read_bytes(path)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such file; {FOLDER}") from None
     except OSError as error:
@@ -120,7 +119,7 @@ def _read(path: Path) -> bytes:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(_read(path))
+        values = parse_json(_read(path))
     except ValueError as error:
         raise CheckpointError(f"{path}: not JSON ({error}); copy it again") from error
     if not isinstance(values, dict):

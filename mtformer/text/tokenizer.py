@@ -1,7 +1,6 @@
 """SentencePiece models: text to ids and back. The model is the vocabulary; its special ids are always the same."""
 
 import hashlib
-import os
 import re
 import threading
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 import sentencepiece
 
 from mtformer.errors import DataError
-from mtformer.files import atomic_folder
+from mtformer.files import atomic_folder, read_bytes
 from mtformer.text.pieces import SPACE
 from mtformer.text.sampling import Sampler, make_sampler
 
@@ -66,9 +65,9 @@ class Tokenizer:
     def load(cls, path: str | Path) -> "Tokenizer":
         """Read a `.model` file; raises DataError if it is missing, damaged, or has other special ids."""
         try:
-            return cls(Path(path).read_bytes(), str(path))
+            return cls(read_bytes(path), str(path))
         except OSError as error:
-            raise DataError(f"{path}: the tokenizer cannot be read: {os.strerror(error.errno or 0)}") from error
+            raise DataError(f"{path}: the tokenizer cannot be read: {error.strerror}") from error
 
     @cached_property
     def sha256(self) -> str:

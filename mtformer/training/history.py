@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mtformer.errors import CheckpointError
-from mtformer.files import atomic_file
+from mtformer.files import atomic_file, parse_json
 
 log = logging.getLogger("mtformer")
 
@@ -31,7 +31,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     records = []
     for line in path.read_bytes().splitlines() if path.is_file() else []:
         with contextlib.suppress(ValueError):
-            record = json.loads(line)
+            record = parse_json(line)
             if isinstance(record, dict) and {"kind", "step"} <= record.keys():
                 records.append(record)
     return records
@@ -93,7 +93,7 @@ def cut_after(path: Path, step: int, with_dev: bool) -> None:
 def _belongs(line: bytes, step: int, with_dev: bool) -> bool | None:
     """Return whether `cut_after` keeps a line; None if it cannot be read."""
     try:
-        record = json.loads(line)
+        record = parse_json(line)
         return bool(record["step"] < step or (record["step"] == step and (with_dev or record["kind"] != "dev")))
     except (ValueError, TypeError, KeyError):
         return None

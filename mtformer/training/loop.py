@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from mtformer.config.schema import Config
 from mtformer.data.batching.batches import Batch
 from mtformer.data.batching.mixture import START, SamplerState
-from mtformer.errors import InterruptedRunError, MtformerError
+from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
 from mtformer.files import read_meta, sync
-from mtformer.run_dir import LOWER_IS_BETTER, WEIGHTS, RunDir
+from mtformer.run_dir import LOWER_IS_BETTER, TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.training.checkpoint import last_good, load_trainer_state, prune, save_checkpoint
 from mtformer.training.history import append_record, cut_after, warn_if_changed
 from mtformer.training.metrics import CoreWatch, Metrics, Progress, Window
@@ -107,27 +108,15 @@ class Trainer:
             return
         state, meta = load_trainer_state(checkpoint), read_meta(checkpoint)
         self.step.load_weights(checkpoint / WEIGHTS)
-        if state["training_weights"]:
-            self.step.load_training_weights(state["training_weights"])
-        # Moments come from the checkpoint; betas, eps and weight decay from the config, which may have changed.
-        pairs = zip(self.step.optimizer.state_dict()["param_groups"], state["optimizer"]["param_groups"], strict=True)
-        groups = [{**own, "lr": saved["lr"]} for own, saved in pairs]
-        self.step.load_optimizer_state({**state["optimizer"], "param_groups": groups})
-        if state["scaler"]:  # empty without fp16
-            self.step.scaler.load_state_dict(state["scaler"])
-        self.step.skipped_in_a_row.fill_(state["skipped_in_a_row"])
-        if meta["made_with"] == self.made_with:  # else more memory may be available
-            self.step.max_padded_tokens = state["max_padded_tokens"]
-        if self.ranks.rank < len(state["rng"]):  # an additional process keeps its own, see `make_step`
-            set_random_state(state["rng"][self.ranks.rank], self.step.device)
-        self.position = Position(**{**state["position"], "place": SamplerState(**state["position"]["place"])})
-        if state["best_metric"] != self.config.best_metric:
-            self.position.best, self.position.validations_since_best = None, 0
+        try:
+            self._restore(state, meta["made_with"])
+        except Exception as error:  # of values of other types, which any of the calls may raise
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            raise CheckpointError(
+                f"{checkpoint / TRAINER_STATE}: is no state of this training ({what:.200}); move {checkpoint} away"
+            ) from error
         self.saved_step = self.position.step
         self.is_validated = not meta["is_temporary"]
-        windows = state["windows"]
-        if len(windows) == self.ranks.size:
-            self.window = Window.from_state(windows[self.ranks.rank])
         if self.metrics is not None:
             for path in (self.run.metrics, self.run.samples):
                 if path.name in meta["logs"]:
@@ -136,6 +125,28 @@ class Trainer:
             prune(self.run, self.config)  # a killed process may not have done it
             self.metrics.write("resume", self.position.step)
         log.info("resumed at step %d of %d", self.position.step, self.config.max_steps)
+
+    def _restore(self, state: dict[str, Any], made_with: dict[str, Any]) -> None:
+        """Restore what `_save` saved; any error if it is something else."""
+        if state["training_weights"]:
+            self.step.load_training_weights(state["training_weights"])
+        # Moments come from the checkpoint; betas, eps and weight decay from the config, which may have changed.
+        pairs = zip(self.step.optimizer.state_dict()["param_groups"], state["optimizer"]["param_groups"], strict=True)
+        groups = [{**own, "lr": float(saved["lr"])} for own, saved in pairs]
+        self.step.load_optimizer_state({**state["optimizer"], "param_groups": groups})
+        if state["scaler"]:  # empty without fp16
+            self.step.scaler.load_state_dict(state["scaler"])
+        self.step.skipped_in_a_row.fill_(state["skipped_in_a_row"])
+        if made_with == self.made_with:  # else more memory may be available
+            self.step.max_padded_tokens = state["max_padded_tokens"]
+        if self.ranks.rank < len(state["rng"]):  # an additional process keeps its own, see `make_step`
+            set_random_state(state["rng"][self.ranks.rank], self.step.device)
+        self.position = TypeAdapter(Position).validate_python(state["position"])
+        if state["best_metric"] != self.config.best_metric:
+            self.position.best, self.position.validations_since_best = None, 0
+        windows = state["windows"]
+        if len(windows) == self.ranks.size:
+            self.window = Window.from_state(windows[self.ranks.rank])
 
     def _cut_after(self, step: int, with_dev: bool) -> None:
         for path in (self.run.metrics, self.run.samples):

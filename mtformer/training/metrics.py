@@ -170,8 +170,11 @@ class Window:
     def from_state(cls, state: Mapping[str, Any]) -> "Window":
         """Return the window with this `state`; its clock starts now, and earlier steps are not timed."""
         window = cls()
-        for name, value in state.items():
-            setattr(window, name, torch.tensor(value, dtype=torch.float64) if name in TENSORS else value)
+        for name, own in window.state().items():
+            value = type(own)(state[name])  # raises if it is of another type
+            if name in TENSORS:
+                value = torch.tensor(value, dtype=torch.float64).reshape(getattr(window, name).shape)
+            setattr(window, name, value)
         window.pairs_of = Counter(window.pairs_of)
         window.untimed_tokens, window.untimed_steps = window.tokens, window.steps
         return window

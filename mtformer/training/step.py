@@ -178,6 +178,9 @@ class TrainingStep:
             number: {name: shard_like(x, parameters[number]) for name, x in own.items()}
             for number, own in state["state"].items()
         }
+        for number, own in moments.items():
+            if own["step"].ndim or not own["exp_avg"].shape == own["exp_avg_sq"].shape == parameters[number].shape:
+                raise ValueError("moments of another shape than their parameter")
         self.optimizer.load_state_dict({**state, "state": moments})
 
     def _update(self, is_skipped: Tensor) -> None:

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from mtformer import __version__
 from mtformer.cli import app as program
 from mtformer.cli import output
-from mtformer.cli.output import for_terminal, log_to_file, set_up_logging
+from mtformer.cli.output import error_lines, for_terminal, log_to_file, set_up_logging, use_utf8
 from mtformer.errors import MtformerError
 from mtformer.run_dir import RunDir
 
@@ -159,7 +159,9 @@ def test_nobody_reads_a_real_pipe() -> None:
 def test_a_full_disk_under_stdout() -> None:
     with open("/dev/full", "wb") as full:
         done = run_process("config", "schema", stdout=full)
+        short = run_process("--version", stdout=full, environment={"PYTHONUNBUFFERED": ""})
     assert (done.returncode, done.stderr) == (2, b"error: No space left on device\n")
+    assert (short.returncode, short.stderr) == (2, b"error: stdout: No space left on device\n")
 
 
 def test_a_bug_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -336,3 +338,42 @@ def test_an_unknown_command_names_the_nearest(words: list[str], nearest: str) ->
     result = invoke(*words)
     assert result.exit_code == 2
     assert re.search(f"Did you mean .*'{nearest}'", result.stderr)
+
+
+def test_closed_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading and writing fail as in other programs; messages are discarded."""
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    use_utf8()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        sys.stdin.read()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.write(sys.stdout.fileno(), b"text")
+    error_lines("message")
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        stream.close()
+
+
+class FullDisk(io.StringIO):
+    """A stream on a full disk."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_messages_on_a_full_disk_stop_nothing(log: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", FullDisk())
+    set_up_logging()
+    log.info("a line")
+    error_lines("another")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"), ImportError("failed to map segment")],
+)
+def test_no_memory_is_no_bug(error: Exception, end_with: Callable[[BaseException], Result]) -> None:
+    result = end_with(error)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: not enough memory (")
+    assert result.stderr.count("\n") == 1

@@ -112,8 +112,8 @@ def test_what_is_no_utf8_is_counted(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    for path in (tmp_path / "no", tmp_path):
-        with pytest.raises(DataError, match=f"{path}: no such file"), parallel_lines([path]):
+    for path, what in ((tmp_path / "no", "no such file"), (tmp_path, "is a folder, not a file")):
+        with pytest.raises(DataError, match=f"{path}: {what}"), parallel_lines([path]):
             pass
 
 

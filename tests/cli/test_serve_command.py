@@ -124,7 +124,7 @@ def test_the_missing_extra_is_one_line(run: Path, package: str, monkeypatch: pyt
     ("arguments", "message"),
     [
         (["--host", "no.such.host.invalid"], "--host no.such.host.invalid: not the name or address of a machine"),
-        (["--beam-size", "0"], "decoding.beam_size: "),
+        (["--beam-size", "0"], "decoding: beam_size: "),
         (["--checkpoint", "77"], "77"),
     ],
 )

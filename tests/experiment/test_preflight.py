@@ -102,7 +102,7 @@ def test_too_small_a_disk_is_told_before_the_first_step(
     one = 12 * count_parameters(step.model)["total"]
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(10 * one, 9 * one, one))
-    with pytest.raises(DeviceError, match=rf"^{tmp_path}: 0.00 GB free, and two checkpoints take"):
+    with pytest.raises(DeviceError, match=rf"^{tmp_path}: 0.11 MB free, and two checkpoints take 0.21 MB"):
         check_memory(config, prepared, step, run)
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(10 * one, 7 * one, 3 * one))
     assert isinstance(check_memory(config, prepared, step, run), MemoryCheck)

@@ -28,7 +28,7 @@ from mtformer.decoding.inputs import Segment
 from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.translation import Translation
 from mtformer.decoding.translator import Translator
-from mtformer.errors import CheckpointError, ConfigError, DeviceError
+from mtformer.errors import CheckpointError, ConfigError, DataError, DeviceError
 from mtformer.export import bundle as module
 from mtformer.export.bundle import export_ctranslate2
 from mtformer.files import write_checksums
@@ -335,7 +335,7 @@ def test_an_export_is_whole_or_not_there(bundle: RunDir, tmp_path: Path, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "write_companions", fail)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(DataError, match="it: cannot be written: No space left on device; free some space"):
             export_ctranslate2(bundle, target, None, None)
     assert list(target.parent.iterdir()) == []
     export_ctranslate2(bundle, target, None, None)

@@ -16,7 +16,7 @@ from mtformer.cli.app import app
 from mtformer.config.loading import dump_config, load_config
 from mtformer.decoding.inference import pad
 from mtformer.decoding.translator import Translator
-from mtformer.errors import CheckpointError, ConfigError
+from mtformer.errors import CheckpointError, ConfigError, DataError
 from mtformer.export import huggingface
 from mtformer.export.huggingface import export_huggingface
 from mtformer.files import write_checksums
@@ -176,7 +176,7 @@ def test_it_is_written_whole_or_not_at_all(sharp: Make, tmp_path: Path, monkeypa
 
     with monkeypatch.context() as patch:
         patch.setattr(huggingface, "write_checksums", fail)
-        with pytest.raises(OSError, match="disk full"):
+        with pytest.raises(DataError, match="out: cannot be written: disk full; free some space"):
             export_huggingface(run, tmp_path / "out", None)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     (tmp_path / "out").mkdir()

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from mtformer.config.data import DataConfig, HubDataset, JsonlFile, TextFiles, TsvFile
-from mtformer.data.corpus.compressed import BLOCK_BYTES, open_bytes
+from mtformer.data.corpus.compressed import BLOCK_BYTES, open_bytes, require_line
 from mtformer.data.data_report import Columns, Pair
 from mtformer.errors import DataError
 
@@ -121,14 +121,22 @@ class Lines:
         except OSError:
             return 0
 
+    def peek(self, count: int) -> bytes:
+        """Return the next lines as `take` does, which will return them again."""
+        number, lines = self.number, self.take(count)
+        self._rest, self.number = lines + self._rest, number
+        return lines
+
     def take(self, count: int) -> bytes:
         """Return the next lines with their ends, at most `count`."""
-        pieces, num_missing = [], count
+        pieces, num_missing, length = [], count, 0
         with reading(self.path):
             while num_missing and (piece := self._rest or self._file.read(BLOCK_BYTES)):
                 ends = np.flatnonzero(np.frombuffer(piece, np.uint8) == ord("\n"))
                 end = int(ends[num_missing - 1]) + 1 if len(ends) >= num_missing else len(piece)
                 pieces.append(piece[:end])
+                length = end - int(ends[-1]) - 1 if len(ends) else length + end
+                require_line(length, self.path)
                 self._rest = piece[end:]
                 num_missing -= min(len(ends), num_missing)
         lines = b"".join(pieces)
@@ -283,15 +291,11 @@ class Fields:
         return cls(tuple(src.split(".")), tuple(tgt.split(".")))
 
     @classmethod
-    def of_file(cls, source: JsonlFile, data: DataConfig) -> "Fields":
-        """Return the fields of a file of JSON objects; lines before the first object are skipped."""
-        with Lines(source.jsonl) as file:
-            first = 0
-            while lines := file.take(LINES_AT_ONCE):
-                for line in decode(source.jsonl, first, lines, faults=Faults()):
-                    with contextlib.suppress(RowError):
-                        return cls.of(source, data, parse_row(line))
-                first = file.number
+    def of_file(cls, source: JsonlFile, data: DataConfig, file: Lines) -> "Fields":
+        """Return the fields of an open file by the first JSON object in its first lines, which it will return again."""
+        for line in decode(source.jsonl, 0, file.peek(LINES_AT_ONCE), faults=Faults()):
+            with contextlib.suppress(RowError):
+                return cls.of(source, data, parse_row(line))
         return cls.of(source, data, {})
 
     def columns(self, rows: Iterable[Any], place: str, first: int, faults: Faults | None) -> Columns:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from mtformer.config.data import DataConfig, HubDataset, JsonlFile, Source, TextFiles, TsvFile
@@ -29,7 +30,7 @@ from mtformer.data.corpus.readers import (
 )
 from mtformer.data.data_report import Pair
 from mtformer.errors import DataError
-from mtformer.files import file_sha256
+from mtformer.files import file_sha256, require_file
 
 
 def read_pairs(source: Source, data: DataConfig) -> Iterator[Pair]:
@@ -73,7 +74,7 @@ def open_reader(source: Source, data: DataConfig, *, is_lenient: bool = False) -
         elif isinstance(source, TsvFile):
             yield FileReader(partial(parse_tsv, source), *files)
         elif isinstance(source, JsonlFile):
-            yield FileReader(partial(parse_jsonl, source, Fields.of_file(source, data)), *files)
+            yield FileReader(partial(parse_jsonl, source, Fields.of_file(source, data, *files)), *files)
         else:
             yield hub.HubReader(source, data)
 
@@ -99,19 +100,25 @@ def bytes_on_disk(source: Source) -> int:
 
 
 def require_files(sources: Iterable[Source]) -> None:
-    """Open each file, so that a missing one is reported before a long computation; raises DataError."""
+    """Open each file, so that a missing one is reported before a long computation; raises DataError.
+
+    A pipe is not opened, because its writer would find it closed again.
+    """
     for path in (path for source in sources for path in files_of(source)):
-        with reading(path), open_bytes(path):
-            pass
+        if not Path(path).is_fifo():
+            with reading(path), open_bytes(path):
+                pass
 
 
 def require_sources(data: DataConfig) -> None:
     """Read the first pair of each training source and all of dev, so that user errors are reported early.
 
     Raises:
-        DataError: as `read_pairs`; when a file of train, dev or test is missing.
+        DataError: as `read_pairs`; when a file of train, dev or test is missing or a pipe.
     """
-    require_files([*data.sources, *data.dev, *data.test.values()])
+    sources = [*data.sources, *data.dev, *data.test.values()]
+    file_states(sources)
+    require_files(sources)
     for source in data.sources:
         with open_reader(source, data) as reader:
             reader.take(1).parse()
@@ -144,11 +151,12 @@ def file_states(sources: Iterable[Source]) -> dict[str, tuple[int, int, int]]:
     """Return the size, modification time and inode of each file of the sources.
 
     Raises:
-        DataError: when a file is missing.
+        DataError: when a file is missing, or a pipe, which can be read only once.
     """
     states = {}
     for path in (path for source in sources for path in files_of(source)):
         with reading(path):
+            require_file(path)
             status = os.stat(path)
         states[path] = (status.st_size, status.st_mtime_ns, status.st_ino)
     return states

@@ -6,10 +6,9 @@ CACHE/ctranslate2/CHECKSUM/   a model converted for CTranslate2
 CACHE/.locks/                 locks of the processes that make an entry
 """
 
-import fcntl
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -43,7 +42,11 @@ def delete_unused(folder: Path) -> bool:
         try:
             stack.enter_context(make_lock(folder).acquire(timeout=0))
             if (folder / STORE).is_file():
-                fcntl.flock(stack.enter_context(open(folder / STORE)), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                store = stack.enter_context(open(folder / STORE))
+                with suppress(ImportError):  # Windows, which deletes no open file
+                    import fcntl
+
+                    fcntl.flock(store, fcntl.LOCK_EX | fcntl.LOCK_NB)
             delete_folder(folder)
         except (Timeout, BlockingIOError, FileNotFoundError):  # the last one: another process has deleted it
             return False

@@ -45,7 +45,7 @@ from mtformer.data.store.ragged import bytes_of
 from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, STORE, Pairs, Shard, Store, write_shard
 from mtformer.data.workers import WorkerEndedError, Workers
 from mtformer.errors import DataError, explain_write_errors
-from mtformer.files import atomic_file, cache_folder, sync, write_text
+from mtformer.files import atomic_file, cache_folder, read_json, sync, write_text
 from mtformer.text.tokenizer import TokenizerPair
 
 FORMAT_VERSION = 3
@@ -312,7 +312,7 @@ def _finish(job: _Job, num_shards: int) -> None:
     with atomic_file(job.folder / DUPLICATES) as file, open(file, "wb") as opened:
         for number, is_duplicate in enumerate(_duplicates(job, num_shards)):
             rows, duplicates = np.load(job.path(number, ".npy")), np.flatnonzero(is_duplicate)
-            report += DataReport.from_dict(json.loads(job.path(number, ".json").read_text(encoding="utf-8")))
+            report += DataReport.from_dict(read_json(job.path(number, ".json")))
             report.leave_out({DUPLICATE: len(duplicates)})
             counts = rows["counts"][~is_duplicate]
             report.count_kept(counts)

@@ -11,8 +11,6 @@ hold `BLOCK_PAIRS` pairs. Shards are read and not memory-mapped, so that blocks 
 
 from __future__ import annotations
 
-import fcntl
-import json
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +25,7 @@ import pyarrow as pa
 from mtformer.data.data_report import DataReport
 from mtformer.data.store.ragged import Ints, Ragged, text_of
 from mtformer.errors import DataError
+from mtformer.files import read_json
 
 BLOCK_PAIRS = 256
 """Pairs that are read together. An epoch has an order of blocks, and then of the pairs of many blocks."""
@@ -103,9 +102,11 @@ class Store:
         self.fingerprint = folder.name
         with self._reading(folder / STORE):
             self._lock = open(folder / STORE, encoding="utf-8")  # noqa: SIM115  # closed with the store
-            with suppress(OSError):  # some file systems have no locks
+            with suppress(ImportError, OSError):  # Windows and some file systems have no such locks
+                import fcntl
+
                 fcntl.flock(self._lock, fcntl.LOCK_SH)  # see `delete_unused` of the cache
-            contents = json.load(self._lock)
+            contents = read_json(folder / STORE)
             self.report = DataReport.from_dict(contents["report"])
             self.has_text: bool = contents["has_text"]
             self.longest: tuple[int, int] = tuple(contents["longest"])

@@ -1,0 +1,206 @@
+"""Paths that are no files: each command that takes a path says so in one line, and replaces nothing."""
+
+import json
+import os
+import random
+import re
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+from attack_tools import Attacks, Held
+from calls import problem, report
+from program import invoke
+from typer.testing import Result
+
+from mtformer.errors import ConfigError
+from mtformer.files import cache_folder, write_text
+
+SEED = 1
+LANGUAGES = ("--src-lang", "en", "--tgt-lang", "de")
+COMMANDS = """
+config show PATH
+train PATH --run-dir OUT
+train SMALL --run-dir PATH --resume
+train SMALL data.train.0.src=PATH --run-dir OUT
+train SMALL data.dev.0.tgt=PATH --run-dir OUT
+train SMALL data.test.small.tgt=PATH --run-dir OUT
+train SMALL data.train=[{tsv:PATH}] --run-dir OUT
+train SMALL data.train=[{jsonl:PATH}] --run-dir OUT
+train SMALL tokenizer.src_model=PATH --run-dir OUT
+train SMALL training.init_from=PATH --run-dir OUT
+train SMALL data.cache_dir=PATH/x --run-dir OUT
+tokenizer train PATH --output OUT
+tokenizer train SMALL --output PATH
+tokenizer encode PATH
+translate PATH
+translate RUN --checkpoint PATH
+translate RUN --output PATH/x
+translate RUN --attention PATH/x.json
+eval PATH
+eval RUN --output PATH/x
+score PATH TEXT TEXT
+compare PATH RUN
+report PATH
+report RUN --out PATH
+runs PATH
+reproduce PATH
+export PATH --output OUT
+export RUN --output PATH
+import PATH OUT
+import RUN PATH
+data check PATH
+data check SMALL --tokenizer PATH
+data check SMALL --json PATH
+data clean PATH OUT
+data clean SMALL PATH
+sweep PATH --dry-run
+serve PATH --port 1
+""".strip().splitlines()
+STREAMS = """
+translate RUN --input PATH
+translate RUN --input TEXT --prefixes PATH
+translate RUN --input TEXT --require PATH
+translate RUN --input TEXT --forbid PATH
+eval RUN --src PATH --ref TEXT
+eval RUN --src TEXT --ref PATH
+score RUN PATH TEXT
+score RUN TEXT PATH
+compare TEXT PATH --ref TEXT
+data check PATH TEXT --src-lang en --tgt-lang de
+data check PATH --src-lang en --tgt-lang de
+data clean PATH TEXT OUT --src-lang en --tgt-lang de
+""".strip().splitlines()
+"""Commands that read pipes, and wait for one that nothing is written to."""
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> dict[str, Path]:
+    """Paths by kind, none of which is a file with text."""
+    folder = tmp_path / "paths"
+    (folder / "folder").mkdir(parents=True)
+    os.mkfifo(folder / "pipe")
+    (folder / "dangling").symlink_to(folder / "nowhere")
+    (folder / "loop").symlink_to(folder / "loop")
+    (folder / "empty").touch()
+    (folder / "zeros").write_bytes(bytes(3000))
+    (folder / "noise").write_bytes(random.Random(SEED).randbytes(3000))
+    found = {path.name: path for path in folder.iterdir()}
+    if os.geteuid() == 0:  # never the ones in /dev, which a command that replaces files would replace
+        found["device"] = folder / "device"
+        os.mknod(found["device"], 0o666 | stat.S_IFCHR, os.makedev(1, 5))
+    return found | {"below a file": folder / "empty" / "x", "long": folder / ("x" * 300), "missing": folder / "a" / "b"}
+
+
+def test_each_command(
+    paths: dict[str, Path], run: Path, corpus: Path, tmp_path: Path, attacks: Attacks, held: Held
+) -> None:
+    chance = random.Random(SEED)
+    every = [(command, kind) for command in COMMANDS for kind in paths]
+    every += [(command, kind) for command in STREAMS for kind in paths if kind != "pipe"]
+    # These succeed, after a whole training.
+    every = [(c, k) for c, k in every if not ("cache_dir" in c and k in ("folder", "missing", "dangling"))]
+    chosen = chance.sample(every, min(len(every), attacks(80)))
+    kinds = {kind: stat.S_IFMT(path.lstat().st_mode) for kind, path in paths.items() if os.path.lexists(path)}
+    problems = []
+    for number, (command, kind) in enumerate(chosen):
+        places = {"RUN": run, "SMALL": corpus / "small.yaml", "TEXT": corpus / "test.en", "OUT": tmp_path / str(number)}
+        places["PATH"] = paths[kind]
+        words = [re.sub("|".join(places), lambda name: str(places[name[0]]), word) for word in command.split()]  # noqa: B023
+        words = [re.sub(r"(tsv|jsonl):", r"\1: ", word) for word in words]
+        found = problem(*words)
+        if kind in ("pipe", "device") and stat.S_IFMT(paths[kind].lstat().st_mode) != kinds[kind]:
+            found = f"{command} replaced the {kind}"
+        problems.append(found and f"{kind}: {found}")
+    print(report(problems))
+    held("paths that are no files", problems.count(""), len(chosen))
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("config show PATH", "PATH: cannot be read: a pipe or device, not a file"),
+        ("train PATH --dry-run", "PATH: cannot be read: a pipe or device, not a file"),
+        ("train SMALL data.train.0.src=PATH --dry-run", "PATH: cannot be read: a pipe or device, not a file"),
+        ("train SMALL tokenizer.src_model=PATH --dry-run", "PATH: the tokenizer cannot be read: a pipe or device, not"),
+        ("data check SMALL --json PATH", "PATH: cannot be written: exists, and is not a file; name another file"),
+        ("report RUN --out PATH", "PATH: exists, and is not a file"),
+    ],
+)
+def test_a_pipe(command: str, message: str, trained: tuple[Path, Result], corpus: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    places = {"PATH": pipe, "SMALL": corpus / "small.yaml", "RUN": trained[0]}
+    words = [re.sub("PATH|SMALL|RUN", lambda name: str(places[name[0]]), word) for word in command.split()]
+    result = invoke(*words)
+    assert result.exit_code == 2, result.stderr
+    assert f"error: {message.replace('PATH', str(pipe))}" in result.stderr
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "checksums.json", "tokenizer/joint.model", "state.json"])
+def test_a_run_with_a_pipe_in_place_of_a_file(name: str, run: Path) -> None:
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    for command in (["translate", run], ["runs", run.parent], ["report", run], ["tokenizer", "encode", run]):
+        assert problem(*command) == ""
+
+
+def test_corpora_that_are_pipes(corpus: Path, tmp_path: Path) -> None:
+    """`data check` reads each pipe once, from its first line."""
+    objects = "".join(json.dumps({"en": f"a dog {n}", "de": f"ein Hund {n}"}) + "\n" for n in range(2500))
+    columns = "".join(f"a dog {n}\tein Hund {n}\n" for n in range(2500))
+    for name, text in {"x.jsonl": objects, "x.tsv": columns}.items():
+        pipe = tmp_path / name
+        os.mkfifo(pipe)
+        writer = threading.Thread(target=pipe.write_text, args=(text,), daemon=True)
+        writer.start()
+        result = invoke("data", "check", pipe, *LANGUAGES, "data.filters.max_filtered_share=1", "data.num_workers=1")
+        writer.join()
+        assert result.exit_code == 0, result.stderr
+        assert "train: 2,500 pairs read" in result.stderr
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "folder" / "file")
+    write_text(tmp_path / "link", "text")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "folder" / "file").read_text() == "text"
+
+
+@pytest.mark.parametrize("name", ["~nosuchuser/x", "a\udcff"])
+def test_a_cache_that_cannot_be_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MTFORMER_CACHE", name)
+    with pytest.raises(ConfigError):
+        cache_folder()
+
+
+def test_a_run_directory_that_is_not_utf8(corpus: Path, tmp_path: Path) -> None:
+    result = invoke("train", corpus / "small.yaml", "--run-dir", tmp_path / "a\udcff")
+    assert result.exit_code == 2
+    assert "is not UTF-8 text; write or name it otherwise" in result.stderr
+
+
+def test_a_line_without_an_end(
+    corpus: Path, trained: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mtformer.data.corpus.compressed.LONGEST_LINE", 10_000)
+    zeros = tmp_path / "zeros.en"
+    zeros.write_bytes(bytes(300_000))
+    for command in (
+        ["translate", trained[0], "--input", zeros],
+        ["eval", trained[0], "--src", zeros, "--ref", corpus / "test.de"],
+        ["data", "check", zeros, corpus / "test.de", *LANGUAGES],
+    ):
+        result = invoke(*command)
+        assert result.exit_code == 2, command
+        assert f"error: {zeros}: has a line of more than 10,000 bytes" in result.stderr
+    result = invoke("tokenizer", "encode", trained[0], stdin=bytes(300_000))
+    assert (result.exit_code, "stdin: has a line of more than" in result.stderr) == (2, True)
+
+
+def test_ids_of_many_digits(trained: tuple[Path, Result]) -> None:
+    result = invoke("tokenizer", "decode", "--ids", trained[0], stdin=b"9" * 5000)
+    assert (result.exit_code, result.stderr) == (2, f"error: stdin:1: '{'9' * 20}' is no id; ids are 0 to 299\n")

@@ -1,0 +1,208 @@
+"""Damaged and crafted files of a run: each command works without the file, or names it in one line."""
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from attack_tools import Attacks, Held
+from calls import problem, report
+from program import invoke
+
+from mtformer.errors import CheckpointError
+from mtformer.files import CHECKSUMS, META, read_meta, write_meta
+from mtformer.run_dir import TRAINER_STATE, RunDir
+
+SEED = 1
+ODD: list[Any] = [
+    None, True, 0, -1, 1.5, "", "x", [], {}, [1], {"a": 1}, 10**30, float("nan"), "9" * 4000, [[]], {"a": [None]},
+    "\ud800",
+]  # fmt: skip
+GONE = object()
+COMMANDS = """
+translate RUN
+translate RUN --checkpoint last:2
+translate RUN --checkpoint best
+eval RUN
+score RUN TEXT TEXT
+config show RUN
+runs RUN
+report RUN
+compare RUN SAME
+tokenizer encode RUN
+export RUN
+data check RUN
+""".strip().splitlines()
+
+
+@pytest.fixture
+def copies(trained: tuple[Path, object], tmp_path: Path) -> Iterator[Path]:
+    """Fresh copies of the run, one after the other, in the same place."""
+
+    def copy() -> Iterator[Path]:
+        while True:
+            shutil.rmtree(tmp_path / "run", ignore_errors=True)
+            yield Path(shutil.copytree(trained[0], tmp_path / "run"))
+
+    return copy()
+
+
+def after(run: Path, same: Path, corpus: Path, chance: random.Random) -> str:
+    """The problem of a random command on the run."""
+    places = {"RUN": run, "SAME": same, "TEXT": corpus / "test.en"}
+    return problem(*(places.get(word, word) for word in chance.choice(COMMANDS).split()))
+
+
+def test_bits_cuts_and_other_kinds_of_files(
+    copies: Iterator[Path], trained: tuple[Path, object], corpus: Path, attacks: Attacks, held: Held
+) -> None:
+    chance, count = random.Random(SEED), attacks(16)
+    names = [path.relative_to(trained[0]) for path in sorted(trained[0].rglob("*")) if path.is_file()]
+    problems = []
+    for _ in range(count):
+        run, name = next(copies), chance.choice(names)
+        data, kind = (run / name).read_bytes(), chance.choice(["bit", "bit", "cut", "cut", "pipe", "folder", "gone"])
+        (run / name).unlink()
+        if kind == "bit" and data:
+            place = chance.randrange(len(data))
+            (run / name).write_bytes(data[:place] + bytes([data[place] ^ 1 << chance.randrange(8)]) + data[place + 1 :])
+        elif kind == "cut":
+            (run / name).write_bytes(data[: chance.randrange(len(data) + 1)])
+        elif kind == "pipe":
+            os.mkfifo(run / name)
+        elif kind == "folder":
+            (run / name).mkdir()
+        found = after(run, trained[0], corpus, chance)
+        problems.append(found and f"{kind} {name}: {found}")
+    print(report(problems))
+    held("bits, cuts and other kinds of files of a run", problems.count(""), count)
+
+
+def test_json_of_other_types(
+    copies: Iterator[Path], trained: tuple[Path, object], corpus: Path, attacks: Attacks, held: Held
+) -> None:
+    """The checksums of meta.json and checksums.json are right, as an attacker would make them."""
+    chance, count = random.Random(SEED), attacks(16)
+    problems = []
+    for _ in range(count):
+        run = next(copies)
+        path = chance.choice(sorted([*run.rglob("*.json"), *run.glob("*.jsonl")]))
+        lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+        number = chance.randrange(len(lines))
+        value = json.loads(lines[number])
+        value.pop("checksum", None)
+        changed, what = _changed(value, chance)
+        if path.name in (META, CHECKSUMS) and isinstance(changed, dict):
+            _seal(path, changed)
+        else:
+            lines[number] = chance.choice([json.dumps(changed), json.dumps(changed), "[" * 100_000])
+            path.write_text("\n".join(lines) + "\n")
+        found = after(run, trained[0], corpus, chance)
+        problems.append(found and f"{path.name} {what}: {found}")
+    print(report(problems))
+    held("JSON of a run with values of other types", problems.count(""), count)
+
+
+def test_trainer_states_of_other_types(copies: Iterator[Path], corpus: Path, attacks: Attacks, held: Held) -> None:
+    chance, count = random.Random(SEED), attacks(8)
+    problems = []
+    for _ in range(count):
+        run = next(copies)
+        folder = RunDir(run).checkpoint(12)
+        state, what = _changed(torch.load(folder / TRAINER_STATE, weights_only=True), chance)
+        _replace_state(folder, state)
+        found = problem("train", corpus / "small.yaml", "training.max_steps=13", "--run-dir", run, "--resume")
+        problems.append(found and f"{what}: {found}")
+    print(report(problems))
+    held("trainer states with values of other types", problems.count(""), count)
+
+
+def _replace_state(folder: Path, state: Any) -> None:
+    """Replace trainer.pt of a checkpoint, with right checksums."""
+    torch.save(state, folder / TRAINER_STATE)
+    meta = read_meta(folder)
+    (folder / META).unlink()
+    write_meta(folder, **{key: value for key, value in meta.items() if key != "sha256"})
+
+
+def _changed(value: Any, chance: random.Random) -> tuple[Any, str]:
+    """Return the value with an odd one in a random place, and a description of that."""
+    path = chance.choice(list(_paths(value)))
+    odd = chance.choice([*ODD, GONE] if path else ODD)
+    return _put(value, path, odd), f"{path} = {'removed' if odd is GONE else repr(odd)[:20]}"
+
+
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from _paths(item, (*path, key))
+
+
+def _put(value: Any, path: tuple[Any, ...], odd: Any) -> Any:
+    if not path:
+        return odd
+    copy = value.copy()
+    if odd is GONE and len(path) == 1:
+        del copy[path[0]]
+    else:
+        copy[path[0]] = _put(value[path[0]], path[1:], odd)
+    return copy
+
+
+def _seal(path: Path, values: dict[str, Any]) -> None:
+    """Write meta.json or checksums.json with a right checksum, whatever its values are."""
+    from mtformer.files import _with_checksum
+
+    path.write_text(_with_checksum(values))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"step": "x", "metrics": {}}, "step Input should be a valid integer"),
+        ({"step": 1, "metrics": {"bleu": "x"}}, "metrics.bleu Input should be a valid number"),
+        ({"step": 1}, "metrics Field required"),
+        ({"step": 1, "metrics": {}, "logs": {"metrics.jsonl": {}}}, "bytes Field required"),
+    ],
+)
+def test_a_meta_of_other_types(values: dict[str, Any], message: str, tmp_path: Path) -> None:
+    write_meta(tmp_path, **values)
+    with pytest.raises(CheckpointError, match=message):
+        read_meta(tmp_path)
+
+
+def test_a_meta_that_is_nested_too_deeply(tmp_path: Path) -> None:
+    (tmp_path / META).write_text('{"a": ' * 5000 + "1" + "}" * 5000)
+    with pytest.raises(CheckpointError, match="nested too deeply"):
+        read_meta(tmp_path)
+
+
+def test_checksums_of_other_types(run: Path) -> None:
+    _seal(run / CHECKSUMS, {"sha256": [1]})
+    result = invoke("translate", run)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {run / CHECKSUMS}: not readable (")
+    assert result.stderr.count("\n") == 1
+
+
+def test_moments_of_another_shape(run: Path, corpus: Path) -> None:
+    folder = RunDir(run).checkpoint(12)
+    state = torch.load(folder / TRAINER_STATE, weights_only=True)
+    state["optimizer"]["state"][0]["exp_avg"] = torch.zeros(3, 3)
+    _replace_state(folder, state)
+    result = invoke("train", corpus / "small.yaml", "training.max_steps=13", "--run-dir", run, "--resume")
+    assert result.exit_code == 2, result.stderr
+    assert "trainer.pt: is no state of this training (ValueError: moments of another shape" in result.stderr
+
+
+def test_a_sweep_file_that_is_nested_too_deeply(tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").write_text("[" * 100_000)
+    result = invoke("runs", tmp_path)
+    assert result.exit_code == 0
+    assert "nested too deeply" in result.stdout + result.stderr
