@@ -173,7 +173,7 @@ def demo(
 def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Delete everything that no other process uses.")] = False,
 ) -> None:
-    """List the prepared corpora and converted models that are kept in the cache, or delete them.
+    """List the prepared corpora, tokenizers and converted models that the cache keeps, or delete them.
 
     The cache is MTFORMER_CACHE, or mtformer in XDG_CACHE_HOME (~/.cache); data.cache_dir of configs is not searched.
     """

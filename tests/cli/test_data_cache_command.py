@@ -12,7 +12,7 @@ from mtformer.files import cache_folder
 
 @pytest.fixture
 def cache(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache with two prepared corpora, an interrupted one, a converted model, and files that are not of mtformer."""
+    """A cache with two prepared corpora, an interrupted one, a tokenizer, a converted model, and foreign files."""
     monkeypatch.setenv("MTFORMER_CACHE", str(tmp_path / "cache"))
     changes = ("training.max_steps=1", "data.test={}")
     assert invoke("train", corpus / "small.yaml", "--run-dir", tmp_path / "run", *changes).exit_code == 0
@@ -32,14 +32,15 @@ def test_entries_are_listed_and_deleted(cache: Path) -> None:
     before = entries(cache)
     listed = invoke("data", "cache")
     assert listed.exit_code == 0
-    lines = [line.split() for line in listed.stdout.splitlines()]
+    sizes = {name: size for name, *size in map(str.split, listed.stdout.splitlines())}
     model = f"ctranslate2/{'b' * 32}"
-    assert {line[0] for line in lines} == {model, *before} - {"c" * 31, "ctranslate2", "notes"}
-    assert lines[-1][1:] == ["0.0", "MB"]
-    assert f"{cache}: 4 entries" in listed.stderr
+    assert sizes.keys() == {model, *before} - {"c" * 31, "ctranslate2", "notes"}
+    assert sizes[model] == ["0.0", "MB"]
+    assert sum(name.startswith("tokenizer-") for name in sizes) == 1
+    assert f"{cache}: 5 entries" in listed.stderr
     assert entries(cache) == before
     cleared = invoke("data", "cache", "--clear")
-    assert cleared.stdout.count("deleted") == 4
+    assert cleared.stdout.count("deleted") == 5
     assert entries(cache) == ["c" * 31, "ctranslate2", "notes"]
     assert invoke("data", "cache").stdout == ""
 
@@ -49,7 +50,7 @@ def test_what_a_process_uses_is_kept(cache: Path) -> None:
     store = Store(corpus)
     with make_lock(cache / f"{'a' * 32}.building"), make_lock(cache / "ctranslate2" / ("b" * 32)):
         cleared = invoke("data", "cache", "--clear")
-    assert (cleared.stdout.count("deleted"), cleared.stdout.count("in use")) == (1, 3)
+    assert (cleared.stdout.count("deleted"), cleared.stdout.count("in use")) == (2, 3)
     assert len(store.read_all()) == len(store)
     del store
     assert invoke("data", "cache", "--clear").stdout.count("deleted") == 3

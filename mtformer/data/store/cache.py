@@ -1,7 +1,8 @@
-"""Entries of the cache: prepared corpora and converted models, with locks that keep them while they are used.
+"""Entries of the cache: prepared corpora, tokenizers and converted models, with locks that keep them while they are used.
 
 CACHE/FINGERPRINT/            a corpus; processes that read it hold a shared lock of its store.json
 CACHE/FINGERPRINT.building/   an interrupted preparation, or one in progress
+CACHE/tokenizer-FINGERPRINT/  a trained tokenizer
 CACHE/ctranslate2/CHECKSUM/   a model converted for CTranslate2
 CACHE/.locks/                 locks of the processes that make an entry
 """
@@ -18,7 +19,7 @@ from mtformer.files import delete_folder
 
 BUILDING = ".building"
 CTRANSLATE2 = "ctranslate2"
-NAME = re.compile(rf"[0-9a-f]{{32}}({re.escape(BUILDING)})?")
+NAME = re.compile(rf"(tokenizer-)?[0-9a-f]{{32}}({re.escape(BUILDING)})?")
 
 
 def make_lock(folder: Path) -> FileLock:
