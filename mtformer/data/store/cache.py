@@ -1,4 +1,4 @@
-"""Entries of the cache: prepared corpora, tokenizers and converted models, with locks that keep them while they are used.
+"""Entries of the cache: prepared corpora, tokenizers and converted models, and locks that keep them while in use.
 
 CACHE/FINGERPRINT/            a corpus; processes that read it hold a shared lock of its store.json
 CACHE/FINGERPRINT.building/   an interrupted preparation, or one in progress
