@@ -41,7 +41,7 @@ def _check_language(code: str) -> str:
     codes = {name.lower(): one for one, names in _table().items() for name in names}
     nearest = [codes[name] for name in difflib.get_close_matches(code.lower(), codes, n=1, cutoff=0.75)]
     hint = f"; did you mean {nearest[0]} ({language_name(nearest[0])})?" if nearest else ""
-    raise ValueError(f"must be a code of ISO 639, such as de, nds or pt-BR, not '{code:.40}'{hint}")
+    raise ValueError(f"must be a code of ISO 639, such as de, nds or pt-BR, not {code!r:.40}{hint}")
 
 
 Language = Annotated[str, AfterValidator(_check_language)]

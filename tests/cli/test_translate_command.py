@@ -187,7 +187,7 @@ def test_what_could_not_be_met_is_reported(run: Path, lines: list[str], tmp_path
         (["--output", "/"], "--output / is a folder; name a file"),
         (["--input", "nowhere"], "nowhere: no such file"),
         (["--forbid", "nowhere"], "nowhere: no such file"),
-        (["--beam-size", "0"], "decoding: beam_size: must be at least 1, not 0"),
+        (["--beam-size", "0"], "decoding: beam_size: must be at least 1 and at most 1000, not 0"),
         (["--n-best", "9"], "n_best 9 is above beam_size 2"),
         (["--top-k", "5"], "top_k is for sampling"),
         (["--beam-groups", "2"], "go together"),

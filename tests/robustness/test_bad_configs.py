@@ -87,8 +87,9 @@ def _change(text: str, chance: random.Random) -> str:
         ("data: " + "{a: " * 50_000, "nested more than 30 levels deep"),
         ("".join(" " * depth + "a:\n" for depth in range(900)), "nested more than 30 levels deep"),
         ("#" * 1_000_001, "cannot be read: larger than 1,000,000 bytes"),
-        ('data: {src_lang: "e\\0", tgt_lang: de}', r"data.src_lang: 'e\x00': is not UTF-8 text"),
-        ('data: {src_lang: "\\ud800", tgt_lang: de}', r"data.src_lang: '\ud800': is not UTF-8 text"),
+        ('data: {src_lang: en, tgt_lang: de, cache_dir: "e\\0"}', r"data.cache_dir: 'e\x00': is not UTF-8 text"),
+        ('data: {src_lang: en, tgt_lang: de, cache_dir: "\\ud800"}', r"data.cache_dir: '\ud800': is not UTF-8 text"),
+        ('data: {src_lang: "\\ud800", tgt_lang: de}', r"data.src_lang: must be a code of ISO 639, such as de"),
         ("extends: ~nosuchuser/x", "~nosuchuser/x: unknown home folder"),
     ],
 )

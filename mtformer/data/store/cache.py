@@ -14,9 +14,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from mtformer.data.store.store import STORE
 from mtformer.files import delete_folder
 
+STORE = "store.json"
 BUILDING = ".building"
 CTRANSLATE2 = "ctranslate2"
 NAME = re.compile(rf"(tokenizer-)?[0-9a-f]{{32}}({re.escape(BUILDING)})?")

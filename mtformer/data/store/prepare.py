@@ -39,10 +39,10 @@ from mtformer.data.corpus.sources import (
 from mtformer.data.data_report import DataReport
 from mtformer.data.filters.duplicates import Mask, repeated
 from mtformer.data.filters.filters import DUPLICATE, count_reasons, in_order
-from mtformer.data.store.cache import BUILDING, delete_unused, make_lock
+from mtformer.data.store.cache import BUILDING, STORE, delete_unused, make_lock
 from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
 from mtformer.data.store.ragged import bytes_of
-from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, STORE, Pairs, Shard, Store, write_shard
+from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, Pairs, Shard, Store, write_shard
 from mtformer.data.workers import WorkerEndedError, Workers
 from mtformer.errors import DataError, explain_write_errors
 from mtformer.files import atomic_file, cache_folder, read_json, sync, write_text

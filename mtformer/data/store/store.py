@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from mtformer.data.data_report import DataReport
+from mtformer.data.store.cache import STORE
 from mtformer.data.store.ragged import Ints, Ragged, text_of
 from mtformer.errors import DataError
 from mtformer.files import read_json
@@ -30,7 +31,7 @@ from mtformer.files import read_json
 BLOCK_PAIRS = 256
 """Pairs that are read together. An epoch has an order of blocks, and then of the pairs of many blocks."""
 OPEN_FILES = 64
-STORE, DUPLICATES = "store.json", "duplicates.bin"
+DUPLICATES = "duplicates.bin"
 CHECKSUM = "crc32"
 BLOCKS_AT_ONCE = 32
 """Blocks that are converted to Arrow together, which takes half the time of one at a time."""
