@@ -73,10 +73,9 @@ class Postprocessor:
                 for (segment, one), log_probs in zip(pairs, scores, strict=True)
             ]
         weights = self._attention(pairs)
-        sources = self.tokenizers.src.decode([segment.source for segment, _ in pairs])
         texts = self.tokenizers.tgt.decode([one.tokens for _, one in pairs])
-        each = zip(pairs, weights, sources, texts, strict=True)
-        translations = iter([self._translation(*pair, weights_TS, src, tgt) for pair, weights_TS, src, tgt in each])
+        each = zip(pairs, weights, texts, strict=True)
+        translations = iter([self._translation(*pair, weights_TS, text) for pair, weights_TS, text in each])
         return [[next(translations) for _ in n_best] for n_best in n_bests]
 
     def _choose(self, segments: Sequence[Segment], found: NBests) -> NBests:
@@ -114,9 +113,7 @@ class Postprocessor:
                 weights[number] = weights_TS
         return weights
 
-    def _translation(
-        self, segment: Segment, one: Hypothesis, weights_TS: Tensor | None, source: str, text: str
-    ) -> Translation:
+    def _translation(self, segment: Segment, one: Hypothesis, weights_TS: Tensor | None, text: str) -> Translation:
         pieces = [self.vocabulary[token] for token in one.tokens]
         if UNK in one.tokens:
             pieces = self._with_unknowns(segment, one, weights_TS if self.decoding.replace_unknowns else None)
@@ -138,7 +135,7 @@ class Postprocessor:
             log_probability=one.log_probability,
             token_log_probabilities=one.token_log_probabilities,
             pieces=[*pieces, END],
-            flags=(*flags(source, text, src_tokens, one, min_length), *lost(segment.text, text, self.in_digits)),
+            flags=(*search_flags(src_tokens, one, min_length), *text_flags(segment.text, text, self.in_digits)),
             attention=attention,
         )
 
@@ -167,30 +164,29 @@ def _ids(pairs: Sequence[Pair]) -> tuple[list[Sequence[int]], list[list[int]]]:
     return [segment.source for segment, _ in pairs], [one.tokens for _, one in pairs]
 
 
-def flags(source: str, text: str, src_tokens: Sequence[int], one: Hypothesis, min_length: int) -> Iterator[str]:
-    """Yield the flags of a translation by itself.
+def search_flags(src_tokens: Sequence[int], one: Hypothesis, min_length: int) -> Iterator[str]:
+    """Yield the flags of a hypothesis.
 
     Args:
-        source, text: the line and its translation, both as the tokenizer writes them.
-        src_tokens: the line in ids, without eos.
-        one: the translation.
+        src_tokens: its source in ids, without eos.
+        one: the hypothesis.
         min_length: its minimum length, in tokens.
     """
     if is_padded(one.tokens, min_length) or (is_looping(one.tokens) and not is_looping(src_tokens)):
         yield REPETITION
     if one.at_limit:
         yield LENGTH_LIMIT
-    if text.split() == source.split() and _is_sentence(text):
-        yield COPY
     if one.log_probability / (len(one.tokens) + 1) < MIN_CONFIDENCE:
         yield LOW_CONFIDENCE
 
 
-def lost(source: str, text: str, in_digits: bool) -> Iterator[str]:
-    """Yield flags for sentences, numbers and addresses of the source (as given) that the translation lacks."""
+def text_flags(source: str, text: str, in_digits: bool) -> Iterator[str]:
+    """Yield the flags of a text: a copy of the source, or sentences, numbers or addresses of the source are missing."""
     if len(split_sentences(text)) < len(split_sentences(source)):
         yield FEWER_SENTENCES
     source, text = (unicodedata.normalize("NFKC", one).casefold() for one in (source, text))
+    if text.split() == source.split() and _is_sentence(text):
+        yield COPY
     if numbers_differ(source, text, in_digits, is_strict=True):
         yield NUMBERS
     if any(found.rstrip(".,;:!?)]}>\"'") not in text for found in ADDRESS.findall(source)):

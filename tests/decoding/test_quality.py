@@ -21,9 +21,9 @@ from mtformer.decoding.postprocessing import (
     REPETITION,
     coverage,
     expected_utilities,
-    flags,
     is_looping,
-    lost,
+    search_flags,
+    text_flags,
 )
 from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.translation import MEANINGS
@@ -63,31 +63,31 @@ def test_looping(tokens: list[int], expected: bool) -> None:
         ({"tokens": [7, 8, 9, 9], "min_length": 4}, (REPETITION,)),
         ({"tokens": [], "min_length": 4}, ()),
         ({"at_limit": True}, (LENGTH_LIMIT,)),
-        ({"source": "a dog  runs ", "text": "a dog runs"}, (COPY,)),
-        ({"source": "John Smith", "text": "John Smith"}, ()),
-        ({"source": "a dog runs", "text": "a dog"}, ()),
-        ({"source": "犬が公園を走っています。", "text": "犬が公園を走っています。"}, (COPY,)),
-        ({"source": "自由民主党", "text": "自由民主党"}, ()),
         ({"log_probability": -4.7}, ()),  # the mean over 3 tokens and eos
         ({"log_probability": -4.9}, (LOW_CONFIDENCE,)),
         (
-            {"source": "x y z", "text": "x y z", "tokens": [7] * 9, "log_probability": -100.0, "at_limit": True},
-            (REPETITION, LENGTH_LIMIT, COPY, LOW_CONFIDENCE),
+            {"tokens": [7] * 9, "log_probability": -100.0, "at_limit": True},
+            (REPETITION, LENGTH_LIMIT, LOW_CONFIDENCE),
         ),
     ],
 )
-def test_flags(given: dict[str, Any], expected: tuple[str, ...]) -> None:
-    ordinary = {"source": "a dog runs", "text": "ein hund rennt", "src_tokens": [4, 5, 6], "min_length": 0}
+def test_flags_of_a_hypothesis(given: dict[str, Any], expected: tuple[str, ...]) -> None:
+    ordinary = {"src_tokens": [4, 5, 6], "min_length": 0}
     found = Hypothesis(**{
         "tokens": [7, 8, 9], "score": 0.0, "log_probability": -1.0, "token_log_probabilities": [],
         **{key: given.pop(key) for key in given.keys() & {"tokens", "log_probability", "at_limit"}},
     })  # fmt: skip
-    assert tuple(flags(one=found, **{**ordinary, **given})) == expected
+    assert tuple(search_flags(one=found, **{**ordinary, **given})) == expected
 
 
 @pytest.mark.parametrize(
     ("source", "text", "expected"),
     [
+        ("a dog  runs ", "A dog runs", [COPY]),
+        ("John Smith", "John Smith", []),
+        ("a dog runs", "a dog", []),
+        ("犬が公園を走っています。", "犬が公園を走っています。", [COPY]),
+        ("自由民主党", "自由民主党", []),
         ("Who? Where? Why?", "Wer? Warum?", [FEWER_SENTENCES]),
         ("Mr. Lee came. He ate.", "Herr Lee kam, dann aß er.", [FEWER_SENTENCES]),
         ("No. 3", "Nr. 5", [NUMBERS]),
@@ -103,8 +103,8 @@ def test_flags(given: dict[str, Any], expected: tuple[str, ...]) -> None:
         ("Write to a.b@c-d.org and me.", "Schreib mir.", [LOST_ADDRESS]),
     ],
 )
-def test_what_a_translation_lacks(source: str, text: str, expected: list[str]) -> None:
-    assert list(lost(source, text, in_digits=True)) == expected
+def test_flags_of_a_text(source: str, text: str, expected: list[str]) -> None:
+    assert list(text_flags(source, text, in_digits=True)) == expected
     assert set(expected) <= set(MEANINGS)
 
 
