@@ -182,7 +182,8 @@ def search_flags(src_tokens: Sequence[int], one: Hypothesis, min_length: int) ->
 
 def text_flags(source: str, text: str, in_digits: bool) -> Iterator[str]:
     """Yield the flags of a text: a copy of the source, or sentences, numbers or addresses of the source are missing."""
-    if len(split_sentences(text)) < len(split_sentences(source)):
+    num_sentences = len(split_sentences(source))
+    if not text or (num_sentences > 1 and len(split_sentences(text)) < num_sentences):
         yield FEWER_SENTENCES
     source, text = (unicodedata.normalize("NFKC", one).casefold() for one in (source, text))
     if text.split() == source.split() and _is_sentence(text):

@@ -63,7 +63,10 @@ def _cut(text: str, border: re.Pattern[str]) -> list[str]:
 
 def split_sentences(line: str, num_tokens: CountTokens | None = None, limit: int = 0) -> list[str]:
     """Split a line into sentences; with `num_tokens`, doubtful ends count where a sentence exceeds the limit."""
-    pieces, has_capitals = _cut(line, SENTENCE_END), not line.islower()
+    pieces = _cut(line, SENTENCE_END)
+    if len(pieces) < 2:
+        return pieces
+    has_capitals = not line.islower()
     sentences: list[str] = []
     size = 0
     for piece, length in zip(pieces, num_tokens(pieces) if num_tokens else [0] * len(pieces), strict=True):
