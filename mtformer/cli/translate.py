@@ -130,7 +130,8 @@ def translate(
             with naming_file(target), create_bytes(target) as out:
                 work.run(out, out.flush)
         else:
-            work.run(sys.stdout.buffer, sys.stdout.buffer.flush)
+            with naming_file(Path("stdout")):
+                work.run(sys.stdout.buffer, sys.stdout.buffer.flush)
         if attention_file is not None:
             attention_file.write()
     work.warn_of_flags()
