@@ -1,7 +1,6 @@
 """Loading of runs, bundles and CTranslate2 exports for a `Translator`."""
 
 import contextlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from mtformer.decoding.inference import InferenceModel
 from mtformer.decoding.weights import find_weights
 from mtformer.device import pick_device, pick_precision, set_up_memory
 from mtformer.errors import CheckpointError, ConfigError
+from mtformer.files import read_json
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import CT2_WEIGHTS, MULTI_SENTENCE_SHARE, RunDir
 from mtformer.text.tokenizer import TokenizerPair
@@ -107,7 +107,7 @@ def _load_ctranslate2(run: RunDir, checkpoint: str | None, device: str, precisio
 def multi_sentence_share(run: RunDir) -> float | None:
     """Return the share of the model's training lines that have several sentences; None if it is unknown."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return float(json.loads(run.data_report.read_text(encoding="utf-8"))[MULTI_SENTENCE_SHARE])
+        return float(read_json(run.data_report)[MULTI_SENTENCE_SHARE])
     return None
 
 
