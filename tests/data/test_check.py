@@ -335,7 +335,7 @@ def test_an_empty_corpus_has_a_report(tmp_path: Path) -> None:
     check = check_corpora(data, None)
     assert [one.pairs for one in check.sets] == [0, 1]
     assert report_lines(check)[0] == "train: 0 pairs"
-    assert exceeded_limits(check, data) == []
+    assert [(one.limit, one.name) for one in exceeded_limits(check, data)] == [("no pairs", "train")]
     assert page(check, []).startswith("<!DOCTYPE html>")
 
 

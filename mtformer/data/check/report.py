@@ -25,7 +25,7 @@ class Excess(NamedTuple):
 
 
 def exceeded_limits(check: CorpusCheck, data: DataConfig) -> list[Excess]:
-    """Return the limits of `data.check` and `data.filters` that are exceeded, and files of unequal length."""
+    """Return the exceeded limits of `data.check` and `data.filters`, empty sets, and files of unequal length."""
     exceeded = list[Excess]()
 
     def test(name: str, key: str, value: float, what: str, remedy: str) -> None:
@@ -36,6 +36,8 @@ def exceeded_limits(check: CorpusCheck, data: DataConfig) -> list[Excess]:
             exceeded.append(Excess(key, name, f"{name}: {what}, more than {key} {limit:g}; {remedy}"))
 
     for one in check.sets:
+        if not one.pairs:
+            exceeded.append(Excess("no pairs", one.name, f"{one.name}: has no pairs; name sources that have text"))
         for source in one.sources:
             if len(set(source.lines)) > 1:
                 message = f"{source.name} have {source.lines[0]:,} and {source.lines[1]:,} lines"
