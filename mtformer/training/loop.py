@@ -138,7 +138,7 @@ class Trainer:
             self.step.scaler.load_state_dict(state["scaler"])
         self.step.skipped_in_a_row.fill_(state["skipped_in_a_row"])
         if made_with == self.made_with:  # else more memory may be available
-            self.step.max_padded_tokens = state["max_padded_tokens"]
+            self.step.max_padded_tokens = TypeAdapter(int | None).validate_python(state["max_padded_tokens"])
         if self.ranks.rank < len(state["rng"]):  # an additional process keeps its own, see `make_step`
             set_random_state(state["rng"][self.ranks.rank], self.step.device)
         self.position = TypeAdapter(Position).validate_python(state["position"])
