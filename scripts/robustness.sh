@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Attack mtformer at full size, for some hours, and print how many attacks of each kind held:
+# Attack mtformer at full size, and print how many attacks of each kind held:
 #     bash scripts/robustness.sh            all attacks: at least 100 kills and 1,000,000 lines of noise among them
 #     bash scripts/robustness.sh 0.1        a tenth of them
 # docs/robustness.md says what is attacked, and what holding means. Its output is kept in runs/robustness.log.
