@@ -1,6 +1,7 @@
 """The program in processes that are forked from one that has imported it, so that they start at once."""
 
 import atexit
+import contextlib
 import multiprocessing
 import os
 import socket
@@ -41,7 +42,8 @@ class Program:
         return self._process.pid
 
     def signal(self, number: int) -> None:
-        os.kill(self.pid, number)
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.kill(self.pid, number)
 
     def wait(self) -> int:
         """Return the exit code when the process has ended."""

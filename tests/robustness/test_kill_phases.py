@@ -221,7 +221,7 @@ def test_two_trainings_of_one_run(corpus: Path, attacks: Attacks, held: Held, tm
 
 
 def children(pid: int) -> list[int]:
-    with contextlib.suppress(FileNotFoundError):  # it has ended
+    with contextlib.suppress(OSError):  # it has ended
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return []
 
