@@ -1,6 +1,7 @@
 """Exceptions. The message of a user error says what is wrong, where, and what to do, in one line."""
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -62,4 +63,6 @@ def explain_write_errors(what: str, remedy: str) -> Iterator[None]:
     except OSError as error:
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, None)
         reason = error.strerror or " ".join(str(error).split())
+        if reason.endswith(" written"):  # NumPy counts values: "600 requested and 506 written"
+            reason = f"{os.strerror(errno.ENOSPC)} ({reason})"
         raise DataError(f"{what} cannot be written: {reason}; {'free some space, or ' * is_full}{remedy}") from error

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mtformer import files
-from mtformer.errors import CheckpointError
+from mtformer.errors import CheckpointError, DataError, explain_write_errors
 from mtformer.files import (
     FOREIGN_SECONDS,
     META,
@@ -211,6 +211,12 @@ def test_what_cannot_be_read_for_another_reason_is_not_damaged(checkpoint: Path)
     with pytest.raises(CheckpointError, match=r"weights: cannot be read \(Too many levels") as error:
         verify(checkpoint, "weights")
     assert not isinstance(error.value, DamagedError)
+
+
+def test_a_full_disk_is_named_where_numpy_only_counts() -> None:
+    line = r"^data cannot be written: No space left on device \(600 requested and 506 written\); free some space, or x$"
+    with pytest.raises(DataError, match=line), explain_write_errors("data", "x"):
+        raise OSError("600 requested and 506 written")
 
 
 def test_a_full_disk_names_the_users_file(tmp_path: Path) -> None:
