@@ -28,6 +28,7 @@ BROKEN_PIPE = 141
 OUT_OF_MEMORY = re.compile(
     "allocate memory|out of memory|bad_alloc|failed to map segment|size calculation overflowed", re.IGNORECASE
 )
+"""Messages of PyTorch, C++ and the dynamic linker, whose errors have no type of their own."""
 COMMANDS = {
     "train": ("train:train", "Train a model: tokenizer, data, training, averaging, test scores."),
     "translate": ("translate:translate", "Translate lines from stdin (or a file) to stdout (or a file)."),
@@ -124,6 +125,9 @@ def load_command(name: str) -> Any:
         alone.command(name, cls=getattr(module, "COMMAND_CLASS", None))(function)
         command = typer.main.get_command(alone)
     command.name = name
+    for one in (command, *getattr(command, "commands", {}).values()):
+        # Typer keeps the line ends of a docstring, which is wider than a terminal.
+        one.help = re.sub(r"(?<=\S)\n(?=\S)", " ", one.help or "")
     return command
 
 

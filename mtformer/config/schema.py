@@ -229,11 +229,9 @@ class DecodingConfig(Section):
     mbr_metric: Annotated[Literal["chrf", "bleu"], Key(in_validation=False)] = "chrf"
     """With `mbr_samples`: the measure of similarity."""
     split: Literal["auto", "always", "never"] = "auto"
-    """Translate the sentences of a line one by one, and join the translations. auto: if less than a tenth of the
-    training lines have several sentences (or their share is unknown), because the model then omits sentences, and else
-    only in lines longer than `data.filters.max_tokens`; never: only in lines that the model does not support. Lines
-    with a target prefix or required phrases, and all with `min_length` or `max_length`, are split only if they are too
-    long."""
+    """Translate the sentences of a line separately. auto: if less than a tenth of the training lines have several, or
+    their share is unknown; otherwise in lines longer than `data.filters.max_tokens`. never: only in lines that are too
+    long for the model."""
     replace_unknowns: bool = False
     """Replace unknown tokens with the most-attended source word."""
     batch_tokens: Annotated[Positive, Key(has_effect=False)] = 8192

@@ -30,7 +30,7 @@ MEANINGS = {
     COPY: "repeat{} the source",
     LOW_CONFIDENCE: "show{} low confidence",
 }
-"""What a translation with a flag does, with a place for the ending of the verb."""
+"""Description of each flag; `{}` is `s` if one translation has it, else empty."""
 
 
 @dataclass(frozen=True)

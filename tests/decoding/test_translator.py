@@ -103,6 +103,8 @@ def test_a_setting_out_of_range_is_one_clear_line(translator: Translator) -> Non
         translator.translate(["der hund"], beam_size=0)
     with pytest.raises(ConfigError, match=r"decoding: min_length_ratio 3.0 is above max_length_ratio 2.0"):
         override(translator.decoding, min_length_ratio=3.0)
+    with pytest.raises(ConfigError, match=r"^decoding: beam_sze: unknown key; did you mean 'beam_size'\?"):
+        translator.translate(["der hund"], beam_sze=3)
 
 
 def test_a_model_in_training_is_put_back(translator: Translator) -> None:

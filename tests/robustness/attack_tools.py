@@ -1,4 +1,4 @@
-"""What the attacks share: programs with their own streams, and the rule by which an error is a good one."""
+"""Helpers of the attacks: programs with their own streams, and checks of error messages."""
 
 import os
 import sys

@@ -42,7 +42,7 @@ data check RUN
 
 @pytest.fixture
 def copies(trained: tuple[Path, object], tmp_path: Path) -> Iterator[Path]:
-    """Fresh copies of the run, one after the other, in the same place."""
+    """Yield intact copies of the run; each replaces the previous one."""
 
     def copy() -> Iterator[Path]:
         while True:

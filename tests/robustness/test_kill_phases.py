@@ -169,8 +169,7 @@ def test_killed_and_started_again(
         place, number = Place(corpus, trained[0], tmp_path / str(number)), number + 1
         program = start(phase, place)
         time.sleep(chance.uniform(0.0, seconds))
-        with contextlib.suppress(ProcessLookupError):
-            program.signal(signal.SIGKILL)
+        program.signal(signal.SIGKILL)
         if program.wait() == 0:  # it was faster than the first one
             seconds *= 0.7
             continue

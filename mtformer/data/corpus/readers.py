@@ -177,8 +177,8 @@ class FileReader(Reader):
             if not self._is_lenient:
                 src, tgt = self._files
                 raise DataError(
-                    f"{src.path} has {src.number:,} lines but {tgt.path} has {tgt.number:,}; parallel files need as "
-                    "many lines, which end at \\n alone"
+                    f"{src.path} has {src.number:,} lines but {tgt.path} has {tgt.number:,}; parallel files must "
+                    "have the same number of lines (only \\n ends a line)"
                 )
             blocks = [b"".join(islice(io.BytesIO(lines), size)) for lines in blocks]
         return RawRecords(size, partial(self._parse, first, *blocks))
