@@ -1,4 +1,4 @@
-"""`python -m mtformer`."""
+"""Entry point of `python -m mtformer`."""
 
 from mtformer.cli.app import main
 

@@ -1,4 +1,4 @@
-"""Choice of device and precision, and memory settings."""
+"""Device and precision selection, and memory settings."""
 
 import ctypes
 import logging
@@ -14,14 +14,14 @@ from mtformer.errors import DeviceError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": 64, "LRU_CACHE_CAPACITY": 32}
-"""Sizes of oneDNN's kernel caches. A kernel, with its scratch memory, is for one shape, and nearly every batch has
-other shapes: of the default of 1,024 only those of the same step are reused, and the others grow to gigabytes
+"""Sizes of oneDNN's kernel caches. Each kernel, with its scratch memory, serves one shape, and nearly every batch has
+new shapes. At the default size of 1,024, only kernels of the current step are reused, and the others fill gigabytes
 (LOG.md)."""
 log = logging.getLogger("mtformer")
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device of `auto`, `cpu` or `cuda`; raise DeviceError if CUDA is requested and not available."""
+    """Return the device for `auto`, `cpu` or `cuda`; raise DeviceError if CUDA is requested but not available."""
     if name not in ("auto", "cpu", "cuda"):
         raise DeviceError(f"device '{name}': no such device; use auto, cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
@@ -37,7 +37,7 @@ def pick_precision(name: str, device: torch.device) -> str:
     """Return the precision, with `auto` replaced by the fastest one: `bf16`, `fp16` (older GPUs) or `fp32` (CPUs).
 
     Raises:
-        DeviceError: if the device does not have this precision.
+        DeviceError: if the device does not support this precision.
     """
     if name == "int8":
         raise DeviceError(
@@ -48,7 +48,7 @@ def pick_precision(name: str, device: torch.device) -> str:
     if name == "fp16" and device.type == "cpu":
         raise DeviceError("precision 'fp16' needs a CUDA device; on a CPU use auto, bf16 or fp32")
     if name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise DeviceError("precision 'bf16': this GPU does not have it; use fp16 or fp32")
+        raise DeviceError("precision 'bf16': this GPU does not support it; use fp16 or fp32")
     if name != "auto":
         return name
     if device.type == "cuda":
@@ -59,13 +59,13 @@ def pick_precision(name: str, device: torch.device) -> str:
 
 
 def _has_bf16_instructions() -> bool:
-    """Return True if the processor is known to have bf16 instructions; timing on a busy machine can be wrong."""
+    """Return True if the CPU reports bf16 instructions; timing is unreliable on a busy machine."""
     checks = [getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile")]
     return any(check() for check in checks if check is not None)
 
 
 def _cpu_product_seconds(dtype: torch.dtype) -> float:
-    """Return the time of a matrix product of a small model's size, the best of 6: about 10 ms in all."""
+    """Return the best of 6 timings of a matrix product of the size used in a small model; takes about 10 ms."""
     a, b = torch.ones(1024, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
     best = float("inf")
     for _ in range(6):
@@ -76,31 +76,31 @@ def _cpu_product_seconds(dtype: torch.dtype) -> float:
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Return the peak memory of the process so far (on CUDA: of its tensors on the device)."""
+    """Return the peak memory usage of the process in bytes (on CUDA: of its tensors on the device)."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     import resource  # not available on Windows
 
-    # In kilobytes on Linux, in bytes on macOS.
+    # Linux reports kilobytes, macOS bytes.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return True for an out-of-memory error; that of the CPU's allocator is known by its message only."""
+    """Return True for an out-of-memory error; the CPU allocator's error is recognized by its message."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def be_deterministic() -> None:
-    """Make CUDA kernels deterministic. Call before the first of them runs."""
+    """Make CUDA kernels deterministic. Call this before the first kernel runs."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by cuBLAS
     torch.use_deterministic_algorithms(True)
 
 
 def disable_cudnn_attention(device: torch.device) -> None:
-    """Disable cuDNN's attention in this process if `device` is a CUDA device. Call before the model runs there.
+    """Disable cuDNN's attention in this process if `device` is a CUDA device. Call this before running the model.
 
-    With explicit masks its gradients are NaN at some lengths (pytorch#196678), and in bf16 and fp16 it builds a new
-    plan for each key length, 20 to 40 ms at each step of a search.
+    With explicit masks, its gradients are NaN at some lengths (pytorch#196678). In bf16 and fp16, it builds a new plan
+    for each key length, which takes 20 to 40 ms at each decoding step.
     """
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
@@ -108,7 +108,7 @@ def disable_cudnn_attention(device: torch.device) -> None:
 
 @contextmanager
 def use_threads(number: int) -> Iterator[None]:
-    """Compute with this number of threads in the context; the last bits of sums on a CPU depend on it."""
+    """Set the number of threads inside the context; the last bits of sums on a CPU depend on it."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -118,10 +118,10 @@ def use_threads(number: int) -> Iterator[None]:
 
 
 def set_up_memory() -> None:
-    """Keep freed memory (glibc) and few kernels of earlier shapes (oneDNN). Call before anything is computed.
+    """Keep freed memory (glibc) and limit the kernel caches (oneDNN). Call this before any computation.
 
-    Training frees and allocates the same megabytes at every step; by default that is a page fault for every 4 KiB,
-    which was measured to cost up to half of the time of training on a CPU.
+    Training frees and allocates the same megabytes at every step. By default, this causes a page fault per 4 KiB,
+    which takes up to half of the training time on a CPU.
     """
     for name, capacity in KERNEL_CACHES.items():
         os.environ.setdefault(name, str(capacity))  # read when the first product is computed
@@ -133,5 +133,5 @@ def set_up_memory() -> None:
         return
     m_trim_threshold, m_mmap_threshold, m_mmap_max = -1, -3, -4
     mallopt(m_trim_threshold, (1 << 31) - 1)
-    if not mallopt(m_mmap_threshold, 1 << 30):  # older versions refuse more than 32 MiB
+    if not mallopt(m_mmap_threshold, 1 << 30):  # older glibc versions reject more than 32 MiB
         mallopt(m_mmap_max, 0)

@@ -1,4 +1,4 @@
-"""Read and average the weights of safetensors files, and load them into a model; tied weights are stored once."""
+"""Read and average weights from safetensors files, and load them into a model; tied weights are stored once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from mtformer.errors import CheckpointError
 
 CLOSED = ("output_bias", "final_logits_bias")
-"""Biases, also of Marian models, that may hold -inf: a class that never occurs (see `training.loss`)."""
+"""Biases (also of Marian models) that may contain -inf for classes that never occur (see `training.loss`)."""
 
 
 def not_finite(weights: Mapping[str, Tensor]) -> str | None:
-    """Return the name of the first tensor with NaN or infinite values, or None."""
+    """Return the name of the first tensor with NaN or infinite values, or None if there is none."""
     for name, weight in weights.items():
         is_good = weight.isfinite()
         if not (is_good | weight.isneginf() if name in CLOSED else is_good).all():
@@ -24,7 +24,7 @@ def not_finite(weights: Mapping[str, Tensor]) -> str | None:
 
 
 def require_finite(path: Path, weights: Mapping[str, Tensor]) -> None:
-    """Raise CheckpointError if a tensor that was read from `path` has NaN or infinite values."""
+    """Raise CheckpointError if a tensor read from `path` has NaN or infinite values."""
     if name := not_finite(weights):
         raise CheckpointError(f"{path}: {name} has NaN or infinite values; use another checkpoint")
 
@@ -41,23 +41,23 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: no such file") from None
     except (SafetensorError, OSError) as error:
         reason = str(error).splitlines()[0]
-        raise CheckpointError(f"{path}: cut short or damaged ({reason}); use another checkpoint") from error
+        raise CheckpointError(f"{path}: truncated or damaged ({reason}); use another checkpoint") from error
     require_finite(path, weights)
     return weights
 
 
 def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """Return the mean of the files' weights ("Attention Is All You Need", section 6.1); of one file, its weights.
+    """Return the mean of the weights in the files ("Attention Is All You Need", section 6.1).
 
     Raises:
-        CheckpointError: as `read_weights`.
+        CheckpointError: see `read_weights`.
     """
     if len(paths) == 1:
         return read_weights(paths[0])
     total: dict[str, Tensor] = {}
     for path in paths:
         for name, weight in read_weights(path).items():
-            # In float64, so that the order of the files does not change the result.
+            # Sum in float64, so that the order of the files does not change the result.
             total[name] = total.get(name, torch.zeros((), dtype=torch.float64)) + weight.double()
     return {name: (weight / len(paths)).float() for name, weight in total.items()}
 
@@ -66,13 +66,15 @@ def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
 def load_weights(
     model: nn.Module, *paths: Path, place: Callable[[Tensor, Tensor], Tensor] = lambda weight, parameter: weight
 ) -> None:
-    """Put the mean of the files' weights into the model.
+    """Load the mean of the weights in the files into the model.
 
     Args:
-        place: (full weight, parameter) -> the shard of a sharded parameter.
+        model: the model to change.
+        *paths: safetensors files.
+        place: function from a full weight and its parameter to the local shard of a sharded parameter.
 
     Raises:
-        CheckpointError: names the first tensor that does not fit.
+        CheckpointError: if a tensor does not fit the model; the message names the first one.
     """
     path = ", ".join(map(str, paths))
     weights, parameters = average_weights(paths), dict(model.named_parameters())

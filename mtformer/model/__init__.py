@@ -1,1 +1,1 @@
-"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017), as pure tensors: no files, no text."""
+"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017). Works on tensors only, not on files or text."""

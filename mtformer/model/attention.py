@@ -22,8 +22,8 @@ from mtformer.model.cache import KeyValues, LayerCache
 from mtformer.model.ops import Linear, causal_mask, dropout
 from mtformer.model.positions import Rotation
 
-# T x S from which the fused kernel is faster on a CPU. Forward and backward on two Zen 4 cores, ms unfused / fused:
-# fp32 14 x 14 5.6 / 10.1, 128 x 128 14.2 / 10.5; bf16 14 x 14 3.5 / 35.9, 512 x 512 22.2 / 32.4 (longer not measured).
+# Smallest T x S for which the fused kernel is used on a CPU. Forward and backward in ms on two Zen 4 cores, unfused and
+# fused: fp32 14 x 14: 5.6, 10.1; 128 x 128: 14.2, 10.5; bf16 14 x 14: 3.5, 35.9; 512 x 512: 22.2, 32.4.
 CPU_FUSED_FROM = {torch.float32: 128 * 128, torch.float64: 128 * 128, torch.bfloat16: 1024 * 1024}
 
 
@@ -35,14 +35,17 @@ def attend(
     is_causal: bool = False,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """Return softmax(q k^T / sqrt(K)) v (equation 1) with the faster kernel for this device and these sizes.
+    """Return softmax(q k^T / sqrt(K)) v (equation 1) using the faster kernel for the device and sizes.
 
     Args:
-        mask: bool, broadcastable to (B, H, T, S), True = attend; None: attend to everything.
-        is_causal: attend to the query's own and earlier positions (without `mask`).
+        q_BHTK: queries.
+        k_BHSK: keys.
+        v_BHSK: values.
+        mask: bool, broadcastable to (B, H, T, S), True = attend; None: attend to all positions.
+        is_causal: attend only to the query's own position and earlier ones; excludes `mask`.
         dropout_p: probability of dropping an attention weight.
     """
-    assert mask is None or not is_causal, "mask and is_causal exclude each other"
+    assert mask is None or not is_causal, "mask and is_causal are mutually exclusive"
     threshold = CPU_FUSED_FROM.get(q_BHTK.dtype, 128 * 128)
     is_fast_on_cpu = dropout_p == 0.0 and q_BHTK.size(2) * k_BHSK.size(2) >= threshold
     if q_BHTK.device.type != "cpu" or is_fast_on_cpu:
@@ -53,25 +56,25 @@ def attend(
 
 
 def attention_weights(q_BHTK: Tensor, k_BHSK: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-    """Return softmax(q k^T / sqrt(K)), (B, H, T, S); 0 where a mask leaves nothing. Arguments as in `attend`."""
+    """Return softmax(q k^T / sqrt(K)), (B, H, T, S); fully masked rows are 0. See `attend` for the arguments."""
     scores_BHTS = (q_BHTK * q_BHTK.size(-1) ** -0.5) @ k_BHSK.transpose(-2, -1)
     if is_causal:
         mask = causal_mask(q_BHTK.size(2), device=q_BHTK.device)
     if mask is None:
         return _softmax(scores_BHTS)
     has_keys = mask.any(dim=-1, keepdim=True)
-    if not torch.compiler.is_compiling() and has_keys.all():  # as always in practice
+    if not torch.compiler.is_compiling() and has_keys.all():  # always true in practice
         return _softmax(scores_BHTS.masked_fill(~mask, float("-inf")))
-    # A softmax over nothing, and its gradient, are NaN.
+    # The softmax of a fully masked row, and its gradient, would be NaN.
     return _softmax(scores_BHTS.masked_fill(~mask & has_keys, float("-inf"))).masked_fill(~has_keys, 0.0)
 
 
 def _softmax(scores_BHTS: Tensor) -> Tensor:
     """Return the softmax over the keys.
 
-    A CPU kernel is slow on rows shorter than one of its vectors (64 bytes), so short rows are transposed: the attention
-    of 290 sentences of 14 tokens then takes 0.7 ms instead of 2.3, forward and backward (bf16). A single query gains
-    nothing, and the layout of its weights would make the product with v ten times slower.
+    The CPU kernel is slow on rows that are shorter than one vector register (64 bytes), so short rows are transposed:
+    this reduces attention over 290 sentences of 14 tokens from 2.3 to 0.7 ms, forward and backward (bf16). A single
+    query is not transposed, because the resulting memory layout would make the product with v ten times slower.
     """
     is_short = scores_BHTS.size(-1) * scores_BHTS.element_size() < 64 and scores_BHTS.size(-2) > 1
     if scores_BHTS.device.type == "cpu" and is_short:
@@ -82,7 +85,7 @@ def _softmax(scores_BHTS: Tensor) -> Tensor:
 class MultiHeadAttention(nn.Module):
     """Self-attention and cross-attention with H query heads and G heads of keys and values.
 
-    One matrix of H*K + G*K + G*K rows projects queries, keys and values.
+    A single matrix with H*K + G*K + G*K rows projects queries, keys and values.
     """
 
     def __init__(self, D: int, num_heads: int, num_kv_heads: int | None = None, dropout_p: float = 0.0) -> None:
@@ -93,7 +96,7 @@ class MultiHeadAttention(nn.Module):
         self.out_projection = Linear(D, D)
 
     def keys_values(self, x_BSD: Tensor) -> KeyValues:
-        """Return keys and values (B, G, S, K) of another sequence, to which queries of this layer attend."""
+        """Return the keys and values (B, G, S, K) of another sequence, for cross-attention."""
         k, v = self.in_projection(x_BSD, self.H * self.K).chunk(2, dim=-1)
         return KeyValues(self._split(k), self._split(v))
 
@@ -109,12 +112,12 @@ class MultiHeadAttention(nn.Module):
         """Return the attended values, projected to (B, T, D).
 
         Args:
-            x_BTD: the queries; in decoding with a cache, T are the beams of a sentence at one position.
-            kv: keys and values of another sequence (cross-attention); None: those of x (self-attention).
-            mask: bool, broadcastable to (B, H, T, S), True = attend; None: attend to everything.
-            is_causal: attend to the query's own and earlier positions (without `mask`).
-            rotation: rotary positions of x, in self-attention.
-            cache: keys and values of earlier positions, to which those of x are appended.
+            x_BTD: inputs of the query projection; when decoding with a cache, T counts the beams at one position.
+            kv: keys and values of another sequence (cross-attention); None: project them from x (self-attention).
+            mask: bool, broadcastable to (B, H, T, S), True = attend; None: attend to all positions.
+            is_causal: attend only to the query's own position and earlier ones; excludes `mask`.
+            rotation: rotary embeddings for the positions of x (self-attention only).
+            cache: keys and values of earlier positions; the keys and values of x are appended.
         """
         q_BHTK, k_BGSK, v_BGSK = self._project(x_BTD, kv, rotation, cache)
         dropout_p = self.dropout_p if self.training else 0.0
@@ -130,8 +133,8 @@ class MultiHeadAttention(nn.Module):
         rotation: Rotation | None = None,
         cache: None = None,
     ) -> Tensor:
-        """Return the weights (B, H, T, S) that `forward` applies with the same arguments, before dropout."""
-        assert cache is None, "a second projection would append to the cache again"
+        """Return the attention weights (B, H, T, S) of `forward` for the same arguments, before dropout."""
+        assert cache is None, "calling `weights` with a cache would append to it twice"
         q_BHTK, k_BGSK, _ = self._project(x_BTD, kv, rotation)
         return attention_weights(q_BHTK, self._repeat(k_BGSK), mask, is_causal)
 
@@ -148,7 +151,7 @@ class MultiHeadAttention(nn.Module):
         return (q_BHTK, k_BGTK, v_BGTK) if cache is None else (q_BHTK, *cache.append(k_BGTK, v_BGTK))
 
     def _repeat(self, x_BGSK: Tensor) -> Tensor:
-        """Return (B, H, S, K): each head of keys or values H/G times."""
+        """Repeat each head of keys or values H/G times and return (B, H, S, K)."""
         return x_BGSK if self.G == self.H else x_BGSK.repeat_interleave(self.H // self.G, dim=1)
 
     def _split(self, x_BTX: Tensor) -> Tensor:
@@ -158,7 +161,7 @@ class MultiHeadAttention(nn.Module):
 
 @contextlib.contextmanager
 def record_weights(modules: Iterable[MultiHeadAttention]) -> Iterator[dict[nn.Module, Tensor]]:
-    """Record the attention weights (B, H, T, S) of the last forward pass of these modules in the calling thread."""
+    """Record the attention weights (B, H, T, S) of each module's last forward pass in the calling thread."""
     thread, recorded = threading.get_ident(), dict[nn.Module, Tensor]()
 
     def record(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""State of decoding between two steps: the encoder output, and the keys and values of all attention layers.
+"""Decoding state between two steps: the encoder output, and the keys and values of all attention layers.
 
 B sentences, R beams per sentence, N = B x R rows (row b*R + r), T maximum number of steps, t steps so far, G key and
 value heads, K width of a head, S source length, D model width.
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class EncoderOutput(NamedTuple):
-    """States of the source positions, and which of them are not padding (True = attend)."""
+    """Hidden states of the source positions, and the padding mask (True = attend)."""
 
     states_BSD: Tensor
     mask_B11S: Tensor
@@ -27,12 +27,12 @@ class KeyValues(NamedTuple):
 class LayerCache:
     """Keys and values of one decoder layer.
 
-    Those of self-attention, (B, G, T*R, K), hold step t of beam r at index t*R + r. They are not moved when beams are
-    reordered: `DecoderCache` records which of them belong to the history of each beam.
+    Self-attention keys and values have shape (B, G, T*R, K), with step t of beam r at index t*R + r. They are not
+    moved when beams are reordered; `DecoderCache` records which of them belong to the history of each beam.
 
     Args:
-        source: keys and values (B, G, S, K) of cross-attention.
-        capacity: T*R.
+        source: cross-attention keys and values (B, G, S, K).
+        capacity: maximum number of self-attention keys, T*R.
     """
 
     def __init__(self, source: KeyValues, capacity: int) -> None:
@@ -43,7 +43,7 @@ class LayerCache:
         self.num_filled = 0
 
     def append(self, k_BGRK: Tensor, v_BGRK: Tensor) -> KeyValues:
-        """Append one step of all beams and return views of all steps so far, (B, G, (t + 1)*R, K)."""
+        """Append one step of all beams and return views of all steps, (B, G, (t + 1)*R, K)."""
         start, self.num_filled = self.num_filled, self.num_filled + k_BGRK.size(2)
         assert self.num_filled <= self.k.size(2), "the cache is full"
         self.k[:, :, start : self.num_filled] = k_BGRK
@@ -63,13 +63,13 @@ class LayerCache:
 
 
 class DecoderCache:
-    """The state of a batch in decoding.
+    """Decoding state of a batch.
 
-    Keys and values of the source are stored once per sentence, not once per beam: they are the largest part, and the
-    beams of a sentence share them. In self-attention the R beams of a sentence see the keys of all its beams, and
-    `is_own_BRTR` masks keys outside their own history. This computes one product of R queries instead of R
-    products of one query, and reordering beams copies no keys and values. The mask of 2 beams at the third step, where
-    both continue the first token of beam 0:
+    Source keys and values are stored once per sentence and shared by its beams. Self-attention is computed for all R
+    beams of a sentence at once: each query is multiplied with the keys of all beams, and `is_own_BRTR` masks the keys
+    that are not part of its history. This replaces R products with one query by one product with R queries, and
+    reordering beams copies no keys or values. For example, the mask of 2 beams at the third step, if both continue the
+    first token of beam 0:
 
         step          0     1     2
         key of beam   0 1   0 1   0 1
@@ -77,8 +77,8 @@ class DecoderCache:
         beam 1        1 0   0 1   0 1
 
     Args:
-        encoder_output: that of the batch. Only its mask is kept: the layers have keys and values of its states.
-        layers: one cache for each decoder layer.
+        encoder_output: the encoder output of the batch. Only its mask is kept; `layers` hold its keys and values.
+        layers: one cache per decoder layer.
         R: beams per sentence.
         T: maximum number of steps.
     """
@@ -90,19 +90,19 @@ class DecoderCache:
         self.layers = layers
         self.R = R
         self.length = 0
-        """Steps so far."""
+        """Number of steps decoded."""
         # [b, r, t, q]: step t of beam q is in the history of beam r. Until the first `reorder`, r == q.
         is_own_1R1R = torch.eye(R, dtype=torch.bool, device=mask_B11S.device)[None, :, None]
         self.is_own_BRTR = is_own_1R1R.repeat(B, 1, T, 1)
 
     def mask(self) -> Tensor | None:
-        """Return the self-attention mask of the next step, (B, 1, R, (t + 1)*R); None: attend to everything."""
+        """Return the self-attention mask of the next step, (B, 1, R, (t + 1)*R); None: attend to all positions."""
         if self.R == 1:
             return None
         return self.is_own_BRTR[:, :, : self.length + 1].flatten(2).unsqueeze(1)
 
     def reorder(self, rows_N: Tensor) -> None:
-        """Let row i continue the history of row rows_N[i], which belongs to the same sentence."""
+        """Let row i continue the history of row rows_N[i] of the same sentence."""
         own_BRtR = self.is_own_BRTR[:, :, : self.length]
         beam_BR = rows_N.view(-1, self.R) % self.R
         self.is_own_BRTR[:, :, : self.length] = own_BRtR.gather(1, beam_BR[:, :, None, None].expand_as(own_BRtR))

@@ -1,8 +1,8 @@
-"""The operations that all layers are built from: projection, dropout, norms, masks.
+"""Building blocks of all layers: projection, dropout, norms, masks.
 
-Mixed precision (Micikevicius et al. 2018) works without autocast: weights stay float32 for the optimizer and are
-rounded to the dtype of the activations where they are used, and their gradients come back as float32. So all
-activations have one dtype, where autocast converts back and forth.
+Mixed precision (Micikevicius et al. 2018) does not use autocast: weights stay float32 for the optimizer and are cast to
+the dtype of the activations where they are used, and their gradients are float32. All activations therefore have the
+same dtype, whereas autocast converts back and forth.
 
 Masks are boolean, True = attend. For a sentence of 3 tokens in a batch padded to 5, and for a target of 4 tokens:
 
@@ -22,11 +22,11 @@ NORM_EPS = 1e-5
 
 
 class Linear(nn.Module):
-    """y = x W^T + b, or several projections of the same x in one matrix.
+    """Linear layer y = x W^T + b, or several projections of the same x fused in one matrix.
 
     Args:
         in_width: width of x.
-        *out_widths: width of each projection. `Transformer.init_weights` sets the weights, each by its own fan-out.
+        *out_widths: width of each projection. `Transformer.init_weights` initializes each by its own fan-out.
     """
 
     def __init__(self, in_width: int, *out_widths: int) -> None:
@@ -36,12 +36,12 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(sum(out_widths)))
 
     def forward(self, x: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
-        """Return (..., stop - start): all projections, or those of rows start:stop of the matrix."""
+        """Return the projections (..., stop - start) of rows start:stop of the matrix; all rows by default."""
         return F.linear(x, self.weight[start:stop].to(x.dtype), self.bias[start:stop].to(x.dtype))
 
 
 class LayerNorm(nn.Module):
-    """(x - mean) / sqrt(var + eps) * weight + bias over the last dimension (Ba et al. 2016)."""
+    """Layer normalization: (x - mean) / sqrt(var + eps) * weight + bias over the last dimension (Ba et al. 2016)."""
 
     def __init__(self, D: int) -> None:
         super().__init__()
@@ -49,17 +49,19 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(D))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return x normalized to mean 0 and variance 1, scaled and shifted, in the dtype of x."""
         return F.layer_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.bias.to(x.dtype), NORM_EPS)
 
 
 class RMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + eps) * weight over the last dimension (Zhang and Sennrich 2019)."""
+    """RMS normalization: x / sqrt(mean(x^2) + eps) * weight over the last dimension (Zhang and Sennrich 2019)."""
 
     def __init__(self, D: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(D))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return x normalized to a root mean square of 1 and scaled, in the dtype of x."""
         return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), NORM_EPS)
 
 
@@ -67,13 +69,14 @@ NORMS = {"layernorm": LayerNorm, "rmsnorm": RMSNorm}
 
 
 class Dropout(nn.Module):
-    """`dropout` in training, the identity in evaluation."""
+    """Apply `dropout` in training mode and return the input unchanged in evaluation mode."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return x, with random elements set to zero in training mode."""
         return dropout(x, self.p if self.training else 0.0)
 
 
@@ -85,18 +88,18 @@ def dropout(x: Tensor, p: float) -> Tensor:
 
 
 class _CpuDropout(torch.autograd.Function):
-    """Dropout with a random byte per element instead of a float: 5.6 ms on 4096 x 1024, where `F.dropout` takes 25.9.
+    """Dropout with one random byte per element instead of a float: 5.6 ms for 4096 x 1024, `F.dropout` takes 25.9 ms.
 
-    The probability is rounded to 1/256, and the scale is that of the rounded probability, so the mean stays exact.
+    The probability is rounded to a multiple of 1/256, and the scale uses the rounded value, so the mean stays exact.
     """
 
     @staticmethod
     def forward(ctx, x: Tensor, p: float) -> Tensor:  # type: ignore[no-untyped-def]  # ctx has no public type
         threshold = min(255, max(1, round(p * 256)))
         words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64)
-        # The whole range: without arguments `random_` leaves the sign bit 0, and with it every eighth byte below 128.
+        # Use the full range: by default, `random_` leaves the sign bit 0, and thus every eighth byte below 128.
         noise = words.random_(-(2**63), None).view(torch.uint8)[: x.numel()].view(x.shape)
-        # Compared in place it stays a byte, 0 or 1, which is cast six times as fast as a bool.
+        # The in-place comparison keeps the dtype uint8 (0 or 1), which is cast six times as fast as bool.
         ctx.multiplier = noise.ge_(threshold).to(x.dtype).mul_(256 / (256 - threshold))
         return x * ctx.multiplier
 
@@ -106,10 +109,10 @@ class _CpuDropout(torch.autograd.Function):
 
 
 def padding_mask(lengths: Tensor, S: int) -> Tensor:
-    """Return (B, S): True at the first `lengths` (B,) of S positions; for lengths (B, T) return (B, T, S)."""
+    """Return a mask (B, S) that is True at the first `lengths` (B,) positions; for lengths (B, T), return (B, T, S)."""
     return torch.arange(S, device=lengths.device) < lengths.unsqueeze(-1)
 
 
 def causal_mask(T: int, device: torch.device | None = None) -> Tensor:
-    """Return (T, T): True where the key is the query's own position or an earlier one (Vaswani et al. 2017, 3.2.3)."""
+    """Return (T, T): True where the key position is at most the query position (Vaswani et al. 2017, section 3.2.3)."""
     return torch.ones(T, T, dtype=torch.bool, device=device).tril()

@@ -1,4 +1,4 @@
-"""Positions of tokens: sinusoidal, learned, or rotary.
+"""Position encodings: sinusoidal, learned, or rotary.
 
 T length, D model width, H heads, K width of a head.
 """
@@ -15,7 +15,7 @@ def sinusoid(num_positions: int, D: int) -> Tensor:
     """Return the (num_positions, D) table of Vaswani et al. 2017, section 3.5, in float32.
 
     angle(pos, i) = pos / 10000^(2i/D) for i < D/2. The sines fill the first half and the cosines the second
-    ([sin | cos], where the paper interleaves them: the same features in another order).
+    ([sin | cos]; the paper interleaves them, which gives the same features in another order).
     """
     position = torch.arange(num_positions, dtype=torch.float64).unsqueeze(1)
     exponent = torch.arange(0, D, 2, dtype=torch.float64) / D
@@ -24,7 +24,7 @@ def sinusoid(num_positions: int, D: int) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """The sinusoid table; nothing is learned."""
+    """Sinusoidal position encoding, without learned parameters."""
 
     table: Tensor
 
@@ -33,37 +33,37 @@ class SinusoidalPositions(nn.Module):
         self.register_buffer("table", sinusoid(max_positions, D), persistent=False)
 
     def forward(self, positions: slice) -> Tensor:
-        """Return (T, D), to be added to the embeddings."""
+        """Return the vectors (T, D) to add to the embeddings."""
         return self.table[positions]
 
 
 class LearnedPositions(nn.Module):
-    """A learned vector for each position (Gehring et al. 2017)."""
+    """Position encoding with a learned vector per position (Gehring et al. 2017)."""
 
     def __init__(self, max_positions: int, D: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(max_positions, D))
 
     def forward(self, positions: slice) -> Tensor:
-        """Return (T, D), to be added to the embeddings."""
+        """Return the vectors (T, D) to add to the embeddings."""
         return self.weight[positions]
 
 
 class Rotation(NamedTuple):
-    """Cosines and sines (T, K/2) of the angles of some positions."""
+    """Cosines and sines (T, K/2) of the rotation angles of some positions."""
 
     cos: Tensor
     sin: Tensor
 
     def __call__(self, x_BHTK: Tensor) -> Tensor:
-        """Rotate queries or keys; one position (T = 1) applies to all of dimension 2."""
+        """Rotate queries or keys; a rotation of one position is broadcast over dimension 2."""
         cos, sin = self.cos.to(x_BHTK.dtype), self.sin.to(x_BHTK.dtype)
         a, b = x_BHTK.chunk(2, dim=-1)
         return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
 class RotaryPositions(nn.Module):
-    """Rotations of queries and keys, whose product then depends on their distance alone (Su et al. 2021, equation 34).
+    """Rotary position encoding, with which q k^T depends on relative positions only (Su et al. 2021, equation 34).
 
     Dimension i of a head is paired with i + K/2; the pair is rotated by pos / 10000^(2i/K).
     """
@@ -78,5 +78,5 @@ class RotaryPositions(nn.Module):
         self.register_buffer("sin", sin.contiguous(), persistent=False)
 
     def forward(self, positions: slice) -> Rotation:
-        """Return the rotation of these positions."""
+        """Return the rotation for these positions."""
         return Rotation(self.cos[positions], self.sin[positions])

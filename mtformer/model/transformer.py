@@ -3,7 +3,7 @@
     source ids -> embedding + positions -> N x EncoderLayer -> norm -> EncoderOutput
     target ids -> embedding + positions -> N x DecoderLayer -> norm -> hidden states -> project -> logits
 
-B batch, S source length, T target length (in decoding with a cache: the R beams of one position), D model width,
+B batch, S source length, T target length (when decoding with a cache: the R beams at one position), D model width,
 V vocabulary.
 """
 
@@ -29,7 +29,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """W2 f(W1 x + b1) + b2 (equation 2); the gated forms are W2 (f(W1 x) * V x) (Shazeer 2020)."""
+    """Feed-forward layer W2 f(W1 x + b1) + b2 (equation 2); gated variants: W2 (f(W1 x) * V x) (Shazeer 2020)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -40,6 +40,7 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return (..., D)."""
         h = self.expand(x)
         if self.is_gated:
             gate, up = h.chunk(2, dim=-1)
@@ -62,6 +63,7 @@ class Residual(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the output of the sub-layer with norm, dropout and residual connection."""
         if self.is_pre_norm:
             return x + self.dropout(sublayer(self.norm(x)))
         return self.norm(x + self.dropout(sublayer(x)))
@@ -72,7 +74,7 @@ def _attention(config: ModelConfig) -> MultiHeadAttention:
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward (section 3.1)."""
+    """Self-attention followed by a feed-forward layer (section 3.1)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -82,12 +84,13 @@ class EncoderLayer(nn.Module):
         self.feed_forward_residual = Residual(config)
 
     def forward(self, x_BSD: Tensor, mask_B11S: Tensor, rotation: Rotation | None = None) -> Tensor:
+        """Return (B, S, D)."""
         x_BSD = self.self_attention_residual(x_BSD, lambda x: self.self_attention(x, mask=mask_B11S, rotation=rotation))
         return self.feed_forward_residual(x_BSD, self.feed_forward)
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention, cross-attention to the source, then feed-forward (section 3.1)."""
+    """Causal self-attention, cross-attention to the source, and a feed-forward layer (section 3.1)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -109,7 +112,7 @@ class DecoderLayer(nn.Module):
         """Return (B, T, D).
 
         Without a cache the causal mask is the only target mask: targets are padded on the right, and the loss ignores
-        padding. With a cache, T counts the beams of one position and `history_mask` is that of `DecoderCache.mask`.
+        padding. With a cache, T counts the beams at one position, and `history_mask` is `DecoderCache.mask()`.
         """
         states_BSD, source_mask = encoder_output
         kv = self.cross_attention.keys_values(states_BSD) if cache is None else cache.source
@@ -126,20 +129,21 @@ class DecoderLayer(nn.Module):
 class Transformer(nn.Module):
     """Encoder-decoder Transformer.
 
-    Tied embeddings are one parameter object, so they are stored, counted and optimized once.
+    Tied embeddings are a single parameter object, so they are stored, counted and optimized once.
 
     Args:
         config: the `model` section.
-        src_vocab, tgt_vocab: pieces of each tokenizer.
+        src_vocab: source vocabulary size.
+        tgt_vocab: target vocabulary size.
     """
 
     def __init__(self, config: ModelConfig, src_vocab: int, tgt_vocab: int) -> None:
         super().__init__()
-        assert config.tie_embeddings != "all" or src_vocab == tgt_vocab, "tying all embeddings needs one vocabulary"
+        assert config.tie_embeddings != "all" or src_vocab == tgt_vocab, "tying all embeddings needs a joint vocabulary"
         D, tie, is_pre_norm = config.d_model, config.tie_embeddings, config.norm_position == "pre"
         self.config = config
         self.compute_dtype: torch.dtype | None = None
-        """Dtype of the activations; None: that of the weights."""
+        """Dtype of the activations; None: the dtype of the weights."""
         self.tgt_embedding = nn.Parameter(torch.empty(tgt_vocab, D))
         self.src_embedding = self.tgt_embedding if tie == "all" else nn.Parameter(torch.empty(src_vocab, D))
         self.output = nn.Parameter(torch.empty(tgt_vocab, D)) if tie == "none" else self.tgt_embedding
@@ -158,10 +162,10 @@ class Transformer(nn.Module):
     def init_weights(self) -> None:
         """Initialize matrices and embeddings.
 
-        Matrices: Xavier uniform (Glorot and Bengio 2010), each projection by its own fan-in and fan-out, also where
-        several share a matrix. Embeddings: normal with standard deviation D^-0.5; scaled by sqrt(D) they have unit
-        variance, and the tied output projection of a normalized state gives logits of unit variance. Biases are 0 and
-        norms 1 from their constructors.
+        Matrices: Xavier uniform (Glorot and Bengio 2010); projections that share a matrix are initialized separately,
+        each with its own fan-in and fan-out. Embeddings: normal with standard deviation D^-0.5; scaled by sqrt(D) they
+        have unit variance, and the tied output projection of a normalized state gives logits of unit variance. The
+        constructors set biases to 0 and norm weights to 1.
         """
         embeddings = dict.fromkeys((self.tgt_embedding, self.src_embedding, self.output))
         learned = [one.weight for one in (self.src_positions, self.tgt_positions) if isinstance(one, LearnedPositions)]
@@ -173,11 +177,11 @@ class Transformer(nn.Module):
                     nn.init.xavier_uniform_(projection)
 
     def forward(self, src_BS: Tensor, src_lengths_B: Tensor, tgt_in_BT: Tensor) -> Tensor:
-        """Return hidden states (B, T, D), which `project` turns into logits; position t has seen target tokens <= t."""
+        """Return hidden states (B, T, D), to be passed to `project`; position t depends on target tokens up to t."""
         return self.decode(tgt_in_BT, self.encode(src_BS, src_lengths_B))
 
     def encode(self, src_BS: Tensor, src_lengths_B: Tensor) -> EncoderOutput:
-        """Encode source ids (eos at the end, padded on the right); lengths count eos."""
+        """Encode source ids (ending with eos, padded on the right); lengths include eos."""
         positions = slice(src_BS.size(1))
         mask_B11S = padding_mask(src_lengths_B, src_BS.size(1))[:, None, None, :]
         x_BSD = self._embed(src_BS, self.src_embedding, self.src_positions, positions)
@@ -190,12 +194,13 @@ class Transformer(nn.Module):
         """Return hidden states (B, T, D).
 
         Args:
-            tgt_in_BT: a whole target (bos first, padded on the right); with a cache the last token of each beam (B, R).
-            encoder_output: from `encode`; with a cache that of the cache, from which finished sentences are removed.
-            cache: from `new_cache`; it grows by one position.
+            tgt_in_BT: full targets (starting with bos, padded on the right); with a cache, the last token of each beam
+                (B, R).
+            encoder_output: the result of `encode`; with a cache, its `encoder_output`, without finished sentences.
+            cache: the result of `new_cache`; one position is appended.
         """
         positions = slice(tgt_in_BT.size(1)) if cache is None else slice(cache.length, cache.length + 1)
-        assert cache is None or cache.length < self.config.max_positions, "beyond max_positions"
+        assert cache is None or cache.length < self.config.max_positions, "longer than max_positions"
         history_mask = None if cache is None else cache.mask()
         x_BTD = self._embed(tgt_in_BT, self.tgt_embedding, self.tgt_positions, positions)
         rotation = self.rotary(positions) if self.rotary is not None else None
@@ -212,7 +217,7 @@ class Transformer(nn.Module):
         return F.linear(hidden, self.output.to(hidden.dtype), bias)
 
     def new_cache(self, encoder_output: EncoderOutput, num_beams: int, max_length: int) -> DecoderCache:
-        """Return an empty cache for `max_length` steps of `num_beams` beams of each sentence."""
+        """Return an empty cache for `max_length` steps with `num_beams` beams per sentence."""
         layers = []
         for layer in self.decoder:
             assert isinstance(layer, DecoderLayer)
@@ -221,7 +226,7 @@ class Transformer(nn.Module):
         return DecoderCache(encoder_output, layers, num_beams, max_length)
 
     def _embed(self, ids: Tensor, weight: Tensor, added: nn.Module | None, positions: slice) -> Tensor:
-        # Scaled by sqrt(D): section 3.4. The lookup is in the weights' own dtype, so that its gradient adds up there.
+        # Section 3.4 scales by sqrt(D). The lookup uses the dtype of the weights, so that gradients are summed in it.
         x = F.embedding(ids, weight) * self.config.d_model**0.5
         if added is not None:
             x = x + added(positions).to(x.dtype)
@@ -238,9 +243,9 @@ def _added_positions(config: ModelConfig) -> nn.Module | None:
 
 @torch.inference_mode()
 def greedy_decode(model: Transformer, src_BS: Tensor, src_lengths_B: Tensor, bos: int, eos: int, steps: int) -> Tensor:
-    """Return the most probable token of each step (B, T), up to `steps`; what follows eos has no meaning.
+    """Return the most probable token of each of at most `steps` steps (B, T); tokens after eos are meaningless.
 
-    Without a cache: the readable reference of search, for tests.
+    This decoder without a cache is the reference implementation for tests.
     """
     encoder_output = model.encode(src_BS, src_lengths_B)
     tgt_BT = torch.full((src_BS.size(0), 1), bos, device=src_BS.device)
@@ -253,7 +258,7 @@ def greedy_decode(model: Transformer, src_BS: Tensor, src_lengths_B: Tensor, bos
 
 
 def count_parameters(model: Transformer) -> dict[str, int]:
-    """Return the number of parameters of each part, tied ones counted once, and their `total`."""
+    """Return the number of parameters of each part of the model and their `total`; tied parameters count once."""
     parts: dict[str, int] = {"embeddings": 0, "positions": 0, "encoder": 0, "decoder": 0}
     for name, parameter in model.named_parameters():
         first = name.split(".")[0]
