@@ -1,4 +1,4 @@
-"""Exceptions. The message of a user error says what is wrong, where, and what to do, in one line."""
+"""Exceptions. The message of a user error is one line: what is wrong, where, and what to do."""
 
 import errno
 import os
@@ -11,23 +11,23 @@ class MtformerError(Exception):
 
 
 class ConfigError(MtformerError):
-    """A config file or an override that does not fit the schema."""
+    """An invalid config file or override."""
 
 
 class DataError(MtformerError):
-    """A corpus that is missing, damaged, or does not fit the config."""
+    """A missing, damaged or unsuitable corpus."""
 
 
 class CheckpointError(MtformerError):
-    """A run directory or checkpoint that is missing, damaged, or does not fit the config."""
+    """A run directory or checkpoint that is missing, damaged, or incompatible with the config."""
 
 
 class LostProcessError(Exception):
-    """Another process of a distributed training ended; that process reports the error."""
+    """Another process of a distributed run ended; that process reports the error."""
 
 
 class InterruptedRunError(Exception):
-    """A signal stopped the run; a checkpoint of `step` is saved."""
+    """A signal stopped the run after a checkpoint of `step` was saved."""
 
     def __init__(self, step: int, signal_number: int) -> None:
         super().__init__(f"stopped at step {step}")
@@ -36,11 +36,11 @@ class InterruptedRunError(Exception):
 
 
 class DeviceError(MtformerError):
-    """A device or precision that this machine does not have."""
+    """A device or precision that is not available on this machine."""
 
 
 def require_extra(what: str, extra: str, *packages: str) -> None:
-    """Raise ConfigError unless the packages of an extra, which `what` needs, are installed."""
+    """Raise ConfigError if a package of an extra that `what` needs is not installed."""
     for package in packages:
         try:
             __import__(package)
@@ -50,11 +50,11 @@ def require_extra(what: str, extra: str, *packages: str) -> None:
 
 @contextmanager
 def explain_write_errors(what: str, remedy: str) -> Iterator[None]:
-    """Turn an OSError while writing into a DataError; a closed pipe is none.
+    """Convert an OSError raised while writing to a DataError; BrokenPipeError is passed on.
 
     Args:
-        what: the object and its place.
-        remedy: alternative to freeing space.
+        what: the object that is written, and its path.
+        remedy: what the user can do other than free disk space.
     """
     try:
         yield
@@ -63,6 +63,6 @@ def explain_write_errors(what: str, remedy: str) -> Iterator[None]:
     except OSError as error:
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, None)
         reason = error.strerror or " ".join(str(error).split())
-        if reason.endswith(" written"):  # NumPy counts values: "600 requested and 506 written"
+        if reason.endswith(" written"):  # NumPy only reports counts: "600 requested and 506 written"
             reason = f"{os.strerror(errno.ENOSPC)} ({reason})"
         raise DataError(f"{what} cannot be written: {reason}; {'free some space, or ' * is_full}{remedy}") from error

@@ -1,8 +1,8 @@
-"""Files that are written whole or not at all, their checksums, and leftovers of killed processes.
+"""Atomic writes, checksums, and cleanup of the leftovers of killed processes.
 
-While a file or folder is written, it is beside its place as `.NAME@HOST.PID.tmp`, and what it replaces for an instant
-as `.NAME@HOST.PID.old`. The next process that writes there deletes those of killed processes, or restores the old one
-if its place is empty.
+A file or folder is first written next to its destination as `.NAME@HOST.PID.tmp`; a folder that is replaced is renamed
+to `.NAME@HOST.PID.old` for a moment. The next process that writes there deletes leftovers of killed processes, or
+restores the old folder if the destination does not exist.
 """
 
 import errno
@@ -27,18 +27,18 @@ META = "meta.json"
 CHECKSUMS = "checksums.json"
 LEFTOVER = re.compile(r"\.(?P<name>.+)@(?P<host>[^@]*)\.(?P<pid>\d{1,9})\.(?P<kind>tmp|old)", re.DOTALL)
 FOREIGN_SECONDS = 24 * 3600
-"""Age at which temporary files of another machine, whose processes are unknown here, are deleted."""
+"""Age at which temporary files from another machine, whose processes cannot be checked, are deleted."""
 MOST_BYTES = 100_000_000
-"""Largest config, JSON file or tokenizer that is read."""
+"""Maximum size of a config, JSON file or tokenizer in bytes."""
 
 
 class DamagedError(CheckpointError):
-    """A file of a checkpoint, run or export that is missing or changed.
+    """Raised for a missing or changed file of a checkpoint, run or export.
 
     Args:
         path: the file.
-        what: what is wrong with it.
-        listing: the name of the file that lists its checksum: `META` in a checkpoint, else `CHECKSUMS`.
+        what: the problem, such as "missing".
+        listing: name of the file with its checksum: `META` in a checkpoint, otherwise `CHECKSUMS`.
     """
 
     def __init__(self, path: Path, what: str, listing: str = META) -> None:
@@ -60,26 +60,26 @@ _META = create_model(
     META, __base__=_LISTING, step=(int, ...), metrics=(dict[str, float], ...), made_with=(dict[str, Any], {}),
     is_temporary=(bool, False), logs=(dict[str, _LOG], {}),  # type: ignore[valid-type]  # made here
 )  # fmt: skip
-"""Types and defaults of the values in checksums.json and meta.json."""
+"""Schemas of checksums.json and meta.json."""
 
 
 def write_meta(folder: Path, **values: Any) -> None:
-    """Write meta.json: the values, SHA-256 of each file of the folder, and of all this."""
+    """Write meta.json with these values, the SHA-256 of each file in the folder, and a checksum of meta.json itself."""
     text = _with_checksum({**values, "sha256": file_hashes(folder, folder.iterdir())})
     (folder / META).write_text(text, encoding="utf-8")
 
 
 def write_checksums(folder: Path, hashes: dict[str, str] | None = None) -> None:
-    """Write checksums.json of a folder: these hashes (default: SHA-256 of each file), and SHA-256 of all this."""
+    """Write checksums.json with these hashes (default: the SHA-256 of each file) and a checksum of the file itself."""
     if hashes is None:
         hashes = file_hashes(folder, (path for path in folder.rglob("*") if path.name != CHECKSUMS))
     write_text(folder / CHECKSUMS, _with_checksum({"sha256": hashes}))
 
 
 def read_meta(folder: Path, listing: str = META) -> dict[str, Any]:
-    """Return meta.json of a checkpoint: step, metrics, sha256 and more; raise DamagedError if it is not as saved.
+    """Return the contents of meta.json: step, metrics, sha256 and more; raise DamagedError if it is damaged.
 
-    With `CHECKSUMS` as `listing`, read checksums.json of a run or export, which has only `sha256`.
+    If `listing` is `CHECKSUMS`, read checksums.json of a run or export, which has only `sha256`.
     """
     path = folder / listing
     with _wrap_errors(path, listing):
@@ -89,16 +89,16 @@ def read_meta(folder: Path, listing: str = META) -> dict[str, Any]:
         if meta.pop("checksum", None) != _checksum(meta):
             raise DamagedError(path, "changed since it was saved", listing)
         return (_META if listing == META else _LISTING).model_validate(meta).model_dump()
-    except (ValueError, AttributeError, TypeError) as error:  # no JSON, no object, or other types
+    except (ValueError, AttributeError, TypeError) as error:  # not JSON, not an object, or wrong types
         raise DamagedError(path, f"not readable ({' '.join(str(error).split()):.200})", listing) from error
 
 
 def verify(folder: Path, *names: str, listing: str = META) -> dict[str, Any]:
-    """Return meta.json of a checkpoint (or what `listing` names), after comparing these files with it.
+    """Compare files with the checksums in meta.json (or `listing`) and return its contents.
 
     Raises:
-        DamagedError: when one is missing, cut short or changed.
-        CheckpointError: when one cannot be read for another reason.
+        DamagedError: if a file is missing, truncated or changed.
+        CheckpointError: if a file cannot be read for another reason.
     """
     meta = read_meta(folder, listing)
     for name in names:
@@ -106,18 +106,18 @@ def verify(folder: Path, *names: str, listing: str = META) -> dict[str, Any]:
         with _wrap_errors(path, listing):
             actual = file_sha256(path)
         if actual not in meta["sha256"].get(name, "").split():
-            raise DamagedError(path, "cut short or changed since it was saved", listing)
+            raise DamagedError(path, "truncated or changed since it was saved", listing)
     return meta
 
 
 def file_hashes(folder: Path, paths: Iterable[Path]) -> dict[str, str]:
-    """Return the hash of each of these files by its path in the folder."""
+    """Return the SHA-256 of each file by its path relative to the folder."""
     return {path.relative_to(folder).as_posix(): file_sha256(path) for path in sorted(paths) if path.is_file()}
 
 
 @contextmanager
 def _wrap_errors(path: Path, listing: str) -> Iterator[None]:
-    """Turn an error of the system about a file of a checkpoint, run or export into a CheckpointError."""
+    """Convert an OSError about a file of a checkpoint, run or export to a CheckpointError."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
@@ -136,29 +136,29 @@ def _checksum(meta: dict[str, Any]) -> str:
 
 
 def cache_folder(chosen: str | None = None) -> Path:
-    """Return the folder for files that can be made again: `chosen`, MTFORMER_CACHE, or mtformer in XDG_CACHE_HOME."""
-    shared = os.environ.get("XDG_CACHE_HOME", "")  # its specification ignores a relative path
+    """Return the cache folder: `chosen`, `MTFORMER_CACHE`, or `mtformer` in `XDG_CACHE_HOME` or `~/.cache`."""
+    shared = os.environ.get("XDG_CACHE_HOME", "")  # relative paths are ignored, as its specification requires
     default = Path(shared if os.path.isabs(shared) else "~/.cache", "mtformer")
     return expand_user(chosen or os.environ.get("MTFORMER_CACHE") or default)
 
 
 @contextmanager
 def naming_file(path: Path) -> Iterator[None]:
-    """Name the user's file in an OSError, which may name none or a temporary one."""
+    """Set the file name of an OSError that names no file, or a temporary one."""
     try:
         yield
     except OSError as error:
         is_temporary = error.filename is not None and LEFTOVER.fullmatch(os.path.basename(str(error.filename)))
-        if is_temporary or (error.filename is None and error.errno is not None):  # without a number: of NumPy or Arrow
+        if is_temporary or (error.filename is None and error.errno is not None):  # no number: raised by NumPy or Arrow
             error.filename, error.filename2 = str(path), None
         raise
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary name beside `path`; on success it is synced and renamed to `path`, else removed."""
+    """Yield a temporary path next to `path`; on success it is synced and renamed to `path`, otherwise deleted."""
     path = Path(os.path.realpath(path))  # a link stays a link
-    if path.exists() and not path.is_file():  # a pipe or device would be replaced
+    if path.exists() and not path.is_file():  # would replace a pipe or device
         raise OSError(errno.EINVAL, "exists, and is not a file", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_leftovers(path.parent, path.name)
@@ -175,11 +175,11 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path, replaces: bool = True) -> Iterator[Path]:
-    """Yield a temporary folder beside `path`; on success its files are synced and it takes the place of `path`.
+    """Yield a temporary folder next to `path`; on success it is synced and renamed to `path`, otherwise deleted.
 
-    The old folder is deleted afterwards; with `replaces` off, it stays and the new one is deleted. No system renames
-    over a full folder, so for an instant there is neither; if the process is killed then, `clear_leftovers` puts the
-    old one back.
+    An existing folder is deleted afterwards; if `replaces` is False, it is kept and the new one is deleted. A rename
+    cannot replace a non-empty folder, so `path` does not exist for a moment; if the process is killed then,
+    `clear_leftovers` restores the old folder.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -205,17 +205,17 @@ def atomic_folder(path: Path, replaces: bool = True) -> Iterator[Path]:
 
 
 def delete_folder(path: Path) -> None:
-    """Delete a folder at once: a process killed meanwhile leaves no part of it in its place."""
+    """Delete a folder atomically: it is renamed first, so a killed process leaves no incomplete folder at `path`."""
     temporary = _beside(path, "tmp")
     os.rename(path, temporary)
-    shutil.rmtree(temporary, ignore_errors=True)  # the rest is deleted with other leftovers
+    shutil.rmtree(temporary, ignore_errors=True)  # remaining files are deleted with other leftovers
 
 
 def clear_leftovers(folder: Path, name: str | None = None) -> None:
-    """Delete the temporary files and folders of killed processes in `folder`: all, or those of this name.
+    """Delete the temporary files and folders of killed processes in `folder`, optionally only for one name.
 
-    A file or folder that was about to be replaced is restored if its place is empty. Those of a process that is alive,
-    or may be alive on another machine, stay.
+    A folder that was about to be replaced is restored if its destination does not exist. Files of processes that are
+    running, or may be running on another machine, are kept.
     """
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         found = LEFTOVER.fullmatch(path.name)
@@ -235,28 +235,28 @@ def _beside(path: Path, kind: str) -> Path:
 
 
 def _may_live(path: Path, pid: int, host: str) -> bool:
-    """Return True if the process that wrote a temporary file or folder may still be alive."""
+    """Return True if the process that wrote a temporary file or folder may still be running."""
     if host != platform.node():
         return time.time() - path.stat().st_mtime < FOREIGN_SECONDS
     if pid == os.getpid():
-        return False  # of an earlier process with the same number, as in a container
+        return False  # an earlier process with the same ID, as in a container
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # of another user
+        pass  # a process of another user
     return True
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a small UTF-8 file whole or not at all."""
+    """Write a small UTF-8 file atomically."""
     with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
 
 
 def require_file(path: str | Path, or_pipe: bool = False) -> None:
-    """Raise OSError for a missing file, and for a pipe or device, which may never end; the null device is empty."""
+    """Raise OSError for a missing file, a pipe or a device; the null device counts as an empty file."""
     status = os.stat(path)
     is_null = stat.S_ISCHR(status.st_mode) and status.st_rdev == os.stat(os.devnull).st_rdev
     if not (
@@ -269,7 +269,7 @@ def require_file(path: str | Path, or_pipe: bool = False) -> None:
 
 
 def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
-    """Return the bytes of a small regular file; raise OSError if it is another kind of file or has more than `most`."""
+    """Return the contents of a file; raise OSError if it is not a regular file or larger than `most` bytes."""
     require_file(path)
     with open(path, "rb") as file:
         data = file.read(most + 1)
@@ -279,7 +279,7 @@ def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text; raise ValueError if it is not JSON or nested too deeply."""
+    """Parse JSON; raise ValueError if the text is not valid JSON or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -287,27 +287,27 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value of a small JSON file; raise OSError if it cannot be read, ValueError if it is not JSON."""
+    """Parse a small JSON file; raise OSError if it cannot be read, ValueError if it is not valid JSON."""
     return parse_json(read_bytes(path))
 
 
 def expand_user(path: str | Path) -> Path:
-    """Return a path with the home folder for `~`; raise ConfigError if that is unknown, or the path is not UTF-8."""
+    """Replace `~` by the home folder; raise ConfigError if that is unknown, or the path is not UTF-8."""
     require_text(path)
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise ConfigError(f"{path}: unknown home folder; write the whole path") from error
+        raise ConfigError(f"{path}: the home folder is unknown; give the full path") from error
 
 
 def require_text(value: object, place: str = "") -> None:
-    """Raise ConfigError for a path or other text with NUL or half a surrogate pair, as of bytes that are not UTF-8."""
+    """Raise ConfigError for text with NUL or an unpaired surrogate, which Python uses for bytes that are not UTF-8."""
     if re.search("[\0\ud800-\udfff]", str(value)):
-        raise ConfigError(f"{place}{str(value)!a:.60}: is not UTF-8 text; write or name it otherwise")
+        raise ConfigError(f"{place}{str(value)!a:.60}: not UTF-8 text; use another value or name")
 
 
 def file_sha256(path: str | Path) -> str:
-    """Return the SHA-256 of a regular file's bytes, hexadecimal."""
+    """Return the SHA-256 of a regular file as hexadecimal digits."""
     require_file(path)
     digest = hashlib.sha256()
     with open(path, "rb") as file:
@@ -317,7 +317,7 @@ def file_sha256(path: str | Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until a file, or the list of names in a folder, is written to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

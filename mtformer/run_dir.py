@@ -1,28 +1,27 @@
-"""Paths of a run directory; the only place that names its files.
+"""Paths of a run directory. File names inside it are defined only here.
 
-    RUN/config.yaml                       the resolved config; alone it reproduces the run
+    RUN/config.yaml                       the resolved config, sufficient to reproduce the run
     RUN/tokenizer/{joint,src,tgt}.model   SentencePiece
     RUN/checksums.json                    SHA-256 of config.yaml and the tokenizer
-    RUN/data_report.json                  numbers of pairs read, kept and dropped, by reason
-    RUN/metrics.jsonl                     one object per log line and validation, append only
+    RUN/data_report.json                  numbers of pairs read, kept and removed, by reason
+    RUN/metrics.jsonl                     one object per log line and validation, append-only
     RUN/samples.jsonl                     translations of a few dev sentences, one object per validation
-    RUN/train.log                         the log of the terminal
-    RUN/tensorboard/, RUN/wandb/          with training.tensorboard or training.wandb: the files of these programs
-    RUN/state.json                        state of the training: running, or how it ended
+    RUN/train.log                         the log that is shown on the terminal
+    RUN/tensorboard/, RUN/wandb/          files of TensorBoard and W&B, if enabled
+    RUN/state.json                        state of the run: running, or how it ended
     RUN/checkpoints/step-00001000/        model.safetensors, trainer.pt, meta.json
-    RUN/checkpoints/damaged-step-.../     a damaged checkpoint that resuming skipped; never read
+    RUN/checkpoints/damaged-step-.../     a damaged checkpoint that was skipped on resuming; never read
     RUN/checkpoints/averaged/             model.safetensors, meta.json
     RUN/eval/NAME/                        scores.json, {sources,references,hypotheses}.txt
     RUN/report.html                       HTML report
 
-A sweep, in the folder of its runs:
+A sweep, in the folder that contains its runs:
 
-    SWEEP/sweep.json                      its runs, the command of each, and how that ended
-    SWEEP/RUN.log                         output of that command
+    SWEEP/sweep.json                      its runs, their commands and exit codes
+    SWEEP/RUN.log                         output of the command
 
-A bundle is the same folder with only config.yaml, tokenizer/, model.safetensors, checksums.json and, of
-data_report.json, the share of lines with several sentences. The checksums.json of an export, bundle or other, lists all
-files of the folder.
+A bundle contains only config.yaml, tokenizer/, model.safetensors, checksums.json and, from data_report.json, the share
+of lines with several sentences. checksums.json of an export (bundle or other format) lists all files of the folder.
 """
 
 import contextlib
@@ -43,7 +42,7 @@ SWEEP_LOCK = ".sweep.lock"
 SCORES = "scores.json"
 SOURCES, HYPOTHESES = "sources.txt", "hypotheses.txt"
 MULTI_SENTENCE_SHARE = "multi_sentence_share"
-"""Key of data_report.json: the share of the source lines that have several sentences."""
+"""Key in data_report.json: share of source lines with several sentences."""
 LOWER_IS_BETTER = ("loss", "perplexity")
 """Dev metrics for which lower is better."""
 
@@ -75,10 +74,10 @@ class RunDir:
 
         Args:
             path: the folder.
-            verified: compare its files with checksums.json, except weights, which are verified when loaded.
+            verified: compare the files with checksums.json; weights are verified when they are loaded instead.
 
         Raises:
-            CheckpointError: if it is neither, or a file is missing or changed.
+            CheckpointError: if the folder is none of these, or a file is missing or changed.
         """
         require_text(path)
         run = cls(path)
@@ -92,35 +91,38 @@ class RunDir:
 
     @property
     def lock(self) -> Path:
-        """Lock file beside the run directory, whose own name may change while the lock is held."""
+        """Lock file next to the run directory, which may be renamed while the lock is held."""
         real = Path(os.path.realpath(self.path))
         return real.with_name(f".{real.name}.lock")
 
     @property
     def is_bundle(self) -> bool:
+        """Return True for a bundle, which has weights in the top folder."""
         return self.bundle_weights.is_file()
 
     def checkpoint(self, step: int) -> Path:
+        """Return the folder of the checkpoint of a step."""
         return self.checkpoints / f"step-{step:08d}"
 
     def evaluation(self, name: str) -> Path:
+        """Return the folder with the scores and translations of a test set."""
         return self.evaluations / name
 
     def checkpoint_folders(self) -> list[Path]:
-        """Return all folders named as checkpoints, intact or damaged, by step."""
+        """Return all folders with a checkpoint name, intact or damaged, by step."""
         found = [path for path in self.checkpoints.glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name)]
         return sorted(found, key=lambda path: int(path.name[5:]))
 
     def steps(self) -> list[int]:
-        """Return the steps of the checkpoints with an intact meta.json, ascending."""
+        """Return the steps of all checkpoints with an intact meta.json, in ascending order."""
         return list(self._metas())
 
     def regular_steps(self) -> list[int]:
-        """Return `steps` without the temporary checkpoints of interrupted runs."""
+        """Return the steps without temporary checkpoints, which interrupted runs save."""
         return [step for step, meta in self._metas().items() if not meta["is_temporary"]]
 
     def best_steps(self, metric: str) -> list[int]:
-        """Return the steps of the checkpoints with this dev metric, best first, the earlier one when equal."""
+        """Return the steps of all checkpoints that have this dev metric, best first; equal ones by ascending step."""
         values = {step: meta["metrics"].get(metric) for step, meta in self._metas().items()}
         sign = 1 if metric in LOWER_IS_BETTER else -1
         return sorted(
@@ -142,10 +144,10 @@ def references_name(number: int) -> str:
 
 
 def write_config(run: RunDir, text: str) -> None:
-    """Write config.yaml of a run, and checksums.json with it and the tokenizer, if there is one.
+    """Write config.yaml of a run, and checksums.json for it and the tokenizer, if the run has one.
 
-    The checksums are written first, those of the new and the present config.yaml side by side: a process killed between
-    the two writes leaves a config.yaml that is listed.
+    checksums.json is written first and lists both the new and the current config.yaml, so it is valid even if the
+    process is killed before config.yaml is written.
     """
     listed = file_hashes(run.path, (run.config, *run.tokenizer.glob("*.model")))
     new = hashlib.sha256(text.encode()).hexdigest()

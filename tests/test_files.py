@@ -201,7 +201,7 @@ def test_names_that_are_not_a_checkpoints_are_none(checkpoint: Path) -> None:
 
 def test_a_file_that_meta_does_not_know_is_not_as_it_was_saved(checkpoint: Path) -> None:
     (checkpoint / "other").touch()
-    with pytest.raises(DamagedError, match=r"other: cut short or changed since it was saved; use another"):
+    with pytest.raises(DamagedError, match=r"other: truncated or changed since it was saved; use another"):
         verify(checkpoint, "other")
 
 

@@ -1,1 +1,1 @@
-"""The experiment: YAML, `extends` and overrides made into one typed, validated `Config`."""
+"""Load YAML files, `extends` and overrides into one typed, validated `Config`."""

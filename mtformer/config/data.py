@@ -1,4 +1,4 @@
-"""The `data` section: sources, corpora, filters, limits and noise."""
+"""Schema of the `data` section: sources, corpora, filters, limits and noise."""
 
 from typing import Annotated, Any, Literal
 
@@ -9,76 +9,76 @@ from mtformer.config.section import Count, Fraction, Key, Positive, Section, Sha
 
 
 class _Source(Section):
-    """Keys of all kinds of sources."""
+    """Keys shared by all kinds of sources."""
 
     src_lang: Language | None = None
-    """Code of the source language, where it is not `data.src_lang`."""
+    """Source language code, if different from `data.src_lang`."""
     tgt_lang: Language | None = None
-    """Code of the target language, where it is not `data.tgt_lang`."""
+    """Target language code, if different from `data.tgt_lang`."""
 
 
 class TextFiles(_Source):
-    """Two parallel text files, one sentence a line; `.gz`, `.xz` and `.zst` are read as they are."""
+    """Two parallel text files with one sentence per line, optionally compressed (`.gz`, `.xz`, `.zst`)."""
 
     src: Annotated[str, Key(path="file")]
-    """File of source sentences."""
+    """File with the source sentences."""
     tgt: Annotated[str, Key(path="file")]
-    """File of target sentences, with the same number of lines."""
+    """File with the target sentences; must have the same number of lines."""
 
 
 class TsvFile(_Source):
-    """One tab-separated file."""
+    """A tab-separated file."""
 
     tsv: Annotated[str, Key(path="file")]
-    """The file; `.gz`, `.xz` and `.zst` are read as they are."""
+    """Path of the file, optionally compressed (`.gz`, `.xz`, `.zst`)."""
     src_column: Positive = 1
-    """Column of the source sentence, counted from 1 as `cut -f` does."""
+    """Column of the source sentence; the first column is 1."""
     tgt_column: Positive = 2
-    """Column of the target sentence, counted from 1."""
+    """Column of the target sentence; the first column is 1."""
 
 
 class JsonlFile(_Source):
-    """One JSON object a line."""
+    """A file with one JSON object per line."""
 
     jsonl: Annotated[str, Key(path="file")]
-    """The file; `.gz`, `.xz` and `.zst` are read as they are."""
+    """Path of the file, optionally compressed (`.gz`, `.xz`, `.zst`)."""
     src_field: str | None = None
-    """Field of the source, dots for nesting; default `translation.LANG`, else `LANG`."""
+    """Field with the source text, with dots for nested fields; default: `translation.LANG`, or `LANG`."""
     tgt_field: str | None = None
-    """Field of the target, dots for nesting; default `translation.LANG`, else `LANG`."""
+    """Field with the target text, with dots for nested fields; default: `translation.LANG`, or `LANG`."""
 
 
 class HubDataset(_Source):
-    """A Hugging Face data set: a name on the hub or a local folder."""
+    """A Hugging Face dataset on the Hub or in a local folder."""
 
     dataset: Annotated[str, Key(path="folder or name")]
-    """Name or folder, as `datasets.load_dataset` accepts it."""
+    """Name or folder, as accepted by `datasets.load_dataset`."""
     name: str | None = None
-    """The data set's configuration."""
+    """Configuration of the dataset."""
     split: str = "train"
-    """The split; slices such as `train[:1000]` work."""
+    """Name of the split; slices such as `train[:1000]` are allowed."""
     stream: bool = False
-    """Read it from the hub as a stream while it is prepared, so that the data set itself takes no disk space."""
+    """Stream the dataset from the Hub during preparation, without storing it on disk."""
     revision: str | None = None
-    """A version on the hub; `refs/convert/parquet` for old sets that are made by a script."""
+    """Git revision on the Hub; `refs/convert/parquet` for older datasets with a loading script."""
     src_field: str | None = None
-    """Field of the source, dots for nesting; default `translation.LANG`, else `LANG`."""
+    """Field with the source text, with dots for nested fields; default: `translation.LANG`, or `LANG`."""
     tgt_field: str | None = None
-    """Field of the target, dots for nesting; default `translation.LANG`, else `LANG`."""
+    """Field with the target text, with dots for nested fields; default: `translation.LANG`, or `LANG`."""
 
     @model_validator(mode="after")
     def _fits(self) -> "HubDataset":
         if self.stream and "[" in self.split:
-            raise ValueError(f"split '{self.split}' is a slice, which cannot be read as a stream; leave [...] out")
+            raise ValueError(f"split '{self.split}' is a slice, which cannot be streamed; remove [...]")
         return self
 
 
 SOURCES: dict[str, type[Section]] = {"src": TextFiles, "tsv": TsvFile, "jsonl": JsonlFile, "dataset": HubDataset}
-"""Kinds of sources by the key that distinguishes them."""
+"""Kinds of sources by distinguishing key."""
 
 
 def source_kind(value: Any) -> str | None:
-    """Return the key that distinguishes the kind of a source; None for anything else."""
+    """Return the key that identifies the kind of a source; None if the value is not a source."""
     for key in SOURCES:
         if (key in value) if isinstance(value, dict) else hasattr(value, key):
             return key
@@ -100,81 +100,84 @@ class FilterConfig(Section):
     on_resume = "same"
 
     max_tokens: Positive = 256
-    """Longest side in tokens, eos not counted; a longer pair is left out."""
+    """Maximum number of tokens per side, excluding eos."""
     max_length_ratio: Annotated[Annotated[float, Field(ge=1.0)] | None, Key(off=None)] = 4.0
-    """Longest allowed ratio of the two sides' token counts (checked above 10 tokens); null: no check."""
+    """Maximum ratio of the token counts, checked if the longer side has more than 10 tokens; null: no check."""
     max_length_difference: Annotated[Annotated[float, Field(gt=0.0)] | None, Key(off=None)] = 3.0
-    """Largest difference of the sides' characters, in standard deviations: the square root of 6.8 times the length
-    (Gale and Church 1993) plus 15 percent of it for differences between languages (25 with Chinese, Japanese, Korean or
-    unknown languages; a Han letter counts 3.5, kana and Hangul 2); null: no check."""
+    """Maximum length difference in characters, in standard deviations. A standard deviation is the square root of 6.8
+    times the length (Gale and Church 1993), plus 15 percent of the length for differences between languages (25 percent
+    for Chinese, Japanese, Korean and unknown languages). A Han character counts as 3.5, kana and Hangul as 2; null: no
+    check."""
     drop_identical: Annotated[bool, Key(off=False)] = True
-    """Leave out pairs whose sides are the same text, but for case, punctuation and white space."""
+    """Remove pairs whose source and target are equal, ignoring case, punctuation and whitespace."""
     drop_duplicates: Annotated[bool, Key(off=False)] = True
-    """Leave out pairs that occurred before."""
+    """Remove repeated pairs, keeping the first."""
     normalize_duplicates: Annotated[bool, Key(off=False)] = False
-    """With `drop_duplicates`: pairs that differ only in case, punctuation and white space are the same, too."""
+    """With `drop_duplicates`: ignore case, punctuation and whitespace when comparing pairs."""
     min_script_share: Annotated[Share, Key(off=0)] = 0.3
-    """Minimum fraction of letters in the scripts of the side's language; from 10 letters on, where the language is
-    known; 0: no check."""
+    """Minimum share of letters in a script of the expected language, checked if a side has at least 10 letters and its
+    language is known; 0: no check."""
     min_letter_share: Annotated[Share, Key(off=0)] = 0.2
-    """Minimum fraction of letters among a side's characters, white space not counted; 0: no check."""
+    """Minimum share of letters among the non-whitespace characters of each side; 0: no check."""
     max_repeats: Annotated[Positive | None, Key(off=None)] = 8
-    """Most repetitions in a row of a character (except digits and white space) or a word; null: no check."""
+    """Maximum length of a run of one word or one character, except digits and whitespace; null: no check."""
     max_markup_share: Annotated[Share, Key(off=1)] = 0.5
-    """Largest share of a side's characters in URLs, mail addresses, tags and entities of HTML; 1: no check."""
+    """Maximum share of characters in URLs, email addresses, and HTML tags and entities; 1: no check."""
     drop_different_numbers: Annotated[bool, Key(off=False)] = True
-    """Leave out pairs in which most numbers have no match on the other side (formats are normalized)."""
+    """Remove pairs in which most numbers have no match on the other side (formats are normalized)."""
     max_different_punctuation: Annotated[Count | None, Key(off=None)] = None
-    """Maximum number of question marks, brackets, quotes, colons and symbols that only one side has; null: no check."""
+    """Maximum number of question marks, brackets, quotes, colons and symbols on one side only; null: no check."""
     drop_other_languages: Annotated[bool, Key(off=False)] = True
-    """Leave out pairs with a side that has common words of another language and none of its own (30 languages)."""
+    """Remove pairs if a side has common words of another language but none of the expected one (30 languages)."""
     min_language_confidence: Annotated[Share, Key(off=0)] = 0.0
-    """Minimum probability of each side's language and its close relatives, by the identifier py3langid (extra
-    `langid`); languages that it does not know are not checked; 0: no check."""
+    """Minimum probability of the expected language and its close relatives according to py3langid (extra `langid`).
+    Languages that py3langid does not support are not checked; 0: no check."""
     max_filtered_share: Annotated[Share, Key(in_fingerprint=False)] = 0.5
-    """An error when a larger share of the pairs than this is left out."""
+    """Maximum share of pairs that the filters may remove; a larger share is an error."""
 
 
 class CheckConfig(Section):
-    """Limits above which `mtformer data check` reports an error, besides files of unequal length and
-    `filters.max_filtered_share`."""
+    """Limits for `mtformer data check`, which reports an error if one is exceeded.
+
+    Files of unequal length and a share above `filters.max_filtered_share` are errors too.
+    """
 
     on_resume = "same"
 
     max_invalid_lines: Count = 0
-    """Most lines of a set that are not UTF-8, lack a column or are broken JSON; training refuses such files."""
+    """Maximum number of lines per set that are not UTF-8, lack a column or are invalid JSON; `train` accepts none."""
     max_faulty_share: Share = 0.01
-    """Largest share of a set's lines, on either side, with characters that break lines or are signs of damage."""
+    """Maximum share of lines per side with characters that break lines or indicate damage."""
     max_unknown_rate: Share = 0.01
-    """Largest share of unknown tokens on either side of train or dev."""
+    """Maximum share of unknown tokens per side of train or dev."""
     max_test_overlap: Share = 0.01
-    """Largest share of the pairs of dev or a test set that also occur in train."""
+    """Maximum share of pairs of dev or a test set that also occur in train."""
 
 
 class WeightChange(Section):
-    """Another weight from a step on."""
+    """Change of the weight of a corpus during training."""
 
     step: Positive
-    """From this step on."""
+    """First step with the new weight."""
     weight: Annotated[float, Field(ge=0.0)]
-    """The new weight; 0: the corpus is not used."""
+    """New weight; 0: the corpus is not used."""
 
 
 class CorpusConfig(Section):
-    """A corpus that has a weight or a tag of its own."""
+    """A corpus with its own weight and tag."""
 
     sources: list[Source]
-    """Joined in this order."""
+    """Sources, concatenated in this order."""
     weight: Annotated[float, Field(gt=0.0)] = 1.0
-    """Number of times that an epoch has each of its pairs: 2: twice, 0.5: every other one."""
+    """Number of times that each pair occurs in an epoch; 2: twice, 0.5: every other pair."""
     weight_changes: list[WeightChange] = []
-    """Other weights later in the run, by ascending step; an epoch ends where a weight changes."""
+    """Changes of the weight during training, by ascending step; a change starts a new epoch."""
     tag: TagPiece | None = None
-    """A piece before each of its sources, such as `<bt>` for back-translations (Caswell et al. 2019)."""
+    """Tag before each source sentence, such as `<bt>` for back-translations (Caswell et al. 2019)."""
 
     @property
     def weights(self) -> list[tuple[int, float]]:
-        """Return (from this step on, weight), by ascending step."""
+        """Return (first step, weight) by ascending step."""
         return [(0, self.weight), *((change.step, change.weight) for change in self.weight_changes)]
 
     def weight_at(self, step: int) -> float:
@@ -187,40 +190,40 @@ class CorpusConfig(Section):
             raise ValueError("sources is empty; name at least one source")
         steps = [change.step for change in self.weight_changes]
         if steps != sorted(set(steps)):
-            raise ValueError(f"weight_changes are not by ascending step: {', '.join(map(str, steps))}")
+            raise ValueError(f"weight_changes are not in ascending order of step: {', '.join(map(str, steps))}")
         return self
 
 
 class NoiseConfig(Section):
-    """Noise on the sources of the training data, new in each epoch, for robustness; all off by default."""
+    """Random noise on training sources, different in each epoch, for robust models; off by default."""
 
     word_dropout: Fraction = 0.0
-    """Share of the words that are left out."""
+    """Share of words that are removed."""
     typos: Fraction = 0.0
-    """Share of the words that get a typing mistake: two letters swapped, one left out, doubled or replaced."""
+    """Share of words that get a typo: two letters swapped, or one letter deleted, doubled or replaced."""
     case: Fraction = 0.0
-    """Share of the sentences written in capitals or in small letters throughout."""
+    """Share of sentences that are converted to uppercase or lowercase."""
 
 
 class DataConfig(Section):
-    """The corpora."""
+    """Corpora, languages, filters and noise."""
 
     src_lang: Annotated[Language, Key(on_resume="refuse")]
     """ISO 639 code of the source language (en, pt-BR, nds, zh_Hant, ...)."""
     tgt_lang: Annotated[Language, Key(on_resume="refuse")]
     """ISO 639 code of the target language."""
     train: Annotated[list[Source], Key(on_resume="same")] = []
-    """Training sources, joined in this order."""
+    """Training sources, concatenated in this order."""
     corpora: dict[TestName, CorpusConfig] = {}
-    """More training data, by name, each with its own weight."""
+    """Additional training corpora by name, each with its own weight."""
     temperature: Annotated[float, Field(ge=1.0)] = 1.0
-    """T: corpora and languages come in shares of size^(1/T); above 1 small ones come more often."""
+    """Temperature T: corpora are sampled in proportion to size^(1/T); above 1, small corpora are sampled more often."""
     both_directions: bool = False
-    """Use all data from target to source too, dev and test sets included (joint vocabulary, `language_tags`)."""
+    """Also use all data, including dev and test sets, from target to source (joint vocabulary, `language_tags`)."""
     tgt_langs: list[Language] = []
-    """More target languages of the model than its data show (a bundle names no data)."""
+    """Target languages of the model in addition to those of the data (needed in bundles, which name no data)."""
     language_tags: Annotated[Literal["none", "source", "target"], Key(on_resume="refuse")] = "none"
-    """Position of the target-language tag (`<2de>`) of a multilingual model: before the source, or instead of bos."""
+    """Target language tag (`<2de>`) in multilingual models. source: before each source; target: instead of bos."""
     dev: Annotated[list[Source], Key(on_resume="same")] = []
     """Validation sources."""
     test: Annotated[dict[TestName, Source], Key(on_resume="same", side_output=True)] = {}
@@ -228,14 +231,14 @@ class DataConfig(Section):
     filters: FilterConfig = FilterConfig()
     """Filters of the training data."""
     check: CheckConfig = CheckConfig()
-    """Limits of `mtformer data check`."""
+    """Limits for `mtformer data check`."""
     cache_dir: Annotated[str | None, Key(on_resume="same", path="file", has_effect=False)] = None
-    """Folder of tokenized corpora and of tokenizers; default `MTFORMER_CACHE`, or `mtformer` in `XDG_CACHE_HOME` or
-    `~/.cache`."""
+    """Folder for tokenized corpora and trained tokenizers; default: `MTFORMER_CACHE`, or `mtformer` in `XDG_CACHE_HOME`
+    or `~/.cache`."""
     noise: NoiseConfig = NoiseConfig()
-    """Noise in training."""
+    """Noise on training sources."""
     num_workers: Annotated[Positive | None, Key(on_resume="same", has_effect=False)] = None
-    """Processes that tokenize; default: one per core."""
+    """Number of tokenizer processes; default: one per core."""
 
     @property
     def sources(self) -> list[Source]:
@@ -244,7 +247,7 @@ class DataConfig(Section):
 
     @property
     def directions(self) -> list[tuple[str, str]]:
-        """Return (source language, target language) of all data; that of the config first."""
+        """Return all pairs (source language, target language), starting with the languages of this section."""
         found = {(self.src_lang, self.tgt_lang): None}
         for source in (*self.sources, *self.dev, *self.test.values()):
             found[source.src_lang or self.src_lang, source.tgt_lang or self.tgt_lang] = None
@@ -254,7 +257,7 @@ class DataConfig(Section):
 
     @property
     def target_languages(self) -> list[str]:
-        """Return the target languages of the model, that of the config first."""
+        """Return the target languages of the model, starting with `tgt_lang`."""
         return list(dict.fromkeys([*(tgt for _, tgt in self.directions), *self.tgt_langs]))
 
     @model_validator(mode="after")
@@ -263,7 +266,7 @@ class DataConfig(Section):
         changes = {0, *(change.step for corpus in self.corpora.values() for change in corpus.weight_changes)}
         for step in sorted(changes):
             if self.corpora and not self.train and not any(one.weight_at(step) for one in self.corpora.values()):
-                raise ValueError(f"from step {step} on all corpora have the weight 0; leave one above it")
+                raise ValueError(f"from step {step} on, all corpora have weight 0; set at least one weight above 0")
         if len(targets) > 1 and self.language_tags == "none":
             raise ValueError(
                 f"there are several target languages ({', '.join(targets)}); set language_tags to source or target"

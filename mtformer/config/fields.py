@@ -1,4 +1,4 @@
-"""Declarations of keys in the schema: metadata, help text, range; and errors of pydantic in these terms."""
+"""Look up metadata, help texts and ranges of config keys, and describe validation errors."""
 
 import difflib
 import json
@@ -32,12 +32,12 @@ TYPES = {
     "dict": "a mapping of keys to values",
     "model": "a section (a mapping of keys to values)",
 }
-"""Names of types, by the first word of pydantic's kinds of errors."""
+"""Names of types by the first word of pydantic's error types."""
 
 
 @cache
 def fields(section: type[Section]) -> dict[str, Any]:
-    """Return the annotations, ranges included, of the keys of a section, as files name them."""
+    """Return the annotation, including ranges, of each key of a section; names are those in config files."""
     hints = get_type_hints(section, include_extras=True)
     return {field.alias or name: hints[name] for name, field in section.model_fields.items()}
 
@@ -48,12 +48,12 @@ def is_source(annotation: Any) -> bool:
 
 
 def plain(annotation: Any) -> Any:
-    """Return the annotation without its ranges."""
+    """Return the annotation without ranges."""
     return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
 def unwrapped(annotation: Any) -> Any:
-    """Return the annotation without its ranges, and without null."""
+    """Return the annotation without ranges and null."""
     annotation = plain(annotation)
     options = [option for option in get_args(annotation) if option is not NoneType]
     return plain(options[0]) if _is_optional(annotation) and len(options) == 1 else annotation
@@ -65,11 +65,12 @@ def _is_optional(annotation: Any) -> bool:
 
 
 def is_section(annotation: Any) -> bool:
+    """Return True for a subclass of `Section`."""
     return isinstance(annotation, type) and issubclass(annotation, Section)
 
 
 def child(annotation: Any, key: str | int) -> Any:
-    """Return the annotation of a key or list item below `annotation`; None if the schema has none."""
+    """Return the annotation of a key or list item of `annotation`; None if the schema does not have it."""
     annotation = unwrapped(annotation)
     if is_section(annotation):
         return fields(annotation).get(str(key))
@@ -82,7 +83,7 @@ def child(annotation: Any, key: str | int) -> Any:
 
 
 def _sections_on(path: KeyPath) -> Iterator[tuple[type[Section] | None, str, Any]]:
-    """Yield each key of a path with the section that declares it (None: list item, mapping key) and its annotation."""
+    """Yield each key of a path with its section (None for list items and mapping keys) and its annotation."""
     annotation: Any = Config
     for name in path:
         candidates = SOURCES.values() if is_source(annotation) else [plain(annotation)]
@@ -92,7 +93,7 @@ def _sections_on(path: KeyPath) -> Iterator[tuple[type[Section] | None, str, Any
 
 
 def key_metadata(path: str) -> Key:
-    """Return the metadata of a dotted key of the config, with `on_resume` resolved; a default for an unknown key."""
+    """Return the metadata of a dotted key, with inherited `on_resume`; defaults for an unknown key."""
     key, on_resume = Key(), DEFAULT_ON_RESUME
     for section, name, annotation in _sections_on(tuple(int(n) if n.isdecimal() else n for n in path.split("."))):
         key = Key() if section is None else key_of(section, name)
@@ -102,7 +103,7 @@ def key_metadata(path: str) -> Key:
 
 
 def documentation(path: KeyPath) -> str | None:
-    """Return the help text of a key and its range; None for list items and keys of mappings."""
+    """Return the help text of a key and its range; None for list items and mapping keys."""
     *_, (section, name, annotation) = _sections_on(path)
     if section is None:
         return None
@@ -112,7 +113,7 @@ def documentation(path: KeyPath) -> str | None:
 
 
 def section_keys(section: type[Section] = Config, prefix: KeyPath = (), leaves_only: bool = False) -> Iterator[KeyPath]:
-    """Yield the paths of all keys of the sections below `section`, without sources and, if asked, without sections."""
+    """Yield the paths of all keys below `section`, except in sources; `leaves_only` omits keys of sections."""
     for key, annotation in fields(section).items():
         has_keys = is_section(plain(annotation))
         if not (has_keys and leaves_only):
@@ -122,7 +123,7 @@ def section_keys(section: type[Section] = Config, prefix: KeyPath = (), leaves_o
 
 
 def limits(annotation: Any) -> str:
-    """Return the range or the alternatives of a value in words; empty if there are none."""
+    """Describe the range or the allowed values; return an empty string if there are none."""
     found: list[str] = []
     for one in _constraints(annotation):
         if isinstance(one, tuple):
@@ -132,7 +133,7 @@ def limits(annotation: Any) -> str:
 
 
 def _constraints(annotation: Any) -> Iterator[Any]:
-    """Yield the bounds of a scalar's annotation, and the values of Literals as tuples."""
+    """Yield the bounds in the annotation of a scalar, and the values of Literals as tuples."""
     origin = get_origin(annotation)
     if origin is Annotated:
         yield from _constraints(get_args(annotation)[0])
@@ -145,19 +146,19 @@ def _constraints(annotation: Any) -> Iterator[Any]:
             yield from _constraints(option)
 
 
-# ---- errors of pydantic -------------------------------------------------------------------------------------------
+# ---- validation errors ----------------------------------------------------------------------------------------------
 
 
 def describe_errors(error: ValidationError, origins: Origins, root: type[Section] = Config) -> str:
-    """Return the errors of a file whose schema is `root`, one per line: place, dotted path, problem, allowed values."""
+    """Describe validation errors, one per line: location, dotted path, problem, allowed values."""
     found = error.errors(include_url=False)
-    # A value that fits no member of a union of scalars has an error for each member; the last one is kept.
+    # A value that matches no member of a union of scalars has one error per member; the last one is kept.
     lines = {_parse_location(one["loc"], root)[0]: _describe(one, origins, root) for one in found}
     return "\n".join(lines.values())
 
 
 def _parse_location(location: KeyPath, root: type[Section]) -> tuple[KeyPath, Any]:
-    """Return path and annotation of a location in an error of pydantic, without its tags of unions."""
+    """Convert the location in a pydantic error, which has union tags, to a path; also return its annotation."""
     path: list[str | int] = []
     annotation: Any = root
     for item in location:
@@ -180,7 +181,7 @@ def _describe(details: ErrorDetails, origins: Origins, root: type[Section]) -> s
         return _describe_combination(str(details["ctx"]["error"]), path, origins, root)
     if kind == "extra_forbidden":
         allowed = list(fields(unwrapped(_parse_location(details["loc"][:-1], root)[1])))
-        keys = section_keys(root) if len(path) < 4 else []  # a source has keys of its own
+        keys = section_keys(root) if len(path) < 4 else []  # sources have other keys
         elsewhere = [dotted(key) for key in keys if key[-1] == path[-1] and len(key) > 1]
         meant = f"; did you mean '{elsewhere[0]}'?" if elsewhere else _nearest(str(path[-1]), allowed) or ";"
         what = f"unknown key{meant} allowed: {', '.join(allowed)}"
@@ -201,13 +202,13 @@ def _describe(details: ErrorDetails, origins: Origins, root: type[Section]) -> s
 
 
 def _nearest(word: str, allowed: list[str]) -> str:
-    """Return the question whether the most similar allowed word is meant, if any is similar."""
+    """Return a suggestion of the most similar allowed word, or an empty string."""
     found = difflib.get_close_matches(word, allowed, n=1, cutoff=0.6)
     return f"; did you mean '{found[0]}'?" if found else ""
 
 
 def _expected(kind: str, annotation: Any) -> str:
-    """Return the type and range of a value in words."""
+    """Describe the expected type and range of a value."""
     words = TYPES.get(kind.partition("_")[0], "")
     limit = limits(annotation)
     between = " of " if limit.startswith("at") else " "  # a number of at least 0, a number above 0
@@ -231,14 +232,14 @@ def _format(value: Any) -> str:
 
 
 def _describe_combination(message: str, path: KeyPath, origins: Origins, root: type[Section]) -> str:
-    """Describe a conflict of several keys, with the origin of the first of them that was given."""
+    """Describe a conflict between several keys, with the origin of the first one that was set."""
     known = set(section_keys(root))
     named = [(*path, *word.split(".")) for word in re.findall(r"[a-z][a-z0-9_.]*[a-z0-9]", message)]
     given = [key for key in named if key in origins and key in known]
     if not given:
         where = f"{dotted(path)}: " if path else ""
         return f"{nearest_origin(origins, path)}: {where}{message}"
-    # An override is what the user typed last, and a file comes before those that it extends.
+    # Overrides take precedence, and a file comes before the files that it extends.
     top = nearest_origin(origins, ()).file
     key = min(given, key=lambda key: (origins[key].kind != "override", origins[key].file != top))
     return f"{origins[key]}: {dotted(key)}: {message}"

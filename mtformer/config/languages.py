@@ -1,4 +1,4 @@
-"""Codes of languages and their names."""
+"""Language codes and names."""
 
 import difflib
 import re
@@ -11,26 +11,26 @@ from pydantic import AfterValidator
 
 @cache
 def _table() -> dict[str, list[str]]:
-    """Return the names of each two-letter code, the English one first."""
+    """Return the names of each two-letter code, starting with the English name."""
     text = resources.files(__package__).joinpath("languages.tsv").read_text(encoding="utf-8")
     rows = [line.split("\t") for line in text.splitlines() if not line.startswith("#")]
     return {code: [name, *" ".join(others).split()] for code, name, *others in rows}
 
 
 def base_code(language: str) -> str:
-    """Return a language code without what follows `-` or `_`: pt of pt-BR."""
+    """Return the part of a language code before `-` or `_`, such as pt for pt-BR."""
     return re.split("[-_]", language.lower())[0]
 
 
 def language_name(code: str) -> str:
-    """Return the English name of a language, with the part of the code behind `-` or `_` in parentheses."""
+    """Return the English name of a language, with the part of the code after `-` or `_` in parentheses."""
     base, *rest = re.split("[-_]", code, maxsplit=1)
     names = _table().get(base.lower())
     return code if names is None else f"{names[0]} ({rest[0]})" if rest else names[0]
 
 
 def is_language(code: str) -> bool:
-    """Return True for a code of a language; any three letters are one, because there are thousands of these."""
+    """Return True for a language code; any three letters are accepted, because there are thousands of such codes."""
     is_code = re.fullmatch("[A-Za-z]{2,3}([-_][A-Za-z0-9]{1,8})*", code) is not None
     return is_code and (len(base_code(code)) == 3 or base_code(code) in _table())
 
@@ -41,9 +41,9 @@ def _check_language(code: str) -> str:
     codes = {name.lower(): one for one, names in _table().items() for name in names}
     nearest = [codes[name] for name in difflib.get_close_matches(code.lower(), codes, n=1, cutoff=0.75)]
     hint = f"; did you mean {nearest[0]} ({language_name(nearest[0])})?" if nearest else ""
-    raise ValueError(f"must be a code of ISO 639, such as de, nds or pt-BR, not {code!r:.40}{hint}")
+    raise ValueError(f"must be an ISO 639 code, such as de, nds or pt-BR, not {code!r:.40}{hint}")
 
 
 Language = Annotated[str, AfterValidator(_check_language)]
-"""A code such as de, pt-BR or zho_Hans. Those of two letters must exist, because filters, tokenizers of BLEU and names
-depend on them; any three letters are accepted."""
+"""A code such as de, pt-BR or zho_Hans. Two-letter codes must exist, because filters, BLEU tokenizers and names depend
+on them; any three letters are accepted."""

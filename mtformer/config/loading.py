@@ -1,4 +1,4 @@
-"""Read, merge, validate, write and compare configs; each value of a loaded config knows its origin."""
+"""Read, merge, validate, write and compare configs; the origin of each value is recorded."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -18,36 +18,36 @@ from mtformer.files import expand_user, read_bytes, require_text
 
 SectionT = TypeVar("SectionT", bound=Section)
 MOST_BYTES = 1_000_000
-"""Largest config; reading YAML of this size takes a minute."""
+"""Maximum size of a config in bytes; reading YAML of this size takes a minute."""
 LONGEST_CHAIN = 20
-"""Configs that extend one another, and keys of a dotted path."""
+"""Maximum number of configs that extend one another, and of keys in a dotted path."""
 
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """A config and the origin of each of its values by dotted path."""
+    """A config and the origins of its values."""
 
     config: Config
     origins: dict[str, Origin]
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig:
-    """Read a YAML file and those it extends, apply overrides, and validate.
+    """Read a YAML file and the files it extends, apply overrides, and validate the result.
 
-    Sections are merged key by key, test sets and corpora by name; lists are replaced. A source that changes its kind
-    (files instead of a data set) loses the keys of the old kind. `NAME: null` removes a test set or corpus, an empty
-    `test:` all test sets.
+    Sections are merged key by key, and test sets and corpora by name; lists are replaced. If a source changes its kind
+    (files instead of a dataset), the keys of the old kind are removed. `NAME: null` removes a test set or corpus, and
+    an empty `test:` removes all test sets.
 
     Args:
-        path: the file.
-        overrides: each `section.key=value` with a YAML value; list items by position: `data.train.0.src=a.en`.
+        path: the YAML file.
+        overrides: `section.key=value`, where value is YAML; list items by index, as in `data.train.0.src=a.en`.
 
     Raises:
-        ConfigError: one line per error: place, dotted path, problem, and allowed values.
+        ConfigError: one line per error: location, dotted path, problem, and allowed values.
     """
     origins: Origins = {}
     tree = _read_file(str(path), origins, ())
-    # The origin of what has no line, such as a missing section.
+    # Origin of keys without a line, such as a missing section.
     origins[()] = Origin("file", str(path))
     for override in overrides:
         _apply(override, tree, origins)
@@ -63,7 +63,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
 
 
 def load_defaults() -> LoadedConfig:
-    """Return the defaults of all keys; a key that has none is None, with `REQUIRED` as its origin."""
+    """Return the defaults of all keys; required keys are None, with origin `REQUIRED`."""
     required = [key for key, field in DataConfig.model_fields.items() if field.is_required()]
     config = Config(data=DataConfig.model_construct(**dict.fromkeys(required)))
     origins = {dotted(leaf): DEFAULT for leaf in leaves(config)}
@@ -71,14 +71,14 @@ def load_defaults() -> LoadedConfig:
 
 
 def read_tree(path: str, what: str) -> tuple[Any, Origins]:
-    """Return the value of a YAML file, a `what`, and the origins of its keys; raise ConfigError if it is unreadable."""
+    """Return the value of a YAML file and the origins of its keys; raise ConfigError if it cannot be read."""
     try:
         data = read_bytes(path, MOST_BYTES)
         text = data.decode("utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such {what} file") from None
     except IsADirectoryError:
-        raise ConfigError(f"{path}: is a folder; a {what} is a YAML file") from None
+        raise ConfigError(f"{path}: is a folder; a {what} must be a YAML file") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -88,7 +88,7 @@ def read_tree(path: str, what: str) -> tuple[Any, Origins]:
 
 
 def _read_file(path: str, origins: Origins, extended_by: tuple[str, ...]) -> dict[str, Any]:
-    """Return the values of a file merged into those of the file it extends; add the origins of its keys."""
+    """Return the values of a file, merged into those of the file it extends; add the origins of its keys."""
     value, own = read_tree(path, "config")
     if not isinstance(value, dict | None):
         raise ConfigError(f"{path}:1: a config is a mapping of sections (data, model, ...), not {value!r:.40}")
@@ -102,7 +102,7 @@ def _read_file(path: str, origins: Origins, extended_by: tuple[str, ...]) -> dic
 
 
 def _take_pretrained(tree: dict[str, Any], origins: Origins) -> None:
-    """Add the model and tokenizer settings of the run that `training.init_from` names, if there is one."""
+    """Add the model and tokenizer settings of the run `training.init_from`, if set."""
     training = tree.get("training")
     run = training.get("init_from") if isinstance(training, dict) else None
     if not isinstance(run, str) or not (config := Path(run).expanduser() / "config.yaml").is_file():
@@ -125,7 +125,7 @@ def _read_base(
         raise ConfigError(f"{origin}: extends: must be the name of one file, not {extends!r:.40}")
     base = os.path.normpath(Path(path).parent / expand_user(extends))
     if os.path.realpath(base) in map(os.path.realpath, extended_by):
-        raise ConfigError(f"{origin}: extends: goes round in a circle: {' -> '.join((*extended_by, base))}")
+        raise ConfigError(f"{origin}: extends: circular reference: {' -> '.join((*extended_by, base))}")
     if len(extended_by) == LONGEST_CHAIN:
         raise ConfigError(f"{origin}: extends: more than {LONGEST_CHAIN} configs extend one another")
     if not os.path.exists(base):
@@ -134,7 +134,7 @@ def _read_base(
 
 
 def _apply(override: str, tree: dict[str, Any], origins: Origins) -> None:
-    """Set one `section.key=value` in the tree."""
+    """Apply one override `section.key=value` to the tree."""
     origin = Origin("override", override=override)
     name, equals, text = override.partition("=")
     keys = name.strip().split(".")
@@ -158,7 +158,7 @@ def _apply(override: str, tree: dict[str, Any], origins: Origins) -> None:
     value, own = read_yaml(text, lambda line: origin, path)
     own[path] = origin
     if is_source(around):
-        _leave_other_kind(container, {path[-1]: value}, path[:-1], origins)
+        _remove_other_kind(container, {path[-1]: value}, path[:-1], origins)
     if isinstance(container, list):
         own[path[:-1]] = origin
     _put(container, path[-1], value, around, path, origins)
@@ -166,15 +166,15 @@ def _apply(override: str, tree: dict[str, Any], origins: Origins) -> None:
 
 
 def _position(container: Any, key: str, path: KeyPath, origin: Origin) -> str | int:
-    """Return the key of a mapping, or the position in a list (its length: one more item)."""
+    """Return the key of a mapping, or the index in a list; the length of the list appends an item."""
     if isinstance(container, dict):
         return key
     if not isinstance(container, list):
-        raise ConfigError(f"{origin}: {dotted(path)} is a single value, it has no '{key}'")
+        raise ConfigError(f"{origin}: {dotted(path)} is a single value and has no key '{key}'")
     if not key.isdecimal() or len(key) > len(str(len(container))) or int(key) > len(container):
         raise ConfigError(
-            f"{origin}: {dotted(path)} is a list of {len(container)}; '{key}' is neither one of its positions "
-            f"(from 0) nor the next"
+            f"{origin}: {dotted(path)} is a list of {len(container)}; '{key}' is neither an index of it "
+            f"(from 0) nor the next one"
         )
     return int(key)
 
@@ -182,9 +182,8 @@ def _position(container: Any, key: str, path: KeyPath, origin: Origin) -> str | 
 def _put(container: Any, key: str | int, value: Any, around: Any, path: KeyPath, origins: Origins) -> None:
     """Merge mappings, replace all other values, and drop the origins of replaced values.
 
-    Null is an empty section, list or mapping: its keys or items may all be commented out. It removes an item that a
-    mapping has by name.
-    `around` is the annotation of the container.
+    Null stands for an empty section, list or mapping, whose keys or items may all be commented out. In a mapping by
+    name, null removes an item. `around` is the annotation of the container.
     """
     annotation = child(_narrow(around, container), key)
     if isinstance(key, int) and key == len(container):
@@ -202,7 +201,7 @@ def _put(container: Any, key: str | int, value: Any, around: Any, path: KeyPath,
             _forget(path, origins)
             old = container[key] = {}
         if is_source(annotation):
-            _leave_other_kind(old, value, path, origins)
+            _remove_other_kind(old, value, path, origins)
         for name, below in value.items():
             _put(old, name, below, annotation, (*path, name), origins)
     else:
@@ -210,8 +209,8 @@ def _put(container: Any, key: str | int, value: Any, around: Any, path: KeyPath,
         container[key] = value
 
 
-def _leave_other_kind(source: dict[str, Any], addition: dict[Any, Any], path: KeyPath, origins: Origins) -> None:
-    """Remove the keys of the old kind from a source that changes its kind."""
+def _remove_other_kind(source: dict[str, Any], addition: dict[Any, Any], path: KeyPath, origins: Origins) -> None:
+    """Remove the keys of the old kind if a source changes its kind."""
     old, new = source_kind(source), source_kind(addition)
     if old and new and old != new:
         for key in fields(SOURCES[old]):
@@ -225,23 +224,23 @@ def _forget(path: KeyPath, origins: Origins) -> None:
 
 
 def _narrow(annotation: Any, value: Any) -> Any:
-    """Return the section of a source's kind; any other annotation unchanged."""
+    """Return the section for the kind of a source; return other annotations unchanged."""
     return SOURCES.get(source_kind(value) or "") if is_source(annotation) else annotation
 
 
 def dump_config(config: Config) -> str:
-    """Return all values as YAML, from which `load_config` makes the same config."""
+    """Return all values as YAML; `load_config` restores the same config."""
     return write_yaml(config.model_dump())
 
 
 def key_lines(text: str) -> dict[int, KeyPath]:
-    """Return the path of the key in each line, from 1, of a dumped config."""
+    """Return the path of the key on each line of a dumped config; the first line is 1."""
     _, origins = read_yaml(text, lambda line: Origin("file", line=line))
     return {origin.line: path for path, origin in origins.items() if origin.line and isinstance(path[-1], str)}
 
 
 def resolve_paths(section: SectionT) -> SectionT:
-    """Return the config, or a section, with absolute local paths, so that it is valid in any working directory."""
+    """Return the section with absolute local paths, so that it is valid in any working directory."""
 
     def resolve(key: Key, value: Any) -> Any:
         if key.path is None or value is None or (key.path != "file" and not expand_user(value).is_dir()):
@@ -252,7 +251,7 @@ def resolve_paths(section: SectionT) -> SectionT:
 
 
 def without_files(section: SectionT) -> SectionT:
-    """Return the section without paths, sources and corpora, so that it is valid on any machine."""
+    """Return the section without paths, sources and corpora, so that it is valid on other machines."""
 
     def remove(key: Key, value: Any) -> Any:
         if isinstance(value, dict | list) and _holds_sections(value):
@@ -263,7 +262,7 @@ def without_files(section: SectionT) -> SectionT:
 
 
 def _map_values(section: SectionT, change: Callable[[Key, Any], Any]) -> SectionT:
-    """Return the section with `change` (metadata of the key, value) of each value, in the sections below too."""
+    """Replace each value by `change(metadata of the key, value)`, recursively."""
 
     def changed(key: Key, value: Any) -> Any:
         if isinstance(value, Section):
@@ -278,7 +277,7 @@ def _map_values(section: SectionT, change: Callable[[Key, Any], Any]) -> Section
 
 
 def without_side_outputs(config: Config, **training: Any) -> Config:
-    """Return the config with the side outputs at their defaults, and with these values in the training section."""
+    """Return the config with default side outputs and with the given values in the `training` section."""
     changes: dict[str, Section] = {}
     for name, section in config:
         own = type(section).model_fields
@@ -288,7 +287,7 @@ def without_side_outputs(config: Config, **training: Any) -> Config:
 
 
 def leaves(section: Section, prefix: KeyPath = ()) -> dict[KeyPath, Any]:
-    """Return all values by path; lists of scalars are values."""
+    """Return all values by path; a list of scalars is one value."""
     found: dict[KeyPath, Any] = {}
     for key in type(section).model_fields:
         path = (*prefix, key)
@@ -309,7 +308,7 @@ def _holds_sections(value: dict[str, Any] | list[Any]) -> bool:
 
 
 def config_diff(old: Config, new: Config) -> list[tuple[str, Any, Any]]:
-    """Return (dotted path, old value, new value) of all differences; a missing or empty value is None."""
+    """Return all differences as (dotted path, old value, new value); missing and empty values are None."""
 
     def values(config: Config) -> dict[KeyPath, Any]:
         return {path: None if value in ({}, []) else value for path, value in leaves(config).items()}
@@ -320,11 +319,11 @@ def config_diff(old: Config, new: Config) -> list[tuple[str, Any, Any]]:
 
 
 def json_schema() -> dict[str, Any]:
-    """Return a JSON Schema of config files, for editors; keys that an extended file may have are not required."""
+    """Return a JSON Schema of config files for editors; keys that an extended file can provide are optional."""
     schema = Config.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "mtformer experiment"
-    extends = {"type": "string", "description": "A config, relative to this file, that this one changes."}
+    extends = {"type": "string", "description": "Path of the config to extend, relative to this file."}
     schema["properties"] = {"extends": extends, **schema["properties"]}
     schema["$defs"]["DataConfig"]["properties"]["test"]["additionalProperties"] = False
     for section in (schema, *schema["$defs"].values()):

@@ -1,4 +1,4 @@
-"""The config schema: all keys with type, range, default, help text and metadata."""
+"""Config schema: type, range, default, help text and metadata of all keys."""
 
 from typing import Annotated, Any, Literal
 
@@ -9,79 +9,79 @@ from mtformer.config.section import Count, Fraction, Key, Pair, Positive, Sectio
 
 
 class TokenizerConfig(Section):
-    """SentencePiece. Special ids are always pad 0, unk 1, bos 2, eos 3."""
+    """SentencePiece tokenizer. Special ids are always pad 0, unk 1, bos 2, eos 3."""
 
     on_resume = "refuse"
 
     src_model: Annotated[str | None, Key(path="file")] = None
-    """An existing model to use instead of training one (when joint: for both sides)."""
+    """Existing SentencePiece model to use instead of training one (for both sides if joint)."""
     tgt_model: Annotated[str | None, Key(path="file")] = None
-    """An existing target model, for separate vocabularies."""
+    """Existing target model, if vocabularies are separate."""
     model_type: Literal["unigram", "bpe"] = "unigram"
-    """Algorithm of SentencePiece."""
+    """SentencePiece algorithm."""
     vocab_size: Annotated[int, Field(ge=16, le=500_000)] = 8000
-    """Pieces, special ones included (for each side when not joint)."""
+    """Vocabulary size, including special pieces (per side if not joint)."""
     joint: bool = True
-    """One model for both languages."""
+    """Use one tokenizer for both languages."""
     character_coverage: Annotated[float, Field(ge=0.9, le=1.0)] = 1.0
-    """Share of characters that get a piece; 0.9995 for Japanese or Chinese."""
+    """Share of the characters in the training text that get a piece; use 0.9995 for Japanese or Chinese."""
     byte_fallback: bool = False
-    """Spell unknown characters as bytes, so that nothing is ever unknown (costs 256 pieces)."""
+    """Encode unknown characters as bytes, so that there are no unknown tokens (uses 256 pieces)."""
     normalization: Literal["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"] = "nmt_nfkc"
-    """SentencePiece's normalization rule; the `_cf` rules fold case."""
+    """SentencePiece's normalization rule; `_cf` rules also fold case."""
     user_symbols: list[str] = []
-    """Pieces that are always kept whole (language tags, markers)."""
+    """User-defined symbols that are never split (such as tags and markers)."""
     train_sentences: Positive = 2_000_000
-    """Maximum number of lines for training the tokenizer, of both languages together, sampled evenly; a million lines
-    of languages without spaces take 10 minutes and 3 GB of memory."""
+    """Maximum number of lines (of both languages in total) for training the tokenizer, sampled uniformly. For languages
+    without spaces, a million lines take 10 minutes and 3 GB of memory."""
     sampling_alpha: Annotated[Fraction, Key(on_resume="warn")] = 0.0
-    """Subword sampling in training. 0: off. unigram: smoothing of the sampling (0.1 to 0.5);
-    bpe: the share of merges dropped (BPE-dropout, 0.1)."""
+    """Subword sampling in training; 0: off. unigram: smoothing parameter (typically 0.1 to 0.5); bpe: share of merges
+    that are dropped (BPE-dropout, typically 0.1)."""
 
     @model_validator(mode="after")
     def _fits(self) -> "TokenizerConfig":
         if self.joint and self.tgt_model is not None:
-            raise ValueError("tgt_model is for separate vocabularies (joint: false); a joint model is src_model")
+            raise ValueError("tgt_model is for separate vocabularies (joint: false); set a joint model as src_model")
         return self
 
 
 class ModelConfig(Section):
-    """The Transformer of "Attention Is All You Need"; the defaults are its base model, pre-norm."""
+    """Transformer architecture; defaults are the base model of "Attention Is All You Need" with pre-norm."""
 
     on_resume = "refuse"
 
     d_model: Positive = 512
-    """Width of embeddings and layers."""
+    """Width of embeddings and hidden states."""
     num_heads: Positive = 8
-    """Attention heads; must divide `d_model`."""
+    """Number of attention heads; must divide `d_model`."""
     num_kv_heads: Positive | None = None
-    """Grouped-query attention: number of key and value heads; default: `num_heads`."""
+    """Number of key and value heads for grouped-query attention; default: `num_heads`."""
     d_ff: Positive = 2048
-    """Width inside the feed-forward layers."""
+    """Inner width of the feed-forward layers."""
     num_encoder_layers: Annotated[int, Field(ge=1, le=1000)] = 6
-    """Layers on the source side."""
+    """Number of encoder layers."""
     num_decoder_layers: Annotated[int, Field(ge=1, le=1000)] = 6
-    """Layers on the target side."""
+    """Number of decoder layers."""
     dropout: Annotated[Fraction, Key(on_resume="warn")] = 0.1
-    """Dropout of the embeddings and of each sub-layer's output."""
+    """Dropout probability of embeddings and sub-layer outputs."""
     attention_dropout: Annotated[Fraction, Key(on_resume="warn")] = 0.0
-    """Dropout of attention weights; fused kernels need 0."""
+    """Dropout probability of attention weights; fused kernels need 0."""
     activation_dropout: Annotated[Fraction, Key(on_resume="warn")] = 0.0
-    """Dropout inside the feed-forward layer, after its activation."""
+    """Dropout probability in the feed-forward layers, after the activation."""
     norm_position: Literal["pre", "post"] = "pre"
-    """pre: before each sub-layer, and once at the end; post: after it, as in the paper."""
+    """Normalize before (pre) or after (post, as in the paper) each sub-layer; pre also normalizes the output."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
-    """Kind of normalization."""
+    """Normalization layer."""
     activation: Literal["relu", "gelu", "silu", "swiglu", "geglu"] = "relu"
-    """Activation of the feed-forward layers; swiglu and geglu have a third matrix, the gate."""
+    """Activation of the feed-forward layers; swiglu and geglu add a third matrix for the gate."""
     positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
     """Position encoding."""
     max_positions: Positive = 1024
-    """Longest sequence in tokens, eos included."""
+    """Maximum sequence length in tokens, including eos."""
     tie_embeddings: Literal["all", "output", "none"] = "all"
-    """all: source, target and output share one matrix (joint vocabulary); output: target and output; none."""
+    """Shared embeddings. all: source, target and output (needs a joint vocabulary); output: target and output."""
     output_bias: bool = False
-    """Add a learned bias to each piece's logit (as Marian models have)."""
+    """Add a learned bias to the output logits, as in Marian models."""
 
     @model_validator(mode="after")
     def _shapes_fit(self) -> "ModelConfig":
@@ -102,72 +102,72 @@ class TrainingConfig(Section):
     seed: Count = 1
     """Seed of the initial weights, dropout, subword sampling and the order of the data."""
     init_from: Annotated[str | None, Key(on_resume="refuse", path="file")] = None
-    """A run or bundle that provides the initial weights (those that `translate` uses by default), the tokenizer, and
-    the settings of model and tokenizer that the config does not give; settings that do not fit them are refused."""
+    """Run or bundle to fine-tune: provides the initial weights (those that `translate` uses by default), the tokenizer,
+    and all model and tokenizer settings that the config does not set. Incompatible settings are an error."""
     device: Annotated[Literal["auto", "cpu", "cuda"], Key(on_resume="same")] = "auto"
-    """auto: CUDA when there is one."""
+    """Device; auto: CUDA if available."""
     precision: Annotated[Literal["auto", "fp32", "bf16", "fp16"], Key(on_resume="same")] = "auto"
-    """auto: on CUDA bf16, or fp16 without native bf16; on a CPU bf16 where it is faster, else fp32. fp16 (CUDA only)
-    uses a gradient scaler."""
+    """Precision; auto: on CUDA, bf16 (fp16 without native bf16 support); on a CPU, bf16 if faster, otherwise fp32. fp16
+    (CUDA only) uses a gradient scaler."""
     deterministic: bool = False
-    """On CUDA use only deterministic kernels, some of which are slower; all CPU kernels are deterministic."""
+    """Use only deterministic CUDA kernels, some of which are slower; CPU kernels are always deterministic."""
     sharded: bool = False
-    """Shard weights, gradients and moments over the processes of `torchrun` (FSDP2), for a model too large for one
-    device; else each process has a copy (DDP)."""
+    """Shard weights, gradients and optimizer states over the processes of `torchrun` (FSDP2), for models that do not
+    fit on one device; otherwise, each process has a full copy (DDP)."""
     compile: bool = False
-    """`torch.compile` the model (needs a C++ compiler on CPU)."""
+    """Compile the model with `torch.compile` (on a CPU, needs a C++ compiler)."""
     batch_tokens: Positive = 4096
-    """A micro-batch of n pairs has n x (longest side, in tokens) up to this."""
+    """Micro-batch size: maximum of number of pairs x length of the longest side in tokens."""
     accumulation_steps: Positive = 1
-    """Micro-batches per optimizer step and process."""
+    """Number of micro-batches per optimizer step and process."""
     max_steps: Annotated[Positive, Key(on_resume="same")] = 100_000
     """Total number of optimizer steps."""
     max_epochs: Annotated[Positive | None, Key(on_resume="same")] = None
-    """Stop after this number of passes over the data, if that comes first."""
+    """Maximum number of epochs; training ends at `max_steps` or `max_epochs`, whichever comes first."""
     optimizer: Annotated[Literal["adam", "adamw"], Key(on_resume="refuse")] = "adam"
-    """adamw: the weight decay is not part of the gradient."""
+    """Optimizer; adamw decouples weight decay from the gradient."""
     learning_rate: Annotated[float, Field(gt=0.0)] = 7e-4
-    """Peak learning rate; with `noam` the factor in the paper's formula (the paper: 1.0)."""
+    """Peak learning rate; with `noam`, the factor of the formula in the paper (1.0 in the paper)."""
     betas: Pair = (0.9, 0.98)
-    """Decay of the running means of the gradient and of its square."""
+    """Adam's decay rates for the running averages of the gradient and its square."""
     eps: Annotated[float, Field(gt=0.0)] = 1e-9
-    """Added to the denominator of Adam."""
+    """Term added to Adam's denominator for numerical stability."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
-    """Weight decay of matrices; biases, norms and embeddings have none."""
+    """Weight decay of matrices; not applied to biases, norms and embeddings."""
     schedule: Literal["noam", "inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
-    """Learning rate after the warm-up."""
+    """Learning rate schedule after the warmup."""
     warmup_steps: Count = 4000
-    """Steps of linear warm-up, with each schedule."""
+    """Number of linear warmup steps, for all schedules."""
     clip_norm: Annotated[float, Field(ge=0.0)] = 1.0
-    """Maximum gradient norm; 0: no clipping."""
+    """Maximum gradient norm for clipping; 0: no clipping."""
     label_smoothing: Fraction = 0.1
     """Probability mass spread evenly over the vocabulary instead of the target token (Szegedy et al. 2016)."""
     log_every: Annotated[Positive, Key(on_resume="same")] = 50
-    """Steps from one log line to the next."""
+    """Number of steps between log lines."""
     validate_every: Annotated[Positive, Key(on_resume="same")] = 1000
-    """Steps from one validation, and checkpoint, to the next."""
+    """Number of steps between validations; each saves a checkpoint."""
     best_metric: Annotated[Literal["loss", "perplexity", "bleu", "chrf"], Key(on_resume="same")] = "bleu"
-    """The dev metric that chooses the best checkpoint and stops early."""
+    """Dev metric for selecting the best checkpoint and for early stopping."""
     patience: Annotated[Positive | None, Key(on_resume="same")] = None
-    """Stop after this number of validations without a better `best_metric`; null: never."""
+    """Early stopping: number of validations without improvement of `best_metric` before training ends; null: off."""
     keep_last: Annotated[Positive, Key(on_resume="same")] = 5
-    """The newest checkpoints kept."""
+    """Number of latest checkpoints to keep."""
     keep_best: Annotated[Positive, Key(on_resume="same")] = 1
-    """The best checkpoints kept."""
+    """Number of best checkpoints to keep."""
     ema_decay: Annotated[Fraction, Key(on_resume="same")] = 0.0
-    """Validate and keep exponential moving averages of the weights with this decay per step (such as 0.999); 0: the
-    weights themselves."""
+    """Decay of the exponential moving average of the weights, such as 0.999. The averaged weights are validated and
+    saved; 0: no averaging."""
     average_last: Annotated[Count, Key(on_resume="same", side_output=True)] = 0
-    """Number of newest checkpoints whose weights are averaged at the end and validated; 0: none. Commands use the
-    better of the average and the best checkpoint by `best_metric`."""
+    """Number of latest checkpoints to average and validate at the end; 0: no averaging. Commands use the average or the
+    best checkpoint, whichever has the better `best_metric`."""
     sample_sentences: Annotated[Count, Key(on_resume="same")] = 3
-    """Dev sentences whose translations are logged, and kept in samples.jsonl, at each validation."""
+    """Number of dev sentences whose translations are logged and saved to samples.jsonl at each validation."""
     tensorboard: Annotated[bool, Key(on_resume="same", has_effect=False, side_output=True)] = False
-    """Write TensorBoard events too (extra `tensorboard`)."""
+    """Write TensorBoard events to RUN/tensorboard (extra `tensorboard`)."""
     report: Annotated[bool, Key(on_resume="same", has_effect=False, side_output=True)] = False
-    """At the end write RUN/report.html, as `mtformer report` does (extra `report`)."""
+    """Write RUN/report.html at the end, as `mtformer report` does (extra `report`)."""
     wandb: Annotated[str | None, Key(on_resume="same", has_effect=False, side_output=True)] = None
-    """Send the figures to this project of Weights & Biases too (extra `wandb`); WANDB_MODE=offline keeps them here."""
+    """Weights & Biases project to log metrics to (extra `wandb`); with WANDB_MODE=offline they stay on this machine."""
 
     @model_validator(mode="after")
     def _fits(self) -> "TrainingConfig":
@@ -177,7 +177,7 @@ class TrainingConfig(Section):
 
 
 MAX_HYPOTHESES = 1000
-"""The caches of search grow with the square of the number of beams: 1,000 take up to 1 GB for one sentence."""
+"""Maximum beam size. The decoder cache grows with its square: for 1,000 beams, up to 1 GB per sentence."""
 NumHypotheses = Annotated[int, Field(ge=1, le=MAX_HYPOTHESES)]
 Stopping = Literal["ended", "estimate", "certain"]
 
@@ -289,44 +289,44 @@ class DecodingConfig(Section):
 
 
 class EvaluationConfig(Section):
-    """sacreBLEU's settings, on detokenized text."""
+    """sacreBLEU settings; scores are computed on detokenized text."""
 
     on_resume = "same"
 
     bleu_tokenizer: Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores200", "none"] = "auto"
-    """sacreBLEU's tokenizer for BLEU. auto: by target language, zh for Chinese, ja-mecab for Japanese (extra `ja`),
-    ko-mecab for Korean (extra `ko`), char for these two without the extra, else 13a."""
+    """sacreBLEU tokenizer for BLEU. auto: zh for Chinese, ja-mecab for Japanese (extra `ja`), ko-mecab for Korean
+    (extra `ko`), char for Japanese and Korean if the extra is not installed, otherwise 13a."""
     lowercase: bool = False
-    """Score without regard to case."""
+    """Ignore case in scores."""
 
 
 class Config(Section):
-    """One experiment."""
+    """Configuration of an experiment."""
 
     data: DataConfig
-    """The corpora."""
+    """Corpora, languages, filters and noise."""
     tokenizer: TokenizerConfig = TokenizerConfig()
-    """The vocabulary."""
+    """Tokenizer and vocabulary."""
     model: ModelConfig = ModelConfig()
-    """The Transformer."""
+    """Transformer architecture."""
     training: TrainingConfig = TrainingConfig()
     """Optimization, checkpoints and logging."""
     decoding: DecodingConfig = DecodingConfig()
-    """Search."""
+    """Translation: search, sampling and constraints."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """Scoring."""
 
     @model_validator(mode="after")
     def _sections_fit(self) -> "Config":
         if self.training.init_from is not None and (self.tokenizer.src_model or self.tokenizer.tgt_model):
-            raise ValueError("training.init_from brings its tokenizer; leave tokenizer.src_model and tgt_model out")
+            raise ValueError("training.init_from provides the tokenizer; remove tokenizer.src_model and tgt_model")
         if self.data.both_directions and not self.tokenizer.joint:
             raise ValueError("data.both_directions needs tokenizer.joint: true")
         if self.model.tie_embeddings == "all" and not self.tokenizer.joint:
             raise ValueError("model.tie_embeddings 'all' needs tokenizer.joint: true; use 'output' or 'none'")
         if self.data.filters.max_tokens >= self.model.max_positions:
             raise ValueError(
-                f"data.filters.max_tokens {self.data.filters.max_tokens} (and eos) does not fit "
-                f"model.max_positions {self.model.max_positions}; lower the former, or raise the latter"
+                f"data.filters.max_tokens {self.data.filters.max_tokens} (plus eos) exceeds "
+                f"model.max_positions {self.model.max_positions}; lower the former or raise the latter"
             )
         return self

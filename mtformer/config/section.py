@@ -1,4 +1,4 @@
-"""Base class of config sections, metadata of keys, and shared types."""
+"""Base class of config sections, key metadata, and shared types."""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 LARGEST = 2**53
-"""Larger numbers do not fit the types of tensors and of JSON."""
+"""Maximum integer; larger numbers are not exact in tensors and JSON."""
 
 
 def _check_size(number: int) -> int:
@@ -28,32 +28,32 @@ Pair = Annotated[
 
 def _check_tag(tag: str) -> str:
     if re.fullmatch(r"<[^<>\s]+>", tag) is None:
-        raise ValueError(f"a tag is written in angle brackets and without spaces, such as <bt>, not '{tag}'")
+        raise ValueError(f"a tag must be in angle brackets and have no spaces, such as <bt>, not '{tag}'")
     return tag
 
 
 TagPiece = Annotated[str, AfterValidator(_check_tag)]
-"""A piece that does not occur in text by chance."""
+"""A tag in angle brackets, which rarely occurs in text."""
 TestName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
-"""Name of a set, which is a folder of the run and part of dotted keys: letters, digits, `_` and `-`."""
+"""Name of a test set or corpus, used in folder names and dotted keys: letters, digits, `_` and `-`."""
 OnResume = Literal["refuse", "warn", "same"]
-"""Effect of a changed value on a resumed run. refuse: the saved weights or optimizer state depend on it; warn: the run
-continues, but differs from one that never stopped; same: no step changes."""
+"""What happens if a value differs when a run is resumed. refuse: error, because the saved weights or optimizer state
+depend on the value; warn: the run continues, but differs from an uninterrupted one; same: the steps do not change."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """Metadata of a key besides its type, range, default and help text.
+    """Metadata of a key in addition to type, range, default and help text.
 
     Args:
-        on_resume: None: that of the section.
-        path: the value is a path; `folder or name`: a path if such a folder exists, else a name.
-        has_effect: the value has an effect on the result of a run.
-        is_option: a `decoding` key that is an option of `translate`, `eval` and `serve` too.
-        side_output: the value requests output besides training and its figures; verification trains without it.
-        in_validation: a `decoding` key that also applies when dev is decoded in training.
-        off: the value that turns a filter off, which then does not change the fingerprint of prepared corpora.
-        in_fingerprint: a filter key that has an effect on prepared corpora.
+        on_resume: see `OnResume`; None: inherited from the section.
+        path: the value is a path; `folder or name`: a path if the folder exists, otherwise a name.
+        has_effect: True if the value affects the result of a run.
+        is_option: True if a `decoding` key is also an option of `translate`, `eval` and `serve`.
+        side_output: True if the key enables additional output, which `verify` does not need.
+        in_validation: True if a `decoding` key also applies to validation in training.
+        off: value that disables a filter; disabled filters do not affect the fingerprint of prepared corpora.
+        in_fingerprint: True if a filter key affects prepared corpora.
     """
 
     on_resume: OnResume | None = None
@@ -67,13 +67,13 @@ class Key:
 
 
 class Section(BaseModel):
-    """A frozen group of keys; an unknown key is an error."""
+    """Base class of config sections: frozen, and unknown keys are errors."""
 
     on_resume: ClassVar[OnResume | None] = None
-    """Default for the keys of this section; None: that of the key whose value is the section."""
+    """Default `on_resume` of the keys in this section; None: inherited from the key of the section itself."""
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 def key_of(section: type[Section], name: str) -> Key:
-    """Return the metadata of a key of a section."""
+    """Return the metadata of a key in a section."""
     return next((one for one in section.model_fields[name].metadata if isinstance(one, Key)), Key())

@@ -1,7 +1,7 @@
-"""YAML text to plain values that know their origins, and back.
+"""Read YAML and record the origin of each value; write YAML.
 
-Scalars have the meaning of YAML 1.2: only `true` and `false` are booleans (the language code `no` is text), `1e-4` is a
-number, `010` is ten, and there are no dates. As an extension, `60_000` is a number. Keys are always text.
+Scalars follow YAML 1.2: only `true` and `false` are booleans (the language code `no` is a string), `1e-4` is a number,
+`010` is ten, and there are no dates. As an extension, `60_000` is a number. Keys are always strings.
 """
 
 import re
@@ -14,17 +14,17 @@ import yaml
 from mtformer.errors import ConfigError
 
 KeyPath = tuple[str | int, ...]
-"""Keys and list positions from the top of a config, such as ("data", "train", 0, "src")."""
+"""Path of a value in a config, as keys and list indices, such as ("data", "train", 0, "src")."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Source of a value: the schema's default, a file, an override, or none (the key is required)."""
+    """Origin of a value: the default, a file, an override, or none (a required key without a value)."""
 
     kind: Literal["default", "required", "file", "override"]
     file: str | None = None
     line: int | None = None
-    """From 1."""
+    """Line number; the first line is 1."""
     override: str | None = None
     """The override as typed."""
 
@@ -39,29 +39,29 @@ class Origin:
 DEFAULT = Origin("default")
 REQUIRED = Origin("required")
 Origins = dict[KeyPath, Origin]
-"""Origins of all keys and list items of files and overrides, sections included."""
+"""Origins of all keys, including sections, and list items that files or overrides set."""
 
 
 def nearest_origin(origins: Origins, path: KeyPath) -> Origin:
-    """Return the origin of `path`, or of the innermost section around it that has one."""
+    """Return the origin of `path`, or of the innermost enclosing section that has one."""
     found = (origins[path[:length]] for length in range(len(path), -1, -1) if path[:length] in origins)
     return next(found, DEFAULT)
 
 
 def dotted(path: KeyPath) -> str:
-    """Return the path as it is typed: `data.train.0.src`."""
+    """Return the path in dotted form, such as `data.train.0.src`."""
     return ".".join(map(str, path))
 
 
 DEEPEST = 30
-"""Levels of sections, lists and keys; a config has 6."""
+"""Maximum nesting depth; a config has 6 levels."""
 MOST_VALUES = 100_000
-"""Values of a document; aliases of aliases are more than any memory holds."""
-TOO_LARGE = f"nested more than {DEEPEST} levels deep, or more than {MOST_VALUES:,} values, aliases counted"
+"""Maximum number of values in a document; nested aliases can expand to more than fits in memory."""
+TOO_LARGE = f"nested more than {DEEPEST} levels deep, or more than {MOST_VALUES:,} values, including aliases"
 _TAG = "tag:yaml.org,2002:"
 _FLOAT = r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$"
 _PLAIN = [
-    # Tag, pattern, and possible first characters; the first match counts, everything else is text.
+    # Tag, pattern, and possible first characters; the first match applies, everything else is a string.
     (_TAG + "null", r"(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
     (_TAG + "bool", r"(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
     (_TAG + "int", r"[-+]?[0-9]+(?:_[0-9]+)*$", list("-+0123456789")),
@@ -77,22 +77,23 @@ _MAKE: dict[str, Callable[[str], Any]] = {
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with the scalars of YAML 1.2."""
+    """PyYAML's safe loader with YAML 1.2 scalars."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every text that this loader or one of YAML 1.1 would read as something else."""
+    """Dumper that quotes every string that `_Loader` or a YAML 1.1 loader would not read as a string."""
 
     def ignore_aliases(self, data: Any) -> bool:
+        """Return True, so that repeated values are written in full."""
         return True
 
     def list_node(self, data: list[Any] | tuple[Any, ...]) -> yaml.Node:
-        """Write a list of scalars in one line."""
+        """Represent a list of scalars on one line."""
         in_one_line = not any(isinstance(item, list | dict) for item in data)
         return self.represent_sequence(_TAG + "seq", data, flow_style=in_one_line)
 
     def text_node(self, data: str) -> yaml.Node:
-        """Write a text in one line, so that a comment can follow it."""
+        """Represent a string on one line, so that a comment can follow it."""
         return self.represent_scalar(_TAG + "str", data, style='"' if data.splitlines() != [data] else None)
 
 
@@ -106,20 +107,20 @@ for _tag, _pattern, _first in _PLAIN:
 
 
 def write_yaml(value: Any) -> str:
-    """Return `value` as YAML that `read_yaml` reads back to the same value."""
+    """Return `value` as YAML; `read_yaml` restores the same value."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
 
 
 def read_yaml(text: str, origin: Callable[[int | None], Origin], top: KeyPath = ()) -> tuple[Any, Origins]:
-    """Return the value of one YAML document, and the origins of its keys and list items.
+    """Parse a YAML document; return its value and the origins of its keys and list items.
 
     Args:
-        text: the document.
-        origin: (line, from 1) -> the origin of a value on that line.
-        top: path of the whole value.
+        text: the YAML document.
+        origin: function from a line number (from 1) to the origin of a value on that line.
+        top: path of the top-level value.
 
     Raises:
-        ConfigError: if the text is not YAML, or a key occurs twice in one mapping.
+        ConfigError: if the text is not valid YAML, or a key occurs twice in a mapping.
     """
     reader = _Reader(origin)
     try:
@@ -139,7 +140,7 @@ def read_yaml(text: str, origin: Callable[[int | None], Origin], top: KeyPath = 
 
 
 class _Reader:
-    """Converts nodes to values, and collects origins and errors."""
+    """Converts YAML nodes to values, and collects origins and errors."""
 
     def __init__(self, origin: Callable[[int | None], Origin]) -> None:
         self.origin = origin
@@ -148,6 +149,7 @@ class _Reader:
         self._open: list[yaml.Node] = []
 
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
+        """Return the value of a node; invalid scalars are added to `errors`."""
         if any(node is outer for outer in self._open):
             return self._error(node, path, "an alias inside its own value")
         if len(self._open) > DEEPEST or len(self.origins) > MOST_VALUES:
@@ -167,19 +169,19 @@ class _Reader:
         return value
 
     def _pairs(self, node: yaml.MappingNode, path: KeyPath) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-        """Yield the keys and values of a mapping, except those of a key that is not a word or occurred before."""
+        """Yield the keys and values of a mapping; report keys that are not scalars or occurred before as errors."""
         lines: dict[str, int] = {}
         for key, item in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                self._error(key, path, "a key must be one word")
+                self._error(key, path, "a key must be a scalar")
             elif key.value in lines:
-                self._error(key, (*path, key.value), f"this key occurs twice (first in line {lines[key.value]})")
+                self._error(key, (*path, key.value), f"this key occurs twice (first on line {lines[key.value]})")
             else:
                 lines[key.value] = key.start_mark.line + 1
                 yield key, item
 
     def _below(self, node: yaml.Node, start: yaml.Node, path: KeyPath) -> Any:
-        """Return the value of a key or list item, which begins at the node `start`."""
+        """Return the value of a key or list item that starts at the node `start`."""
         self.origins[path] = self.origin(start.start_mark.line + 1)
         return self.value(node, path)
 

@@ -64,7 +64,7 @@ def test_extends_merges_sections_and_replaces_lists(write: Write) -> None:
 def test_extends_in_a_circle(write: Write) -> None:
     write("a.yaml", "model: {}\nextends: sub/b.yaml\n")
     write("sub/b.yaml", "extends: ../a.yaml\n")
-    assert error_of("a.yaml") == "sub/b.yaml:1: extends: goes round in a circle: a.yaml -> sub/b.yaml -> a.yaml"
+    assert error_of("a.yaml") == "sub/b.yaml:1: extends: circular reference: a.yaml -> sub/b.yaml -> a.yaml"
 
 
 def test_extends_what_is_not_there(write: Write) -> None:
@@ -131,9 +131,9 @@ def test_overrides_have_yaml_values(write: Write) -> None:
         ("training.max_steps", "write section.key=value"),
         ("=5", "write section.key=value"),
         ("training..seed=5", "write section.key=value"),
-        ("training.seed.x=5", "training.seed is a single value, it has no 'x'"),
-        ("data.train.3.tsv=x", "data.train is a list of 2; '3' is neither one of its positions (from 0) nor the next"),
-        ("data.train.src=x", "data.train is a list of 2; 'src' is neither one of its positions (from 0) nor the next"),
+        ("training.seed.x=5", "training.seed is a single value and has no key 'x'"),
+        ("data.train.3.tsv=x", "data.train is a list of 2; '3' is neither an index of it (from 0) nor the next one"),
+        ("data.train.src=x", "data.train is a list of 2; 'src' is neither an index of it (from 0) nor the next one"),
         ("data.train=[x", "not valid YAML: "),
         ("model.num_head=4", "model.num_head: unknown key; did you mean 'num_heads'? allowed: d_model, num_heads, "),
         ("max_steps=4", "max_steps: unknown key; did you mean 'training.max_steps'? allowed: data, "),
@@ -147,7 +147,7 @@ def test_mistakes_in_overrides_name_the_override(write: Write, override: str, me
 def test_files_that_cannot_be_read(write: Write, tmp_path: Path) -> None:
     write("x/y", "")
     assert error_of("nothing.yaml") == "nothing.yaml: no such config file"
-    assert error_of("x") == "x: is a folder; a config is a YAML file"
+    assert error_of("x") == "x: is a folder; a config must be a YAML file"
     (tmp_path / "latin.yaml").write_bytes("a: 1\nb: ü\n".encode("latin-1"))
     assert error_of("latin.yaml") == "latin.yaml:2: not UTF-8"
     assert error_of(write("list.yaml", "- a\n")).startswith("list.yaml:1: a config is a mapping of sections")

@@ -110,7 +110,7 @@ def test_sections_that_do_not_go_together(write: Write) -> None:
     path = write("a.yaml", DATA + "tokenizer:\n  joint: false\n")
     assert mistakes(path)[0].startswith("a.yaml:3: tokenizer.joint: model.tie_embeddings 'all' needs tokenizer.joint: ")
     path = write("b.yaml", DATA + "model:\n  max_positions: 100\n")
-    assert mistakes(path)[0].startswith("b.yaml:3: model.max_positions: data.filters.max_tokens 256 (and eos) does not")
+    assert mistakes(path)[0].startswith("b.yaml:3: model.max_positions: data.filters.max_tokens 256 (plus eos) exceeds")
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_words_that_are_no_language_codes(key: str, code: str, hint: str, write:
     base = write("a.yaml", "data: {src_lang: en, tgt_lang: de, train: [{src: a, tgt: b}], language_tags: source}\n")
     with pytest.raises(ConfigError) as raised:
         load_config(base, [f"{key}='{code}'"])
-    assert f"{key}: must be a code of ISO 639" in str(raised.value)
+    assert f"{key}: must be an ISO 639 code" in str(raised.value)
     assert hint in str(raised.value)
 
 

@@ -186,7 +186,7 @@ def test_a_run_that_has_its_tokenizer_keeps_it(base: RunDir, corpus: Path, tmp_p
 
 
 def test_two_tokenizers_are_one_too_many(corpus: Path, base: RunDir) -> None:
-    with pytest.raises(ValueError, match=r"training\.init_from brings its tokenizer"):
+    with pytest.raises(ValueError, match=r"training\.init_from provides the tokenizer"):
         small(corpus, tokenizer={"src_model": "x.model"}, training={"init_from": str(base.path)})
 
 

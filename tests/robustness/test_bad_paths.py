@@ -180,7 +180,7 @@ def test_a_cache_that_cannot_be_named(name: str, monkeypatch: pytest.MonkeyPatch
 def test_a_run_directory_that_is_not_utf8(corpus: Path, tmp_path: Path) -> None:
     result = invoke("train", corpus / "small.yaml", "--run-dir", tmp_path / "a\udcff")
     assert result.exit_code == 2
-    assert "is not UTF-8 text; write or name it otherwise" in result.stderr
+    assert "not UTF-8 text; use another value or name" in result.stderr
 
 
 def test_a_line_without_an_end(
