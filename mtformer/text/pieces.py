@@ -1,8 +1,8 @@
-"""Contents of a SentencePiece model, read from its bytes: pieces with scores and types, and the type of the model.
+"""Parse a SentencePiece model: its pieces with scores and types, and the model type.
 
-SentencePiece's Python module shows neither which pieces are user-defined nor whether the model is unigram or BPE.
-The file is a protocol buffer (`ModelProto`): field 1 repeated is a piece (1 text, 2 score, 3 type), field 2 the
-settings of its training (3 type of model).
+SentencePiece's Python module does not report which pieces are user-defined or whether the model is unigram or BPE.
+The file is a protocol buffer (`ModelProto`): each field 1 is a piece (1 text, 2 score, 3 type), and field 2 has the
+training settings (3 model type).
 """
 
 import struct
@@ -12,29 +12,29 @@ from dataclasses import dataclass, field
 NORMAL, USER_DEFINED, BYTE = 1, 4, 6
 UNIGRAM, BPE = 1, 2
 SPACE = "▁"
-"""Space in a piece, as SentencePiece writes it."""
+"""SentencePiece's symbol for a space."""
 
 
 @dataclass
 class Pieces:
-    """The pieces by type; values are ids."""
+    """Pieces by type; values are ids."""
 
     kind: int = UNIGRAM
     normal: dict[str, int] = field(default_factory=dict)
     user: dict[str, int] = field(default_factory=dict)
     bytes: dict[int, int] = field(default_factory=dict)
-    """By value of the byte; empty without byte fallback."""
+    """Ids by byte value; empty without byte fallback."""
     scores: list[float] = field(default_factory=list)
-    """By id: log-probability (unigram), or minus the rank of the merge (BPE)."""
+    """Scores by id: log-probability (unigram), or the negative rank of the merge (BPE)."""
 
     @property
     def keep_to_words(self) -> bool:
-        """True if no piece contains an inner space, so that words are segmented independently."""
+        """True if no piece contains a space except at its start, so that words are segmented independently."""
         return not any(SPACE in piece[1:] for piece in self.normal)
 
 
 def read_pieces(model: bytes) -> Pieces:
-    """Read the bytes of a `.model` file that SentencePiece has already loaded."""
+    """Parse the bytes of a `.model` file that SentencePiece has already validated."""
     pieces = Pieces()
     for number, value in message_fields(model):
         if number == 1:
@@ -47,7 +47,7 @@ def read_pieces(model: bytes) -> Pieces:
             elif kind == USER_DEFINED:
                 pieces.user[text] = piece
             elif kind == BYTE:
-                pieces.bytes[int(text[3:-1], 16)] = piece  # written <0x41>
+                pieces.bytes[int(text[3:-1], 16)] = piece  # such as <0x41>
         elif number == 2:
             settings = dict(message_fields(value))
             pieces.kind = _varint(settings[3], 0)[0] if 3 in settings else UNIGRAM
@@ -55,7 +55,7 @@ def read_pieces(model: bytes) -> Pieces:
 
 
 def message_fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield number and raw value of each field of a protocol buffer message."""
+    """Yield the number and raw value of each field of a protocol buffer message."""
     position = 0
     while position < len(message):
         key, position = _varint(message, position)
@@ -71,7 +71,7 @@ def message_fields(message: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return a number of seven bits per byte, and the position after it."""
+    """Return a variable-length integer (seven bits per byte) and the position after it."""
     value = shift = 0
     while True:
         byte = data[position]

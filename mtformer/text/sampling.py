@@ -1,8 +1,8 @@
-"""Random segmentations that depend on the seed only: subword regularization and BPE-dropout.
+"""Reproducible random segmentation: subword regularization and BPE-dropout.
 
-SentencePiece samples too, but newer versions salt its generator differently in each process, so that a run could not
-be resumed exactly. Here all random numbers come from one NumPy generator made from the seed, and a batch of lines is
-sampled at once, word by word.
+SentencePiece can sample too, but newer versions seed its generator differently in each process, so a run could not be
+resumed exactly. Here, all random numbers come from a NumPy generator created from the seed, and all words of a batch of
+lines are sampled at once.
 """
 
 import math
@@ -21,26 +21,26 @@ from mtformer.text.pieces import BPE, SPACE, UNIGRAM, Pieces, read_pieces
 
 UNK = 1
 UNKNOWN_PENALTY = 10.0
-"""Difference between the scores of the worst piece and of an unknown character, as in SentencePiece."""
+"""Difference between the scores of the least probable piece and of an unknown character, as in SentencePiece."""
 MAX_EDGES = 1 << 20
-"""The lattices of words are cached up to this number of edges (about 25 MB)."""
+"""Maximum number of edges in the cache of word lattices (about 25 MB)."""
 MAX_WORDS = 1 << 20
 
 Ints = NDArray[np.int64]
 
 
 def make_sampler(processor: Any) -> "Sampler":
-    """Return the sampler for a loaded `SentencePieceProcessor`."""
+    """Return a sampler for a loaded `SentencePieceProcessor`."""
     pieces = read_pieces(processor.serialized_model_proto())
     if pieces.kind == UNIGRAM:
         return UnigramSampler(processor, pieces)
     if pieces.kind == BPE:
         return BpeSampler(processor, pieces)
-    raise DataError("tokenizer.sampling_alpha: only unigram and BPE models can be sampled from; set it to 0")
+    raise DataError("tokenizer.sampling_alpha: only unigram and BPE models support sampling; set it to 0")
 
 
 class Sampler(ABC):
-    """Samples segmentations of lines, which are cut into words and the user's symbols, which stay whole."""
+    """Base class of samplers. Lines are split into words and user-defined symbols, which are never split."""
 
     def __init__(self, processor: Any, pieces: Pieces) -> None:
         self.processor, self.pieces = processor, pieces
@@ -50,10 +50,10 @@ class Sampler(ABC):
 
     @abstractmethod
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """Return the ids of each line, which depend on the arguments only."""
+        """Return the ids of each line; the result depends on the arguments only."""
 
     def cut(self, lines: Sequence[str]) -> tuple[list[str], Ints]:
-        """Return all words in order, and the number of words in each line."""
+        """Split lines and return all words in order, and the number of words in each line."""
         found = [self._cut_one(line) for line in self.processor.Normalize(list(lines))]
         return list(chain.from_iterable(found)), np.array([len(words) for words in found], dtype=np.int64)
 
@@ -67,7 +67,7 @@ class Sampler(ABC):
 
 
 def _lines_of(ids_N: Ints, word_N: Ints, words_per_line: Ints) -> list[list[int]]:
-    """Return the ids of each line from ids with ascending numbers of words; consecutive unknown ids become one."""
+    """Group ids by line, given the word number of each id; consecutive unknown ids are merged."""
     line_N = np.repeat(np.arange(len(words_per_line)), words_per_line)[word_N]
     repeated_N = np.zeros(len(ids_N), dtype=bool)
     repeated_N[1:] = (ids_N[1:] == UNK) & (ids_N[:-1] == UNK) & (line_N[1:] == line_N[:-1])
@@ -78,12 +78,12 @@ def _lines_of(ids_N: Ints, word_N: Ints, words_per_line: Ints) -> list[list[int]
 
 
 class UnigramSampler(Sampler):
-    """Draws a segmentation with a probability proportional to (product of its pieces' probabilities)^alpha.
+    """Sample segmentations with probability proportional to (product of the probabilities of the pieces)^alpha.
 
-    Kudo 2018, "Subword Regularization", equation 8 with l unlimited: forward filtering, backward sampling. The
-    filtered lattice of each word is cached: nodes are the places between its characters, and each edge that ends in a
-    node has the upper end of its share of the range 0 to 2^32. All lattices are in the same arrays, sorted by node,
-    so that one binary search takes a step back in all words at once.
+    Forward filtering and backward sampling (Kudo 2018, "Subword Regularization", equation 8 with unlimited l). The
+    filtered lattice of each word is cached. Its nodes are the positions between characters; the edges that end in a
+    node divide the range 0 to 2^32 in proportion to their probabilities, and each stores the upper end of its part.
+    All lattices are in the same arrays, sorted by node, so one binary search goes one edge back in all words.
     """
 
     def __init__(self, processor: Any, pieces: Pieces) -> None:
@@ -91,9 +91,10 @@ class UnigramSampler(Sampler):
         self.longest = max(map(len, pieces.normal), default=1)
         self.unknown_score = min((pieces.scores[p] for p in pieces.normal.values()), default=0.0) - UNKNOWN_PENALTY
         self.alpha = -1.0
-        self._forget()
+        self._clear_cache()
 
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
+        """Return the ids of each line, sampled from its lattices."""
         words, words_per_line = self.cut(lines)
         node_N = self._last_nodes(words, alpha)
         random = np.random.Generator(np.random.PCG64(seed))
@@ -111,16 +112,16 @@ class UnigramSampler(Sampler):
         order = np.argsort(word_N, kind="stable")
         return _lines_of(ids_N[order], word_N[order], words_per_line)
 
-    def _forget(self) -> None:
+    def _clear_cache(self) -> None:
         self.last_node: dict[str, int] = {}
         self.num_nodes = 0
         self.edges = np.empty((3, 0), dtype=np.int64)
-        """Key (node and upper end of the share), piece, and start node of each edge, by ascending key."""
+        """Key (node and upper end of the range), piece, and start node of each edge, by ascending key."""
 
     def _last_nodes(self, words: Sequence[str], alpha: float) -> Ints:
-        """Return the last node of each word; add missing lattices."""
+        """Return the last node of each word; add its lattice if missing."""
         if alpha != self.alpha or self.edges.shape[1] > MAX_EDGES:
-            self._forget()
+            self._clear_cache()
             self.alpha = alpha
         edges: list[tuple[int, int, int]] = []
         for word in words:
@@ -131,7 +132,7 @@ class UnigramSampler(Sampler):
         return np.array([self.last_node[word] for word in words], dtype=np.int64)
 
     def _add_lattice(self, word: str, edges: list[tuple[int, int, int]]) -> None:
-        """Append (node and upper end of the share, piece, start node or -1) for each edge of a word."""
+        """Append (node and upper end of the range, piece, start node or -1) for each edge of a word."""
         if word in self.pieces.user:
             edges.append((self._new_node() | 0xFFFFFFFF, self.pieces.user[word], -1))
         else:
@@ -152,7 +153,7 @@ class UnigramSampler(Sampler):
     def _arriving(
         self, word: str, end: int, nodes: list[int], forward: list[float], edges: list[tuple[int, int, int]]
     ) -> list[tuple[float, int, int]]:
-        """Return (log weight, piece, start node) of each piece that ends here, or of the last byte of a character."""
+        """Return (log weight, piece, start node) of each piece or last byte of a character that ends at a position."""
         arriving = []
         for start in range(max(0, end - self.longest), end):
             piece = self.pieces.normal.get(word[start:end])
@@ -161,7 +162,7 @@ class UnigramSampler(Sampler):
         character = word[end - 1]
         if character not in self.pieces.normal:
             start, ids = nodes[end - 1], spell(character, self.pieces)
-            for piece in ids[:-1]:  # a chain of nodes, each with one way back
+            for piece in ids[:-1]:  # a chain of nodes with one incoming edge each
                 node = self._new_node()
                 edges.append((node | 0xFFFFFFFF, piece, start))
                 start = node >> 32
@@ -174,16 +175,16 @@ class UnigramSampler(Sampler):
 
 
 def spell(character: str, pieces: Pieces) -> list[int]:
-    """Return the ids of an unknown character: its bytes if the model has them, else unk."""
+    """Return the ids of an unknown character: its bytes if the model has byte pieces, otherwise unk."""
     return [pieces.bytes[byte] for byte in character.encode("utf-8")] if pieces.bytes else [UNK]
 
 
 class BpeSampler(Sampler):
-    """Merges as BPE does, but each merge that becomes possible is dropped with probability alpha.
+    """BPE in which each merge that becomes possible is dropped with probability alpha.
 
-    Provilkov et al. 2020, "BPE-Dropout". Words of similar length are merged together, each by its best open merge,
-    the leftmost of equals. A symbol is a piece, or `num_pieces` + code point of an unknown character, or `pad`.
-    N words, L symbols in the longest.
+    See Provilkov et al. 2020, "BPE-Dropout". Words of similar length are processed together; each step applies the best
+    merge that is left in each word, the leftmost one if equal. A symbol is the id of a piece, `num_pieces` + code point
+    of an unknown character, or `pad`. N words, L symbols in the longest word.
     """
 
     def __init__(self, processor: Any, pieces: Pieces) -> None:
@@ -198,12 +199,13 @@ class BpeSampler(Sampler):
             for cut in range(1, len(piece))
             if piece[:cut] in normal and piece[cut:] in normal
         )
-        # The last entry is found for every unknown pair; its rank says that it cannot merge.
+        # The search returns the last entry for every unknown pair; its infinite rank prevents a merge.
         self.pairs = np.array([pair for pair, _ in merges] + [np.iinfo(np.int64).max])
         self.merged = np.array([merged for _, merged in merges] + [UNK])
         self.ranks = np.array([-pieces.scores[merged] for _, merged in merges] + [np.inf])
 
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
+        """Return the ids of each line after random merges."""
         random = np.random.Generator(np.random.PCG64(seed))
         words, words_per_line = self.cut(lines)
         if len(self.symbols) > MAX_WORDS:
@@ -236,7 +238,7 @@ class BpeSampler(Sampler):
         return padded_NL
 
     def _merge(self, symbols_NL: Ints, alpha: float, random: np.random.Generator) -> Ints:
-        """Return the rows after all merges."""
+        """Return the symbols after all merges."""
         merged_NL: Ints = symbols_NL.copy()
         rank_NL = self._open_ranks(symbols_NL[:, :-1], symbols_NL[:, 1:], alpha, random)
         rows, column = np.arange(len(symbols_NL)), np.arange(symbols_NL.shape[1])
@@ -248,7 +250,7 @@ class BpeSampler(Sampler):
             new_N = self.merged[
                 np.searchsorted(self.pairs, self._pair(symbols_NL[n, best_N], symbols_NL[n, best_N + 1]))
             ]
-            # All symbols to the right of the merge move one place to the left.
+            # Shift all symbols to the right of the merge to the left by one.
             from_NL = np.minimum(column + (column > best_N[:, None]), len(column) - 1)
             symbols_NL = np.take_along_axis(symbols_NL, from_NL, 1)
             symbols_NL[:, -1] = self.pad
@@ -262,17 +264,17 @@ class BpeSampler(Sampler):
         return merged_NL
 
     def _pair(self, left: Any, right: Any) -> Any:
-        """Return one number for two symbols."""
+        """Return a number that identifies a pair of symbols."""
         return left * (self.pad + 1) + right
 
     def _open_ranks(self, left: Ints, right: Ints, alpha: float, random: np.random.Generator) -> NDArray[np.float64]:
-        """Return the rank of the merge of neighbors; infinite if there is none, or it is dropped."""
+        """Return the rank of the merge of each adjacent pair; infinite if there is none, or it is dropped."""
         pair = self._pair(left, right)
         at = np.searchsorted(self.pairs, pair)
         return np.where((self.pairs[at] == pair) & (random.random(pair.shape) >= alpha), self.ranks[at], np.inf)
 
     def _spelled(self, ids_N: Ints, word_N: Ints) -> tuple[Ints, Ints]:
-        """Replace unknown characters by bytes or unk."""
+        """Replace unknown characters by byte pieces or unk."""
         known_N = ids_N < self.num_pieces
         if known_N.all():
             return ids_N, word_N

@@ -1,4 +1,4 @@
-"""Tags: pieces for the target language, or for a corpus such as back-translated text."""
+"""Tags: pieces that mark the target language, or a corpus such as back-translated text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,18 +9,18 @@ from mtformer.text.tokenizer import BOS, UNK, Tokenizer, TokenizerPair
 
 
 def language_tag(language: str) -> str:
-    """Return the piece for a target language (Johnson et al. 2017, section 3)."""
+    """Return the tag of a target language (Johnson et al. 2017, section 3)."""
     return f"<2{language}>"
 
 
 def source_tags(data: DataConfig) -> list[str]:
-    """Return all tags that a config's data needs on the source side, each one piece of the tokenizer."""
+    """Return all tags on the source side; the tokenizer must have a piece for each."""
     tags = [corpus.tag for corpus in data.corpora.values() if corpus.tag is not None]
     return list(dict.fromkeys([*tags, *_language_tags(data, "source")]))
 
 
 def target_tags(data: DataConfig) -> list[str]:
-    """Return all tags on the target side."""
+    """Return all tags on the target side; the tokenizer must have a piece for each."""
     return _language_tags(data, "target")
 
 
@@ -29,18 +29,18 @@ def _language_tags(data: DataConfig, side: str) -> list[str]:
 
 
 def tag_id(tag: str, tokenizer: Tokenizer) -> int:
-    """Return the id of a tag; raises ConfigError if the tokenizer does not have it as a piece of its own."""
+    """Return the id of a tag; raise ConfigError if it is not a piece of the tokenizer."""
     require_tags([tag], tokenizer)
     return tokenizer.piece_id(tag)
 
 
 def require_tags(tags: Sequence[str], tokenizer: Tokenizer) -> None:
-    """Raise ConfigError if the tokenizer does not have each tag as a piece of its own."""
+    """Raise ConfigError if a tag is not a piece of the tokenizer."""
     missing = [tag for tag in tags if tokenizer.piece_id(tag) == UNK]
     if missing:
         raise ConfigError(
             f"{tokenizer.name}: the tokenizer has no piece {', '.join(map(repr, missing))}; train it with "
-            f"tokenizer.user_symbols: {missing}, or let `mtformer train` make it"
+            f"tokenizer.user_symbols: {missing}, or let `mtformer train` train one"
         )
 
 
@@ -49,16 +49,16 @@ class Target:
     """Ids that select a target language."""
 
     tags: list[int] = field(default_factory=list)
-    """Ids before each source."""
+    """Ids to insert before each source sentence."""
     start: int = BOS
-    """First id of the decoder."""
+    """First input id of the decoder."""
 
 
 def target(data: DataConfig, tokenizers: TokenizerPair, language: str | None = None) -> Target:
-    """Return the ids for a target language; None: `data.tgt_lang`.
+    """Return the ids that select a target language (default: `data.tgt_lang`).
 
     Raises:
-        ConfigError: the model was not trained on that language.
+        ConfigError: if the model was not trained on the language.
     """
     known = data.target_languages
     language = language or data.tgt_lang

@@ -1,4 +1,4 @@
-"""SentencePiece models: text to ids and back. The model is the vocabulary; its special ids are always the same."""
+"""SentencePiece tokenizers: convert text to ids and back. Special ids are the same in all models."""
 
 import hashlib
 import re
@@ -36,10 +36,10 @@ class Tokenizer:
 
     Args:
         model: the bytes of a `.model` file.
-        name: what error messages call it, such as its path.
+        name: name in error messages, such as the path.
 
     Raises:
-        DataError: it is no SentencePiece model, or its special ids are not pad 0, unk 1, bos 2, eos 3.
+        DataError: if it is not a SentencePiece model, or its special ids are not pad 0, unk 1, bos 2, eos 3.
     """
 
     def __init__(self, model: bytes, name: str = "tokenizer") -> None:
@@ -52,7 +52,7 @@ class Tokenizer:
         except RuntimeError:
             is_loaded = False
         if not is_loaded:
-            raise DataError(f"{name}: not a SentencePiece model, or a damaged one; train it again or copy it again")
+            raise DataError(f"{name}: not a SentencePiece model, or damaged; train it or copy it again")
         ids = tuple(getattr(self._processor, f"{special}_id")() for special in ("pad", "unk", "bos", "eos"))
         if ids != (PAD, UNK, BOS, EOS):
             raise DataError(
@@ -63,7 +63,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
-        """Read a `.model` file; raises DataError if it is missing, damaged, or has other special ids."""
+        """Read a `.model` file; raise DataError if it is missing, damaged, or has other special ids."""
         try:
             return cls(read_bytes(path), str(path))
         except OSError as error:
@@ -71,40 +71,40 @@ class Tokenizer:
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of the model's bytes."""
+        """SHA-256 of the model as hexadecimal digits."""
         return hashlib.sha256(self.model).hexdigest()
 
     @property
     def vocab_size(self) -> int:
-        """Number of pieces, special ones included; ids are 0 to vocab_size - 1."""
+        """Number of pieces, including special ones; ids are 0 to vocab_size - 1."""
         return int(self._processor.GetPieceSize())
 
     def encode(self, lines: Sequence[str], num_threads: int = 1) -> list[list[int]]:
-        """Return the most probable ids of each line, without bos or eos; a blank line has none."""
+        """Return the ids of each line, without bos or eos; blank lines give empty lists."""
         ids: list[list[int]] = self._processor.EncodeAsIds(list(lines), num_threads=num_threads) if lines else []
         return ids
 
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
-        """Return the ids of a random segmentation of each line, which depends on (lines, alpha, seed) only.
+        """Return the ids of a random segmentation of each line; the result depends on the arguments only.
 
         Args:
             lines: the text.
-            alpha: for a unigram model, the smoothing (Kudo 2018, equation 8 with l unlimited: 0 is uniform over all
-                segmentations, large values approach `encode`); for a BPE model, the share of merges dropped
-                (BPE-dropout, Provilkov et al. 2020: 0 is `encode`).
-            seed: any number from 0.
+            alpha: for a unigram model, the smoothing parameter (Kudo 2018, equation 8 with unlimited l): 0 samples
+                uniformly from all segmentations, large values approach `encode`. For a BPE model, the share of merges
+                dropped (BPE-dropout, Provilkov et al. 2020): 0 equals `encode`.
+            seed: a number >= 0.
         """
         with self._sampling:
             return self._sampler.sample(lines, alpha, seed)
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Return the text of each list of ids; pad, bos and eos are dropped, an unknown piece becomes ` ⁇ `."""
+        """Return the text of each list of ids; pad, bos and eos are skipped, and unk becomes ` ⁇ `."""
         kept = [[piece for piece in line if piece not in CONTROL_IDS] for line in ids]
         lines: list[str] = self._processor.DecodeIds(kept) if kept else []
         return lines
 
     def pieces(self, line: str) -> list[str]:
-        """Return the pieces of one line, as text; unknown characters are as in the line."""
+        """Return the pieces of a line as text; unknown characters are copied."""
         return list(self._processor.EncodeAsPieces(line))
 
     def id_pieces(self, ids: Sequence[int]) -> list[str]:
@@ -112,15 +112,15 @@ class Tokenizer:
         return [self._processor.IdToPiece(number) for number in ids]
 
     def piece_id(self, piece: str) -> int:
-        """Return the id of a piece; unk if there is no such piece."""
+        """Return the id of a piece; the id of unk if the piece does not exist."""
         return int(self._processor.PieceToId(piece))
 
     def decode_pieces(self, pieces: Sequence[str]) -> str:
-        """Return the text of one line of pieces."""
+        """Join pieces and return the text."""
         return str(self._processor.DecodePieces(list(pieces)))
 
     def vocabulary(self) -> list[str]:
-        """Return all pieces, by id."""
+        """Return all pieces in the order of their ids."""
         return self.id_pieces(range(self.vocab_size))
 
     @cached_property
@@ -132,7 +132,7 @@ class Tokenizer:
 
 
 class TokenizerPair:
-    """The tokenizers of the two languages; the same object if joint."""
+    """Source and target tokenizers; both are the same object if the vocabulary is joint."""
 
     def __init__(self, src: Tokenizer, tgt: Tokenizer) -> None:
         self.src = src
@@ -140,21 +140,22 @@ class TokenizerPair:
 
     @property
     def joint(self) -> bool:
+        """True if both sides share one tokenizer."""
         return self.src is self.tgt
 
     @classmethod
     def load(cls, folder: str | Path) -> "TokenizerPair":
-        """Read `joint.model`, or `src.model` and `tgt.model`; raises DataError if they are missing."""
+        """Read `joint.model`, or `src.model` and `tgt.model`; raise DataError if they are missing."""
         folder = Path(folder)
         if (folder / JOINT).is_file():
             joint = Tokenizer.load(folder / JOINT)
             return cls(joint, joint)
         if not (folder / SRC).is_file() or not (folder / TGT).is_file():
-            raise DataError(f"{folder}: no tokenizer here (neither {JOINT} nor both {SRC} and {TGT})")
+            raise DataError(f"{folder}: no tokenizer found (neither {JOINT} nor both {SRC} and {TGT})")
         return cls(Tokenizer.load(folder / SRC), Tokenizer.load(folder / TGT))
 
     def save(self, folder: str | Path) -> None:
-        """Write or replace the folder, whole or not at all."""
+        """Write the folder atomically, replacing an existing one."""
         models = {JOINT: self.src} if self.joint else {SRC: self.src, TGT: self.tgt}
         with atomic_folder(Path(folder)) as temporary:
             for name, tokenizer in models.items():

@@ -1,4 +1,4 @@
-"""Training of SentencePiece models by the config's `tokenizer` section."""
+"""Train SentencePiece models with the settings of the `tokenizer` section."""
 
 import io
 import logging
@@ -15,24 +15,24 @@ from mtformer.files import atomic_file
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK
 
 MAX_LINE_BYTES = 1 << 14
-"""SentencePiece is not trained on longer lines: they are rarely sentences, and its time grows with their square."""
+"""Maximum line length for training. Longer lines are rarely sentences, and training time grows with their square."""
 NUM_THREADS = 8
-"""Fixed, because sums in another order could give another model on a machine with other cores."""
+"""Fixed, because the order of floating-point sums, and thus the model, depends on the number of threads."""
 SLOW_FROM = 200_000
-"""Lines. Those of a language without spaces take minutes: 876,000 of Japanese and English 9, and 2.9 GB of memory."""
+"""Number of lines from which training takes minutes: 876,000 Japanese and English lines take 9 minutes and 2.9 GB."""
 log = logging.getLogger("mtformer")
 
 
 def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -> None:
-    """Train one model and write it to `path`, whole or not at all; the same lines and config give the same bytes.
+    """Train a model and write it to `path` atomically; the same lines and config give the same bytes.
 
     Args:
-        lines: the text, of both languages if joint; if there are more than `train_sentences`, a uniform sample is used.
+        lines: the text (of both languages if joint); if longer than `train_sentences`, a uniform sample is used.
         config: the `tokenizer` section.
         path: the file to write.
 
     Raises:
-        DataError: there is no text, or `vocab_size` does not fit it.
+        DataError: if there is no text, or `vocab_size` is too large or too small for it.
     """
     # SentencePiece can sample too, but not from a given seed.
     sentences = _sample(_usable(lines), config.train_sentences)
@@ -67,7 +67,7 @@ def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -
 
 
 def _usable(lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines with text that are not too long; log the number of lines that are."""
+    """Yield lines that are neither blank nor too long; log the number of lines that are too long."""
     num_long = 0
     for line in lines:
         if len(line) * 4 > MAX_LINE_BYTES and len(line.encode("utf-8")) > MAX_LINE_BYTES:
@@ -79,27 +79,27 @@ def _usable(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _sample(lines: Iterable[str], size: int) -> list[str]:
-    """Return a uniform sample of at most `size` lines, the same for the same lines (reservoir sampling, Vitter's R)."""
+    """Return a deterministic uniform sample of at most `size` lines (reservoir sampling, Vitter's algorithm R)."""
     generator = random.Random(0)
     kept: list[str] = []
     for number, line in enumerate(lines):
         if number < size:
             kept.append(line)
-        elif (place := generator.randrange(number + 1)) < size:
-            kept[place] = line
+        elif (index := generator.randrange(number + 1)) < size:
+            kept[index] = line
     return kept
 
 
 def _explain(message: str, config: TokenizerConfig) -> str:
-    """Return SentencePiece's message in terms of the config."""
+    """Rewrite SentencePiece's error message in terms of config keys."""
     setting = f"tokenizer.vocab_size {config.vocab_size}"
     if found := re.search(r"set it to a value <= (\d+)", message):
         return f"{setting}: the training text gives at most {found[1]} pieces; set tokenizer.vocab_size to that or less"
     if found := re.search(r"smaller than required_chars\D*\d+ vs (\d+)", message):
         return (
-            f"{setting}: special pieces and the different characters of the training text alone are {found[1]}; set "
-            "tokenizer.vocab_size above that, or lower tokenizer.character_coverage"
+            f"{setting}: special pieces and the distinct characters of the training text alone need {found[1]}; "
+            "set tokenizer.vocab_size above that, or lower tokenizer.character_coverage"
         )
     if "sentences_.empty()" in message or "Input corpus is empty" in message:
         return "the corpus is empty: the training data has no line with text"
-    return f"{setting}: SentencePiece refused: {' '.join(message.split())}"
+    return f"{setting}: SentencePiece failed: {' '.join(message.split())}"

@@ -73,7 +73,7 @@ def test_damaged_and_missing_models_are_refused(tmp_path: Path, tokenizer: Token
             Tokenizer.load(tmp_path / "x.model")
     with pytest.raises(DataError, match=r"none.model: the tokenizer cannot be read: No such file"):
         Tokenizer.load(tmp_path / "none.model")
-    with pytest.raises(DataError, match=r"no tokenizer here \(neither joint.model nor both src.model and tgt.model\)"):
+    with pytest.raises(DataError, match=r"no tokenizer found \(neither joint.model nor both src.model and tgt.model\)"):
         TokenizerPair.load(tmp_path)
 
 

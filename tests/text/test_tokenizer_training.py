@@ -71,7 +71,7 @@ def test_too_little_text_names_what_is_possible(tmp_path: Path, lines: list[str]
 
 def test_more_characters_than_pieces(tmp_path: Path) -> None:
     text = ["".join(chr(0x4E00 + n) for n in range(start, start + 20)) for start in range(0, 200, 20)]
-    with pytest.raises(DataError, match=r"vocab_size 100: special pieces and the different characters .* are 20\d;"):
+    with pytest.raises(DataError, match=r"vocab_size 100: special pieces and the distinct characters .* need 20\d;"):
         train_tokenizer(text, config(), tmp_path / "x.model")
 
 
