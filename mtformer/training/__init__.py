@@ -1,1 +1,1 @@
-"""From batches to checkpoints: the loss, the step, the loop, and what is saved."""
+"""Training: loss, optimizer step, training loop and checkpoints."""

@@ -1,14 +1,14 @@
 """Save, find and load checkpoints.
 
-A checkpoint is a folder that appears whole or not at all:
+A checkpoint is a folder that is written atomically:
 
-    model.safetensors   the weights, tied ones once
-    trainer.pt          optimizer, scaler, random state, position, sums of the log window; with `ema_decay` the weights
-                        that are not averages. Loaded with weights_only=True, so it cannot run code
-    meta.json           step, dev metrics, environment, SHA-256 of the two files and of meta.json itself, and of
-                        metrics.jsonl and samples.jsonl at that time
+    model.safetensors   the weights; tied weights are stored once
+    trainer.pt          optimizer, scaler, random state, position, sums of the log window; with `ema_decay`, also the
+                        weights before averaging. Loaded with weights_only=True, so it cannot execute code
+    meta.json           step, dev metrics, environment, and the SHA-256 of these two files, of meta.json itself, and of
+                        metrics.jsonl and samples.jsonl at the time of saving
 
-Old checkpoints are deleted after the new one is saved. Resuming takes the latest intact one, and renames later ones
+Old checkpoints are deleted after the new one is saved. Resuming uses the latest intact one and renames later ones
 that are damaged.
 """
 
@@ -38,19 +38,19 @@ def save_checkpoint(
     made_with: dict[str, Any],
     is_temporary: bool = False,
 ) -> Path:
-    """Write the checkpoint of a step, or raise CheckpointError and leave no part of it.
+    """Save the checkpoint of a step atomically; raise CheckpointError if that fails.
 
-    A temporary checkpoint (of an interrupted run) only serves to resume. It is deleted after the next one is saved, so
-    that a resumed run has the checkpoints of an uninterrupted one.
+    A temporary checkpoint of an interrupted run is only for resuming. It is deleted after the next checkpoint is saved,
+    so a resumed run has the same checkpoints as an uninterrupted one.
 
     Args:
         run: the run directory.
-        step: a checkpoint of the same step is replaced.
-        weights: by name, tied ones once.
-        trainer_state: plain data and tensors.
+        step: the current step; an existing checkpoint of this step is replaced.
+        weights: weights by name; tied weights once.
+        trainer_state: plain values and tensors.
         metrics: dev metrics.
-        made_with: data, versions and device.
-        is_temporary: see above.
+        made_with: fingerprints of the data, versions and device.
+        is_temporary: True for a checkpoint of an interrupted run.
     """
     target = run.checkpoint(step)
     try:
@@ -61,7 +61,7 @@ def save_checkpoint(
             logs = {path.name: log_checksum(path) for path in (run.metrics, run.samples) if path.is_file()}
             write_meta(folder, step=step, metrics=metrics, made_with=made_with, is_temporary=is_temporary, logs=logs)
     except Exception as error:
-        # safetensors and torch have their own errors for a full disk.
+        # safetensors and torch raise their own exceptions if the disk is full.
         raise CheckpointError(
             f"{target}: could not be saved ({_first_line(error)}); {last_good(run)}. Free some space, or fix "
             "the cause, and continue with --resume"
@@ -70,7 +70,7 @@ def save_checkpoint(
 
 
 def save_averaged(run: RunDir, steps: list[int], weights: dict[str, Tensor], metrics: dict[str, float]) -> None:
-    """Write averaged weights beside the checkpoints, with their dev metrics (empty: not validated)."""
+    """Save averaged weights next to the checkpoints, with their dev metrics (empty if not validated)."""
     try:
         with atomic_folder(run.averaged) as folder:
             save_file(weights, folder / WEIGHTS)
@@ -85,11 +85,11 @@ def save_averaged(run: RunDir, steps: list[int], weights: dict[str, Tensor], met
 def newest_good(run: RunDir) -> Path | None:
     """Return the latest intact checkpoint; None if there is no checkpoint.
 
-    Leftovers of killed processes are deleted. Later checkpoints that are damaged are renamed to `damaged-...`, with a
-    warning for each.
+    Leftovers of killed processes are deleted. Damaged checkpoints after the latest intact one are renamed to
+    `damaged-...`, with a warning for each.
 
     Raises:
-        CheckpointError: if all checkpoints are damaged (then none is renamed), or one cannot be read or renamed.
+        CheckpointError: if all checkpoints are damaged (none is renamed then), or one cannot be read or renamed.
     """
     try:
         for folder in (run.path, run.checkpoints):
@@ -117,14 +117,14 @@ def _newest_good(run: RunDir) -> Path | None:
     if damaged:
         newest, what = damaged[0]
         raise CheckpointError(
-            f"{run.checkpoints}: no checkpoint of {len(damaged)} is whole ({newest.name}: {what}); restore one from a "
-            "copy, or start over with --overwrite"
+            f"{run.checkpoints}: all {len(damaged)} checkpoints are damaged ({newest.name}: {what}); restore one from "
+            "a copy, or start over with --overwrite"
         )
     return None
 
 
 def _set_aside(folder: Path) -> Path:
-    """Rename a folder to the first free `damaged-NAME`, `damaged-NAME-2`, ..."""
+    """Rename a folder to the first unused name of `damaged-NAME`, `damaged-NAME-2`, ..."""
     number, aside = 1, folder.with_name(f"damaged-{folder.name}")
     while aside.exists():
         number += 1
@@ -133,21 +133,21 @@ def _set_aside(folder: Path) -> Path:
 
 
 def load_trainer_state(folder: Path) -> dict[str, Any]:
-    """Return the trainer's state of a verified checkpoint; raise CheckpointError if it does not load."""
+    """Load the trainer state of a verified checkpoint; raise CheckpointError if it cannot be loaded."""
     path = folder / TRAINER_STATE
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # of pickle, zipfile and torch
+    except Exception as error:  # raised by pickle, zipfile or torch
         raise CheckpointError(
-            f"{path}: does not load ({_first_line(error)}); was it saved by another version of PyTorch?"
+            f"{path}: cannot be loaded ({_first_line(error)}); was it saved by another version of PyTorch?"
         ) from error
     return state
 
 
 def prune(run: RunDir, config: TrainingConfig) -> None:
-    """Keep the latest, and of those not temporary the last `keep_last` and the best `keep_best`; delete the others.
+    """Keep the latest checkpoint, and the last `keep_last` and best `keep_best` regular ones; delete all others.
 
-    A checkpoint that cannot be deleted is only a warning.
+    If a checkpoint cannot be deleted, a warning is logged.
     """
     steps = run.steps()
     keep = {
@@ -160,11 +160,11 @@ def prune(run: RunDir, config: TrainingConfig) -> None:
             try:
                 delete_folder(run.checkpoint(step))
             except OSError as error:
-                log.warning("%s: an old checkpoint, cannot be deleted (%s)", run.checkpoint(step), error.strerror)
+                log.warning("%s: the old checkpoint cannot be deleted (%s)", run.checkpoint(step), error.strerror)
 
 
 def last_good(run: RunDir) -> str:
-    """Describe the latest checkpoint."""
+    """Describe the latest checkpoint in an error message."""
     steps = run.steps()
     if not steps:
         return "there is no earlier checkpoint"

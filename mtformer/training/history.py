@@ -1,13 +1,13 @@
-"""metrics.jsonl and samples.jsonl: written line by line, read by reports, cut by a resumed run.
+"""Read and append to metrics.jsonl and samples.jsonl, and truncate them when a run is resumed.
 
-A killed run may have written lines for steps after its last checkpoint, and the resumed run writes them again. So
-resuming from the checkpoint of step S first removes all lines of later steps, an incomplete last line and, if the
-checkpoint is a temporary one (saved after a signal), the dev line of S itself, whose validation is repeated. The
-checkpoint has the sums of the current log window, so the next line is the same as without a stop. In the end the files
-of a resumed and an uninterrupted run differ only in times and in `resume` lines.
+A killed run may have written lines for steps after its last checkpoint, which the resumed run writes again. Resuming
+from the checkpoint of step S therefore removes all lines of later steps, an incomplete last line and, if the checkpoint
+is temporary (saved after a signal), the dev line of step S, because its validation is repeated. The checkpoint contains
+the sums of the current log window, so the next line is the same as without interruption. As a result, the files of a
+resumed and an uninterrupted run differ only in times and `resume` lines.
 
-Files are rewritten whole or not at all. Each checkpoint saves the size and SHA-256 of both files; a resumed run warns
-if that part has changed.
+Files are rewritten atomically. Each checkpoint stores the size and SHA-256 of both files; on resuming, a warning is
+logged if that part has changed.
 """
 
 import contextlib
@@ -24,9 +24,9 @@ log = logging.getLogger("mtformer")
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of the file, with at least `kind` (train, dev or resume) and `step`; none without a file.
+    """Return the records of a file; each has at least `kind` (train, dev or resume) and `step`.
 
-    An incomplete last line is skipped.
+    An incomplete last line is skipped. If the file does not exist, the list is empty.
     """
     records = []
     for line in path.read_bytes().splitlines() if path.is_file() else []:
@@ -38,39 +38,39 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 
 def append_record(path: Path, kind: str, step: int, **values: Any) -> None:
-    """Append a line; raise CheckpointError if it cannot be written."""
-    finite = {name: None if value != value else value for name, value in values.items()}  # JSON has no NaN
+    """Append a record; raise CheckpointError if it cannot be written."""
+    finite = {name: None if value != value else value for name, value in values.items()}  # JSON does not support NaN
     try:
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"kind": kind, "step": step, **finite}, ensure_ascii=False) + "\n")
     except OSError as error:
         raise CheckpointError(
-            f"{path}: cannot be written ({error.strerror}); the checkpoints are kept. Free some space, or fix "
+            f"{path}: cannot be written ({error.strerror}); all checkpoints are intact. Free some space, or fix "
             "the cause, and continue with --resume"
         ) from error
 
 
 def log_checksum(path: Path) -> dict[str, Any]:
-    """Return the size and SHA-256 of the file, for `warn_if_changed`."""
+    """Return the size and SHA-256 of a file, for `warn_if_changed`."""
     data = path.read_bytes()
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def warn_if_changed(path: Path, saved: dict[str, Any], step: int) -> None:
-    """Log a warning if the file no longer starts with the bytes it had when the checkpoint of `step` was saved."""
+    """Log a warning if the part of a file that existed at the checkpoint of `step` has changed."""
     data = path.read_bytes()[: saved["bytes"]] if path.is_file() else b""
     if hashlib.sha256(data).hexdigest() != saved["sha256"]:
         log.warning(
-            "%s: changed or cut short since the checkpoint of step %d was saved; training is not affected, but reports "
+            "%s: changed or truncated since the checkpoint of step %d was saved; training is not affected, but reports "
             "of the steps up to %d may be wrong or incomplete; restore the file from a copy",
             *(path, step, step),
         )
 
 
 def cut_after(path: Path, step: int, with_dev: bool) -> None:
-    """Remove the lines after this step from the file, if it exists; without `with_dev` also the dev line of the step.
+    """Remove the lines after a step from a file, if it exists; unless `with_dev`, also the dev line of that step.
 
-    Unreadable lines are removed with a warning, except an incomplete last line.
+    Unreadable lines are removed with a warning; an incomplete last line is removed without one.
     """
     if not path.is_file():
         return
@@ -84,14 +84,14 @@ def cut_after(path: Path, step: int, with_dev: bool) -> None:
         temporary.write_bytes(text)
     num_unreadable = (belongs if data.endswith(b"\n") else belongs[:-1]).count(None)
     if num_unreadable:
-        log.warning("%s: damaged lines removed: %d", path, num_unreadable)
+        log.warning("%s: removed damaged lines: %d", path, num_unreadable)
     num_later = len(lines) - belongs.count(True) - num_unreadable
     if num_later:
-        log.info("%s: %d lines after step %d removed; these steps are trained again", path, num_later, step)
+        log.info("%s: removed %d lines after step %d; these steps are repeated", path, num_later, step)
 
 
 def _belongs(line: bytes, step: int, with_dev: bool) -> bool | None:
-    """Return whether `cut_after` keeps a line; None if it cannot be read."""
+    """Return True if `cut_after` keeps a line, False if not, None if it cannot be parsed."""
     try:
         record = parse_json(line)
         return bool(record["step"] < step or (record["step"] == step and (with_dev or record["kind"] != "dev")))

@@ -32,34 +32,34 @@ log = logging.getLogger("mtformer")
 
 
 class _AbandonedError(Exception):
-    """A signal ends a validation before it is complete."""
+    """Raised to end a validation early after a signal."""
 
 
 @dataclass
 class Position:
-    """Position of a run, saved in each checkpoint."""
+    """Progress of a run, saved in each checkpoint."""
 
     step: int = 0
     place: SamplerState = START
-    """Position in the data."""
+    """Sampler state."""
     seconds: float = 0.0
-    """Training time, validation included."""
+    """Training time in seconds, including validation."""
     best: float | None = None
     validations_since_best: int = 0
 
 
 class Trainer:
-    """Trains one model in one run directory.
+    """Trains a model and writes logs and checkpoints to a run directory.
 
     Args:
-        config: the experiment.
+        config: the config of the experiment.
         run: the run directory.
-        step: the model with its optimizer.
-        batches_from: (position in the data, step) -> the following batches, each with its `end`.
-        dev_batches: returns the dev batches; None without dev data.
-        decode_dev: translates and scores dev; None without dev data.
-        progress: displays the figures.
-        made_with: data, versions and device, saved in each checkpoint and compared on resuming.
+        step: the training step, with model and optimizer.
+        batches_from: function from a sampler state and a step to the batches that follow, each with its `end`.
+        dev_batches: function that returns the dev batches; None without dev data.
+        decode_dev: function that translates and scores dev; None without dev data.
+        progress: progress display.
+        made_with: fingerprints of the data, versions and device; saved in each checkpoint and compared on resuming.
     """
 
     def __init__(
@@ -90,17 +90,17 @@ class Trainer:
         self.last_batches: list[Batch] = []
         """Micro-batches of the last step."""
         self.saved_step = 0
-        """Step of the latest checkpoint."""
+        """Step of the latest checkpoint of this run."""
         self.is_validated = False
-        """The latest checkpoint is not the temporary one of an interrupted run."""
+        """True if the latest checkpoint is not a temporary one of an interrupted run."""
         self.mark = time.perf_counter()
-        """Time of the last update of `position.seconds`."""
+        """Time at which `position.seconds` was last updated."""
 
     def resume(self, checkpoint: Path | None) -> None:
-        """Load a checkpoint (see `newest_good`), or start at step 0 if there is none yet.
+        """Load a checkpoint (see `newest_good`), or start at step 0 if it is None.
 
         Raises:
-            CheckpointError: if its weights do not fit the model, or its state does not load.
+            CheckpointError: if its weights do not fit the model, or its state cannot be loaded.
         """
         if checkpoint is None:
             if self.ranks.is_main:
@@ -110,10 +110,10 @@ class Trainer:
         self.step.load_weights(checkpoint / WEIGHTS)
         try:
             self._restore(state, meta["made_with"])
-        except Exception as error:  # of values of other types, which any of the calls may raise
+        except Exception as error:  # any of the calls may fail on values of wrong types
             what = " ".join(f"{type(error).__name__}: {error}".split())
             raise CheckpointError(
-                f"{checkpoint / TRAINER_STATE}: is no state of this training ({what:.200}); move {checkpoint} away"
+                f"{checkpoint / TRAINER_STATE}: not a trainer state of this run ({what:.200}); move {checkpoint} away"
             ) from error
         self.saved_step = self.position.step
         self.is_validated = not meta["is_temporary"]
@@ -122,24 +122,24 @@ class Trainer:
                 if path.name in meta["logs"]:
                     warn_if_changed(path, meta["logs"][path.name], self.position.step)
             self._cut_after(self.position.step, with_dev=not meta["is_temporary"])
-            prune(self.run, self.config)  # a killed process may not have done it
+            prune(self.run, self.config)  # the previous process may have been killed before pruning
             self.metrics.write("resume", self.position.step)
         log.info("resumed at step %d of %d", self.position.step, self.config.max_steps)
 
     def _restore(self, state: dict[str, Any], made_with: dict[str, Any]) -> None:
-        """Restore what `_save` saved; any error if it is something else."""
+        """Restore the state saved by `_save`; raise any exception if it is invalid."""
         if state["training_weights"]:
             self.step.load_training_weights(state["training_weights"])
-        # Moments come from the checkpoint; betas, eps and weight decay from the config, which may have changed.
+        # Moments are restored from the checkpoint; betas, eps and weight decay are those of the current config.
         pairs = zip(self.step.optimizer.state_dict()["param_groups"], state["optimizer"]["param_groups"], strict=True)
         groups = [{**own, "lr": float(saved["lr"])} for own, saved in pairs]
         self.step.load_optimizer_state({**state["optimizer"], "param_groups": groups})
         if state["scaler"]:  # empty without fp16
             self.step.scaler.load_state_dict(state["scaler"])
         self.step.skipped_in_a_row.fill_(state["skipped_in_a_row"])
-        if made_with == self.made_with:  # else more memory may be available
+        if made_with == self.made_with:  # on another device, more memory may be available
             self.step.max_padded_tokens = TypeAdapter(int | None).validate_python(state["max_padded_tokens"])
-        if self.ranks.rank < len(state["rng"]):  # an additional process keeps its own, see `make_step`
+        if self.ranks.rank < len(state["rng"]):  # additional processes keep their initial state, see `make_step`
             set_random_state(state["rng"][self.ranks.rank], self.step.device)
         self.position = TypeAdapter(Position).validate_python(state["position"])
         if state["best_metric"] != self.config.best_metric:
@@ -153,27 +153,27 @@ class Trainer:
             cut_after(path, step, with_dev)
 
     def train(self) -> Position:
-        """Train to the end, and return the last position.
+        """Train until the end and return the final position.
 
         Raises:
-            InterruptedRunError: after SIGINT or SIGTERM, with a checkpoint saved.
-            MtformerError: if the gradient stays non-finite, the loss or the weights of a checkpoint are not finite,
-                or a checkpoint cannot be saved.
+            InterruptedRunError: after SIGINT or SIGTERM; a checkpoint has been saved.
+            MtformerError: if gradients remain non-finite, the loss or weights to be saved are not finite, or a
+                checkpoint cannot be saved.
         """
         self.mark = time.perf_counter()
         with self.stop, self.metrics or contextlib.nullcontext():
             if self._is_validation_due() and not self._is_saved():
-                self._validate()  # the signal that stopped the run also ended its validation
+                self._validate()  # the interrupted run did not finish this validation
             if not self.is_done():
                 self._train_on(self.batches_from(self.position.place, self.position.step))
-            self._stop_if_asked()
+            self._stop_if_signaled()
             if 0 < self.position.step <= int(self.step.skipped_in_a_row):
                 raise self._diverged("the gradient was not finite in any step")
         return self.position
 
     def _train_on(self, batches: Iterator[Batch]) -> None:
         while not self.is_done():
-            self._stop_if_asked()
+            self._stop_if_signaled()
             waited = time.perf_counter()
             micro_batches = list(itertools.islice(batches, self.config.accumulation_steps))
             self.window.waiting += time.perf_counter() - waited
@@ -191,25 +191,25 @@ class Trainer:
         return step > 0 and (step % self.config.validate_every == 0 or self.is_done())
 
     def _validate(self) -> None:
-        """Validate and save; after a signal, leave both to the resumed run."""
+        """Validate and save a checkpoint; after a signal, the resumed run does both."""
         start = time.perf_counter()
         try:
             self._validate_and_save()
         except _AbandonedError:
-            self._stop_if_asked()
+            self._stop_if_signaled()
         self.window.paused += time.perf_counter() - start
 
     def _is_saved(self) -> bool:
-        """Return True if the latest checkpoint is of this step, validated."""
+        """Return True if a validated checkpoint of the current step exists."""
         return self.is_validated and self.saved_step == self.position.step
 
     def _check_stop(self) -> None:
-        # Several processes wait for each other in a validation, so one alone cannot leave it.
+        # Distributed processes synchronize in a validation, so a single one cannot abandon it.
         if self.stop.received is not None and self.ranks.size == 1:
             raise _AbandonedError
 
-    def _stop_if_asked(self) -> None:
-        """Save and end the run if any of its processes received a signal."""
+    def _stop_if_signaled(self) -> None:
+        """Save a temporary checkpoint and end the run if any process received a signal."""
         if not self.ranks.any(self.stop.received is not None):
             return
         if self.saved_step != self.position.step:
@@ -231,18 +231,18 @@ class Trainer:
         self.position.place = micro_batches[-1].end
         self.last_batches = micro_batches
         self.window.add(micro_batches, result)
-        # Reading the count from a GPU waits for it, as log lines do anyway.
+        # Reading the count waits for the GPU, so it is only checked with log lines, which wait anyway.
         if self.step.device.type == "cpu" or self.position.step % self.config.log_every == 0:
             self._check_gradients()
 
     def _check_gradients(self) -> None:
-        """Raise MtformerError after too many skipped steps in a row, without saving the weights."""
+        """Raise MtformerError after too many consecutive skipped steps, without saving the weights."""
         count = int(self.step.skipped_in_a_row)
         if count >= MAX_SKIPPED_IN_A_ROW:
             raise self._diverged(f"the gradient was not finite {count} times in a row")
 
     def _diverged(self, what: str) -> MtformerError:
-        """Return the error that ends a diverged run."""
+        """Return the error for a diverged run."""
         return MtformerError(
             f"step {self.position.step}: {what}; {last_good(self.run)}. Lower training.learning_rate, raise "
             "training.warmup_steps, or set training.precision to fp32"
@@ -273,14 +273,14 @@ class Trainer:
             text = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
             log.info("step %d: dev %s", self.position.step, text)
             self._write("dev", self.position.step, epoch=self.position.place.epoch, **metrics)
-            self._judge(metrics)
+            self._update_best(metrics)
         self._save(metrics)
 
     def validate_average(self) -> dict[str, float]:
-        """Return the dev metrics of the run's averaged weights, which the model keeps.
+        """Load the averaged weights of the run into the model and return their dev metrics.
 
         Raises:
-            InterruptedRunError: after SIGINT or SIGTERM; resuming validates them again.
+            InterruptedRunError: after SIGINT or SIGTERM; the resumed run repeats the validation.
         """
         self.step.load_weights(self.run.averaged / WEIGHTS)
         with self.stop:
@@ -311,8 +311,8 @@ class Trainer:
             self._check_stop()
             yield batch
 
-    def _judge(self, metrics: dict[str, float]) -> None:
-        """Count validations without improvement."""
+    def _update_best(self, metrics: dict[str, float]) -> None:
+        """Update the best score and count validations without improvement."""
         value = metrics.get(self.config.best_metric)
         if value is None:
             return
@@ -324,12 +324,12 @@ class Trainer:
             position.validations_since_best += 1
         if self.config.patience is not None and position.validations_since_best >= self.config.patience:
             count, metric = self.config.patience, self.config.best_metric
-            log.info("step %d: no better %s in %d validations: stopping early", position.step, metric, count)
+            log.info("step %d: early stopping: no improvement of %s in %d validations", position.step, metric, count)
 
     def _check_loss(self) -> None:
-        """Raise MtformerError if the loss of the last batch is not finite; for checkpoints without a validation.
+        """Raise MtformerError if the loss of the last batch is not finite; used before checkpoints without validation.
 
-        The last gradient, which is finite, is that of the weights before the step.
+        The gradient check is not sufficient, because the last gradient was computed before the weights changed.
         """
         if self.last_batches:
             with self.step.ema_weights():
@@ -364,7 +364,7 @@ class Trainer:
         if self.ranks.is_main:
             for path in (self.run.metrics, self.run.samples):
                 if path.is_file():
-                    sync(path)  # a resumed run does not write earlier lines again
+                    sync(path)  # because a resumed run does not repeat earlier lines
             save_checkpoint(self.run, self.position.step, weights, state, metrics, self.made_with, is_temporary)
             prune(self.run, self.config)
         self.saved_step, self.is_validated = self.position.step, not is_temporary
@@ -375,12 +375,12 @@ class Trainer:
 
 
 def random_state(device: torch.device) -> list[Tensor]:
-    """Return the state of the random generators of the host and of a CUDA device."""
+    """Return the random number generator states of the CPU and of a CUDA device."""
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
 
 def set_random_state(state: list[Tensor], device: torch.device) -> None:
-    """Restore what `random_state` returned; the device's state only on the same kind of device."""
+    """Restore states returned by `random_state`; a device state only on the same type of device."""
     torch.set_rng_state(state[0])
     if device.type == "cuda" and len(state) > 1:
         torch.cuda.set_rng_state(state[1], device)

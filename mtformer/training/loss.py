@@ -1,20 +1,21 @@
 """Label-smoothed cross-entropy of a linear projection, computed without storing all logits.
 
-With p = softmax(W h) and the smoothed target q that gives 1 - e to the reference y plus e / (V - 1) to every class
-but pad (Szegedy et al. 2016, section 7; pad is no word, so it gets nothing), the loss of a token is
-- sum_v q_v log p_v, and its gradient by the logits is p - q. With a bias, p = softmax(W h + b); a class whose bias is
--inf can never come: like pad it gets nothing of q, V counts it no more, and it has no gradient.
+Let p = softmax(W h) and let q be the smoothed target distribution: 1 - e for the reference y, plus e / (V - 1) for each
+class except pad (Szegedy et al. 2016, section 7), whose q is 0. The loss of a token is - sum_v q_v log p_v, and its
+gradient with respect to the logits is p - q. With a bias, p = softmax(W h + b). A class with bias -inf never occurs;
+like pad, it has q = 0 and no gradient, and V does not count it.
 
-Both are computed chunk by chunk in the forward pass, so memory does not grow with tokens x V, and each chunk's
-logits stay in the cache of a CPU between the three products that use them. The uniform part of q is a constant
-over classes: its share of the loss and of both gradients needs only the sum of W's rows and the sum of the h.
+Loss and gradient are computed in chunks in the forward pass, so memory usage does not grow with tokens x V, and the
+logits of a chunk stay in the CPU cache between the three matrix products that use them. The uniform part of q is
+constant over classes, so its contribution to the loss and to both gradients needs only the sum of the rows of W and
+the sum of all h.
 
-In bfloat16 and float16 the logits are rounded. Where the model is sure of the reference, the gradient p_y - (1 - e)
-is a small difference of large numbers, and the rounding of that one logit would be most of it. So p is float32, and
-the logit of the reference is computed once more in float32. If it is d above the rounded one, all of p is divided by
-z = 1 + p_y (exp(d) - 1), except p_y itself, which becomes p_y exp(d) / z.
+In bfloat16 and float16, the logits are rounded. If the model is confident, the gradient p_y - (1 - e) is a small
+difference of large numbers, dominated by the rounding error of the reference logit. Therefore p is float32, and the
+reference logit is recomputed in float32. If it exceeds the rounded logit by d, then p is divided by
+z = 1 + p_y (exp(d) - 1), and p_y becomes p_y exp(d) / z.
 
-N tokens, D width, V vocabulary, C tokens of a chunk.
+N tokens, D width, V vocabulary, C tokens per chunk.
 """
 
 from typing import Any, NamedTuple
@@ -26,16 +27,16 @@ from mtformer.model.transformer import Transformer
 
 PAD = 0
 CHUNK_LOGITS = {"cpu": 4_000_000, "cuda": 64_000_000}
-"""Logits of one chunk: few enough for the cache of a CPU, enough to keep a CUDA device busy."""
+"""Maximum number of logits per chunk: small enough for the CPU cache, large enough to keep a CUDA device busy."""
 
 
 def linear_cross_entropy(
     hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor, label_smoothing: float, bias_V: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the loss, summed over target tokens that are not pad.
+    """Return the loss, summed over target tokens other than pad.
 
     Returns:
-        The label-smoothed loss (differentiable) and the negative log-likelihood (not differentiable), in nats, float32
+        The label-smoothed loss (differentiable) and the negative log-likelihood (without gradient), in nats, as float32
         (float64 for float64 input).
     """
     loss, nll = _LinearCrossEntropy.apply(hidden_ND, weight_VD, target_N, label_smoothing, bias_V)
@@ -43,15 +44,15 @@ def linear_cross_entropy(
 
 
 class Objective(nn.Module):
-    """The model with its loss: the module that is replicated or sharded.
+    """Model and loss in one module, which is replicated or sharded in distributed training.
 
-    PyTorch's data-parallel wrappers act around a module's `forward`, so every use of a weight, also that of the output
-    projection in the loss, must be inside of it.
+    PyTorch's data-parallel wrappers hook into `forward`, so each use of a weight, including the output projection
+    in the loss, must be inside it.
 
     Args:
         model: the Transformer.
-        label_smoothing: share of the target probability given to all other pieces.
-        compile: run the model through `torch.compile`.
+        label_smoothing: probability mass spread evenly over the vocabulary.
+        compile: compile the model with `torch.compile`.
     """
 
     def __init__(self, model: Transformer, label_smoothing: float, compile: bool) -> None:
@@ -63,7 +64,7 @@ class Objective(nn.Module):
     def forward(
         self, src_BS: Tensor, src_lengths_B: Tensor, tgt_in_BT: Tensor, tgt_out_BT: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return sums over the target tokens, in nats: loss, and negative log-likelihood without gradient."""
+        """Return the loss and the negative log-likelihood (without gradient) in nats, summed over target tokens."""
         hidden_BTD = self.states(src_BS, src_lengths_B, tgt_in_BT)
         return linear_cross_entropy(
             hidden_BTD.flatten(0, 1),
@@ -75,16 +76,16 @@ class Objective(nn.Module):
 
 
 class _SmoothedClasses(NamedTuple):
-    """Classes among which label smoothing spreads its probability."""
+    """Classes that receive probability mass from label smoothing."""
 
     num_classes: float | Tensor
     sum_of_rows_D: Tensor
     sum_of_biases: float | Tensor
     is_in_V: Tensor | None
-    """1 or 0; None: all but pad."""
+    """1 for each of these classes, otherwise 0; None: all except pad."""
 
     def subtract_from(self, grad_weight_VD: Tensor, row_D: Tensor, grad_bias_V: Tensor | None, number: Tensor) -> None:
-        """Subtract the smoothing part of the gradients of these classes."""
+        """Subtract the smoothing part of the gradients."""
         if self.is_in_V is None:
             grad_weight_VD -= row_D
             grad_weight_VD[PAD] += row_D
@@ -105,7 +106,7 @@ def _smoothed_classes(weight: Tensor, bias: Tensor | None, wide: torch.dtype) ->
 
 
 def _logits_of(target_N: Tensor, hidden_ND: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return the logits of the references in float32, (N, 1)."""
+    """Return the reference logits in float32, (N, 1)."""
     logits_N = (hidden_ND * weight[target_N]).sum(dim=1)
     if bias is not None:
         logits_N = logits_N + bias[target_N]
@@ -130,7 +131,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         loss, nll = (hidden_ND.new_zeros((), dtype=wide) for _ in range(2))
         chunk = max(1, min(N, CHUNK_LOGITS.get(hidden_ND.device.type, CHUNK_LOGITS["cuda"]) // V))
         exact_N1 = None if hidden_ND.dtype == wide else _logits_of(target_N, hidden_ND, weight, bias)
-        # All chunks use the same memory: fresh pages cost as much as the softmax.
+        # All chunks share one buffer: allocating new pages takes as long as the softmax.
         logits_room, p_room = hidden_ND.new_empty(chunk, V), hidden_ND.new_empty(chunk, V, dtype=wide)
         row_C = torch.arange(chunk, device=hidden_ND.device)
         for i in range(0, N, chunk):
@@ -146,7 +147,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 difference_C1 = (exact_N1[i : i + chunk] - logit_C1).where(real_C1, 0)
                 z_C1 = 1 + p_C1 * difference_C1.expm1()
                 logit_C1, p_C1 = logit_C1 + difference_C1, p_C1 * difference_C1.exp() / z_C1
-                p_CV = torch.div(p_CV, z_C1, out=logits_CV)  # in the memory of the logits, no longer needed
+                p_CV = torch.div(p_CV, z_C1, out=logits_CV)  # reuses the memory of the logits
             nll_C1 = p_C1.clamp_min(torch.finfo(torch.float32).tiny).log().neg()
             lse_C1 = logit_C1 + nll_C1
             sum_of_logits_C = h_CD.to(wide) @ classes.sum_of_rows_D + classes.sum_of_biases
@@ -159,7 +160,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             grad_y_C = (p_C1[:, 0] + (smoothing - 1)).to(p_CV.dtype)
             p_CV[row_C[:C], y_C1[:, 0]] = grad_y_C  # `scatter_` would copy all of p twice
             torch.mm(p_CV, weight_VD, out=grad_hidden[i : i + chunk])
-            # Padding is masked in h (C x D), which is smaller than p (C x V).
+            # Padding is masked in h (C x D), because it is smaller than p (C x V).
             grad_weight += p_CV.t() @ (h_CD * real_C1)
             if grad_bias is not None:
                 grad_bias += p_CV.t() @ real_C1[:, 0].to(p_CV.dtype)

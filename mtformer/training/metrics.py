@@ -1,4 +1,4 @@
-"""Writers of the figures of a run: metrics.jsonl (append only), TensorBoard and W&B."""
+"""Log metrics of a run to metrics.jsonl, TensorBoard and W&B."""
 
 import logging
 import math
@@ -26,10 +26,10 @@ log = logging.getLogger("mtformer")
 
 
 class Metrics(AbstractContextManager["Metrics"]):
-    """Writes metrics.jsonl, one JSON object per line, and to TensorBoard and W&B if configured; a context.
+    """Context manager that logs to metrics.jsonl (one JSON object per line), and to TensorBoard and W&B if enabled.
 
     Raises:
-        MtformerError: if TensorBoard or W&B is not installed, or W&B cannot start.
+        MtformerError: if TensorBoard or W&B is not installed, or W&B cannot be started.
     """
 
     def __init__(self, run: RunDir, config: Config) -> None:
@@ -44,7 +44,7 @@ class Metrics(AbstractContextManager["Metrics"]):
             self.wandb.finish(exit_code=0 if error[0] is None else 1)
 
     def write(self, kind: str, step: int, **values: Any) -> None:
-        """Append a record of the kind train, dev or resume; raise CheckpointError if it cannot be written."""
+        """Append a record of kind train, dev or resume; raise CheckpointError if it cannot be written."""
         append_record(self.path, kind, step, **values)
         numbers = {f"{kind}/{name}": value for name, value in values.items() if isinstance(value, int | float)}
         if self.tensorboard is not None:
@@ -55,7 +55,7 @@ class Metrics(AbstractContextManager["Metrics"]):
 
 
 def _open_tensorboard(run: RunDir) -> Any:
-    """Return a writer of event files in RUN/tensorboard."""
+    """Return a TensorBoard writer for RUN/tensorboard."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
@@ -66,7 +66,7 @@ def _open_tensorboard(run: RunDir) -> Any:
 
 
 def _open_wandb(run: RunDir, config: Config) -> Any:
-    """Start a run of Weights & Biases with its files in RUN/wandb; a resumed training continues its run."""
+    """Start a Weights & Biases run with files in RUN/wandb; a resumed run continues the same W&B run."""
     require_extra("training.wandb: logging", "wandb", "wandb")
     import wandb
 
@@ -89,7 +89,7 @@ def _open_wandb(run: RunDir, config: Config) -> Any:
         raise MtformerError(
             f"training.wandb: {why} (`wandb login` logs in; with WANDB_MODE=offline no account is needed)"
         ) from error
-    # W&B's own step never decreases, but that of a resumed training may.
+    # W&B's own step must not decrease, but the step of a resumed run may.
     client.define_metric("step")
     client.define_metric("*", step_metric="step")
     log.info("Weights & Biases: %s", client.dir if client.offline else client.url)
@@ -98,28 +98,28 @@ def _open_wandb(run: RunDir, config: Config) -> Any:
 
 TENSORS = ("sums", "grad_norm")
 WATCH_SECONDS, MIN_CORE_SHARE = 10.0, 0.8
-"""Steps of this total time are judged together; alone, the main thread has its core for nearly all of it."""
+"""Seconds of training that are evaluated together; the main thread runs nearly all the time if undisturbed."""
 
 
 class Window:
-    """Sums of the steps since the last log line, which stay on the device so that no step waits for it."""
+    """Sums over the steps since the last log line; they stay on the device, so steps do not wait for it."""
 
     def __init__(self) -> None:
         self.start = time.perf_counter()
         self.waiting = 0.0
         self.paused = 0.0
         self.sums = torch.zeros(4, dtype=torch.float64)
-        """Smoothed loss, nll, target tokens and number of steps, without skipped steps."""
+        """Smoothed loss, nll, target tokens and number of steps, excluding skipped steps."""
         self.grad_norm = torch.zeros(())
         self.tokens = self.cells = self.steps = self.splits = 0
         self.untimed_tokens = self.untimed_steps = 0
-        """Part of these from before the process was resumed."""
+        """The part of these from before the run was resumed."""
         self.learning_rate = 0.0
         self.pairs_of: Counter[str] = Counter()
-        """Pairs by corpus, if there are several."""
+        """Number of pairs by corpus, if there are several."""
 
     def add(self, batches: Sequence[Batch], result: StepResult) -> None:
-        """Add a step."""
+        """Add the result of a step."""
         self.steps += 1
         self.splits += result.num_splits
         self.learning_rate = result.learning_rate
@@ -129,16 +129,16 @@ class Window:
         for batch in batches:
             self.pairs_of.update(batch.pairs_of)
         tgt_tokens = sum(batch.num_tgt_tokens for batch in batches)
-        # Counts are filled in on the device: copied to it, they would make the host wait.
+        # Counts are filled on the device, because copying them to it would block the host.
         counts = [torch.full_like(result.loss, tgt_tokens), torch.ones_like(result.loss)]
         sums = torch.stack([result.loss, result.nll, *counts]).double()
         self.sums = self.sums.to(sums.device) + sums.where(result.is_finite, 0.0)
 
     def figures(self, ranks: Ranks = ALONE) -> dict[str, float]:
-        """Means over the window and all processes: per target token, per second, and shares of 1.
+        """Return means over the window and all processes: per target token, per second, and as shares of 1.
 
-        A window of nothing but skipped steps has no loss: nan. `memory_gb` is the peak since the start, of the process
-        that has the highest.
+        If all steps were skipped, the loss is nan. `memory_gb` is the highest peak memory usage of a process since the
+        start.
         """
         seconds = time.perf_counter() - self.start - self.paused
         loss, nll, tgt_tokens, steps, tokens, timed_tokens, cells, splits = ranks.sum(
@@ -161,17 +161,17 @@ class Window:
         }
 
     def state(self) -> dict[str, Any]:
-        """Return the sums, without times, for a checkpoint; so a resumed run writes the same line."""
+        """Return the sums, without times, for a checkpoint, so that a resumed run writes the same log line."""
         counts = {name: getattr(self, name) for name in ("tokens", "cells", "steps", "splits", "learning_rate")}
         sums = {"sums": self.sums.tolist(), "grad_norm": float(self.grad_norm)}
         return {**counts, **sums, "pairs_of": dict(self.pairs_of)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Window":
-        """Return the window with this `state`; its clock starts now, and earlier steps are not timed."""
+        """Restore a window from `state`; its clock starts now, and earlier steps are not timed."""
         window = cls()
         for name, own in window.state().items():
-            value = type(own)(state[name])  # raises if it is of another type
+            value = type(own)(state[name])  # raises an error for a value of another type
             if name in TENSORS:
                 value = torch.tensor(value, dtype=torch.float64).reshape(getattr(window, name).shape)
             setattr(window, name, value)
@@ -181,10 +181,10 @@ class Window:
 
 
 class CoreWatch:
-    """Warns once if other processes take the cores that a training on a CPU computes with.
+    """Logs a warning, once, if other processes use the cores of a training run on a CPU.
 
-    The main thread never sleeps in a step, so its processor time is the wall time unless the system runs others. Where
-    threads sleep while they wait (OMP_WAIT_POLICY=PASSIVE) this is not known, and others cost less.
+    The main thread does not sleep during a step, so its CPU time equals the wall time unless the core is shared. With
+    OMP_WAIT_POLICY=PASSIVE, threads sleep while waiting, so sharing is not detected, but also less harmful.
     """
 
     def __init__(self) -> None:
@@ -193,7 +193,7 @@ class CoreWatch:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Measure a step, which is the context."""
+        """Measure the step that runs inside the context."""
         wall, processor = time.perf_counter(), time.thread_time()
         yield
         self.wall += time.perf_counter() - wall
@@ -204,17 +204,17 @@ class CoreWatch:
         if share < MIN_CORE_SHARE:
             self.is_over = True
             log.warning(
-                "other processes use the cores of this training, which has them %.0f%% of the time and loses more than "
-                "the rest: run fewer at a time, set OMP_NUM_THREADS (now %d) to the number of free cores, or set "
+                "other processes use the cores of this run, which has them %.0f%% of the time and slows down by "
+                "more than that: run fewer processes, set OMP_NUM_THREADS (now %d) to the number of free cores, or set "
                 "OMP_WAIT_POLICY=PASSIVE", 100 * share, torch.get_num_threads(),
             )  # fmt: skip
 
 
 class Progress(Protocol):
-    """Display of the progress of a training."""
+    """Progress display of a training run."""
 
     def prepared(self, num_pairs: int, share: float) -> None:
-        """Show the number of tokenized pairs of a corpus, and their share of it; 0: unknown."""
+        """Show the number of tokenized pairs of a corpus, and their share of the corpus (0: unknown)."""
 
     def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
-        """Show a step; `figures` come with every log line."""
+        """Show a completed step; `figures` are given with each log line."""

@@ -1,4 +1,4 @@
-"""Optimizer, learning rate schedule and moving average of the weights."""
+"""Optimizer, learning rate schedules and moving average of the weights."""
 
 import math
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from mtformer.config.schema import TrainingConfig
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """Return fused Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019).
 
-    Weight decay applies to matrices only: not for biases and norms (one dimension), nor for embeddings and positions.
+    Weight decay applies to matrices only, not to biases and norms (one dimension), embeddings and positions.
     """
     decayed: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
@@ -28,9 +28,9 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opti
 def learning_rate(step: int, config: TrainingConfig, d_model: int) -> float:
     """Return the learning rate of optimizer step `step` (the first is 1).
 
-    noam is "Attention Is All You Need", equation 3, times `learning_rate`; the others rise linearly to
-    `learning_rate` within `warmup_steps`, then stay, or fall to 0 at `max_steps` (cosine, linear), or fall with
-    the square root of the step (inverse_sqrt).
+    noam is equation 3 of "Attention Is All You Need", multiplied by `learning_rate`. The other schedules increase
+    linearly to `learning_rate` within `warmup_steps`; then they are constant, decay to 0 at `max_steps` (cosine,
+    linear), or decay with the square root of the step (inverse_sqrt).
     """
     warmup = config.warmup_steps
     if config.schedule == "noam":
@@ -49,15 +49,15 @@ def learning_rate(step: int, config: TrainingConfig, d_model: int) -> float:
 
 
 class Ema:
-    """Exponential moving average of the weights, which validation and checkpoints use while the optimizer trains on.
+    """Exponential moving average of the weights, used in validation and checkpoints.
 
     average <- d average + (1 - d) weights    after each step, with d = min(decay, (1 + step) / (10 + step))
 
-    Polyak and Juditsky (1992); the smaller d of the first steps is that of TensorFlow's `ExponentialMovingAverage` and
-    lets the averages forget the initial weights soon. On the device of the parameters, and sharded as they are.
+    See Polyak and Juditsky (1992). The smaller d of the first steps, as in TensorFlow's `ExponentialMovingAverage`,
+    reduces the influence of the initial weights. Averages have the device and sharding of the parameters.
 
     Args:
-        model: its current weights are the first averages.
+        model: the model; its current weights are the initial averages.
         decay: d.
     """
 
@@ -70,19 +70,19 @@ class Ema:
     def update(self, step: int) -> None:
         """Update the averages after optimizer step `step` (the first is 1)."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        # Not `lerp`, whose difference of two biases of -inf (see `training.loss`) is NaN.
+        # `lerp` would give NaN for biases of -inf (see `training.loss`).
         torch._foreach_mul_(self.averages, decay)
         torch._foreach_add_(self.averages, self.parameters, alpha=1 - decay)
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Start again from the current weights."""
+        """Reset the averages to the current weights."""
         for average, parameter in zip(self.averages, self.parameters, strict=True):
             average.copy_(parameter)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Give the model the averages inside the context, and its own weights back after it."""
+        """Use the averages as weights of the model inside the context."""
         self._swap()
         try:
             yield
@@ -91,7 +91,7 @@ class Ema:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        # By value: compiled graphs and sharded weights refer to this memory.
+        # Copy values, because compiled graphs and sharded weights refer to this memory.
         for average, parameter in zip(self.averages, self.parameters, strict=True):
             kept = parameter.clone()
             parameter.copy_(average)

@@ -1,7 +1,7 @@
-"""Distributed training: the processes that `torchrun` starts, and how they synchronize gradients and weights.
+"""Distributed training: communication between the processes of `torchrun`, and DDP or FSDP2.
 
-Numbers and small objects go from host to host (gloo), so they never wait for a device; gradients and sharded weights go
-through PyTorch's DistributedDataParallel and FSDP2 (`fully_shard`).
+Numbers and small objects are exchanged between hosts (gloo), so they never wait for a device; gradients and sharded
+weights use PyTorch's DistributedDataParallel and FSDP2 (`fully_shard`).
 """
 
 import contextlib
@@ -24,20 +24,20 @@ from torch.nn.parallel import DistributedDataParallel
 from mtformer.errors import DeviceError, LostProcessError
 
 TIMEOUT = timedelta(hours=12)
-"""Maximum time that a process waits for another one, longer than any preparation of data or save. The end of a process
-is noticed at once by its closed connections."""
+"""Maximum time that a process waits for another one; longer than any data preparation or checkpoint. If a process ends,
+the others notice immediately, because its connections are closed."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those of a training; by default the only one."""
+    """Rank of this process and number of processes; by default, a single process."""
 
     rank: int = 0
-    """From 0; process 0 writes the files."""
+    """Rank of this process, from 0; process 0 writes files."""
     size: int = 1
     """Number of processes."""
     local_rank: int = 0
-    """From 0 on each machine; also the number of its CUDA device."""
+    """Rank on this machine, from 0; also the index of its CUDA device."""
 
     @property
     def is_main(self) -> bool:
@@ -53,7 +53,7 @@ class Ranks:
         return total.tolist()
 
     def gather(self, item: Any) -> list[Any]:
-        """Return the items of all processes, by rank, on every process. They are pickled, so keep them small."""
+        """Return the items of all processes by rank, on every process. Items are pickled and should be small."""
         if self.size == 1:
             return [item]
         items: list[Any] = [None] * self.size
@@ -61,18 +61,18 @@ class Ranks:
         return items
 
     def any(self, flag: bool) -> bool:
-        """Return True if the flag of any process is set."""
+        """Return True if the flag is set on any process."""
         return self.sum([float(flag)])[0] > 0
 
     def wait(self) -> None:
-        """Wait for all processes."""
+        """Wait until all processes have reached this call."""
         self.sum([0.0])
 
     @contextlib.contextmanager
     def main_first(self) -> Iterator[None]:
-        """Run the context on process 0 first, then on one process of each machine, then on the others.
+        """Run the context on process 0 first, then on one process per machine, then on the others.
 
-        So files are written once, and errors in them are reported once.
+        This way, shared files are written once, and errors in them are reported once.
         """
         order = 0 if self.is_main else 1 if self.local_rank == 0 else 2
         for _ in range(order):
@@ -83,14 +83,14 @@ class Ranks:
 
 
 ALONE = Ranks()
-SYNC_BUFFERS = "broadcast_buffers"  # tables of positions are the same everywhere
+SYNC_BUFFERS = "broadcast_buffers"  # position tables are the same on all processes
 if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters:
-    SYNC_BUFFERS = "forward_sync_buffers"  # its name since PyTorch 2.13
+    SYNC_BUFFERS = "forward_sync_buffers"  # renamed in PyTorch 2.13
 
 
 @contextlib.contextmanager
 def join_ranks(device: torch.device) -> Iterator[Ranks]:
-    """Join the processes that `torchrun` started for the time of the context; without `torchrun` yield `ALONE`.
+    """Connect the processes of `torchrun` inside the context; without `torchrun`, yield `ALONE`.
 
     Raises:
         LostProcessError: if another process ended.
@@ -103,18 +103,18 @@ def join_ranks(device: torch.device) -> Iterator[Ranks]:
     try:
         dist.init_process_group(backend, timeout=TIMEOUT)
         yield Ranks(rank, size, local_rank)
-        # The threads of gloo need the interpreter to free their last tensors; destroying the group while one of them
-        # waits for it never ends (PyTorch 2.13).
+        # Threads of gloo need the interpreter lock to free their last tensors; destroying the group while one of them
+        # waits for the lock causes a deadlock (PyTorch 2.13).
         time.sleep(0.2)
-        dist.destroy_process_group()  # not after an error: it would wait for the others
+        dist.destroy_process_group()  # not after an error, because it would wait for the others
     except RuntimeError as error:
         if size > 1 and (isinstance(error, dist.DistError) or "gloo" in str(error)):
-            raise LostProcessError(f"process {rank}: another process of this training ended") from error
+            raise LostProcessError(f"process {rank}: another process of this run ended") from error
         raise
 
 
 def own_device(device: torch.device) -> torch.device:
-    """Return the CUDA device of this process, by its number on the machine; other devices are returned unchanged.
+    """Return the CUDA device of this process, by local rank; other devices are returned unchanged.
 
     Raises:
         DeviceError: if there are more processes than devices.
@@ -133,13 +133,13 @@ def own_device(device: torch.device) -> torch.device:
 
 
 def parallelize(objective: nn.Module, blocks: Sequence[nn.Module], ranks: Ranks, sharded: bool) -> nn.Module:
-    """Return the objective, replicated on all processes (DDP) or with each weight sharded (FSDP2, in place).
+    """Return the objective, replicated on all processes (DDP) or sharded (FSDP2, in place).
 
     Args:
-        objective: its `forward` returns the loss; the same weights on each process.
-        blocks: its layers; FSDP2 gathers the weights of one of them at a time.
+        objective: module whose `forward` returns the loss, with the same weights on all processes.
+        blocks: its layers; FSDP2 gathers the weights of one layer at a time.
         ranks: the processes.
-        sharded: FSDP2 instead of DDP.
+        sharded: use FSDP2 instead of DDP.
     """
     if not dist.is_initialized():
         return objective
@@ -156,7 +156,7 @@ def parallelize(objective: nn.Module, blocks: Sequence[nn.Module], ranks: Ranks,
 
 @contextlib.contextmanager
 def gradient_sync(objective: nn.Module, is_last: bool) -> Iterator[None]:
-    """Synchronize gradients only if `is_last`; for forward and backward of each micro-batch of a step."""
+    """Synchronize gradients only if `is_last`; wraps the forward and backward pass of each micro-batch."""
     if isinstance(objective, FSDPModule):
         objective.set_requires_gradient_sync(is_last)
     with contextlib.ExitStack() as stack:
@@ -166,12 +166,12 @@ def gradient_sync(objective: nn.Module, is_last: bool) -> Iterator[None]:
 
 
 def unshard(tensor: Tensor) -> Tensor:
-    """Return the full tensor of a sharded one, on every process; another tensor unchanged."""
+    """Return the full tensor of a sharded tensor, on every process; other tensors are returned unchanged."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return this process's shard of a full tensor, sharded as `like`; the tensor itself if `like` is not sharded."""
+    """Return the local shard of a full tensor, sharded like `like`; the full tensor if `like` is not sharded."""
     if not isinstance(like, DTensor) or tensor.shape != like.shape:
         return tensor
     return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a flag that a loop reads between two steps."""
+"""Record SIGINT and SIGTERM for a loop that checks them between steps."""
 
 import signal
 from contextlib import AbstractContextManager
@@ -6,7 +6,7 @@ from types import FrameType
 
 
 class StopSignal(AbstractContextManager["StopSignal"]):
-    """While active, the first SIGINT or SIGTERM is kept in `received`; a second SIGINT interrupts at once."""
+    """Context that records the first SIGINT or SIGTERM in `received`; a second SIGINT interrupts immediately."""
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
@@ -19,7 +19,7 @@ class StopSignal(AbstractContextManager["StopSignal"]):
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._previous.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal itself returned
+            signal.signal(number, handler)  # type: ignore[arg-type]  # values returned by signal.signal
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None and number == signal.SIGINT:

@@ -1,6 +1,6 @@
 """One optimizer step over micro-batches.
 
-Nothing here waits for the device: results stay in tensors until a log line needs them.
+Steps do not wait for the device: results stay in tensors until a log line needs them.
 """
 
 import contextlib
@@ -27,29 +27,29 @@ MAX_SKIPPED_IN_A_ROW = 20
 
 
 class StepResult(NamedTuple):
-    """Sums over this process's target tokens of the step, on the device."""
+    """Results of a step, summed over the target tokens of this process, on the device."""
 
     loss: Tensor
-    """Label-smoothed, nats."""
+    """Label-smoothed loss in nats."""
     nll: Tensor
-    """Negative log-likelihood, nats."""
+    """Negative log-likelihood in nats."""
     grad_norm: Tensor
-    """Before clipping."""
+    """Gradient norm before clipping."""
     is_finite: Tensor
-    """False if the gradient was not finite and the weights did not change."""
+    """False if the gradient was not finite and the step was skipped."""
     learning_rate: float
     num_splits: int
-    """Number of times that micro-batches were halved to fit the memory."""
+    """Number of times that a micro-batch was halved to fit in memory."""
 
 
 class TrainingStep:
-    """The model, its optimizer and, for fp16, the gradient scaler.
+    """Model, optimizer and, for fp16, gradient scaler.
 
     Args:
-        model: on its device, weights in float32.
+        model: the model on its device, with float32 weights.
         config: the `training` section.
         precision: `fp32`, `bf16` or `fp16`.
-        ranks: the processes of the training.
+        ranks: the processes of the run.
     """
 
     def __init__(self, model: Transformer, config: TrainingConfig, precision: str, ranks: Ranks = ALONE) -> None:
@@ -66,28 +66,28 @@ class TrainingStep:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
         self.ema = Ema(model, config.ema_decay) if config.ema_decay else None
         self.skipped_in_a_row = torch.zeros((), dtype=torch.int64, device=self.device)
-        """Steps in a row without a finite gradient; from `MAX_SKIPPED_IN_A_ROW` on it is not reset."""
+        """Number of consecutive steps with a non-finite gradient; not reset after reaching `MAX_SKIPPED_IN_A_ROW`."""
         self.max_padded_tokens: int | None = None
-        """Padded tokens (pairs x longest side) of a micro-batch that fit the memory; None: no limit found yet."""
+        """Maximum padded tokens (pairs x longest side) of a micro-batch that fits in memory; None: no limit yet."""
 
     def run(self, batches: Sequence[Batch], step: int) -> StepResult:
-        """Run optimizer step `step` (the first is 1) on the mean loss over all target tokens of all micro-batches.
+        """Run optimizer step `step` (the first is 1) on the mean loss over the target tokens of all micro-batches.
 
         Raises:
-            DeviceError: if a single pair does not fit the memory.
+            DeviceError: if a single pair does not fit in memory.
         """
         rate = learning_rate(step, self.config, self.model.config.d_model)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.model.train()
         num_tokens = self.ranks.sum([sum(batch.num_tgt_tokens for batch in batches)])[0]
-        # PyTorch's data parallelism averages over the processes; times their number it is the sum.
+        # PyTorch averages gradients over the processes; multiplying by their number gives the sum.
         (loss, nll), num_splits = self._sums(batches, self.ranks.size / num_tokens)
         self.scaler.unscale_(self.optimizer)
         limit = self.config.clip_norm or float("inf")
         grad_norm = unshard(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
         is_finite = grad_norm.isfinite()
-        if self.scaler.is_enabled():  # skips by itself, and lowers its scale
+        if self.scaler.is_enabled():  # skips the step itself and lowers the scale
             self.scaler.step(self.optimizer)
             self.scaler.update()
         else:
@@ -100,32 +100,32 @@ class TrainingStep:
         return StepResult(loss, nll, grad_norm, is_finite, rate, num_splits)
 
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return label-smoothed loss and negative log-likelihood of a batch, summed over its target tokens."""
+        """Return the label-smoothed loss and negative log-likelihood of a batch, summed over target tokens."""
         batch = batch.to(self.device)
         loss, nll = self.objective(batch.src_BS, batch.src_lengths_B, batch.tgt_in_BT, batch.tgt_out_BT)
         return loss, nll
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, float]:
-        """Return `loss` without dropout and gradient, as numbers; the batch is halved if memory runs out."""
+        """Return `loss` as numbers, without dropout and gradients; the batch is halved if memory runs out."""
         self.model.eval()
         (loss, nll), _ = self._sums([batch], None, is_alone=True)
         return loss.item(), nll.item()
 
     def check_memory(self, batch: Batch) -> float:
-        """Run a micro-batch with the memory of a real step, change no weights, and return its seconds.
+        """Run a micro-batch with the memory usage of a real step, without changing weights; return the seconds taken.
 
-        If it does not fit it is halved until it does, and from then on so is every micro-batch of that size.
+        If it does not fit in memory, it is halved until it does; later micro-batches of that size are halved too.
 
         Raises:
-            DeviceError: if a single pair does not fit the memory.
+            DeviceError: if a single pair does not fit in memory.
         """
         start = time.perf_counter()
         self.model.train()
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices):
             self._sums([batch], 1.0, is_alone=True)
-            # A skipped step allocates the moments.
+            # A skipped step allocates the optimizer moments.
             self._update(torch.ones((), dtype=torch.bool, device=self.device))
         self.optimizer.zero_grad(set_to_none=True)
         if devices:
@@ -133,7 +133,7 @@ class TrainingStep:
         return time.perf_counter() - start
 
     def ema_weights(self) -> AbstractContextManager[None]:
-        """Give the model the weights for validation and checkpoints in the context: with `ema_decay` the averages."""
+        """Return a context in which the model has the weights for validation: with `ema_decay`, the averages."""
         return contextlib.nullcontext() if self.ema is None else self.ema.applied()
 
     def full_model(self) -> Transformer:
@@ -149,30 +149,30 @@ class TrainingStep:
         return copy
 
     def weights(self) -> dict[str, Tensor]:
-        """Return copies of all parameters by name, tied ones once, unsharded, on the host."""
+        """Return unsharded copies of all parameters by name, on the CPU; tied parameters once."""
         named = self.model.named_parameters()
         return {name: unshard(parameter.detach()).to("cpu", copy=True).contiguous() for name, parameter in named}
 
     def load_weights(self, path: Path) -> None:
-        """Load the weights of a file, also as EMA weights; raise CheckpointError if they do not fit the model."""
+        """Load weights from a file and reset the EMA weights; raise CheckpointError if they do not fit the model."""
         load_weights(self.model, path, place=shard_like)
         if self.ema is not None:
             self.ema.reset()
 
     @torch.no_grad()
     def load_training_weights(self, weights: dict[str, Tensor]) -> None:
-        """Load what `weights` returned outside of `ema_weights`; the averages do not change."""
+        """Load weights that `weights` returned outside `ema_weights`; the averages do not change."""
         for name, parameter in self.model.named_parameters():
             parameter.copy_(shard_like(weights[name], parameter))
 
     def optimizer_state(self) -> dict[str, Any]:
-        """Return `optimizer.state_dict()`, with sharded moments unsharded."""
+        """Return `optimizer.state_dict()` with unsharded moments."""
         state = self.optimizer.state_dict()
         moments = {number: {name: unshard(x) for name, x in own.items()} for number, own in state["state"].items()}
         return {**state, "state": moments}
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        """Load what `optimizer_state` returned, with any number of processes."""
+        """Load the result of `optimizer_state`; the number of processes may differ."""
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         moments = {
             number: {name: shard_like(x, parameters[number]) for name, x in own.items()}
@@ -180,37 +180,38 @@ class TrainingStep:
         }
         for number, own in moments.items():
             if own["step"].ndim or not own["exp_avg"].shape == own["exp_avg_sq"].shape == parameters[number].shape:
-                raise ValueError("moments of another shape than their parameter")
+                raise ValueError("the shapes of moments and parameter differ")
         self.optimizer.load_state_dict({**state, "state": moments})
 
     def _update(self, is_skipped: Tensor) -> None:
-        """Run the optimizer, or skip it; the fused kernels read the flag on the device, as with a gradient scaler."""
+        """Update the weights unless `is_skipped`; fused kernels read the flag on the device, as with GradScaler."""
         self.optimizer.found_inf = is_skipped.float()  # type: ignore[attr-defined]  # as GradScaler does
         self.optimizer.step()
 
     def _sums(
         self, batches: Sequence[Batch], scale: float | None, is_alone: bool = False
     ) -> tuple[tuple[Tensor, Tensor], int]:
-        """Add the gradients of `scale` x loss; return the sums (loss, nll) and how often micro-batches were halved.
+        """Accumulate gradients of `scale` x loss; return the sums (loss, nll) and the number of halvings.
 
         Args:
-            scale: None: no gradients.
-            is_alone: the gradients are not those of a step and are not synchronized.
+            batches: the micro-batches.
+            scale: factor of the loss; None: compute no gradients.
+            is_alone: True outside of a training step: gradients are not synchronized.
         """
         while True:
             pieces = [piece for batch in batches for piece in batch.split(self.max_padded_tokens)]
-            # Sharded gradients that are not synchronized are stored where zero_grad does not reach them.
+            # zero_grad does not clear sharded gradients that were not synchronized.
             synced = len(pieces) - 1 if self.config.sharded or not is_alone else None
             outcome = self._accumulate(pieces, scale, synced)
             if isinstance(outcome, Tensor):
                 loss, nll = outcome
                 return (loss, nll), len(pieces) - len(batches)
-            self._make_room(outcome, may_retry=self.ranks.size == 1 or (is_alone and not self.config.sharded))
+            self._reduce_batch_size(outcome, may_retry=self.ranks.size == 1 or (is_alone and not self.config.sharded))
 
     def _accumulate(self, pieces: Sequence[Batch], scale: float | None, synced: int | None) -> Tensor | Batch:
-        """Return the sums (loss, nll), or the piece for which memory ran out.
+        """Return the sums (loss, nll), or the piece on which memory ran out.
 
-        Gradients are synchronized with the piece of index `synced`.
+        Gradients are synchronized at the piece with index `synced`.
         """
         sums = torch.zeros(2, device=self.device)
         for number, piece in enumerate(pieces):
@@ -226,18 +227,18 @@ class TrainingStep:
             sums += torch.stack([loss.detach(), nll])
         return sums
 
-    def _make_room(self, batch: Batch, may_retry: bool) -> None:
-        """Discard the step so far, and halve micro-batches of this size from now on."""
+    def _reduce_batch_size(self, batch: Batch, may_retry: bool) -> None:
+        """Discard the gradients of the step, and halve micro-batches of this size from now on."""
         if not may_retry:
             raise DeviceError(  # the other processes wait for the gradients of this attempt
-                f"memory of {self.device} ran out on a micro-batch of {batch.num_padded_tokens} tokens, padding "
-                "counted; lower training.batch_tokens, raise training.accumulation_steps, and resume from the last "
+                f"out of memory on {self.device} with a micro-batch of {batch.num_padded_tokens} tokens, including "
+                "padding; lower training.batch_tokens, raise training.accumulation_steps, and resume from the last "
                 "checkpoint"
             )
         if batch.num_pairs <= 1:
             raise DeviceError(
-                f"a pair of {batch.src_BS.size(1)} and {batch.tgt_in_BT.size(1)} tokens does not fit the memory of "
-                f"{self.device}; leave out such lines (data.filters.max_tokens for training), or take a smaller model"
+                f"a pair of {batch.src_BS.size(1)} and {batch.tgt_in_BT.size(1)} tokens does not fit in the memory of "
+                f"{self.device}; remove such lines (data.filters.max_tokens for training), or use a smaller model"
             )
         self.max_padded_tokens = batch.num_padded_tokens // 2
         self.optimizer.zero_grad(set_to_none=True)

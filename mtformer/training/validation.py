@@ -1,4 +1,4 @@
-"""Validation on dev: loss and perplexity of the references; types for decoding."""
+"""Validation on dev: loss and perplexity of the references, and types for decoding."""
 
 import itertools
 import math
@@ -11,25 +11,25 @@ from mtformer.training.step import TrainingStep
 
 
 class Decoded(NamedTuple):
-    """Result of decoding dev."""
+    """Scores and samples of decoding dev."""
 
     metrics: dict[str, float]
     """Scores by name, e.g. bleu and chrf."""
     samples: list[tuple[str, str, str]]
-    """A few (source, reference, hypothesis)."""
+    """A few triples (source, reference, hypothesis)."""
 
 
 DecodeDev = Callable[[Callable[[int], object]], Decoded]
 """Translates dev with the current model and scores it.
 
-It calls its argument after each batch with the number of finished sentences; an exception of that call ends it.
+The argument is called after each batch with the number of finished sentences; an exception it raises ends decoding.
 """
 
 
 def dev_loss(step: TrainingStep, batches: Iterable[Batch]) -> dict[str, float]:
-    """Return smoothed loss, and perplexity without smoothing, per target token (eos included) of all batches.
+    """Return the label-smoothed loss and the perplexity (without smoothing) per target token, including eos.
 
-    The processes share the batches, and all get the same result.
+    Batches are distributed over the processes; all processes return the same result.
     """
     loss = nll = num_tokens = 0.0
     for batch in _own(batches, step.ranks):
@@ -42,7 +42,7 @@ def dev_loss(step: TrainingStep, batches: Iterable[Batch]) -> dict[str, float]:
 
 
 def _own(batches: Iterable[Batch], ranks: Ranks) -> Iterator[Batch]:
-    """Yield this process's batches; all processes get equally many, because sharded weights are gathered at each."""
+    """Yield the batches of this process; all processes get the same number, because each gathers sharded weights."""
     rest = iter(batches)
     while group := list(itertools.islice(rest, ranks.size)):
         yield group[ranks.rank] if ranks.rank < len(group) else group[-1].without_targets()

@@ -262,4 +262,4 @@ def test_an_old_one_that_cannot_be_deleted_is_told_and_does_not_end_the_run(
     prune(run, CONFIG)
     assert run.steps() == [1, 2, 4]
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert warnings == [f"{run.checkpoint(2)}: an old checkpoint, cannot be deleted (Device or resource busy)"]
+    assert warnings == [f"{run.checkpoint(2)}: the old checkpoint cannot be deleted (Device or resource busy)"]

@@ -27,12 +27,12 @@ def test_a_resumed_run_warns_of_every_flipped_bit_and_every_cut(
         caplog.clear()
         warn_if_changed(path, saved, 2)
         cut_after(path, 2, with_dev=True)
-        assert "changed or cut short" in caplog.text
+        assert "changed or truncated" in caplog.text
     for length in range(len(data)):
         path.write_bytes(data[:length])
         caplog.clear()
         warn_if_changed(path, saved, 2)
-        assert "changed or cut short" in caplog.text
+        assert "changed or truncated" in caplog.text
 
 
 def test_what_is_appended_is_read_and_nan_is_null(tmp_path: Path) -> None:

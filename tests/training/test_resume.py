@@ -246,7 +246,7 @@ def test_a_signal_after_the_last_checkpoint_still_ends_with_the_signal(tmp_path:
     """Later work, such as test scores, does not begin."""
     validation = Validation()
     subject = validated(trainer, tmp_path, validation, max_steps=4)
-    subject._judge = lambda metrics: os.kill(os.getpid(), signal.SIGTERM)  # type: ignore[method-assign]
+    subject._update_best = lambda metrics: os.kill(os.getpid(), signal.SIGTERM)  # type: ignore[method-assign]
     with pytest.raises(InterruptedRunError):
         subject.train()
     assert RunDir(tmp_path).regular_steps() == [4]
@@ -330,9 +330,9 @@ def test_a_damaged_log_is_reported_and_does_not_stop_a_resume(
     caplog.clear()
     resumed(toy_config(max_steps=16), tmp_path, None, decode).train()
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    told = f"{log}: changed or cut short since the checkpoint of step 12 was saved; training is not affected"
+    told = f"{log}: changed or truncated since the checkpoint of step 12 was saved; training is not affected"
     assert [warning.startswith(told) for warning in warnings[:1]] == ([] if harm is None else [True])
-    assert warnings[1:] in ([], [f"{log}: damaged lines removed: 1"])
+    assert warnings[1:] in ([], [f"{log}: removed damaged lines: 1"])
     assert RunDir(tmp_path).steps()[-1] == 16
 
 
@@ -343,7 +343,7 @@ def test_damaged_lines_of_a_log_are_counted(tmp_path: Path, caplog: pytest.LogCa
     caplog.clear()
     resumed(toy_config(max_steps=8, log_every=1), tmp_path)
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING][1:] == [
-        f"{run.metrics}: damaged lines removed: 2"
+        f"{run.metrics}: removed damaged lines: 2"
     ]
 
 
@@ -364,7 +364,7 @@ def test_when_none_is_whole_that_is_told_and_nothing_is_touched(tmp_path: Path) 
     cut(run.checkpoint(4) / TRAINER_STATE)
     (run.checkpoint(8) / META).unlink()
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    with pytest.raises(CheckpointError, match=r"no checkpoint of 2 is whole \(step-00000008: meta.json is missing\)"):
+    with pytest.raises(CheckpointError, match=r"all 2 checkpoints are damaged \(step-00000008: meta.json is missing\)"):
         newest_good(run)
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
 
@@ -389,7 +389,7 @@ def test_a_checkpoint_that_may_not_be_read_is_not_taken_for_damaged(
 def test_a_state_of_another_kind_is_one_clear_error(tmp_path: Path) -> None:
     run = finished(tmp_path, max_steps=4)
     (run.checkpoint(4) / TRAINER_STATE).write_bytes(b"no zip file")
-    with pytest.raises(CheckpointError, match=r"trainer\.pt: does not load"):
+    with pytest.raises(CheckpointError, match=r"trainer\.pt: cannot be loaded"):
         trainer(toy_config(), run.path).resume(run.checkpoint(4))
 
 
