@@ -1,1 +1,1 @@
-"""From corpora to padded batches: sources, filters, the tokenized store, and the order of an epoch."""
+"""Data pipeline from corpora to padded batches: sources, filters, tokenized store, and batching."""

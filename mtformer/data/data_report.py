@@ -1,4 +1,4 @@
-"""The report on a prepared corpus: how many pairs were read, kept, and left out for which reason."""
+"""Report on a prepared corpus: numbers of pairs read, kept, and removed by reason."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from mtformer.errors import DataError
 
 Pair = tuple[str, str]
 Columns = tuple[list[str], list[str]]
-"""All sources, and all targets: the form in which text travels."""
+"""Source lines and target lines: the format in which text is passed between modules."""
 
 UNUSUAL = {
     "carriage return": "\r",
@@ -23,33 +23,33 @@ UNUSUAL = {
     "other line break (U+000B, U+000C, U+001C-U+001E, U+0085)": "\x0b\x0c\x1c\x1d\x1e\x85",
     "replacement character (U+FFFD)": "\ufffd",
 }
-"""Characters that break lines in other tools or indicate damage; lines that contain them are counted."""
+"""Characters that break lines in other tools or indicate damage; lines that contain one are counted."""
 
 
 @dataclass
 class DataReport:
-    """Counts of pairs, unless stated otherwise."""
+    """Counts of a prepared corpus, in pairs unless stated otherwise."""
 
     read: int = 0
     kept: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
-    """Pairs left out by reason, without zeros."""
+    """Number of removed pairs by reason, without zeros."""
     blank: dict[str, int] = field(default_factory=lambda: {"src": 0, "tgt": 0})
-    """Kept pairs with a side that has no token; counted only if nothing is filtered."""
+    """Number of blank lines in kept pairs by side; only counted if filters are off."""
     tokens: dict[str, int] = field(default_factory=lambda: {"src": 0, "tgt": 0})
-    """Tokens of the kept pairs, eos not counted."""
+    """Number of tokens in kept pairs by side, excluding eos."""
     unknown: dict[str, int] = field(default_factory=lambda: {"src": 0, "tgt": 0})
-    """Tokens of the kept pairs that are unk."""
+    """Number of unknown tokens in kept pairs by side."""
     unusual: dict[str, dict[str, int]] = field(default_factory=lambda: {"src": {}, "tgt": {}})
-    """Lines read that contain an unusual character, by its name."""
+    """Number of lines with an unusual character by side and name of the character."""
 
     @property
     def left_out_share(self) -> float:
-        """Share of the pairs read that were left out."""
+        """Share of pairs that were removed."""
         return 1 - self.kept / self.read if self.read else 0.0
 
     def unknown_rate(self, side: str) -> float:
-        """Return the share of unk among a side's tokens; `side` is src or tgt."""
+        """Return the share of unknown tokens on a side (`src` or `tgt`)."""
         return self.unknown[side] / max(1, self.tokens[side])
 
     def to_dict(self) -> dict[str, Any]:
@@ -57,20 +57,20 @@ class DataReport:
         return {**asdict(self), "unknown_rate": {side: self.unknown_rate(side) for side in ("src", "tgt")}}
 
     def to_json(self) -> str:
-        """Return the figures as a JSON text."""
+        """Return all counts and rates as JSON."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "DataReport":
-        """Return the report of which `to_dict` returned `values`; other keys are ignored."""
+        """Restore a report from the result of `to_dict`; unknown keys are ignored."""
         return cls(**{one.name: values[one.name] for one in fields(cls) if one.name in values})
 
     def leave_out(self, counts: Mapping[str, int]) -> None:
-        """Count pairs by reason."""
+        """Count removed pairs by reason."""
         self.left_out = _sum(self.left_out, counts)
 
     def count_kept(self, counts: NDArray[np.int32]) -> None:
-        """Count kept pairs and their tokens, see `TokenCounts`."""
+        """Count kept pairs and their tokens (see `TokenCounts`)."""
         self.kept += len(counts)
         totals = counts.sum(axis=0, dtype=np.int64).tolist()
         self.tokens = _sum(self.tokens, {"src": totals[0], "tgt": totals[1]})
@@ -79,7 +79,7 @@ class DataReport:
     def count_unusual(self, src: Sequence[str], tgt: Sequence[str]) -> None:
         """Count the lines with unusual characters."""
         for side, lines in (("src", src), ("tgt", tgt)):
-            # One search over all lines is fast and nearly always enough.
+            # A single search over all lines is fast, and usually finds nothing.
             together = " ".join(lines)
             for name, characters in UNUSUAL.items():
                 present = [character for character in characters if character in together]
@@ -88,33 +88,33 @@ class DataReport:
                     self.unusual[side][name] = self.unusual[side].get(name, 0) + found
 
     def __add__(self, other: "DataReport") -> "DataReport":
-        """Return the report of both parts of a corpus."""
+        """Return the sum of the reports on two parts of a corpus."""
         return DataReport(**{name: _sum(mine, getattr(other, name)) for name, mine in vars(self).items()})
 
     def lines(self) -> list[str]:
-        """Return the report as lines of text."""
+        """Format the report as lines of text."""
         lines = [f"pairs read     {self.read:>13,}", f"pairs kept     {self.kept:>13,}"]
         lines += [f"  left out     {count:>13,}  {reason}" for reason, count in self.left_out.items()]
         for side, title in (("src", "source"), ("tgt", "target")):
             tokens, mean = self.tokens[side], self.tokens[side] / max(1, self.kept)
             lines.append(
-                f"{title} tokens  {tokens:>13,}  {mean:.1f} a line, {100 * self.unknown_rate(side):.3g} % unknown"
+                f"{title} tokens  {tokens:>13,}  {mean:.1f} per line, {100 * self.unknown_rate(side):.3g} % unknown"
             )
             if self.blank[side]:
                 lines.append(f"  blank        {self.blank[side]:>13,}  {title} lines without a token")
-            lines += [f"  look at      {n:>13,}  {title} lines with {name}" for name, n in self.unusual[side].items()]
+            lines += [f"  check        {n:>13,}  {title} lines with {name}" for name, n in self.unusual[side].items()]
         return lines
 
     def check(self, filters: FilterConfig, where: str) -> None:
-        """Raise DataError if nothing was kept, or a larger share left out than `max_filtered_share`."""
+        """Raise DataError if no pair was kept, or the share of removed pairs exceeds `max_filtered_share`."""
         if self.kept and self.left_out_share <= filters.max_filtered_share:
             return
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in self.left_out.items())
-        counts = f"{where}: {self.read - self.kept:,} of {self.read:,} pairs are left out ({reasons})"
+        counts = f"{where}: {self.read - self.kept:,} of {self.read:,} pairs were removed ({reasons})"
         if not self.kept:
-            raise DataError(f"{counts}; nothing is left to train on: check the files and data.filters")
+            raise DataError(f"{counts}; no training data is left; check the files and data.filters")
         limit = f"data.filters.max_filtered_share {filters.max_filtered_share:g}"
-        raise DataError(f"{counts}, more than {limit}; fix the files, or raise that limit")
+        raise DataError(f"{counts}, more than {limit}; fix the files, or raise this limit")
 
 
 def _sum(left: Any, right: Any) -> Any:

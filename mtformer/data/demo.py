@@ -1,8 +1,8 @@
-"""Synthetic English-German corpus for a first training run without any data.
+"""Synthetic English-German corpus for a first training run without data.
 
-Word-by-word translation fails on it: German puts verbs in second place or at the end of a clause, separates their
-prefixes, and inflects articles, adjectives and pronouns for gender and case. Each English sentence has exactly one
-German translation. The words are in `demo_lexicon.yaml`.
+The corpus cannot be translated word by word: in German, the verb is in second position or at the end of a clause, its
+prefix may be separated, and articles, adjectives and pronouns are inflected for gender and case. Each English sentence
+has exactly one German translation. The words are in `demo_lexicon.yaml`.
 """
 
 import random
@@ -24,7 +24,7 @@ Pair = tuple[str, str]
 
 
 class Verb(NamedTuple):
-    """A row of the lexicon; fields with several words are separated by spaces."""
+    """A verb of the lexicon; several words in a field are separated by spaces."""
 
     subjects: str
     base: str
@@ -40,27 +40,27 @@ class Verb(NamedTuple):
 
 
 class Nominal(NamedTuple):
-    """A noun phrase, pronoun or name in all its forms."""
+    """A noun phrase, pronoun or name with all its forms."""
 
     english: str
     english_object: str
     german: Sequence[str]
-    """Nominative, accusative, dative."""
+    """German nominative, accusative and dative."""
     person: int
-    """Index into verb forms: 0 for I, 1 for he, 2 for we."""
+    """Index of the verb form: 0 for I, 1 for he, 2 for we."""
     pronoun: str
     """Key of the pronoun that refers to it."""
     word: str
     kinds: str = "person"
 
     def german_object(self, government: str) -> str:
-        """Return the German form that `government` requires: a case, or a preposition and a case."""
+        """Return the German form required by `government`, which is a case, or a preposition and a case."""
         *preposition, case = government.split()
         return _join(*preposition, self.german[("nom", "acc", "dat").index(case)])
 
 
 class Clause(NamedTuple):
-    """A clause as an English statement and question and in German parts, whose order depends on the sentence."""
+    """A clause in English, and its German parts, whose order depends on the sentence."""
 
     english: str
     question: str
@@ -68,10 +68,10 @@ class Clause(NamedTuple):
     finite: str
     middle: str
     end: str
-    """German prefix, or participle or infinitive and a space."""
+    """German verb prefix, or a participle or infinitive followed by a space."""
 
     def german(self, verb: str = "second") -> str:
-        """Return the German clause with its finite verb `first`, `second` or `last`."""
+        """Return the German clause with the finite verb in `first`, `second` or `last` position."""
         if verb == "last":
             return _join(self.subject, self.middle, self.end + self.finite)
         start = (self.finite, self.subject) if verb == "first" else (self.subject, self.finite)
@@ -79,12 +79,12 @@ class Clause(NamedTuple):
 
 
 def write_demo(folder: Path, seed: int = 1) -> dict[str, Path]:
-    """Write train, dev and test to `folder`, each as .en and .de, and return the files by name (`train.en`, ...).
+    """Write train, dev and test sets as .en and .de files to `folder` and return the files by name (`train.en`, ...).
 
-    Each line is a sentence, and no sentence occurs twice. A file with other contents is never overwritten.
+    Each line is a sentence, and no sentence occurs twice. Existing files with other contents are not overwritten.
     """
     if folder.exists() and not folder.is_dir():
-        raise DataError(f"{folder}: is a file; name a folder for the demo corpus")
+        raise DataError(f"{folder}: is a file; give a folder for the demo corpus")
     pairs = make_pairs(sum(SIZES.values()), seed)
     files: dict[Path, str] = {}
     for split, size in SIZES.items():
@@ -93,14 +93,14 @@ def write_demo(folder: Path, seed: int = 1) -> dict[str, Path]:
             files[folder / f"{split}.{language}"] = "".join(pair[side] + "\n" for pair in part)
     for path, text in files.items():
         if path.exists() and (not path.is_file() or path.read_bytes() != text.encode()):
-            raise DataError(f"{path}: exists and is not this demo corpus; remove it or name another folder")
+            raise DataError(f"{path}: exists and is not part of this demo corpus; remove it or choose another folder")
     for path, text in files.items():
         write_text(path, text)
     return {path.name: path for path in files}
 
 
 def make_pairs(count: int, seed: int) -> list[Pair]:
-    """Return `count` sentence pairs in which no English and no German sentence occurs twice."""
+    """Return `count` sentence pairs without repeated English or German sentences."""
     grammar = Grammar(seed)
     pairs: dict[str, str] = {}
     seen: set[str] = set()
@@ -113,7 +113,7 @@ def make_pairs(count: int, seed: int) -> list[Pair]:
 
 
 class Grammar:
-    """Random sentence pairs from the words in `demo_lexicon.yaml`."""
+    """Generates random sentence pairs from the words in `demo_lexicon.yaml`."""
 
     def __init__(self, seed: int) -> None:
         text = resources.files(__package__).joinpath("demo_lexicon.yaml").read_text(encoding="utf-8")
@@ -128,7 +128,7 @@ class Grammar:
         self._people += [Nominal(name, name, [name] * 3, 1, he, name) for name, he in self._words["names"].items()]
 
     def sentence(self) -> Pair:
-        """Return a random sentence in both languages."""
+        """Return a random sentence pair."""
         kinds = [self._simple, self._joined, self._condition, self._contrast]
         english, german = self._random.choices(kinds, weights=[5, 3, 1, 1])[0]()
         for apart, contracted in self._words["contractions"].items():
@@ -136,7 +136,7 @@ class Grammar:
         return english[0].upper() + english[1:], german[0].upper() + german[1:]
 
     def _simple(self) -> Pair:
-        """Today the man opens the door. Heute macht der Mann die Tür auf."""
+        """Return a simple sentence (Today the man opens the door. Heute macht der Mann die Tür auf.)."""
         tense, times = self._random.choice(TENSES), self._words["times"]
         clause, kind = self._clause(tense), self._random.random()
         if kind < 0.2:
@@ -147,7 +147,7 @@ class Grammar:
         return f"{time} {clause.english}.", f"{german_time} {clause.german('first')}."
 
     def _joined(self) -> Pair:
-        """I hope that the man opens the door. Ich hoffe, dass der Mann die Tür aufmacht."""
+        """Return a that-clause (I hope that the man opens the door. Ich hoffe, dass der Mann die Tür aufmacht.)."""
         main, that, dass = self._clause(), "because", "weil"
         if self._random.random() < 0.5:
             main, that, dass = self._clause("present", self._random.choice(self._reporting_verbs)), "that", "dass"
@@ -155,7 +155,7 @@ class Grammar:
         return f"{main.english} {that} {second.english}.", f"{main.german()}, {dass} {second.german('last')}."
 
     def _condition(self) -> Pair:
-        """If the dog is tired, it stays in the garden. Wenn der Hund müde ist, bleibt er im Garten."""
+        """Return a condition (If the dog is tired, it stays in ... Wenn der Hund müde ist, bleibt er im Garten.)."""
         verb = self._random.choice([verb for verb in self._verbs if not verb.objects])
         subject = self._nominal(verb.subjects)
         state = self._state(subject, "mood")
@@ -163,7 +163,7 @@ class Grammar:
         return f"if {state.english}, {main.english}.", f"wenn {state.german('last')}, {main.german('first')}."
 
     def _contrast(self) -> Pair:
-        """The key is new, but I cannot find it. Der Schlüssel ist neu, aber ich kann ihn nicht finden."""
+        """Return a contrast (The key is new, but I ... Der Schlüssel ist neu, aber ich kann ihn nicht finden.)."""
         thing = self._noun_phrase("thing food")
         verbs = [verb for verb in self._verbs if verb.government == "acc" and not verb.complements]
         verb = self._random.choice([verb for verb in verbs if set(verb.objects.split()) & set(thing.kinds.split())])
@@ -173,7 +173,7 @@ class Grammar:
     def _clause(
         self, tense: str = "", verb: Verb | None = None, subject: Nominal | None = None, thing: Nominal | None = None
     ) -> Clause:
-        """Return a clause with the object and the complement that its verb takes; omitted arguments are random."""
+        """Return a clause with the object and complement that the verb requires; omitted arguments are random."""
         tense, verb = tense or self._random.choice(TENSES), verb or self._random.choice(self._verbs)
         subject = subject or self._nominal(verb.subjects)
         person, base, forms = subject.person, verb.base, self._words["auxiliaries"]
@@ -199,7 +199,7 @@ class Grammar:
         else:
             auxiliary, positive, finite, end = tense, f"{tense} {base}", forms[tense][person], prefix + infinitive + " "
         question = _join(auxiliary, subject.english, base, rest)
-        # With an indefinite article, German negates with kein, which this grammar does not have.
+        # German negates indefinite articles with kein, which this grammar does not generate.
         if self._random.random() < 0.2 and not {"a", "an"} & set(rest.split()):
             positive = f"{auxiliary} not {base}".replace("can not", "cannot")
             question, before = _join(auxiliary, subject.english, "not", base, rest), _join(before, "nicht")
@@ -214,7 +214,7 @@ class Grammar:
         return Clause(f"{subject.english} {be} {english}", "", subject.german[0], ist, german, "")
 
     def _nominal(self, kinds: str, other_than: str = "") -> Nominal:
-        """Return a pronoun, name or noun phrase of one of the kinds, with another word than `other_than`."""
+        """Return a pronoun, name or noun phrase of one of the kinds, excluding the word `other_than`."""
         while True:
             is_name = "person" in kinds and self._random.random() < 0.4
             nominal = self._random.choice(self._people) if is_name else self._noun_phrase(kinds)
@@ -240,7 +240,7 @@ class Grammar:
         return Nominal(english, english, forms, person, pronoun, word, kinds)
 
     def _rows(self, table: str, among: str) -> list[Pair]:
-        """Return the rows for these kinds, each with its kinds."""
+        """Return the rows of a table for these kinds, each with its kinds."""
         groups = self._words[table].items()
         return [(kinds, row) for kinds, rows in groups if set(kinds.split()) & set(among.split()) for row in rows]
 

@@ -1,4 +1,4 @@
-"""One function over many items, in several processes; the results keep their order."""
+"""Apply a function to many items in several processes; results keep the order of the items."""
 
 import multiprocessing
 import os
@@ -13,31 +13,27 @@ from typing import Any, Generic, TypeVar
 from mtformer.errors import DataError
 
 ITEMS_ALONE = 4
-"""Items that this process computes before it starts others, which takes seconds."""
+"""Number of items that this process computes before it starts others, because starting them takes seconds."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 class WorkerEndedError(DataError):
-    """The system ended a process; nothing is wrong with the corpus."""
+    """Raised if a worker process was killed from outside; the corpus itself is intact."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "a process that works on the corpus was ended by the system, most likely for want of memory; "
-            "lower data.num_workers"
-        )
+        super().__init__("a worker process was killed, most likely because memory ran out; lower data.num_workers")
 
 
 class Workers(Generic[Item, Result]):
-    """Processes that share the items of an iterator; this process computes the first items, or all if it is alone.
+    """Process pool. This process computes the first items itself, or all items if it is the only one.
 
-    Each process has its own pipe: when this process ends, however it ends, they read the end of the pipe and exit.
-    They are started when there are items for them, each in a fresh interpreter, so a script that uses them needs the
-    usual `if __name__ == "__main__":`.
+    Each worker has its own pipe and exits when the pipe is closed, so workers end with this process even if it is
+    killed. They are started on demand with the method "spawn", so scripts need `if __name__ == "__main__":`.
 
     Args:
-        function: (item, number of threads) -> result; it is pickled once for each process.
-        num_processes: maximum number of processes; None: the number of cores.
+        function: function of (item, number of threads) that returns the result; pickled once per process.
+        num_processes: maximum number of processes; None: number of cores.
     """
 
     def __init__(self, function: Callable[[Item, int], Result], num_processes: int | None) -> None:
@@ -60,10 +56,10 @@ class Workers(Generic[Item, Result]):
             process.join()
 
     def map(self, items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
-        """Yield each item with its result; items are read ahead up to the number of processes.
+        """Yield each item with its result, in order; reads ahead at most as many items as there are processes.
 
         Raises:
-            WorkerEndedError: A process was ended from outside.
+            WorkerEndedError: if a worker process was killed.
         """
         rest = iter(items)
         for item in islice(rest, self._num_alone if self._num_processes > 1 else None):
@@ -104,8 +100,8 @@ class Workers(Generic[Item, Result]):
 
 
 def _serve(pipe: Connection, function: Callable[[Any, int], Any]) -> None:
-    """Compute items until the pipe ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first process, which then closes the pipes
+    """Compute items until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C and closes the pipes
     while True:
         try:
             item = pipe.recv()

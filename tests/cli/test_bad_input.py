@@ -72,13 +72,13 @@ def weighing(weight: float) -> Callable[[Path, Path], list[object]]:
         (lambda c, f: ["data.dev.0.src=nowhere.en"], ["nowhere.en", "no such file"]),
         (lambda c, f: ["data.test.small.src=nowhere.en"], ["nowhere.en", "no such file"]),
         (cut_line, ["train.en", "600 lines", "short.de", "599"]),
-        (cut_gz, ["cut.de.gz: the compressed file is damaged or cut short", "copy it again"]),
-        (second_source("tsv", "a\tb\nc\n"), ["x.tsv:2: tgt_column asks for column 2, but the line has 1"]),
+        (cut_gz, ["cut.de.gz: the compressed file is damaged or truncated", "copy it again"]),
+        (second_source("tsv", "a\tb\nc\n"), ["x.tsv:2: tgt_column is 2, but the line has 1 columns"]),
         (second_source("jsonl", '{"en": "a", "de": "b"}\n{"en": '), ["x.jsonl:2: not JSON (Expecting value"]),
         (second_source("jsonl", '{"en": "a", "fr": "b"}\n'), ["x.jsonl:1: no field 'de' (there: en, fr)", "tgt_field"]),
         (
             lambda c, f: ["data.train.0={dataset: x/y}"],
-            ["x/y train: the Hugging Face hub cannot be reached", "hf down"],
+            ["x/y train: the Hugging Face Hub cannot be reached", "hf down"],
         ),
         (weighing(0), ["data.corpora.x.weight: must be above 0, not 0"]),
         (bad_utf8, ["bad.en:3", "UTF-8"]),
@@ -140,7 +140,7 @@ def test_a_full_disk_while_the_tokenizer_is_made(
     cache = tmp_path / "cache"
     message = error_of("train", corpus / "small.yaml", f"data.cache_dir={cache}", "--run-dir", run)
     assert message.startswith(f"error: {cache}: the tokenizer cannot be written: No space left on device; free some ")
-    assert message.endswith("name another folder by data.cache_dir")
+    assert message.endswith("set another folder with data.cache_dir")
 
 
 def test_a_full_disk_while_the_corpus_is_tokenised(
@@ -168,8 +168,8 @@ def test_a_store_that_is_not_as_it_was_written(damage: str, corpus: Path, tmp_pa
     changed = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
     path.write_bytes(content[:-1] if damage == "cut" else changed)
     message = error_of("train", *settings, "--run-dir", tmp_path / "run")
-    assert "not as it was written" in message
-    assert f"delete the folder {path.parent}, and it is prepared again" in message
+    assert "damaged or changed" in message
+    assert f"delete the folder {path.parent} to prepare the corpus again" in message
     assert not (tmp_path / "run").exists()
 
 
@@ -202,14 +202,14 @@ def test_a_checkpoint_that_is_cut_short(run: Path, corpus: Path) -> None:
         weights.write_bytes(data)
         for command in ("translate", "eval", "export"):
             message = error_of(command, run, "--checkpoint", weights.parent, *_output(command, run.parent))
-            assert message.startswith(f"error: {weights}: cut short or changed since it was saved; use another")
+            assert message.startswith(f"error: {weights}: truncated or changed since it was saved; use another")
     assert "step-00000008" in error_of("export", run, "--checkpoint", "last:2")
     last = RunDir(run).checkpoint(12) / "trainer.pt"
     last.write_bytes(last.read_bytes()[:-100])
     for step in (4, 8):
         (RunDir(run).checkpoint(step) / "meta.json").write_text("")
     message = error_of("train", corpus / "small.yaml", "training.max_steps=16", "--run-dir", run, "--resume")
-    assert "no checkpoint of 3 is whole (step-00000012: trainer.pt is cut short or changed" in message
+    assert "all 3 checkpoints are damaged (step-00000012: trainer.pt is truncated or changed" in message
 
 
 def _output(command: str, folder: Path) -> list[object]:

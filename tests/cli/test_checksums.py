@@ -73,7 +73,7 @@ def test_a_config_cut_at_any_line_is_refused(kind: str, folder: Path) -> None:
     config = folder / "config.yaml"
     lines = config.read_bytes().splitlines(keepends=True)
     message = (
-        f"{config}: cut short or changed since it was saved; restore it from a copy or export again; pass other "
+        f"{config}: truncated or changed since it was saved; restore it from a copy or export again; pass other "
         "settings on the command line"
     )
     for count in range(len(lines)):
@@ -108,7 +108,7 @@ def test_every_command_that_uses_a_run_refuses_it(name: str, run: Path, corpus: 
         assert (result.exit_code, result.stdout) == (2, ""), command
         errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
         assert len(errors) == 1, command
-        assert f"{run / name}: cut short or changed since it was saved; restore it" in errors[0], command
+        assert f"{run / name}: truncated or changed since it was saved; restore it" in errors[0], command
         assert not new.exists()
     assert invoke("runs", run.parent).exit_code == 0
 
@@ -129,4 +129,4 @@ def test_without_checksums_a_run_or_export_is_refused(run: Path, corpus: Path, t
 
 def test_weights_that_checksums_do_not_list_are_refused(run: Path) -> None:
     shutil.copyfile(run / "checkpoints" / "averaged" / "model.safetensors", run / "model.safetensors")
-    assert error_of("translate", run).startswith(f"error: {run / 'model.safetensors'}: cut short or changed since")
+    assert error_of("translate", run).startswith(f"error: {run / 'model.safetensors'}: truncated or changed since")

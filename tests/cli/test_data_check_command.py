@@ -102,7 +102,7 @@ def test_broken_json_is_counted_and_exit_code_1(tmp_path: Path) -> None:
     result = invoke("data", "check", path, *LANGUAGES)
     assert result.exit_code == 1
     assert "train: 60 pairs" in result.stdout
-    message = "no field 'de' (there: en); name the field by tgt_field"
+    message = "no field 'de' (found: en); set the field with tgt_field"
     assert f"30  broken row (50 %)\n             x.jsonl:2  [{message}]\n" in result.stdout
     assert "30 lines cannot be read (broken row 30), more than data.check.max_invalid_lines 0" in result.stderr
     assert f"(the first: {path}:2: {message})" in result.stderr
@@ -118,7 +118,7 @@ def test_broken_json_is_counted_and_exit_code_1(tmp_path: Path) -> None:
         (["empty.yaml"], "data names no corpus"),
         (["empty.yaml", *LANGUAGES], "are for files"),
         ([".", *LANGUAGES[:0]], "not a run directory"),
-        (["a.en", "a.de", *LANGUAGES, "--tokenizer", "nowhere"], "nowhere: no tokenizer here"),
+        (["a.en", "a.de", *LANGUAGES, "--tokenizer", "nowhere"], "nowhere: no tokenizer found"),
         (["data.dev=[]"], "data.dev=[]: name a config first"),
         (["empty.yaml", "a.en"], "a.en: give one config"),
         (["empty.yaml", "seed=3"], "seed: unknown key; did you mean 'training.seed'"),

@@ -168,14 +168,14 @@ def test_pairs_that_no_model_can_take(trained: tuple[Path, object], tmp_path: Pa
     result = invoke("data", "clean", tmp_path / "a.tsv", tmp_path / "out", *options)
     assert result.exit_code == 0, result.stderr
     assert kept(tmp_path / "out", "scores.tsv")[1] == "nan"
-    assert "1 pairs have more tokens than a model has positions for: nan in scores.tsv" in result.stderr
+    assert "1 pairs have more tokens than the maximum of a model: nan in scores.tsv" in result.stderr
     result = invoke("data", "clean", tmp_path / "a.tsv", tmp_path / "two", *options, "--keep-share", 1)
     assert kept(tmp_path / "two") == ["a dog"]
 
 
 @pytest.mark.parametrize(("options", "message"), [
     (["{0}/a.en", *LANGUAGES], "name a config or files, and then the folder to write"),
-    (["{0}/a.en", "{0}/a.de", "{0}", *LANGUAGES], "{0}: exists already; name another folder, or delete it"),
+    (["{0}/a.en", "{0}/a.de", "{0}", *LANGUAGES], "{0}: already exists; choose another folder, or delete it"),
     (["{0}/a.en", "{0}/a.de", "{0}/out", *LANGUAGES, "--keep-share", "0.5"], "name a model with --score-with"),
     (["{0}/a.en", "{0}/a.de", "{0}/out", *LANGUAGES, *["--score-with", "x"] * 3], "give one run, or two"),
     (["{0}/a.en", "{0}/a.de", "{0}/out", *LANGUAGES, "--score-with", "x"], "x: not a run directory or bundle"),

@@ -152,6 +152,6 @@ def test_a_tag_that_is_not_in_the_tokenizer(trained: tuple[Path, object], corpus
         assert result.exit_code == 2, result.stderr
         assert result.stderr == (
             f"error: {model}: the tokenizer has no piece {missing}; train it with tokenizer.user_symbols: [{missing}], "
-            "or let `mtformer train` make it\n"
+            "or let `mtformer train` train one\n"
         )
         assert not (tmp_path / "run").exists()

@@ -100,7 +100,7 @@ def test_a_compressed_file_that_is_cut_short_is_refused(suffix: str, num_files: 
     with create_bytes(path) as file:
         file.write(TEXT)
     path.write_bytes(path.read_bytes()[:-9])
-    message = f"^{path}: the compressed file is damaged or cut short"
+    message = f"^{path}: the compressed file is damaged or truncated"
     with pytest.raises(DataError, match=message), parallel_lines([path] * num_files) as lines:
         list(lines.blocks())
 

@@ -151,7 +151,7 @@ def test_mistakes_name_the_line(folder: Path, command: str, stdin: bytes, messag
 def test_a_missing_tokenizer(tmp_path: Path) -> None:
     result = invoke("tokenizer", "encode", str(tmp_path))
     assert result.exit_code == 2
-    assert result.stderr.startswith(f"error: {tmp_path}: no tokenizer here")
+    assert result.stderr.startswith(f"error: {tmp_path}: no tokenizer found")
     assert invoke("tokenizer", "encode", str(tmp_path / "x.model")).exit_code == 2
 
 

@@ -326,7 +326,7 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, damage: str) -> 
         Path(source["src"]).write_bytes(packed[: len(packed) // 2])
     else:
         Path(source["src"]).unlink()
-    with pytest.raises(DataError, match=r"damaged or cut short" if damage == "cut" else r"no such file"):
+    with pytest.raises(DataError, match=r"damaged or truncated" if damage == "cut" else r"no such file"):
         check_corpora(config(train=[source]), None)
 
 

@@ -176,7 +176,7 @@ def test_nothing_is_kept_of_a_corpus_that_cannot_be_read(
 
 
 def test_an_empty_corpus_and_one_language(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="not one line was read"):
+    with pytest.raises(DataError, match="no lines were read"):
         clean([], tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
     clean([("a dog", "one dog")], tmp_path / "out", languages=("en", "en"))
@@ -185,7 +185,7 @@ def test_an_empty_corpus_and_one_language(tmp_path: Path) -> None:
 
 def test_folders_that_exist_or_cannot_be_written(mixed: Pairs, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(DataError, match=f"{tmp_path}/file: exists already; name another folder"):
+    with pytest.raises(DataError, match=f"{tmp_path}/file: already exists; choose another folder"):
         clean(mixed, tmp_path / "file")
     with pytest.raises(DataError, match=f"{tmp_path}/file/out: cannot be written: .*; name"):
         clean(mixed, tmp_path / "file" / "out")

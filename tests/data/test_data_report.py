@@ -56,8 +56,8 @@ def test_a_report_for_a_person_fits_a_screen_and_has_every_figure() -> None:
 def test_too_few_pairs_kept_is_an_error() -> None:
     report().check(FilterConfig(max_filtered_share=0.4), "x.en")
     with pytest.raises(
-        DataError, match=r"x.en: 40 of 100 pairs are left out \(empty 30, too long 10\), more than .*0.3"
+        DataError, match=r"x.en: 40 of 100 pairs were removed \(empty 30, too long 10\), more than .*0.3"
     ):
         report().check(FilterConfig(max_filtered_share=0.3), "x.en")
-    with pytest.raises(DataError, match="nothing is left to train on"):
+    with pytest.raises(DataError, match="no training data is left"):
         DataReport(read=5, left_out={"empty": 5}).check(FilterConfig(max_filtered_share=1.0), "x.en")

@@ -116,11 +116,11 @@ def test_other_files_are_not_overwritten(tmp_path: Path, monkeypatch: pytest.Mon
 
     files["dev.en"].write_text("my own corpus\n")
     files["train.de"].unlink()
-    with pytest.raises(DataError, match=r"dev\.en: exists and is not this demo corpus"):
+    with pytest.raises(DataError, match=r"dev\.en: exists and is not part of this demo corpus"):
         demo.write_demo(tmp_path, seed=3)
     assert files["dev.en"].read_text() == "my own corpus\n"
     assert not files["train.de"].exists()
-    with pytest.raises(DataError, match=r"dev\.en: is a file; name a folder"):
+    with pytest.raises(DataError, match=r"dev\.en: is a file; give a folder"):
         demo.write_demo(files["dev.en"])
 
 

@@ -158,7 +158,7 @@ def test_filters_that_are_off_do_not_change_the_fingerprint(
 def test_the_share_left_out_is_checked_each_time(corpus: Corpus, tokenizers: TokenizerPair) -> None:
     pairs = [("one", "two"), ("", "x"), ("", "y")]
     for _ in range(2):
-        with pytest.raises(DataError, match=r"train.en and .*: 2 of 3 pairs are left out \(empty 2\)"):
+        with pytest.raises(DataError, match=r"train.en and .*: 2 of 3 pairs were removed \(empty 2\)"):
             made(corpus(pairs), tokenizers)
     made(corpus(pairs, filters={"max_filtered_share": 0.7}), tokenizers)
     assert len(folders(corpus(pairs))) == 1
@@ -450,7 +450,7 @@ def test_a_killed_process_is_an_error(
 ) -> None:
     monkeypatch.setattr(preparing, "_Job", KilledJob)
     data = corpus(pairs, num_workers=2)
-    with pytest.raises(DataError, match=r"ended by the system, .*; lower data.num_workers; finished shards are kept"):
+    with pytest.raises(DataError, match=r"a worker process was killed, .*; lower data.num_workers; finished shards are kept"):
         made(data, tokenizers)
     monkeypatch.undo()
     check_content(made(data, tokenizers), pairs, tokenizers)

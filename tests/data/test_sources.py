@@ -92,17 +92,17 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst", ".frames.zst"])
-@pytest.mark.parametrize("damage", ["cut short", "overwritten", "another format"])
+@pytest.mark.parametrize("damage", ["truncated", "overwritten", "another format"])
 def test_damaged_compressed_files(tmp_path: Path, suffix: str, damage: str) -> None:
     content = "".join(f"sentence number {number}\n" for number in range(5000)).encode()
     source = text_files(tmp_path, content, content, suffix)
     packed = Path(source.tgt).read_bytes()
     middle = len(packed) // 3
     overwritten = packed[:middle] + b"\xff\x00\x55" * 20 + packed[middle + 60 :]
-    damaged = {"cut short": packed[:-5], "overwritten": overwritten, "another format": b"plain text\n" * 50}[damage]
+    damaged = {"truncated": packed[:-5], "overwritten": overwritten, "another format": b"plain text\n" * 50}[damage]
     Path(source.tgt).write_bytes(damaged)
     assert "x.de" in error_of(source)
-    assert "damaged or cut short" in error_of(source)
+    assert "damaged or truncated" in error_of(source)
 
 
 def test_tsv_columns_count_from_one(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_tsv_columns_count_from_one(tmp_path: Path) -> None:
     source = TsvFile(tsv=str(tmp_path / "x.tsv"), src_column=3, tgt_column=2)
     assert read(source) == [("ein Baum", "a tree"), ("q", "")]
     (tmp_path / "x.tsv").write_text("a\tb\tc\na\tb\n", encoding="utf-8")
-    assert "x.tsv:2: src_column asks for column 3, but the line has 2" in error_of(source)
+    assert "x.tsv:2: src_column is 3, but the line has 2 columns" in error_of(source)
 
 
 JSON_FORMS: list[tuple[Callable[[str, str], Any], dict[str, str]]] = [
@@ -165,12 +165,12 @@ def write_dataset(folder: Path, rows: list[dict[str, Any]], ending: str) -> None
     ("line", "message"),
     [
         ('{"en": "a", "de": ', "x.jsonl:2: not JSON (Expecting value: column 19); each line must be one JSON object"),
-        ("[" * 100_000, "x.jsonl:2: not JSON that can be read (maximum recursion depth"),
+        ("[" * 100_000, "x.jsonl:2: unsupported JSON (maximum recursion depth"),
         ("", "x.jsonl:2: not JSON"),
         ('["a", "b"]', "x.jsonl:2: not a JSON object"),
-        ('{"en": "a", "fr": "b"}', "x.jsonl:2: no field 'de' (there: en, fr); name the field by tgt_field"),
+        ('{"en": "a", "fr": "b"}', "x.jsonl:2: no field 'de' (found: en, fr); set the field with tgt_field"),
         ('{"en": 3, "de": "b"}', "x.jsonl:2: field 'en' is not text but 3"),
-        (r'{"en": "\ud800", "de": "b"}', "x.jsonl:2: field 'en' holds half a surrogate pair"),
+        (r'{"en": "\ud800", "de": "b"}', "x.jsonl:2: field 'en' has an unpaired surrogate"),
     ],
 )
 def test_bad_json_lines(tmp_path: Path, line: str, message: str) -> None:
@@ -197,7 +197,7 @@ def test_the_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     message = error_of(HubDataset(dataset="wmt/wmt14", name="de-en"))
-    assert message.startswith("wmt/wmt14 de-en train: the Hugging Face hub cannot be reached; check the connection, or")
+    assert message.startswith("wmt/wmt14 de-en train: the Hugging Face Hub cannot be reached; check the connection, or")
     assert "`hf download --repo-type dataset NAME --local-dir FOLDER`" in message
     assert caplog.records == []
 
@@ -214,8 +214,8 @@ def test_errors_are_found_before_training(tmp_path: Path) -> None:
         ({"train": [good, none]}, "none: no such file"),
         ({"train": [good], "dev": [none]}, "none: no such file"),
         ({"train": [good], "test": {"t": none}}, "none: no such file"),
-        ({"train": [good, first]}, "x.tsv:1: tgt_column asks for column 3, but the line has 2"),
-        ({"train": [good], "dev": [late]}, "late.tsv:2: tgt_column asks for column 2, but the line has 1"),
+        ({"train": [good, first]}, "x.tsv:1: tgt_column is 3, but the line has 2 columns"),
+        ({"train": [good], "dev": [late]}, "late.tsv:2: tgt_column is 2, but the line has 1 columns"),
     ):
         with pytest.raises(DataError, match=re.escape(message)):
             require_sources(DATA.model_copy(update=changes))
@@ -254,7 +254,7 @@ def test_fingerprints_of_columns_fields_and_data_sets(tmp_path: Path) -> None:
 
 
 def test_a_slice_cannot_be_streamed() -> None:
-    with pytest.raises(ValueError, match=r"'train\[:2\]' is a slice, which cannot be read as a stream"):
+    with pytest.raises(ValueError, match=r"'train\[:2\]' is a slice, which cannot be streamed"):
         HubDataset(dataset="set", split="train[:2]", stream=True)
 
 

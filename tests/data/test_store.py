@@ -60,12 +60,12 @@ def test_blocks_read_before_use_no_memory(made: Store) -> None:
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    (lambda path: path.write_bytes(path.read_bytes()[:-100]), r"\(shard-00001.arrow has changed its size\); delete"),
+    (lambda path: path.write_bytes(path.read_bytes()[:-100]), r"\(shard-00001.arrow has changed in size\); delete"),
     (Path.unlink, r".*No such file.*prepared again"),
 ])  # fmt: skip
 def test_a_damaged_file(made: Store, change: Callable[[Path], None], message: str) -> None:
     change(made.folder / "shard-00001.arrow")
-    with pytest.raises(DataError, match=rf"not as it was written {message}"):
+    with pytest.raises(DataError, match=rf"damaged or changed {message}"):
         Store(made.folder)
 
 
@@ -83,15 +83,15 @@ def test_any_flipped_bit_of_the_data_is_found(made: Store) -> None:
         # What is neither checked nor an error is padding or a name.
         assert all(map(np.array_equal, (c.ids_N for c in found.columns()), (c.ids_N for c in expected.columns())))
     assert len(messages) > 10
-    assert all("shard-00001.arrow: not as it was written" in message for message in messages)
+    assert all("shard-00001.arrow: damaged or changed" in message for message in messages)
 
 
 def test_a_damaged_store_json(made: Store) -> None:
     (made.folder / "store.json").write_text("{}")
-    with pytest.raises(DataError, match=r"store.json: not as it was written"):
+    with pytest.raises(DataError, match=r"store.json: damaged or changed"):
         Store(made.folder)
     shutil.rmtree(made.folder)
-    with pytest.raises(DataError, match=r"store.json: not as it was written .*No such file"):
+    with pytest.raises(DataError, match=r"store.json: damaged or changed .*No such file"):
         Store(made.folder)
 
 

@@ -28,7 +28,7 @@ def test_results_come_in_order(num_processes: int) -> None:
 
 
 def test_a_killed_process_is_an_error() -> None:
-    with Workers(partial(_add, 0), 2) as workers, pytest.raises(DataError, match="ended by the system"):
+    with Workers(partial(_add, 0), 2) as workers, pytest.raises(DataError, match="a worker process was killed"):
         list(workers.map([1, 1, 1, 1, 14, 2, 3, 4]))
 
 

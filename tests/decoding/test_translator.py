@@ -162,7 +162,7 @@ def test_a_damaged_or_foreign_file_is_one_clear_line(run: RunDir, tmp_path: Path
     copy = RunDir(shutil.copytree(run.path, tmp_path / "copy"))
     whole = copy.bundle_weights.read_bytes()
     copy.bundle_weights.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(CheckpointError, match="cut short or changed since it was saved") as caught:
+    with pytest.raises(CheckpointError, match="truncated or changed since it was saved") as caught:
         Translator.load(copy.path, device="cpu")
     assert str(copy.bundle_weights) in str(caught.value)
     assert "\n" not in str(caught.value)

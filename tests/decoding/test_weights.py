@@ -97,7 +97,7 @@ def test_a_flipped_bit_is_noticed_whatever_the_choice(tmp_path: Path, choice: st
     with pytest.raises(CheckpointError) as error:
         find_weights(run, choice, "bleu")
     assert str(error.value) == (
-        f"{damaged}: cut short or changed since it was saved; use another checkpoint, or move {damaged.parent} away"
+        f"{damaged}: truncated or changed since it was saved; use another checkpoint, or move {damaged.parent} away"
     )
     damaged.parent.rename(tmp_path / "away")
     assert find_weights(run, None, "bleu") == [good]

@@ -189,7 +189,7 @@ def test_killed_between_any_two_writes_of_a_resume_it_loads_and_resumes(number: 
         assert run.config.read_text() == dump_config(other)
     run.config.write_text(dump_config(other)[:-20])
     with (
-        pytest.raises(CheckpointError, match=r"config\.yaml: cut short or changed"),
+        pytest.raises(CheckpointError, match=r"config\.yaml: truncated or changed"),
         open_run(run, other, True, False),
     ):
         pass

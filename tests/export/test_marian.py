@@ -403,7 +403,7 @@ def _bpe(folder: Path) -> None:
         (_write("vocab.json", b"[]"), r"vocab.json: not a JSON object"),
         (_write("source.spm", b""), r"source.spm: not a SentencePiece model"),
         (_write("target.spm", b"what"), r"target.spm: not a SentencePiece model"),
-        (_write(WEIGHTS, b"what"), r"model.safetensors: cut short or damaged"),
+        (_write(WEIGHTS, b"what"), r"model.safetensors: truncated or damaged"),
         (_bpe, r"target.spm: not a unigram model"),
         (_pickle([torch.zeros(2)]), r"pytorch_model.bin: not a dictionary of tensors"),
         (_pickle({"a": 1}), r"pytorch_model.bin: not a dictionary of tensors"),
@@ -449,4 +449,4 @@ def test_from_the_command_line(marian: Marian, tmp_path: Path) -> None:
     assert (data.src_lang, data.tgt_lang) == ("en", "de")
     result = CliRunner().invoke(app, ["import", str(marian.folder), str(tmp_path / "run")])
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "exists already; name another folder" in result.stderr
+    assert "already exists; choose another folder" in result.stderr

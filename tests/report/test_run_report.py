@@ -253,7 +253,7 @@ def test_damaged_files_are_reported_and_the_rest_is_shown(made: RunDir, opens: O
     write_report([run.path], run.report)
     page = opens(run.report)
     unread = " ".join(page.locator(".unread").all_inner_texts())
-    assert "model.safetensors: cut short or changed" in unread
+    assert "model.safetensors: truncated or changed" in unread
     assert "hypotheses.txt: changed since it was scored" in unread
     ids = page.locator("section").evaluate_all("all => all.map((one) => one.id)")
     assert ids == [name for name in SECTIONS if name not in ("attention", "sentences")]

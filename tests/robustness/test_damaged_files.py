@@ -198,7 +198,7 @@ def test_moments_of_another_shape(run: Path, corpus: Path) -> None:
     _replace_state(folder, state)
     result = invoke("train", corpus / "small.yaml", "training.max_steps=13", "--run-dir", run, "--resume")
     assert result.exit_code == 2, result.stderr
-    assert "trainer.pt: is no state of this training (ValueError: moments of another shape" in result.stderr
+    assert "trainer.pt: not a trainer state of this run (ValueError: the shapes of moments" in result.stderr
 
 
 def test_a_sweep_file_that_is_nested_too_deeply(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Batches of prepared corpora as a deterministic function of seed and position."""
+"""Deterministic batches of prepared corpora, given the seed and the position in the data."""

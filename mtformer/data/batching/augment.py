@@ -1,4 +1,4 @@
-"""Augmentation: noise on the sources and random segmentation, new in each epoch and reproducible from the seed."""
+"""Augmentation: random noise and segmentation, different in each epoch and reproducible from the seed."""
 
 from collections.abc import Sequence
 from itertools import compress
@@ -14,13 +14,13 @@ TYPOS = ("swap", "drop", "double", "replace")
 
 
 class Augmentation:
-    """A function of pairs and a seed that returns the pairs as an epoch sees them.
+    """Callable that applies noise and random segmentation to pairs.
 
     Args:
-        tokenizers: the tokenizers of the stores, which keep their text.
-        sampling_alpha: each line is segmented at random, see `Tokenizer.sample`; 0: as it is stored.
-        noise: noise on the sources.
-        max_tokens: a line that gets more tokens than this, eos not counted, stays as it is stored.
+        tokenizers: the tokenizers of the stores; the stores must keep their text.
+        sampling_alpha: parameter of random segmentation, see `Tokenizer.sample`; 0: use the stored segmentation.
+        noise: noise settings for sources.
+        max_tokens: if a changed line has more tokens than this (excluding eos), the stored one is used.
     """
 
     def __init__(self, tokenizers: TokenizerPair, sampling_alpha: float, noise: NoiseConfig, max_tokens: int) -> None:
@@ -28,6 +28,7 @@ class Augmentation:
         self._has_noise = any(noise.model_dump().values())
 
     def __call__(self, pairs: Pairs, seed: Sequence[int]) -> Pairs:
+        """Return the pairs with noise and random segmentation, which depend on the seed only."""
         seeds = np.random.SeedSequence(seed).generate_state(3, np.uint64).tolist()
         src_lines, tgt_lines = pairs.text()
         if self._has_noise:
@@ -48,13 +49,13 @@ class Augmentation:
 
 
 def add_noise(lines: Sequence[str], config: NoiseConfig, random: np.random.Generator) -> list[str]:
-    """Return lines with noise, for models that are robust to it (Karpukhin et al. 2019; Niu et al. 2020)."""
+    """Add noise to lines, to train robust models (Karpukhin et al. 2019; Niu et al. 2020)."""
     noisy = []
     for line in lines:
         words = line.split(" ")
         if config.word_dropout:
             is_kept = random.random(len(words)) >= config.word_dropout
-            words = list(compress(words, is_kept.tolist())) or words  # an empty line would teach nothing
+            words = list(compress(words, is_kept.tolist())) or words  # keep at least one word
         if config.typos:
             is_hit = (random.random(len(words)) < config.typos).tolist()
             words = [_typo(word, random) if hit else word for word, hit in zip(words, is_hit, strict=True)]
@@ -66,7 +67,7 @@ def add_noise(lines: Sequence[str], config: NoiseConfig, random: np.random.Gener
 
 
 def _typo(word: str, random: np.random.Generator) -> str:
-    """Return the word with one mistake; a word of one letter stays as it is."""
+    """Return the word with one typo; words of one letter are returned unchanged."""
     if len(word) < 2:
         return word
     kind, place = TYPOS[random.integers(len(TYPOS))], int(random.integers(len(word) - 1))
@@ -76,5 +77,5 @@ def _typo(word: str, random: np.random.Generator) -> str:
         return word[:place] + word[place + 1 :]
     if kind == "double":
         return word[: place + 1] + word[place:]
-    # Replaced by another letter of the word, which at least belongs to its script.
+    # Replace it by another letter of the word, which has the same script.
     return word[:place] + word[random.integers(len(word))] + word[place + 1 :]

@@ -1,6 +1,6 @@
-"""Batches by a token budget: a function of (seed, epoch, number of the window).
+"""Batches with a token budget, a deterministic function of (seed, epoch, window number).
 
-B pairs, S source length and T target length in tokens, eos or bos counted.
+B pairs, S source length and T target length in tokens, including eos or bos.
 """
 
 import logging
@@ -24,39 +24,39 @@ log = logging.getLogger("mtformer")
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded pairs. Counts are in tokens, with eos, without padding."""
+    """Padded pairs. Token counts include eos and exclude padding."""
 
     src_BS: Tensor
     """int64; each row ends with eos, then pad."""
     tgt_in_BT: Tensor
     """int64; each row starts with bos."""
     tgt_out_BT: Tensor
-    """int64; the token after each token of `tgt_in_BT`: each row ends with eos, then pad."""
+    """int64; `tgt_in_BT` shifted by one token: each row ends with eos, then pad."""
     src_lengths_B: Tensor
-    """int64; tokens of each source, eos counted."""
+    """int64; number of tokens of each source, including eos."""
     num_pairs: int
     num_src_tokens: int
     num_tgt_tokens: int
     pairs_of: Mapping[str, int] = field(default_factory=dict)
-    """Pairs by corpus; empty when there is only one."""
+    """Number of pairs by corpus; empty if there is only one corpus."""
     end: SamplerState = START
-    """The state after this batch and those of the other processes at the same position."""
+    """Sampler state after this batch and the batches of the other processes in the same step."""
 
     @property
     def num_padded_tokens(self) -> int:
-        """Pairs times the longer of the two lengths, padding counted; `batch_tokens` limits it."""
+        """Number of pairs x longer side, including padding; limited by `batch_tokens`."""
         return self.src_BS.size(0) * max(self.src_BS.size(1), self.tgt_in_BT.size(1))
 
     def to(self, device: torch.device | str) -> "Batch":
-        """Return the batch on a device; from pinned memory the copy is asynchronous."""
+        """Copy the batch to a device; the copy from pinned memory is asynchronous."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> "Batch":
-        """Return the batch in page-locked memory (CUDA only)."""
+        """Copy the batch to pinned memory (CUDA only)."""
         return self._each(lambda tensor: tensor.pin_memory())
 
     def split(self, max_padded_tokens: int | None) -> "list[Batch]":
-        """Return the batch, or its halves, split again until each has at most `max_padded_tokens`, or one pair."""
+        """Split the batch into halves until each part has at most `max_padded_tokens`, or one pair."""
         num_rows = self.src_BS.size(0)
         if max_padded_tokens is None or self.num_padded_tokens <= max_padded_tokens or num_rows == 1:
             return [self]
@@ -64,7 +64,7 @@ class Batch:
         return [piece for half in halves for piece in half.split(max_padded_tokens)]
 
     def without_targets(self) -> "Batch":
-        """Return a batch of the same shapes without targets: no loss, no gradient, and all counts are 0."""
+        """Return a batch of the same shape whose targets are padding: loss, gradients and all counts are 0."""
         nothing = torch.full_like(self.tgt_out_BT, PAD)
         return replace(self, tgt_out_BT=nothing, num_pairs=0, num_src_tokens=0, num_tgt_tokens=0, pairs_of={})
 
@@ -95,7 +95,7 @@ class Batch:
 
 
 def make_batch(pairs: Sequence[tuple[list[int], list[int]]], start: int = BOS) -> Batch:
-    """Return a batch of (source ids, target ids) without bos and eos; the decoder starts targets with `start`."""
+    """Return a batch of (source ids, target ids), given without bos and eos; targets start with `start`."""
     return _batch(Ragged.of([pair[0] for pair in pairs]), Ragged.of([pair[1] for pair in pairs]), start)
 
 
@@ -105,18 +105,17 @@ def plan_window(
     batch_tokens: int,
     random: np.random.Generator,
 ) -> list[Ints]:
-    """Return the indices of the pairs of each batch: each pair once, in a random order.
+    """Return the indices of the pairs in each batch; each pair occurs once, in random order.
 
-    The pairs are shuffled, then sorted by their longer side and, among equals, by the difference of the sides, up and
-    down in turn, so that neighbors are similar in both lengths. Then they are cut into batches, the first of a random
-    size, so that the same pairs do not share a batch in every epoch, and the batches are shuffled.
+    The pairs are shuffled, then sorted by their longer side and, if equal, by the length difference, alternately in
+    ascending and descending order, so that adjacent pairs are similar in both lengths. They are then cut into batches.
+    The first batch has a random size, so that batches differ between epochs. Finally, the batches are shuffled.
 
     Args:
-        src_lengths: tokens of each source, eos not counted.
-        tgt_lengths: tokens of each target, eos not counted.
-        batch_tokens: limit of n x (longest side, eos counted) for a batch of n pairs; a pair above it is a batch of its
-            own.
-        random: the generator that decides the order.
+        src_lengths: number of tokens of each source, excluding eos.
+        tgt_lengths: number of tokens of each target, excluding eos.
+        batch_tokens: maximum of number of pairs x longest side, including eos; longer pairs get their own batch.
+        random: random number generator.
     """
     order, upwards = random.permutation(len(src_lengths)), random.integers(2)
     src, tgt = src_lengths[order], tgt_lengths[order]
@@ -134,7 +133,7 @@ def _cut(
     batch_tokens: int,
     first_tokens: int | None = None,
 ) -> list[Ints]:
-    """Cut pairs in this order into batches, each as large as its budget allows."""
+    """Cut pairs in this order into batches, as large as the budget allows."""
     longest = np.maximum(src_lengths, tgt_lengths)[order].astype(np.int64) + 1
     batches: list[Ints] = []
     start, budget = 0, first_tokens or batch_tokens
@@ -148,19 +147,19 @@ def _cut(
 
 
 def ordered_batches(corpus: Corpus, batch_tokens: int, max_tokens: int | None = None) -> Iterator[Batch]:
-    """Yield batches of dev or test, the largest first, so that a lack of memory shows at once.
+    """Yield batches of dev or test, largest first, so that running out of memory is noticed early.
 
     Args:
-        corpus: a corpus that fits the memory.
-        batch_tokens: as in `plan_window`.
-        max_tokens: longest side, eos not counted, that the model takes; longer ones are cut, with a warning.
+        corpus: the corpus; it is loaded into memory.
+        batch_tokens: see `plan_window`.
+        max_tokens: maximum number of tokens per side, excluding eos; longer lines are cut, with a warning.
     """
     pairs = corpus.read(np.arange(corpus.store.num_blocks))
     src, tgt = pairs.src.prefixed(corpus.tags), pairs.tgt
     if max_tokens is not None:
         num_long = int((np.maximum(src.lengths_B, tgt.lengths_B) > max_tokens).sum())
         if num_long:
-            log.warning("%d of %d pairs cut to %d tokens a side", num_long, len(pairs), max_tokens)
+            log.warning("%d of %d pairs were cut to %d tokens per side", num_long, len(pairs), max_tokens)
         src, tgt = src.shortened(max_tokens), tgt.shortened(max_tokens)
     order = np.lexsort((np.arange(len(src)), src.lengths_B, np.maximum(src.lengths_B, tgt.lengths_B)))[::-1]
     for indices in _cut(order, src.lengths_B, tgt.lengths_B, batch_tokens):
@@ -169,24 +168,24 @@ def ordered_batches(corpus: Corpus, batch_tokens: int, max_tokens: int | None = 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of an epoch, estimated from its first window."""
+    """Batch sizes and number of batches of an epoch, estimated from its first window."""
 
     largest: Batch
     """The batch with the most padded tokens."""
     longest: Batch
-    """A full batch of copies of the longest pair: the memory of attention grows with the square of the length."""
+    """A full batch of copies of the longest pair, because attention memory grows with the square of the length."""
     mean_padded_tokens: float
     num_batches: float
-    """Approximate number of batches in the epoch."""
+    """Approximate number of batches per epoch."""
 
 
 class TrainingBatches:
-    """Training batches: a function of these arguments and of the state to start from.
+    """Training batches, determined by these arguments and the initial sampler state.
 
     Args:
-        mixture: the order of the pairs.
-        batch_tokens: as in `plan_window`.
-        augmentation: changes the pairs of a window differently in each epoch; None: the pairs are as stored.
+        mixture: the mixture of corpora, which determines the order of the pairs.
+        batch_tokens: see `plan_window`.
+        augmentation: augmentation of the pairs, different in each epoch; None: use the stored pairs.
     """
 
     def __init__(self, mixture: Mixture, batch_tokens: int, augmentation: "Augment | None" = None) -> None:
@@ -206,25 +205,27 @@ class TrainingBatches:
         pin: bool = False,
         num_ahead: int = 8,
     ) -> Prefetcher[Batch]:
-        """Return the batches, epoch after epoch, computed ahead by threads.
+        """Return an iterator over the batches of consecutive epochs, prefetched by threads.
 
-        Several processes share the same list: of each `num_ranks` batches in a row, process `rank` gets the one with
-        its number. All get the same number of batches: at the end, some get one without targets.
+        Distributed processes share the same list of batches: process `rank` gets batch `rank` of each group of
+        `num_ranks` batches. All get the same number of batches; in the last group, some may have no targets.
 
         Args:
-            state: the state to start from; if it is inside a batch (batch_tokens was changed), that whole batch comes.
-            step: step of the run at `state`; with `batches_per_step`, of all processes, it drives the schedule of
-                weights.
-            max_epochs: number of epochs; None: endless.
-            rank, num_ranks: this process, and the number of processes.
-            pin: put the batches into page-locked memory, from which CUDA copies asynchronously.
-            num_ahead: maximum number of batches that are ready.
+            state: the initial sampler state; if it is inside a batch (because batch_tokens has changed), the batch is
+                returned in full.
+            step: step of the run at `state`, for changes of corpus weights.
+            batches_per_step: number of batches per step in all processes.
+            max_epochs: number of epochs; None: unlimited.
+            rank: rank of this process.
+            num_ranks: number of processes.
+            pin: copy the batches to pinned memory, from which CUDA copies asynchronously.
+            num_ahead: maximum number of prefetched batches.
         """
         windows = Prefetcher(self._windows(state, step, batches_per_step, max_epochs), 1)
         return Prefetcher(self._share(windows, rank, num_ranks, pin), num_ahead)
 
     def sizes(self) -> Sizes:
-        """Return the sizes of the first epoch."""
+        """Return the batch sizes of the first epoch."""
         mixture = self.mixture
         window = self._read(next(mixture.windows(0, 0, mixture.begin(START))), 0)
         longest = 1 + np.maximum(window.src.lengths_B, window.tgt.lengths_B)
@@ -241,7 +242,7 @@ class TrainingBatches:
     def _windows(
         self, state: SamplerState, step: int, batches_per_step: int, max_epochs: int | None
     ) -> "Iterator[_LoadedWindow]":
-        """Yield every window of the run, read and planned; the first one without the pairs before `state`."""
+        """Yield all windows of the run, loaded and planned; the first one without the pairs before `state`."""
         mixture, num_batches = self.mixture, 0
         epoch, passed, since_step, taken = state.epoch, state.pairs, state.since_step, mixture.begin(state)
         while max_epochs is None or epoch < max_epochs:
@@ -269,7 +270,7 @@ class TrainingBatches:
                 yield batch.pin_memory() if pin else batch
 
     def _read(self, blocks: Window, epoch: int) -> "_LoadedWindow":
-        """Read the pairs of a window and plan its batches."""
+        """Load the pairs of a window and plan its batches."""
         corpora = self.mixture.corpora
         parts, numbers = [], []
         for number, (corpus, some) in enumerate(zip(corpora, blocks.blocks, strict=True)):
@@ -288,18 +289,18 @@ class TrainingBatches:
 
 
 Augment = Callable[[Pairs, tuple[int, ...]], Pairs]
-"""(pairs with their text, a seed) -> the pairs as an epoch sees them, without text."""
+"""Function from pairs with text and a seed to the augmented pairs without text."""
 
 
 class _LoadedWindow:
-    """The pairs of a window in memory, and the plan of its batches."""
+    """The pairs of a window, and the plan of its batches."""
 
     def __init__(self, src: Ragged, tgt: Ragged, corpora: Sequence[Corpus], corpus_B: Ints, plan: list[Ints]) -> None:
         self.src, self.tgt, self.corpora, self.corpus_B, self.plan = src, tgt, corpora, corpus_B, plan
         self.ends: list[SamplerState] = []
 
     def skip(self, begin: SamplerState, passed: int) -> None:
-        """Drop the batches of the first `passed` pairs of the epoch; the window begins at `begin`."""
+        """Drop the batches of the first `passed` pairs of the epoch; `begin` is the state at its start."""
         ends = (begin.pairs + np.cumsum([len(indices) for indices in self.plan])).tolist()
         first = int(np.searchsorted(ends, passed, side="right"))
         self.plan = self.plan[first:]
@@ -330,7 +331,7 @@ def _batch(src: Ragged, tgt: Ragged, start: int | Ints) -> Batch:
 
 
 def _fill(side: Ragged, first: int | Ints | None = None, last: int | None = None) -> Tensor:
-    """Return rows of ids, with `first` before or `last` after each, then pad."""
+    """Return padded rows of ids, with `first` prepended or `last` appended to each."""
     extra, shift = int(first is not None) + int(last is not None), int(first is not None)
     lengths_B = side.lengths_B
     longest = int(lengths_B.max(initial=0))

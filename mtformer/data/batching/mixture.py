@@ -1,8 +1,8 @@
-"""The mixture of corpora: the order of their blocks, as a function of (seed, epoch) and of the weights.
+"""Mixture of corpora: the order of their blocks, determined by (seed, epoch) and the weights.
 
-Each corpus is an endless stream: all of its blocks in a random order, then all in another order, and so on. An epoch
-takes a piece of each stream, whose length the weight of the corpus decides, and is cut into windows, each with the same
-share of each piece. A window fits the memory: its pairs are shuffled, and sorted by length into batches.
+Each corpus is an endless stream of blocks, reshuffled after each pass. An epoch takes a section of each stream, whose
+length is determined by the weight of the corpus, and is divided into windows with the same share of each section. A
+window fits in memory; its pairs are shuffled, sorted by length and cut into batches.
 """
 
 from __future__ import annotations
@@ -21,51 +21,51 @@ from mtformer.errors import DataError
 from mtformer.text.tokenizer import BOS
 
 WINDOW_PAIRS = 1 << 17
-"""Approximate number of pairs that are sorted by length together; more would hardly lower the padding."""
+"""Approximate number of pairs that are sorted by length together; larger windows hardly reduce padding."""
 ROUNDS = 6
-"""Rounds of the Feistel network of `permuted`."""
+"""Number of rounds of the Feistel network in `permuted`."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A prepared corpus and how it is used."""
+    """A prepared corpus with its weights, direction and tags."""
 
     name: str
     store: Store
     weights: tuple[tuple[int, float], ...] = ((0, 1.0),)
-    """(from this step on, how often an epoch holds each pair), by ascending step."""
+    """(first step, number of occurrences of each pair per epoch) by ascending step."""
     is_swapped: bool = False
-    """Translate from its targets to its sources."""
+    """Exchange sources and targets."""
     tags: tuple[int, ...] = ()
-    """Ids before each source."""
+    """Ids to insert before each source."""
     start: int = BOS
-    """The id that a target starts with in the decoder: bos, or a language tag."""
+    """First decoder input id of each target: bos, or a language tag."""
 
     def weight(self, step: int) -> float:
-        """Return the weight at this step."""
+        """Return the weight at a step."""
         return [weight for since, weight in self.weights if since <= step][-1]
 
     def read(self, numbers: Ints) -> Pairs:
-        """Return the pairs of these blocks, by ascending number, without tags."""
+        """Return the pairs of these blocks (numbers ascending), without tags."""
         pairs = self.store.read(sorted(numbers.tolist()))
         return pairs.swapped() if self.is_swapped else pairs
 
     def longest(self) -> tuple[int, int]:
-        """Return the tokens of the longest source, tags counted, and of the longest target."""
+        """Return the number of tokens of the longest source, including tags, and of the longest target."""
         src, tgt = self.store.longest[::-1] if self.is_swapped else self.store.longest
         return src + len(self.tags), tgt
 
 
 class SamplerState(NamedTuple):
-    """The position of a run in its data."""
+    """Position of a run in the training data."""
 
     epoch: int = 0
     pairs: int = 0
-    """Pairs of this epoch that are done."""
+    """Number of pairs of this epoch that were processed."""
     since_step: int = 0
-    """The step at which the epoch began: its weights are those of that step."""
+    """Step at which the epoch started; determines the weights in this epoch."""
     taken: dict[str, int] | None = None
-    """Blocks of each corpus's stream before this epoch; None: none."""
+    """Number of blocks taken from the stream of each corpus before this epoch; None: none."""
 
 
 START = SamplerState()
@@ -73,27 +73,27 @@ START = SamplerState()
 
 @dataclass(frozen=True)
 class Window:
-    """The blocks of a window by corpus; `blocks` has an entry for each corpus, possibly empty."""
+    """Blocks of a window by corpus; `blocks` has an entry for each corpus, possibly empty."""
 
     number: int
     blocks: list[Ints]
     num_pairs: int
     taken_after: dict[str, int] = field(default_factory=dict)
-    """Blocks taken of each stream, this window included."""
+    """Number of blocks taken from each stream, including this window."""
 
 
 class Mixture:
-    """The order of all training data.
+    """Order of all training data.
 
     Args:
-        corpora: at least one that is not empty.
+        corpora: the corpora, at least one of them not empty.
         seed: seed of the run.
-        temperature: T; of corpora with n pairs (times their weights), shares are proportional to n^(1/T): above 1 small
-            corpora come more often, large ones less often (Arivazhagan et al. 2019, section 4.2).
-        window_pairs: approximate number of pairs in a window.
+        temperature: T; corpora with n pairs (multiplied by their weights) are sampled in proportion to n^(1/T); above
+            1, small corpora are sampled more often and large ones less often (Arivazhagan et al. 2019, section 4.2).
+        window_pairs: approximate number of pairs per window.
 
     Raises:
-        DataError: when all corpora are empty.
+        DataError: if all corpora are empty.
     """
 
     def __init__(
@@ -101,11 +101,11 @@ class Mixture:
     ) -> None:
         self.corpora = [corpus for corpus in corpora if len(corpus.store)]
         if not self.corpora:
-            raise DataError("the training corpus is empty: there is nothing to make batches of")
+            raise DataError("the training corpus is empty")
         self.seed, self.temperature, self.window_pairs = seed, temperature, window_pairs
 
     def shares(self, step: int) -> list[float]:
-        """Return how often an epoch holds each pair of each corpus, with the weights of this step."""
+        """Return how often each pair of each corpus occurs per epoch, with the weights at a step."""
         sizes = [len(corpus.store) * corpus.weight(step) for corpus in self.corpora]
         powers = [size ** (1 / self.temperature) if size else 0.0 for size in sizes]
         weights = [corpus.weight(step) for corpus in self.corpora]
@@ -115,11 +115,11 @@ class Mixture:
         return [scale * power / len(corpus.store) for power, corpus in zip(powers, self.corpora, strict=True)]
 
     def pairs_per_epoch(self, step: int) -> float:
-        """Return the pairs of an epoch, with the weights of this step."""
+        """Return the number of pairs per epoch, with the weights at a step."""
         return sum(share * len(corpus.store) for share, corpus in zip(self.shares(step), self.corpora, strict=True))
 
     def begin(self, state: SamplerState) -> dict[str, int]:
-        """Return the blocks of each stream before the state's epoch."""
+        """Return the number of blocks taken from each stream before the current epoch."""
         taken = state.taken or {}
         return {corpus.name: taken.get(corpus.name, 0) for corpus in self.corpora}
 
@@ -127,9 +127,9 @@ class Mixture:
         """Yield the windows of an epoch.
 
         Args:
-            epoch: its number.
+            epoch: number of the epoch.
             since_step: see `SamplerState`.
-            taken: see `begin`.
+            taken: result of `begin`.
         """
         shares = self.shares(since_step)
         num_windows = max(1, round(self.pairs_per_epoch(since_step) / self.window_pairs))
@@ -144,13 +144,13 @@ class Mixture:
             yield Window(number, blocks, num_pairs, after)
 
     def _until(self, which: int, shares: list[float], epoch: int, progress: float) -> int:
-        """Return the blocks that an epoch takes of a corpus until `progress`; fractions are rounded at random."""
+        """Return the number of blocks that an epoch has taken from a corpus at `progress`, rounded randomly."""
         corpus = self.corpora[which]
         offset = int(permuted(np.zeros(1, np.int64), 1 << 20, self.seed, corpus.name, "lot", epoch)[0]) / (1 << 20)
         return math.floor(shares[which] * corpus.store.num_blocks * progress + offset)
 
     def _stream(self, corpus: Corpus, start: int, end: int) -> Ints:
-        """Return the blocks at these positions of a corpus's stream."""
+        """Return the blocks at positions `start` to `end` of the stream of a corpus."""
         positions, size = np.arange(start, end), corpus.store.num_blocks
         blocks = np.empty(len(positions), dtype=np.int64)
         for number in range(start // size, -(-end // size)):
@@ -160,15 +160,15 @@ class Mixture:
 
 
 def permuted(numbers: Ints, size: int, *key: int | str) -> Ints:
-    """Return the positions of numbers in a random order that depends on the key alone, in constant memory.
+    """Return the images of numbers under a random permutation that depends on the key only, in constant memory.
 
-    A Feistel network over the bits of a number is a bijection whatever its round function is (Luby and Rackoff 1988);
-    numbers that leave the range pass through it again until they are back ("cycle walking", Black and Rogaway 2002).
+    A Feistel network over the bits of a number is a bijection for any round function (Luby and Rackoff 1988). It is
+    applied again to numbers outside the range until they are inside ("cycle walking", Black and Rogaway 2002).
 
     Args:
-        numbers: from 0 to size - 1.
+        numbers: numbers from 0 to size - 1.
         size: size of the range, at least 1.
-        key: such as seed, name and epoch.
+        key: values such as seed, name and epoch.
     """
     half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8 * ROUNDS).digest()
@@ -190,7 +190,7 @@ def _feistel(numbers: np.ndarray, half_bits: int, round_keys: np.ndarray) -> np.
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
-    """Apply the finalizer of SplitMix64 (Steele et al. 2014): each bit of x flips about half of the bits."""
+    """Apply the finalizer of SplitMix64 (Steele et al. 2014): each input bit flips about half of the output bits."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

@@ -1,4 +1,4 @@
-"""Prefetching: a thread computes the items of an iterator ahead of their consumer."""
+"""Prefetching: a thread computes the items of an iterator in advance."""
 
 import contextlib
 import queue
@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 
 class Prefetcher(Iterator[T], Generic[T]):
-    """The items of another iterator, computed ahead by one thread.
+    """Iterator over the items of another iterator, which a thread computes in advance.
 
-    An error of the thread is raised by `next`, after the items before it. Use it in a `with` statement or call `close`;
-    otherwise the thread ends when the object is collected.
+    An exception in the thread is raised by `next` after the preceding items. Use a `with` statement or call `close`;
+    otherwise, the thread ends when the object is garbage-collected.
 
     Args:
-        source: the iterator; only the thread uses it from now on.
-        num_ahead: maximum number of items that are ready.
+        source: the iterator; it is used by the thread only.
+        num_ahead: maximum number of prefetched items.
     """
 
     def __init__(self, source: Iterator[T], num_ahead: int) -> None:
@@ -26,7 +26,7 @@ class Prefetcher(Iterator[T], Generic[T]):
         stop = threading.Event()
         thread = threading.Thread(target=_fill, args=(source, self._ready, stop), name="prefetch", daemon=True)
         thread.start()
-        # The thread knows the queue and not this object, so that this can be collected.
+        # The thread refers to the queue only, so that this object can be garbage-collected.
         self._stop = weakref.finalize(self, _stop, thread, self._ready, stop)
 
     def __next__(self) -> T:
@@ -39,7 +39,7 @@ class Prefetcher(Iterator[T], Generic[T]):
         return item
 
     def close(self) -> None:
-        """End the thread; the iterator is then exhausted."""
+        """Stop the thread and exhaust the iterator."""
         self._stop()
 
     def __enter__(self) -> "Prefetcher[T]":
@@ -50,7 +50,7 @@ class Prefetcher(Iterator[T], Generic[T]):
 
 
 def _fill(source: Iterator[T], ready: "queue.Queue[T | BaseException]", stop: threading.Event) -> None:
-    """Put the items and, at the end, the exception that the consumer raises: StopIteration, or an error."""
+    """Put all items in the queue, followed by the exception that `next` raises: StopIteration, or an error."""
     end: BaseException = StopIteration()
     try:
         for item in source:
@@ -66,5 +66,5 @@ def _stop(thread: threading.Thread, ready: "queue.Queue[T | BaseException]", sto
     stop.set()
     while thread.is_alive():
         with contextlib.suppress(queue.Empty):
-            ready.get_nowait()  # unblocks a waiting put
+            ready.get_nowait()  # unblocks a pending put
         thread.join(0.01)

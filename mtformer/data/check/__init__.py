@@ -1,1 +1,1 @@
-"""Inspection of corpora before training: faults, duplicates, outliers, overlap, and what the filters remove."""
+"""Inspect corpora before training: faults, duplicates, outliers, overlap, and pairs that the filters remove."""

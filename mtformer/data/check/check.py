@@ -1,7 +1,7 @@
-"""One pass over all sets of a config, in several processes and bounded memory.
+"""Check all sets of a config in one pass, with several processes and bounded memory.
 
-Worker processes compute the counts that add up from chunk to chunk (`_check`). This process finds duplicates, overlap
-and random samples, which need whole sets (`_Pass`); it keeps up to 40 bytes for each pair.
+Worker processes compute counts of chunks, which are added (`_check`). This process finds duplicates, overlap and random
+samples, which require whole sets (`_Pass`); it needs up to 40 bytes of memory per pair.
 """
 
 import logging
@@ -33,19 +33,19 @@ from mtformer.text.tokenizer import TokenizerPair
 log = logging.getLogger("mtformer")
 
 NUM_SAMPLED = 20
-"""Random pairs kept for each reason of removal."""
+"""Number of random pairs kept per reason for removal."""
 TEXT_LENGTH = 300
-"""Characters kept of each line of an example."""
+"""Maximum number of characters per line of an example."""
 MAX_TRACKED = 1000
-"""Repeated texts whose occurrences are counted one by one, to find the most frequent."""
+"""Maximum number of repeated texts whose occurrences are counted, to find the most frequent ones."""
 MIN_RATIO_LENGTH = 20
-"""The length ratio is checked if a side has more characters than this."""
+"""Length ratios are checked if one side has more characters than this."""
 ANY_FAULT = re.compile(f"[{re.escape(''.join(found.FAULTS.values()))}]")
 FAULT_PATTERNS = {name: re.compile(f"[{re.escape(characters)}]") for name, characters in found.FAULTS.items()}
 WITHOUT_SPACES = frozenset(["bo", "dz", "ja", "khb", "km", "lo", "lzh", "my", "nod", "th", "wuu", "yue", "zh"])
-"""Languages whose words are not counted, because spaces do not separate them."""
+"""Languages in which words are not counted, because they are not separated by spaces."""
 BLANK = np.uint64(0)
-"""The hash of a blank line."""
+"""Hash of a blank line."""
 
 
 def check_corpora(
@@ -53,16 +53,16 @@ def check_corpora(
     tokenizers: TokenizerPair | None,
     advance: Callable[[str, int, int], object] = lambda name, num_pairs, num_bytes: None,
 ) -> CorpusCheck:
-    """Read train, dev and test once and count faulty, repeated and unusual lines and pairs.
+    """Read train, dev and test sets once, and count faulty, repeated and unusual lines and pairs.
 
     Args:
-        data: the section of a config; `num_workers` processes share the work.
-        tokenizers: None skips all counts of tokens.
-        advance: called after each chunk with the name of the set, the number of its pairs read so far, and the number
-            of bytes on disk read since the last call.
+        data: the `data` section of a config; `num_workers` is the number of processes.
+        tokenizers: the tokenizers; None: tokens are not counted.
+        advance: called after each chunk with the name of the set, the number of pairs read from it so far, and the
+            number of bytes read from disk since the last call.
 
     Raises:
-        DataError: A file is missing, or its compression is damaged. Faults inside lines are counted instead.
+        DataError: if a file is missing, or its compression is damaged; faults inside lines are counted instead.
     """
     require_files(source for _, sources in sets_of(data) for source in sources)
     check = CorpusCheck(data.src_lang, data.tgt_lang, tokenizers is not None)
@@ -81,14 +81,14 @@ def check_corpora(
 
 
 def sets_of(data: DataConfig) -> list[tuple[str, list[Source]]]:
-    """Return name and sources of the sets that a config names: train, dev, test.NAME."""
+    """Return the name (train, dev or test.NAME) and sources of each set in a config."""
     sets = [("train", data.sources), ("dev", data.dev)]
     sets += [(f"test.{name}", [source]) for name, source in data.test.items()]
     return [(name, sources) for name, sources in sets if sources]
 
 
 def num_bytes(data: DataConfig) -> int:
-    """Return the size on disk of all sets; data sets of the hub count as 0."""
+    """Return the size of all sets in bytes on disk; datasets from the Hub count as 0."""
     return sum(bytes_on_disk(source) for _, sources in sets_of(data) for source in sources)
 
 
@@ -100,24 +100,24 @@ class _Chunk:
     first_line: int
     num_bytes: int
     files: tuple[str, str]
-    """Files of source and target, possibly the same."""
+    """Source file and target file, which may be the same."""
     languages: tuple[str, str]
     is_training: bool
 
     @cached_property
     def parsed(self) -> tuple[Columns, Faults]:
-        """The text, and which lines could not be read as they are."""
+        """Return the text and the faulty records."""
         faults = Faults()
         return self.records.parse(faults), faults
 
     def example(self, row: int, side: str = "pair", note: str = "", rank: float = 0.0) -> Example:
-        """Return a pair of the chunk as an example of a finding on a side."""
+        """Return a pair of the chunk as an example of a finding."""
         src, tgt = (lines[row][:TEXT_LENGTH] for lines in self.parsed[0])
         return Example(self.files[side == "tgt"], self.first_line + row, src, tgt, note, rank)
 
 
 class _Hashes(NamedTuple):
-    """Hashes of the pairs of a chunk and of their sides; `near` ignores case, punctuation and white space."""
+    """Hashes of the pairs of a chunk and of their sides; `near` ignores case, punctuation and whitespace."""
 
     src: Keys
     tgt: Keys
@@ -126,14 +126,14 @@ class _Hashes(NamedTuple):
 
 
 class _Checked(NamedTuple):
-    """Result for a chunk; `codes` are the reasons of removal, duplicates aside."""
+    """Result for a chunk; `codes` are the reasons for removal, except duplicates."""
 
     counts: SetCheck
     hashes: _Hashes
     codes: Codes
 
 
-# ---- in each process ------------------------------------------------------------------------------------------------
+# ---- worker processes -----------------------------------------------------------------------------------------------
 
 
 def _check(filters: FilterConfig, tokenizers: TokenizerPair | None, chunk: _Chunk, num_threads: int) -> _Checked:
@@ -155,7 +155,7 @@ def _check(filters: FilterConfig, tokenizers: TokenizerPair | None, chunk: _Chun
 
 
 class _ChunkCheck:
-    """Counts of one chunk."""
+    """Computes the counts of one chunk."""
 
     def __init__(self, chunk: _Chunk) -> None:
         self.chunk = chunk
@@ -163,19 +163,19 @@ class _ChunkCheck:
         self.counts = SetCheck("", Side(chunk.languages[0]), Side(chunk.languages[1]), chunk.records.size)
 
     def find(self, kind: str, side: str, rows: Iterable[int], notes: dict[int, str] | None = None) -> None:
-        """Count rows under a finding; the first ones are examples."""
+        """Count rows for a finding and use the first ones as examples."""
         numbers = list(rows)
         examples = [self.chunk.example(row, side, (notes or {}).get(row, "")) for row in numbers[:NUM_EXAMPLES]]
         self.counts.find(kind, side, len(numbers), examples)
 
     def rank(self, kind: str, side: str, rows: NDArray[np.int64], ranks: NDArray[Any], note: str = "") -> None:
-        """Count rows under a finding; those of the highest rank are examples, and `note` describes the rank."""
+        """Count rows for a finding and use those with the highest ranks as examples; `note` describes the rank."""
         worst = rows[np.argsort(-ranks[rows], kind="stable")[:NUM_EXAMPLES]].tolist()
         examples = [self.chunk.example(row, side, note.format(ranks[row]), float(ranks[row])) for row in worst]
         self.counts.find(kind, side, len(rows), examples)
 
     def check_reading(self) -> None:
-        """Find lines that cannot be read as they are."""
+        """Find lines that cannot be read or parsed."""
         for kind, rows_of in ((found.INVALID, self.faults.invalid), (found.CRLF, self.faults.crlf)):
             for side, rows in rows_of.items():
                 self.find(kind, side, rows)
@@ -183,7 +183,7 @@ class _ChunkCheck:
         self.find(found.BROKEN, "pair", self.faults.broken, self.faults.broken)
 
     def check_characters(self, side: str, lines: list[str]) -> None:
-        """Find faulty characters; U+FFFD that replaces invalid bytes is not counted again."""
+        """Find faulty characters; U+FFFD in place of invalid bytes is not counted again."""
         if not ANY_FAULT.search(" ".join(lines)):
             return
         invalid = {*self.faults.invalid.get(side, ()), *self.faults.invalid.get("pair", ())}
@@ -197,26 +197,26 @@ class _ChunkCheck:
         self.counts.side(side).faulty_lines += len(faulty)
 
     def check_normalization(self, side: str, lines: list[str]) -> None:
-        """Find lines with characters that the Unicode normalization forms NFC and NFD write differently."""
+        """Find lines with characters that differ in the Unicode normalization forms NFC and NFD."""
         other = [(row, line) for row, line in enumerate(lines) if not line.isascii()]
         self.find(found.COMPOSED, side, [row for row, line in other if len(normalize("NFD", line)) > len(line)])
         self.find(found.DECOMPOSED, side, [row for row, line in other if len(normalize("NFC", line)) < len(line)])
 
     def check_scripts(self, side: str, lines: list[str], language: str) -> None:
-        """Find letters of scripts that the language is not written in; a few Latin letters are fine in any line."""
+        """Find letters of other scripts than that of the language; a few Latin letters are always accepted."""
         counts, note = Alphabet(language).count(lines), "{:.0f} letters of another script"
         self.rank(found.FOREIGN, side, np.flatnonzero(counts.foreign), counts.foreign, note)
         self.rank(found.OTHER_SCRIPT, side, np.flatnonzero(counts.own < counts.weight / 2), counts.weight - counts.own)
 
     def check_length(self, side: str, lines: list[str], language: str) -> None:
-        """Count characters and words; outliers are chosen among the longest when all lengths are known."""
+        """Count characters and words; `SetCheck.finish` selects outliers among the longest lines."""
         lengths = self._count("characters", side, map(len, lines))
         self.rank(found.LONG, side, np.arange(len(lines)), lengths, "{:,} characters")
         if base_code(language) not in WITHOUT_SPACES:
             self._count("words", side, (len(line.split()) for line in lines))
 
     def check_ratio(self) -> None:
-        """Count the ratio of the sides' lengths."""
+        """Count the length ratios of the two sides."""
         src, tgt = (np.fromiter(map(len, lines), np.float64, len(lines)) for lines in self.texts)
         rows = np.flatnonzero((np.minimum(src, tgt) > 0) & (np.maximum(src, tgt) > MIN_RATIO_LENGTH))
         ratios = np.maximum(tgt, 1) / np.maximum(src, 1)
@@ -225,7 +225,7 @@ class _ChunkCheck:
         self.rank(found.LOW_RATIO, "pair", rows, 1 / ratios, "{:.3g} source characters per target character")
 
     def check_tokens(self, side: str, token_counts: TokenCounts) -> None:
-        """Count tokens."""
+        """Count tokens and unknown tokens."""
         lengths = self._count("tokens", side, token_counts[:, SIDES.index(side)])
         unknown = token_counts[:, 2 + SIDES.index(side)].astype(np.int64)
         self.rank(found.UNKNOWN, side, np.flatnonzero(unknown), unknown, "{} unknown")
@@ -234,7 +234,7 @@ class _ChunkCheck:
         counts.word_tokens = int(lengths.sum()) if "words" in counts.lengths else 0
 
     def check_equality(self) -> _Hashes:
-        """Find empty sides and copies; return the hashes by which repeated lines and pairs are found."""
+        """Find empty sides and copies; return the hashes for finding repeated lines and pairs."""
         blank = [np.fromiter(map(is_blank, lines), np.bool_, len(lines)) for lines in self.texts]
         for side, is_empty in zip(SIDES, blank, strict=True):
             self.find(found.EMPTY, side, np.flatnonzero(is_empty).tolist())
@@ -251,17 +251,17 @@ class _ChunkCheck:
         return counted
 
 
-# ---- over a whole set -----------------------------------------------------------------------------------------------
+# ---- whole sets -----------------------------------------------------------------------------------------------------
 
 
 class _Pass:
-    """The pass over one set.
+    """Checks one set.
 
     Args:
-        name: of the set.
-        sources: of the set, in their order.
-        data: languages and filters.
-        earlier: sets in which this one is searched.
+        name: name of the set.
+        sources: sources of the set, in order.
+        data: the `data` section, for languages and filters.
+        earlier: sets that are searched for the lines of this set.
     """
 
     def __init__(self, name: str, sources: Sequence[Source], data: DataConfig, earlier: Sequence["_Pass"]) -> None:
@@ -273,12 +273,12 @@ class _Pass:
         self.seen = {column: SeenKeys() for column in _Hashes._fields}
         self._several_targets, self._kept = SeenKeys(), SeenKeys()
         self._repeated: dict[tuple[str, str, str], dict[int, Example]] = {}
-        """Examples of the first `MAX_TRACKED` repeated texts, ranked by occurrences, by kind, side and note."""
+        """Examples of the first `MAX_TRACKED` repeated texts by kind, side and note; the rank is the frequency."""
         self._num_removed = Counter[str]()
         self._random = np.random.default_rng(0)
 
     def chunks(self) -> Iterator[_Chunk]:
-        """Yield the set in chunks."""
+        """Yield the chunks of the set."""
         for source in self.sources:
             count, paths, position = SourceCount(describe(source)), files_of(source), 0
             self.result.sources.append(count)
@@ -291,7 +291,7 @@ class _Pass:
                 count.lines = reader.num_lines
 
     def add(self, chunk: _Chunk, checked: _Checked) -> None:
-        """Add the next chunk."""
+        """Add the result of the next chunk."""
         self.result.merge(checked.counts)
         hashes, has_text = checked.hashes, checked.hashes.pair != BLANK
         is_repeated = self.seen["pair"].add(hashes.pair) & has_text
@@ -316,18 +316,18 @@ class _Pass:
         self._add_sample(chunk, checked)
 
     def _add_overlaps(self, chunk: _Chunk, hashes: _Hashes) -> None:
-        """Find lines and pairs that occur in earlier sets."""
+        """Find lines and pairs that also occur in earlier sets."""
         for overlap, other in zip(self.overlaps, self.earlier, strict=True):
             overlap.size += chunk.records.size
             for column, finding in overlap.found.items():
                 keys: Keys = getattr(hashes, column)
                 rows = np.flatnonzero(other.seen[column].contains(keys) & (keys != BLANK)).tolist()
-                # Long lines rank higher: they are less likely to be equal by chance.
+                # Long lines rank higher, because they are less likely to be equal by chance.
                 lines = chunk.parsed[0][column == "tgt"]
                 finding.add(len(rows), [chunk.example(row, column, rank=len(lines[row])) for row in rows])
 
     def _add_sample(self, chunk: _Chunk, checked: _Checked) -> None:
-        """Count the reasons of removal; keep the pairs of the lowest random ranks of each reason."""
+        """Count the reasons for removal, and keep the pairs with the lowest random ranks of each reason."""
         codes, filters = checked.codes, self.data.filters
         if self.is_training and filters.drop_duplicates:
             keys = checked.hashes.near if filters.normalize_duplicates else checked.hashes.pair
@@ -345,7 +345,7 @@ class _Pass:
             del sample[NUM_SAMPLED:]
 
     def finish(self) -> SetCheck:
-        """Return the result of the whole set."""
+        """Return the result for the whole set."""
         for (kind, side, note), examples in self._repeated.items():
             if finding := self.result.findings.get((kind, side)):
                 finding.add(0, [replace(one, note=note.format(int(one.rank))) for one in examples.values()])

@@ -1,8 +1,8 @@
-"""Cleaning: split a corpus into the pairs that the filters and translation models accept, and those they reject.
+"""Clean a corpus: separate pairs that the filters and translation models accept from pairs that they reject.
 
-OUT/kept.SRC_LANG, OUT/kept.TGT_LANG   the pairs that are kept, in their order
-OUT/removed.tsv                        reason, number of the pair from 1, source, target
-OUT/scores.tsv                         the score of each kept pair, and the score of each model
+OUT/kept.SRC_LANG, OUT/kept.TGT_LANG   the accepted pairs, in order
+OUT/removed.tsv                        reason, number of the pair (from 1), source, target
+OUT/scores.tsv                         the combined score of each accepted pair, and the score of each model
 OUT/report.json                        counts
 """
 
@@ -38,12 +38,13 @@ Rows = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scoring:
-    """A model that scores pairs, and the limits for its scores.
+    """Function that scores pairs, and limits for the scores.
 
     Args:
-        score: pairs -> (pairs, columns), the score first, then that of each model; nan if a model cannot score it.
-        keep_share: keep only this share of the scored pairs, the best.
-        min_score: keep only pairs of at least this score.
+        score: function from pairs to an array (pairs, columns): the combined score, then the score of each model; nan
+            if a model cannot score a pair.
+        keep_share: share of the scored pairs to keep, best first.
+        min_score: minimum score of pairs to keep.
     """
 
     score: Callable[[Columns], Rows]
@@ -52,7 +53,7 @@ class Scoring:
 
 
 class _Chunk(NamedTuple):
-    """Consecutive pairs, each with the code of its reason for removal."""
+    """Consecutive pairs with the codes of their reasons for removal."""
 
     texts: Columns
     codes: NDArray[np.uint8]
@@ -71,24 +72,24 @@ def clean(
     num_workers: int | None = 1,
     progress: Callable[[int], object] = lambda count: None,
 ) -> DataReport:
-    """Read a corpus once and write the folder, whole or not at all. Memory holds 8 bytes a pair, and 8 more to score.
+    """Read a corpus once and write the output folder atomically. Needs 8 bytes of memory per pair, 16 if scored.
 
     Args:
-        corpus: the corpus, some pairs at a time.
+        corpus: the corpus, in blocks of records.
         pipeline: the filters.
-        folder: the new folder.
-        scoring: scores the pairs that pass the filters.
+        folder: the output folder, which must not exist.
+        scoring: scores pairs that pass the filters; None: no scoring.
         is_compressed: write texts as `.gz`.
-        num_workers: processes for the filters; None: the number of cores.
-        progress: called with the number of pairs done since its last call.
+        num_workers: number of filter processes; None: number of cores.
+        progress: called with the number of pairs processed since the last call.
 
     Raises:
-        DataError: the folder exists already or cannot be written, or the corpus is empty.
+        DataError: if the folder exists or cannot be written, or the corpus is empty.
     """
     if folder.exists():
-        raise DataError(f"{folder}: exists already; name another folder, or delete it")
+        raise DataError(f"{folder}: already exists; choose another folder, or delete it")
     report = DataReport()
-    with explain_write_errors(f"{folder}:", "name another folder"), atomic_folder(folder) as temporary:
+    with explain_write_errors(f"{folder}:", "choose another folder"), atomic_folder(folder) as temporary:
         with (
             _open_files(temporary, pipeline.languages, scoring is not None, is_compressed) as write,
             Workers(partial(_filter, pipeline), num_workers) as workers,
@@ -104,20 +105,21 @@ def clean(
                 report.leave_out(count_reasons(chunk.codes))
                 report.count_kept(chunk.counts[chunk.codes == KEPT])
         if not report.read:
-            raise DataError("the corpus is empty: not one line was read")
+            raise DataError("the corpus is empty: no lines were read")
         report.left_out = in_order(report.left_out)
         (temporary / "report.json").write_text(report.to_json(), encoding="utf-8")
     return report
 
 
 def dual_scores(forward: NDArray[np.float64], backward: NDArray[np.float64]) -> Rows:
-    """Return how well two models, one for each direction, rate pairs and agree on them: between 0 and 1.
+    """Return scores between 0 and 1 that combine how well two models, one per direction, rate pairs and agree.
 
     exp(-(|H_f - H_b| + (H_f + H_b) / 2)), where H is minus the log-probability per token (Junczys-Dowmunt 2018,
     "Dual Conditional Cross-Entropy Filtering of Noisy Parallel Corpora", equations 1 and 2).
 
     Args:
-        forward, backward: log-probabilities per token, in nats.
+        forward: log-probabilities per token of the forward model, in nats.
+        backward: log-probabilities per token of the backward model, in nats.
     """
     score: Rows = np.exp(-(np.abs(forward - backward) - (forward + backward) / 2))
     return score
@@ -127,7 +129,7 @@ def dual_scores(forward: NDArray[np.float64], backward: NDArray[np.float64]) -> 
 
 
 class _FilterResult(NamedTuple):
-    """Text, codes and token counts of some pairs, the keys of those kept, and a report on unusual characters."""
+    """Text, codes and token counts of pairs, the keys of kept pairs, and a report on unusual characters."""
 
     texts: Columns
     codes: NDArray[np.uint8]
@@ -149,7 +151,7 @@ def _filter(pipeline: Pipeline, records: RawRecords, num_threads: int) -> _Filte
 def _filtered(
     results: Iterable[tuple[RawRecords, _FilterResult]], report: DataReport, progress: Callable[[int], object]
 ) -> Iterator[_Chunk]:
-    """Yield the chunks in their order, with the duplicates found."""
+    """Yield the filtered chunks in order, with duplicates marked."""
     seen = SeenKeys()
     for _, (texts, codes, counts, keys, unusual) in results:
         report.unusual = (report + unusual).unusual
@@ -163,7 +165,7 @@ def _filtered(
 
 
 def _scored(chunks: Iterable[_Chunk], scoring: Scoring) -> Iterator[_Chunk]:
-    """Add the scores of the kept pairs; if a limit is set, those below `min_score`, or without score, are left out."""
+    """Add scores to kept pairs; if a limit is set, remove pairs below `min_score` or without a score."""
     num_unscored, has_limit = 0, scoring.keep_share is not None or scoring.min_score is not None
     limit = scoring.min_score if scoring.min_score is not None else -np.inf
     for chunk in chunks:
@@ -178,12 +180,12 @@ def _scored(chunks: Iterable[_Chunk], scoring: Scoring) -> Iterator[_Chunk]:
             chunk = chunk._replace(scores=scores)
         yield chunk
     if num_unscored:
-        done = "left out" if has_limit else "nan in scores.tsv"
-        log.warning("%s pairs have more tokens than a model has positions for: %s", f"{num_unscored:,}", done)
+        done = "removed" if has_limit else "nan in scores.tsv"
+        log.warning("%s pairs have more tokens than the maximum of a model: %s", f"{num_unscored:,}", done)
 
 
 def _best(chunks: Iterable[_Chunk], share: float, folder: Path) -> Iterator[_Chunk]:
-    """Keep only the best pairs, a share of those with a score. The chunks are buffered in a file."""
+    """Keep only the best share of the scored pairs; chunks are buffered in a file."""
     parts: list[Rows] = []
     with tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder) as file:
         for chunk in chunks:
@@ -208,7 +210,7 @@ def _best(chunks: Iterable[_Chunk], share: float, folder: Path) -> Iterator[_Chu
 def _open_files(
     folder: Path, languages: tuple[str, str], has_scores: bool, is_compressed: bool
 ) -> Iterator[Callable[[_Chunk, int], None]]:
-    """Create the files; yield a function that writes pairs, the first of which has the given number."""
+    """Create the files and yield a function that writes a chunk, given the number of its first pair."""
     with ExitStack() as stack:
 
         def create(name: str) -> TextIO:
@@ -222,7 +224,7 @@ def _open_files(
         def write(chunk: _Chunk, first: int) -> None:
             is_kept = chunk.codes == KEPT
             for lines, file in zip(chunk.texts, kept_files, strict=True):
-                # A line break inside a line (JSON can have one) would make two lines of it.
+                # A line break inside a line (possible in JSON) would split it into two lines.
                 file.writelines(line.replace("\n", " ") + "\n" for line in compress(lines, is_kept.tolist()))
             for row in np.flatnonzero(~is_kept).tolist():
                 pair = [lines[row].replace("\n", " ").replace("\t", " ") for lines in chunk.texts]

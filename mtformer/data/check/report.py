@@ -1,4 +1,4 @@
-"""The report on checked corpora: lines for the terminal, an HTML page, and the limits that are exceeded."""
+"""Report on checked corpora: lines for the terminal, an HTML page, and the exceeded limits."""
 
 import os
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from mtformer.templating import render
 
 SIDE_NAMES = {"src": "source", "tgt": "target", "pair": ""}
 EXCERPT = 60
-"""Maximum number of characters of an example on the terminal."""
+"""Maximum number of characters of an example in the terminal."""
 UNREADABLE = (found.INVALID, found.SHORT, found.BROKEN)
 RATES = {"tokens_per_word": "tokens per word", "tokens_per_character": "tokens per character"}
 
 
 class Excess(NamedTuple):
-    """A limit of the config that is exceeded: its key, the set, and a message."""
+    """An exceeded limit: its config key, the set, and a message."""
 
     limit: str
     name: str
@@ -25,7 +25,7 @@ class Excess(NamedTuple):
 
 
 def exceeded_limits(check: CorpusCheck, data: DataConfig) -> list[Excess]:
-    """Return the exceeded limits of `data.check` and `data.filters`, empty sets, and files of unequal length."""
+    """Return exceeded limits of `data.check` and `data.filters`, and report empty sets and files of unequal length."""
     exceeded = list[Excess]()
 
     def test(name: str, key: str, value: float, what: str, remedy: str) -> None:
@@ -37,7 +37,7 @@ def exceeded_limits(check: CorpusCheck, data: DataConfig) -> list[Excess]:
 
     for one in check.sets:
         if not one.pairs:
-            exceeded.append(Excess("no pairs", one.name, f"{one.name}: has no pairs; name sources that have text"))
+            exceeded.append(Excess("no pairs", one.name, f"{one.name}: has no pairs; give sources that contain text"))
         for source in one.sources:
             if len(set(source.lines)) > 1:
                 message = f"{source.name} have {source.lines[0]:,} and {source.lines[1]:,} lines"
@@ -66,7 +66,7 @@ def exceeded_limits(check: CorpusCheck, data: DataConfig) -> list[Excess]:
 
 
 def verdict(exceeded: Sequence[Excess]) -> str:
-    """Return the last line of the report."""
+    """Return the last line of the report: "ok" or the exceeded limits."""
     if not exceeded:
         return "ok: no limit exceeded"
     names = ", ".join(f"{one.limit} ({one.name})" for one in exceeded)
@@ -84,7 +84,7 @@ def report_lines(check: CorpusCheck) -> list[str]:
         )
         lines += [line for finding in overlap.found.values() for line in _example_lines(finding)]
     if not check.has_tokenizer:
-        lines.append("no tokenizer: tokens are not counted, and the filters of length are not applied")
+        lines.append("no tokenizer given: tokens are not counted, and length filters are not applied")
     return lines
 
 
@@ -105,7 +105,7 @@ def _set_lines(one: SetCheck) -> list[str]:
 
 
 def _example_lines(finding: Finding) -> list[str]:
-    """Return a line for the worst example."""
+    """Return a line with the worst example."""
     lines = []
     for one in finding.examples[:1]:
         texts = {"src": [one.src], "tgt": [one.tgt]}.get(finding.side, [one.src, one.tgt])
@@ -116,7 +116,7 @@ def _example_lines(finding: Finding) -> list[str]:
 
 
 def figures(one: SetCheck) -> list[tuple[str, ...]]:
-    """Return name, source and target of each figure of a set."""
+    """Return the name, source value and target value of each statistic of a set."""
     rows = []
     for unit in UNITS:
         sides = [one.side(side).lengths.get(unit) for side in SIDES]
@@ -138,29 +138,29 @@ def _summary(lengths: Lengths | None) -> str:
 
 
 def title(finding: Finding) -> str:
-    """Return the side and the kind of a finding."""
+    """Return the title of a finding: side and kind."""
     return f"{SIDE_NAMES[finding.side]}: {finding.kind}".removeprefix(": ")
 
 
 def printable(text: str, length: int | None = None) -> str:
-    """Cut a text to a length and escape the characters that are not printable."""
+    """Cut a text to a length and escape characters that are not printable."""
     cut = text if length is None or len(text) <= length else text[: length - 1] + "…"
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in cut)
 
 
 def percent(share: float | None) -> str:
-    """Return a share as text."""
+    """Format a share as a percentage."""
     return "-" if share is None else f"{100 * share:.3g} %"
 
 
 def random_pairs(one: SetCheck) -> list[tuple[str, Example]]:
-    """Return reason and pair of the samples of all reasons; the first of them are a sample of all pairs."""
+    """Return samples of all reasons as (reason, pair); the first ones are a random sample of all pairs."""
     pairs = [(reason, example) for reason, sample in one.sample.items() for example in sample]
     return sorted(pairs, key=lambda pair: pair[1].rank)
 
 
 def page(check: CorpusCheck, exceeded: Sequence[Excess]) -> str:
-    """Return the HTML page, which needs no network."""
+    """Return the HTML page, which loads nothing from the network."""
     values = {"check": check, "exceeded": exceeded, "verdict": verdict(exceeded), "units": UNITS, "sides": SIDE_NAMES}
     functions = {"figures": figures, "random_pairs": random_pairs, "finding_title": title}
     filters = {"printable": printable, "percent": percent}

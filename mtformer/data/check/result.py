@@ -1,4 +1,4 @@
-"""The result of checking corpora: counts that add up chunk by chunk, and the statistics derived from them."""
+"""Results of checking corpora: counts, which are added chunk by chunk, and derived statistics."""
 
 import heapq
 import json
@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 from mtformer.data.data_report import UNUSUAL
 
 NUM_EXAMPLES = 10
-"""Examples kept of each finding."""
+"""Maximum number of examples per finding."""
 OUTLIER_DEVIATIONS = 3.5
-"""Robust standard deviations (1.4826 times the median absolute deviation; Iglewicz and Hoaglin 1993)."""
+"""Outlier limit in robust standard deviations (1.4826 x median absolute deviation; Iglewicz and Hoaglin 1993)."""
 MIN_OUTLIER_FACTOR = 2.0
-"""A value within this factor of the median is never an outlier."""
+"""Values within this factor of the median are never outliers."""
 RATIO_STEP = 0.02
-"""Length ratios are counted by their logarithm, in steps of this width."""
+"""Bin width of the logarithm of length ratios."""
 PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
 NUM_BINS, RATIO_STEPS_PER_BIN = 40, 6
 UNITS = ("characters", "words", "tokens")
@@ -41,21 +41,22 @@ FAULTS = {
 }
 """Characters that break lines in other tools or indicate damage."""
 ORDER = (*KINDS[:4], *FAULTS, *KINDS[4:])
-"""The order of findings in the report."""
+"""Order of findings in the report."""
 
 Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True)
 class Example:
-    """A pair that shows a finding.
+    """Example pair of a finding.
 
     Args:
-        file: the file that holds the line (the source file, if the finding concerns both), or the name of the data set.
-        line: counted from 1.
-        src, tgt: the texts, cut to 300 characters.
-        note: what to look for; may be empty.
-        rank: the higher, the worse.
+        file: file with the line (the source file if the finding is about both), or name of the dataset.
+        line: line number, from 1.
+        src: source text, cut to 300 characters.
+        tgt: target text, cut to 300 characters.
+        note: details; may be empty.
+        rank: severity; higher is worse.
     """
 
     file: str
@@ -68,46 +69,46 @@ class Example:
 
 @dataclass
 class Finding:
-    """Lines or pairs that have something in common."""
+    """Lines or pairs with the same property, such as a kind of fault."""
 
     kind: str
     side: str
-    """src or tgt; pair if it concerns both."""
+    """src or tgt; pair if the finding is about both."""
     count: int = 0
     rule: str = ""
-    """The limit, if it depends on the corpus."""
+    """Description of the limit, if it depends on the corpus."""
     examples: list[Example] = field(default_factory=list)
-    """The worst first; equally bad ones in their order."""
+    """Examples, worst first; equal ones in order of occurrence."""
 
     def add(self, count: int, examples: Iterable[Example]) -> None:
-        """Add the count and the examples of later lines."""
+        """Add the count and examples of later lines."""
         self.count += count
         self.examples = heapq.nsmallest(NUM_EXAMPLES, [*self.examples, *examples], key=lambda example: -example.rank)
 
 
 class Lengths(Counter[int]):
-    """Number of lines of each length, or of pairs of each length ratio."""
+    """Number of lines per length, or of pairs per length ratio."""
 
     def sum(self) -> int:
         """Return the total length of all lines."""
         return sum(length * count for length, count in self.items())
 
     def bins(self, first: int, width: int) -> list[int]:
-        """Return the counts of `NUM_BINS` bins; the outer ones also hold all values beyond them."""
+        """Return the counts of `NUM_BINS` bins; the first and last bin also count all values outside."""
         counts = [0] * NUM_BINS
         for value, count in self.items():
             counts[min(NUM_BINS - 1, max(0, (value - first) // width))] += count
         return counts
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object."""
+        """Return a JSON object."""
         percentiles = {percent: percentile(self, percent) for percent in PERCENTILES}
         mean, longest = self.sum() / max(1, self.total()), max(self, default=0)
         counts = {length: self[length] for length in sorted(self)}
         return {"total": self.sum(), "mean": mean, "longest": longest, "percentiles": percentiles, "counts": counts}
 
     def histogram(self) -> tuple[list[float], list[int]]:
-        """Return starts and counts of bins up to the 99th percentile; the last one holds all longer lines."""
+        """Return the starts and counts of bins up to the 99th percentile; the last bin counts all longer lines."""
         width = max(1, math.ceil((percentile(self, 99) + 1) / NUM_BINS))
         return [float(width * number) for number in range(NUM_BINS)], self.bins(0, width)
 
@@ -118,13 +119,13 @@ class Side:
 
     language: str
     lengths: dict[str, Lengths] = field(default_factory=dict)
-    """Lengths in characters; in words, if the language separates them by spaces; in tokens, if there is a tokenizer."""
+    """Lengths in characters, in words (if separated by spaces in the language) and in tokens (with a tokenizer)."""
     unknown: int = 0
-    """Unknown tokens."""
+    """Number of unknown tokens."""
     word_tokens: int = 0
-    """Tokens of the lines whose words are counted."""
+    """Number of tokens in the lines whose words are counted."""
     faulty_lines: int = 0
-    """Lines with at least one character of `FAULTS`."""
+    """Number of lines with at least one character of `FAULTS`."""
 
     def merge(self, other: "Side") -> None:
         """Add the counts of another chunk."""
@@ -135,7 +136,7 @@ class Side:
         self.faulty_lines += other.faulty_lines
 
     def rates(self) -> dict[str, float | None]:
-        """Return tokens per word, tokens per character and the share of unknown tokens; None where not counted."""
+        """Return tokens per word, tokens per character and the share of unknown tokens; None if not counted."""
         characters, words, tokens = (self.lengths.get(unit, Lengths()) for unit in UNITS)
         num_tokens, has_tokens = max(1, tokens.sum()), "tokens" in self.lengths
         return {
@@ -145,14 +146,14 @@ class Side:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object."""
+        """Return a JSON object."""
         lengths = {unit: lengths.to_dict() for unit, lengths in self.lengths.items()}
         return {"language": self.language, **lengths, **self.rates(), "faulty_lines": self.faulty_lines}
 
 
 @dataclass
 class SourceCount:
-    """Number of pairs of one source, and of lines of each of its files (none for a data set)."""
+    """Number of pairs of a source, and number of lines of each file (empty for a dataset)."""
 
     name: str
     pairs: int = 0
@@ -161,7 +162,7 @@ class SourceCount:
 
 @dataclass
 class SetCheck:
-    """Counts of one set, or of a chunk of it."""
+    """Counts of a set, or of a chunk of it."""
 
     name: str
     """train, dev, or test.NAME."""
@@ -172,18 +173,18 @@ class SetCheck:
     findings: dict[tuple[str, str], Finding] = field(default_factory=dict)
     """Findings by kind and side."""
     log_ratios: Lengths = field(default_factory=Lengths)
-    """Number of pairs, short ones excepted, by `round(log(target characters / source characters) / RATIO_STEP)`."""
+    """Number of pairs, except short ones, by `round(log(target characters / source characters) / RATIO_STEP)`."""
     removed: dict[str, int] | None = None
-    """Pairs that the filters remove, by reason; None for sets that are not filtered."""
+    """Number of pairs that the filters remove, by reason; None for sets that are not filtered."""
     sample: dict[str, list[Example]] = field(default_factory=dict)
-    """Random pairs by reason of removal ("" for kept pairs); their ranks are random."""
+    """Random pairs by reason for removal ("" for kept pairs), with random ranks."""
 
     def side(self, name: str) -> Side:
         """Return the counts of src or tgt."""
         return self.src if name == "src" else self.tgt
 
     def find(self, kind: str, side: str, count: int, examples: Iterable[Example] = ()) -> None:
-        """Add to a finding."""
+        """Add lines or pairs to a finding."""
         if count:
             self.findings.setdefault((kind, side), Finding(kind, side)).add(count, examples)
 
@@ -197,7 +198,7 @@ class SetCheck:
             self.find(finding.kind, finding.side, finding.count, finding.examples)
 
     def finish(self) -> None:
-        """Replace candidates by outliers and by mixed forms, which depend on the whole set, and sort the findings."""
+        """Select outliers and mixed normalization forms, which depend on the whole set, and sort the findings."""
         for side in SIDES:
             logs = {math.log(n): count for n, count in self.side(side).lengths.get("characters", {}).items() if n}
             limit = outlier_limits(logs)[1]
@@ -206,7 +207,7 @@ class SetCheck:
             rarer = min(forms, key=lambda finding: finding.count)
             if rarer.count:
                 self.findings[MIXED, side] = Finding(
-                    MIXED, side, rarer.count, f"the rarer form: {rarer.kind}", rarer.examples
+                    MIXED, side, rarer.count, f"the less frequent form: {rarer.kind}", rarer.examples
                 )
         logs = {key * RATIO_STEP: count for key, count in self.log_ratios.items()}
         low, high = outlier_limits(logs)
@@ -217,7 +218,7 @@ class SetCheck:
         self.findings = {key: self.findings[key] for key in order}
 
     def _keep_outliers(self, kind: str, side: str, logs: Mapping[float, int], limit: float, rule: str) -> None:
-        """Keep the examples that rank above a limit; `logs` counts the logarithms of all ranks."""
+        """Keep examples with ranks above a limit; `logs` counts the logarithms of all ranks."""
         candidates = self.findings.pop((kind, side), Finding(kind, side)).examples
         if count := sum(number for value, number in logs.items() if value > math.log(limit)):
             examples = [example for example in candidates if example.rank > limit]
@@ -228,14 +229,14 @@ class SetCheck:
         return sum((self.removed or {}).values())
 
     def ratios(self) -> tuple[list[float], list[int]]:
-        """Return starts and counts of bins of the length ratio, equally wide in its logarithm, around the median."""
+        """Return the starts and counts of bins of the length ratio around the median, of equal width on a log scale."""
         first = percentile(self.log_ratios, 50) - NUM_BINS * RATIO_STEPS_PER_BIN // 2
-        # A step reaches from half a step below its key to half a step above it.
+        # A bin extends from half a step below its key to half a step above it.
         starts = [math.exp((first + RATIO_STEPS_PER_BIN * n - 0.5) * RATIO_STEP) for n in range(NUM_BINS)]
         return starts, self.log_ratios.bins(first, RATIO_STEPS_PER_BIN)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object."""
+        """Return a JSON object."""
         values = {key: value for key, value in vars(self).items() if key != "log_ratios"}
         ratios = {f"{math.exp(key * RATIO_STEP):.4g}": self.log_ratios[key] for key in sorted(self.log_ratios)}
         return {**values, "findings": list(self.findings.values()), "ratios": ratios}
@@ -243,32 +244,32 @@ class SetCheck:
 
 @dataclass
 class Overlap:
-    """Pairs of one set that also occur in another; blank lines are ignored."""
+    """Overlap of two sets; blank lines are ignored."""
 
     of: str
-    """dev or test.NAME."""
+    """First set: dev or test.NAME."""
     within: str
-    """train or dev."""
+    """Second set: train or dev."""
     size: int = 0
-    """Pairs of the first set."""
+    """Number of pairs in the first set."""
     found: dict[str, Finding] = field(default_factory=lambda: {c: Finding("overlap", c) for c in ("pair", *SIDES)})
-    """Pairs of the first set that also occur in the second one as a pair, or of which one side does."""
+    """Number of pairs, sources and targets of the first set that also occur in the second one."""
 
 
 @dataclass
 class CorpusCheck:
-    """Everything that was found."""
+    """Result of checking a corpus."""
 
     src_lang: str
     tgt_lang: str
     has_tokenizer: bool
-    """Without one, nothing is counted in tokens, and the filters of length do not apply."""
+    """False if no tokenizer is given: tokens are not counted, and length filters do not apply."""
     sets: list[SetCheck] = field(default_factory=list)
-    """The existing ones of train, dev and the test sets, in this order."""
+    """Results for train, dev and the test sets, in this order, if present."""
     overlaps: list[Overlap] = field(default_factory=list)
 
     def to_json(self) -> str:
-        """Return the text of the JSON file."""
+        """Return the result as JSON."""
         return json.dumps(self, default=_json_object, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -277,7 +278,7 @@ def _json_object(value: Any) -> dict[str, Any]:
 
 
 def outlier_limits(logs: Mapping[float, int]) -> tuple[float, float]:
-    """Return the values below and above which a value is an outlier; `logs` counts the logarithms of all values."""
+    """Return the lower and upper limit of values that are not outliers; `logs` counts the logarithms of all values."""
     median = percentile(logs, 50)
     deviations: Counter[float] = Counter()
     for value, count in logs.items():
@@ -287,7 +288,7 @@ def outlier_limits(logs: Mapping[float, int]) -> tuple[float, float]:
 
 
 def percentile(counts: Mapping[Number, int], percent: float) -> Number:
-    """Return the smallest value that at least `percent` of all values do not exceed; 0 if there are none."""
+    """Return a percentile by the nearest-rank method; 0 if there are no values."""
     threshold, seen = percent / 100 * sum(counts.values()), 0
     for value in sorted(counts):
         seen += counts[value]

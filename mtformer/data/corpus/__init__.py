@@ -1,1 +1,1 @@
-"""Reading: text files, TSV, JSONL and Hugging Face data sets as columns of source and target lines."""
+"""Read text files, TSV, JSONL and Hugging Face datasets as columns of source and target lines."""

@@ -1,4 +1,4 @@
-"""Plain and compressed files, read and written as bytes; the suffix selects the format: .gz, .xz, .zst."""
+"""Read and write plain and compressed files as bytes; the suffix (.gz, .xz, .zst) determines the format."""
 
 import gzip
 import io
@@ -13,7 +13,7 @@ from mtformer.files import require_file
 
 BLOCK_BYTES = 1 << 17
 LONGEST_LINE = 1 << 26
-"""Bytes; a longer line is not text."""
+"""Maximum line length in bytes; a file with longer lines is not text."""
 SUFFIXES = (".gz", ".xz", ".zst")
 
 
@@ -21,8 +21,8 @@ def open_bytes(path: str | Path) -> IO[bytes]:
     """Open a plain or compressed file, or a pipe, for reading.
 
     Raises:
-        EOFError, OSError, zlib.error, lzma.LZMAError: now or while reading, if it is missing, damaged or cut short;
-            damage has no `strerror`.
+        EOFError, OSError, zlib.error, lzma.LZMAError: on opening or reading, if the file is missing, damaged or
+            truncated; for damaged files, the error has no `strerror`.
     """
     require_file(path, or_pipe=True)
     suffix = Path(path).suffix
@@ -39,25 +39,25 @@ def open_bytes(path: str | Path) -> IO[bytes]:
 
 
 def read_line(file: IO[bytes], name: str) -> bytes:
-    """Return the next line with its end, b"" at the end of the file; raise DataError if it is endless."""
+    """Return the next line with its line end, or b"" at the end of the file; raise DataError if it is too long."""
     line = file.readline(LONGEST_LINE)
     require_line(len(line) - line.endswith(b"\n"), name)
     return line
 
 
 def require_line(num_bytes: int, name: str) -> None:
-    """Raise DataError if a line of this length without its end is too long to be text."""
+    """Raise DataError if a line of this length, without its line end, is too long to be text."""
     if num_bytes >= LONGEST_LINE:
-        raise DataError(f"{name}: has a line of more than {LONGEST_LINE:,} bytes; give a text file")
+        raise DataError(f"{name}: has a line of more than {LONGEST_LINE:,} bytes, so it is not a text file")
 
 
 @contextmanager
 def create_bytes(path: str | Path, name: str | Path | None = None) -> Iterator[IO[bytes]]:
-    """Open a plain or compressed file for writing; equal content gives equal bytes.
+    """Open a plain or compressed file for writing; equal contents give equal bytes.
 
     Args:
-        path: The file to write.
-        name: The name whose suffix selects the format, if `path` is a temporary one.
+        path: path of the file.
+        name: file name whose suffix determines the format, if `path` is a temporary file.
     """
     suffix = Path(path if name is None else name).suffix
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, or local folders like them, read by `datasets`."""
+"""Read datasets from the Hugging Face Hub or local folders with `datasets`."""
 
 import contextlib
 import logging
@@ -20,22 +20,23 @@ OFFLINE = (
 
 
 class HubReader(Reader):
-    """The rows of a data set; the first one decides which fields hold the texts.
+    """Reader of the rows of a dataset; the first row determines the fields with the texts.
 
     Raises:
-        DataError: when it cannot be loaded.
+        DataError: if the dataset cannot be loaded.
     """
 
     def __init__(self, source: HubDataset, data: DataConfig) -> None:
         self._source, self._data = source, data
         self._tables = _load(source).with_format("arrow").iter(batch_size=ROWS_AT_ONCE)
         self._rows: Any = None
-        """The rows of the last table that are not taken yet."""
+        """Rows of the current table that have not been taken yet."""
         self._fields: Fields | None = None
         self._number = 0
-        """Number of the next row, from 0."""
+        """Index of the next row, from 0."""
 
     def take(self, count: int) -> RawRecords:
+        """Return the next rows, at most `count`."""
         with _loading(describe(self._source)):
             if self._rows is None or not self._rows.num_rows:
                 self._rows = next((table for table in self._tables if table.num_rows), None)
@@ -50,7 +51,7 @@ class HubReader(Reader):
 
 
 def _serialize(table: Any, fields: Fields) -> bytes:
-    """Return the columns that hold the texts, or all if those are missing, in Arrow's format for other processes."""
+    """Serialize the text columns (all columns if they are missing) in Arrow format for other processes."""
     import pyarrow as pa
 
     columns = {fields.src[0], fields.tgt[0]}
@@ -71,12 +72,12 @@ def _parse(where: str, first: int, serialized: bytes, fields: Fields, faults: Fa
 
 
 def describe(source: HubDataset) -> str:
-    """Return the name of the data set for messages."""
+    """Return the name of the dataset for messages."""
     return " ".join(filter(None, (source.dataset, source.name, source.split)))
 
 
 def _load(source: HubDataset) -> Any:
-    """Return the split as a `datasets.Dataset`, or as an `IterableDataset` if it is to be read as a stream."""
+    """Return the split as a `datasets.Dataset`, or as an `IterableDataset` if it is streamed."""
     with _loading(describe(source)) as datasets:
         return datasets.load_dataset(
             source.dataset, source.name, split=source.split, revision=source.revision, streaming=source.stream
@@ -84,25 +85,25 @@ def _load(source: HubDataset) -> Any:
 
 
 def version(source: HubDataset) -> list[str]:
-    """Return what identifies the content of a data set; it changes with the commit on the hub, or with a local file.
+    """Return strings that identify the contents of a dataset: they depend on the commit or the local files.
 
     Raises:
-        DataError: when the data set cannot be loaded.
+        DataError: if the dataset cannot be loaded.
     """
     if not source.stream:
-        # `datasets` names its Arrow files by a hash of what they were made from.
+        # `datasets` names its Arrow files by a hash of their source.
         rows = _load(source)
         return [*(str(Path(file["filename"]).parent) for file in rows.cache_files), str(len(rows))]
     with _loading(describe(source)) as datasets:
         builder = datasets.load_dataset_builder(source.dataset, source.name, revision=source.revision)
-        # `hash` is the resolved commit; commits or modification times of the files are part of the folder's name.
+        # `hash` is the resolved commit; the folder name contains commits or modification times of the files.
         return [str(builder.hash), str(builder.cache_dir)]
 
 
 @contextlib.contextmanager
 def _loading(where: str) -> Iterator[Any]:
-    """Yield `datasets`; turn its errors into DataError; hide its progress bars and the warnings of its retries."""
-    import datasets  # takes a second to import
+    """Yield the module `datasets`; convert its errors to DataError, and hide its progress bars and retry warnings."""
+    import datasets  # importing takes a second
 
     was_shown = not datasets.utils.are_progress_bars_disabled()
     datasets.disable_progress_bars()
@@ -113,11 +114,11 @@ def _loading(where: str) -> Iterator[Any]:
         yield datasets
     except ConnectionError as error:
         raise DataError(
-            f"{where}: the Hugging Face hub cannot be reached; check the connection, or {OFFLINE}"
+            f"{where}: the Hugging Face Hub cannot be reached; check the connection, or {OFFLINE}"
         ) from error
     except datasets.exceptions.DatasetNotFoundError as error:
         raise DataError(
-            f"{where}: no such data set on the hub, and no such folder; check the name, or {OFFLINE}"
+            f"{where}: no such dataset on the Hub, and no such folder; check the name, or {OFFLINE}"
         ) from error
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         reason = " ".join(f"{error} {error.__cause__ or ''}".split())

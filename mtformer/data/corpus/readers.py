@@ -1,8 +1,8 @@
-"""Readers of pairs: they split a source into raw records, which are parsed elsewhere.
+r"""Readers of pairs, which split a source into raw records; the records are parsed elsewhere.
 
-A record is a line, two lines of parallel files, or a row of a data set. Finding line ends is cheap and decoding is not,
-so raw records can be sent to other processes, which parse them. A line ends at \\n only; a \\r before it (files from
-Windows) and a byte order mark at the start of a file are removed.
+A record is a line, two lines of parallel files, or a row of a dataset. Finding line ends is cheap and decoding is not,
+so raw records can be sent to other processes to be parsed. Only \n ends a line; a \r before it (files from Windows) and
+a byte order mark at the start of a file are removed.
 """
 
 import contextlib
@@ -33,9 +33,9 @@ LINES_AT_ONCE = 1000
 
 @dataclass
 class Faults:
-    """Faulty records among some consecutive ones, by their number from 0.
+    """Faulty records in a sequence of records, by index.
 
-    The keys of `invalid` and `crlf` are src and tgt, or "pair" for lines that hold both.
+    The keys of `invalid` and `crlf` are src and tgt, or "pair" for lines that contain both.
     """
 
     invalid: dict[str, list[int]] = field(default_factory=dict)
@@ -43,23 +43,24 @@ class Faults:
     crlf: dict[str, list[int]] = field(default_factory=dict)
     """Lines that end with \\r\\n."""
     short: list[int] = field(default_factory=list)
-    """Lines that lack a column; it becomes empty."""
+    """Lines that lack a column; the column is read as empty."""
     broken: dict[int, str] = field(default_factory=dict)
-    """Error messages of rows without both texts; both become empty."""
+    """Error messages of rows that lack a text; both texts are read as empty."""
 
     @property
     def unusable(self) -> list[int]:
-        """The records that are no pair of texts as they are: those with invalid, short or broken lines."""
+        """Indices of the records with invalid, short or broken lines."""
         return sorted({*chain.from_iterable(self.invalid.values()), *self.short, *self.broken})
 
 
 @dataclass(frozen=True)
 class RawRecords:
-    """Consecutive records as they were read; they can be pickled.
+    """Consecutive unparsed records, which can be pickled.
 
     Args:
         size: number of records.
-        parse: returns their text. A record that cannot be parsed raises DataError, or is added to the `Faults` passed.
+        parse: function that returns their text. For a record that cannot be parsed, it raises DataError, or adds the
+            record to `Faults` if given.
     """
 
     size: int
@@ -67,24 +68,24 @@ class RawRecords:
 
 
 class Reader(ABC):
-    """The records of a source, in their order."""
+    """Base class of readers, which return the records of a source in order."""
 
     @abstractmethod
     def take(self, count: int) -> RawRecords:
-        """Return the next records, at most `count`; none at the end.
+        """Return the next records, at most `count`; size 0 at the end.
 
         Raises:
-            DataError: when the source is damaged, or its files are of unequal length.
+            DataError: if the source is damaged, or its files have different numbers of lines.
         """
 
     @property
     def position(self) -> int:
-        """Number of bytes on disk that are read; 0 if unknown."""
+        """Return the number of bytes read from disk; 0 if unknown."""
         return 0
 
     @property
     def num_lines(self) -> list[int]:
-        """Number of lines read from each file; empty for a data set."""
+        """Return the number of lines read from each file; empty for a dataset."""
         return []
 
 
@@ -92,18 +93,18 @@ class Reader(ABC):
 
 
 class Lines:
-    """The lines of a plain or compressed file, which is open inside a `with` statement.
+    """Lines of a plain or compressed file, which is open inside a `with` statement.
 
     Raises:
-        DataError: on entering and while reading, when the file is missing or its compression damaged.
+        DataError: on opening or reading, if the file is missing or its compression is damaged.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.number = 0
-        """Number of lines taken."""
+        """Number of lines returned."""
         self._rest = b""
-        """Bytes that are read but not taken."""
+        """Bytes that were read but not returned."""
 
     def __enter__(self) -> "Lines":
         with reading(self.path):
@@ -115,20 +116,20 @@ class Lines:
 
     @property
     def position(self) -> int:
-        """Number of bytes on disk that are read, of compressed files too; 0 if unknown."""
+        """Return the number of (compressed) bytes read from disk; 0 if unknown."""
         try:
             return os.lseek(self._file.fileno(), 0, os.SEEK_CUR)
         except OSError:
             return 0
 
     def peek(self, count: int) -> bytes:
-        """Return the next lines as `take` does, which will return them again."""
+        """Return the next lines without consuming them; see `take`."""
         number, lines = self.number, self.take(count)
         self._rest, self.number = lines + self._rest, number
         return lines
 
     def take(self, count: int) -> bytes:
-        """Return the next lines with their ends, at most `count`."""
+        """Return the next lines, at most `count`, with their line ends."""
         pieces, num_missing, length = [], count, 0
         with reading(self.path):
             while num_missing and (piece := self._rest or self._file.read(BLOCK_BYTES)):
@@ -146,12 +147,12 @@ class Lines:
 
 
 class FileReader(Reader):
-    """Files whose lines are read side by side.
+    """Reader of files that are read line by line in parallel.
 
     Args:
-        parse: (number of the first line, bytes of each file, faults) -> text.
-        files: the open files.
-        is_lenient: the records end with the shortest file, which is otherwise an error.
+        parse: function from (index of the first line, bytes of each file, faults) to text.
+        *files: the open files.
+        is_lenient: stop at the end of the shortest file, instead of raising an error.
     """
 
     def __init__(self, parse: Callable[..., Columns], *files: Lines, is_lenient: bool = False) -> None:
@@ -159,13 +160,16 @@ class FileReader(Reader):
 
     @property
     def position(self) -> int:
+        """Return the number of bytes read from disk."""
         return sum(file.position for file in self._files)
 
     @property
     def num_lines(self) -> list[int]:
+        """Return the number of lines read from each file."""
         return [file.number for file in self._files]
 
     def take(self, count: int) -> RawRecords:
+        """Return the next lines of all files, at most `count`."""
         first = self._files[0].number
         blocks = [file.take(count) for file in self._files]
         size = self._files[0].number - first
@@ -185,12 +189,12 @@ class FileReader(Reader):
 
 
 def parse_text(source: TextFiles, first: int, src: bytes, tgt: bytes, faults: Faults | None = None) -> Columns:
-    """Return the lines of two parallel files."""
+    """Parse lines of two parallel files."""
     return decode(source.src, first, src, "src", faults), decode(source.tgt, first, tgt, "tgt", faults)
 
 
 def parse_tsv(source: TsvFile, first: int, lines: bytes, faults: Faults | None = None) -> Columns:
-    """Return two columns of lines whose columns are separated by tabs."""
+    """Parse two columns of tab-separated lines."""
     src, tgt = source.src_column, source.tgt_column
     rows = [line.split("\t") for line in decode(source.tsv, first, lines, "pair", faults)]
     for number, row in enumerate(rows):
@@ -198,8 +202,8 @@ def parse_tsv(source: TsvFile, first: int, lines: bytes, faults: Faults | None =
             key = "src_column" if src > len(row) else "tgt_column"
             if faults is None:
                 raise DataError(
-                    f"{source.tsv}:{first + number + 1}: {key} asks for column {getattr(source, key)}, but the line "
-                    f"has {len(row)} (split at tabs, counted from 1)"
+                    f"{source.tsv}:{first + number + 1}: {key} is {getattr(source, key)}, but the line has "
+                    f"{len(row)} columns (separated by tabs, counted from 1)"
                 )
             faults.short.append(number)
             row += [""] * (max(src, tgt) - len(row))
@@ -207,22 +211,22 @@ def parse_tsv(source: TsvFile, first: int, lines: bytes, faults: Faults | None =
 
 
 def parse_jsonl(source: JsonlFile, fields: "Fields", first: int, lines: bytes, faults: Faults | None = None) -> Columns:
-    """Return two fields of lines that are JSON objects."""
+    """Parse two fields of lines with JSON objects."""
     return fields.columns(decode(source.jsonl, first, lines, "pair", faults), f"{source.jsonl}:", first, faults)
 
 
 def decode(path: str, first: int, lines: bytes, side: str = "", faults: Faults | None = None) -> list[str]:
-    """Return lines as text without their ends.
+    """Decode lines and remove line ends.
 
     Args:
-        path: name of the file in messages.
-        first: number of the first line in the file, from 0.
+        path: file name for messages.
+        first: index of the first line in the file, from 0.
         lines: the bytes.
         side: key in `faults`.
-        faults: where faults are recorded instead of raising an error.
+        faults: object in which faults are recorded; None: faults raise DataError.
 
     Raises:
-        DataError: when a line is not UTF-8.
+        DataError: if a line is not UTF-8.
     """
     if not lines:
         return []
@@ -251,26 +255,26 @@ def decode(path: str, first: int, lines: bytes, side: str = "", faults: Faults |
 
 
 def read_lines(path: str | Path) -> list[str]:
-    """Return all lines of a text file, plain or compressed; raises DataError if it cannot be read or is not UTF-8."""
+    """Return all lines of a plain or compressed text file; raise DataError if it cannot be read or is not UTF-8."""
     with Lines(str(path)) as lines:
         return decode(lines.path, 0, lines.take(sys.maxsize))
 
 
-# ---- rows with fields: lines of JSON, and rows of data sets ----------------------------------------------------------
+# ---- rows with fields: lines of JSONL files and rows of datasets -----------------------------------------------------
 
 
 class RowError(Exception):
-    """Why a row cannot be used, and what to do; the caller adds which row it is."""
+    """Raised for a row that cannot be used; the caller adds the row number to the message."""
 
 
 def parse_row(line: str) -> dict[str, Any]:
-    """Return the JSON object that a line holds; raises RowError when it holds none."""
+    """Parse a line with a JSON object; raise RowError if it is something else."""
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
         raise RowError(f"not JSON ({error.msg}: column {error.colno}); each line must be one JSON object") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets as deep
-        raise RowError(f"not JSON that can be read ({error}); each line must be one JSON object") from error
+    except (ValueError, RecursionError) as error:  # a number with too many digits, or too deeply nested brackets
+        raise RowError(f"unsupported JSON ({error}); each line must be one JSON object") from error
     if not isinstance(row, dict):
         raise RowError(f"not a JSON object but {line[:40]!r}; each line must be one JSON object")
     return row
@@ -278,34 +282,34 @@ def parse_row(line: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Fields:
-    """The keys that lead to the source and to the target text of a row."""
+    """Key paths of the source and target text in a row."""
 
     src: tuple[str, ...]
     tgt: tuple[str, ...]
 
     @classmethod
     def of(cls, source: JsonlFile | HubDataset, data: DataConfig, first_row: dict[str, Any]) -> "Fields":
-        """Return the fields that a source names; the first row decides the default."""
+        """Return the fields that a source names; defaults depend on the first row."""
         src = source.src_field or _default(source.src_lang or data.src_lang, first_row)
         tgt = source.tgt_field or _default(source.tgt_lang or data.tgt_lang, first_row)
         return cls(tuple(src.split(".")), tuple(tgt.split(".")))
 
     @classmethod
     def of_file(cls, source: JsonlFile, data: DataConfig, file: Lines) -> "Fields":
-        """Return the fields of an open file by the first JSON object in its first lines, which it will return again."""
+        """Return the fields of an open file; defaults depend on the first JSON object, which is not consumed."""
         for line in decode(source.jsonl, 0, file.peek(LINES_AT_ONCE), faults=Faults()):
             with contextlib.suppress(RowError):
                 return cls.of(source, data, parse_row(line))
         return cls.of(source, data, {})
 
     def columns(self, rows: Iterable[Any], place: str, first: int, faults: Faults | None) -> Columns:
-        """Return the texts of rows, which are objects or lines of JSON; those at fault become empty.
+        """Return the texts of rows, given as objects or lines of JSON; faulty rows give empty texts.
 
         Args:
             rows: the rows.
-            place: precedes the number of a row in messages.
-            first: number of the first row, from 0.
-            faults: where faults are recorded; None: they raise DataError.
+            place: text before the row number in messages.
+            first: index of the first row, from 0.
+            faults: object in which faults are recorded; None: faults raise DataError.
         """
         columns: Columns = [], []
         for number, row in enumerate(rows):
@@ -330,37 +334,35 @@ def _default(language: str, first_row: dict[str, Any]) -> str:
 
 
 def _text(row: dict[str, Any], keys: tuple[str, ...], option: str) -> str:
-    """Return the text of a field; null is an empty one."""
+    """Return the text of a field; null is an empty text."""
     value: Any = row
     for key in keys:
         if not isinstance(value, dict) or key not in value:
             there = f"{', '.join(value):.100}" if isinstance(value, dict) else f"only {value!r:.40}"
-            raise RowError(f"no field '{'.'.join(keys)}' (there: {there}); name the field by {option}")
+            raise RowError(f"no field '{'.'.join(keys)}' (found: {there}); set the field with {option}")
         value = value[key]
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise RowError(f"field '{'.'.join(keys)}' is not text but {value!r:.40}; name another by {option}")
+        raise RowError(f"field '{'.'.join(keys)}' is not text but {value!r:.40}; set another field with {option}")
     if not value.isascii():
         try:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise RowError(f"field '{'.'.join(keys)}' holds half a surrogate pair, which is no character") from error
+            raise RowError(f"field '{'.'.join(keys)}' has an unpaired surrogate, which is invalid") from error
     return value
 
 
 @contextlib.contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Turn the errors of reading a file into DataError."""
+    """Convert errors on reading a file to DataError."""
     try:
         yield
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file; check the path") from error
     except IsADirectoryError as error:
-        raise DataError(
-            f"{path}: is a folder, not a file; for a Hugging Face data set use `dataset: {path}`"
-        ) from error
+        raise DataError(f"{path}: is a folder, not a file; for a Hugging Face dataset use `dataset: {path}`") from error
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         if isinstance(error, OSError) and error.strerror:
             raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-        raise DataError(f"{path}: the compressed file is damaged or cut short ({error}); copy it again") from error
+        raise DataError(f"{path}: the compressed file is damaged or truncated ({error}); copy it again") from error

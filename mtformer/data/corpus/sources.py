@@ -1,6 +1,6 @@
-"""Sources of sentence pairs: parallel text files, TSV, JSONL, and Hugging Face data sets.
+"""Sources of sentence pairs: parallel text files, TSV, JSONL and Hugging Face datasets.
 
-Unusual characters inside a line are kept, and counted in the data report.
+Unusual characters in a line are kept and counted in the data report.
 """
 
 import hashlib
@@ -34,22 +34,22 @@ from mtformer.files import file_sha256, require_file
 
 
 def read_pairs(source: Source, data: DataConfig) -> Iterator[Pair]:
-    """Yield all pairs of a source, in their order.
+    """Yield all pairs of a source in order.
 
     Args:
-        source: what to read.
-        data: the languages, whose codes are the default fields.
+        source: the source.
+        data: the `data` section; language codes determine the default fields.
 
     Raises:
-        DataError: a file is missing, damaged, or not UTF-8; files of unequal length; a column or field is missing;
-            the hub cannot be reached.
+        DataError: if a file is missing, damaged or not UTF-8, files have different numbers of lines, a column or field
+            is missing, or the Hub cannot be reached.
     """
     for records in read_records(source, data, LINES_AT_ONCE):
         yield from zip(*records.parse(), strict=True)
 
 
 def read_records(source: Source, data: DataConfig, size: int) -> Iterator[RawRecords]:
-    """Yield up to `size` records at a time; raises DataError as `read_pairs`, but not for faults inside lines."""
+    """Yield up to `size` records at a time; raise DataError like `read_pairs`, but not for faults inside lines."""
     with open_reader(source, data) as reader:
         while (records := reader.take(size)).size:
             yield records
@@ -57,15 +57,15 @@ def read_records(source: Source, data: DataConfig, size: int) -> Iterator[RawRec
 
 @contextmanager
 def open_reader(source: Source, data: DataConfig, *, is_lenient: bool = False) -> Iterator[Reader]:
-    """Open the reader of a source.
+    """Open a reader for a source.
 
     Args:
-        source: what to read.
-        data: the languages, whose codes are the default fields.
-        is_lenient: accept files of unequal length.
+        source: the source.
+        data: the `data` section; language codes determine the default fields.
+        is_lenient: accept files with different numbers of lines.
 
     Raises:
-        DataError: a file is missing, or its compression damaged; the hub cannot be reached.
+        DataError: if a file is missing, its compression is damaged, or the Hub cannot be reached.
     """
     with ExitStack() as stack:
         files = [stack.enter_context(Lines(path)) for path in files_of(source)]
@@ -80,29 +80,29 @@ def open_reader(source: Source, data: DataConfig, *, is_lenient: bool = False) -
 
 
 def languages(source: Source, data: DataConfig) -> tuple[str, str]:
-    """Return the codes of its source and target language."""
+    """Return the codes of the source and target language."""
     return source.src_lang or data.src_lang, source.tgt_lang or data.tgt_lang
 
 
 def describe(source: Source) -> str:
-    """Return the names of the files, or of the data set, for messages."""
+    """Return the names of the files or the dataset for messages."""
     return hub.describe(source) if isinstance(source, HubDataset) else " and ".join(files_of(source))
 
 
 def files_of(source: Source) -> list[str]:
-    """Return the files of lines of a source; none for a data set."""
+    """Return the files of a source; empty for a dataset."""
     return [getattr(source, key) for key in ("src", "tgt", "tsv", "jsonl") if hasattr(source, key)]
 
 
 def bytes_on_disk(source: Source) -> int:
-    """Return the size of the files; 0 if unknown."""
+    """Return the size of the files in bytes; 0 if unknown."""
     return sum(os.path.getsize(path) for path in files_of(source) if os.path.isfile(path))
 
 
 def require_files(sources: Iterable[Source]) -> None:
-    """Open each file, so that a missing one is reported before a long computation; raises DataError.
+    """Open each file, so that a missing one is reported early; raise DataError if one cannot be opened.
 
-    A pipe is not opened, because its writer would find it closed again.
+    Pipes are not opened, because closing one would end its writer.
     """
     for path in (path for source in sources for path in files_of(source)):
         if not Path(path).is_fifo():
@@ -111,10 +111,10 @@ def require_files(sources: Iterable[Source]) -> None:
 
 
 def require_sources(data: DataConfig) -> None:
-    """Read the first pair of each training source and all of dev, so that user errors are reported early.
+    """Read the first pair of each training source and all of dev, to report user errors early.
 
     Raises:
-        DataError: as `read_pairs`; when a file of train, dev or test is missing or a pipe.
+        DataError: see `read_pairs`; also if a file of train, dev or test is missing or a pipe.
     """
     sources = [*data.sources, *data.dev, *data.test.values()]
     file_states(sources)
@@ -130,10 +130,10 @@ def require_sources(data: DataConfig) -> None:
 
 
 def source_fingerprint(source: Source, data: DataConfig) -> str:
-    """Return a hash of the content of a source and of how it is read; names and times of files do not matter.
+    """Return a hash of the contents of a source and of its settings; it does not depend on file names and times.
 
     Raises:
-        DataError: a file is missing, or the data set cannot be loaded.
+        DataError: if a file is missing, or the dataset cannot be loaded.
     """
     if isinstance(source, TextFiles):
         content: list[Any] = [_sha256(source.src), _sha256(source.tgt)]
@@ -148,10 +148,10 @@ def source_fingerprint(source: Source, data: DataConfig) -> str:
 
 
 def file_states(sources: Iterable[Source]) -> dict[str, tuple[int, int, int]]:
-    """Return the size, modification time and inode of each file of the sources.
+    """Return the size, modification time and inode number of each file.
 
     Raises:
-        DataError: when a file is missing, or a pipe, which can be read only once.
+        DataError: if a file is missing, or is a pipe, which can be read only once.
     """
     states = {}
     for path in (path for source in sources for path in files_of(source)):
@@ -163,20 +163,20 @@ def file_states(sources: Iterable[Source]) -> dict[str, tuple[int, int, int]]:
 
 
 def require_unchanged(sources: Iterable[Source], states: dict[str, tuple[int, int, int]]) -> None:
-    """Raise DataError if a file of the sources was changed or replaced since `file_states` returned `states`."""
+    """Raise DataError if a file was changed or replaced since `file_states` returned `states`."""
     for path, state in file_states(sources).items():
         if state != states[path]:
             raise DataError(changed(path))
 
 
 def require_same_version(source: Source, data: DataConfig, fingerprint: str) -> None:
-    """Raise DataError if a Hugging Face data set is not the one that was fingerprinted."""
+    """Raise DataError if a Hugging Face dataset has changed since its fingerprint was computed."""
     if isinstance(source, HubDataset) and source_fingerprint(source, data) != fingerprint:
         raise DataError(changed(describe(source)))
 
 
 def changed(what: str) -> str:
-    """Return the error message for a file or data set that changed while it was being read."""
+    """Return the error message for a file or dataset that changed while it was being read."""
     return f"{what} changed while it was being read; run the command again"
 
 

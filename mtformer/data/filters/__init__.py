@@ -1,1 +1,1 @@
-"""Reasons to leave a pair out of the training data, and the search for duplicates."""
+"""Filters for training data, and detection of duplicates."""

@@ -1,4 +1,4 @@
-"""Duplicate pairs: the key that they share, and which keys of a corpus of any size occurred before."""
+"""Duplicate pairs: compute keys of pairs, and find repeated keys in corpora of any size."""
 
 import hashlib
 import re
@@ -15,51 +15,51 @@ from numpy.typing import NDArray
 from mtformer.data.data_report import Columns
 
 BUCKET_KEYS = 1 << 20
-"""Keys that are compared in memory at a time, up to some hundred million in all: 40 MB."""
+"""Number of keys that are compared in memory at a time (40 MB), up to several hundred million in total."""
 MOST_BUCKETS = 512
-"""Files that are open at once."""
+"""Maximum number of open files."""
 
 Keys = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
 
 
 def duplicate_keys(texts: Columns, *, is_normalized: bool) -> Keys:
-    """Return the key that two pairs share when one is a duplicate of the other.
+    """Return a key for each pair; duplicates have equal keys.
 
     Args:
         texts: the pairs.
-        is_normalized: pairs that differ only in case, punctuation and white space are duplicates too.
+        is_normalized: ignore case, punctuation and whitespace.
     """
     src, tgt = ([normalize(line) for line in lines] if is_normalized else lines for lines in texts)
     return hash_keys(f"{len(s)} {s}{t}" for s, t in zip(src, tgt, strict=True))
 
 
 def hash_keys(texts: Iterable[str]) -> Keys:
-    """Return 64 bits of each text's BLAKE2 hash. In a billion texts, two share one with a probability of 3 percent."""
+    """Return 64-bit BLAKE2 hashes of texts; a collision among a billion texts has a probability of 3 percent."""
     digests = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
     return np.frombuffer(digests, dtype="<u8").astype(np.uint64, copy=False)
 
 
 def normalize(line: str) -> str:
-    """Return a line without case, punctuation and white space; if nothing else is left, only its ends are stripped."""
+    """Remove case, punctuation and whitespace from a line; if nothing is left, only strip whitespace at both ends."""
     return _dropped().sub("", line).casefold() or line.strip()
 
 
 @cache
 def _dropped() -> re.Pattern[str]:
-    """Match all but letters, their accents and vowel signs, digits, and what is between digits."""
+    """Return a pattern for all characters to drop: all except letters, marks, digits, and characters between digits."""
     marks = "".join(chr(point) for point in range(sys.maxunicode + 1) if unicodedata.category(chr(point))[0] == "M")
     return re.compile(rf"[^\w{marks}.,]+|_+|[.,](?!\d)|(?<!\d)[.,]")
 
 
 class SeenKeys:
-    """The set of all keys added so far: 8 bytes each, in a few sorted arrays whose sizes at least double."""
+    """Set of keys, stored as a few sorted arrays whose sizes at least double (8 bytes per key)."""
 
     def __init__(self) -> None:
         self._arrays: list[Keys] = []
 
     def add(self, keys: Keys) -> Mask:
-        """Return True for each key that occurred before, in an earlier call or earlier in this one."""
+        """Add keys; return True for each key that occurred before, in this call or an earlier one."""
         is_repeated = _repeats(keys) | self.contains(keys)
         new = np.sort(keys[~is_repeated])
         if len(new):
@@ -69,7 +69,7 @@ class SeenKeys:
         return is_repeated
 
     def contains(self, keys: Keys) -> Mask:
-        """Return True for each key that was added before."""
+        """Return True for each key that was added earlier."""
         is_known = np.zeros(len(keys), dtype=np.bool_)
         for array in self._arrays:
             at = np.minimum(np.searchsorted(array, keys), len(array) - 1)
@@ -78,13 +78,14 @@ class SeenKeys:
 
 
 def repeated(shards: Iterable[Keys], num_keys: int) -> Iterator[Mask]:
-    """Yield for each shard which of its keys occurred before, in it or in an earlier one; memory stays bounded.
+    """Yield a mask of repeated keys for each shard, with bounded memory.
 
-    The keys are distributed over files by their first bits, so that equal ones meet in one file, which fits the memory.
+    The keys are distributed over files by their first bits, so that equal keys are in the same file; each file fits in
+    memory.
 
     Args:
-        shards: the keys, in order; iterated once.
-        num_keys: number of keys in all shards, about.
+        shards: the keys of each shard, in order; iterated once.
+        num_keys: approximate number of keys in all shards.
     """
     num_buckets = min(MOST_BUCKETS, 1 + num_keys // BUCKET_KEYS)
     sizes: list[int] = []

@@ -1,4 +1,4 @@
-"""The reasons to leave a pair out of the training data: each check looks at one pair and at nothing else."""
+"""Filters of training data; each check depends on a single pair only."""
 
 import re
 from collections import Counter
@@ -25,21 +25,21 @@ REASONS = (
     INVALID, EMPTY, IDENTICAL, REPETITION, MARKUP, LETTERS, SCRIPT, DIFFERENCE, NUMBERS, PUNCTUATION, LANGUAGE,
     TOO_LONG, RATIO, DUPLICATE, LOW_SCORE,
 )  # fmt: skip
-"""Reasons in the order of their checks; a pair is counted under the first that applies. `data clean` alone scores,
-and removes invalid lines, which training refuses."""
+"""Reasons for removal in the order of the checks; the first one that applies is counted. Only `data clean` scores pairs
+and removes invalid lines; in training, invalid lines are errors."""
 
 RATIO_FROM_TOKENS = 10
-"""The length ratio is checked when the longer side has more tokens than this."""
+"""The length ratio is checked if the longer side has more tokens than this."""
 FROM_LETTERS = 10
-"""The script, and the language by the identifier, are checked on sides of at least this number of letters."""
+"""Script and identified language are checked on sides with at least this number of letters."""
 VARIANCE = 6.8
-"""Variance of the difference in length of translations, per character (Gale and Church 1993, section 3.3)."""
+"""Variance of the length difference of translations per character (Gale and Church 1993, section 3.3)."""
 RATIO_DEVIATION, RATIO_DEVIATION_IF_DENSE = 0.15, 0.25
-"""Standard deviation of the ratio of lengths between languages: the second if characters are weighted, or a language
-is unknown."""
+"""Standard deviation of the length ratio between languages; the second value is for weighted characters or unknown
+languages."""
 
 FIRST_WORDS = 8
-"""Words of a line that are looked up before the others."""
+"""Number of words of a line that are looked up first."""
 
 TAGS = (
     "a|abbr|address|article|b|big|blockquote|body|br|button|center|cite|code|dd|del|div|dl|dt|em|embed|font|footer|form|"
@@ -53,26 +53,26 @@ MARKUP_PATTERN = re.compile(
     re.IGNORECASE,
 )
 MARKS = re.compile(r"""[?!:;()\[\]{}<>"|/\\%$€£¥§©®™+=*#@°•→←]""")
-"""Stops, commas, apostrophes and dashes are missing: languages use them too differently to count them."""
+"""Punctuation that is compared. Periods, commas, apostrophes and dashes differ too much between languages."""
 SAME_MARK = str.maketrans({
     **dict.fromkeys("\u037e\u061b\uff1b", ";"), **dict.fromkeys("\u061f\uff1f", "?"), "\u066a": "%",
     **dict.fromkeys("„“”«»「」『』《》〈〉〝〟＂", '"'), "【": "[", "】": "]",
     **{chr(full): chr(full - 0xFEE0) for full in range(0xFF01, 0xFF5F) if full not in (0xFF02, 0xFF1B, 0xFF1F)},
 })  # fmt: skip
-"""Full-width and Arabic forms, and all kinds of quotes."""
+"""Normalization of full-width and Arabic forms, and of quotes."""
 
 Codes = NDArray[np.uint8]
-"""For each pair `KEPT`, or 1 + the index of its reason in `REASONS`."""
+"""For each pair, `KEPT`, or 1 + the index of the reason in `REASONS`."""
 Mask = NDArray[np.bool_]
 
 
 class Filter:
-    """The checks of a config. Duplicates are found elsewhere, because that takes the whole corpus.
+    """Applies the checks of a config, except for duplicates, which require the whole corpus.
 
     Args:
-        config: None keeps everything (dev and test).
-        src_lang: code of the source language.
-        tgt_lang: code of the target language.
+        config: the filter settings; None: keep all pairs (dev and test).
+        src_lang: source language code.
+        tgt_lang: target language code.
 
     Raises:
         ConfigError: if the config needs a language identifier that is not installed.
@@ -89,14 +89,14 @@ class Filter:
         self._confidences = [confidences(code) for code in (src_lang, tgt_lang)] if identifies else []
 
     def by_text(self, texts: Columns) -> Codes:
-        """Return the codes by text, before it is tokenized."""
+        """Return the codes of the checks that need only text, before tokenization."""
         judged = _Judged(texts)
         if self.config is not None:
             self._judge(judged, self.config)
         return judged.codes
 
     def by_length(self, src_lengths: NDArray[np.int32], tgt_lengths: NDArray[np.int32]) -> Codes:
-        """Return the codes by token counts; a side without tokens counts as empty."""
+        """Return the codes of the checks of token counts; a side without tokens counts as empty."""
         codes = np.zeros(len(src_lengths), dtype=np.uint8)
         if self.config is None:
             return codes
@@ -132,7 +132,7 @@ class Filter:
             judged.test(NUMBERS, src.digits + tgt.digits > 0, lambda s, t: numbers_differ(s, t, self._in_digits))
         if config.drop_other_languages:
             for check, lines, others in zip(self._word_checks, judged.texts, judged.texts[::-1], strict=True):
-                # Most lines have a common word of their language among the first ones.
+                # In most lines, the first words include a common word of the language.
                 rows = [row for row in judged.kept() if check.own.isdisjoint(lines[row].split(None, FIRST_WORDS))]
                 judged.codes[[row for row in rows if check.is_foreign(lines[row], others[row])]] = code(LANGUAGE)
         if (limit := config.max_different_punctuation) is not None:
@@ -144,29 +144,29 @@ class Filter:
 
 
 class _Judged:
-    """The codes of some pairs; a pair that is left out stays under its first reason."""
+    """Codes of pairs; a removed pair keeps its first reason."""
 
     def __init__(self, texts: Columns) -> None:
         self.texts = texts
         self.codes: Codes = np.zeros(len(texts[0]), dtype=np.uint8)
 
     def mark(self, reason: str, fails: Mask) -> None:
-        """Leave out the pairs that fail."""
+        """Mark the pairs that fail."""
         self.codes[fails & (self.codes == KEPT)] = code(reason)
 
     def test(self, reason: str, may_fail: Mask | bool, fails: Callable[[str, str], bool]) -> None:
-        """Leave out the pairs whose text fails; only those that may fail (True: all) are tested."""
+        """Mark the pairs whose text fails; only pairs in `may_fail` (True: all) are tested."""
         src, tgt = self.texts
         self.codes[[row for row in self.kept(may_fail) if fails(src[row], tgt[row])]] = code(reason)
 
     def kept(self, mask: Mask | bool = True) -> list[int]:
-        """Return the pairs that are kept and in the mask."""
+        """Return the indices of kept pairs in the mask."""
         rows: list[int] = np.flatnonzero((self.codes == KEPT) & mask).tolist()
         return rows
 
 
 def code(reason: str) -> int:
-    """Return the number of a reason in `Codes`."""
+    """Return the code of a reason."""
     return 1 + REASONS.index(reason)
 
 
@@ -182,34 +182,34 @@ def in_order(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def is_blank(line: str) -> bool:
-    """Return True for a line of white space only."""
+    """Return True for an empty line or a line of whitespace."""
     return not line or line.isspace()
 
 
 def _repeats_words(line: str, most: int) -> bool:
     """Return True if a word occurs more than `most` times in a row."""
     words = line.split()
-    # In such a row, one of the words at a multiple of `most` equals the next word.
+    # In such a run, a word at an index that is a multiple of `most` equals the next word.
     if not any(map(eq, words[::most], words[1::most])):
         return False
     return any(sum(1 for _ in same) > most for _, same in groupby(words))
 
 
 def _is_markup(line: str, share: float) -> bool:
-    """Return True if more than this share of the characters is in URLs, mail addresses, tags and entities."""
+    """Return True if the share of characters in URLs, email addresses, tags and entities exceeds `share`."""
     if "<" not in line and "&" not in line and "@" not in line and "//" not in line and "www." not in line:
         return False
     return sum(map(len, MARKUP_PATTERN.findall(line))) > share * len(line.strip())
 
 
 def _length_difference(src: Counts, tgt: Counts, ratio_deviation: float) -> NDArray[np.float64]:
-    """Return the difference in length, in standard deviations of translations and of languages."""
+    """Return the length difference in standard deviations."""
     mean = (src.length + tgt.length) / 2
     deviation: NDArray[np.float64] = np.sqrt(VARIANCE * np.maximum(mean, 1) + (ratio_deviation * mean) ** 2)
     return np.abs(src.length - tgt.length) / deviation
 
 
 def _different_marks(src: str, tgt: str) -> int:
-    """Return the number of marks that only one side has."""
+    """Return the number of punctuation marks without a match on the other side."""
     one, other = (Counter(MARKS.findall(line.translate(SAME_MARK))) for line in (src, tgt))
     return ((one - other) + (other - one)).total()

@@ -1,7 +1,7 @@
-"""The language of a line: by its commonest function words (Grefenstette 1995), and by the identifier py3langid.
+"""Language checks of lines, by common function words (Grefenstette 1995) and by the identifier py3langid.
 
-Function words need no model and are fast. py3langid is an extra, imported when it is first used; its model is a NumPy
-archive in the package, which is read without pickle.
+Function words need no model and are fast. py3langid is an optional dependency, imported on first use; its model is a
+NumPy archive in the package, which is read without pickle.
 """
 
 import importlib
@@ -21,27 +21,27 @@ from mtformer.config.languages import base_code
 from mtformer.errors import ConfigError
 
 SAME_WORDS = {"no": "nb", "nn": "nb", "bs": "hr", "sh": "hr", "ms": "id"}
-"""Languages whose function words are nearly those of another."""
+"""Languages with nearly the same function words."""
 IDENTIFIER_CODES = {"nb": "no", "iw": "he", "sh": "hr", "in": "id", "fil": "tl", "cmn": "zh"}
-"""Codes that py3langid has under another name."""
+"""Language codes that differ in py3langid."""
 CLOSE = (
     "af de fy gsw lb li nds nl", "en pcm sco", "da fo nb nn no sv", "an ast ca es ext gl oc pt", "it lij vec", "cs sk",
     "bs hr sh sl sr", "bg mk", "be ru uk", "ltg lv", "id jv ms", "az crh tk tr", "ba kk ky tt", "uz uzs", "fa tg",
     "hi mr ne", "wuu yue zh", "ar ary arz", "ku sdh", "xh zu", "nso st",
 )  # fmt: skip
-"""Close relatives, which the identifier confuses in short lines."""
+"""Groups of closely related languages, which the identifier confuses on short lines."""
 LETTERS = re.compile(r"[^\W\d_]+")
 NEEDED, NEEDED_OF_PARTNER = 2, 3
-"""Number of words of a third language, or of the language of the other side, that show the language of a line."""
+"""Minimum number of words of a third language, and of the language of the other side, to identify a line."""
 Confidences = Callable[[Sequence[str]], NDArray[np.float64]]
 
 
 class WordCheck:
-    """Finds lines of one side that are in another language.
+    """Detects lines of one side that are in another language.
 
     Args:
-        language: code of the side's language; the lines of one without function words are never foreign.
-        partner: code of the other side's.
+        language: language code of the side; if it has no list of function words, no line is foreign.
+        partner: language code of the other side.
     """
 
     def __init__(self, language: str, partner: str) -> None:
@@ -51,10 +51,10 @@ class WordCheck:
         self._partner_code = _code(partner)
 
     def is_foreign(self, line: str, other: str) -> bool:
-        """Return True if the line has words of another language that the other line lacks, and none of its own.
+        """Return True if a line has words of another language that `other` lacks, and none of its own language.
 
-        What both lines have is a name; only the language of the other line may show in words that both have, when the
-        line is not translated at all.
+        Words that occur in both lines are treated as names, except in untranslated lines, which are recognized by
+        shared words of the language of `other`.
         """
         if not self.own or not self.own.isdisjoint(line.lower().split()):
             return False
@@ -69,7 +69,7 @@ class WordCheck:
 
 
 def words_of(language: str) -> frozenset[str]:
-    """Return the function words of a language code such as de or pt-BR; none if it has no list."""
+    """Return the function words of a language code such as de or pt-BR; empty if there is no list."""
     return _words("words").get(_code(language), frozenset())
 
 
@@ -82,20 +82,19 @@ def table() -> dict[str, dict[str, str]]:
 
 
 def confidences(language: str) -> Confidences:
-    """Return a function that gives the probability, by py3langid, that lines are in a language or a close relative.
+    """Return a function that computes py3langid's probability that lines are in a language or a close relative.
 
     Args:
-        language: its code; what follows `-` or `_` does not count. All lines have probability 1 for a language that
-            py3langid does not know.
+        language: language code; the part after `-` or `_` is ignored. For languages that py3langid does not support,
+            the probability is always 1.
 
     Raises:
-        ConfigError: without py3langid.
+        ConfigError: if py3langid is not installed.
     """
     identifier = _identifier()
     if identifier is None:
         raise ConfigError(
-            "data.filters.min_language_confidence needs a package that is missing: pip install 'mtformer[langid]', or "
-            "set it to 0"
+            "data.filters.min_language_confidence needs py3langid: pip install 'mtformer[langid]', or set it to 0"
         )
     code = _identifier_code(language)
     close = {code}.union(*(group.split() for group in CLOSE if code in group.split()))
@@ -110,9 +109,9 @@ def confidences(language: str) -> Confidences:
 
 
 def probabilities(text: str, languages: Sequence[str]) -> list[float] | None:
-    """Return the probability, by py3langid, of each of some languages if the text is in one of them.
+    """Return py3langid's probabilities of the given languages, assuming that the text is in one of them.
 
-    None without py3langid, or if it does not know all of the languages.
+    Return None if py3langid is not installed or does not support all of the languages.
     """
     identifier = _identifier()
     codes = [_identifier_code(language) for language in languages]
@@ -125,7 +124,7 @@ def probabilities(text: str, languages: Sequence[str]) -> list[float] | None:
 
 @cache
 def _identifier() -> Any:
-    """Return py3langid's identifier, which takes a second to load; None if the package is not installed."""
+    """Load py3langid's identifier, which takes a second; return None if it is not installed."""
     try:
         langid = importlib.import_module("py3langid.langid")
     except ImportError:
@@ -148,7 +147,7 @@ def _words(key: str) -> dict[str, frozenset[str]]:
 
 @cache
 def _languages_of_words() -> dict[str, list[str]]:
-    """Return the languages of each word; single letters are in too many."""
+    """Return the languages of each word, except single letters, which occur in too many languages."""
     found: dict[str, list[str]] = {}
     for code, words in _words("words").items():
         for word in words:

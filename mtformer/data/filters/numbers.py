@@ -1,4 +1,4 @@
-"""Comparison of the numbers in two lines, in the different ways that languages write them."""
+"""Compare the numbers in two lines across the number formats of different languages."""
 
 import re
 from collections.abc import Iterable
@@ -7,40 +7,41 @@ from mtformer.config.languages import base_code
 
 DIGITS = re.compile(r"\d{1,18}")
 GROUPED = re.compile(r"[.,'’\u00a0\u202f](?<=\d.)(?=\d{3}(?!\d))")
-"""Separators of thousands: 1,000 and 1.000 and 1'000. The mark comes first, because it is fastest to search for."""
+"""Thousands separators, as in 1,000, 1.000 and 1'000. The pattern starts with the separator, which is fastest."""
 SHORT_DATE = re.compile(r"(?<!\d)\d{1,2}[年月]")
-"""Years of an era, and months, which other languages name: 平成18年3月."""
+"""Years of an era and months, which other languages write differently: 平成18年3月."""
 FULL_YEAR = re.compile(r"\d{3,4}年")
 ROMAN = re.compile(r"\b[IVXLC]{2,}\b|\b[VX]\b")
 ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 SPELLED_OUT = 12
-"""Up to this, numbers are often written in letters; so are round ones: 20, 100, 3000, whose zeros do not count."""
+"""Numbers up to this are often spelled out, as are round numbers (20, 100, 3000); trailing zeros are ignored."""
 CALENDARS = frozenset((543, 621, 622))
-"""Years that Buddhist and Iranian calendars are ahead of, or behind, the Christian one."""
+"""Offsets in years of the Buddhist and Iranian calendars from the Gregorian calendar."""
 CHARACTER_LANGUAGES = frozenset(("ja", "ko", "lzh", "wuu", "yue", "zh"))
-"""Languages that often write numbers in characters, 二十五, or count years by eras."""
+"""Languages that often write numbers with characters (二十五), or count years by eras."""
 
 
 def writes_digits(languages: Iterable[str]) -> bool:
-    """Return True if all of these languages write nearly all numbers in digits."""
+    """Return True if all of these languages write nearly all numbers with digits."""
     return not CHARACTER_LANGUAGES.intersection(map(base_code, languages))
 
 
 def numbers_differ(src: str, tgt: str, in_digits: bool, is_strict: bool = False) -> bool:
-    """Return True if a number is replaced by another one, or more numbers lack a counterpart than have one.
+    """Return True if a number is replaced by another one, or most numbers have no counterpart.
 
-    Numbers are equal if they differ in zeros at the ends (2.5 million and 2,500,000), on the 12-hour clock, as a short
-    year, by calendar, or as a Roman numeral. Round numbers do not count, because they may be written in letters; small
-    ones only if both lines have the same number of them left.
+    Numbers match if they differ only in leading or trailing zeros (2.5 million and 2,500,000), 12-hour clock, two-digit
+    year, calendar, or Roman numerals. Round numbers are ignored, because they may be spelled out; small numbers are
+    compared only if both lines have the same number of unmatched ones.
 
     Args:
-        src, tgt: the lines.
-        in_digits: both languages write all others in digits. If not, small numbers never count, nor do numbers that
-            only one line has.
-        is_strict: one number without a counterpart suffices, however many have one.
+        src: source line.
+        tgt: target line.
+        in_digits: both languages write nearly all numbers with digits. Otherwise, small numbers and numbers that
+            occur in one line only are ignored.
+        is_strict: return True for any number without a counterpart.
     """
     if DIGITS.findall(src) == DIGITS.findall(tgt) and "年" not in src + tgt and "月" not in src + tgt:
-        return False  # all digits are the same, however they are grouped: see below
+        return False  # the same digits, possibly grouped differently (see below)
     src_numbers, tgt_numbers = _numbers(src), _numbers(tgt)
     if src_numbers == tgt_numbers:
         return False
@@ -67,22 +68,22 @@ def _numbers(line: str) -> list[int]:
 
 
 def _core(number: int) -> int:
-    """Return a number without zeros at its end."""
+    """Return a number without trailing zeros."""
     while number % 10 == 0:
         number //= 10
     return number
 
 
 def _all_digits(numbers: list[int]) -> list[str]:
-    """Return all digits but zeros, sorted: 3.5 is 35, and 2013-7-3 is 3.7.2013, however they are cut."""
+    """Return all nonzero digits, sorted: 3.5 equals 35, and 2013-7-3 equals 3.7.2013."""
     return sorted("".join(map(str, numbers)).replace("0", ""))
 
 
 def _unexplained(numbers: list[int], others: list[int], other: str) -> list[int]:
-    """Return the numbers that no number of the other line is another way to write."""
+    """Return the numbers without a counterpart in the other line."""
     if not numbers:
         return numbers
-    if "年" in other and not FULL_YEAR.search(other):  # a year of an era
+    if "年" in other and not FULL_YEAR.search(other):  # year of an era
         numbers = [number for number in numbers if not 100 <= number <= 2700]
     written = {_roman(numeral) for numeral in ROMAN.findall(other)}
     for number in others:

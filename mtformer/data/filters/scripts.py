@@ -1,4 +1,4 @@
-"""Counts of the characters in lines (letters by script, digits, the rest), for many lines at once."""
+"""Count characters by kind (letters by script, digits, others) in many lines at once."""
 
 import functools
 import re
@@ -23,17 +23,17 @@ SUBTAGS: dict[str, str] = _TABLES["subtags"]
 SCRIPTS = tuple(BLOCKS)
 
 SPACE, DIGIT, MARK, SYMBOL, MARKUP, OTHER = range(6)
-"""Kinds of characters other than letters of a known script: MARK is an accent by itself, MARKUP a symbol of
-`MARKUP_SIGNS`, OTHER an unlisted letter."""
+"""Kinds of characters other than letters of a known script: MARK is a combining mark, MARKUP is in `MARKUP_SIGNS`, and
+OTHER a letter of an unlisted script."""
 FIRST_SCRIPT = 6
 MARKUP_SIGNS = "<&@/"
-"""Each URL, mail address, tag or entity has one of these, or three equal letters: www."""
+"""Each URL, email address, tag or entity contains one of these, or a run of three letters (www)."""
 WEIGHTS = {"Han": 3.5, "Kana": 2.0, "Hangul": 2.0, "Bopomofo": 1.5}
-"""Number of Latin letters with about the content of one letter of a script; 1 for all others."""
+"""Approximate number of Latin letters that one letter of a script corresponds to; 1 for all other scripts."""
 
 
 def scripts_of(language: str) -> frozenset[str]:
-    """Return the scripts of a language code such as de, pt-BR or sr_Latn; none if it is unknown."""
+    """Return the scripts of a language code such as de, pt-BR or sr_Latn; empty if it is unknown."""
     base, *subtags = re.split("[-_]", language.lower())
     for subtag in subtags:
         if subtag in SUBTAGS:
@@ -43,9 +43,9 @@ def scripts_of(language: str) -> frozenset[str]:
 
 @functools.cache
 def kinds() -> Table:
-    """Return the kind of each code point: one of those above, or FIRST_SCRIPT + the index of its script in SCRIPTS."""
+    """Return the kind of each code point: one of the kinds above, or FIRST_SCRIPT + the index of its script."""
     table = np.full(0x110000, SYMBOL, dtype=np.uint8)
-    # Beyond these there are no letters.
+    # There are no letters above this code point.
     for point in range(0x33480):
         category = unicodedata.category(chr(point))
         if category[0] in "LM":
@@ -60,7 +60,7 @@ def kinds() -> Table:
             first, last = (int(end, 16) for end in block.split("-"))
             part = slice(first, last + 1)
             table[part][is_letter[part]] = FIRST_SCRIPT + number
-    for sign in "ªºµ":  # Latin letters by name, which occur in all languages
+    for sign in "ªºµ":  # Latin letters according to their names, but used in all languages
         table[ord(sign)] = MARK
     for sign in MARKUP_SIGNS:
         table[ord(sign)] = MARKUP
@@ -69,34 +69,34 @@ def kinds() -> Table:
 
 
 class Counts(NamedTuple):
-    """A number for each line; letters of `WEIGHTS` count more in `length`, `weight` and `own`."""
+    """Counts per line; letters are weighted by `WEIGHTS` in `length`, `weight` and `own`."""
 
     length: Numbers
-    """All characters, white space too."""
+    """Number of characters, including whitespace."""
     visible: Numbers
-    """Characters that are no white space."""
+    """Number of characters other than whitespace."""
     other: Numbers
-    """Visible characters other than letters and accents: digits, punctuation, symbols."""
+    """Number of visible characters other than letters and marks: digits, punctuation, symbols."""
     digits: Numbers
     weight: Numbers
     """Number of letters."""
     own: Numbers
-    """Letters of the scripts of the language."""
+    """Number of letters in scripts of the language."""
     foreign: Numbers
-    """Letters of scripts that are neither the language's own nor Latin, unweighted."""
+    """Number of letters in other scripts than Latin and those of the language, unweighted."""
     markup: Numbers
-    """Characters of `MARKUP_SIGNS`."""
+    """Number of characters of `MARKUP_SIGNS`."""
     runs: Numbers
-    """The longest run of one character, digits and white space left out."""
+    """Length of the longest run of one character other than digits and whitespace."""
     word_runs: Numbers
-    """The longest run of words of the same length."""
+    """Length of the longest run of words with the same length."""
 
 
 class Alphabet:
-    """Counts the characters in lines of a language.
+    """Counts characters in lines of a language.
 
     Args:
-        language: its code; if it is unknown, every script counts as its own.
+        language: language code; if it is unknown, all scripts count as its own.
     """
 
     def __init__(self, language: str) -> None:
@@ -105,7 +105,7 @@ class Alphabet:
         own = [weight * (not scripts or name in scripts) for name, weight in zip(SCRIPTS, letters, strict=True)]
         foreign = [float(bool(scripts) and name not in scripts | {"Latin"}) for name in SCRIPTS]
         ones, zeros = [1.0] * len(SCRIPTS), [0.0] * len(SCRIPTS)
-        # A row for each field of Counts but the runs; columns: SPACE to OTHER as above, then the scripts.
+        # One row per field of Counts except the runs; the columns are the kinds SPACE to OTHER, then the scripts.
         rows = [
             [1, 1, 0, 1, 1, 1, *letters],
             [0, 1, 1, 1, 1, 1, *ones],
@@ -120,7 +120,7 @@ class Alphabet:
 
     def count(self, lines: Sequence[str]) -> Counts:
         """Return the counts of all lines."""
-        # A line break after each line ends the runs.
+        # A line break after each line ends all runs.
         points = np.frombuffer("\n".join([*lines, ""]).encode("utf-32-le", "surrogatepass"), dtype="<u4")
         found = np.take(kinds(), points)
         num_kinds = len(self._table)
@@ -128,7 +128,7 @@ class Alphabet:
         cells = np.repeat(np.arange(len(lines)) * num_kinds, np.diff(ends, prepend=0)) + found
         histogram = np.bincount(cells, minlength=len(lines) * num_kinds).reshape(len(lines), num_kinds)
         histogram[:, SPACE] -= 1
-        # Not by `@`: the threads of BLAS spin between its calls, and keep the cores from other work.
+        # `@` is not used, because BLAS threads spin between calls and occupy the cores.
         present = np.flatnonzero(histogram.any(axis=0))
         sums = np.einsum("lk,kf->fl", histogram[:, present], self._table[present])
         return Counts._make([*sums, _longest_runs(points, found, ends), _longest_word_runs(found == SPACE, ends)])
@@ -152,7 +152,7 @@ def _longest_word_runs(is_space: Mask, ends: Integers) -> Numbers:
 
 
 def _runs(is_equal: Mask) -> tuple[Integers, Integers]:
-    """Return the index of the first item and the size of each run of items that equal the next one."""
+    """Return the start and size of each run of equal items; `is_equal` marks items that equal the next one."""
     equal = np.flatnonzero(is_equal)
     first = np.flatnonzero(np.diff(equal, prepend=-2) != 1)
     return equal[first], np.diff(first, append=len(equal)) + 1

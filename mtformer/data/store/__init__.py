@@ -1,1 +1,1 @@
-"""Preparing: filtered and tokenized corpora on disk."""
+"""Prepare corpora: filter, tokenize and store them on disk."""

@@ -1,10 +1,10 @@
-"""Entries of the cache: prepared corpora, tokenizers and converted models, and locks that keep them while in use.
+"""Cache of prepared corpora, tokenizers and converted models, with locks that protect entries in use.
 
-CACHE/FINGERPRINT/            a corpus; processes that read it hold a shared lock of its store.json
-CACHE/FINGERPRINT.building/   an interrupted preparation, or one in progress
+CACHE/FINGERPRINT/            a prepared corpus; readers hold a shared lock on its store.json
+CACHE/FINGERPRINT.building/   a preparation that is in progress or was interrupted
 CACHE/tokenizer-FINGERPRINT/  a trained tokenizer
 CACHE/ctranslate2/CHECKSUM/   a model converted for CTranslate2
-CACHE/.locks/                 locks of the processes that make an entry
+CACHE/.locks/                 locks of processes that create entries
 """
 
 import re
@@ -23,7 +23,7 @@ NAME = re.compile(rf"(tokenizer-)?[0-9a-f]{{32}}({re.escape(BUILDING)})?")
 
 
 def make_lock(folder: Path) -> FileLock:
-    """Return the lock of the process that makes an entry."""
+    """Return the lock held by the process that creates an entry."""
     cache = folder.parent.parent if folder.parent.name == CTRANSLATE2 else folder.parent
     path = cache / ".locks" / folder.name.removesuffix(BUILDING)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,17 +38,17 @@ def entries(cache: Path) -> Iterator[Path]:
 
 
 def delete_unused(folder: Path) -> bool:
-    """Delete an entry, unless a process makes or reads it; return True if it is deleted."""
+    """Delete an entry unless a process is creating or reading it; return True if it was deleted."""
     with ExitStack() as stack:
         try:
             stack.enter_context(make_lock(folder).acquire(timeout=0))
             if (folder / STORE).is_file():
                 store = stack.enter_context(open(folder / STORE))
-                with suppress(ImportError):  # Windows, which deletes no open file
+                with suppress(ImportError):  # Windows, which does not delete open files
                     import fcntl
 
                     fcntl.flock(store, fcntl.LOCK_EX | fcntl.LOCK_NB)
             delete_folder(folder)
-        except (Timeout, BlockingIOError, FileNotFoundError):  # the last one: another process has deleted it
+        except (Timeout, BlockingIOError, FileNotFoundError):  # FileNotFoundError: deleted by another process
             return False
     return True

@@ -1,4 +1,4 @@
-"""The filter pipeline, which preparing, `data check` and `data clean` share: text, tokens, keys of duplicates."""
+"""Filters, tokenization and duplicate keys, shared by data preparation, `data check` and `data clean`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,24 +15,24 @@ from mtformer.data.store.ragged import Ints, Ragged
 from mtformer.text.tokenizer import UNK, Tokenizer, TokenizerPair
 
 PAIRS_AT_ONCE = 10_240
-"""Pairs that are parsed, filtered and tokenized together. With fewer, starting the threads in each of SentencePiece's
-calls takes its time; with more, what it returns no longer fits the processor's cache."""
+"""Number of pairs that are parsed, filtered and tokenized together. With fewer pairs, starting SentencePiece's threads
+takes too long; with more, its results exceed the CPU cache."""
 SMALL_VOCABULARY = 1 << 16
-"""Up to this vocabulary size an id takes two bytes."""
+"""Maximum vocabulary size for which ids are stored in two bytes."""
 
 TokenCounts = NDArray[np.int32]
-"""(pairs, 4): tokens of source and target, eos not counted, and unknown tokens of source and target."""
+"""Array (pairs, 4): numbers of source and target tokens (excluding eos), and of unknown source and target tokens."""
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The filters and tokenizers of a corpus.
+    """Filters and tokenizers of a corpus.
 
     Args:
-        filters: None keeps every pair (dev and test).
-        languages: codes of source and target.
-        tokenizers: None: tokens are not counted, and the filters of length not applied.
-        tokenizes_all: also tokenize the pairs that the text filters leave out.
+        filters: the filter settings; None: keep all pairs (dev and test).
+        languages: source and target language codes.
+        tokenizers: the tokenizers; None: tokens are not counted, and length filters are not applied.
+        tokenizes_all: also tokenize pairs that the text filters remove.
     """
 
     filters: FilterConfig | None
@@ -41,11 +41,11 @@ class Pipeline:
     tokenizes_all: bool = False
 
     def load(self) -> Filter:
-        """Return the filter, which some configs take seconds to load; raises ConfigError as `Filter`."""
+        """Return the filter, which may take seconds to load; raise ConfigError like `Filter`."""
         return _filter(self.filters, self.languages)
 
     def run(self, texts: Columns, num_threads: int = 1) -> "Filtered":
-        """Filter and tokenize some pairs."""
+        """Filter and tokenize pairs."""
         filter_, num_pairs = self.load(), len(texts[0])
         codes = filter_.by_text(texts)
         counts, tokens = np.zeros((num_pairs, 4), dtype=np.int32), list[Ragged]()
@@ -64,7 +64,7 @@ class Pipeline:
         return Filtered(texts, codes, counts, tokens, rows)
 
     def keys(self, texts: Columns) -> Keys | None:
-        """Return the keys by which duplicates among kept pairs are found; None if duplicates are kept."""
+        """Return the duplicate keys of pairs; None if duplicates are not removed."""
         if self.filters is None or not self.filters.drop_duplicates:
             return None
         return duplicate_keys(texts, is_normalized=self.filters.normalize_duplicates)
@@ -75,19 +75,19 @@ _filter = cache(lambda config, languages: Filter(config, *languages))
 
 @dataclass(frozen=True)
 class Filtered:
-    """Some pairs with the reasons to leave them out, duplicates aside."""
+    """Pairs with their reasons for removal, except duplicates."""
 
     texts: Columns
     codes: Codes
     counts: TokenCounts
-    """Zeros for pairs that are not tokenized."""
+    """Token counts; zeros for pairs that are not tokenized."""
     tokens: list[Ragged]
-    """Ids of the sources and of the targets at `rows`; none without tokenizers."""
+    """Source ids and target ids of the pairs at `rows`; empty without tokenizers."""
     rows: Ints
-    """The pairs that are tokenized."""
+    """Indices of the pairs that are tokenized."""
 
     def kept(self) -> tuple[Columns, list[Ragged], TokenCounts]:
-        """Return text, ids and token counts of the pairs that are kept."""
+        """Return the text, ids and token counts of the kept pairs."""
         if not self.codes.any():
             return self.texts, self.tokens, self.counts
         rows = np.flatnonzero(self.codes == KEPT)
@@ -97,7 +97,7 @@ class Filtered:
 
 
 def take(texts: Columns, rows: Ints) -> Columns:
-    """Return the pairs at these rows, which ascend."""
+    """Return the pairs at these rows, given in ascending order."""
     if len(rows) == len(texts[0]):
         return texts
     numbers = rows.tolist()

@@ -1,10 +1,10 @@
-"""Preparing: a corpus is filtered and tokenized once, shard after shard, by several processes.
+"""Prepare corpora: filter and tokenize them once, shard by shard, in several processes.
 
-The fingerprint of a corpus is a hash of the content of its files (not of their names or times: a copied corpus is
-found, a changed one is not), the tokenizers, the filters, and the version of the format. Finished shards are kept in
-the folder `FINGERPRINT.building` if the preparation is interrupted, and it resumes (partial results are deleted after a
-week); a lock keeps other processes from preparing the same corpus. A file that changes after its hash is computed and
-before it is read to the end is an error, and no shard that may differ from the hashed content is kept.
+The fingerprint of a corpus is a hash of the contents of its files, the tokenizers, the filters, and the format version.
+It does not depend on file names and times. An interrupted preparation resumes: finished shards are kept in the folder
+`FINGERPRINT.building` for a week. A lock prevents other processes from preparing the same corpus at the same time. If a
+file changes between the computation of its hash and the end of reading, that is an error, and no shard that may differ
+from the hashed contents is kept.
 """
 
 import gc
@@ -53,14 +53,14 @@ SHARD_PAIRS = 200 * BLOCK_PAIRS
 LOG_PAIRS = 20 * SHARD_PAIRS
 STALE_SECONDS = 7 * 24 * 3600
 ROW = np.dtype([("key", np.uint64), ("counts", np.int32, (4,))])
-"""Key by which duplicates are found, and token counts, of a row of a shard."""
+"""Duplicate key and token counts of a row of a shard."""
 log = logging.getLogger("mtformer")
 Advance = Callable[[int, float], object]
-"""Called with the number of pairs done, and approximately their share of the corpus (0: unknown)."""
+"""Called with the number of processed pairs, and their approximate share of the corpus (0: unknown)."""
 
 
 def log_progress(num_pairs: int, share: float) -> None:
-    """Log a line for every million pairs."""
+    """Log a line per million pairs."""
     if num_pairs % LOG_PAIRS == 0:
         known = f", {share:.0%} of the corpus" if share else ""
         log.info("%s pairs tokenized%s", f"{num_pairs:,}", known)
@@ -75,23 +75,23 @@ def prepare(
     keep_text: bool = True,
     advance: Advance = log_progress,
 ) -> Store:
-    """Read, filter and tokenize a corpus, or find it in the cache.
+    """Read, filter and tokenize a corpus, or return it from the cache.
 
     Args:
-        sources: sources of the same two languages, read in this order.
-        data: languages, filters, cache and workers.
-        tokenizers: the tokenizers whose ids are stored.
-        is_training: apply data.filters; dev and test keep everything.
-        keep_text: also store the lines themselves.
-        advance: called from time to time while the corpus is tokenized.
+        sources: sources in the same languages, read in this order.
+        data: the `data` section, for languages, filters, cache and workers.
+        tokenizers: the tokenizers.
+        is_training: apply data.filters; False for dev and test.
+        keep_text: also store the text.
+        advance: called regularly during tokenization.
 
     Raises:
-        DataError: a source is missing, damaged or empty, or changes while it is read; more than
-            filters.max_filtered_share is left out; the cache cannot be written.
+        DataError: if a source is missing, damaged or empty, or changes while it is read, the filters remove more than
+            filters.max_filtered_share, or the cache cannot be written.
     """
     filters = data.filters if is_training else None
     pipeline = Pipeline(filters, languages(sources[0], data), tokenizers)
-    pipeline.load()  # reports a missing package early
+    pipeline.load()  # report a missing package early
     states = file_states(sources)
     fingerprints = [source_fingerprint(source, data) for source in sources]
     folder = cache_folder(data.cache_dir) / _fingerprint(fingerprints, pipeline, tokenizers, keep_text)
@@ -99,10 +99,10 @@ def prepare(
     if not folder.is_dir():
         what = f"{folder.parent}: the tokenized corpus"
         with (
-            explain_write_errors(what, "name another folder by data.cache_dir; finished shards are kept"),
-            _alone(folder, where),
+            explain_write_errors(what, "set another folder with data.cache_dir; finished shards are kept"),
+            _exclusive(folder, where),
         ):
-            if not folder.is_dir():  # else another process has made it meanwhile
+            if not folder.is_dir():  # otherwise, another process has created it in the meantime
                 _clear_stale(folder.parent)
                 job = _Job(pipeline, folder.with_name(f"{folder.name}{BUILDING}"), keep_text)
                 try:
@@ -110,10 +110,10 @@ def prepare(
                         folder, where, _raw_shards(sources, data, states, fingerprints), job, data.num_workers, advance
                     )
                 except DataError:
-                    require_unchanged(sources, states)  # a change explains any other error in the file
+                    require_unchanged(sources, states)  # a change may be the cause of this error
                     raise
     else:
-        log.info("%s: tokenized before, found in %s", where, folder)
+        log.info("%s: already tokenized, found in %s", where, folder)
     store = Store(folder)
     if filters is not None:
         store.report.check(filters, where)
@@ -121,7 +121,7 @@ def prepare(
 
 
 def _fingerprint(sources: Sequence[str], pipeline: Pipeline, tokenizers: TokenizerPair, keep_text: bool) -> str:
-    """Return the name of a corpus in the cache; filters that are off do not change it."""
+    """Return the name of a corpus in the cache; disabled filters do not affect it."""
     settings = {
         "version": [FORMAT_VERSION, SHARD_PAIRS],
         "sources": sources,
@@ -134,20 +134,20 @@ def _fingerprint(sources: Sequence[str], pipeline: Pipeline, tokenizers: Tokeniz
 
 
 def _active(filters: FilterConfig) -> dict[str, Any]:
-    """Return the values of the filters that are on."""
+    """Return the settings of enabled filters."""
     keys = {name: key_of(FilterConfig, name) for name in FilterConfig.model_fields}
     values = {name: getattr(filters, name) for name, key in keys.items() if key.in_fingerprint}
     return {name: value for name, value in values.items() if value != keys[name].off}
 
 
 @contextmanager
-def _alone(folder: Path, where: str) -> Iterator[None]:
-    """Wait while another process makes the same corpus. The system frees the lock of a killed process."""
+def _exclusive(folder: Path, where: str) -> Iterator[None]:
+    """Wait while another process prepares the same corpus. The system releases the lock of a killed process."""
     lock = make_lock(folder)
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        log.info("%s: another process is tokenizing it; waiting for that", where)
+        log.info("%s: another process is tokenizing it; waiting for that process", where)
         lock.acquire()
     try:
         yield
@@ -156,9 +156,9 @@ def _alone(folder: Path, where: str) -> Iterator[None]:
 
 
 def _clear_stale(cache: Path) -> None:
-    """Delete interrupted preparations that were not resumed for a week."""
+    """Delete interrupted preparations that have not been resumed for a week."""
     for building in cache.glob(f"*{BUILDING}"):
-        with suppress(FileNotFoundError):  # another process has deleted it
+        with suppress(FileNotFoundError):  # deleted by another process
             if time.time() - building.stat().st_mtime > STALE_SECONDS and delete_unused(building):
                 log.info("%s: deleted; its preparation was interrupted more than a week ago", building)
 
@@ -168,32 +168,32 @@ def _clear_stale(cache: Path) -> None:
 
 @dataclass(frozen=True)
 class _RawShard:
-    """Consecutive records of a corpus, of which one file of its store is made."""
+    """Consecutive records of a corpus, which are stored in one file."""
 
     number: int
     records: list[RawRecords]
     end: int
-    """Number of records up to its last one."""
+    """Number of records up to the end of this shard."""
     share: float
-    """Approximate share of the corpus up to its last record; 0 if unknown."""
+    """Approximate share of the corpus up to the end of this shard; 0 if unknown."""
 
 
 @dataclass(frozen=True)
 class _Job:
-    """The preparation of a corpus, in any process."""
+    """Preparation of a corpus, which can be sent to worker processes."""
 
     pipeline: Pipeline
     folder: Path
     keep_text: bool
 
     def path(self, number: int, suffix: str) -> Path:
-        """Return a file of a shard: .arrow (ids and text), .npy (a `ROW` for each pair), .json (report, last)."""
+        """Return the path of a file of a shard: .arrow (ids, text), .npy (a `ROW` per pair), .json (report, last)."""
         return self.folder / f"shard-{number:05d}{suffix}"
 
     def make_shard(self, shard: _RawShard, num_threads: int) -> None:
-        """Filter, tokenize and write some records."""
+        """Filter, tokenize and write the records of a shard."""
         was_enabled = gc.isenabled()
-        gc.disable()  # it would search a million small lists for cycles, in a tenth of the time
+        gc.disable()  # searching a million small lists for cycles would take a tenth of the time
         try:
             report = DataReport()
             parts = [self._filter(records, report, num_threads) for records in shard.records]
@@ -209,7 +209,7 @@ class _Job:
                 gc.enable()
 
     def _filter(self, records: RawRecords, report: DataReport, num_threads: int) -> tuple[Pairs, np.ndarray]:
-        """Return the pairs that are kept, and a `ROW` for each; add the counts to the report."""
+        """Return the kept pairs with a `ROW` each, and add counts to the report."""
         texts = records.parse()
         report.read += records.size
         report.count_unusual(*texts)
@@ -228,18 +228,18 @@ class _Job:
 def _make(
     folder: Path, where: str, shards: Iterator[_RawShard], job: _Job, num_workers: int | None, advance: Advance
 ) -> None:
-    if not (job.folder / STORE).is_file():  # else it was interrupted just before its end
+    if not (job.folder / STORE).is_file():  # otherwise, it was interrupted just before the end
         resumes = job.folder.is_dir()
         job.folder.mkdir(parents=True, exist_ok=True)
         log.info("%s: tokenizing into %s%s", where, folder, ", resuming an interrupted preparation" if resumes else "")
         try:
             num_shards = _make_shards(shards, job, num_workers, advance)
             if not num_shards:
-                raise DataError(f"{where}: the corpus is empty: not one line was read")
+                raise DataError(f"{where}: the corpus is empty: no lines were read")
         except WorkerEndedError as error:
             raise DataError(f"{error}; finished shards are kept") from error
         except DataError:
-            shutil.rmtree(job.folder, ignore_errors=True)  # the corpus is faulty; a fixed one has another fingerprint
+            shutil.rmtree(job.folder, ignore_errors=True)  # a corrected corpus has another fingerprint
             raise
         _finish(job, num_shards)
     for path in job.folder.iterdir():
@@ -251,7 +251,7 @@ def _make(
 
 
 def _make_shards(shards: Iterator[_RawShard], job: _Job, num_workers: int | None, advance: Advance) -> int:
-    """Make the shards that do not exist yet; return the number of all."""
+    """Create missing shards; return the total number of shards."""
     num_shards = 0
 
     def missing() -> Iterator[_RawShard]:
@@ -270,22 +270,22 @@ def _make_shards(shards: Iterator[_RawShard], job: _Job, num_workers: int | None
 def _raw_shards(
     sources: Sequence[Source], data: DataConfig, states: dict[str, tuple[int, int, int]], fingerprints: Sequence[str]
 ) -> Iterator[_RawShard]:
-    """Yield all records, source by source.
+    """Yield all records, divided into shards, source by source.
 
     Args:
-        sources: what to read.
-        data: the languages, whose codes are the default fields.
-        states: the result of `file_states` before the fingerprints were computed.
-        fingerprints: the fingerprint of each source.
+        sources: the sources.
+        data: the `data` section; language codes determine the default fields.
+        states: result of `file_states` before the fingerprints were computed.
+        fingerprints: fingerprints of the sources.
 
     Raises:
-        DataError: before the first shard that may differ from the fingerprinted content.
+        DataError: before the first shard that may differ from the fingerprinted contents.
     """
     records, end = list[RawRecords](), 0
     before, num_bytes = 0, sum(map(bytes_on_disk, sources))
     for source, fingerprint in zip(sources, fingerprints, strict=True):
         with open_reader(source, data) as reader:
-            # By now `datasets` has resolved the commit, or downloaded Arrow files, which do not change.
+            # `datasets` has now resolved the commit, or downloaded Arrow files, which do not change.
             require_same_version(source, data, fingerprint)
             while (some := reader.take(min(PAIRS_AT_ONCE, SHARD_PAIRS - end % SHARD_PAIRS))).size:
                 records.append(some)
@@ -307,7 +307,7 @@ def _raw_shards(
 
 
 def _finish(job: _Job, num_shards: int) -> None:
-    """Write the rows of the duplicates, and then store.json, which makes the store complete."""
+    """Write the row numbers of duplicates and, last, store.json, which completes the store."""
     shards, report, first_row, longest = list[Shard](), DataReport(), 0, np.zeros(2, dtype=np.int64)
     with atomic_file(job.folder / DUPLICATES) as file, open(file, "wb") as opened:
         for number, is_duplicate in enumerate(_duplicates(job, num_shards)):
@@ -335,7 +335,7 @@ def _finish(job: _Job, num_shards: int) -> None:
 
 
 def _duplicates(job: _Job, num_shards: int) -> Iterator[Mask]:
-    """Yield for each shard which of its rows repeat an earlier one."""
+    """Yield a mask of the duplicate rows of each shard."""
     paths = [job.path(number, ".npy") for number in range(num_shards)]
     sizes = [len(np.load(path, mmap_mode="r")) for path in paths]
     if job.pipeline.filters is None or not job.pipeline.filters.drop_duplicates:

@@ -1,4 +1,4 @@
-"""Lists of numbers of different lengths, concatenated in one array."""
+"""Ragged arrays: lists of numbers of different lengths, concatenated in one array."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Ints = NDArray[np.int64]
 
 
 class Ragged:
-    """B rows, N numbers in all.
+    """Ragged array of B rows with N numbers in total.
 
     Args:
-        ids_N: the numbers.
-        lengths_B: the number of them in each row.
+        ids_N: the numbers of all rows.
+        lengths_B: the length of each row.
     """
 
     def __init__(self, ids_N: NDArray[Any], lengths_B: NDArray[np.int32]) -> None:
@@ -27,15 +27,15 @@ class Ragged:
 
     @classmethod
     def of(cls, rows: Sequence[list[int]], dtype: DTypeLike = np.int32) -> Ragged:
-        """Return the rows of lists of numbers from 0."""
-        numbers = array("I")  # takes a list three times as fast as numpy takes an iterator
+        """Create a ragged array from lists of nonnegative numbers."""
+        numbers = array("I")  # three times as fast as creating a NumPy array from an iterator
         for row in rows:
             numbers.fromlist(row)
         return cls(np.array(numbers, dtype=dtype), np.fromiter(map(len, rows), dtype=np.int32, count=len(rows)))
 
     @classmethod
     def joined(cls, parts: Iterable[Ragged]) -> Ragged:
-        """Return the rows of all parts, in order; at least one part."""
+        """Concatenate one or more ragged arrays."""
         parts = list(parts)
         return cls(np.concatenate([part.ids_N for part in parts]), np.concatenate([part.lengths_B for part in parts]))
 
@@ -44,7 +44,7 @@ class Ragged:
 
     @cached_property
     def starts(self) -> Ints:
-        """Position of the first number of each row."""
+        """Start index of each row."""
         return np.cumsum(self.lengths_B, dtype=np.int64) - self.lengths_B
 
     def take(self, indices: Ints) -> Ragged:
@@ -55,43 +55,43 @@ class Ragged:
         return Ragged(self.ids_N[places], lengths)
 
     def prefixed(self, ids: Sequence[int]) -> Ragged:
-        """Return the rows with the same ids before each."""
+        """Prepend the same ids to each row."""
         places = np.repeat(self.starts, len(ids))
         return Ragged(np.insert(self.ids_N, places, np.tile(ids, len(self))), self.lengths_B + np.int32(len(ids)))
 
     def cut(self, size: int) -> Iterator[Ragged]:
-        """Yield pieces of `size` rows each; the last one may have fewer."""
+        """Yield slices of `size` rows; the last one may be shorter."""
         for start in range(0, len(self), size):
             lengths_B = self.lengths_B[start : start + size]
             first = int(self.starts[start])
             yield Ragged(self.ids_N[first : first + int(lengths_B.sum())], lengths_B)
 
     def shortened(self, longest: int) -> Ragged:
-        """Return each row up to `longest` numbers."""
+        """Truncate each row to `longest` numbers."""
         if self.lengths_B.max(initial=0) <= longest:
             return self
         place_N = np.arange(len(self.ids_N)) - np.repeat(self.starts, self.lengths_B)
         return Ragged(self.ids_N[place_N < longest], np.minimum(self.lengths_B, longest))
 
     def count(self, number: int) -> Ints:
-        """Return how often a number occurs in each row."""
+        """Count the occurrences of a number in each row."""
         positions = np.flatnonzero(self.ids_N == number)
         rows = np.searchsorted(self.starts + self.lengths_B, positions, side="right")
         return np.bincount(rows, minlength=len(self))
 
     def rows(self) -> list[NDArray[Any]]:
-        """Return each row as an array."""
+        """Return the rows as a list of arrays."""
         return np.split(self.ids_N, self.starts[1:]) if len(self) else []
 
 
 def text_of(side: Ragged) -> list[str]:
-    """Return rows of UTF-8 bytes as text."""
+    """Decode rows of UTF-8 bytes to text."""
     whole, ends = side.ids_N.tobytes(), (side.starts + side.lengths_B).tolist()
     return [whole[start:end].decode("utf-8") for start, end in zip(side.starts.tolist(), ends, strict=True)]
 
 
 def bytes_of(lines: Sequence[str]) -> Ragged:
-    """Return lines as rows of UTF-8 bytes."""
+    """Encode lines as rows of UTF-8 bytes."""
     encoded = [line.encode("utf-8") for line in lines]
     lengths_B = np.fromiter(map(len, encoded), dtype=np.int32, count=len(encoded))
     return Ragged(np.frombuffer(b"".join(encoded), dtype=np.uint8), lengths_B)

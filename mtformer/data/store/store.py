@@ -1,12 +1,12 @@
-"""Prepared corpora on disk: blocks of tokenized pairs that are read one by one, in any order.
+"""Prepared corpora on disk: blocks of tokenized pairs, which can be read in any order.
 
-    CACHE/FINGERPRINT/shard-00000.arrow   record batches of `BLOCK_PAIRS` rows, the last one of fewer
-    CACHE/FINGERPRINT/duplicates.bin      numbers of the rows to skip (int64, ascending), if there are any
+    CACHE/FINGERPRINT/shard-00000.arrow   record batches of `BLOCK_PAIRS` rows; the last one may be shorter
+    CACHE/FINGERPRINT/duplicates.bin      row numbers of duplicates (int64, ascending), if any
     CACHE/FINGERPRINT/store.json          rows, pairs and bytes of each shard, the longest pair, and the data report
 
-A record batch has the columns src and tgt (lists of ids without bos or eos), optionally src_text and tgt_text,
-and a checksum. Rows are numbered through all shards. A shard's pairs are its rows without the duplicates, and blocks
-hold `BLOCK_PAIRS` pairs. Shards are read and not memory-mapped, so that blocks read before use no memory.
+A record batch has the columns src and tgt (lists of ids without bos and eos), optionally src_text and tgt_text, and a
+checksum. Row numbers count through all shards. The pairs of a shard are its rows without duplicates, in blocks of
+`BLOCK_PAIRS`. Shards are not memory-mapped, so that blocks that were read do not stay in memory.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from mtformer.errors import DataError
 from mtformer.files import read_json
 
 BLOCK_PAIRS = 256
-"""Pairs that are read together. An epoch has an order of blocks, and then of the pairs of many blocks."""
+"""Number of pairs that are read together. An epoch shuffles blocks, and then the pairs of many blocks."""
 OPEN_FILES = 64
 DUPLICATES = "duplicates.bin"
 CHECKSUM = "crc32"
 BLOCKS_AT_ONCE = 32
-"""Blocks that are converted to Arrow together, which takes half the time of one at a time."""
+"""Number of blocks that are converted to Arrow together, which takes half as long as one at a time."""
 WRITE_BYTES = 1 << 20
-"""Size of the write buffer, because a block is written in many small pieces."""
+"""Size of the write buffer in bytes; a block is written in many small pieces."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One file of a store: rows in it, and pairs, which are the rows that are no duplicates."""
+    """One file of a store: numbers of rows, and of pairs, which are the rows except duplicates."""
 
     name: str
     rows: int
@@ -51,7 +51,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Tokenized pairs; also their text, as rows of UTF-8 bytes, if the store keeps it."""
+    """Tokenized pairs, optionally with their text as rows of UTF-8 bytes."""
 
     src: Ragged
     tgt: Ragged
@@ -62,12 +62,12 @@ class Pairs:
         return len(self.src)
 
     def cut(self, size: int) -> Iterator[Pairs]:
-        """Yield up to `size` pairs at a time."""
+        """Yield slices of up to `size` pairs."""
         columns = [column.cut(size) for column in self.columns()]
         return (Pairs(*some) for some in zip(*columns, strict=True))
 
     def columns(self) -> list[Ragged]:
-        """Return the columns without missing ones."""
+        """Return the columns that are present."""
         return [column for column in (self.src, self.tgt, self.src_text, self.tgt_text) if column is not None]
 
     def take(self, indices: Ints) -> Pairs:
@@ -76,7 +76,7 @@ class Pairs:
 
     @classmethod
     def joined(cls, parts: Iterable[Pairs]) -> Pairs:
-        """Return all pairs of all parts, in order; at least one part."""
+        """Concatenate one or more sequences of pairs."""
         columns = zip(*(part.columns() for part in parts), strict=True)
         return cls(*(Ragged.joined(column) for column in columns))
 
@@ -85,7 +85,7 @@ class Pairs:
         return Pairs(self.tgt, self.src, self.tgt_text, self.src_text)
 
     def text(self) -> tuple[list[str], list[str]]:
-        """Return source and target lines as they were read."""
+        """Return the source and target lines."""
         assert self.src_text is not None, "prepared without keep_text"
         assert self.tgt_text is not None
         return text_of(self.src_text), text_of(self.tgt_text)
@@ -95,7 +95,7 @@ class Store:
     """A prepared corpus.
 
     Raises:
-        DataError: when its files are damaged.
+        DataError: if a file is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -103,19 +103,19 @@ class Store:
         self.fingerprint = folder.name
         with self._reading(folder / STORE):
             self._lock = open(folder / STORE, encoding="utf-8")  # noqa: SIM115  # closed with the store
-            with suppress(ImportError, OSError):  # Windows and some file systems have no such locks
+            with suppress(ImportError, OSError):  # not supported on Windows and some file systems
                 import fcntl
 
-                fcntl.flock(self._lock, fcntl.LOCK_SH)  # see `delete_unused` of the cache
+                fcntl.flock(self._lock, fcntl.LOCK_SH)  # see `cache.delete_unused`
             contents = read_json(folder / STORE)
             self.report = DataReport.from_dict(contents["report"])
             self.has_text: bool = contents["has_text"]
             self.longest: tuple[int, int] = tuple(contents["longest"])
-            """Tokens of the longest source and of the longest target, eos not counted."""
+            """Number of tokens of the longest source and of the longest target, excluding eos."""
             self._shards = [Shard(**shard) for shard in contents["shards"]]
             for shard in self._shards:
                 if (folder / shard.name).stat().st_size != shard.bytes:
-                    raise ValueError(f"{shard.name} has changed its size")
+                    raise ValueError(f"{shard.name} has changed in size")
         self._num_pairs, num_rows = (
             np.array([getattr(shard, key) for shard in self._shards], dtype=np.int64) for key in ("pairs", "rows")
         )
@@ -129,17 +129,17 @@ class Store:
         return int(self._num_pairs.sum())
 
     def block_sizes(self, blocks: Ints) -> Ints:
-        """Return the number of pairs of each of these blocks."""
+        """Return the number of pairs in each of these blocks."""
         shard = np.searchsorted(self._end_block, blocks, side="right")
         is_last = blocks == self._end_block[shard] - 1
         return np.where(is_last, (self._num_pairs[shard] - 1) % BLOCK_PAIRS + 1, BLOCK_PAIRS)
 
     def read(self, numbers: Sequence[int]) -> Pairs:
-        """Return the pairs of these blocks, at least one, in this order."""
+        """Return the pairs of one or more blocks, in this order."""
         return Pairs.joined(self._read(block) for block in numbers)
 
     def read_all(self) -> Pairs:
-        """Return all pairs of a corpus that fits the memory."""
+        """Return all pairs; the corpus must fit in memory."""
         return self.read(range(self.num_blocks))
 
     def _open_duplicates(self, count: int) -> Ints:
@@ -148,7 +148,7 @@ class Store:
         path = self.folder / DUPLICATES
         with self._reading(path):
             if path.stat().st_size != 8 * count:
-                raise ValueError("it has changed its size")
+                raise ValueError("it has changed in size")
             return np.memmap(path, dtype="<i8", mode="r")
 
     def _read(self, block: int) -> Pairs:
@@ -162,12 +162,12 @@ class Store:
         return Pairs.joined(batches).take(rows - first * BLOCK_PAIRS)
 
     def _rows(self, shard: int, number: int) -> Ints:
-        """Return the rows of a shard, counted from its first one, that are the pairs of a block."""
+        """Return the row indices within a shard of the pairs of a block."""
         pairs = np.arange(number * BLOCK_PAIRS, min((number + 1) * BLOCK_PAIRS, self._shards[shard].pairs))
         first = self._first_row[shard]
         bounds = np.searchsorted(self._duplicates, (first, first + self._shards[shard].rows))
         skipped = np.asarray(self._duplicates[bounds[0] : bounds[1]]) - first
-        # Before the n-th duplicate there are `skipped[n] - n` pairs.
+        # There are `skipped[n] - n` pairs before the n-th duplicate.
         return pairs + np.searchsorted(skipped - np.arange(len(skipped)), pairs, side="right")
 
     def _read_batch(self, shard: int, number: int) -> Pairs:
@@ -176,7 +176,7 @@ class Store:
             batch, metadata = self._reader(shard).get_batch_with_custom_metadata(number)
             pairs = from_arrow(batch)
             if metadata is None or int(metadata[CHECKSUM]) != checksum(pairs):
-                raise ValueError(f"its block {number} has another checksum")
+                raise ValueError(f"the checksum of block {number} differs")
         return pairs
 
     def _reader(self, shard: int) -> Any:
@@ -190,18 +190,18 @@ class Store:
 
     @contextmanager
     def _reading(self, path: Path) -> Iterator[None]:
-        """Turn the errors of a damaged file into DataError."""
+        """Convert errors caused by a damaged file to DataError."""
         try:
             yield
         except (ValueError, KeyError, TypeError, pa.ArrowException, OSError) as error:
             raise DataError(
-                f"{path}: not as it was written ({' '.join(str(error).split()):.200}); delete the folder "
-                f"{self.folder}, and it is prepared again"
+                f"{path}: damaged or changed ({' '.join(str(error).split()):.200}); delete the folder "
+                f"{self.folder} to prepare the corpus again"
             ) from error
 
 
 def to_arrow(pairs: Pairs) -> Any:
-    """Return the pairs as a record batch."""
+    """Convert pairs to a record batch."""
     names = ["src", "tgt", "src_text", "tgt_text"]
     columns = []
     for side in pairs.columns():
@@ -216,7 +216,7 @@ def to_arrow(pairs: Pairs) -> Any:
 
 
 def from_arrow(batch: Any) -> Pairs:
-    """Return the pairs of a record batch of `to_arrow`, without copying."""
+    """Convert a record batch of `to_arrow` to pairs without copying."""
     sides = []
     for column in batch.columns:
         offsets = np.frombuffer(column.buffers()[1], np.int32, count=len(column) + 1)
@@ -229,7 +229,7 @@ def from_arrow(batch: Any) -> Pairs:
 
 
 def checksum(pairs: Pairs) -> int:
-    """Return the CRC-32 of all columns."""
+    """Return the CRC-32 checksum of all columns."""
     crc = 0
     for column in pairs.columns():
         for array in (column.lengths_B, column.ids_N):
@@ -238,7 +238,7 @@ def checksum(pairs: Pairs) -> int:
 
 
 def write_shard(path: Path, pairs: Pairs) -> None:
-    """Write pairs, at least one, as one file."""
+    """Write one or more pairs to a file."""
     writer = None
     with pa.output_stream(str(path), compression=None, buffer_size=WRITE_BYTES) as sink:
         for some in pairs.cut(BLOCKS_AT_ONCE * BLOCK_PAIRS):
@@ -247,5 +247,5 @@ def write_shard(path: Path, pairs: Pairs) -> None:
             for number, block in enumerate(some.cut(BLOCK_PAIRS)):
                 rows = batch.slice(number * BLOCK_PAIRS, BLOCK_PAIRS)
                 writer.write_batch(rows, custom_metadata={CHECKSUM: str(checksum(block))})
-        assert writer is not None, "a shard without a pair"
+        assert writer is not None, "a shard must have pairs"
         writer.close()
