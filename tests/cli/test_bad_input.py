@@ -75,7 +75,7 @@ def weighing(weight: float) -> Callable[[Path, Path], list[object]]:
         (cut_gz, ["cut.de.gz: the compressed file is damaged or truncated", "copy it again"]),
         (second_source("tsv", "a\tb\nc\n"), ["x.tsv:2: tgt_column is 2, but the line has 1 columns"]),
         (second_source("jsonl", '{"en": "a", "de": "b"}\n{"en": '), ["x.jsonl:2: not JSON (Expecting value"]),
-        (second_source("jsonl", '{"en": "a", "fr": "b"}\n'), ["x.jsonl:1: no field 'de' (there: en, fr)", "tgt_field"]),
+        (second_source("jsonl", '{"en": "a", "fr": "b"}\n'), ["x.jsonl:1: no field 'de' (found: en, fr)", "tgt_field"]),
         (
             lambda c, f: ["data.train.0={dataset: x/y}"],
             ["x/y train: the Hugging Face Hub cannot be reached", "hf down"],
@@ -140,7 +140,7 @@ def test_a_full_disk_while_the_tokenizer_is_made(
     cache = tmp_path / "cache"
     message = error_of("train", corpus / "small.yaml", f"data.cache_dir={cache}", "--run-dir", run)
     assert message.startswith(f"error: {cache}: the tokenizer cannot be written: No space left on device; free some ")
-    assert message.endswith("set another folder with data.cache_dir")
+    assert message.endswith("name another folder by data.cache_dir")
 
 
 def test_a_full_disk_while_the_corpus_is_tokenised(

@@ -187,7 +187,7 @@ def test_folders_that_exist_or_cannot_be_written(mixed: Pairs, tmp_path: Path) -
     (tmp_path / "file").write_text("x")
     with pytest.raises(DataError, match=f"{tmp_path}/file: already exists; choose another folder"):
         clean(mixed, tmp_path / "file")
-    with pytest.raises(DataError, match=f"{tmp_path}/file/out: cannot be written: .*; name"):
+    with pytest.raises(DataError, match=f"{tmp_path}/file/out: cannot be written: .*; choose"):
         clean(mixed, tmp_path / "file" / "out")
 
 

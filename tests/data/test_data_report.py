@@ -49,7 +49,7 @@ def test_a_report_for_a_person_fits_a_screen_and_has_every_figure() -> None:
     assert len(lines) < 24
     assert max(map(len, lines)) <= 100
     text = "\n".join(lines)
-    for figure in ("100", "60", "30  empty", "10  too long", "10.0 a line, 1 % unknown", "2  source lines with NUL"):
+    for figure in ("100", "60", "30  empty", "10  too long", "10.0 per line, 1 % unknown", "2  source lines with NUL"):
         assert figure in text
 
 

@@ -450,7 +450,7 @@ def test_a_killed_process_is_an_error(
 ) -> None:
     monkeypatch.setattr(preparing, "_Job", KilledJob)
     data = corpus(pairs, num_workers=2)
-    with pytest.raises(DataError, match=r"a worker process was killed, .*; lower data.num_workers; finished shards are kept"):
+    with pytest.raises(DataError, match=r"process was killed, .*; lower data.num_workers; finished shards are kept"):
         made(data, tokenizers)
     monkeypatch.undo()
     check_content(made(data, tokenizers), pairs, tokenizers)

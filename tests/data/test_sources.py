@@ -183,7 +183,7 @@ def test_hugging_face_mistakes(tmp_path: Path) -> None:
     write_dataset(tmp_path / "set", [{"en": "a", "de": "b"}], "jsonl")
     source = HubDataset(dataset=str(tmp_path / "set"))
     assert "['train']" in error_of(source.model_copy(update={"split": "dev"}))
-    assert "row 1: no field 'fr' (there: en, de)" in error_of(source.model_copy(update={"src_field": "fr"}))
+    assert "row 1: no field 'fr' (found: en, de)" in error_of(source.model_copy(update={"src_field": "fr"}))
     assert "no_set train: " in error_of(HubDataset(dataset=str(tmp_path / "no_set")))
 
 

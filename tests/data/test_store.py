@@ -61,7 +61,7 @@ def test_blocks_read_before_use_no_memory(made: Store) -> None:
 
 @pytest.mark.parametrize(("change", "message"), [
     (lambda path: path.write_bytes(path.read_bytes()[:-100]), r"\(shard-00001.arrow has changed in size\); delete"),
-    (Path.unlink, r".*No such file.*prepared again"),
+    (Path.unlink, r".*No such file.*prepare the corpus again"),
 ])  # fmt: skip
 def test_a_damaged_file(made: Store, change: Callable[[Path], None], message: str) -> None:
     change(made.folder / "shard-00001.arrow")

@@ -122,7 +122,7 @@ def test_deep_overrides(override: str, corpus: Path) -> None:
         ("model.num_encoder_layers=2147483648", "at most 1000"),
         ("model.d_model=9223372036854775808", "must be at most 9,007,199,254,740,992"),
         ("data.train.99999999999999999999.src=x", "is neither an index of it"),
-        ("data.filters.max_tokens=300", "lower the former, or raise the latter"),
+        ("data.filters.max_tokens=300", "lower the former or raise the latter"),
     ],
 )
 def test_numbers_that_are_too_large(override: str, message: str, corpus: Path) -> None:
