@@ -1,4 +1,4 @@
-"""Fixtures of all tests."""
+"""Fixtures shared by all tests."""
 
 import builtins
 import contextlib
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-# Tests share the cores with other processes; there, threads that spin while they wait cost more than they gain.
+# Tests share the cores with other processes, so threads that spin while waiting slow everything down.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-import torch  # its threads read the policy
+import torch  # reads the policy when its threads start
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-with contextlib.suppress(ImportError):  # a machine for the GPU tests may lack it
+with contextlib.suppress(ImportError):  # may be missing on a GPU test machine
     from hypothesis import settings
 
-    # Property tests try the same examples each time, however slow the machine.
+    # Property tests use the same examples in each run and have no deadline.
     settings.register_profile("mtformer", deadline=None, derandomize=True, database=None)
     settings.load_profile("mtformer")
 
@@ -46,17 +46,17 @@ decoding: {{beam_size: 2}}
 """
 LINES = {"train": 600, "dev": 20, "test": 20}
 HELD = "held"
-"""Property of a test's report: (attack, number that held, number tried), from the fixture `held`."""
+"""Property of a test report: (attack, number withstood, number tried), set by the fixture `held`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that makes the attacks of tests/robustness more or fewer."""
+    """Add the option that sets the number of attacks in tests/robustness."""
     help_text = "multiply the number of attacks in tests/robustness"
     parser.addoption("--attacks", type=float, default=1.0, help=help_text)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the number of attacks that held; reports carry the counts, so those of other processes are among them."""
+    """Print how many attacks were withstood; test reports carry the counts, so all processes are included."""
     totals = dict[str, tuple[int, int]]()
     reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
     for name, num_held, num_tried in (
@@ -77,7 +77,7 @@ def _few_threads() -> None:
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tokenized corpora of tests never reach the user's cache, and no test reaches the internet."""
+    """Use a temporary cache, and block access to the internet."""
     monkeypatch.setenv("MTFORMER_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
@@ -85,7 +85,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 @pytest.fixture(autouse=True)
 def _own_log_handlers() -> None:
-    """Remove the handlers that commands in earlier tests and in fixtures of modules left in this process."""
+    """Remove log handlers that earlier tests and module fixtures added in this process."""
     log = logging.getLogger("mtformer")
     log.handlers.clear()
     log.setLevel(logging.NOTSET)
@@ -93,7 +93,7 @@ def _own_log_handlers() -> None:
 
 @pytest.fixture
 def no_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make imports fail as they do without the extra `report`."""
+    """Make imports fail as if the extra `report` were not installed."""
     real = builtins.__import__
 
     def refuse(name: str, *arguments: Any, **named: Any) -> Any:
@@ -106,11 +106,11 @@ def no_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator["Browser"]:
-    """A headless Chromium of the system; tests that need it say plainly when there is none."""
+    """Headless system Chromium; tests that need it are skipped with a reason if there is none."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
-        pytest.skip("there is no Chromium here to look at pages with; on Debian and Ubuntu: apt-get install chromium")
-    from playwright.sync_api import sync_playwright  # imported here: a machine for the GPU tests may lack it
+        pytest.skip("Chromium is not installed; on Debian and Ubuntu: apt-get install chromium")
+    from playwright.sync_api import sync_playwright  # may be missing on a GPU test machine
 
     offline = "--disable-background-networking --disable-component-update --disable-sync --disable-quic --no-first-run"
     with sync_playwright() as playwright:
@@ -123,19 +123,19 @@ def chromium() -> Iterator["Browser"]:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real corpora beside the repository; tests that need it say plainly when it is missing."""
+    """Folder of real corpora next to the repository; tests that need it are skipped with a reason if it is missing."""
     path = REPOSITORY.parent / "shared" / "data"
     if not path.is_dir():
-        pytest.skip(f"the real corpora are not here: no {path.relative_to(REPOSITORY.parent)} beside the repository")
+        pytest.skip(f"real corpora not found: no {path.relative_to(REPOSITORY.parent)} next to the repository")
     return path
 
 
-# ---- a small run, for the tests of commands and the attacks ----------------------------------------------------------
+# ---- a small run for command and robustness tests --------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the first lines of the demo corpus and a config for it, small.yaml."""
+    """Folder with the first lines of the demo corpus and a config for it, small.yaml."""
     from mtformer.data.demo import write_demo
 
     folder, whole = tmp_path_factory.mktemp("corpus"), tmp_path_factory.mktemp("demo")
@@ -148,7 +148,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, "Result"]:
-    """A finished run, which tests must not change, and what its training printed."""
+    """A finished run, which tests must not change, and the output of its training."""
     from program import invoke
 
     run = tmp_path_factory.mktemp("runs") / "small"
@@ -161,5 +161,5 @@ def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 
 @pytest.fixture
 def run(trained: tuple[Path, "Result"], tmp_path: Path) -> Path:
-    """A copy of the finished run that a test may change."""
+    """A copy of the finished run, which a test may change."""
     return Path(shutil.copytree(trained[0], tmp_path / "run"))

@@ -1,4 +1,4 @@
-"""Every shipped config trains two steps on a small corpus, to test scores; every sweep expands to its runs."""
+"""Every shipped config trains two steps on a small corpus and computes test scores; every sweep expands to its runs."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ CONFIGS = [*sorted(FOLDER.glob("*.yaml")), BASE_OF_STUDIES]
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Overrides that put a corpus of ours in the place of the public one."""
+    """Overrides that replace the public corpus by a local one."""
     folder = tmp_path_factory.mktemp("corpus")
     for path in write_demo(folder).values():
         lines = path.read_text(encoding="utf-8").splitlines()[: 300 if path.name.startswith("train") else 20]
@@ -46,7 +46,7 @@ def test_two_steps(config: Path, sources: list[str], tmp_path: Path) -> None:
         "data.src_lang=en",
         "data.tgt_lang=de",
         "tokenizer.vocab_size=500",
-        # The widths are the config's own; one layer of each kind keeps the big ones quick.
+        # Widths are those of the config; a single encoder and decoder layer makes large models fast.
         "model.num_encoder_layers=1",
         "model.num_decoder_layers=1",
         "training.device=cpu",
@@ -64,14 +64,14 @@ def test_two_steps(config: Path, sources: list[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["iwslt14_de_en", "kftt_ja_en", "wmt14_en_de_base", "wmt14_en_de_big"])
-def test_a_config_that_was_never_trained_says_so(name: str) -> None:
+def test_untrained_configs_say_that_they_are_untrained(name: str) -> None:
     header = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8").partition("\n\n")[0].partition("data:")[0]
     assert "This configuration has not been trained yet" in header.replace("\n# ", " ")
 
 
 @pytest.mark.parametrize("name", ["iwslt14_de_en", "wmt14_en_de_base", "wmt14_en_de_big"])
 def test_published_protocols_filter_by_length_only(name: str) -> None:
-    """Tokenized text has entities, which count as markup, and pairs with the same text or other numbers."""
+    """Tokenized text has entities, which count as markup, and pairs with equal text or different numbers."""
     pairs = [
         ("&quot; ja &quot;", "&quot; yes &quot;"),
         ("okay .", "okay ."),
@@ -101,7 +101,7 @@ def test_studies(name: str, num_values: int, sources: list[str]) -> None:
     base = load_config(BASE_OF_STUDIES, sources).config
     differences = [config_diff(base, run.config) for run in sweep.runs]
     assert sorted(run.config.training.seed for run in sweep.runs) == sorted([1, 2, 3] * num_values)
-    assert name == "averaging" or [] in differences  # one value of each axis is that of the base
+    assert name == "averaging" or [] in differences  # one value of each axis equals the base config
     assert len({str(one) for one in differences}) == 3 * num_values
 
 

@@ -1,4 +1,4 @@
-"""Device, precision, memory settings, and the errors of devices and precisions that do not exist."""
+"""Device, precision and memory settings, and errors for unavailable devices and precisions."""
 
 import runpy
 import subprocess
@@ -19,12 +19,12 @@ def has_cuda(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return request.param
 
 
-def test_auto_takes_cuda_where_there_is_one(has_cuda: bool) -> None:
+def test_auto_uses_cuda_if_available(has_cuda: bool) -> None:
     assert device.pick_device("auto") == (CUDA if has_cuda else CPU)
     assert device.pick_device("cpu") == CPU
 
 
-def test_cuda_is_an_error_without_one(has_cuda: bool) -> None:
+def test_cuda_is_an_error_if_unavailable(has_cuda: bool) -> None:
     if has_cuda:
         assert device.pick_device("cuda") == CUDA
     else:
@@ -46,7 +46,7 @@ def test_precision_on_cuda(has_bf16: bool, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(("bf16_seconds", "expected"), [(0.5, "bf16"), (0.9, "fp32"), (2.0, "fp32")])
-def test_precision_on_a_cpu_is_the_clearly_faster_one(
+def test_cpu_precision_is_bf16_if_clearly_faster(
     bf16_seconds: float, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = {torch.bfloat16: bf16_seconds, torch.float32: 1.0}
@@ -56,13 +56,13 @@ def test_precision_on_a_cpu_is_the_clearly_faster_one(
     assert device.pick_precision("bf16", CPU) == "bf16"
 
 
-def test_a_processor_that_says_so_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpus_that_report_bf16_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "_cpu_product_seconds", {torch.bfloat16: 9.0, torch.float32: 1.0}.__getitem__)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     assert device.pick_precision("auto", CPU) == "bf16"
 
 
-def test_precision_on_this_cpu_is_one_of_two() -> None:
+def test_precision_on_this_cpu_is_bf16_or_fp32() -> None:
     assert device.pick_precision("auto", CPU) in ("bf16", "fp32")
 
 
@@ -77,20 +77,20 @@ def test_precision_on_this_cpu_is_one_of_two() -> None:
         ("fp8", "precision 'fp8': no such precision; use auto, fp32, bf16 or fp16"),
     ],
 )
-def test_precisions_that_a_cpu_does_not_have(name: str, message: str) -> None:
+def test_precisions_that_cpus_do_not_support(name: str, message: str) -> None:
     with pytest.raises(DeviceError, match=f"^{message}$"):
         device.pick_precision(name, CPU)
 
 
-def test_the_module_imports_where_there_is_no_resource_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows has none; peak_bytes of a CPU needs it."""
+def test_device_imports_without_the_resource_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module does not exist on Windows; peak_bytes needs it on a CPU."""
     monkeypatch.setitem(sys.modules, "resource", None)
     assert runpy.run_path(device.__file__)["pick_device"]("cpu") == CPU
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="page faults are counted as Linux does")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="page faults are counted as on Linux")
 def test_freed_memory_is_kept() -> None:
-    """A block taken and freed again and again comes from memory that is already here, once the heap has settled."""
+    """Repeatedly allocating and freeing a block reuses memory without page faults, after a few rounds."""
     program = """
 import resource, torch
 from mtformer.device import set_up_memory
@@ -110,8 +110,8 @@ print(by_default, later_faults())
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
-def test_kernels_of_ever_new_shapes_hold_no_memory() -> None:
-    """Products of 400 different shapes, all of which the default keeps."""
+def test_kernels_for_new_shapes_do_not_accumulate_memory() -> None:
+    """Compute products of 400 different shapes; the default cache size keeps all kernels."""
     program = """
 import resource, sys, torch
 from mtformer.device import set_up_memory

@@ -1,4 +1,4 @@
-"""Leftovers of killed writers are deleted or restored, files of live ones stay; damage of meta.json is noticed."""
+"""Leftovers of killed writers are deleted or restored, files of running ones are kept; damage is detected."""
 
 import errno
 import json
@@ -34,21 +34,21 @@ HERE = platform.node()
 
 @pytest.fixture
 def live() -> Iterator[int]:
-    """The number of a running process."""
+    """ID of a running process."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         yield process.pid
 
 
 @pytest.fixture
 def dead() -> int:
-    """The number of a process that has ended."""
+    """ID of a process that has ended."""
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         pass
     return process.pid
 
 
 def leave(folder: Path, name: str, host: str, pid: int, kind: str, is_file: bool = False) -> Path:
-    """Write the leftovers of a process that was killed while it wrote `name`."""
+    """Write what a process leaves if it is killed while writing `name`."""
     path = folder / f".{name}@{host}.{pid}.{kind}"
     if not is_file:
         path.mkdir()
@@ -62,14 +62,12 @@ def names(folder: Path) -> list[str]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("is_file", [False, True])
-def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(
-    tmp_path: Path, live: int, dead: int, is_file: bool
-) -> None:
+def test_only_leftovers_of_ended_processes_are_deleted(tmp_path: Path, live: int, dead: int, is_file: bool) -> None:
     stays = {leave(tmp_path, "a", HERE, live, kind, is_file).name for kind in ("tmp", "old")}
     for kind in ("tmp", "old"):
         leave(tmp_path, "b", HERE, dead, kind, is_file)
     (tmp_path / "b").mkdir()
-    for name in (".b.tmp", f".b.{dead}.tmp", f"b@{HERE}.{dead}.tmp", f".b@{HERE}.{dead}.bak"):  # not ours
+    for name in (".b.tmp", f".b.{dead}.tmp", f"b@{HERE}.{dead}.tmp", f".b@{HERE}.{dead}.bak"):  # names of other formats
         (tmp_path / name).touch()
         stays.add(name)
     clear_leftovers(tmp_path)
@@ -77,7 +75,7 @@ def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(
 
 
 @pytest.mark.process
-def test_what_was_to_be_replaced_comes_back_when_its_place_is_empty(tmp_path: Path, dead: int, live: int) -> None:
+def test_old_file_is_restored_if_the_target_is_missing(tmp_path: Path, dead: int, live: int) -> None:
     leave(tmp_path, "a", HERE, dead, "old")
     leave(tmp_path, "b", HERE, live, "old")
     clear_leftovers(tmp_path)
@@ -85,15 +83,15 @@ def test_what_was_to_be_replaced_comes_back_when_its_place_is_empty(tmp_path: Pa
     assert names(tmp_path / "a") == ["half"]
 
 
-def test_our_own_number_is_that_of_a_process_before_us(tmp_path: Path) -> None:
-    """In a container each program may have the same number."""
+def test_leftovers_with_our_own_process_id_are_deleted(tmp_path: Path) -> None:
+    """In a container, each program may have the same process ID."""
     leave(tmp_path, "a", HERE, os.getpid(), "tmp")
     clear_leftovers(tmp_path)
     assert names(tmp_path) == []
 
 
 @pytest.mark.process
-def test_on_another_machine_a_process_may_live_for_a_day(tmp_path: Path, dead: int) -> None:
+def test_leftovers_of_other_machines_are_kept_for_a_day(tmp_path: Path, dead: int) -> None:
     young, old = (leave(tmp_path, name, "elsewhere", dead, "tmp") for name in ("young", "old"))
     long_ago = time.time() - FOREIGN_SECONDS - 60
     os.utime(old, (long_ago, long_ago))
@@ -102,7 +100,7 @@ def test_on_another_machine_a_process_may_live_for_a_day(tmp_path: Path, dead: i
 
 
 @pytest.mark.process
-def test_writing_clears_what_was_left_of_the_same_name_only(tmp_path: Path, dead: int) -> None:
+def test_writing_deletes_leftovers_of_the_same_name_only(tmp_path: Path, dead: int) -> None:
     for name in ("text", "folder", "other"):
         leave(tmp_path, name, HERE, dead, "tmp")
     write_text(tmp_path / "text", "new")
@@ -111,7 +109,7 @@ def test_writing_clears_what_was_left_of_the_same_name_only(tmp_path: Path, dead
     assert names(tmp_path) == [f".other@{HERE}.{dead}.tmp", "folder", "text"]
 
 
-def test_a_folder_takes_the_place_of_another_or_leaves_it(tmp_path: Path) -> None:
+def test_atomic_folder_replaces_or_keeps_the_old_folder(tmp_path: Path) -> None:
     for content in ("one", "two"):
         with atomic_folder(tmp_path / "x") as folder:
             (folder / content).touch()
@@ -122,29 +120,27 @@ def test_a_folder_takes_the_place_of_another_or_leaves_it(tmp_path: Path) -> Non
     assert names(tmp_path / "x") == ["two"]
 
 
-def test_nothing_is_renamed_or_deleted_before_the_new_is_on_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_files_are_synced_before_renames_and_deletions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     sync, rename, rmtree = files.sync, os.rename, shutil.rmtree
 
-    def tell(what: str, path: Path) -> None:
+    def record(what: str, path: Path) -> None:
         order.append(f"{what} {path.name.split('@')[0]}{path.suffix if '@' in path.name else ''}")
 
-    monkeypatch.setattr(files, "sync", lambda path: (tell("sync", path), sync(path)))
-    monkeypatch.setattr(os, "rename", lambda src, dst: (tell("rename", Path(src)), rename(src, dst)))
-    monkeypatch.setattr(shutil, "rmtree", lambda path, **rest: (tell("delete", path), rmtree(path, **rest)))
+    monkeypatch.setattr(files, "sync", lambda path: (record("sync", path), sync(path)))
+    monkeypatch.setattr(os, "rename", lambda src, dst: (record("rename", Path(src)), rename(src, dst)))
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **rest: (record("delete", path), rmtree(path, **rest)))
     (tmp_path / "x").mkdir()
     with atomic_folder(tmp_path / "x") as folder:
         (folder / "file").touch()
     assert order == [
         *("sync file", "sync .x.tmp"),
         *("rename x", "rename .x.tmp", f"sync {tmp_path.name}"),
-        *("delete .x.old", "delete .x.tmp"),  # the latter is not there any more
+        *("delete .x.old", "delete .x.tmp"),  # the latter no longer exists
     ]
 
 
-def test_a_file_takes_the_place_of_another_or_leaves_it(tmp_path: Path) -> None:
+def test_atomic_file_replaces_or_keeps_the_old_file(tmp_path: Path) -> None:
     write_text(tmp_path / "x", "one")
     with pytest.raises(TypeError), atomic_file(tmp_path / "x") as temporary, temporary.open("w") as file:
         file.writelines(["two", 3])  # type: ignore[list-item]  # on purpose
@@ -161,14 +157,14 @@ def checkpoint(tmp_path: Path) -> Path:
     return folder
 
 
-def test_meta_is_read_as_it_was_written(checkpoint: Path) -> None:
+def test_meta_is_read_back(checkpoint: Path) -> None:
     meta = verify(checkpoint, "weights")
     assert meta["metrics"] == {"bleu": 12.34}
     assert meta["made_with"] == {"note": "\u00e9"}
     assert meta.keys() == {"step", "metrics", "made_with", "is_temporary", "logs", "sha256"}
 
 
-def test_every_flipped_bit_of_meta_is_noticed(checkpoint: Path) -> None:
+def test_every_flipped_bit_of_meta_is_detected(checkpoint: Path) -> None:
     data = (checkpoint / META).read_bytes()
     run = RunDir(checkpoint.parent.parent)
     assert run.steps() == run.regular_steps() == run.best_steps("bleu") == [5]
@@ -185,27 +181,27 @@ def test_every_flipped_bit_of_meta_is_noticed(checkpoint: Path) -> None:
 
 
 def _is_same(one: bytes, other: bytes) -> bool:
-    """Return True if both are the same JSON, as after a space has become an end of line."""
+    """Return True if both are the same JSON, for example if a space was replaced by a line end."""
     try:
         return bool(json.loads(one) == json.loads(other))
     except ValueError:
         return False
 
 
-def test_names_that_are_not_a_checkpoints_are_none(checkpoint: Path) -> None:
+def test_other_folder_names_are_not_checkpoints(checkpoint: Path) -> None:
     run = RunDir(checkpoint.parent.parent)
     for name in ("damaged-step-00000006", "step-7", "step-x", "averaged"):
         (run.checkpoints / name).mkdir()
     assert run.checkpoint_folders() == [checkpoint]
 
 
-def test_a_file_that_meta_does_not_know_is_not_as_it_was_saved(checkpoint: Path) -> None:
+def test_a_file_not_listed_in_meta_is_damaged(checkpoint: Path) -> None:
     (checkpoint / "other").touch()
     with pytest.raises(DamagedError, match=r"other: truncated or changed since it was saved; use another"):
         verify(checkpoint, "other")
 
 
-def test_what_cannot_be_read_for_another_reason_is_not_damaged(checkpoint: Path) -> None:
+def test_unreadable_files_are_not_reported_as_damaged(checkpoint: Path) -> None:
     (checkpoint / "weights").unlink()
     (checkpoint / "weights").symlink_to("weights")
     with pytest.raises(CheckpointError, match=r"weights: cannot be read \(Too many levels") as error:
@@ -213,13 +209,13 @@ def test_what_cannot_be_read_for_another_reason_is_not_damaged(checkpoint: Path)
     assert not isinstance(error.value, DamagedError)
 
 
-def test_a_full_disk_is_named_where_numpy_only_counts() -> None:
+def test_a_full_disk_is_reported_for_numpy_errors() -> None:
     line = r"^data cannot be written: No space left on device \(600 requested and 506 written\); free some space, or x$"
     with pytest.raises(DataError, match=line), explain_write_errors("data", "x"):
         raise OSError("600 requested and 506 written")
 
 
-def test_a_full_disk_names_the_users_file(tmp_path: Path) -> None:
+def test_a_full_disk_error_names_the_target_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     for name in (None, files._beside(path, "tmp")):
         with pytest.raises(OSError, match="No space left on device") as error, atomic_file(path):
@@ -230,5 +226,5 @@ def test_a_full_disk_names_the_users_file(tmp_path: Path) -> None:
     assert missing.value.filename == str(tmp_path / "another")
 
 
-def test_the_null_device_is_an_empty_file() -> None:
+def test_null_device_is_read_as_an_empty_file() -> None:
     assert files.read_bytes(os.devnull) == b""

@@ -1,4 +1,4 @@
-"""A module imports only from layers below its own, and only the command line prints or exits."""
+"""Modules import only from lower layers, and only the command line prints or exits."""
 
 import ast
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ LAYERS = [
 ]
 LAYER_OF = {part: number for number, parts in enumerate(LAYERS) for part in parts}
 PUBLIC = "mtformer.decoding.translator"
-"""The public class, which the package imports when it is asked for."""
+"""The public class, which the package imports on first access."""
 ENDS = ("print", "input", "exit", "quit", "SystemExit")
 EXITS = {("sys", "exit"), ("os", "_exit"), ("sys", "stdout"), ("sys", "stderr")}
 
@@ -35,7 +35,7 @@ def part_of(module: str) -> str:
 
 
 def imports(tree: ast.Module) -> Iterator[str]:
-    """Names of all modules that are imported, inside functions too."""
+    """Yield the names of all imported modules, including imports inside functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -51,7 +51,7 @@ def imports(tree: ast.Module) -> Iterator[str]:
 
 
 def prints_or_exits(tree: ast.Module) -> list[int]:
-    """Lines that write to the terminal or end the process."""
+    """Return the lines that write to the terminal or end the process."""
     lines = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ENDS:
@@ -68,14 +68,14 @@ def parse(path: Path) -> ast.Module:
 
 
 def forbidden_imports(part: str, tree: ast.Module) -> list[str]:
-    """Return the imports that a module of `part` may not have."""
+    """Return the imports that are not allowed in a module of `part`."""
     own = [name for name in imports(tree) if name.split(".")[0] == "mtformer" and part_of(name) != part]
     wrong = [name for name in own if LAYER_OF[part_of(name)] >= LAYER_OF[part]]
     return wrong + [name for name in imports(tree) if name.split(".")[0] == "transformers"]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_module_imports_only_from_below(path: Path) -> None:
+def test_modules_import_only_from_lower_layers(path: Path) -> None:
     part = path.relative_to(PACKAGE).parts[0].removesuffix(".py").replace("__init__", "")
     tree = parse(path)
     assert [name for name in forbidden_imports(part, tree) if part or name != PUBLIC] == []
@@ -97,7 +97,7 @@ def test_a_module_imports_only_from_below(path: Path) -> None:
         ("export", "import transformers", True),
     ],
 )
-def test_the_check_itself(part: str, line: str, wrong: bool) -> None:
+def test_forbidden_imports_are_detected(part: str, line: str, wrong: bool) -> None:
     assert bool(forbidden_imports(part, ast.parse(line))) == wrong
 
 
@@ -106,12 +106,12 @@ DATA_LAYER_OF = {folder: number for number, folders in enumerate(DATA_LAYERS) fo
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.glob("data/*/*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_folder_of_data_imports_only_from_lower_layers(path: Path) -> None:
+def test_data_folders_import_only_from_lower_layers(path: Path) -> None:
     own = path.parent.name
     used = {name.split(".")[2] for name in imports(parse(path)) if name.startswith("mtformer.data.")}
     assert [name for name in used - {own} if DATA_LAYER_OF[name] >= DATA_LAYER_OF[own]] == []
 
 
 @pytest.mark.parametrize("line", ["print(1)", "import sys\nsys.exit(2)", "raise SystemExit", "sys.stderr.write('x')"])
-def test_the_check_for_prints_itself(line: str) -> None:
+def test_prints_and_exits_are_detected(line: str) -> None:
     assert prints_or_exits(ast.parse(line)) != []

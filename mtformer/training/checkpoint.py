@@ -117,8 +117,8 @@ def _newest_good(run: RunDir) -> Path | None:
     if damaged:
         newest, what = damaged[0]
         raise CheckpointError(
-            f"{run.checkpoints}: all {len(damaged)} checkpoints are damaged ({newest.name}: {what}); restore one from "
-            "a copy, or start over with --overwrite"
+            f"{run.checkpoints}: no intact checkpoint; damaged: {len(damaged)} ({newest.name}: {what}); restore one "
+            "from a copy, or start over with --overwrite"
         )
     return None
 

@@ -73,7 +73,7 @@ def weighing(weight: float) -> Callable[[Path, Path], list[object]]:
         (lambda c, f: ["data.test.small.src=nowhere.en"], ["nowhere.en", "no such file"]),
         (cut_line, ["train.en", "600 lines", "short.de", "599"]),
         (cut_gz, ["cut.de.gz: the compressed file is damaged or truncated", "copy it again"]),
-        (second_source("tsv", "a\tb\nc\n"), ["x.tsv:2: tgt_column is 2, but the line has 1 columns"]),
+        (second_source("tsv", "a\tb\nc\n"), ["x.tsv:2: tgt_column is 2, but the number of columns is 1"]),
         (second_source("jsonl", '{"en": "a", "de": "b"}\n{"en": '), ["x.jsonl:2: not JSON (Expecting value"]),
         (second_source("jsonl", '{"en": "a", "fr": "b"}\n'), ["x.jsonl:1: no field 'de' (found: en, fr)", "tgt_field"]),
         (
@@ -209,7 +209,7 @@ def test_a_checkpoint_that_is_cut_short(run: Path, corpus: Path) -> None:
     for step in (4, 8):
         (RunDir(run).checkpoint(step) / "meta.json").write_text("")
     message = error_of("train", corpus / "small.yaml", "training.max_steps=16", "--run-dir", run, "--resume")
-    assert "all 3 checkpoints are damaged (step-00000012: trainer.pt is truncated or changed" in message
+    assert "no intact checkpoint; damaged: 3 (step-00000012: trainer.pt is truncated or changed" in message
 
 
 def _output(command: str, folder: Path) -> list[object]:

@@ -1,4 +1,4 @@
-"""Config files in a folder of their own, which is the working directory."""
+"""Fixture for config files in a temporary working directory."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
-    """write(name, text) writes a file and gives its name."""
+    """Return a function write(name, text) that writes a file and returns its name."""
     monkeypatch.chdir(tmp_path)
 
     def write_file(name: str, text: str) -> str:

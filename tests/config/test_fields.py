@@ -1,4 +1,4 @@
-"""The metadata of a key are found by its dotted path, also below lists, mappings and sources."""
+"""Key metadata by dotted path, including keys in lists, mappings and sources."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Files, what they extend, and overrides become one config whose values know where they are from."""
+"""Files, `extends` and overrides are merged into one config with the origin of each value."""
 
 import os
 from collections.abc import Callable
@@ -61,13 +61,13 @@ def test_extends_merges_sections_and_replaces_lists(write: Write) -> None:
     assert loaded.origins["data.tgt_lang"] == Origin("file", os.path.normpath("shared/base.yaml"), 3)
 
 
-def test_extends_in_a_circle(write: Write) -> None:
+def test_circular_extends_is_an_error(write: Write) -> None:
     write("a.yaml", "model: {}\nextends: sub/b.yaml\n")
     write("sub/b.yaml", "extends: ../a.yaml\n")
     assert error_of("a.yaml") == "sub/b.yaml:1: extends: circular reference: a.yaml -> sub/b.yaml -> a.yaml"
 
 
-def test_extends_what_is_not_there(write: Write) -> None:
+def test_extending_a_missing_file_is_an_error(write: Write) -> None:
     path = write("configs/a.yaml", "extends: nothing.yaml\n")
     assert error_of(path).startswith("configs/a.yaml:1: extends: no such file: configs/nothing.yaml")
     assert error_of(write("b.yaml", "extends: [a.yaml]\n")).startswith(
@@ -75,7 +75,7 @@ def test_extends_what_is_not_there(write: Write) -> None:
     )
 
 
-def test_a_section_whose_keys_are_commented_out_is_empty(write: Write) -> None:
+def test_sections_with_all_keys_commented_out_are_empty(write: Write) -> None:
     base = write("base.yaml", BASE)
     config = load_config(write("a.yaml", f"extends: {base}\ntraining:\n  # seed: 3\ndata:\n  train:\n  test:\n")).config
     assert config.training.learning_rate == 1e-4
@@ -93,7 +93,7 @@ def test_overrides_of_sources(write: Write) -> None:
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_local_files_take_the_place_of_a_data_set(write: Write, order: int) -> None:
+def test_local_files_replace_a_dataset(write: Write, order: int) -> None:
     overrides = ["data.test.news.src=n.no", "data.test.news.tgt=n.de"][::order]
     loaded = load_config(write("a.yaml", BASE), overrides)
     assert loaded.config.data.test == {"news": TextFiles(src="n.no", tgt="n.de")}
@@ -102,7 +102,7 @@ def test_local_files_take_the_place_of_a_data_set(write: Write, order: int) -> N
     assert load_config(top).config.data.test == {"news": TsvFile(tsv="n.tsv")}
 
 
-def test_overrides_have_yaml_values(write: Write) -> None:
+def test_override_values_are_yaml(write: Write) -> None:
     overrides = [
         "training.betas=[0.8, 0.9]",
         "training.betas.1=1e-1",
@@ -139,7 +139,7 @@ def test_overrides_have_yaml_values(write: Write) -> None:
         ("max_steps=4", "max_steps: unknown key; did you mean 'training.max_steps'? allowed: data, "),
     ],
 )
-def test_mistakes_in_overrides_name_the_override(write: Write, override: str, message: str) -> None:
+def test_errors_in_overrides_name_the_override(write: Write, override: str, message: str) -> None:
     path = write("a.yaml", BASE + "  seed: 1\n")
     assert error_of(path, override).startswith(f"override '{override}': {message}")
 
@@ -154,7 +154,7 @@ def test_files_that_cannot_be_read(write: Write, tmp_path: Path) -> None:
     assert error_of(write("empty.yaml", "")) == "empty.yaml: data: is missing"
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(BASE, encoding="utf-8-sig")
     assert load_config(tmp_path / "a.yaml").config.data.src_lang == "no"
 
@@ -176,7 +176,7 @@ def test_null_removes_a_test_set_or_corpus_of_the_extended_file(by_override: boo
     assert "data.test.news.tsv" not in loaded.origins
 
 
-def test_null_for_a_set_that_is_not_there(write: Write) -> None:
+def test_null_for_a_missing_test_set(write: Write) -> None:
     write("a.yaml", "data: {src_lang: en, tgt_lang: de, test: {news: {tsv: n.tsv}}}\n")
     top = write("b.yaml", "extends: a.yaml\ndata: {test: {new: null}, corpora: {old: null}}\n")
     with pytest.raises(ConfigError) as raised:

@@ -1,4 +1,4 @@
-"""YAML scalars mean what people write, every key knows its line, and what is written is read back."""
+"""YAML scalars are parsed as in YAML 1.2, line numbers of keys are recorded, and written values are read back."""
 
 import math
 from typing import Any
@@ -46,7 +46,7 @@ def read(text: str) -> Any:
         ("{no: 1, 2016: 2}", {"no": 1, "2016": 2}),
     ],
 )
-def test_scalars_are_those_of_yaml_1_2(text: str, value: Any) -> None:
+def test_scalars_follow_yaml_1_2(text: str, value: Any) -> None:
     found = read(text)
     assert found == value
     assert type(found) is type(value)
@@ -67,7 +67,7 @@ texts = st.text(st.characters(exclude_categories=[])) | st.text("01e-.+_:# nofyt
 
 @given(st.lists(texts))
 @example(TEXTS)
-def test_every_text_is_read_back(texts: list[str]) -> None:
+def test_strings_are_read_back(texts: list[str]) -> None:
     value = {"texts": texts, **{f"k{index}": text for index, text in enumerate(texts)}}
     assert read(write_yaml(value)) == value
 
@@ -77,12 +77,12 @@ def test_other_values_are_read_back() -> None:
     assert read(write_yaml(value)) == value
 
 
-def test_other_readers_of_yaml_take_no_text_for_something_else() -> None:
+def test_yaml_1_1_loaders_read_strings_as_strings() -> None:
     value = {"lang": "no", "name": "1e-4", "day": "2016-01-01", "rate": 1e-9}
     assert yaml.safe_load(write_yaml(value)) == value
 
 
-def test_keys_and_items_know_their_lines() -> None:
+def test_keys_and_items_have_line_numbers() -> None:
     text = "a: 1\nb:\n  c:\n  - x\n  - d: 2\n\n    e: [3]\n"
     _, origins = read_yaml(text, lambda line: Origin("file", line=line))
     assert {path: origin.line for path, origin in origins.items()} == {
@@ -113,7 +113,7 @@ def test_keys_and_items_know_their_lines() -> None:
         ("a: *nothing\n", "x.yaml:1: not valid YAML:"),
     ],
 )
-def test_mistakes_are_one_line_with_their_place(text: str, message: str) -> None:
+def test_errors_are_one_line_with_the_location(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(text)
     assert str(caught.value).startswith(message)

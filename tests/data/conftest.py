@@ -1,4 +1,4 @@
-"""A small corpus with its tokenizer."""
+"""Fixtures: a small corpus and its tokenizer."""
 
 import re
 from collections.abc import Callable
@@ -17,7 +17,7 @@ WORDS = re.findall(r"\w+", "one two three four five six seven eight nine ten ele
 
 
 def make_pairs(number: int, seed: int = 1) -> Pairs:
-    """Return different pairs of 1 to 25 words; the target is the reversed source, a little longer."""
+    """Return distinct pairs of 1 to 25 words; the target is the reversed source, slightly longer."""
     random = Random(seed)
     lines = [" ".join(random.choices(WORDS, k=random.randint(1, 25))) + f" {n}" for n in range(number)]
     return [(line, " ".join(reversed(line.split())) + " and so on" * (n % 2)) for n, line in enumerate(lines)]
@@ -30,7 +30,7 @@ def pairs() -> Pairs:
 
 @pytest.fixture(scope="session")
 def tokenizers(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> TokenizerPair:
-    """A joint tokenizer without byte fallback."""
+    """Joint tokenizer without byte fallback."""
     path = tmp_path_factory.mktemp("tokenizer") / "joint.model"
     train_tokenizer((line for pair in pairs for line in pair), TokenizerConfig(vocab_size=120), path)
     joint = Tokenizer.load(path)
@@ -39,7 +39,7 @@ def tokenizers(pairs: Pairs, tmp_path_factory: pytest.TempPathFactory) -> Tokeni
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Callable[..., DataConfig]:
-    """A function that writes pairs to two files and returns the config that names them, with a cache of its own."""
+    """Return a function that writes pairs to two files and returns their `data` section with a separate cache."""
 
     def write(pairs: Pairs, **settings: object) -> DataConfig:
         for number, name in enumerate(("train.en", "train.de")):

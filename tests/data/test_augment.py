@@ -1,4 +1,4 @@
-"""Noise on sources: its amount follows the config, and only the seed decides it."""
+"""Noise on sources: its amount is set in the config, and it depends on the seed only."""
 
 from itertools import pairwise
 
@@ -19,7 +19,7 @@ def noisy(seed: int = 1, **shares: float) -> list[str]:
     return add_noise(LINES, NoiseConfig(**shares), np.random.default_rng(seed))
 
 
-def test_the_seed_decides_the_noise() -> None:
+def test_noise_depends_on_the_seed() -> None:
     shares = {"word_dropout": 0.1, "typos": 0.2, "case": 0.1}
     assert noisy(**shares) == noisy(**shares)
     assert noisy(**shares) != noisy(2, **shares)
@@ -35,7 +35,7 @@ def test_word_dropout_keeps_the_order_and_at_least_one_word() -> None:
     assert lines == ["one"] * 500
 
 
-def test_typos_change_one_place_of_a_word() -> None:
+def test_typos_change_one_position_of_a_word() -> None:
     found = noisy(typos=0.2)
     kinds = {-1: 0, 0: 0, 1: 0}
     num_changed = 0
@@ -43,15 +43,15 @@ def test_typos_change_one_place_of_a_word() -> None:
         for word, before in zip(line.split(), plain.split(), strict=True):
             num_changed += word != before
             kinds[len(word) - len(before)] += word != before
-            # One letter at a place, or two that are next to each other.
+            # One letter, or two adjacent letters.
             assert sum(a != b for a, b in zip(word, before, strict=False)) <= len(before)
-    # A letter replaced or swapped by itself changes nothing.
+    # Replacing or swapping equal letters has no effect.
     assert 1700 < num_changed <= 2100
     assert all(count > 300 for count in kinds.values())
     assert add_noise(["a b  c", ""], NoiseConfig(typos=0.9), np.random.default_rng(1)) == ["a b  c", ""]
 
 
-def test_the_case_of_lines() -> None:
+def test_case_noise() -> None:
     mixed = ["One Two"] * 2000
     found = add_noise(mixed, NoiseConfig(case=0.3), np.random.default_rng(1))
     assert found.count("ONE TWO") == pytest.approx(300, rel=0.2)
@@ -66,7 +66,7 @@ def stored(lines: list[str], tokenizers: TokenizerPair) -> Pairs:
     return Pairs(ids, ids, bytes_of(lines), bytes_of(lines))
 
 
-def test_noise_is_on_the_source_alone(tokenizers: TokenizerPair) -> None:
+def test_noise_applies_to_the_source_only(tokenizers: TokenizerPair) -> None:
     lines = ["one two three four five six seven"] * 50
     pairs = stored(lines, tokenizers)
     changes = Augmentation(tokenizers, 0.0, NoiseConfig(word_dropout=0.3), max_tokens=100)
@@ -79,7 +79,7 @@ def test_noise_is_on_the_source_alone(tokenizers: TokenizerPair) -> None:
     assert not np.array_equal(found.src.ids_N, other.src.ids_N)
 
 
-def test_sampling_is_on_both_sides_and_keeps_the_text(tokenizers: TokenizerPair) -> None:
+def test_sampling_applies_to_both_sides_and_preserves_the_text(tokenizers: TokenizerPair) -> None:
     lines = [f"one two three four five six seven {n}" for n in range(50)]
     found = Augmentation(tokenizers, 0.05, NoiseConfig(), max_tokens=100)(stored(lines, tokenizers), (1, 0, 0, 0))
     for side in (found.src, found.tgt):
@@ -87,7 +87,7 @@ def test_sampling_is_on_both_sides_and_keeps_the_text(tokenizers: TokenizerPair)
     assert not np.array_equal(found.src.ids_N, found.tgt.ids_N)
 
 
-def test_lines_that_become_too_long_are_as_stored(tokenizers: TokenizerPair) -> None:
+def test_lines_that_become_too_long_keep_the_stored_ids(tokenizers: TokenizerPair) -> None:
     lines = ["one two three", "one two three four five six seven eight nine ten"]
     pairs = stored(lines, tokenizers)
     limit = int(pairs.src.lengths_B.max())

@@ -1,4 +1,4 @@
-"""Batches: each pair once, within the budget, a function of the sampler state, and little padding."""
+"""Batches contain each pair once, respect the budget, depend on the sampler state only, and have little padding."""
 
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -26,7 +26,7 @@ Pairs = list[tuple[str, str]]
 Corpus = Callable[..., DataConfig]
 BUDGET = 700
 ALPHA = 0.05
-"""Changes 4 of 5 lines with this small vocabulary."""
+"""Changes 4 of 5 lines with the small vocabulary of the tests."""
 
 
 @pytest.fixture
@@ -61,10 +61,10 @@ def lines_of(batch: Batch, tokenizers: TokenizerPair) -> Pairs:
     return list(zip(src, tgt, strict=True))
 
 
-# ---- what a batch is ------------------------------------------------------------------------------------------------
+# ---- a batch --------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_written_out() -> None:
+def test_contents_of_a_batch() -> None:
     batch = make_batch([([5, 6, 7], [8]), ([], [9, 10]), ([11], [])])
     assert batch.src_BS.tolist() == [[5, 6, 7, EOS], [EOS, PAD, PAD, PAD], [11, EOS, PAD, PAD]]
     assert batch.tgt_in_BT.tolist() == [[BOS, 8, PAD], [BOS, 9, 10], [BOS, PAD, PAD]]
@@ -75,7 +75,7 @@ def test_a_batch_written_out() -> None:
     assert {t.dtype for t in vars(batch).values() if isinstance(t, torch.Tensor)} == {torch.int64}
 
 
-def test_moving_a_batch_keeps_all_of_it() -> None:
+def test_moving_a_batch_keeps_all_fields() -> None:
     batch = make_batch([([5], [6])])
     assert_same(batch.to("cpu"), batch)
     assert {t.device.type for t in vars(batch.to("meta")).values() if isinstance(t, torch.Tensor)} == {"meta"}
@@ -88,7 +88,7 @@ def plan(src: np.ndarray, tgt: np.ndarray, seed: int = 1, budget: int = BUDGET) 
     return plan_window(src, tgt, budget, np.random.default_rng(seed))
 
 
-def test_each_pair_once_and_within_the_budget() -> None:
+def test_each_pair_occurs_once_and_batches_respect_the_budget() -> None:
     src, tgt = random_lengths(2000)
     for seed in range(3):
         found = plan(src, tgt, seed)
@@ -102,12 +102,12 @@ def test_batches_are_full() -> None:
     for budget in (300, 309):
         sizes = [len(indices) for indices in plan(lengths, lengths, budget=budget)]
         assert sum(sizes) == 100
-        # Only the first one cut, of a random size, and the last one are smaller.
+        # Only the first batch, which has a random size, and the last one are smaller.
         assert [size for size in sizes if size == 30] == [30] * (len(sizes) - 2)
         assert max(sizes) == 30
 
 
-def test_a_pair_above_the_budget_is_a_batch_of_its_own() -> None:
+def test_a_pair_above_the_budget_is_a_separate_batch() -> None:
     src = np.array([3, 900, 3, 700, 3], dtype=np.int32)
     assert sorted(map(sorted, as_lists(plan(src, np.full(5, 3, dtype=np.int32))))) == [[0, 2, 4], [1], [3]]
     assert plan(src[:0], src[:0]) == []
@@ -123,7 +123,7 @@ def test_order_and_batches_depend_on_the_seed_only() -> None:
             assert len(one & other) < 0.1 * len(one)
 
 
-def test_lengths_of_neighboring_batches_are_independent() -> None:
+def test_lengths_of_consecutive_batches_are_independent() -> None:
     src, tgt = random_lengths(5000)
     means = [src[indices].mean() for indices in plan(src, tgt)]
     assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.3
@@ -133,7 +133,7 @@ def test_lengths_of_neighboring_batches_are_independent() -> None:
 
 
 WINDOW_PAIRS = 600
-"""So that the corpus makes two windows."""
+"""Window size that divides the corpus into two windows."""
 
 
 def batches_of(
@@ -153,7 +153,7 @@ def epoch_of(training: TrainingBatches, epoch: int) -> list[Batch]:
         return [batch for batch in batches if batch.end.epoch == epoch]
 
 
-def test_every_epoch_holds_the_corpus(training: TrainingBatches, pairs: Pairs, tokenizers: TokenizerPair) -> None:
+def test_every_epoch_contains_the_corpus(training: TrainingBatches, pairs: Pairs, tokenizers: TokenizerPair) -> None:
     with training.start(max_epochs=3) as batches:
         made = list(batches)
     orders = []
@@ -167,7 +167,7 @@ def test_every_epoch_holds_the_corpus(training: TrainingBatches, pairs: Pairs, t
     assert orders[0] != orders[1] != orders[2]
 
 
-def test_resuming_anywhere(training: TrainingBatches) -> None:
+def test_resuming_at_any_position(training: TrainingBatches) -> None:
     with training.start() as batches:
         whole = list(islice(batches, 3 * len(epoch_of(training, 0))))
     for stop in (0, 1, 7, *range(20, len(whole) - 3, 9)):
@@ -178,7 +178,7 @@ def test_resuming_anywhere(training: TrainingBatches) -> None:
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3])
-def test_ranks_share_one_list(training: TrainingBatches, num_ranks: int) -> None:
+def test_ranks_share_one_list_of_batches(training: TrainingBatches, num_ranks: int) -> None:
     with training.start(max_epochs=2) as batches:
         whole = list(batches)
     shares = []
@@ -199,7 +199,7 @@ def test_ranks_share_one_list(training: TrainingBatches, num_ranks: int) -> None
         assert_same(next(rest), shares[1][3])
 
 
-def test_a_split_batch_has_the_same_pairs(training: TrainingBatches, tokenizers: TokenizerPair) -> None:
+def test_splitting_a_batch_keeps_its_pairs(training: TrainingBatches, tokenizers: TokenizerPair) -> None:
     with training.start() as batches:
         for batch in islice(batches, 5):
             assert batch.split(None) == batch.split(batch.num_padded_tokens) == [batch]
@@ -216,7 +216,7 @@ def test_a_split_batch_has_the_same_pairs(training: TrainingBatches, tokenizers:
     assert all(piece.num_pairs == 1 for piece in batch.split(1))
 
 
-def test_the_next_epoch_follows_the_end_of_an_epoch(training: TrainingBatches, store: Store) -> None:
+def test_the_end_of_an_epoch_is_followed_by_the_next_epoch(training: TrainingBatches, store: Store) -> None:
     whole = epoch_of(training, 0)
     with training.start(whole[-1].end, len(whole)) as batches:
         assert_same(next(batches), epoch_of(training, 1)[0])
@@ -224,7 +224,7 @@ def test_the_next_epoch_follows_the_end_of_an_epoch(training: TrainingBatches, s
         assert list(batches) == []
 
 
-def test_no_pair_is_lost_when_the_budget_changes(store: Store, tokenizers: TokenizerPair) -> None:
+def test_no_pair_is_lost_if_the_budget_changes(store: Store, tokenizers: TokenizerPair) -> None:
     other = batches_of(store, tokenizers, budget=BUDGET // 2)
     ends = [batch.end.pairs for batch in epoch_of(other, 0)]
     with other.start(SamplerState(0, 500)) as batches:
@@ -250,7 +250,7 @@ def test_sizes_of_the_largest_batches(training: TrainingBatches, store: Store) -
 # ---- sampling -------------------------------------------------------------------------------------------------------
 
 
-def test_sampled_segmentations_differ_from_epoch_to_epoch(store: Store, tokenizers: TokenizerPair) -> None:
+def test_sampled_segmentations_differ_between_epochs(store: Store, tokenizers: TokenizerPair) -> None:
     training = batches_of(store, tokenizers, ALPHA)
     zero, one, plain = epoch_of(training, 0), epoch_of(training, 1), epoch_of(batches_of(store, tokenizers), 0)
 
@@ -269,7 +269,7 @@ def test_sampled_segmentations_differ_from_epoch_to_epoch(store: Store, tokenize
     assert sum(map(len, of_zero.values())) > sum(map(len, of_plain.values()))
 
 
-def test_sampled_lines_keep_the_limit(store: Store, tokenizers: TokenizerPair) -> None:
+def test_sampled_lines_respect_the_length_limit(store: Store, tokenizers: TokenizerPair) -> None:
     longest = max(store.longest)
     for limit in (longest, longest + 5):
         widths = [
@@ -282,7 +282,7 @@ def test_sampled_lines_keep_the_limit(store: Store, tokenizers: TokenizerPair) -
 # ---- dev ------------------------------------------------------------------------------------------------------------
 
 
-def test_dev_once_largest_first(store: Store, pairs: Pairs, tokenizers: TokenizerPair) -> None:
+def test_dev_batches_are_sorted_largest_first(store: Store, pairs: Pairs, tokenizers: TokenizerPair) -> None:
     made = list(ordered_batches(Mixed("dev", store), BUDGET))
     assert sorted(pair for batch in made for pair in lines_of(batch, tokenizers)) == sorted(pairs)
     longest = [max(batch.src_BS.shape[1], batch.tgt_in_BT.shape[1]) for batch in made]
@@ -310,7 +310,7 @@ def test_long_dev_lines_are_cut_with_a_warning(store: Store, caplog: pytest.LogC
 
 @pytest.fixture(scope="module")
 def multi30k(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainingBatches:
-    """The training pairs with a joint vocabulary of 8,000, 4,096 tokens a batch (BPE: it trains in a second)."""
+    """Training batches of 4,096 tokens with a joint vocabulary of 8,000 (BPE, which trains in a second)."""
     folder = tmp_path_factory.mktemp("multi30k")
     source = {side: str(shared_data / "multi30k" / f"train.{lang}.gz") for side, lang in (("src", "en"), ("tgt", "de"))}
     languages = {"src_lang": "en", "tgt_lang": "de"}
@@ -323,7 +323,7 @@ def multi30k(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Tra
     return TrainingBatches(Mixture([Mixed("train", store)], 1), 4096)
 
 
-def test_real_data(multi30k: TrainingBatches) -> None:
+def test_batches_of_multi30k(multi30k: TrainingBatches) -> None:
     for epoch in range(2):
         made = epoch_of(multi30k, epoch)
         assert padding(made) < 0.05

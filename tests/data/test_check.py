@@ -1,5 +1,4 @@
-"""Check of corpora: every fault is counted as often as it occurs, however the corpus is cut and by any number of
-processes."""
+"""Corpus checks count every fault, independently of chunks and the number of processes."""
 
 import gzip
 import json
@@ -44,24 +43,24 @@ FAULTS: dict[tuple[str, str], Callable[[bytes, bytes], tuple[bytes, bytes]]] = {
     ("copy", "pair"): lambda src, tgt: (src, src),
     ("letters of another script", "tgt"): lambda src, tgt: (src, tgt + " Москва".encode()),
 }
-"""Functions that add one fault to a pair, by the kind and side of its finding."""
+"""Functions that add one fault to a pair, by kind and side of the finding."""
 IN_OTHERS: dict[str, Callable[[bytes, bytes], tuple[bytes, bytes]]] = {
     "exact duplicate": lambda src, tgt: (src, tgt),
     "near duplicate": lambda src, tgt: (src.upper() + b"!", tgt),
     "several targets": lambda src, tgt: (src, tgt + b" more"),
 }
-"""Functions that repeat a pair."""
+"""Functions that return a repetition of a pair."""
 
 
 def clean(number: int) -> tuple[bytes, bytes]:
-    """Return pair `number`, which differs from all others and has composed letters on both sides."""
+    """Return a pair that differs from pairs with other numbers and has composed letters on both sides."""
     words = [int(digit) for digit in f"{number:04d}"]
     src, tgt = (" ".join(names[word] for word in words) for names in (NUMBERS, ZAHLEN))
     return f"café {src}".encode(), f"Café {tgt}".encode()
 
 
 def write(folder: Path, name: str, pairs: Lines) -> dict[str, str]:
-    """Write two files; return the source that names them."""
+    """Write two files and return a source with their paths."""
     for side, language in enumerate(("en", "de")):
         (folder / f"{name}.{language}").write_bytes(b"".join(pair[side] + b"\n" for pair in pairs))
     return {"src": str(folder / f"{name}.en"), "tgt": str(folder / f"{name}.de")}
@@ -80,7 +79,7 @@ def examples(one: SetCheck, kind: str, side: str) -> list[tuple[str, int, str]]:
 
 
 def planted(folder: Path, seed: int) -> tuple[DataConfig, dict[tuple[str, str], int]]:
-    """Write a corpus of two sources with faults at random places; return its config and the number of each fault."""
+    """Write a corpus of two sources with randomly placed faults; return its config and the number of each fault."""
     random = Random(seed)
     numbers = iter(range(10_000))
     lines = [clean(next(numbers)) for _ in range(200)]
@@ -142,13 +141,13 @@ def test_the_most_frequent_repeats_are_the_examples(tmp_path: Path) -> None:
     assert examples(train, "several targets", "src") == [("a.en", 38, "has 3 targets"), ("a.en", 37, "has 2 targets")]
 
 
-def test_a_blank_target_is_an_empty_side_and_no_other_target(tmp_path: Path) -> None:
+def test_a_blank_target_is_an_empty_side_and_not_another_target(tmp_path: Path) -> None:
     lines = [clean(1), (clean(1)[0], b""), (clean(2)[0], b""), clean(2), clean(3)]
     train = check_corpora(config(train=[write(tmp_path, "a", lines)]), None).sets[0]
     assert counts(train) == {("empty side", "tgt"): 2}
 
 
-def test_one_normalization_form_is_not_mixed(tmp_path: Path) -> None:
+def test_a_single_normalization_form_is_not_a_finding(tmp_path: Path) -> None:
     pairs = [(f"cafe\u0301 {number}".encode(), f"10 Å, {number} \u212b".encode()) for number in range(5)]
     assert counts(check_corpora(config(train=[write(tmp_path, "nfd", pairs)]), None).sets[0]) == {}
 
@@ -241,14 +240,14 @@ def test_tokens_per_word_and_unknown_tokens(tmp_path: Path, tokenizers: Tokenize
 
 @pytest.fixture
 def dirty(pairs: Pairs) -> Pairs:
-    """Pairs that the filters remove for several reasons, among others."""
+    """Pairs, some of which the filters remove for various reasons."""
     long = " ".join(word for src, _ in pairs[:40] for word in src.split())
     dirty = [*pairs[:100], ("", "x"), pairs[3], (long, f"{long} two"), (long, f"{long} two"), *pairs[100:200]]
     return dirty + [("copy this", "copy this")] * 2 + [(pairs[5][0].upper(), pairs[5][1]), pairs[4], pairs[4]]
 
 
 @pytest.mark.parametrize("is_normalized", [False, True])
-def test_the_filters_remove_what_preparing_removes(
+def test_reported_removals_equal_those_of_data_preparation(
     corpus: Callable[..., DataConfig], dirty: Pairs, tokenizers: TokenizerPair, is_normalized: bool
 ) -> None:
     filters = {"normalize_duplicates": is_normalized, "drop_duplicates": True}
@@ -291,8 +290,8 @@ def test_a_tsv_file_without_a_column_in_some_lines(tmp_path: Path) -> None:
     assert "2 lines cannot be read (invalid UTF-8 1, missing column 1), more than" in excess.message
 
 
-def test_broken_lines_of_jsonl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first line is broken, too: the fields are those of the first object."""
+def test_invalid_jsonl_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first line is invalid too, so the fields are determined by the first valid object."""
     lines = [
         '{"translation": {"en": "a", ',
         '{"translation": {"en": "one line", "de": "eine\\nZeile"}}',
@@ -377,7 +376,7 @@ def test_the_terminal_shows_no_control_characters(checked: CorpusCheck) -> None:
     assert any("train.de:" in line and "a \\u202e turned \\x00 line" in line for line in lines)
 
 
-def test_the_page_shows_twenty_pairs_by_reason(checked: CorpusCheck, chromium: Browser, tmp_path: Path) -> None:
+def test_the_page_shows_twenty_pairs_per_reason(checked: CorpusCheck, chromium: Browser, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(page(checked, []), encoding="utf-8")
     opened, requests = chromium.new_page(viewport={"width": 400, "height": 800}), list[str]()
     errors = list[str]()

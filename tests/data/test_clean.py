@@ -1,4 +1,4 @@
-"""A cleaned corpus: each pair is in one file, in order, and the folder is complete or missing."""
+"""Cleaning: each pair is written to one file, in order, and the output folder is complete or missing."""
 
 import gzip
 import json
@@ -48,7 +48,7 @@ def clean(
     filters: FilterConfig | None = None,
     **options: Any,
 ) -> DataReport:
-    """Clean pairs in chunks."""
+    """Clean pairs in small chunks."""
     rest = iter(pairs)
     corpus = map(records, iter(lambda: list(islice(rest, chunk)), []))
     return cleaning.clean(corpus, Pipeline(filters or FilterConfig(), languages, tokenizers), folder, **options)
@@ -56,7 +56,7 @@ def clean(
 
 @pytest.fixture
 def mixed() -> Pairs:
-    """Good pairs, and some with a reason for removal, in several chunks."""
+    """Several chunks of pairs, some of which are removed."""
     random = Random(1)
     words = ["tree", "house", "green", "dog", "runs", "small", "light", "stone"]
     lines = [" ".join(random.choices(words, k=random.randint(2, 6))) for _ in range(CHUNK + 700)]
@@ -74,7 +74,7 @@ def removed(folder: Path) -> list[tuple[str, int, str, str]]:
     return [(reason, int(number), src, tgt) for reason, number, src, tgt in rows]
 
 
-def test_each_pair_is_in_one_file_and_in_order(mixed: Pairs, tmp_path: Path) -> None:
+def test_each_pair_is_written_to_one_file_in_order(mixed: Pairs, tmp_path: Path) -> None:
     out, done = tmp_path / "new" / "out", list[int]()
     report = clean(mixed, out, progress=done.append)
     assert {path.name for path in out.iterdir()} == {"kept.en", "kept.de", "removed.tsv", "report.json"}
@@ -89,7 +89,7 @@ def test_each_pair_is_in_one_file_and_in_order(mixed: Pairs, tmp_path: Path) -> 
     assert DataReport.from_dict(json.loads((out / "report.json").read_text(encoding="utf-8"))) == report
 
 
-def test_removed_pairs_are_those_of_the_filters_and_duplicates(mixed: Pairs, tmp_path: Path) -> None:
+def test_filtered_pairs_and_duplicates_are_removed(mixed: Pairs, tmp_path: Path) -> None:
     clean(mixed, tmp_path / "out")
     codes = Filter(FilterConfig(), *EN_DE).by_text(columns(mixed)).tolist()
     reasons = {number: reason for reason, number, _, _ in removed(tmp_path / "out")}
@@ -120,14 +120,14 @@ def test_limits_in_tokens_need_tokenizers(pairs: Pairs, tokenizers: TokenizerPai
     }
 
 
-def test_breaks_and_tabs_in_a_line_keep_the_files_whole(tmp_path: Path) -> None:
+def test_line_breaks_and_tabs_in_lines_are_replaced(tmp_path: Path) -> None:
     pairs = [("a\nb\tc\u2028d\r", "ein B"), ("x\ty", "\n")]
     clean(pairs, tmp_path / "out")
     assert (tmp_path / "out" / "kept.en").read_bytes().decode() == "a b\tc\u2028d\r\n"
     assert (tmp_path / "out" / "removed.tsv").read_bytes().decode() == "empty\t2\tx y\t \n"
 
 
-def test_compressed_files_hold_the_same(mixed: Pairs, tmp_path: Path) -> None:
+def test_compressed_files_have_the_same_contents(mixed: Pairs, tmp_path: Path) -> None:
     for name in ("plain", "one", "two"):
         clean(mixed, tmp_path / name, is_compressed=name != "plain")
     for name in ("kept.en", "kept.de", "removed.tsv"):
@@ -136,10 +136,10 @@ def test_compressed_files_hold_the_same(mixed: Pairs, tmp_path: Path) -> None:
         assert packed == (tmp_path / "two" / f"{name}.gz").read_bytes()
 
 
-def test_processes_write_what_one_writes(
+def test_several_processes_write_the_same_files(
     pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a duplicate from the first chunk in a later one, and one that is too long in each."""
+    """A later chunk has a duplicate of a pair in the first one, and each chunk has a pair that is too long."""
     config = FilterConfig(max_tokens=20)
     pairs = [("two\u2028lines", "zwei Zeilen"), *pairs, *pairs[:100]]
     expected = clean(pairs, tmp_path / "one", filters=config, tokenizers=tokenizers)
@@ -152,7 +152,7 @@ def test_processes_write_what_one_writes(
         assert (tmp_path / "two" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_no_process_is_started_for_a_small_corpus(
+def test_no_processes_are_started_for_a_small_corpus(
     mixed: Pairs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mtformer.data.workers.Workers._start", None)
@@ -160,7 +160,7 @@ def test_no_process_is_started_for_a_small_corpus(
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_nothing_is_kept_of_a_corpus_that_cannot_be_read(
+def test_no_output_is_kept_if_the_corpus_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_workers: int
 ) -> None:
     monkeypatch.setattr(workers, "ITEMS_ALONE", 0)
@@ -183,7 +183,7 @@ def test_an_empty_corpus_and_one_language(tmp_path: Path) -> None:
     assert (read(tmp_path / "out", "kept.src"), read(tmp_path / "out", "kept.tgt")) == (["a dog"], ["one dog"])
 
 
-def test_folders_that_exist_or_cannot_be_written(mixed: Pairs, tmp_path: Path) -> None:
+def test_existing_and_unwritable_folders_are_errors(mixed: Pairs, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(DataError, match=f"{tmp_path}/file: already exists; choose another folder"):
         clean(mixed, tmp_path / "file")
@@ -192,17 +192,17 @@ def test_folders_that_exist_or_cannot_be_written(mixed: Pairs, tmp_path: Path) -
 
 
 def by_length(texts: Columns) -> Rows:
-    """Scores that are the longer the lines are; those with `stone stone` cannot be scored."""
+    """Return scores that increase with length; lines with `stone stone` cannot be scored."""
     return np.array([[math.nan if "stone stone" in src else len(src), 7.5] for src in texts[0]]).reshape(-1, 2)
 
 
 def unscored(pairs: Pairs, tmp_path: Path) -> Pairs:
-    """Return the pairs that the filters keep."""
+    """Return the pairs that pass the filters."""
     clean(pairs, tmp_path / "unscored")
     return list(zip(read(tmp_path / "unscored", "kept.en"), read(tmp_path / "unscored", "kept.de"), strict=True))
 
 
-def test_scores_alone_remove_nothing(mixed: Pairs, tmp_path: Path) -> None:
+def test_scores_without_limits_remove_nothing(mixed: Pairs, tmp_path: Path) -> None:
     report = clean(mixed, tmp_path / "out", scoring=Scoring(by_length))
     kept = unscored(mixed, tmp_path)
     assert read(tmp_path / "out", "kept.en") == [src for src, _ in kept]
@@ -240,7 +240,7 @@ def test_keep_share(share: float, mixed: Pairs, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_dual_scores_by_hand() -> None:
+def test_dual_scores_equal_the_formula() -> None:
     scores = dual_scores(np.array([0.0, -1.0, -1.0, -4.0]), np.array([0.0, -1.0, -3.0, math.nan]))
     assert scores[:3].tolist() == pytest.approx([1.0, math.exp(-1), math.exp(-4)])
     assert math.isnan(scores[3])

@@ -1,4 +1,4 @@
-"""The data report: counts, sums, the printed lines, and the limit."""
+"""The data report: counts, sums, printed lines, and the limit of removed pairs."""
 
 import json
 
@@ -44,7 +44,7 @@ def test_reports_are_read_from_json_and_added() -> None:
     assert both.tokens == {"src": 600, "tgt": 500}
 
 
-def test_a_report_for_a_person_fits_a_screen_and_has_every_figure() -> None:
+def test_printed_report_is_short_and_complete() -> None:
     lines = report().lines()
     assert len(lines) < 24
     assert max(map(len, lines)) <= 100

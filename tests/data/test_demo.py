@@ -1,4 +1,4 @@
-"""The demo corpus: files, disjoint splits, correct German, and no word-by-word translation."""
+"""The demo corpus: files, disjoint splits, correct German, and failure of word-by-word translation."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from mtformer.errors import DataError
 
 LEXICON = yaml.safe_load(resources.files("mtformer.data").joinpath("demo_lexicon.yaml").read_text(encoding="utf-8"))
 GENDERS: dict[str, set[str]] = {}
-"""Genders of each German noun, "p" for the plural."""
+"""Genders of each German noun; "p" for the plural."""
 for row in (row.split() for rows in LEXICON["nouns"].values() for row in rows):
     for form, gender in ((row[2], row[4]), (row[3], "p"), (row[3].removesuffix("n") + "n", "p")):
         GENDERS.setdefault(form, set()).add(gender)
@@ -29,7 +29,7 @@ FINITE |= {form for forms in LEXICON["auxiliaries"].values() for form in forms}
 LAST = {prefix + form for prefix in PREFIXES for form in FINITE}
 SHORT_SUBJECTS = {*LEXICON["names"]} | {row.split()[2] for row in LEXICON["pronouns"].values()}
 TIMES = {german for times in LEXICON["times"].values() for german in times.values()}
-# Each determiner with the ending of an adjective after it; possessives are inflected like "ein".
+# Each determiner with the ending of the following adjective; possessives are inflected like "ein".
 ENDINGS = {
     "m": "der-e den-en dem-en dieser-e diesen-en diesem-en ein-er einen-en einem-en",
     "f": "die-e der-en diese-e dieser-en eine-e einer-en",
@@ -55,13 +55,13 @@ def test_no_sentence_occurs_twice_and_no_word_is_unknown(corpus: dict[str, list[
     assert 250 < len(known) < 600
 
 
-def test_an_english_sentence_has_one_translation() -> None:
+def test_each_english_sentence_has_one_translation() -> None:
     grammar = demo.Grammar(5)
     pairs = {grammar.sentence() for _ in range(20_000)}
     assert len(pairs) == len({english for english, _ in pairs}) > 10_000
 
 
-def test_only_the_seed_decides() -> None:
+def test_the_corpus_depends_on_the_seed_only() -> None:
     script = "from mtformer.data.demo import make_pairs; print(ascii(make_pairs(300, 7)))"
     environment = os.environ | {"PYTHONHASHSEED": "1"}
     output = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True).stdout
@@ -73,7 +73,7 @@ def test_german_is_correct(corpus: dict[str, list[str]]) -> None:
     assert [line for line in corpus["dev.de"] + corpus["train.de"][:3000] if not is_correct(line)] == []
 
 
-def test_wrong_german_is_noticed() -> None:
+def test_incorrect_german_is_detected() -> None:
     order = (
         "Heute die Frau kauft das Buch.",
         "Ich hoffe, dass sie kauft das Buch.",
@@ -84,7 +84,7 @@ def test_wrong_german_is_noticed() -> None:
 
 
 def test_word_by_word_translation_fails(corpus: dict[str, list[str]]) -> None:
-    """Even with the right one of its six likeliest translations for each word, the source order gives a low score."""
+    """Even with the best of six candidate translations of each word, the source word order gives a low score."""
     english, german, both = Counter[str](), Counter[str](), Counter[tuple[str, str]]()
     for source, target in zip(corpus["train.en"][:3000], corpus["train.de"][:3000], strict=True):
         sources, targets = {*words(source)}, {*words(target)}
@@ -125,13 +125,13 @@ def test_other_files_are_not_overwritten(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def words(line: str) -> list[str]:
-    """Return the words of a line without marks, the first one as it is written within a sentence."""
+    """Return the words of a line without punctuation; the first one is capitalized as inside a sentence."""
     first, *others = line.rstrip(".?").replace(",", "").split()
     return [first if first in {*LEXICON["names"], "I", "On"} else first.lower(), *others]
 
 
 def is_correct(german: str) -> bool:
-    """Check the place of the finite verb in each clause, and agreement in each noun phrase."""
+    """Check the position of the finite verb in each clause, and agreement in each noun phrase."""
     condition, question = german.startswith("Wenn"), german.endswith("?")
     first, *others = german.rstrip(".?").split(", ")
     clauses = [words(first), *(clause.split() for clause in others)]
@@ -160,7 +160,7 @@ def noun_ends(clause: list[str]) -> list[int]:
 
 
 def agrees(words_before: list[str]) -> bool:
-    """Check determiner and adjective of the noun phrase at the end against the gender of its noun."""
+    """Check that determiner and adjective agree with the gender of the noun in the final noun phrase."""
     determiner, adjective, noun = ["", *words_before][-3:]
     ending = next((adjective.removeprefix(stem) for stem in ADJECTIVES if adjective.startswith(stem)), None)
     if ending is None:

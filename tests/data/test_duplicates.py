@@ -1,4 +1,4 @@
-"""Duplicates: both finders agree with a Python set for any shards and buckets."""
+"""Both methods of finding duplicates agree with a Python set for all shards and bucket sizes."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from mtformer.data.filters.duplicates import SeenKeys, duplicate_keys, hash_keys
 
 @pytest.mark.parametrize("bucket_keys", [1 << 22, 5])
 @given(shards=st.lists(st.lists(st.integers(0, 40).map(str), max_size=30), max_size=12))
-def test_both_finders_equal_a_set(shards: list[list[str]], bucket_keys: int) -> None:
+def test_both_methods_equal_a_set(shards: list[list[str]], bucket_keys: int) -> None:
     texts: set[str] = set()
     expected = [[text in texts or bool(texts.add(text)) for text in shard] for shard in shards]
     keys, seen = [hash_keys(shard) for shard in shards], SeenKeys()
@@ -32,7 +32,7 @@ def test_keys_depend_on_the_text_only() -> None:
     ([("a b", "c"), ("A, b!", "C."), ("ab", " c ")], True, 1),
     ([("a b", "c"), ("a", "b c"), ("c", "a b"), ("a b 1", "c"), ("a b", "ç"), ("!", "c"), ("?", "c")], True, 7),
 ])  # fmt: skip
-def test_keys_are_of_the_pair_and_not_of_the_joined_text(
+def test_keys_depend_on_the_pair_and_not_on_the_joined_text(
     pairs: list[tuple[str, str]], is_normalized: bool, num_keys: int
 ) -> None:
     texts = [src for src, _ in pairs], [tgt for _, tgt in pairs]

@@ -1,4 +1,4 @@
-"""Counts of characters by kind agree with a slow count of each line."""
+"""Counts of characters by kind agree with a simple implementation."""
 
 import unicodedata
 from itertools import groupby
@@ -33,16 +33,16 @@ def test_letters_belong_to_their_script(script: str, letters: str) -> None:
     assert {kinds()[ord(letter)] for letter in letters} == {FIRST_SCRIPT + SCRIPTS.index(script)}
 
 
-def test_signs_of_all_languages_are_of_no_script() -> None:
+def test_common_signs_have_no_script() -> None:
     assert Alphabet("ru").count(["ªºµ"]).weight.tolist() == [0]
 
 
-def test_white_space_is_what_python_strips() -> None:
+def test_whitespace_equals_what_python_strips() -> None:
     spaces = {chr(point) for point in np.flatnonzero(kinds() == SPACE)}
     assert spaces == {chr(point) for point in range(0x110000) if chr(point).isspace()}
 
 
-def test_no_block_is_of_two_scripts() -> None:
+def test_each_block_has_one_script() -> None:
     points = [
         point
         for blocks in BLOCKS.values()
@@ -53,7 +53,7 @@ def test_no_block_is_of_two_scripts() -> None:
 
 
 def count_slowly(line: str, own: set[str]) -> list[float]:
-    """The fields of Counts, a character at a time."""
+    """Return the fields of Counts, computed character by character."""
     length = visible = other = digits = weight = own_weight = foreign = markup = 0.0
     longest = run = 1
     for place, character in enumerate(line):
@@ -77,7 +77,7 @@ def count_slowly(line: str, own: set[str]) -> list[float]:
     return [length, visible, other, digits, weight, own_weight, foreign, markup, longest, max(word_runs, default=1)]
 
 
-def test_counting_many_lines_is_counting_each() -> None:
+def test_counts_of_many_lines_equal_counts_of_each_line() -> None:
     random = Random(1)
     alphabet = "aab   <@.!!ÄñяΩ漢漢かカ한ع12٣\u0301\u200b\u2028\nªϗ😀\ud800"
     lines = ["", "a", "", "!!!!", "12  12"] + [
@@ -88,7 +88,7 @@ def test_counting_many_lines_is_counting_each() -> None:
         assert [float(field[number]) for field in counts] == count_slowly(line, {"Han", "Kana"}), repr(line)
 
 
-def test_of_an_unknown_language_every_letter_is_its_own() -> None:
+def test_all_letters_count_as_own_for_an_unknown_language() -> None:
     counts = Alphabet("tlh").count(["abc漢字 ϗ1", "1"])
     assert counts.foreign.tolist() == [0, 0]
     assert counts.own.tolist() == counts.weight.tolist() == [3 + 2 * WEIGHTS["Han"] + 1, 0]

@@ -1,4 +1,4 @@
-"""The filters remove pairs under the right reason, and keep good pairs of any language."""
+"""The filters remove pairs with the correct reason and keep good pairs in all languages."""
 
 from itertools import groupby
 from random import Random
@@ -24,7 +24,7 @@ def codes(filter_: Filter, pairs: list[tuple[str, str]]) -> list[int]:
 
 
 def reasons(pairs: list[tuple[str, str]], src_lang: str = "en", tgt_lang: str = "de", **settings: object) -> list[str]:
-    """Return the reason of each pair ("" if kept) with these filters only."""
+    """Return the reason for each pair ("" if kept) with only these filters enabled."""
     config = FilterConfig.model_validate({**OFF.model_dump(), **settings})
     return [
         "" if number == KEPT else REASONS[number - 1] for number in codes(Filter(config, src_lang, tgt_lang), pairs)
@@ -84,7 +84,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize("languages", GOOD)
-def test_the_defaults_keep_good_pairs_of_any_language_in_both_directions(languages: str) -> None:
+def test_default_filters_keep_good_pairs_in_all_languages(languages: str) -> None:
     src_lang, tgt_lang = languages.split("-")
     pairs = GOOD[languages]
     assert codes(Filter(FilterConfig(), src_lang, tgt_lang), pairs) == [KEPT] * len(pairs)
@@ -98,7 +98,7 @@ def test_empty() -> None:
     assert [is_blank(line) for line in ("", " \u3000\t", "\u2028", ".")] == [True, True, True, False]
 
 
-def test_identical_but_for_case_punctuation_and_white_space() -> None:
+def test_identical_except_for_case_punctuation_and_whitespace() -> None:
     pairs = [
         ("same ", " same"),
         ("Same, line", "same line."),
@@ -149,7 +149,7 @@ def test_urls_and_markup() -> None:
     assert reasons(pairs, max_markup_share=0.5) == [why.MARKUP] * 6 + [""] * 4
 
 
-def test_long_lines_of_nearly_markup() -> None:
+def test_long_lines_similar_to_markup() -> None:
     lines = ["x" * 100_000 + " @", "<!-- " * 20_000, "<a " * 30_000, "&" * 100_000, "a.b-" * 25_000 + "@"]
     assert reasons([(line, "x") for line in lines], max_markup_share=0.5) == [""] * 5
 
@@ -158,8 +158,8 @@ WORDS = st.sampled_from(["a", "b", "cc", "dd", "www.x", "<b>", "&amp;", "u@v.w",
 
 
 @given(lines=st.lists(st.lists(WORDS, max_size=12), min_size=1, max_size=6))
-def test_candidates_for_repetition_and_markup_are_complete(lines: list[list[str]]) -> None:
-    """The filters look only at lines that may fail, which are chosen for many lines at once."""
+def test_preselection_for_repetition_and_markup_is_complete(lines: list[list[str]]) -> None:
+    """The filters only test lines that may fail, which are selected from many lines at once."""
     texts = [" ".join(line) for line in lines]
     runs = [max((len(list(same)) for _, same in groupby(text.split())), default=0) for text in texts]
     found = codes(Filter(OFF.model_copy(update={"max_repeats": 3}), "en", "de"), [(text, "x") for text in texts])
@@ -202,7 +202,7 @@ def test_difference_in_length() -> None:
     assert reasons([(short, long), (long, short), (short, long[:60])], max_length_difference=3.0) == [
         why.DIFFERENCE
     ] * 2 + [""]
-    # As many more characters of a long line are no wonder.
+    # The same difference is normal for long lines.
     assert reasons([(long * 5, long * 4), (short, long + short)], max_length_difference=3.0) == ["", why.DIFFERENCE]
     assert reasons([("庭" * 30, "x" * 105), ("庭" * 30, "x" * 30)], "ja", "en", max_length_difference=1.0) == [
         "",
@@ -236,14 +236,14 @@ def test_other_languages() -> None:
     assert reasons(pairs, drop_other_languages=True) == [why.LANGUAGE, why.LANGUAGE, ""]
 
 
-def test_filters_that_are_off_remove_nothing() -> None:
+def test_disabled_filters_remove_nothing() -> None:
     pairs = [("a", "a"), ("!" * 50, "x"), ("www.example.org", "x"), ("12", "43"), ("Это не дом вовсе", "x" * 900)]
     pairs += [("La casa que vimos ayer", "x"), ("a?", "b!"), ("no " * 50, "x")]
     assert reasons(pairs) == [""] * len(pairs)
     assert all(reasons([pair], **FilterConfig(max_different_punctuation=0).model_dump()) != [""] for pair in pairs)
 
 
-def test_each_pair_is_judged_alone() -> None:
+def test_each_pair_is_filtered_independently() -> None:
     random = Random(1)
     lines = ["", "a dog", "ein Hund", "12", "!!!!!!!!!", "Это не дом вовсе", "www.a.org", "La casa que vimos", "é" * 90]
     pairs = [(random.choice(lines), random.choice(lines)) for _ in range(4000)]
@@ -254,16 +254,16 @@ def test_each_pair_is_judged_alone() -> None:
     assert len(set(together)) > 5
 
 
-def test_the_first_reason_counts() -> None:
+def test_the_first_reason_is_reported() -> None:
     assert reasons([("12", "12"), ("", "")], **FilterConfig().model_dump()) == [why.IDENTICAL, why.EMPTY]
     assert [code(reason) for reason in REASONS] == list(range(1, 1 + len(REASONS)))
 
 
-def test_lengths_at_the_limits() -> None:
+def test_token_counts_at_the_limits() -> None:
     src = lengths(20, 21, 5, 0, 10, 11, 12, 12)
     tgt = lengths(20, 5, 21, 4, 1, 1, 3, 2)
     found = Filter(FilterConfig(max_tokens=20, max_length_ratio=4.0), "en", "de").by_length(src, tgt)
-    # 10 to 1 is too short to be judged, 12 to 3 is just within the ratio.
+    # 10 to 1 is too short to be checked, 12 to 3 is at the maximum ratio.
     expected = [
         KEPT,
         code(why.TOO_LONG),
@@ -277,7 +277,7 @@ def test_lengths_at_the_limits() -> None:
     assert found.tolist() == expected
 
 
-def test_dev_keeps_everything_and_no_pairs_are_possible() -> None:
+def test_dev_keeps_all_pairs_and_empty_input_is_allowed() -> None:
     filter_ = Filter(None, "en", "de")
     assert not any(codes(filter_, [("", "b"), ("a", "a"), ("a", "a")]))
     assert not filter_.by_length(lengths(0, 5000, 1), lengths(1, 1, 1)).any()

@@ -1,4 +1,4 @@
-"""The language of a line, by function words and by the identifier py3langid."""
+"""Language checks by function words and by the identifier py3langid."""
 
 import sys
 from collections.abc import Iterator
@@ -68,7 +68,7 @@ def test_an_untranslated_line() -> None:
     assert not WordCheck("en", "de").is_foreign(line, line)
 
 
-def test_function_words_find_other_languages_but_not_relatives_and_unknown_ones() -> None:
+def test_function_words_detect_other_languages_except_close_and_unknown_ones() -> None:
     for expected, line in (*RELATIVES, *UNKNOWN):
         assert not WordCheck(expected, "fr").is_foreign(line, "C'est autre chose."), line
         assert not WordCheck(expected, "en").is_foreign(line, "Something else."), line
@@ -91,7 +91,7 @@ def test_word_lists_are_consistent() -> None:
 
 @pytest.fixture
 def no_identifier(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As where the extra `langid` is not installed."""
+    """Simulate that the extra `langid` is not installed."""
     monkeypatch.setitem(sys.modules, "py3langid", None)
     monkeypatch.setitem(sys.modules, "py3langid.langid", None)
     language._identifier.cache_clear()
@@ -113,7 +113,7 @@ def identifier() -> None:
 
 
 @pytest.mark.usefixtures("identifier")
-def test_the_identifier_finds_other_languages_but_not_relatives_and_unknown_ones() -> None:
+def test_the_identifier_detects_other_languages_except_close_and_unknown_ones() -> None:
     for expected, line in (*RELATIVES, *UNKNOWN):
         assert confidences(expected)([line])[0] > 0.05, line
     for expected, line in OTHERS:
@@ -121,7 +121,7 @@ def test_the_identifier_finds_other_languages_but_not_relatives_and_unknown_ones
 
 
 @pytest.mark.usefixtures("identifier")
-def test_codes_of_close_languages_are_those_of_the_identifier() -> None:
+def test_codes_of_close_languages_are_supported_by_the_identifier() -> None:
     known = set(language._identifier().labels)
     assert all(known & set(group.split()) for group in CLOSE)
     norwegian = "I kveld går vi til havnen igjen for å se på skipene."
@@ -139,7 +139,7 @@ def test_pairs_with_a_side_in_another_language() -> None:
 
 
 @pytest.mark.usefixtures("identifier")
-def test_probabilities_are_those_of_the_given_languages() -> None:
+def test_probabilities_of_the_given_languages() -> None:
     shares = probabilities("Das Haus, das wir gestern sahen, war groß.", ["en", "de", "nb"])
     assert shares is not None
     assert sum(shares) == pytest.approx(1)

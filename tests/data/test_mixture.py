@@ -1,4 +1,4 @@
-"""The mixture of corpora: frequencies follow the weights, and the order depends on seed and epoch only."""
+"""Mixture of corpora: frequencies equal the weights, and the order depends on seed and epoch only."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -24,7 +24,7 @@ BLOCK = 10
 def stores(
     corpus: Callable[..., DataConfig], pairs: Lines, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> list[Store]:
-    """Stores of 400, 100 and 35 pairs, in blocks of 10."""
+    """Stores with 400, 100 and 35 pairs in blocks of 10."""
     monkeypatch.setattr(store_module, "BLOCK_PAIRS", BLOCK)
     found = []
     for start, end in ((0, 400), (400, 500), (500, 535)):
@@ -34,7 +34,7 @@ def stores(
 
 
 def taken(mixture: Mixture, num_epochs: int, since_step: int = 0) -> list[Counter[int]]:
-    """Return the frequency of each block by corpus."""
+    """Return the frequency of each block for each corpus."""
     counts = [Counter[int]() for _ in mixture.corpora]
     state = mixture.begin(SamplerState())
     for epoch in range(num_epochs):
@@ -46,7 +46,7 @@ def taken(mixture: Mixture, num_epochs: int, since_step: int = 0) -> list[Counte
     return counts
 
 
-def test_an_epoch_of_one_corpus_in_windows_of_equal_size(stores: list[Store]) -> None:
+def test_an_epoch_of_one_corpus_has_windows_of_equal_size(stores: list[Store]) -> None:
     mixture = Mixture([Corpus("a", stores[0])], 1, window_pairs=130)
     orders, taken = [], mixture.begin(SamplerState())
     for epoch in range(3):
@@ -63,7 +63,7 @@ def test_an_epoch_of_one_corpus_in_windows_of_equal_size(stores: list[Store]) ->
 
 
 @pytest.mark.parametrize("window_pairs", [100, 10_000])
-def test_weights_are_frequencies(stores: list[Store], window_pairs: int) -> None:
+def test_frequencies_equal_the_weights(stores: list[Store], window_pairs: int) -> None:
     weights = (1.0, 2.5, 0.3)
     corpora = [Corpus(name, store, ((0, w),)) for name, store, w in zip("abc", stores, weights, strict=True)]
     counts = taken(Mixture(corpora, 1, window_pairs=window_pairs), 40)
@@ -74,14 +74,14 @@ def test_weights_are_frequencies(stores: list[Store], window_pairs: int) -> None
         assert max(count.values()) - min(count.values()) <= 1
 
 
-def test_every_window_holds_the_mixture(stores: list[Store]) -> None:
+def test_every_window_contains_the_mixture(stores: list[Store]) -> None:
     mixture = Mixture([Corpus("a", stores[0]), Corpus("b", stores[1], ((0, 2.0),))], 1, window_pairs=100)
     shares = [len(w.blocks[1]) / len(w.blocks[0]) for w in mixture.windows(0, 0, mixture.begin(SamplerState()))]
     assert len(shares) == 6
     assert all(0.3 < share < 0.75 for share in shares)
 
 
-def test_temperature_evens_the_sizes_out(stores: list[Store]) -> None:
+def test_temperature_balances_the_sizes(stores: list[Store]) -> None:
     corpora = [Corpus(name, store) for name, store in zip("abc", stores, strict=True)]
     for temperature in (1.0, 2.0, 5.0, 1e6):
         mixture = Mixture(corpora, 1, temperature)
@@ -91,7 +91,7 @@ def test_temperature_evens_the_sizes_out(stores: list[Store]) -> None:
                                                      (np.array([400, 100, 35]) ** (1 / temperature)).sum())  # fmt: skip
 
 
-def test_a_schedule_changes_the_weights_and_begins_a_new_epoch(stores: list[Store], tokenizers: TokenizerPair) -> None:
+def test_a_weight_change_starts_a_new_epoch(stores: list[Store], tokenizers: TokenizerPair) -> None:
     corpora = [Corpus("a", stores[0]), Corpus("b", stores[1], ((0, 1.0), (10, 3.0), (20, 0.0)))]
     training = TrainingBatches(Mixture(corpora, 1, window_pairs=60), 300)
     with training.start(batches_per_step=2) as stream:
@@ -100,7 +100,7 @@ def test_a_schedule_changes_the_weights_and_begins_a_new_epoch(stores: list[Stor
         sum(batch.pairs_of["b"] for batch in some) / sum(batch.num_pairs for batch in some)
         for some in (batches[:20], batches[30:40], batches[56:])
     ]
-    # 1 of 5 pairs, then 3 of 7; a window that is begun is finished (12 batches or so).
+    # 1 of 5 pairs, then 3 of 7, after the current window ends (about 12 batches).
     assert shares[0] == pytest.approx(0.2, abs=0.07)
     assert shares[1] == pytest.approx(3 / 7, abs=0.12)
     assert shares[2] == 0.0
@@ -110,7 +110,7 @@ def test_a_schedule_changes_the_weights_and_begins_a_new_epoch(stores: list[Stor
     assert any(20 <= step < 28 for step in since)
 
 
-def test_resuming_inside_a_schedule(stores: list[Store]) -> None:
+def test_resuming_between_weight_changes(stores: list[Store]) -> None:
     corpora = [
         Corpus("a", stores[0], ((0, 1.0), (13, 0.5))),
         Corpus("b", stores[1], ((0, 0.7), (5, 3.0), (20, 0.0))),
@@ -131,7 +131,7 @@ def key(batch: Batch) -> object:
     return batch.src_BS.tolist(), batch.tgt_out_BT.tolist(), batch.end, dict(batch.pairs_of)
 
 
-def test_another_corpus_leaves_the_streams_of_the_others(stores: list[Store]) -> None:
+def test_adding_a_corpus_does_not_change_other_streams(stores: list[Store]) -> None:
     alone = Mixture([Corpus("a", stores[0])], 1)
     both = Mixture([Corpus("b", stores[1]), Corpus("a", stores[0])], 1)
     (one,), (two,) = (list(m.windows(0, 0, m.begin(SamplerState()))) for m in (alone, both))
@@ -164,7 +164,7 @@ def test_empty_corpora(stores: list[Store], monkeypatch: pytest.MonkeyPatch) -> 
         Mixture([Corpus("a", stores[0])], 1)
 
 
-def test_a_weight_below_one_block_an_epoch(stores: list[Store], tmp_path: Path) -> None:
+def test_a_weight_below_one_block_per_epoch(stores: list[Store], tmp_path: Path) -> None:
     corpora = [Corpus("a", stores[0]), Corpus("c", stores[2], ((0, 0.02),))]
     (count,) = taken(Mixture(corpora, 1), 300)[1:]
     assert sum(count.values()) == pytest.approx(300 * 0.02 * 4, rel=0.4)
@@ -184,15 +184,15 @@ def test_a_permutation_depends_on_the_whole_key(size: int) -> None:
     assert size < 50 or len({tuple(order.tolist()) for order in orders}) == 4
 
 
-def test_all_permutations_are_about_as_likely() -> None:
-    """Chi-square with 23 degrees of freedom: above 49.7 once in a thousand."""
+def test_all_permutations_are_about_equally_likely() -> None:
+    """Chi-square with 23 degrees of freedom exceeds 49.7 with a probability of 0.001."""
     orders = [tuple(permuted(np.arange(4), 4, key).tolist()) for key in range(2400)]
     counts = np.unique(np.array(orders), axis=0, return_counts=True)[1]
     assert len(counts) == 24
     assert ((counts - 100) ** 2 / 100).sum() < 49.7
 
 
-def test_neighbors_are_separated() -> None:
+def test_adjacent_numbers_are_separated() -> None:
     order = permuted(np.arange(78_125), 78_125, 1)
     assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.02
     assert abs(np.corrcoef(np.arange(len(order)), order)[0, 1]) < 0.02

@@ -1,8 +1,8 @@
-"""The filters on 2,000 crawled and manually labeled pairs; README shows the same figures.
+"""Filters on 2,000 crawled and manually labeled pairs; the documentation shows the same figures.
 
-V is a valid translation; A (misaligned), L (wrong language) and F (not faithful) are errors. The limits come from the
-literature and from two clean corpora, but the rules for numbers and for length were chosen with a view of these pairs,
-so results on unseen pairs may be a little worse.
+Labels: V (valid), A (misaligned), L (wrong language) and F (not faithful). The limits are based on the literature and
+on two clean corpora, but the rules for numbers and lengths were developed on these pairs, so results on other pairs may
+be slightly worse.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ Labeled = tuple[list[tuple[str, str]], list[str]]
 
 @pytest.fixture(scope="module")
 def noisy(shared_data: Path) -> Labeled:
-    """Pairs and their labels."""
+    """Labeled pairs."""
     path = shared_data / "noisy_en_de" / "paracrawl_v3.tsv"
     if not path.is_file():
         pytest.skip(f"the labeled pairs are not here: no {path.name} among the real corpora")
@@ -45,7 +45,7 @@ def removed(noisy: Labeled, config: FilterConfig) -> Counter[str]:
     return Counter(label for label, code in zip(labels, codes, strict=True) if code != KEPT)
 
 
-def test_the_defaults_keep_what_is_valid_and_find_a_third_of_what_is_not(noisy: Labeled) -> None:
+def test_default_filters_keep_valid_pairs_and_find_a_third_of_the_errors(noisy: Labeled) -> None:
     totals, found = Counter(noisy[1]), removed(noisy, FilterConfig())
     kept = 1 - found["V"] / totals["V"]
     recall = sum(found[label] for label in BAD) / sum(totals[label] for label in BAD)

@@ -1,4 +1,4 @@
-"""Numbers of two lines that are equal, in any way of writing, or different."""
+"""Numbers in two lines that are equal in different formats, or different."""
 
 import pytest
 
@@ -29,7 +29,7 @@ from mtformer.data.filters.numbers import numbers_differ
     ("page 007", "Seite 7"),
     ("0", "null"),
 ])  # fmt: skip
-def test_the_same_numbers(src: str, tgt: str) -> None:
+def test_equal_numbers(src: str, tgt: str) -> None:
     assert not numbers_differ(src, tgt, in_digits=True)
     assert not numbers_differ(tgt, src, in_digits=True)
 
@@ -44,12 +44,12 @@ def test_the_same_numbers(src: str, tgt: str) -> None:
     ("1,500", "1,600"),
     ("in 2013", "2557"),
 ])  # fmt: skip
-def test_other_numbers(src: str, tgt: str) -> None:
+def test_different_numbers(src: str, tgt: str) -> None:
     assert numbers_differ(src, tgt, in_digits=True)
     assert numbers_differ(tgt, src, in_digits=True)
 
 
-def test_one_number_more_is_no_mismatch_while_others_agree() -> None:
+def test_an_additional_number_is_accepted_if_others_match() -> None:
     assert not numbers_differ("1926 and 1927, 35", "1926 and 1927", in_digits=True)
     assert numbers_differ("1926, 35 and 43", "1926", in_digits=True)
 
@@ -66,9 +66,9 @@ def test_one_number_more_is_no_mismatch_while_others_agree() -> None:
     ("9世", "10th generation"),
     ("2億3500万年", "235 million years"),
 ])  # fmt: skip
-def test_languages_that_write_numbers_in_characters_too(src: str, tgt: str) -> None:
+def test_languages_that_also_write_numbers_with_characters(src: str, tgt: str) -> None:
     assert not numbers_differ(src, tgt, in_digits=False)
 
 
-def test_a_large_number_that_is_replaced_counts_in_all_languages() -> None:
+def test_a_replaced_large_number_is_a_mismatch_in_all_languages() -> None:
     assert numbers_differ("1926年（大正15年）3月13日", "March 13, 1026", in_digits=False)

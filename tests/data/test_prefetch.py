@@ -1,4 +1,4 @@
-"""The prefetcher: order, limit, errors, and the end of its thread."""
+"""The prefetcher: order, limit, errors, and termination of its thread."""
 
 import gc
 import threading
@@ -11,7 +11,7 @@ from mtformer.data.batching.prefetch import Prefetcher
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
-    """Waits up to five seconds."""
+    """Wait up to five seconds until a condition is true."""
     end = time.monotonic() + 5
     while not holds() and time.monotonic() < end:
         time.sleep(0.005)
@@ -23,7 +23,7 @@ def num_threads() -> int:
 
 
 class Source(Iterator[int]):
-    """Counts without end, or until something goes wrong."""
+    """Counts up indefinitely, or until an error is raised."""
 
     def __init__(self, fails_at: int | None = None) -> None:
         self.given = 0
@@ -36,24 +36,24 @@ class Source(Iterator[int]):
         return self.given - 1
 
 
-def test_everything_in_order_then_the_end() -> None:
+def test_items_are_in_order() -> None:
     items = Prefetcher(iter(range(100)), num_ahead=3)
     assert list(items) == list(range(100))
     assert list(items) == []
     assert eventually(lambda: num_threads() == 0)
 
 
-def test_the_limit_of_items_ahead() -> None:
+def test_the_number_of_prefetched_items_is_limited() -> None:
     source = Source()
     with Prefetcher(source, num_ahead=4) as items:
         assert next(items) == 0
-        # One is taken, four are ready, and one waits for the queue.
+        # One item was taken, four are in the queue, and the thread holds one.
         assert eventually(lambda: source.given == 6)
         time.sleep(0.05)
         assert source.given == 6
 
 
-def test_an_error_comes_after_the_items_before_it() -> None:
+def test_an_error_is_raised_after_the_preceding_items() -> None:
     items = Prefetcher(Source(fails_at=3), num_ahead=8)
     assert [next(items) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(RuntimeError, match="broken at the source"):
@@ -62,7 +62,7 @@ def test_an_error_comes_after_the_items_before_it() -> None:
         next(items)
 
 
-def test_closing_ends_the_thread_and_the_items() -> None:
+def test_closing_stops_the_thread_and_the_iteration() -> None:
     with Prefetcher(Source(), num_ahead=2) as items:
         next(items)
         assert num_threads() == 1
@@ -71,7 +71,7 @@ def test_closing_ends_the_thread_and_the_items() -> None:
     items.close()
 
 
-def test_a_collected_prefetcher_ends_its_thread() -> None:
+def test_a_garbage_collected_prefetcher_stops_its_thread() -> None:
     items = Prefetcher(Source(), num_ahead=2)
     next(items)
     del items

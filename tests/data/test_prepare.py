@@ -1,4 +1,4 @@
-"""Preparing: the content of the store, the cache, interruptions, changes of the sources, and several processes."""
+"""Data preparation: contents of the store, cache, interruptions, changed sources, and several processes."""
 
 import errno
 import gzip
@@ -39,7 +39,7 @@ Corpus = Callable[..., DataConfig]
 
 @pytest.fixture(autouse=True)
 def _small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several shards, most of which other processes make if there are any."""
+    """Use small shards, most of which worker processes create if there are any."""
     monkeypatch.setattr(preparing, "SHARD_PAIRS", 100)
     monkeypatch.setattr(workers, "ITEMS_ALONE", 1)
 
@@ -53,7 +53,7 @@ def folders(data: DataConfig) -> list[str]:
 
 
 def check_content(store: Store, pairs: Pairs, tokenizers: TokenizerPair) -> None:
-    """The store holds these pairs, in this order."""
+    """Check that the store contains these pairs in this order."""
     assert len(store) == len(pairs)
     found = store.read_all()
     for side, ragged, tokenizer in zip((0, 1), (found.src, found.tgt), (tokenizers.src, tokenizers.tgt), strict=True):
@@ -66,7 +66,7 @@ def check_content(store: Store, pairs: Pairs, tokenizers: TokenizerPair) -> None
 
 @pytest.mark.parametrize("keep_text", [True, False])
 @pytest.mark.parametrize("part", [300, 20_000])
-def test_the_store_holds_the_corpus(
+def test_the_store_contains_the_corpus(
     corpus: Corpus,
     pairs: Pairs,
     tokenizers: TokenizerPair,
@@ -81,7 +81,7 @@ def test_the_store_holds_the_corpus(
     assert store.report.tokens["src"] == len(store.read_all().src.ids_N)
 
 
-def test_chunks_without_a_pair_or_a_token(
+def test_chunks_without_pairs_or_tokens(
     corpus: Corpus, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preparing, "SHARD_PAIRS", 2)
@@ -111,7 +111,7 @@ def test_filters_and_report(corpus: Corpus, tokenizers: TokenizerPair) -> None:
     assert store.report.unknown == {"src": 1, "tgt": 0}
 
 
-def test_found_again_without_reading(
+def test_cached_corpora_are_found_without_reading_sources(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = corpus(pairs)
@@ -140,7 +140,7 @@ def test_the_fingerprint_depends_on_content_tokenizers_and_settings(
     assert len(set(prints)) == len(prints)
 
 
-def test_filters_that_are_off_do_not_change_the_fingerprint(
+def test_disabled_filters_do_not_change_the_fingerprint(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = corpus(pairs, filters={"drop_identical": False})
@@ -155,7 +155,9 @@ def test_filters_that_are_off_do_not_change_the_fingerprint(
         assert (made(data.model_copy(update={"filters": config}), tokenizers).fingerprint == before) == is_same
 
 
-def test_the_share_left_out_is_checked_each_time(corpus: Corpus, tokenizers: TokenizerPair) -> None:
+def test_the_share_of_removed_pairs_is_checked_for_cached_corpora_too(
+    corpus: Corpus, tokenizers: TokenizerPair
+) -> None:
     pairs = [("one", "two"), ("", "x"), ("", "y")]
     for _ in range(2):
         with pytest.raises(DataError, match=r"train.en and .*: 2 of 3 pairs were removed \(empty 2\)"):
@@ -171,7 +173,9 @@ def test_an_empty_corpus(corpus: Corpus, tokenizers: TokenizerPair) -> None:
     assert folders(corpus([])) == []
 
 
-def test_nothing_is_kept_of_a_corpus_of_unequal_files(corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair) -> None:
+def test_no_shards_are_kept_for_files_of_unequal_length(
+    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair
+) -> None:
     data = corpus(pairs)
     source = data.train[0]
     assert isinstance(source, TextFiles)
@@ -182,7 +186,9 @@ def test_nothing_is_kept_of_a_corpus_of_unequal_files(corpus: Corpus, pairs: Pai
     assert folders(data) == []
 
 
-def test_a_cache_that_cannot_be_made(corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_created(
+    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"cannot be written: Not a directory"):
         made(corpus(pairs, cache_dir=str(tmp_path / "file" / "cache")), tokenizers)
@@ -202,7 +208,7 @@ def test_a_cache_that_cannot_be_made(corpus: Corpus, pairs: Pairs, tokenizers: T
         ("stream", "replace", "advance"),
     ],
 )
-def test_a_file_that_changes_while_it_is_read_is_an_error_and_nothing_is_kept(
+def test_a_file_that_changes_while_it_is_read_is_an_error(
     corpus: Corpus,
     pairs: Pairs,
     tokenizers: TokenizerPair,
@@ -212,7 +218,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error_and_nothing_is_kept(
     how: str,
     moment: str,
 ) -> None:
-    """The file changes before it is opened, or after two parts; an open data set is read from a copy."""
+    """The file changes before it is opened or after two parts; an open dataset is read from a copy."""
     data, path, changed = corpus([]), tmp_path / f"one.{kind}", tmp_path / f"two.{kind}"
     source, _ = written(kind, path, pairs), written(kind, changed, pairs[::-1])
     file, other = (one / "train.parquet" if kind in ("parquet", "stream") else one for one in (path, changed))
@@ -254,7 +260,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error_and_nothing_is_kept(
 def test_no_shard_of_a_changed_file_is_kept(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that is killed after the change leaves only shards of the file as it was."""
+    """A process that is killed after the change leaves only shards of the original file."""
     data = corpus(pairs, num_workers=2)
     source = data.train[0]
     assert isinstance(source, TextFiles)
@@ -280,7 +286,7 @@ def prepare_at(barrier: "multiprocessing.synchronize.Barrier", data: DataConfig,
     assert len(made(data, tokenizers)) == 1200
 
 
-def test_processes_that_prepare_the_same_corpus_at_once(
+def test_processes_that_prepare_the_same_corpus_simultaneously(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair
 ) -> None:
     data = corpus(pairs)
@@ -321,7 +327,7 @@ def test_waiting_for_another_process(
     assert "tokenizing into" not in caplog.text.split("waiting")[1]
 
 
-def test_an_interruption_anywhere_is_resumed(
+def test_interrupted_preparations_are_resumed(
     corpus: Corpus,
     pairs: Pairs,
     tokenizers: TokenizerPair,
@@ -329,9 +335,9 @@ def test_an_interruption_anywhere_is_resumed(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Interrupted before every rename of a file or folder; finished files are kept."""
+    """Interrupt before each rename of a file or folder; finished files are kept."""
     monkeypatch.setattr(preparing, "SHARD_PAIRS", 500)
-    # Copies in most shards.
+    # Most shards contain duplicates.
     pairs = [*pairs, *pairs[5:40], *pairs[700:720], ("last", "one")]
     caplog.set_level("INFO", logger="mtformer")
     expected = made(corpus(pairs), tokenizers)
@@ -361,7 +367,9 @@ def interrupt_if_exhausted(left: Iterator[int], real: Callable[[Path, Path], Non
     real(source, target)
 
 
-def test_processes_give_what_one_gives(corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path) -> None:
+def test_several_processes_give_the_same_result(
+    corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path
+) -> None:
     repeated = [pair for pair in pairs[:170] for _ in range(2)] + pairs[170:] + pairs[:100]
     one = made(corpus(repeated), tokenizers)
     other = made(corpus(repeated, num_workers=2, cache_dir=str(tmp_path / "other")), tokenizers)
@@ -380,7 +388,7 @@ def test_processes_parse_every_kind_of_source(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Shards begin and end where neither lines taken at once nor tables of a data set do."""
+    """Shards are not aligned with blocks of lines or tables of a dataset."""
     monkeypatch.setattr(preparing, "SHARD_PAIRS", 170)
     monkeypatch.setattr(preparing, "PAIRS_AT_ONCE", 64)
     monkeypatch.setattr(hub, "ROWS_AT_ONCE", 100)
@@ -421,7 +429,7 @@ def written(kind: str, path: Path, pairs: Pairs) -> Source:
 def test_progress_is_reported(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two sources of 6 and 4 shards, interrupted and resumed."""
+    """Test two sources with 6 and 4 shards, interrupted and resumed."""
     monkeypatch.setattr(preparing, "SHARD_PAIRS", 200)
     data = corpus(pairs, num_workers=2)
     (tmp_path / "more.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs[:799]), encoding="utf-8")
@@ -465,7 +473,7 @@ class KilledJob(_Job):
         super().make_shard(shard, num_threads)
 
 
-def test_shards_are_kept_when_the_disk_is_full(
+def test_shards_are_kept_if_the_disk_is_full(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, calls = corpus(pairs), iter(range(2))
@@ -483,14 +491,14 @@ def test_shards_are_kept_when_the_disk_is_full(
             made(data, tokenizers)
     (folder,) = cache_folder(data.cache_dir).glob("*.building")
     assert sorted(path.name for path in folder.glob("*.arrow")) == ["shard-00000.arrow", "shard-00001.arrow"]
-    os.utime(folder, (0, 0))  # stale, but its own
+    os.utime(folder, (0, 0))  # old, but in use by this process
     before = {path: path.stat().st_mtime_ns for path in folder.glob("*.arrow")}
     store = made(data, tokenizers)
     check_content(store, pairs, tokenizers)
     assert all((store.folder / path.name).stat().st_mtime_ns == when for path, when in before.items())
 
 
-def test_the_folder_of_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     plain = DataConfig(src_lang="en", tgt_lang="de")
     monkeypatch.setenv("MTFORMER_CACHE", str(tmp_path))
     assert cache_folder(plain.cache_dir) == tmp_path
@@ -511,7 +519,7 @@ def test_the_folder_of_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 def test_interrupted_preparations_are_deleted_after_a_week(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """New ones, and an old one that a process resumes, are kept."""
+    """Recent preparations, and an old one that is being resumed, are kept."""
     data = corpus(pairs)
     old, at_work, new = (cache_folder(data.cache_dir) / f"{name}.building" for name in ("old", "atwork", "new"))
     for folder in (old, at_work, new):

@@ -15,7 +15,7 @@ def lists(side: Ragged) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("rows", [ROWS, [[]], [], [[], [], [1]]])
-def test_as_lists(rows: list[list[int]]) -> None:
+def test_operations_equal_those_on_lists(rows: list[list[int]]) -> None:
     side = Ragged.of(rows, np.uint16)
     assert len(side) == len(rows)
     assert lists(side) == rows
@@ -29,7 +29,7 @@ def test_as_lists(rows: list[list[int]]) -> None:
     assert all(len(piece) == 15 for piece in list(side.cut(15))[:-1])
 
 
-def test_text() -> None:
+def test_encoding_and_decoding_text() -> None:
     lines = ["", "ä 漢 😀", "a\u2028b\x00", "x"]
     assert text_of(bytes_of(lines)) == lines
     assert text_of(bytes_of([])) == []

@@ -1,4 +1,4 @@
-"""Reading of pairs from all kinds of sources; errors name the file and line."""
+"""Read pairs from all kinds of sources; errors name the file and line."""
 
 import gzip
 import json
@@ -24,7 +24,7 @@ Pack = Callable[[bytes], bytes]
 
 
 def zstd_frames(content: bytes) -> bytes:
-    """Two frames, as parallel compressors write them."""
+    """Compress content as two frames, like parallel compressors."""
     middle = len(content) // 2
     return zstandard.compress(content[:middle]) + zstandard.compress(content[middle:])
 
@@ -33,7 +33,7 @@ PACKERS: dict[str, Pack] = {
     "": bytes,
     ".gz": gzip.compress,
     ".xz": lzma.compress,
-    ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,  # as the command line tool does
+    ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,  # like the command-line tool
     ".frames.zst": zstd_frames,
 }
 
@@ -56,7 +56,7 @@ def error_of(source: Source) -> str:
     return str(error.value)
 
 
-def test_a_compressed_file_larger_than_any_buffer(tmp_path: Path) -> None:
+def test_a_compressed_file_larger_than_all_buffers(tmp_path: Path) -> None:
     src, tgt = ("".join(pair[side] + "\n" for pair in PAIRS).encode() for side in (0, 1))
     lines = [f"line {number} " + "x" * (number % 300) for number in range(20_000)]
     content = "\n".join(lines).encode()
@@ -65,7 +65,7 @@ def test_a_compressed_file_larger_than_any_buffer(tmp_path: Path) -> None:
         assert read(text_files(tmp_path, content, content, suffix)) == list(zip(lines, lines, strict=True))
 
 
-def test_only_line_feeds_end_lines_and_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+def test_only_line_feeds_end_lines_and_byte_order_marks_are_removed(tmp_path: Path) -> None:
     src = "a\u2028b\x0bc\x0cd\x85e\x1cf\rg\x00h\r\nlast".encode()
     assert read(text_files(tmp_path, src, b"x\ny\n")) == [
         ("a\u2028b\x0bc\x0cd\x85e\x1cf\rg\x00h", "x"),
@@ -75,7 +75,7 @@ def test_only_line_feeds_end_lines_and_a_byte_order_mark_is_no_text(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("src", "tgt"), [(3, 5), (5, 3), (0, 2), (2, 0)])
-def test_unequal_files_name_both_counts(tmp_path: Path, src: int, tgt: int) -> None:
+def test_errors_for_files_of_unequal_length_name_both_counts(tmp_path: Path, src: int, tgt: int) -> None:
     message = error_of(text_files(tmp_path, b"a\n" * src, b"b\n" * tgt))
     assert f"x.en has {src} lines but {tmp_path}/x.de has {tgt};" in message
 
@@ -110,7 +110,7 @@ def test_tsv_columns_count_from_one(tmp_path: Path) -> None:
     source = TsvFile(tsv=str(tmp_path / "x.tsv"), src_column=3, tgt_column=2)
     assert read(source) == [("ein Baum", "a tree"), ("q", "")]
     (tmp_path / "x.tsv").write_text("a\tb\tc\na\tb\n", encoding="utf-8")
-    assert "x.tsv:2: src_column is 3, but the line has 2 columns" in error_of(source)
+    assert "x.tsv:2: src_column is 3, but the number of columns is 2" in error_of(source)
 
 
 JSON_FORMS: list[tuple[Callable[[str, str], Any], dict[str, str]]] = [
@@ -131,7 +131,7 @@ def test_jsonl_fields(tmp_path: Path, form: Callable[[str, str], Any], fields: d
 @pytest.mark.usefixtures("_own_hub_cache")
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
 @pytest.mark.parametrize(("form", "fields"), JSON_FORMS)
-def test_hugging_face_folder(
+def test_local_hugging_face_dataset(
     tmp_path: Path, form: Callable[[str, str], Any], fields: dict[str, str], ending: str
 ) -> None:
     write_dataset(tmp_path / "set", [form(*pair) for pair in PAIRS] * 600, ending)
@@ -144,7 +144,7 @@ def test_hugging_face_folder(
 
 @pytest.fixture
 def _own_hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the data sets that `load_dataset` makes out of the cache of the user."""
+    """Use a temporary cache for `load_dataset`."""
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "hub_cache"))
@@ -173,13 +173,13 @@ def write_dataset(folder: Path, rows: list[dict[str, Any]], ending: str) -> None
         (r'{"en": "\ud800", "de": "b"}', "x.jsonl:2: field 'en' has an unpaired surrogate"),
     ],
 )
-def test_bad_json_lines(tmp_path: Path, line: str, message: str) -> None:
+def test_invalid_json_lines(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "x.jsonl").write_text('{"en": "a", "de": "b"}\n' + line + "\n", encoding="utf-8")
     assert message in error_of(JsonlFile(jsonl=str(tmp_path / "x.jsonl")))
 
 
 @pytest.mark.usefixtures("_own_hub_cache")
-def test_hugging_face_mistakes(tmp_path: Path) -> None:
+def test_hugging_face_errors(tmp_path: Path) -> None:
     write_dataset(tmp_path / "set", [{"en": "a", "de": "b"}], "jsonl")
     source = HubDataset(dataset=str(tmp_path / "set"))
     assert "['train']" in error_of(source.model_copy(update={"split": "dev"}))
@@ -187,8 +187,8 @@ def test_hugging_face_mistakes(tmp_path: Path) -> None:
     assert "no_set train: " in error_of(HubDataset(dataset=str(tmp_path / "no_set")))
 
 
-def test_the_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """One line, without the warnings of each attempt; offline it says how to get the files."""
+def test_unreachable_hub(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The error is one line without retry warnings, and explains how to work offline."""
     import datasets
 
     def unreachable(*_: object, **__: object) -> None:
@@ -203,7 +203,7 @@ def test_the_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
 
 
 def test_errors_are_found_before_training(tmp_path: Path) -> None:
-    """Missing files of all sets, the first pair of train, and all of dev."""
+    """Missing files of all sets, and errors in the first pair of train or anywhere in dev, are found."""
     good = text_files(tmp_path, b"a\nb\n", b"c\nd\n")
     none = TextFiles(src=str(tmp_path / "none"), tgt=good.tgt)
     (tmp_path / "x.tsv").write_text("a\tb\n", encoding="utf-8")
@@ -214,8 +214,8 @@ def test_errors_are_found_before_training(tmp_path: Path) -> None:
         ({"train": [good, none]}, "none: no such file"),
         ({"train": [good], "dev": [none]}, "none: no such file"),
         ({"train": [good], "test": {"t": none}}, "none: no such file"),
-        ({"train": [good, first]}, "x.tsv:1: tgt_column is 3, but the line has 2 columns"),
-        ({"train": [good], "dev": [late]}, "late.tsv:2: tgt_column is 2, but the line has 1 columns"),
+        ({"train": [good, first]}, "x.tsv:1: tgt_column is 3, but the number of columns is 2"),
+        ({"train": [good], "dev": [late]}, "late.tsv:2: tgt_column is 2, but the number of columns is 1"),
     ):
         with pytest.raises(DataError, match=re.escape(message)):
             require_sources(DATA.model_copy(update=changes))
@@ -223,7 +223,7 @@ def test_errors_are_found_before_training(tmp_path: Path) -> None:
         require_files([good, first, none])
 
 
-def test_a_fingerprint_is_of_the_content(tmp_path: Path) -> None:
+def test_fingerprints_depend_on_the_contents(tmp_path: Path) -> None:
     for name in ("elsewhere", "other"):
         (tmp_path / name).mkdir()
     first, copy = (text_files(folder, b"a\n", b"b\n") for folder in (tmp_path, tmp_path / "elsewhere"))
@@ -233,7 +233,7 @@ def test_a_fingerprint_is_of_the_content(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_own_hub_cache")
-def test_fingerprints_of_columns_fields_and_data_sets(tmp_path: Path) -> None:
+def test_fingerprints_of_columns_fields_and_datasets(tmp_path: Path) -> None:
     (tmp_path / "x").write_text('{"en": "a", "de": "b"}\n', encoding="utf-8")
     write_dataset(tmp_path / "set", [{"en": "a", "de": "b"}] * 5, "jsonl")
     sources: list[Source] = [

@@ -1,4 +1,4 @@
-"""A store on disk: any block in any order; damaged files are errors."""
+"""Stores: blocks are read in any order; damaged files are errors."""
 
 import shutil
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from mtformer.text.tokenizer import TokenizerPair
 
 Lines = list[tuple[str, str]]
 SHARD_PAIRS = 2 * BLOCK_PAIRS - 50
-"""So that each part ends with a block that is not full."""
+"""Chosen so that each part ends with an incomplete block."""
 
 
 @pytest.fixture
@@ -45,13 +45,13 @@ def test_blocks_in_any_order(made: Store, pairs: Lines) -> None:
         assert found.swapped().src.ids_N.tolist() == found.tgt.ids_N.tolist()
 
 
-def test_more_files_than_are_kept_open(made: Store, pairs: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_files_than_can_be_open(made: Store, pairs: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "OPEN_FILES", 1)
     assert list(zip(*made.read([0, 5, 1, 3, 0]).text(), strict=True))[256] == pairs[2 * SHARD_PAIRS + 256]
     assert len(made._readers) == 1
 
 
-def test_blocks_read_before_use_no_memory(made: Store) -> None:
+def test_blocks_that_were_read_do_not_stay_in_memory(made: Store) -> None:
     made.read_all()
     before = pa.total_allocated_bytes()
     for _ in range(20):
@@ -69,7 +69,7 @@ def test_a_damaged_file(made: Store, change: Callable[[Path], None], message: st
         Store(made.folder)
 
 
-def test_any_flipped_bit_of_the_data_is_found(made: Store) -> None:
+def test_any_flipped_bit_of_the_data_is_detected(made: Store) -> None:
     path = made.folder / "shard-00001.arrow"
     whole = path.read_bytes()
     expected, messages = made.read([2, 3]), []
@@ -80,7 +80,7 @@ def test_any_flipped_bit_of_the_data_is_found(made: Store) -> None:
         except DataError as error:
             messages.append(str(error))
             continue
-        # What is neither checked nor an error is padding or a name.
+        # Bits that are neither covered by the checksum nor cause an error are padding or names.
         assert all(map(np.array_equal, (c.ids_N for c in found.columns()), (c.ids_N for c in expected.columns())))
     assert len(messages) > 10
     assert all("shard-00001.arrow: damaged or changed" in message for message in messages)

@@ -1,4 +1,4 @@
-"""Several processes that share work."""
+"""Process pools."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ def _add(offset: int, number: int, num_threads: int) -> int:
 
 
 @pytest.mark.parametrize("num_processes", [1, 2])
-def test_results_come_in_order(num_processes: int) -> None:
+def test_results_are_in_order(num_processes: int) -> None:
     with Workers(partial(_add, 100), num_processes) as workers:
         assert list(workers.map(range(10))) == [(number, number + 100) for number in range(10)]
         assert list(workers.map([1])) == [(1, 101)]
@@ -36,7 +36,7 @@ def _who(number: int, num_threads: int) -> int:
     return os.getpid()
 
 
-def test_processes_share_the_work_and_do_not_outlive_it() -> None:
+def test_processes_share_the_work_and_exit_afterwards() -> None:
     with Workers(_who, 2) as workers:
         assert [pid for _, pid in workers.map(range(ITEMS_ALONE))] == [os.getpid()] * ITEMS_ALONE
         assert workers._processes == []

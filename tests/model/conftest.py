@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the model."""
+"""Fixtures for model tests."""
 
 import pytest
 import torch
@@ -7,12 +7,12 @@ from tiny import use_kernel
 
 @pytest.fixture(autouse=True)
 def _one_thread(_few_threads: None) -> None:
-    """At these sizes a second thread only waits, and on a busy machine for long."""
+    """Use one thread, because a second one only waits at these sizes."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture(params=["written", "fused"])
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Run the test once with each form of attention."""
+    """Run the test with each attention implementation."""
     use_kernel(request.param, monkeypatch)
     return request.param

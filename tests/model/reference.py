@@ -1,4 +1,4 @@
-"""The formulas of the papers in plain numpy, one loop or line per symbol; nothing here knows torch or mtformer.
+"""Formulas of the papers in plain NumPy, independent of torch and mtformer.
 
 B batch, T query length, S key length, D model width, H heads, G key/value heads, K width of a head, F feed-forward.
 Matrices are (out, in): y = W x + b.
@@ -22,7 +22,7 @@ def softmax(x: Array) -> Array:
 
 
 def attention(q_TK: Array, k_SK: Array, v_SK: Array, mask_TS: Mask | None = None) -> tuple[Array, Array]:
-    """Vaswani et al. 2017, equation 1, for one head of one sentence: output (T, K) and weights (T, S)."""
+    """Compute equation 1 of Vaswani et al. 2017 for one head and sentence: output (T, K) and weights (T, S)."""
     scores_TS = q_TK @ k_SK.T / math.sqrt(q_TK.shape[-1])
     if mask_TS is not None:
         scores_TS = np.where(mask_TS, scores_TS, -np.inf)
@@ -31,7 +31,7 @@ def attention(q_TK: Array, k_SK: Array, v_SK: Array, mask_TS: Mask | None = None
 
 
 def rotate(x_TK: Array) -> Array:
-    """Su et al. 2021, equation 34: dimensions i and i + K/2 are a complex number, turned by pos / 10000^(2i/K)."""
+    """Rotate the complex numbers of dimensions i and i + K/2 by pos / 10000^(2i/K) (Su et al. 2021, equation 34)."""
     T, K = x_TK.shape
     out = np.empty_like(x_TK)
     for pos in range(T):
@@ -44,7 +44,7 @@ def rotate(x_TK: Array) -> Array:
 def multi_head_attention(
     x_BTD: Array, source_BSD: Array, w: Weights, H: int, G: int, mask_BTS: Mask | None = None, rotary: bool = False
 ) -> Array:
-    """Section 3.2.2, sentence by sentence and head by head; head h reads key/value head h // (H/G).
+    """Compute section 3.2.2 with loops over sentences and heads; head h uses key/value head h // (H/G).
 
     Weights: q, k, v, out, each with its `_bias`.
     """
@@ -81,7 +81,7 @@ def relu(x: Array) -> Array:
 
 
 def gelu(x: Array) -> Array:
-    """x times the normal distribution's Phi(x) (Hendrycks and Gimpel 2016)."""
+    """Return x Phi(x), with the standard normal Phi (Hendrycks and Gimpel 2016)."""
     return x * 0.5 * (1.0 + np.vectorize(math.erf)(x / math.sqrt(2.0)))
 
 
@@ -90,18 +90,18 @@ def swish(x: Array) -> Array:
 
 
 def feed_forward(x: Array, w: Weights, activation: Callable[[Array], Array] = relu) -> Array:
-    """Equation 2: W2 f(W1 x + b1) + b2."""
+    """Compute equation 2: W2 f(W1 x + b1) + b2."""
     return activation(x @ w["w1"].T + w["b1"]) @ w["w2"].T + w["b2"]
 
 
 def gated_feed_forward(x: Array, w: Weights, activation: Callable[[Array], Array]) -> Array:
-    """Shazeer 2020, equation 6, with biases: W2 (f(W x + b) * (V x + c)) + b2."""
+    """Compute equation 6 of Shazeer 2020 with biases: W2 (f(W x + b) * (V x + c)) + b2."""
     gate = activation(x @ w["w"].T + w["b"])
     return (gate * (x @ w["v"].T + w["c"])) @ w["w2"].T + w["b2"]
 
 
 def post_norm_encoder_layer(x_BSD: Array, attention: Weights, rest: Weights, H: int, mask_BTS: Mask | None) -> Array:
-    """Section 3.1: LayerNorm(x + Sublayer(x)), twice. `rest`: w1 b1 w2 b2, norm1 norm1_bias norm2 norm2_bias."""
+    """Compute LayerNorm(x + Sublayer(x)) twice. `rest`: w1 b1 w2 b2, norm1 norm1_bias norm2 norm2_bias."""
     x_BSD = x_BSD + multi_head_attention(x_BSD, x_BSD, attention, H, H, mask_BTS)
     x_BSD = layer_norm(x_BSD, rest["norm1"], rest["norm1_bias"])
     x_BSD = x_BSD + feed_forward(x_BSD, rest)
@@ -109,7 +109,7 @@ def post_norm_encoder_layer(x_BSD: Array, attention: Weights, rest: Weights, H: 
 
 
 def sinusoid(num_positions: int, D: int) -> Array:
-    """Section 3.5 as printed: PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D))."""
+    """Compute section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D))."""
     table = np.empty((num_positions, D))
     for pos in range(num_positions):
         for i in range(D // 2):

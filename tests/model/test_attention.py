@@ -1,4 +1,4 @@
-"""Attention against numpy, against torch.nn.MultiheadAttention, and its two forms against each other."""
+"""Compare attention with NumPy and torch.nn.MultiheadAttention, and its two implementations with each other."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def heads(K: int = 6) -> tuple[Tensor, Tensor, Tensor]:
 
 @masks
 @pytest.mark.usefixtures("kernel")
-def test_attend_is_equation_1(mask: Tensor | None) -> None:
+def test_attend_equals_equation_1(mask: Tensor | None) -> None:
     q, k, v = (x.detach() for x in heads())
     out, weights = attend(q, k, v, mask), attention_weights(q, k, mask)
     mask_BHTS = np.broadcast_to(True if mask is None else mask.numpy(), (B, H, T, S))
@@ -52,8 +52,8 @@ def test_attend_is_equation_1(mask: Tensor | None) -> None:
 
 
 @pytest.mark.parametrize("mask", [*MASKS.values(), NOTHING_B11S], ids=[*MASKS, "nothing"])
-def test_written_and_fused_forms_are_equal(mask: Tensor | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outputs and the gradients of queries, keys and values."""
+def test_unfused_and_fused_kernels_are_equal(mask: Tensor | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare outputs and gradients of queries, keys and values."""
     outs, inputs = [], []
     for kernel in ("written", "fused"):
         use_kernel(kernel, monkeypatch)
@@ -68,7 +68,7 @@ def test_written_and_fused_forms_are_equal(mask: Tensor | None, monkeypatch: pyt
 
 @pytest.mark.parametrize("is_compiling", [False, True])
 @pytest.mark.usefixtures("kernel")
-def test_a_query_with_nothing_to_attend_to_gets_0(is_compiling: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fully_masked_queries_get_0(is_compiling: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: is_compiling)
     q, k, v = heads()
     out = attend(q, k, v, NOTHING_B11S)
@@ -81,15 +81,15 @@ def test_a_query_with_nothing_to_attend_to_gets_0(is_compiling: bool, monkeypatc
 
 
 @pytest.mark.usefixtures("kernel")
-def test_is_causal_is_the_causal_mask_and_allows_no_other() -> None:
+def test_is_causal_equals_the_causal_mask_and_excludes_a_mask() -> None:
     q, k, v = (random(2, H, 6, 4, seed=seed) for seed in range(3))
     assert_same(attend(q, k, v, is_causal=True), attend(q, k, v, causal_mask(6)))
     with pytest.raises(AssertionError, match="mask and is_causal"):
         attend(q, k, v, causal_mask(6), is_causal=True)
 
 
-def test_dropout_falls_on_the_weights() -> None:
-    """With v the identity the output is the dropped weights themselves."""
+def test_dropout_applies_to_the_weights() -> None:
+    """If v is the identity, the output equals the weights after dropout."""
     torch.manual_seed(0)
     q, k = random(1, 2, 50, 4), random(1, 2, 40, 4, seed=1)
     out = attend(q, k, torch.eye(40, dtype=torch.float64).expand(1, 2, 40, 40), dropout_p=0.25)
@@ -99,9 +99,7 @@ def test_dropout_falls_on_the_weights() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_kernel_follows_the_size_the_dtype_and_the_dropout(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernel_selection_by_size_dtype_and_dropout(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     fused: list[Tensor] = []
     monkeypatch.setattr(functional, "scaled_dot_product_attention", lambda q, *_, **__: fused.append(q) or q)
 
@@ -117,8 +115,8 @@ def test_the_kernel_follows_the_size_the_dtype_and_the_dropout(
 @pytest.mark.parametrize("G", [4, 2, 1])
 @pytest.mark.parametrize("kind", ["self", "rotary", "causal", "cross"])
 @pytest.mark.usefixtures("kernel")
-def test_multi_head_attention_is_section_3_2_2(G: int, kind: str) -> None:
-    """Self-attention with and without rotary positions and causal mask, and cross-attention; grouped heads; padding."""
+def test_multi_head_attention_equals_section_3_2_2(G: int, kind: str) -> None:
+    """Test self-attention (rotary, causal) and cross-attention, with grouped heads and padding."""
     attention, x = randomize(MultiHeadAttention(D, H, G)), random(B, T, D)
     keys = random(B, S, D, seed=1) if kind == "cross" else x
     kv = attention.keys_values(keys) if kind == "cross" else None
@@ -141,8 +139,8 @@ def test_multi_head_attention_is_section_3_2_2(G: int, kind: str) -> None:
     ("is_cross", "kind"), [(False, "none"), (False, "padding"), (False, "causal"), (True, "none"), (True, "padding")]
 )
 @pytest.mark.usefixtures("kernel")
-def test_multi_head_attention_is_torchs(is_cross: bool, kind: str) -> None:
-    """Outputs, weights, and gradients of every input and parameter."""
+def test_multi_head_attention_equals_torch(is_cross: bool, kind: str) -> None:
+    """Compare outputs, weights, and gradients of all inputs and parameters."""
     ours, theirs = randomize(MultiHeadAttention(D, H)), nn.MultiheadAttention(D, H, batch_first=True).double()
     copy_attention(theirs, ours)
     x_ours, x_theirs = (random(B, T, D).requires_grad_() for _ in range(2))
@@ -176,8 +174,8 @@ def test_multi_head_attention_is_torchs(is_cross: bool, kind: str) -> None:
 
 
 @pytest.mark.usefixtures("kernel")
-def test_grouped_heads_are_full_heads_with_shared_keys_and_values() -> None:
-    """Ainslie et al. 2023: copying each key/value head H/G times gives plain multi-head attention."""
+def test_grouped_heads_equal_full_heads_with_copied_keys_and_values() -> None:
+    """Copying each key/value head H/G times gives multi-head attention (Ainslie et al. 2023)."""
     grouped, full = randomize(MultiHeadAttention(D, H, 2)), randomize(MultiHeadAttention(D, H))
     K = D // H
     q, kv = grouped.in_projection.weight.split([H * K, 2 * 2 * K])
@@ -193,12 +191,12 @@ def test_grouped_heads_are_full_heads_with_shared_keys_and_values() -> None:
 
 
 @pytest.mark.usefixtures("kernel")
-def test_attention_dropout_is_for_training() -> None:
+def test_attention_dropout_applies_in_training_only() -> None:
     attention, plain = randomize(MultiHeadAttention(D, H, dropout_p=0.5)), randomize(MultiHeadAttention(D, H))
     x, expected = random(B, T, D), plain(random(B, T, D))
     assert_same(attention.eval()(x), expected)
     assert (attention.train()(x) - expected).abs().max() > 0.01
-    assert_same(attention.weights(x), plain.weights(x))  # which are those before dropout
+    assert_same(attention.weights(x), plain.weights(x))  # weights before dropout
 
 
 def test_recorded_weights_are_those_of_the_last_forward_pass() -> None:
@@ -214,8 +212,8 @@ def test_recorded_weights_are_those_of_the_last_forward_pass() -> None:
     assert_same(recorded[attention], attention.weights(x, kv, PADDING_B11S))
 
 
-def test_weights_of_a_step_with_a_cache_are_refused() -> None:
-    """The cached keys are known to the cache alone."""
+def test_weights_with_a_cache_are_an_error() -> None:
+    """A second projection would append to the cache again."""
     attention, x = randomize(MultiHeadAttention(D, H)), random(B, 1, D)
     empty = torch.empty(B, H, 0, D // H, dtype=torch.float64)
     with record_weights([attention]), pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""Decoding with a cache against decoding without one, also when beams are reordered and sentences leave."""
+"""Compare decoding with and without a cache, including reordered beams and removed sentences."""
 
 from itertools import product
 
@@ -26,8 +26,8 @@ def for_rows(encoder_output: EncoderOutput, num_beams: int) -> EncoderOutput:
     return EncoderOutput(*(x.repeat_interleave(num_beams, dim=0) for x in encoder_output))
 
 
-def assert_cached_is_uncached(model: Transformer, num_beams: int) -> None:
-    """The hidden states of each step are those of the whole target."""
+def assert_cached_equals_uncached(model: Transformer, num_beams: int) -> None:
+    """Check that the hidden states of each step equal those of the full target."""
     encoder_output, tgt_NT = model.encode(*sources([7, 2, 4])), tokens(B * num_beams, T, seed=1)
     expected_NTD = model.decode(tgt_NT, for_rows(encoder_output, num_beams))
     cache = model.new_cache(encoder_output, num_beams, T)
@@ -38,19 +38,19 @@ def assert_cached_is_uncached(model: Transformer, num_beams: int) -> None:
 
 @pytest.mark.parametrize("values", list(product(*OPTIONS.values())), ids=lambda values: "-".join(map(str, values)))
 @torch.no_grad()
-def test_cached_decoding_is_uncached(values: tuple[str | int | None, ...]) -> None:
+def test_cached_decoding_equals_uncached(values: tuple[str | int | None, ...]) -> None:
     model = tiny_model(**dict(zip(OPTIONS, values, strict=True))).eval()
-    assert_cached_is_uncached(model, R)
+    assert_cached_equals_uncached(model, R)
 
 
 @torch.no_grad()
 @pytest.mark.usefixtures("kernel")
-def test_cached_decoding_is_uncached_with_output_tied_and_one_key_head() -> None:
-    assert_cached_is_uncached(tiny_model(tie_embeddings="output", num_kv_heads=1, activation="geglu").eval(), 1)
+def test_cached_decoding_equals_uncached_with_output_tied_and_one_key_head() -> None:
+    assert_cached_equals_uncached(tiny_model(tie_embeddings="output", num_kv_heads=1, activation="geglu").eval(), 1)
 
 
 class Histories:
-    """Plain lists of the tokens of each row, decoded from scratch at every step."""
+    """Reference without a cache: token lists per row, decoded from scratch at each step."""
 
     def __init__(self, model: Transformer, lengths: list[int], num_beams: int) -> None:
         self.model, self.R = model, num_beams
@@ -74,7 +74,7 @@ class Histories:
 
 
 def within_sentences(num_sentences: int, seed: int) -> Tensor:
-    """Random rows, each of its own sentence; some beams are dropped and others copied."""
+    """Return random row indices within each sentence; some beams are dropped and others copied."""
     chosen_MR = torch.randint(0, R, (num_sentences, R), generator=torch.Generator().manual_seed(seed))
     return (torch.arange(num_sentences).unsqueeze(1) * R + chosen_MR).flatten()
 
@@ -83,7 +83,7 @@ def within_sentences(num_sentences: int, seed: int) -> Tensor:
 @pytest.mark.usefixtures("kernel")
 @torch.no_grad()
 def test_reordered_and_kept_rows_continue_their_own_histories(positions: str) -> None:
-    """As in beam search: reordering at each step; sentences leave, one or several at a time, in any order."""
+    """Beams are reordered at each step, and sentences are removed in any order, as in beam search."""
     model = tiny_model(positions=positions, num_kv_heads=2).eval()
     histories = Histories(model, [7, 2, 4, 5], R)
     cache = model.new_cache(model.encode(histories.source, histories.lengths), R, 9)
@@ -103,8 +103,8 @@ def test_reordered_and_kept_rows_continue_their_own_histories(positions: str) ->
 
 
 @torch.no_grad()
-def test_histories_matter() -> None:
-    """Rows of one sentence with other histories have other states: the tests above would notice if they had none."""
+def test_states_depend_on_histories() -> None:
+    """Rows with different histories have different states, so the tests above detect mixed-up histories."""
     model = tiny_model().eval()
     cache = model.new_cache(model.encode(*sources([5])), R, 2)
     step(model, torch.tensor([4, 5, 6]), cache)
@@ -126,7 +126,7 @@ def test_source_keys_and_values_are_stored_once_per_sentence() -> None:
 @pytest.mark.parametrize("positions", OPTIONS["positions"])
 @pytest.mark.parametrize(("max_positions", "max_length"), [(4, 9), (32, 4)], ids=["max_positions", "full cache"])
 @torch.no_grad()
-def test_a_step_too_many_is_an_error(positions: str, max_positions: int, max_length: int) -> None:
+def test_too_many_steps_are_an_error(positions: str, max_positions: int, max_length: int) -> None:
     model = tiny_model(positions=positions, max_positions=max_positions).eval()
     cache = model.new_cache(model.encode(*sources([3])), 1, max_length)
     for _ in range(4):

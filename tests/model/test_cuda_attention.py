@@ -1,4 +1,4 @@
-"""Attention on CUDA: the fused kernels against the written form in float64, and which of the kernels run."""
+"""Attention on CUDA: compare fused kernels with the unfused computation in float64, and check which kernels run."""
 
 import pytest
 import torch
@@ -15,14 +15,14 @@ pytestmark = [
 ]
 B, H, K = 5, 4, 64
 TOLERANCE = {torch.float32: 5e-5, torch.bfloat16: 1e-2, torch.float16: 1.5e-3}
-"""Norm of the difference, relative to the norm."""
+"""Maximum norm of the difference, relative to the norm."""
 LENGTHS = [(1, 1), (1, 70), (2, 3), (7, 8), (8, 9), (31, 33), (64, 63), (65, 64), (70, 1), (128, 130)]
 dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("torch."))
 
 
 @pytest.fixture
 def _as_in_training():
-    """Training keeps cuDNN's attention off."""
+    """Disable cuDNN's attention, as training does."""
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)
     yield
@@ -30,7 +30,7 @@ def _as_in_training():
 
 
 def heads(T: int, S: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values as a projection splits them: (B, T, H, K) in memory."""
+    """Return queries, keys and values with the memory layout of a projection, (B, T, H, K)."""
     generator = torch.Generator().manual_seed(1000 * T + S)
     shapes = [(B, T, H, K), (B, S, H, K), (B, S, H, K)]
     drawn = [torch.randn(shape, generator=generator).to(DEVICE, dtype) for shape in shapes]
@@ -39,7 +39,7 @@ def heads(T: int, S: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def mask_of(kind: str, T: int, S: int) -> Tensor | None:
-    """Return a mask for sentences of 1 to S positions, one with other lengths for each query, or None."""
+    """Return a mask for sentences of 1 to S positions, a mask with a length per query, or None."""
     lengths_B = torch.linspace(S, 1, B).long().to(DEVICE)
     if kind == "padding":
         return padding_mask(lengths_B, S)[:, None, None, :]
@@ -56,7 +56,7 @@ def assert_near(actual: Tensor, expected: Tensor, tolerance: float) -> None:
 @dtypes
 @pytest.mark.parametrize("kind", ["none", "padding", "per query", "causal"])
 @pytest.mark.usefixtures("_as_in_training")
-def test_fused_is_written_out_forward_and_backward(kind: str, dtype: torch.dtype) -> None:
+def test_fused_equals_unfused_forward_and_backward(kind: str, dtype: torch.dtype) -> None:
     for T, S in LENGTHS:
         S = T if kind == "causal" else S
         fused = heads(T, S, dtype)
@@ -73,7 +73,7 @@ def test_fused_is_written_out_forward_and_backward(kind: str, dtype: torch.dtype
 
 @dtypes
 @pytest.mark.parametrize("kind", ["none", "padding", "per query", "causal"])
-def test_forward_is_right_with_all_kernels_allowed_as_in_translation(kind: str, dtype: torch.dtype) -> None:
+def test_forward_is_correct_with_all_kernels_allowed(kind: str, dtype: torch.dtype) -> None:
     for T, S in LENGTHS:
         S = T if kind == "causal" else S
         with torch.inference_mode():
@@ -85,7 +85,7 @@ def test_forward_is_right_with_all_kernels_allowed_as_in_translation(kind: str, 
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the autograd nodes of each fused attention that runs."""
+    """Names of the autograd nodes of all fused attention kernels that run."""
     fused, seen = functional.scaled_dot_product_attention, list[str]()
 
     def recorded(*arguments: Tensor, **named: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ def multi_head_attention() -> MultiHeadAttention:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("T", [2, 30, 31, 64])
 @pytest.mark.usefixtures("_as_in_training")
-def test_causal_self_attention_runs_the_flash_kernel(T: int, dtype: torch.dtype, kernels: list[str]) -> None:
+def test_causal_self_attention_uses_the_flash_kernel(T: int, dtype: torch.dtype, kernels: list[str]) -> None:
     if torch.cuda.get_device_capability() < (8, 0):
         pytest.skip("PyTorch's flash attention needs compute capability 8.0")
     layer = multi_head_attention()

@@ -1,4 +1,4 @@
-"""On CUDA, decoding with a cache against decoding without one."""
+"""Compare decoding with and without a cache on CUDA."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ pytestmark = [
 R, T = 3, 23
 LENGTHS = [7, 2, 31, 4]
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
-"""Norm of the difference, relative to the norm."""
+"""Maximum norm of the difference, relative to the norm."""
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("torch."))
@@ -26,8 +26,8 @@ TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
     ids=["default", "rotary, grouped heads", "post-norm, learned positions"],
 )
 @torch.inference_mode()
-def test_cached_decoding_is_uncached(changes: dict[str, Any], dtype: torch.dtype) -> None:
-    """Both against float64 too: two mistakes could agree."""
+def test_cached_decoding_equals_uncached(changes: dict[str, Any], dtype: torch.dtype) -> None:
+    """Also compare both with float64, because both could have the same error."""
     exact = tiny_model(**changes).eval()
     model = tiny_model(**changes).eval().to(DEVICE, dtype)
     src_BS, lengths_B = sources(LENGTHS)

@@ -1,4 +1,4 @@
-"""`Transformer.init_weights`, and that a new model predicts an almost uniform distribution."""
+"""Distributions of initial weights, and the almost uniform predictions of a new model."""
 
 import math
 
@@ -12,7 +12,7 @@ from mtformer.model.transformer import Transformer
 
 
 def assert_xavier(projection: Tensor) -> None:
-    """Glorot and Bengio 2010, equation 16: uniform in +-sqrt(6 / (fan in + fan out))."""
+    """Check for a uniform distribution in +-sqrt(6 / (fan in + fan out)) (Glorot and Bengio 2010, equation 16)."""
     bound = math.sqrt(6 / (projection.size(0) + projection.size(1)))
     assert projection.abs().max() <= bound
     assert projection.max() > 0.98 * bound
@@ -24,7 +24,7 @@ def assert_xavier(projection: Tensor) -> None:
 @pytest.mark.parametrize("tie", ["all", "none"])
 @pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
 def test_each_parameter_has_its_distribution(tie: str, norm: str) -> None:
-    """Each of the projections that share a matrix has its own bounds: queries of 64, keys and values of 32."""
+    """Projections that share a matrix have separate bounds: width 64 for queries, 32 for keys and values."""
     torch.manual_seed(0)
     sizes = {"d_model": 64, "num_heads": 4, "num_kv_heads": 2, "d_ff": 96}
     config = tiny_config(**sizes, activation="swiglu", positions="learned", tie_embeddings=tie, norm=norm)
@@ -46,7 +46,7 @@ def test_each_parameter_has_its_distribution(tie: str, norm: str) -> None:
 @pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
 @pytest.mark.parametrize("tie", ["all", "none"])
 def test_a_new_model_predicts_an_almost_uniform_distribution(norm_position: str, norm: str, tie: str) -> None:
-    """Logits of unit variance make a loss of ln V + 1/2 on random targets."""
+    """Logits of unit variance give a loss of ln V + 1/2 on random targets."""
     torch.manual_seed(0)
     vocab = 1000
     config = tiny_config(d_model=64, d_ff=128, norm_position=norm_position, norm=norm, tie_embeddings=tie)

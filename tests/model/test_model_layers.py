@@ -1,4 +1,4 @@
-"""Layers against numpy, and where dropout falls; tests/model/test_transformer.py compares them with torch.nn."""
+"""Compare layers with NumPy, and check where dropout applies; test_transformer.py compares them with torch.nn."""
 
 from collections.abc import Callable
 
@@ -31,7 +31,7 @@ def arrays(**parameters: Tensor) -> reference.Weights:
 
 
 @pytest.mark.usefixtures("kernel")
-def test_post_norm_encoder_layer_is_the_papers() -> None:
+def test_post_norm_encoder_layer_equals_section_3_1() -> None:
     layer, x_BSD = randomize(EncoderLayer(tiny_config(norm_position="post"))), random(B, S, D)
     expand, contract = layer.feed_forward.expand, layer.feed_forward.contract
     norm1, norm2 = layer.self_attention_residual.norm, layer.feed_forward_residual.norm
@@ -46,7 +46,7 @@ def test_post_norm_encoder_layer_is_the_papers() -> None:
 @pytest.mark.parametrize(
     ("name", "function"), [("relu", reference.relu), ("gelu", reference.gelu), ("silu", reference.swish)]
 )
-def test_feed_forward_is_equation_2(name: str, function: Callable[[reference.Array], reference.Array]) -> None:
+def test_feed_forward_equals_equation_2(name: str, function: Callable[[reference.Array], reference.Array]) -> None:
     layer, x = randomize(FeedForward(tiny_config(activation=name))), random(B, T, D)
     expand, contract = layer.expand, layer.contract
     weights = arrays(w1=expand.weight, b1=expand.bias, w2=contract.weight, b2=contract.bias)
@@ -55,8 +55,8 @@ def test_feed_forward_is_equation_2(name: str, function: Callable[[reference.Arr
 
 
 @pytest.mark.parametrize(("name", "function"), [("swiglu", reference.swish), ("geglu", reference.gelu)])
-def test_gated_feed_forward_is_shazeers(name: str, function: Callable[[reference.Array], reference.Array]) -> None:
-    """The gate comes first in the fused matrix."""
+def test_gated_feed_forward_equals_shazeer(name: str, function: Callable[[reference.Array], reference.Array]) -> None:
+    """The gate is first in the fused matrix."""
     layer, x = randomize(FeedForward(tiny_config(activation=name))), random(B, T, D)
     (w, v), (b, c) = layer.expand.weight.split(F), layer.expand.bias.split(F)
     weights = arrays(w=w, v=v, b=b, c=c, w2=layer.contract.weight, b2=layer.contract.bias)
@@ -66,14 +66,14 @@ def test_gated_feed_forward_is_shazeers(name: str, function: Callable[[reference
 
 @pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
-def test_residual_is_its_formula(norm: str, norm_position: str) -> None:
+def test_residual_equals_its_formula(norm: str, norm_position: str) -> None:
     residual, x = randomize(Residual(tiny_config(norm=norm, norm_position=norm_position))), random(B, T, D)
     expected = x + torch.sin(residual.norm(x)) if norm_position == "pre" else residual.norm(x + torch.sin(x))
     assert_same(residual(x, torch.sin), expected)
 
 
-def test_dropout_falls_on_the_sublayer_and_spares_the_residual() -> None:
-    """Pre-norm with a sublayer that returns ones: what is added to x is 0 or 1 / (1 - 0.25)."""
+def test_dropout_applies_to_the_sublayer_and_not_to_the_residual() -> None:
+    """With pre-norm and a sub-layer that returns ones, 0 or 1 / (1 - 0.25) is added to x."""
     torch.manual_seed(0)
     residual, x = Residual(tiny_config(dropout=0.25)).double(), random(40, D)
     added = residual(x, torch.ones_like) - x
@@ -82,8 +82,8 @@ def test_dropout_falls_on_the_sublayer_and_spares_the_residual() -> None:
     assert_same(residual.eval()(x, torch.ones_like), x + 1)
 
 
-def test_post_norm_dropout_falls_before_the_norm() -> None:
-    """The normalized sum has mean 0 even where the output of the sublayer was dropped."""
+def test_post_norm_dropout_applies_before_the_norm() -> None:
+    """The normalized sum has mean 0 even if the output of the sub-layer is dropped."""
     torch.manual_seed(0)
     residual, x = Residual(tiny_config(dropout=0.5, norm_position="post")).double(), random(40, D)
     y = residual(x, torch.ones_like)
@@ -91,8 +91,8 @@ def test_post_norm_dropout_falls_before_the_norm() -> None:
     assert_same(y.mean(dim=-1), torch.zeros(40, dtype=torch.float64))
 
 
-def test_activation_dropout_falls_between_the_two_projections() -> None:
-    """With a contraction that sums, every output of a row is the same number: none was dropped after it."""
+def test_activation_dropout_applies_between_the_projections() -> None:
+    """If the second projection sums, all outputs of a row are equal, so none was dropped after it."""
     torch.manual_seed(0)
     layer = randomize(FeedForward(tiny_config(activation_dropout=0.5)))
     torch.nn.init.ones_(layer.contract.weight)
@@ -104,7 +104,7 @@ def test_activation_dropout_falls_between_the_two_projections() -> None:
     assert_same(layer(x), evaluated)
 
 
-def test_each_attention_takes_the_attention_dropout_of_the_config() -> None:
+def test_all_attention_layers_use_the_attention_dropout_of_the_config() -> None:
     torch.manual_seed(0)
     config, x = tiny_config(attention_dropout=0.5), random(B, T, D)
     encoder_layer, decoder_layer = randomize(EncoderLayer(config)), randomize(DecoderLayer(config))

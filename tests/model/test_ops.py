@@ -1,4 +1,4 @@
-"""Projections, norms, dropout and masks, against numpy and torch.nn."""
+"""Compare projections, norms, dropout and masks with NumPy and torch.nn."""
 
 import numpy as np
 import pytest
@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from mtformer.model.ops import NORMS, Dropout, Linear, causal_mask, dropout, padding_mask
 
 N = 1 << 17
-"""Elements for each of the 8 bytes that come from one random word."""
+"""Number of elements for each of the 8 bytes of a random word."""
 probabilities = pytest.mark.parametrize("p", [0.001, 0.1, 0.3, 0.5, 0.9])
 
 
-def test_linear_is_torchs_with_its_gradients() -> None:
+def test_linear_and_its_gradients_equal_torch() -> None:
     ours = randomize(Linear(6, 10))
     theirs = nn.Linear(6, 10).double()
     theirs.load_state_dict(ours.state_dict())
@@ -29,7 +29,7 @@ def test_linear_is_torchs_with_its_gradients() -> None:
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 4), (4, 7), (4, None), (7, 9)])
-def test_rows_of_a_fused_projection_are_a_part_of_the_whole(start: int, stop: int | None) -> None:
+def test_rows_of_a_fused_projection_are_a_slice_of_the_output(start: int, stop: int | None) -> None:
     fused, x = randomize(Linear(6, 4, 3, 2)), random(5, 6)
     assert_same(fused(x, start, stop), fused(x)[..., start:stop])
 
@@ -39,7 +39,7 @@ def test_linear_computes_in_the_dtype_of_its_input_and_has_float32_gradients() -
     linear, x = randomize(Linear(32, 16)).float(), torch.randn(64, 32)
     narrow, wide, gradient = linear(x.bfloat16()), linear(x), torch.randn(64, 16)
     assert narrow.dtype == torch.bfloat16
-    assert 0 < (narrow - wide).norm() < 0.01 * wide.norm()  # it is rounded
+    assert 0 < (narrow - wide).norm() < 0.01 * wide.norm()  # the result is rounded
     wide.backward(gradient)
     expected = linear.weight.grad.clone()
     linear.zero_grad()
@@ -51,8 +51,8 @@ def test_linear_computes_in_the_dtype_of_its_input_and_has_float32_gradients() -
 
 @pytest.mark.parametrize("kind", NORMS)
 @pytest.mark.parametrize("scale", [4.0, 1e-3])
-def test_norm_is_the_formula(kind: str, scale: float) -> None:
-    """At 1e-3 the variance is about epsilon: another epsilon, or one outside the root, would show."""
+def test_norm_equals_the_formula(kind: str, scale: float) -> None:
+    """At scale 1e-3, the variance is about epsilon, so a wrong epsilon would be detected."""
     norm, x = randomize(NORMS[kind](12)), (random(3, 5, 12) + 0.25) * scale
     formula = {"layernorm": reference.layer_norm, "rmsnorm": reference.rms_norm}[kind]
     expected = formula(x.numpy(), *(parameter.detach().numpy() for parameter in norm.parameters()))
@@ -70,7 +70,7 @@ def test_norm_computes_in_the_dtype_of_its_input_and_has_float32_gradients(kind:
 
 
 def rounded(p: float) -> float:
-    """The probability that dropout applies on a CPU."""
+    """Return the probability that dropout uses on a CPU."""
     return max(1, round(p * 256)) / 256
 
 
@@ -82,14 +82,14 @@ def dropped(p: float) -> tuple[Tensor, Tensor]:
 
 @probabilities
 def test_each_byte_of_a_random_word_drops_its_share(p: float) -> None:
-    """Within 5 standard deviations at each index mod 8; p below 1/512 still drops 1 of 256."""
+    """Check each index mod 8 within 5 standard deviations; p below 1/512 still drops 1 of 256."""
     shares = dropped(p)[1].view(N, 8).double().mean(dim=0)
     deviation = (rounded(p) * (1 - rounded(p)) / N) ** 0.5
     assert (shares - rounded(p)).abs().max() < 5 * deviation
 
 
 @probabilities
-def test_the_rest_is_scaled_so_that_the_mean_stays(p: float) -> None:
+def test_kept_elements_are_scaled_to_preserve_the_mean(p: float) -> None:
     y, zero = dropped(p)
     kept = y[~zero]
     assert torch.equal(kept, torch.full_like(kept, 1 / (1 - rounded(p))))
@@ -97,8 +97,8 @@ def test_the_rest_is_scaled_so_that_the_mean_stays(p: float) -> None:
     assert abs(y.double().mean().item() - 1.0) < 5 * deviation
 
 
-def test_neighbors_are_dropped_independently() -> None:
-    """Correlations of an element with each of the 16 after it, within 5 standard deviations of 0."""
+def test_adjacent_elements_are_dropped_independently() -> None:
+    """Correlations with each of the next 16 elements are within 5 standard deviations of 0."""
     zero = dropped(0.3)[1].double()
     centered = zero - zero.mean()
     for distance in range(1, 17):
@@ -113,7 +113,7 @@ def test_dropout_keeps_shape_and_dtype(shape: tuple[int, ...], dtype: torch.dtyp
     assert (y.shape, y.dtype) == (shape, dtype)
 
 
-def test_a_seed_gives_the_same_dropout_and_the_next_call_another() -> None:
+def test_dropout_depends_on_the_seed_and_differs_between_calls() -> None:
     x = torch.ones(10_000)
     torch.manual_seed(3)
     first, second = dropout(x, 0.5), dropout(x, 0.5)
@@ -133,7 +133,7 @@ def test_backward_of_dropout_drops_the_same_elements() -> None:
     assert torch.equal(x.grad == 0, y == 0)
 
 
-def test_a_transposed_input_is_dropped_like_any_other() -> None:
+def test_dropout_of_transposed_inputs() -> None:
     x = torch.rand(40, 50).add_(1)
     torch.manual_seed(0)
     transposed = dropout(x.t(), 0.5)
@@ -146,11 +146,11 @@ def test_nothing_is_dropped_at_0_or_in_evaluation() -> None:
     state = torch.get_rng_state()
     for y in (dropout(x, 0.0), Dropout(0.0)(x), module.eval()(x)):
         assert torch.equal(y, x)
-    assert torch.equal(torch.get_rng_state(), state)  # no random numbers are drawn either
+    assert torch.equal(torch.get_rng_state(), state)  # no random numbers are drawn
     assert not torch.equal(module.train()(x), x)
 
 
-def test_a_probability_next_to_1_drops_almost_all() -> None:
+def test_a_probability_close_to_1_drops_almost_all() -> None:
     """The config allows any p below 1."""
     y, zero = dropped(0.999)
     assert 0.99 < zero.double().mean().item() < 1

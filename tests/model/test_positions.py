@@ -10,12 +10,12 @@ from torch import nn
 from mtformer.model.positions import LearnedPositions, RotaryPositions, SinusoidalPositions, sinusoid
 
 HALF_UNIT = 2.0**-25
-"""Half of float32's last place for numbers in [0.5, 1): the rounding of a table that was exact before."""
+"""Rounding error of float32 for numbers in [0.5, 1)."""
 
 
 @pytest.mark.parametrize("D", [2, 6, 64])
-def test_sinusoid_is_the_papers_formula_rounded_once(D: int) -> None:
-    """[sin | cos] is the paper's table with even columns first."""
+def test_sinusoid_equals_the_formula_rounded_once(D: int) -> None:
+    """[sin | cos] is the table of the paper with even columns first."""
     table = sinusoid(300, D)
     assert table.dtype == torch.float32
     paper = reference.sinusoid(300, D)
@@ -25,13 +25,13 @@ def test_sinusoid_is_the_papers_formula_rounded_once(D: int) -> None:
 
 
 def test_sinusoidal_and_rotary_positions_are_not_weights() -> None:
-    """They follow from the config, so no checkpoint holds them and max_positions may change later."""
+    """Checkpoints do not contain them, so max_positions may be changed later."""
     for positions in (SinusoidalPositions(9, 8), RotaryPositions(9, 8)):
         assert not positions.state_dict()
         assert not list(positions.parameters())
 
 
-def test_only_learned_positions_in_use_have_gradients() -> None:
+def test_only_used_learned_positions_have_gradients() -> None:
     positions = randomize(LearnedPositions(9, 8))
     y_TD = positions(slice(3, 7))
     assert_same(y_TD, positions.weight[3:7])
@@ -60,7 +60,7 @@ def test_rotary_is_a_complex_rotation() -> None:
 
 
 def test_a_rotation_of_one_position_applies_to_all_beams() -> None:
-    """As decoding uses it: dimension 2 counts beams there."""
+    """In decoding, dimension 2 counts beams."""
     rotary, x_BHTK = RotaryPositions(7, 8), random(2, 3, 1, 8).expand(2, 3, 7, 8)
     at_each = rotary(slice(7))(x_BHTK)
     for t in range(7):

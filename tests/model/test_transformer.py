@@ -1,4 +1,4 @@
-"""The whole model: against torch.nn.Transformer, its masks, its tied weights, its precision."""
+"""The full model: comparison with torch.nn.Transformer, masks, tied weights and precision."""
 
 import re
 from pathlib import Path
@@ -54,11 +54,11 @@ TORCH_NAMES = {
     r"(encoder.*)feed_forward_residual\.norm": r"\1norm2",
     r"(decoder.*)feed_forward_residual\.norm": r"\1norm3",
 }
-"""Patterns of our names of parameters, and torch.nn.Transformer's names."""
+"""Patterns of our parameter names, and the names in torch.nn.Transformer."""
 
 
-def torchs(ours: Transformer) -> tuple[nn.Transformer, list[tuple[nn.Parameter, nn.Parameter]]]:
-    """Return torch.nn.Transformer with our weights, and pairs of all its parameters; post-norm has no final norms."""
+def as_torch(ours: Transformer) -> tuple[nn.Transformer, list[tuple[nn.Parameter, nn.Parameter]]]:
+    """Return torch.nn.Transformer with our weights, and all pairs of parameters; post-norm has no final norms."""
     pre = ours.config.norm_position == "pre"
     options = {"dropout": 0.0, "activation": ours.config.activation, "batch_first": True, "norm_first": pre}
     encoder_layer, decoder_layer = (
@@ -86,11 +86,11 @@ def torchs(ours: Transformer) -> tuple[nn.Transformer, list[tuple[nn.Parameter, 
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
 @pytest.mark.parametrize(("tie", "activation"), [("all", "relu"), ("output", "gelu"), ("none", "relu")])
 @pytest.mark.usefixtures("kernel")
-def test_the_model_is_torchs_between_its_embeddings(norm_position: str, tie: str, activation: str) -> None:
-    """Logits, and the gradients of all parameters; embeddings written out here."""
+def test_the_model_equals_torch_between_the_embeddings(norm_position: str, tie: str, activation: str) -> None:
+    """Compare logits and gradients of all parameters; torch.nn.Transformer has no embeddings."""
     ours = tiny_model(norm_position=norm_position, tie_embeddings=tie, activation=activation)
     (src_BS, lengths_B), tgt_BT = sources(LENGTHS), tokens(3, 5, seed=1)
-    theirs, pairs = torchs(ours)
+    theirs, pairs = as_torch(ours)
     copies = {w: w.detach().clone().requires_grad_() for w in (ours.src_embedding, ours.tgt_embedding, ours.output)}
     src, tgt, out = (copies[w] for w in (ours.src_embedding, ours.tgt_embedding, ours.output))
     table = sinusoid(10, D)
@@ -112,8 +112,8 @@ def test_the_model_is_torchs_between_its_embeddings(norm_position: str, tie: str
 
 @ALL_POSITIONS
 @pytest.mark.usefixtures("kernel")
-def test_padding_changes_nothing(positions: str) -> None:
-    """Other ids in the padding: not one bit of any state changes. Another real id: every state does."""
+def test_padding_has_no_effect(positions: str) -> None:
+    """Changing ids in the padding changes no bit of any state; changing another id changes every state."""
     model = tiny_model(positions=positions)
     (src_BS, lengths_B), tgt_BT = sources(LENGTHS), tokens(3, 5, seed=1)
     encoder_output = model.encode(src_BS, lengths_B)
@@ -131,7 +131,7 @@ def test_padding_changes_nothing(positions: str) -> None:
 @ALL_POSITIONS
 @pytest.mark.usefixtures("kernel")
 def test_no_gradient_reaches_padding(positions: str) -> None:
-    """The padding has an id of its own, whose embedding must learn nothing, while every other one learns."""
+    """The embedding of the padding id gets no gradient; all others do."""
     model = tiny_model(positions=positions, tie_embeddings="output")
     src_BS, lengths_B = sources(LENGTHS)
     model(src_BS, lengths_B, tokens(3, 5, seed=1)).backward(random(3, 5, D, seed=2))
@@ -165,8 +165,8 @@ def test_later_target_tokens_change_no_earlier_state(positions: str) -> None:
 
 @ALL_POSITIONS
 @pytest.mark.usefixtures("kernel")
-def test_a_batch_is_each_sentence_alone(positions: str) -> None:
-    """Padding on either side, and any amount of it, changes nothing."""
+def test_batching_does_not_change_results(positions: str) -> None:
+    """Padding of any length on either side has no effect."""
     model = tiny_model(positions=positions)
     src_BS, lengths_B = sources(LENGTHS)
     tgt_lengths, tgt_BT = [3, 6, 1], tokens(3, 6, seed=1)
@@ -180,8 +180,8 @@ def test_a_batch_is_each_sentence_alone(positions: str) -> None:
 
 
 @ALL_POSITIONS
-def test_order_is_seen(positions: str) -> None:
-    """Without positions an encoder could not tell these sources apart, nor a decoder these targets' last states."""
+def test_order_affects_the_states(positions: str) -> None:
+    """Without positions, the states of these sources, and the last states of these targets, would be equal."""
     model = tiny_model(positions=positions)
     src_BS, tgt_BT = torch.tensor([[4, 5, 6, 3], [5, 4, 6, 3]]), torch.tensor([[7, 8, 9], [8, 7, 9]])
     lengths_B = torch.tensor([4, 4])
@@ -196,7 +196,7 @@ def test_order_is_seen(positions: str) -> None:
     [("all", {"src_embedding", "output", "tgt_embedding"}), ("output", {"output", "tgt_embedding"}), ("none", set())],
 )
 def test_which_embeddings_are_one_parameter(tie: str, shared: set[str]) -> None:
-    """Also after a change of dtype and a load, which could part them."""
+    """Also check this after changing the dtype and loading weights."""
     model = Transformer(tiny_config(tie_embeddings=tie), V, V)
     model.double()
     model.load_state_dict(model.state_dict())
@@ -207,8 +207,8 @@ def test_which_embeddings_are_one_parameter(tie: str, shared: set[str]) -> None:
 
 
 @pytest.mark.parametrize(("tie", "rows"), [("all", 17), ("output", 11 + 17), ("none", 11 + 17 + 17)])
-def test_parameter_counts_are_the_formula(tie: str, rows: int) -> None:
-    """Width 16, 4 heads of 4 with 2 key/value heads, SwiGLU of 24, 32 learned positions, 3 + 2 layers, pre-norm."""
+def test_parameter_counts_equal_the_formula(tie: str, rows: int) -> None:
+    """Use width 16, 4 heads of width 4, 2 key/value heads, SwiGLU 24, 32 learned positions, 3 + 2 layers, pre-norm."""
     config = tiny_config(
         tie_embeddings=tie, num_kv_heads=2, activation="swiglu", positions="learned", num_encoder_layers=3
     )
@@ -228,8 +228,8 @@ def test_parameter_counts_are_the_formula(tie: str, rows: int) -> None:
 
 
 @pytest.mark.parametrize("tie", ["all", "output", "none"])
-def test_parameters_go_to_safetensors_and_back_to_the_bit(tie: str, tmp_path: Path) -> None:
-    """Named once each they may be saved; loaded again, only the tied names are not in the file."""
+def test_parameters_are_restored_exactly_from_safetensors(tie: str, tmp_path: Path) -> None:
+    """Each parameter is saved once; on loading, only tied names are missing."""
     model = Transformer(tiny_config(tie_embeddings=tie), V, V).eval()
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
     assert len({parameter.data_ptr() for parameter in parameters.values()}) == len(parameters)
@@ -247,7 +247,7 @@ def test_parameters_go_to_safetensors_and_back_to_the_bit(tie: str, tmp_path: Pa
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
 @ALL_POSITIONS
 @pytest.mark.usefixtures("kernel")
-def test_bf16_activations_are_close_and_gradients_are_float32(norm_position: str, positions: str) -> None:
+def test_bf16_activations_are_close_to_float32_and_gradients_are_float32(norm_position: str, positions: str) -> None:
     torch.manual_seed(0)
     model = Transformer(tiny_config(d_model=64, d_ff=128, norm_position=norm_position, positions=positions), V, V)
     (src_BS, lengths_B), tgt_BT = sources(LENGTHS), tokens(3, 5)
@@ -289,8 +289,8 @@ def test_the_output_bias_is_optional_zero_at_first_and_counted() -> None:
 
 
 @torch.no_grad()
-def test_the_output_bias_is_added_to_logits_and_in_the_loss() -> None:
-    """Also -inf, which excludes a token."""
+def test_the_output_bias_is_used_in_logits_and_loss() -> None:
+    """A bias of -inf excludes a token."""
     model = tiny_model(output_bias=True, tie_embeddings="output").eval()
     model.output_bias[5] = -torch.inf
     src, tgt_in_BT, tgt_out_BT = sources([5, 3]), tokens(2, 4), tokens(2, 4, seed=1).clamp(min=6)
@@ -305,7 +305,7 @@ def test_the_output_bias_is_added_to_logits_and_in_the_loss() -> None:
     assert_same(nll, expected)
 
 
-def test_dropout_is_for_training_and_follows_the_seed() -> None:
+def test_dropout_applies_in_training_only_and_depends_on_the_seed() -> None:
     model = Transformer(tiny_config(dropout=0.3, attention_dropout=0.1, activation_dropout=0.1), V, V)
     arguments = (*sources(LENGTHS), tokens(3, 5))
 
@@ -320,8 +320,8 @@ def test_dropout_is_for_training_and_follows_the_seed() -> None:
     assert torch.equal(run(1), run(2))
 
 
-def test_dropout_falls_on_the_embeddings_of_both_sides() -> None:
-    """The input of the first layers is 0 or 1 / (1 - 0.25) times that in evaluation."""
+def test_dropout_applies_to_the_embeddings_of_both_sides() -> None:
+    """The input of the first layers is 0 or 1 / (1 - 0.25) times the input in evaluation mode."""
     torch.manual_seed(0)
     model = tiny_model(dropout=0.25)
     read: list[Tensor] = []
@@ -335,8 +335,8 @@ def test_dropout_falls_on_the_embeddings_of_both_sides() -> None:
         assert 0.15 < (ratio == 0).double().mean().item() < 0.35
 
 
-def test_every_parameter_learns() -> None:
-    """No weight is unused, whatever the options."""
+def test_every_parameter_has_a_gradient() -> None:
+    """No weight is unused with any option."""
     for changes in ({"positions": "learned"}, {"norm": "rmsnorm", "norm_position": "post", "activation": "geglu"}):
         model = tiny_model(tie_embeddings="none", num_kv_heads=2, **changes)
         src_BS, lengths_B = sources(LENGTHS)
@@ -354,6 +354,6 @@ def test_every_parameter_learns() -> None:
         ({"d_model": 15, "num_heads": 3}, "sinusoidal positions need an even d_model, not 15"),
     ],
 )
-def test_shapes_that_do_not_fit(changes: dict[str, Any], message: str) -> None:
+def test_invalid_shapes_are_errors(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         ModelConfig(**changes)

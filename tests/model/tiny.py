@@ -1,4 +1,4 @@
-"""Tiny models, sentences and comparisons that the tests of this folder share."""
+"""Tiny models, sentences and comparisons for the model tests."""
 
 import math
 from typing import Any
@@ -18,17 +18,17 @@ D, H, F = 16, 4, 24
 V = 13
 PAD, EOS = 0, 3
 EXACT = 1e-10
-"""Largest difference in float64 between two ways to the same number."""
+"""Maximum difference in float64 between two computations of the same number."""
 
 
 def tiny_config(**changes: Any) -> ModelConfig:
-    """A config of a few thousand parameters, without dropout."""
+    """Return a config with a few thousand parameters and without dropout."""
     sizes = {"d_model": D, "num_heads": H, "d_ff": F, "num_encoder_layers": 2, "num_decoder_layers": 2}
     return ModelConfig(**{**sizes, "dropout": 0.0, "max_positions": 32, **changes})
 
 
 def randomize(module: nn.Module, seed: int = 0) -> Any:
-    """Float64, and every parameter random, biases and norms too, so that none of them can be forgotten unseen."""
+    """Convert to float64 and randomize all parameters, including biases and norms, so that each affects the result."""
     generator = torch.Generator().manual_seed(seed)
     module.double()
     for name, parameter in module.named_parameters():
@@ -38,7 +38,7 @@ def randomize(module: nn.Module, seed: int = 0) -> Any:
 
 
 def tiny_model(seed: int = 0, **changes: Any) -> Transformer:
-    """A Transformer in float64 with random parameters, separate source and target vocabularies unless tied."""
+    """Return a float64 Transformer with random parameters; vocabularies are separate unless tied."""
     model = Transformer(tiny_config(**changes), V, V)
     randomize(model, seed)
     return model
@@ -49,12 +49,12 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 def tokens(*shape: int, seed: int = 0) -> Tensor:
-    """Ids that are never special."""
+    """Return random ids of regular tokens."""
     return torch.randint(4, V, shape, generator=torch.Generator().manual_seed(seed))
 
 
 def sources(lengths: list[int], seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Padded source ids, eos at each end, and their lengths."""
+    """Return padded source ids, each ending with eos, and their lengths."""
     src_BS = tokens(len(lengths), max(lengths), seed=seed)
     for row, length in zip(src_BS, lengths, strict=True):
         row[length - 1] = EOS
@@ -63,7 +63,7 @@ def sources(lengths: list[int], seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def use_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `attend` without dropout use the fused kernel at all sizes, or at none (`written`)."""
+    """Make `attend` without dropout use the fused kernel at all sizes, or never (`written`)."""
     threshold = 0 if name == "fused" else math.inf
     monkeypatch.setattr(attention, "CPU_FUSED_FROM", dict.fromkeys(attention.CPU_FUSED_FROM, threshold))
 
@@ -74,13 +74,13 @@ def step(model: Transformer, token_N: Tensor, cache: DecoderCache) -> Tensor:
 
 
 def assert_same(actual: Tensor, expected: Tensor, tolerance: float = EXACT) -> None:
-    """Equal shapes, and no element further apart than the tolerance (NaN never passes)."""
+    """Check that shapes are equal and differences are at most the tolerance (NaN always fails)."""
     assert actual.shape == expected.shape
     assert (actual - expected).abs().max().item() <= tolerance
 
 
 def copy_attention(theirs: nn.MultiheadAttention, ours: MultiHeadAttention) -> None:
-    """Both keep queries, keys and values fused in this order."""
+    """Copy the weights; both modules fuse queries, keys and values in this order."""
     with torch.no_grad():
         theirs.in_proj_weight.copy_(ours.in_projection.weight)
         theirs.in_proj_bias.copy_(ours.in_projection.bias)
@@ -88,7 +88,7 @@ def copy_attention(theirs: nn.MultiheadAttention, ours: MultiHeadAttention) -> N
 
 
 def attention_gradients(attention: nn.MultiheadAttention | MultiHeadAttention) -> list[Tensor]:
-    """Gradients of the four parameters, in one order for both."""
+    """Return the gradients of the four parameters in the same order for both modules."""
     if isinstance(attention, MultiHeadAttention):
         into, out = attention.in_projection, attention.out_projection
         parameters: list[Tensor] = [into.weight, into.bias, out.weight, out.bias]
@@ -101,7 +101,7 @@ def attention_gradients(attention: nn.MultiheadAttention | MultiHeadAttention) -
 
 
 def as_numpy(attention: MultiHeadAttention) -> reference.Weights:
-    """Return the weights as `reference.multi_head_attention` takes them."""
+    """Return the weights in the format of `reference.multi_head_attention`."""
     rows = [attention.H * attention.K, attention.G * attention.K, attention.G * attention.K]
     weights, biases = (x.detach().split(rows) for x in (attention.in_projection.weight, attention.in_projection.bias))
     named = {name: weight.numpy() for name, weight in zip("qkv", weights, strict=True)}

@@ -1,4 +1,4 @@
-"""Small tokenizers, trained once."""
+"""Small tokenizers that are trained once."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ SYLLABLES = re.findall(r"\w+", "ba cho den fli gro jak lum net or pi qua ris sto
 
 
 def _lines() -> list[str]:
-    """400 lines over 300 invented words, and a few real ones."""
+    """Return 400 lines with 300 invented words, and a few real lines."""
     random = Random(1)
     words = ["".join(random.choices(SYLLABLES, k=random.randint(1, 4))) for _ in range(300)]
     words += ["the", "old", "man", "letter", "better"] * 10
@@ -31,26 +31,26 @@ def lines() -> list[str]:
 
 @pytest.fixture(scope="session")
 def unigram(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """Without byte fallback, with a user's symbol."""
+    """Tokenizer without byte fallback, with a user-defined symbol."""
     return trained(tmp_path_factory.mktemp("unigram"), model_type="unigram", user_symbols=["<2de>"])
 
 
 @pytest.fixture(scope="session")
 def bpe(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """Without byte fallback, with a user's symbol."""
+    """Tokenizer without byte fallback, with a user-defined symbol."""
     return trained(tmp_path_factory.mktemp("bpe"), model_type="bpe", user_symbols=["<2de>"])
 
 
 @pytest.fixture(params=["unigram", "bpe"])
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    """One of each kind of model."""
+    """Tokenizer of each model type."""
     made: Tokenizer = request.getfixturevalue(request.param)
     return made
 
 
 @pytest.fixture(scope="session", params=["unigram", "bpe"])
 def byte_tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """One of each kind of model that spells what it does not know."""
+    """Tokenizer of each model type with byte fallback."""
     return trained(tmp_path_factory.mktemp("bytes"), model_type=request.param, byte_fallback=True, vocab_size=400)
 
 

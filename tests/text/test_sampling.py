@@ -1,4 +1,4 @@
-"""Sampled segmentations: a function of the seed only, with the probabilities of the papers."""
+"""Sampled segmentations depend on the seed only and have the probabilities given in the papers."""
 
 import itertools
 import math
@@ -24,11 +24,11 @@ def kind(tokenizer: Tokenizer) -> int:
 
 
 def sharp(tokenizer: Tokenizer) -> float:
-    """Return the alpha of which sampling is deterministic."""
+    """Return the alpha for which sampling is deterministic."""
     return 1000.0 if kind(tokenizer) == UNIGRAM else 0.0
 
 
-def test_only_the_seed_decides_the_ids(tokenizer: Tokenizer, lines: list[str]) -> None:
+def test_ids_depend_on_the_seed_only(tokenizer: Tokenizer, lines: list[str]) -> None:
     first = tokenizer.sample(lines, 0.3, seed=7)
     tokenizer.sample(lines[::-1] + UNUSUAL, 0.1, seed=3)
     assert tokenizer.sample(lines, 0.3, seed=7) == first
@@ -36,7 +36,7 @@ def test_only_the_seed_decides_the_ids(tokenizer: Tokenizer, lines: list[str]) -
     assert tokenizer.sample(lines, 0.3, seed=8) != first
 
 
-def test_same_in_another_process(tokenizer: Tokenizer, lines: list[str], tmp_path: Path) -> None:
+def test_result_is_the_same_in_another_process(tokenizer: Tokenizer, lines: list[str], tmp_path: Path) -> None:
     (tmp_path / "x.model").write_bytes(tokenizer.model)
     script = (
         "import sys; from mtformer.text.tokenizer import Tokenizer; "
@@ -47,7 +47,7 @@ def test_same_in_another_process(tokenizer: Tokenizer, lines: list[str], tmp_pat
     assert output == f"{tokenizer.sample(lines[:20], 0.3, seed=7)}\n"
 
 
-def test_same_from_threads_at_once(tokenizer: Tokenizer, lines: list[str]) -> None:
+def test_result_is_the_same_in_concurrent_threads(tokenizer: Tokenizer, lines: list[str]) -> None:
     expected = [tokenizer.sample(lines, 0.3, seed=seed) for seed in range(4)]
     copy = Tokenizer(tokenizer.model)
     found: dict[int, list[list[int]]] = {}
@@ -73,7 +73,7 @@ def test_the_cache_of_lattices_does_not_change_the_result(
     assert [copy.sample(lines[n : n + 10], 0.3, seed=n) for n in range(0, 100, 10)] == expected
 
 
-def test_sampling_without_randomness_is_encoding(
+def test_sampling_without_randomness_equals_encoding(
     tokenizer: Tokenizer, byte_tokenizer: Tokenizer, lines: list[str]
 ) -> None:
     assert tokenizer.sample(lines + UNUSUAL, sharp(tokenizer), seed=1) == tokenizer.encode(lines + UNUSUAL)
@@ -82,14 +82,14 @@ def test_sampling_without_randomness_is_encoding(
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.3, 0.9])
-def test_every_segmentation_spells_the_line(byte_tokenizer: Tokenizer, lines: list[str], alpha: float) -> None:
+def test_every_segmentation_decodes_to_the_line(byte_tokenizer: Tokenizer, lines: list[str], alpha: float) -> None:
     text = [*lines, *UNUSUAL]
     for seed in range(3):
         sampled = byte_tokenizer.sample(text, alpha, seed)
         assert byte_tokenizer.decode(sampled) == byte_tokenizer.decode(byte_tokenizer.encode(text))
 
 
-def test_user_symbols_stay_whole_and_empty_lines_stay_empty(tokenizer: Tokenizer) -> None:
+def test_user_symbols_are_not_split_and_empty_lines_stay_empty(tokenizer: Tokenizer) -> None:
     symbol = tokenizer.vocabulary().index("<2de>")
     for ids in tokenizer.sample(["<2de> the<2de>old man<2de>"] * 50, 0.5, seed=1):
         assert ids.count(symbol) == 3
@@ -98,7 +98,7 @@ def test_user_symbols_stay_whole_and_empty_lines_stay_empty(tokenizer: Tokenizer
 
 
 @pytest.mark.parametrize("alpha", [0.2, 0.7])
-def test_unigram_probabilities_are_those_of_the_paper(unigram: Tokenizer, alpha: float) -> None:
+def test_unigram_probabilities_equal_the_paper(unigram: Tokenizer, alpha: float) -> None:
     pieces = read_pieces(unigram.model)
     word = f"▁{WORD}"
     weights: dict[tuple[int, ...], float] = {}
@@ -113,7 +113,7 @@ def test_unigram_probabilities_are_those_of_the_paper(unigram: Tokenizer, alpha:
 
 
 @pytest.mark.parametrize("alpha", [0.2, 0.7])
-def test_bpe_drops_merges_as_written_out(bpe: Tokenizer, alpha: float) -> None:
+def test_bpe_dropout_probabilities_equal_the_paper(bpe: Tokenizer, alpha: float) -> None:
     pieces = read_pieces(bpe.model)
     weights: dict[tuple[int, ...], float] = Counter()
 
@@ -132,7 +132,7 @@ def test_bpe_drops_merges_as_written_out(bpe: Tokenizer, alpha: float) -> None:
         at = starts.index(start)
         expand(parts, closed | {start}, weight * alpha)
         merged = (*parts[:at], parts[at] + parts[at + 1], *parts[at + 2 :])
-        # The pairs on both sides of the merge are new, and may be tried again.
+        # The pairs on both sides of the merge are new, so they can be merged again.
         renewed = {start, starts[at - 1]} if at else {start}
         expand(merged, closed - renewed, weight * (1 - alpha))
 
@@ -142,7 +142,7 @@ def test_bpe_drops_merges_as_written_out(bpe: Tokenizer, alpha: float) -> None:
 
 
 def assert_drawn_as(weights: dict[tuple[int, ...], float], tokenizer: Tokenizer, alpha: float) -> None:
-    """Frequencies in 20,000 draws lie within 4.5 standard deviations of the exact probabilities."""
+    """Check that frequencies in 20,000 samples are within 4.5 standard deviations of the exact probabilities."""
     draws = 20_000
     found = Counter(map(tuple, tokenizer.sample([WORD] * draws, alpha, seed=5)))
     total = sum(weights.values())
@@ -152,7 +152,7 @@ def assert_drawn_as(weights: dict[tuple[int, ...], float], tokenizer: Tokenizer,
         assert abs(found[ids] - p * draws) <= 4.5 * math.sqrt(draws * p * (1 - p)) + 1
 
 
-def test_models_of_another_kind_are_refused(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampling_from_other_model_types_is_an_error(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = read_pieces(tokenizer.model)
     pieces.kind = 4  # characters
     monkeypatch.setattr(sampling, "read_pieces", lambda model: pieces)

@@ -1,4 +1,4 @@
-"""Text to ids and back, and models that are refused."""
+"""Encoding, decoding, and invalid models."""
 
 import io
 import pickle
@@ -30,7 +30,7 @@ def test_unusual_lines(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode([[], []]) == ["", ""]
 
 
-def test_unknown_characters_are_one_id(tokenizer: Tokenizer) -> None:
+def test_consecutive_unknown_characters_are_one_id(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode(["old 漢字 man"])[0]
     assert ids.count(UNK) == 1
     assert tokenizer.decode([ids])[0].replace("\u2047", "?") == "old  ?  man"
@@ -55,7 +55,7 @@ def test_special_pieces_have_their_ids(tokenizer: Tokenizer) -> None:
     assert len(tokenizer.vocabulary()) == tokenizer.vocab_size
 
 
-def test_a_model_with_other_special_ids_is_refused(tmp_path: Path, lines: list[str]) -> None:
+def test_a_model_with_other_special_ids_is_an_error(tmp_path: Path, lines: list[str]) -> None:
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines), model_writer=model, vocab_size=100, minloglevel=2
@@ -66,7 +66,7 @@ def test_a_model_with_other_special_ids_is_refused(tmp_path: Path, lines: list[s
     assert "\n" not in str(error.value)
 
 
-def test_damaged_and_missing_models_are_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_damaged_and_missing_models_are_errors(tmp_path: Path, tokenizer: Tokenizer) -> None:
     for content in (b"", b"not a model at all", b"\x0a\x05", tokenizer.model[: len(tokenizer.model) // 2]):
         (tmp_path / "x.model").write_bytes(content)
         with pytest.raises(DataError, match=r"x.model: not a SentencePiece model|x.model: its special ids"):
@@ -83,7 +83,9 @@ def test_a_pickled_tokenizer_is_the_same(tokenizer: Tokenizer, lines: list[str])
     assert copy.encode(lines) == tokenizer.encode(lines)
 
 
-def test_pairs_are_saved_joint_or_separate(tmp_path: Path, tokenizer: Tokenizer, byte_tokenizer: Tokenizer) -> None:
+def test_joint_and_separate_pairs_are_saved_and_loaded(
+    tmp_path: Path, tokenizer: Tokenizer, byte_tokenizer: Tokenizer
+) -> None:
     TokenizerPair(tokenizer, byte_tokenizer).save(tmp_path / "run")
     separate = TokenizerPair.load(tmp_path / "run")
     assert not separate.joint

@@ -23,7 +23,9 @@ def test_the_same_text_gives_the_same_bytes(tmp_path: Path, lines: list[str], mo
 
 
 @pytest.mark.parametrize(("model_type", "kind"), [("unigram", UNIGRAM), ("bpe", BPE)])
-def test_the_model_has_the_settings_of_the_config(tmp_path: Path, lines: list[str], model_type: str, kind: int) -> None:
+def test_the_model_uses_the_settings_of_the_config(
+    tmp_path: Path, lines: list[str], model_type: str, kind: int
+) -> None:
     symbols = ["<2de>", "a,b"]
     train_tokenizer(lines, config(model_type=model_type, user_symbols=symbols), tmp_path / "x.model")
     tokenizer = Tokenizer.load(tmp_path / "x.model")
@@ -43,7 +45,7 @@ def test_normalization_and_case(tmp_path: Path, lines: list[str]) -> None:
     assert UNK not in folded.encode(["the ﬁne man"])[0]
 
 
-def test_rare_characters_are_left_out_by_coverage(tmp_path: Path, lines: list[str]) -> None:
+def test_coverage_excludes_rare_characters(tmp_path: Path, lines: list[str]) -> None:
     text = [*lines * 3, "漢字"]
     train_tokenizer(text, config(character_coverage=1.0), tmp_path / "all.model")
     train_tokenizer(text, config(character_coverage=0.999), tmp_path / "common.model")
@@ -51,15 +53,15 @@ def test_rare_characters_are_left_out_by_coverage(tmp_path: Path, lines: list[st
     assert UNK in Tokenizer.load(tmp_path / "common.model").encode(["漢字"])[0]
 
 
-def test_a_sample_is_taken_from_all_of_the_text(tmp_path: Path, lines: list[str]) -> None:
-    # Each tenth of the text has letters of its own; a sample of a third of the lines meets all of them.
+def test_the_training_sample_covers_the_whole_text(tmp_path: Path, lines: list[str]) -> None:
+    # Each tenth of the text uses different letters; a sample of a third of the lines contains all of them.
     text = [f"{line} {chr(0x3042 + 10 * number // len(lines))}" for number, line in enumerate(lines)]
     train_tokenizer(text, config(train_sentences=len(text) // 3), tmp_path / "x.model")
     assert UNK not in Tokenizer.load(tmp_path / "x.model").encode(["".join(chr(0x3042 + n) for n in range(10))])[0]
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
-def test_too_little_text_names_what_is_possible(tmp_path: Path, lines: list[str], model_type: str) -> None:
+def test_too_little_text_reports_the_possible_size(tmp_path: Path, lines: list[str], model_type: str) -> None:
     asked = config(vocab_size=8000, model_type=model_type)
     with pytest.raises(DataError, match=r"vocab_size 8000: the training text gives at most (\d+) pieces") as error:
         train_tokenizer(lines, asked, tmp_path / "x.model")
@@ -81,7 +83,7 @@ def test_no_text_is_an_error(tmp_path: Path, text: list[str]) -> None:
         train_tokenizer(text, config(), tmp_path / "x.model")
 
 
-def test_long_lines_are_left_out_with_a_warning_and_sentencepiece_is_quiet(
+def test_long_lines_are_skipped_with_a_warning_and_sentencepiece_is_quiet(
     tmp_path: Path, lines: list[str], capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("WARNING", "mtformer")

@@ -1,4 +1,4 @@
-"""Run by `torchrun`: some steps of the toy model, shared by the processes; process 0 writes what came of it."""
+"""Script for `torchrun`: train the toy model for some steps in several processes; process 0 writes the results."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ if __name__ == "__main__":
         step = toy_step(config, ranks=ranks, dropout=0.0)
         norms, losses = [], []
         for number in range(1, 4):
-            # Batches of different sizes, two to a step and process; the last has nothing left for process 1.
+            # Batches of different sizes, two per step and process; in the last step, process 1 gets none.
             first = 4 * number + ranks.rank
             own = [toy_batch(first, num_pairs=3 + ranks.rank), toy_batch(first + 2, num_pairs=4 + 3 * ranks.rank)]
             if number == 3 and ranks.rank == 1:
@@ -33,7 +33,7 @@ if __name__ == "__main__":
             "losses": losses,
             "dev": dev_loss(step, [toy_batch(number) for number in (90, 91, 92)]),
         }
-        # And the state goes back in.
+        # The state can be loaded again.
         step.load_optimizer_state(outcome["optimizer"])
         again = step.optimizer_state()["state"]
         before = outcome["optimizer"]["state"]

@@ -1,4 +1,4 @@
-"""Kills a process at each single thing that it does to the disk."""
+"""Kill a process before each of its operations on the disk."""
 
 import logging
 import os
@@ -11,15 +11,15 @@ from typing import Any
 
 STAGES = {
     *("open", "write", "__exit__", "fsync", "close", "mkdir", "rename", "replace", "unlink", "rmdir"),
-    *("serialize_file", "write_record", "write_end_of_file"),  # of safetensors and torch
+    *("serialize_file", "write_record", "write_end_of_file"),  # functions of safetensors and torch
 }
-"""Names of the functions of Python's C code and of libraries that change what is on the disk."""
+"""Names of functions, in C code of Python and in libraries, that change files."""
 
 
 def killed_at_each_stage(prepare: Callable[[], None], act: Callable[[], object]) -> Iterator[str]:
-    """Prepare, and kill a process that acts right before its first stage; again, before its second stage; and so on.
+    """Run `prepare`, then kill a process that runs `act` right before its first, second, ... operation on the disk.
 
-    Yield the name of the stage after each kill, and "none" when the process has finished.
+    Yield the name of the operation after each kill, and "none" once the process has finished.
     """
     number = 0
     while True:
@@ -41,8 +41,8 @@ def killed_at_each_stage(prepare: Callable[[], None], act: Callable[[], object])
 
 
 def _act(act: Callable[[], object], number: int, writer: int) -> None:
-    """Does not return."""
-    # Other tests may have set up the program's log; it writes under a lock that a killed process would keep for good.
+    """Run `act` and exit the process."""
+    # Other tests may have set up logging, and a killed process would never release its lock.
     logging.getLogger("mtformer").handlers.clear()
     count = 0
 

@@ -1,4 +1,4 @@
-"""A program for test_cuda.py: a run that is stopped and resumed on a device, against one that is not.
+"""Script for test_cuda.py: compare a run that is stopped and resumed on a device with an uninterrupted one.
 
     python resume_on_device.py FOLDER DEVICE PRECISION
 
@@ -22,11 +22,11 @@ from mtformer.training.step import TrainingStep
 
 
 def main(folder: Path, device: str, precision: str) -> None:
-    def step_there(config: Config) -> TrainingStep:
+    def step_on_device(config: Config) -> TrainingStep:
         torch.manual_seed(config.training.seed)
         return TrainingStep(Transformer(config.model, VOCAB, VOCAB).to(device), config.training, precision)
 
-    toy_run.toy_step = step_there
+    toy_run.toy_step = step_on_device
     be_deterministic()
     config = toy_config(max_steps=9, accumulation_steps=2, device=device)
     toy_run.trainer(config, folder / "whole").train()

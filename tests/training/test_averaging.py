@@ -1,4 +1,4 @@
-"""Moving averages of the weights: the formula, and which weights training, dev and checkpoints use."""
+"""Moving averages of the weights: formula, and which weights are used in training, validation and checkpoints."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def equal(one: list[Tensor], other: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_the_averages_are_those_of_the_formula() -> None:
+def test_averages_equal_the_formula() -> None:
     step = toy_step(toy_config(ema_decay=DECAY, learning_rate=1e-2))
     expected = [weight.double() for weight in copies(step)]
     for number in range(1, 101):
@@ -37,14 +37,14 @@ def test_the_averages_are_those_of_the_formula() -> None:
             torch.testing.assert_close(own, other.float(), rtol=1e-4, atol=1e-6)
 
 
-def test_the_average_of_a_closed_class_is_closed() -> None:
+def test_averages_of_biases_of_minus_infinity() -> None:
     model = torch.nn.ParameterList([torch.tensor([1.0, -torch.inf])])
     ema = Ema(model, DECAY)
     ema.update(1)
     assert ema.averages[0].tolist() == [1.0, -torch.inf]
 
 
-def test_training_goes_on_with_its_own_weights() -> None:
+def test_training_continues_with_the_unaveraged_weights() -> None:
     plain, averaged = (toy_step(toy_config(ema_decay=decay), dropout=0.0) for decay in (0.0, DECAY))
     for number in range(1, 6):
         for step in (plain, averaged):
@@ -56,7 +56,7 @@ def test_training_goes_on_with_its_own_weights() -> None:
         assert equal(copies(plain), before)
 
 
-def test_the_averages_leave_when_something_fails_inside() -> None:
+def test_weights_are_restored_after_an_exception() -> None:
     step = toy_step(toy_config(ema_decay=DECAY))
     step.run([toy_batch(1)], 1)
     before = copies(step)
@@ -65,7 +65,7 @@ def test_the_averages_leave_when_something_fails_inside() -> None:
     assert equal(copies(step), before)
 
 
-def test_a_checkpoint_and_dev_are_of_the_averages(tmp_path: Path) -> None:
+def test_checkpoints_and_validation_use_the_averages(tmp_path: Path) -> None:
     run = finished(tmp_path / "run", ema_decay=DECAY)
     step = toy_step(toy_config())
     step.load_weights(run.checkpoint(8) / WEIGHTS)
@@ -78,8 +78,8 @@ def test_a_checkpoint_and_dev_are_of_the_averages(tmp_path: Path) -> None:
     assert not equal(list(training.values()), list(kept.values()))
 
 
-def test_switched_off_or_on_the_training_is_the_same(tmp_path: Path) -> None:
-    """The weights that move are those of the run without averages, whenever it is stopped and changed."""
+def test_averaging_does_not_affect_training(tmp_path: Path) -> None:
+    """The trained weights equal those of a run without averages, even if averaging is changed on resuming."""
     plain = read_weights(finished(tmp_path / "plain").checkpoint(8) / WEIGHTS)
     for name, first, second in (("off", DECAY, 0.0), ("on", 0.0, DECAY)):
         with pytest.raises(InterruptedRunError):

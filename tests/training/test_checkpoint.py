@@ -1,4 +1,4 @@
-"""Checkpoints are whole or not there, whenever their writer is killed; what the disk refuses loses nothing."""
+"""Checkpoints are complete or absent at whatever point their writer is killed; disk errors lose no checkpoint."""
 
 import errno
 import json
@@ -23,19 +23,19 @@ from mtformer.training.history import cut_after
 from mtformer.weights import read_weights
 
 LOSSES = {1: 0.5, 2: 3.0, 3: 2.0, 4: 2.5}
-"""Step 1 is the best."""
+"""Dev losses by step; step 1 is the best."""
 CONFIG = toy_config(keep_last=1, keep_best=1, best_metric="loss").training
 
 
 def save(run: RunDir, step: int, is_temporary: bool = False) -> None:
-    """A checkpoint whose weights and state are its step."""
+    """Save a checkpoint whose weights and state equal its step."""
     weights = {"weight": torch.full((2, 2), float(step)), "bias": torch.full((2,), float(step))}
     metrics = {} if is_temporary else {"loss": LOSSES[step]}
     save_checkpoint(run, step, weights, {"step": step}, metrics, {"torch": "2"}, is_temporary)
 
 
-def assert_whole(folder: Path, step: int) -> None:
-    """The checkpoint verifies, and holds what was saved at its step."""
+def assert_intact(folder: Path, step: int) -> None:
+    """Check that the checkpoint is verified and contains what was saved at its step."""
     assert verify(folder, WEIGHTS, TRAINER_STATE)["step"] == step
     assert load_trainer_state(folder) == {"step": step}
     assert all((weight == step).all() for weight in read_weights(folder / WEIGHTS).values())
@@ -43,7 +43,7 @@ def assert_whole(folder: Path, step: int) -> None:
 
 @pytest.fixture
 def start_again(tmp_path: Path) -> Callable[[Callable[[RunDir], None]], tuple[RunDir, Callable[[], None]]]:
-    """start_again(fill) gives a run, and a function that makes it as `fill` left it, again and again."""
+    """Return start_again(fill), which returns a run, and a function that restores the run as `fill` left it."""
 
     def make(fill: Callable[[RunDir], None]) -> tuple[RunDir, Callable[[], None]]:
         template, run = RunDir(tmp_path / "template"), RunDir(tmp_path / "run")
@@ -81,9 +81,9 @@ def test_killed_while_saving_and_pruning(start_again: StartAgain) -> None:
         newests.append(newest)
         assert run.best_steps("loss")[0] == 1
         for step in run.steps():
-            assert_whole(run.checkpoint(step), step)
+            assert_intact(run.checkpoint(step), step)
         assert newest_good(run) == run.checkpoint(newest)
-        assert set(names(run.checkpoints)) <= {run.checkpoint(step).name for step in LOSSES}  # all else is cleared away
+        assert set(names(run.checkpoints)) <= {run.checkpoint(step).name for step in LOSSES}  # others are deleted
         if newest == 3:
             save(run, 4)
         prune(run, CONFIG)
@@ -95,7 +95,7 @@ def test_killed_while_saving_and_pruning(start_again: StartAgain) -> None:
     assert len(stages) > 30
 
 
-def test_killed_while_a_temporary_one_is_replaced(start_again: StartAgain) -> None:
+def test_killed_while_a_temporary_checkpoint_is_replaced(start_again: StartAgain) -> None:
     def fill(run: RunDir) -> None:
         save(run, 3)
         save(run, 4, is_temporary=True)
@@ -104,7 +104,7 @@ def test_killed_while_a_temporary_one_is_replaced(start_again: StartAgain) -> No
     were_temporary = []
     for _ in killed_at_each_stage(prepare, lambda: save(run, 4)):
         assert newest_good(run) == run.checkpoint(4)
-        assert_whole(run.checkpoint(4), 4)
+        assert_intact(run.checkpoint(4), 4)
         assert names(run.checkpoints) == [run.checkpoint(3).name, run.checkpoint(4).name]
         were_temporary.append(read_meta(run.checkpoint(4))["is_temporary"])
     assert were_temporary == sorted(were_temporary, reverse=True)
@@ -126,15 +126,15 @@ def test_killed_while_the_average_is_replaced(start_again: StartAgain) -> None:
     assert seen == {2, 4}
 
 
-def test_killed_while_it_clears_away_and_sets_aside(start_again: StartAgain) -> None:
-    """A damaged step 4, a half-written step 3, and the temporary one that step 3 was to replace."""
+def test_killed_while_deleting_leftovers_and_renaming_damaged_checkpoints(start_again: StartAgain) -> None:
+    """The run has a damaged step 4, a half-written step 3, and the temporary checkpoint that step 3 was to replace."""
 
     def fill(run: RunDir) -> None:
         for step in (1, 3, 4):
             save(run, step)
         weights = run.checkpoint(4) / WEIGHTS
         weights.write_bytes(weights.read_bytes()[:-1])
-        gone = f"@{os.uname().nodename}.{_pid_of_nobody()}"
+        gone = f"@{os.uname().nodename}.{_unused_pid()}"
         run.checkpoint(3).rename(run.checkpoints / f".{run.checkpoint(3).name}{gone}.old")
         shutil.copytree(run.checkpoint(1), run.checkpoints / f".{run.checkpoint(3).name}{gone}.tmp")
         (run.path / f".config.yaml{gone}.tmp").write_text("half")
@@ -142,13 +142,13 @@ def test_killed_while_it_clears_away_and_sets_aside(start_again: StartAgain) -> 
     run, prepare = start_again(fill)
     for _ in killed_at_each_stage(prepare, lambda: newest_good(run)):
         assert newest_good(run) == run.checkpoint(3)
-        assert_whole(run.checkpoint(3), 3)
+        assert_intact(run.checkpoint(3), 3)
         assert names(run.checkpoints) == ["damaged-step-00000004", "step-00000001", "step-00000003"]
         assert names(run.checkpoints / "damaged-step-00000004") == sorted([META, WEIGHTS, TRAINER_STATE])
         assert names(run.path) == ["checkpoints"]
 
 
-def test_killed_while_lines_are_cut_off(start_again: StartAgain) -> None:
+def test_killed_while_log_lines_are_removed(start_again: StartAgain) -> None:
     lines = [json.dumps({"kind": "train", "step": step}) + "\n" for step in range(1, 9)]
 
     def fill(run: RunDir) -> None:
@@ -166,15 +166,15 @@ def test_killed_while_lines_are_cut_off(start_again: StartAgain) -> None:
     assert seen == {"".join(lines) + "{", "".join(lines[:5])}
 
 
-def test_a_save_clears_what_a_killed_one_left_of_any_step(tmp_path: Path) -> None:
+def test_saving_deletes_leftovers_of_all_steps(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     save(run, 1)
-    shutil.copytree(run.checkpoint(1), run.checkpoints / f".step-00000002@{os.uname().nodename}.{_pid_of_nobody()}.tmp")
+    shutil.copytree(run.checkpoint(1), run.checkpoints / f".step-00000002@{os.uname().nodename}.{_unused_pid()}.tmp")
     save(run, 3)
     assert names(run.checkpoints) == ["step-00000001", "step-00000003"]
 
 
-def _pid_of_nobody() -> int:
+def _unused_pid() -> int:
     child = os.fork()
     if child == 0:
         os._exit(0)
@@ -182,11 +182,11 @@ def _pid_of_nobody() -> int:
     return child
 
 
-# ---- refused --------------------------------------------------------------------------------------------------------
+# ---- disk errors ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stage", ["save_file", "write_meta"])
-def test_what_the_disk_refuses_is_told_and_nothing_is_lost(
+def test_disk_errors_are_reported_and_nothing_is_lost(
     tmp_path: Path, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = RunDir(tmp_path)
@@ -208,7 +208,7 @@ def test_what_the_disk_refuses_is_told_and_nothing_is_lost(
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
 
 
-def test_a_rename_that_is_refused_puts_the_old_one_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_rename_restores_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDir(tmp_path)
     save(run, 4, is_temporary=True)
     rename, calls = os.rename, []
@@ -222,14 +222,12 @@ def test_a_rename_that_is_refused_puts_the_old_one_back(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "rename", refuse_second)
     with pytest.raises(CheckpointError, match="could not be saved"):
         save(run, 4)
-    assert_whole(run.checkpoint(4), 4)
+    assert_intact(run.checkpoint(4), 4)
     assert names(run.checkpoints) == [run.checkpoint(4).name]
 
 
 @pytest.mark.parametrize("refused", ["iterdir", "rename"])
-def test_a_folder_that_may_not_be_changed_or_read(
-    tmp_path: Path, refused: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_without_permissions(tmp_path: Path, refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDir(tmp_path / "run")
     save(run, 3)
     save(run, 4)
@@ -246,7 +244,7 @@ def test_a_folder_that_may_not_be_changed_or_read(
     assert names(run.checkpoints) == ["step-00000003", "step-00000004"]
 
 
-def test_an_old_one_that_cannot_be_deleted_is_told_and_does_not_end_the_run(
+def test_an_old_checkpoint_that_cannot_be_deleted_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = RunDir(tmp_path)

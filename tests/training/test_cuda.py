@@ -1,4 +1,4 @@
-"""Training steps on CUDA: against float64, without waiting for the device, bitwise over a stop."""
+"""Training steps on CUDA: comparison with float64, no waiting for the device, and exact resuming."""
 
 import math
 import os
@@ -27,12 +27,12 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no CUDA device here"),
 ]
 TOLERANCE = {"fp32": 2e-5, "bf16": 1e-2, "fp16": 2e-3}
-"""Of the loss, relative; a gradient's difference may have twice this share of its norm."""
+"""Relative tolerance of the loss; for gradients, twice this share of the norm is allowed."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 WIDE = ModelConfig(
     d_model=128, num_heads=2, d_ff=64, num_encoder_layers=1, num_decoder_layers=1, dropout=0.0, activation="gelu"
 )
-"""Heads of 64, as real models have them. ReLU has a kink: rounding moves gradients there, and tests would be lax."""
+"""Heads of width 64, as in real models. ReLU would require larger tolerances, because its gradient is discontinuous."""
 precisions = pytest.mark.parametrize("precision", TOLERANCE)
 
 
@@ -42,7 +42,7 @@ def on_device(config: ModelConfig, precision: str, **training: Any) -> TrainingS
 
 
 def in_float64(like: TrainingStep) -> TrainingStep:
-    """The same weights on the CPU."""
+    """Return a step with the same weights on the CPU."""
     exact = Transformer(like.model.config, VOCAB, VOCAB).double()
     exact.load_state_dict({name: weight.cpu().double() for name, weight in like.model.state_dict().items()})
     step = TrainingStep(exact, toy_config().training, "fp32")
@@ -55,7 +55,7 @@ def weights(step: TrainingStep) -> Tensor:
 
 
 def loss_and_gradient(step: TrainingStep, batch: Batch) -> tuple[float, Tensor]:
-    """The gradient of fp16 is taken of a scaled loss, as training does."""
+    """Return loss and gradient; in fp16, the loss is scaled as in training."""
     scale = 1024.0 if step.precision == "fp16" else 1.0
     step.model.train()
     loss, _ = step.loss(batch)
@@ -75,19 +75,19 @@ def assert_agree(step: TrainingStep, exact: TrainingStep, batch: Batch) -> None:
 
 
 def batch_of(S: int, T: int) -> Batch:
-    """Three pairs, the longest of S and T tokens, special ones counted."""
+    """Return three pairs, the longest with S and T tokens including special ones."""
     generator = torch.Generator().manual_seed(100 * S + T)
     lengths = [(S - 1, T - 1), (S // 2, T // 3), (S // 3, T // 2)]
     sides = [[torch.randint(4, VOCAB, (length,), generator=generator).tolist() for length in pair] for pair in lengths]
     return make_batch([(src, tgt) for src, tgt in sides])
 
 
-# ---- exact ----------------------------------------------------------------------------------------------------------
+# ---- correctness ----------------------------------------------------------------------------------------------------
 
 
 @precisions
 def test_loss_and_gradient_agree_with_float64_at_all_lengths(precision: str) -> None:
-    """Odd and even; kernels take other ways at multiples of 8, and have failed at single lengths."""
+    """Test odd and even lengths: kernels differ at multiples of 8 and have failed at single lengths."""
     step = on_device(WIDE, precision)
     exact = in_float64(step)
     for S in range(1, 71):
@@ -112,14 +112,14 @@ def test_loss_and_gradient_agree_with_float64_with_other_options(options: dict[s
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES.keys())
 def test_chunked_loss_over_32k_pieces(dtype: torch.dtype) -> None:
     N, D, V, smoothing = 4_099, 64, 32_000, 0.1
-    assert 2 * loss_module.CHUNK_LOGITS["cuda"] < N * V, "more than two chunks are wanted"
+    assert 2 * loss_module.CHUNK_LOGITS["cuda"] < N * V, "the test needs more than two chunks"
     torch.manual_seed(1)
     hidden = torch.randn(N, D).to(DEVICE, dtype).requires_grad_()
     weight = (torch.randn(V, D) * 0.3).to(DEVICE).requires_grad_()
     target = torch.randint(1, V, (N,)).to(DEVICE)
     target[::5] = PAD
     loss, nll = linear_cross_entropy(hidden, weight, target, smoothing)
-    scale = 2.0**-12  # a mean, as in training: float16 holds no sum over so many
+    scale = 2.0**-12  # a mean, as in training; the sum would overflow in float16
     gradients = torch.autograd.grad(loss * scale, (hidden, weight))
 
     exact_hidden, exact_weight = (x.detach().double().requires_grad_() for x in (hidden, weight.to(dtype)))
@@ -143,7 +143,7 @@ def test_it_learns(precision: str) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_compiled_equals_eager(precision: str) -> None:
-    """A large eps: the gradient of a key's bias is 0 but for rounding, which Adam would blow up to a whole step."""
+    """Use a large eps: the gradient of a key bias is 0 except for rounding, which Adam would amplify to a full step."""
     tolerance = {"fp32": 1e-4, "bf16": 3e-2}[precision]
     settings = {"learning_rate": 1e-2, "warmup_steps": 0, "schedule": "constant", "eps": 1e-3}
     eager, compiled = (on_device(WIDE, precision, compile=compile, **settings) for compile in (False, True))
@@ -156,8 +156,8 @@ def test_compiled_equals_eager(precision: str) -> None:
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_stopped_and_resumed_in_deterministic_mode_is_bitwise_the_same(precision: str, tmp_path: Path) -> None:
-    """In a process of its own: cuBLAS reads its setting once, at its first use."""
+def test_resuming_in_deterministic_mode_is_exact(precision: str, tmp_path: Path) -> None:
+    """Use a separate process, because cuBLAS reads its setting once, on first use."""
     program = Path(__file__).with_name("resume_on_device.py")
     done = subprocess.run(
         [sys.executable, str(program), str(tmp_path), DEVICE.type, precision],
@@ -170,12 +170,12 @@ def test_stopped_and_resumed_in_deterministic_mode_is_bitwise_the_same(precision
     assert done.stdout.split() == ["the", "same"]
 
 
-# ---- fast -----------------------------------------------------------------------------------------------------------
+# ---- speed and memory -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def _no_waiting() -> Iterator[None]:
-    """What makes the host wait for the device raises an error, once `torch.cuda.set_sync_debug_mode` says so."""
+    """Reset `torch.cuda.set_sync_debug_mode`, which tests set to raise an error if the host waits for the device."""
     yield
     torch.cuda.set_sync_debug_mode("default")
 
@@ -183,10 +183,10 @@ def _no_waiting() -> Iterator[None]:
 @precisions
 @pytest.mark.usefixtures("_no_waiting")
 def test_steps_never_wait_for_the_device(precision: str) -> None:
-    """Neither several micro-batches nor another shape, a skipped step or the sums of a log line make the host wait."""
+    """Several micro-batches, new shapes, skipped steps and the sums of a log line do not make the host wait."""
     step, window = on_device(MODEL, precision), Window()
     batches = [toy_batch(number, num_pairs=4 + number).pin_memory() for number in range(6)]
-    for number in (1, 2):  # the first steps make the moments, and the window's sums go to the device
+    for number in (1, 2):  # the first steps allocate the moments and move the sums of the window to the device
         window.add([batches[0]], step.run([batches[0]], number))
     torch.cuda.set_sync_debug_mode("error")
     results = []
@@ -207,7 +207,7 @@ def test_steps_never_wait_for_the_device(precision: str) -> None:
 
 
 @precisions
-def test_a_gradient_that_is_not_finite_moves_nothing(precision: str) -> None:
+def test_a_non_finite_gradient_changes_nothing(precision: str) -> None:
     step = on_device(MODEL, precision)
     step.run([toy_batch(1)], 1)
     before = weights(step).clone()

@@ -1,4 +1,4 @@
-"""Greedy and beam search on CUDA against the CPU, in float32, with a model that has learned a little."""
+"""Compare greedy and beam search on CUDA with the CPU, in float32, with a briefly trained model."""
 
 import copy
 
@@ -23,7 +23,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def model() -> Transformer:
-    """Trained so briefly that it is not sure of itself: beams differ, and sentences end at many lengths."""
+    """Return a briefly trained, uncertain model: beams differ, and sentences end at many lengths."""
     step = toy_step(toy_config(learning_rate=1e-2, schedule="constant", warmup_steps=20))
     for number in range(1, 201):
         step.run([toy_batch(number, num_pairs=20)], number)

@@ -1,4 +1,4 @@
-"""Reading and writing of metrics.jsonl; test_resume.py has the tests of resuming."""
+"""Read and write metrics.jsonl; see test_resume.py for resuming."""
 
 from pathlib import Path
 
@@ -7,15 +7,13 @@ import pytest
 from mtformer.training.history import append_record, cut_after, log_checksum, read_records, warn_if_changed
 
 
-def test_records_come_in_order_without_a_line_that_was_cut(tmp_path: Path) -> None:
+def test_records_are_read_in_order_without_an_incomplete_line(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"kind": "train", "step": 1, "loss": 2.5}\n{"kind": "dev", "step": 1}\n[1]\n{"kind": "tr', "utf-8")
     assert read_records(path) == [{"kind": "train", "step": 1, "loss": 2.5}, {"kind": "dev", "step": 1}]
 
 
-def test_a_resumed_run_warns_of_every_flipped_bit_and_every_cut(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_every_flipped_bit_and_truncation_causes_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "metrics.jsonl"
     for step in (1, 2):
         append_record(path, "train", step, loss=2.5)
@@ -35,7 +33,7 @@ def test_a_resumed_run_warns_of_every_flipped_bit_and_every_cut(
         assert "changed or truncated" in caplog.text
 
 
-def test_what_is_appended_is_read_and_nan_is_null(tmp_path: Path) -> None:
+def test_appended_records_are_read_back_and_nan_is_null(tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
     append_record(path, "dev", 4, samples=[("a\nb", "é", "\u2028")])
     append_record(path, "train", 5, loss=float("nan"))

@@ -1,4 +1,4 @@
-"""Checkpoints, best scores, log lines and the end of a training; test_resume.py has the tests of resuming."""
+"""Checkpoints, best scores, log lines and the end of training; see test_resume.py for resuming."""
 
 import json
 import signal
@@ -24,7 +24,7 @@ from mtformer.training.step import StepResult, TrainingStep
 from mtformer.weights import average_weights, read_weights
 
 
-def test_ctrl_c_saves_too_and_handlers_are_put_back(tmp_path: Path) -> None:
+def test_ctrl_c_saves_a_checkpoint_and_signal_handlers_are_restored(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(InterruptedRunError):
         trainer(toy_config(), tmp_path, Quiet(signal_at=3, number=signal.SIGINT)).train()
@@ -32,14 +32,14 @@ def test_ctrl_c_saves_too_and_handlers_are_put_back(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_max_epochs_ends_the_run_and_no_batch_is_lost(tmp_path: Path) -> None:
+def test_max_epochs_ends_the_run_without_losing_batches(tmp_path: Path) -> None:
     config = toy_config(max_steps=100, max_epochs=2, accumulation_steps=4)
     position = trainer(config, tmp_path).train()
     assert position.step == 3  # 10 micro-batches in steps of 4, 4 and 2
     assert position.place[:2] == (1, 30)
 
 
-def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
+def test_latest_and_best_checkpoints_are_kept(tmp_path: Path) -> None:
     config = toy_config(max_steps=10, validate_every=2, keep_last=2, keep_best=1)
     trainer(config, tmp_path, decode=given([1.0, 9.0, 3.0, 4.0, 5.0])).train()
     run = RunDir(tmp_path)
@@ -47,12 +47,12 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
     assert run.best_steps("bleu") == [4, 10, 8]
 
 
-def test_patience_survives_a_resume(tmp_path: Path) -> None:
+def test_patience_is_restored_on_resuming(tmp_path: Path) -> None:
     config = toy_config(max_steps=100, validate_every=2, patience=3, keep_last=1)
     decode = given([5.0, 4.0, 3.0, 2.0, 1.0, 0.0])
     with pytest.raises(InterruptedRunError):
         trainer(config, tmp_path, Quiet(signal_at=5), decode).train()
-    assert resumed(config, tmp_path, decode=decode).train().step == 8  # best at 2, then 4, 6 and 8 without progress
+    assert resumed(config, tmp_path, decode=decode).train().step == 8  # best at 2, no improvement at 4, 6 and 8
     assert RunDir(tmp_path).best_steps("bleu")[0] == 2
 
 
@@ -78,7 +78,7 @@ def test_metrics_are_appended_and_complete(tmp_path: Path) -> None:
     assert 0 < rows[0]["padding"] < 1
 
 
-def test_metrics_that_cannot_be_written_are_one_clear_error(tmp_path: Path) -> None:
+def test_metrics_that_cannot_be_written_are_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")  # a device whose disk is always full
     with pytest.raises(CheckpointError) as error:
         trainer(toy_config(), tmp_path).train()
@@ -86,9 +86,7 @@ def test_metrics_that_cannot_be_written_are_one_clear_error(tmp_path: Path) -> N
     assert "\n" not in str(error.value)
 
 
-def test_the_lines_before_a_checkpoint_are_on_the_disk_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_lines_are_synced_before_a_checkpoint_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[object] = []
     monkeypatch.setattr(loop, "sync", order.append)
     monkeypatch.setattr(loop, "save_checkpoint", lambda run, *rest: order.append(run.checkpoint(rest[0])))
@@ -99,7 +97,7 @@ def test_the_lines_before_a_checkpoint_are_on_the_disk_before_it(
 
 
 def skipping(subject: Trainer, first: int, last: int) -> Trainer:
-    """Return the trainer; the gradients of these steps are not finite."""
+    """Patch the trainer so that the gradients of these steps are not finite."""
     original = subject.step.run
 
     def run(batches: list[Batch], step: int) -> StepResult:
@@ -114,7 +112,7 @@ def skipping(subject: Trainer, first: int, last: int) -> Trainer:
     return subject
 
 
-def test_a_gradient_that_stays_not_finite_stops_the_run(tmp_path: Path) -> None:
+def test_persistent_non_finite_gradients_stop_the_run(tmp_path: Path) -> None:
     subject = skipping(trainer(toy_config(max_steps=100, validate_every=5), tmp_path), 7, 100)
     with pytest.raises(MtformerError, match=r"not finite 20 times in a row; the last good checkpoint is step 10 \("):
         subject.train()
@@ -123,7 +121,7 @@ def test_a_gradient_that_stays_not_finite_stops_the_run(tmp_path: Path) -> None:
 
 
 def changed_by(subject: Trainer, number: int, change: Callable[[TrainingStep], object]) -> Trainer:
-    """Return the trainer; this step also makes a change."""
+    """Patch the trainer so that it makes a change after this step."""
     original = subject.step.run
 
     def run(batches: list[Batch], step: int) -> StepResult:
@@ -137,7 +135,7 @@ def changed_by(subject: Trainer, number: int, change: Callable[[TrainingStep], o
 
 
 def diverge(step: TrainingStep) -> None:
-    """Multiply the weights by a number with which they stay finite, and the loss does not."""
+    """Scale the weights so that they are finite, but the loss is not."""
     with torch.no_grad():
         for parameter in [*step.model.parameters(), *(step.ema.averages if step.ema else ())]:
             parameter.mul_(1e30)
@@ -145,8 +143,8 @@ def diverge(step: TrainingStep) -> None:
 
 @pytest.mark.parametrize("ema_decay", [0.0, 0.9])
 @pytest.mark.parametrize("has_dev", [True, False])
-def test_weights_without_a_finite_loss_are_not_saved(tmp_path: Path, has_dev: bool, ema_decay: float) -> None:
-    """A learning rate of 1e30 gives finite weights in step 1, of a finite gradient; and a run diverges in step 4."""
+def test_weights_with_a_non_finite_loss_are_not_saved(tmp_path: Path, has_dev: bool, ema_decay: float) -> None:
+    """Gradient and weights of step 1 are finite with a learning rate of 1e30; another run diverges in step 4."""
     for name, rate, step in (("at once", 1e30, 1), ("later", 5e-4, 4)):
         config = toy_config(validate_every=1, ema_decay=ema_decay, learning_rate=rate)
         subject = changed_by(trainer(config, tmp_path / name), 4, diverge)
@@ -163,8 +161,8 @@ def test_weights_without_a_finite_loss_are_not_saved(tmp_path: Path, has_dev: bo
         assert subject.run.steps() == list(range(1, step))
 
 
-def test_weights_that_are_not_finite_are_not_saved_whatever_the_loss(tmp_path: Path) -> None:
-    """The embedding of bos is never read on the source side."""
+def test_non_finite_weights_are_not_saved(tmp_path: Path) -> None:
+    """The source embedding of bos is never used, so the loss is finite."""
     config = toy_config(validate_every=1)
     config = config.model_copy(update={"model": config.model.model_copy(update={"tie_embeddings": "none"})})
     subject = trainer(config, tmp_path)
@@ -177,19 +175,19 @@ def test_weights_that_are_not_finite_are_not_saved_whatever_the_loss(tmp_path: P
     assert subject.run.steps() == [1, 2]
 
 
-def test_an_interval_of_skipped_steps_is_not_saved_and_the_run_goes_on(
+def test_no_checkpoint_is_saved_if_all_steps_since_the_last_were_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     skipping(trainer(toy_config(max_steps=14), tmp_path), 5, 8).train()
     assert RunDir(tmp_path).steps() == [4, 12, 14]
     records = read_records(RunDir(tmp_path).metrics)
     assert [record["step"] for record in records if record["kind"] == "dev"] == [4, 12, 14]
-    told = "step 8: not saved: the gradient was not finite in any step since the last checkpoint (step 4)"
-    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [told]
+    expected = "step 8: not saved: the gradient was not finite in any step since the last checkpoint (step 4)"
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [expected]
 
 
-def test_the_first_skips_of_fp16_end_nothing(tmp_path: Path) -> None:
-    """The scaler begins too high and is halved in each skipped step; a checkpoint comes after every step."""
+def test_initial_skipped_steps_in_fp16_do_not_end_the_run(tmp_path: Path) -> None:
+    """The initial scale is too high and is halved in each skipped step; a checkpoint is due after every step."""
     config = toy_config(validate_every=1, keep_last=8)
     subject = trainer(config, tmp_path)
     subject.step = toy_step(config, "fp16")
@@ -199,15 +197,15 @@ def test_the_first_skips_of_fp16_end_nothing(tmp_path: Path) -> None:
     assert len(subject.run.steps()) > 2
 
 
-def test_a_run_of_skipped_steps_only_is_an_error(tmp_path: Path) -> None:
+def test_a_run_in_which_all_steps_are_skipped_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(MtformerError, match="step 8: the gradient was not finite in any step; there is no earlier"):
         skipping(trainer(toy_config(), tmp_path), 1, 8).train()
     assert RunDir(tmp_path).steps() == []
 
 
 @pytest.mark.parametrize("stop_at", [6, 8, 10])
-def test_stopped_while_steps_are_skipped_and_resumed_is_the_same(tmp_path: Path, stop_at: int) -> None:
-    """Skipped steps leave the weights as they were, so the checkpoint of a run that is interrupted holds good ones."""
+def test_run_stopped_during_skipped_steps_is_resumed_exactly(tmp_path: Path, stop_at: int) -> None:
+    """Skipped steps do not change the weights, so a checkpoint of the interrupted run is valid."""
     config, whole, halves = toy_config(max_steps=14), tmp_path / "whole", tmp_path / "halves"
     skipping(trainer(config, whole), 5, 9).train()
     with pytest.raises(InterruptedRunError):
@@ -217,7 +215,7 @@ def test_stopped_while_steps_are_skipped_and_resumed_is_the_same(tmp_path: Path,
     assert_same_run(RunDir(whole), RunDir(halves))
 
 
-def test_stopped_after_it_diverged_it_saves_nothing(tmp_path: Path) -> None:
+def test_no_checkpoint_is_saved_if_stopped_after_diverging(tmp_path: Path) -> None:
     subject = changed_by(trainer(toy_config(), tmp_path, Quiet(signal_at=6)), 5, diverge)
     with pytest.raises(MtformerError, match=r"step 6: the training loss is not finite; the last good .* is step 4"):
         subject.train()
@@ -232,7 +230,7 @@ def test_skipped_steps_are_counted_in_the_log(tmp_path: Path) -> None:
     assert all(figures["loss"] > 0 for figures in progress.figures)
 
 
-def test_average_is_the_mean_and_leaves_out_interrupted_ones(tmp_path: Path) -> None:
+def test_average_is_the_mean_of_regular_checkpoints(tmp_path: Path) -> None:
     config = toy_config(max_steps=12, keep_last=5)
     with pytest.raises(InterruptedRunError):
         trainer(config, tmp_path, Quiet(signal_at=9)).train()

@@ -1,4 +1,4 @@
-"""The chunked loss against the naive formula."""
+"""Compare the chunked loss with a naive implementation."""
 
 import math
 
@@ -22,19 +22,19 @@ def example(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]
 
 
 def naive(hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float, bias: Tensor | None = None) -> Tensor:
-    """- sum_v q_v log p_v; q gives an equal part of smoothing to each class that can come, the rest to the target."""
+    """Return - sum_v q_v log p_v; q spreads the smoothing evenly over all possible classes."""
     total, bias = hidden.new_zeros(()), weight.new_zeros(V) if bias is None else bias
-    can_come = bias != -math.inf
+    is_possible = bias != -math.inf
     for h, y in zip(hidden, target.tolist(), strict=True):
         if y == PAD:
             continue
-        log_p = torch.log_softmax(weight[can_come] @ h + bias[can_come], dim=0)
+        log_p = torch.log_softmax(weight[is_possible] @ h + bias[is_possible], dim=0)
         q = torch.zeros(V, dtype=log_p.dtype)
-        q[can_come] = smoothing / int(can_come[PAD + 1 :].sum())
+        q[is_possible] = smoothing / int(is_possible[PAD + 1 :].sum())
         q[PAD] = 0.0
         q[y] += 1 - smoothing
         assert math.isclose(q.sum().item(), 1.0, rel_tol=1e-6)
-        total = total - (q[can_come] * log_p).sum()
+        total = total - (q[is_possible] * log_p).sum()
     return total
 
 
@@ -58,7 +58,7 @@ def test_equals_the_naive_formula(smoothing: float, chunk_tokens: int, monkeypat
 def test_with_a_bias_equals_the_naive_formula(
     smoothing: float, closed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where some classes can never come."""
+    """Also test biases of -inf, with which a class never occurs."""
     monkeypatch.setitem(loss_module.CHUNK_LOGITS, "cpu", 7 * V)
     hidden, weight, target = example()
     bias = torch.randn(V, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
@@ -85,7 +85,7 @@ def test_equals_torch_without_smoothing() -> None:
     torch.testing.assert_close(loss, expected)
 
 
-def test_pad_tokens_give_no_loss_and_no_gradient() -> None:
+def test_padding_has_no_loss_and_no_gradient() -> None:
     hidden, weight, target = example()
     loss, nll = linear_cross_entropy(hidden, weight, torch.full_like(target, PAD), 0.1)
     grads = torch.autograd.grad(loss, (hidden, weight))
@@ -95,7 +95,9 @@ def test_pad_tokens_give_no_loss_and_no_gradient() -> None:
 
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 4e-3)])
-def test_narrow_states_keep_loss_and_weight_gradient_wide(dtype: torch.dtype, tolerance: float, has_bias: bool) -> None:
+def test_loss_and_weight_gradient_are_float32_for_narrow_states(
+    dtype: torch.dtype, tolerance: float, has_bias: bool
+) -> None:
     hidden, weight, target = example(torch.float32)
     narrow = hidden.detach().to(dtype).requires_grad_()
     biases = (torch.linspace(-1.0, 1.0, V).requires_grad_(),) if has_bias else ()
@@ -111,7 +113,7 @@ def test_narrow_states_keep_loss_and_weight_gradient_wide(dtype: torch.dtype, to
         assert (grad - expected_grad).norm() < tolerance * expected_grad.norm()
 
 
-def test_a_hopeless_token_has_a_finite_loss() -> None:
+def test_loss_of_a_very_improbable_token_is_finite() -> None:
     hidden = torch.tensor([[1000.0]], requires_grad=True)
     weight = torch.tensor([[0.0], [0.0], [1.0]], requires_grad=True)
     loss, _ = linear_cross_entropy(hidden, weight, torch.tensor([1]), 0.0)
@@ -119,18 +121,18 @@ def test_a_hopeless_token_has_a_finite_loss() -> None:
 
 
 def memorized_batch(sharpness: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens whose reference a model gives about 0.9: logits as those of a model trained on these very tokens."""
+    """Return states and targets with reference probabilities of about 0.9, as after training on these tokens."""
     num_tokens, width, num_pieces = 200, 64, 1000
     generator = torch.Generator().manual_seed(5)
     weight = torch.randn(num_pieces, width, generator=generator) * width**-0.5
     target = torch.randint(1, num_pieces, (num_tokens,), generator=generator)
     hidden = weight[target] * sharpness + 0.3 * torch.randn(num_tokens, width, generator=generator)
-    hidden = hidden.bfloat16().float()  # as the model gives them; what is compared is the loss alone
+    hidden = hidden.bfloat16().float()  # rounded as in the model, because only the loss is compared
     return hidden, weight, target
 
 
 def autocast_gradients(hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """As `torch.autocast` computes it: the product in bfloat16, softmax and loss in float32."""
+    """Return gradients as with `torch.autocast`: product in bfloat16, softmax and loss in float32."""
     with torch.autocast("cpu", torch.bfloat16):
         logits = torch.nn.functional.linear(hidden, weight)
     log_p = logits.float().log_softmax(dim=1)
@@ -140,8 +142,8 @@ def autocast_gradients(hidden: Tensor, weight: Tensor, target: Tensor, smoothing
 
 
 @pytest.mark.parametrize(("sharpness", "limit"), [(0.0, 1.4), (2.0, 1.4), (9.0, 1.1), (9.5, 1.1), (10.0, 1.1)])
-def test_bfloat16_gradients_are_as_near_to_float64_as_those_of_autocast(sharpness: float, limit: float) -> None:
-    """From an untrained model (sharpness 0) to one that is sure of each token, where p - q is a small difference."""
+def test_bfloat16_gradients_are_at_least_as_accurate_as_autocast(sharpness: float, limit: float) -> None:
+    """Test untrained (sharpness 0) to confident models, for which p - q is a small difference."""
     hidden, weight, target = memorized_batch(sharpness)
 
     def gradients(dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""metrics.jsonl beside TensorBoard and Weights & Biases, which get every figure of it; the memory in use."""
+"""metrics.jsonl, TensorBoard and Weights & Biases contain the same values; memory usage and shared cores."""
 
 import builtins
 import logging
@@ -30,7 +30,7 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def figures(run: RunDir) -> dict[tuple[str, int], float]:
-    """The numbers of metrics.jsonl by name and step."""
+    """Return the numbers in metrics.jsonl by name and step."""
     return {
         (f"{record['kind']}/{name}", record["step"]): value
         for record in read_records(run.metrics)
@@ -39,7 +39,7 @@ def figures(run: RunDir) -> dict[tuple[str, int], float]:
     }
 
 
-def test_tensorboard_gets_every_figure(tmp_path: Path) -> None:
+def test_tensorboard_contains_every_value(tmp_path: Path) -> None:
     trainer(toy_config(tensorboard=True), tmp_path, decode=given([20.0, 30.5])).train()
     run = RunDir(tmp_path)
     events = EventAccumulator(str(run.tensorboard))
@@ -51,7 +51,7 @@ def test_tensorboard_gets_every_figure(tmp_path: Path) -> None:
 
 
 class Client:
-    """Client of W&B that records its calls."""
+    """W&B client that records calls."""
 
     offline, dir = True, "here"
 
@@ -69,7 +69,7 @@ class Client:
         self.exits.append(exit_code)
 
 
-def test_wandb_gets_every_figure_and_a_resumed_run_continues_there(
+def test_wandb_contains_every_value_and_a_resumed_run_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clients: list[Client] = []
@@ -89,7 +89,7 @@ def test_wandb_gets_every_figure_and_a_resumed_run_continues_there(
     assert [first.exits, second.exits] == [[1], [0]]
 
 
-def test_another_run_is_another_one_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_run_is_a_new_wandb_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     runs = [RunDir(tmp_path / name) for name in ("one", "other")]
     for run in runs:
@@ -100,7 +100,7 @@ def test_another_run_is_another_one_there(tmp_path: Path, caplog: pytest.LogCapt
     assert runs[0].wandb_id.read_text() != runs[1].wandb_id.read_text()
 
 
-def test_without_an_account_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_wandb_account_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**settings: object) -> None:
         raise wandb.errors.UsageError("No API key configured.\nUse `wandb login` to log in.")
 
@@ -114,7 +114,7 @@ def test_without_an_account_it_says_what_to_do(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("key", "value", "module"), [("tensorboard", True, "torch.utils.tensorboard"), ("wandb", "toy", "wandb")]
 )
-def test_what_is_not_installed_is_told_at_once(
+def test_missing_packages_are_reported_at_the_start(
     key: str, value: object, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = builtins.__import__
@@ -131,7 +131,7 @@ def test_what_is_not_installed_is_told_at_once(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_each_log_line_tells_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_lines_contain_memory_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer(toy_config(), tmp_path).train()
     rows = [row for row in read_records(RunDir(tmp_path).metrics) if row["kind"] == "train"]
     assert len(rows) == 4
@@ -144,15 +144,15 @@ def test_each_log_line_tells_the_memory(tmp_path: Path, monkeypatch: pytest.Monk
     assert window.figures(ALONE)["memory_gb"] == 2.5
 
 
-def test_the_peak_is_what_the_system_says() -> None:
+def test_peak_memory_equals_that_of_the_system() -> None:
     status = Path("/proc/self/status")
     if not status.exists():
         pytest.skip("only Linux tells the peak in a file")
-    told = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
-    assert peak_bytes(torch.device("cpu")) == pytest.approx(int(told.split()[1]) * 1024, rel=0.1)
+    line_of_peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+    assert peak_bytes(torch.device("cpu")) == pytest.approx(int(line_of_peak.split()[1]) * 1024, rel=0.1)
 
 
-def test_the_speed_after_a_resume_counts_no_step_from_before() -> None:
+def test_speed_after_resuming_excludes_earlier_steps() -> None:
     step, window = toy_step(toy_config()), Window()
     for number in (1, 2, 3):
         window.add([toy_batch(number)], step.run([toy_batch(number)], number))
@@ -167,7 +167,7 @@ def test_the_speed_after_a_resume_counts_no_step_from_before() -> None:
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.95, 0), (0.5, 1)])
-def test_cores_that_others_use_are_reported_once(
+def test_shared_cores_are_reported_once(
     share: float, expected: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv("OMP_WAIT_POLICY")

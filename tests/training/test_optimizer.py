@@ -1,4 +1,4 @@
-"""Learning-rate schedules at their landmarks, and which parameters decay."""
+"""Learning rate schedules at selected steps, and parameters with weight decay."""
 
 import math
 
@@ -23,11 +23,11 @@ def rates(schedule: str, steps: list[int]) -> list[float]:
         ("constant", 2.0, 2.0),
     ],
 )
-def test_landmarks(schedule: str, at_600: float, at_end: float) -> None:
+def test_schedule_at_selected_steps(schedule: str, at_600: float, at_end: float) -> None:
     assert rates(schedule, [1, 50, 100, 600, 1100]) == pytest.approx([0.02, 1.0, 2.0, at_600, at_end])
 
 
-def test_noam_is_equation_3() -> None:
+def test_noam_equals_equation_3() -> None:
     for step in (1, 100, 101, 5000):
         expected = 2.0 * 512**-0.5 * min(step**-0.5, step * 100**-1.5)
         assert rates("noam", [step]) == pytest.approx([expected])
@@ -42,7 +42,7 @@ def test_no_warmup_starts_at_the_peak(schedule: str) -> None:
     assert min(found) >= 0
 
 
-def test_weight_decay_is_for_matrices_only() -> None:
+def test_weight_decay_applies_to_matrices_only() -> None:
     layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
     model = Transformer(ModelConfig(d_model=8, num_heads=2, d_ff=16, positions="learned", **layers), 20, 20)
     optimizer = make_optimizer(model, TrainingConfig(optimizer="adamw", weight_decay=0.5))

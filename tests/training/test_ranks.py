@@ -1,4 +1,4 @@
-"""Two processes are one: gradients, weights, moments and dev figures, copied or sharded."""
+"""Two processes give the same gradients, weights, moments and dev scores as one, with DDP and FSDP2."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def torchrun(*arguments: object, processes: int = 2) -> subprocess.CompletedProc
 
 
 def of_one_process() -> dict[str, Any]:
-    """The steps of `distributed_step.py`, all in this process."""
+    """Run the steps of `distributed_step.py` in this process."""
     step = toy_step(toy_config(learning_rate=1e-2, eps=1e-3, clip_norm=0.1), dropout=0.0)
     norms, losses = [], []
     for number in range(1, 4):
@@ -54,7 +54,7 @@ def of_one_process() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["copied", "sharded"])
-def test_two_processes_with_half_the_batch_each_are_one_process(tmp_path: Path, kind: str) -> None:
+def test_two_processes_with_half_the_batch_each_equal_one_process(tmp_path: Path, kind: str) -> None:
     done = torchrun(HERE / "distributed_step.py", tmp_path / "outcome.pt", kind)
     assert done.returncode == 0, done.stderr
     two, one = torch.load(tmp_path / "outcome.pt", weights_only=True), of_one_process()
@@ -72,7 +72,7 @@ def test_two_processes_with_half_the_batch_each_are_one_process(tmp_path: Path, 
     assert two["same_state"]
 
 
-def test_without_torchrun_a_process_is_alone() -> None:
+def test_without_torchrun_there_is_one_process() -> None:
     with join_ranks(torch.device("cpu")) as ranks:
         assert ranks == ALONE
         assert ranks.is_main

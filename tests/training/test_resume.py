@@ -1,4 +1,4 @@
-"""A run that is stopped or killed and resumed is the run that never stopped, bitwise, whatever is damaged meanwhile."""
+"""A run that is interrupted and resumed is bitwise equal to an uninterrupted run, even after damage to its files."""
 
 import json
 import logging
@@ -24,12 +24,12 @@ from mtformer.training.history import read_records
 from mtformer.training.loop import Trainer
 from mtformer.training.validation import Decoded
 
-# ---- stopped and killed ---------------------------------------------------------------------------------------------
+# ---- stopped or killed ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("more", [{}, {"accumulation_steps": 2}, {"ema_decay": 0.9}])
 @pytest.mark.parametrize("stop_at", [1, 3, 4, 6, 9])
-def test_stopped_and_resumed_is_the_same(tmp_path: Path, stop_at: int, more: dict[str, float]) -> None:
+def test_stopped_and_resumed_run_is_the_same(tmp_path: Path, stop_at: int, more: dict[str, float]) -> None:
     settings = {"max_steps": 9, "log_every": 4, **more}
     whole = finished(tmp_path / "whole", **settings)
     config = toy_config(**settings)
@@ -43,7 +43,7 @@ def test_stopped_and_resumed_is_the_same(tmp_path: Path, stop_at: int, more: dic
 
 
 @pytest.mark.parametrize("kill_at", [1, 3, 4, 5, 7, 8])
-def test_killed_and_resumed_is_the_same(tmp_path: Path, kill_at: int) -> None:
+def test_killed_and_resumed_run_is_the_same(tmp_path: Path, kill_at: int) -> None:
     whole = finished(tmp_path / "whole")
     with pytest.raises(Killed):
         trainer(toy_config(), tmp_path / "halves", Quiet(kill_at=kill_at)).train()
@@ -55,7 +55,7 @@ def test_killed_and_resumed_is_the_same(tmp_path: Path, kill_at: int) -> None:
 def test_killed_between_the_dev_line_and_the_checkpoint(
     tmp_path: Path, stop_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when the run goes on from a temporary checkpoint of the very step whose validation is made up for."""
+    """Also test resuming from a temporary checkpoint of the same step, whose validation is repeated."""
     whole, run = finished(tmp_path / "whole", max_steps=8), RunDir(tmp_path / "halves")
     with pytest.raises(InterruptedRunError):
         trainer(toy_config(), run.path, dev_batches=stops_within(run, stop_at)).train()
@@ -89,8 +89,8 @@ def test_killed_between_the_samples_and_the_checkpoint(
     assert_same_run(RunDir(whole), run)
 
 
-def test_killed_before_the_old_ones_were_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the very end too, where no later save would delete them."""
+def test_killed_before_old_checkpoints_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also at the end of the run, after the last save."""
     whole, run = finished(tmp_path / "whole", keep_last=1, max_steps=8), RunDir(tmp_path / "halves")
     with monkeypatch.context() as patch:
         patch.setattr(loop, "prune", lambda run, config: kill() if run.steps()[-1] == 8 else None)
@@ -106,7 +106,7 @@ def kill(*_: object, **__: object) -> None:
 
 
 def stops_within(run: RunDir, step: int) -> Callable[[], Iterator[Batch]]:
-    """Dev batches that send SIGTERM in the validation of the first step from this one on."""
+    """Return dev batches that send SIGTERM in the first validation at or after a step."""
 
     def dev_batches() -> Iterator[Batch]:
         last = json.loads(run.metrics.read_text().splitlines()[-1])
@@ -124,7 +124,7 @@ def stops_within(run: RunDir, step: int) -> Callable[[], Iterator[Batch]]:
             lambda data, torn=torn: data + torn
             for torn in (b'{"kind": "tr', b'{"kind": "dev", "step": 4}', b"\0\0\0", b'{"kind": "train"}\n[]\n')
         ),
-        lambda data: data[:-1],  # the end of a line
+        lambda data: data[:-1],  # the line end is missing
     ],
 )
 def test_incomplete_lines(tmp_path: Path, tear: Callable[[bytes], bytes]) -> None:
@@ -136,7 +136,7 @@ def test_incomplete_lines(tmp_path: Path, tear: Callable[[bytes], bytes]) -> Non
     assert_same_run(whole, run)
 
 
-def test_the_count_of_bad_gradients_goes_on(tmp_path: Path) -> None:
+def test_the_count_of_bad_gradients_is_restored(tmp_path: Path) -> None:
     def with_bad_gradients(subject: Trainer) -> Trainer:
         subject.step.model.decoder_norm.weight.register_hook(lambda grad: grad * float("nan"))
         return subject
@@ -148,8 +148,8 @@ def test_the_count_of_bad_gradients_goes_on(tmp_path: Path) -> None:
         with_bad_gradients(resumed(config, tmp_path)).train()
 
 
-def test_a_run_whose_gradients_stay_bad_saves_nothing_more(tmp_path: Path) -> None:
-    """On a GPU their count is asked for at log lines only, and a checkpoint may come before."""
+def test_no_checkpoint_is_saved_while_gradients_stay_bad(tmp_path: Path) -> None:
+    """On a GPU, the count is only checked with log lines, and a checkpoint may be due earlier."""
     subject = trainer(toy_config(max_steps=4), tmp_path)
     subject.step.skipped_in_a_row.fill_(25)
     with pytest.raises(MtformerError, match="not finite 25 times in a row"):
@@ -157,7 +157,7 @@ def test_a_run_whose_gradients_stay_bad_saves_nothing_more(tmp_path: Path) -> No
     assert subject.run.steps() == []
 
 
-def test_what_memory_allowed_is_remembered_on_the_same_machine_only(tmp_path: Path) -> None:
+def test_memory_limit_is_restored_on_the_same_machine_only(tmp_path: Path) -> None:
     subject = trainer(toy_config(max_steps=4), tmp_path)
     subject.step.max_padded_tokens = 30
     subject.train()
@@ -168,11 +168,11 @@ def test_what_memory_allowed_is_remembered_on_the_same_machine_only(tmp_path: Pa
     assert elsewhere.step.max_padded_tokens is None
 
 
-# ---- stopped while validating ---------------------------------------------------------------------------------------
+# ---- stopped during validation --------------------------------------------------------------------------------------
 
 
 class Validation:
-    """Dev batches and a decoding that depends on the weights, which count what is done, and stop the run at a place."""
+    """Dev batches and weight-dependent decoding that record their progress and send a signal at a given point."""
 
     def __init__(self, stop_at: tuple[str, int] | None = None) -> None:
         self.stop_at = stop_at
@@ -209,11 +209,11 @@ def validated(make: Callable[..., Trainer], folder: Path, validation: Validation
     ("settings", "stops"),
     [
         ({"max_steps": 10, "patience": 2}, (4, 8)),
-        ({"max_steps": 4}, (4,)),  # the last step
-        ({"max_steps": 100, "max_epochs": 1, "validate_every": 50}, (5,)),  # the end of the data
+        ({"max_steps": 4}, (4,)),  # last step
+        ({"max_steps": 100, "max_epochs": 1, "validate_every": 50}, (5,)),  # end of the data
     ],
 )
-def test_a_validation_is_abandoned_and_made_up_for(
+def test_an_abandoned_validation_is_repeated(
     tmp_path: Path, settings: dict[str, object], stops: tuple[int, ...], place: tuple[str, int]
 ) -> None:
     whole, halves = tmp_path / "whole", tmp_path / "halves"
@@ -224,7 +224,7 @@ def test_a_validation_is_abandoned_and_made_up_for(
         with pytest.raises(InterruptedRunError) as stopped:
             validated(make, halves, validation, **settings).train()
         assert stopped.value.step == step
-        assert validation.done[-1] in (place, (place[0], place[1] + 1))  # no more than what was begun
+        assert validation.done[-1] in (place, (place[0], place[1] + 1))  # only work that was already started
         assert read_meta(RunDir(halves).checkpoint(step))["is_temporary"]
         validated(resumed, halves, Validation(), **{**settings, "max_steps": step}).train()
         make = resumed
@@ -232,7 +232,7 @@ def test_a_validation_is_abandoned_and_made_up_for(
     assert_same_run(RunDir(whole), RunDir(halves))
 
 
-def test_a_validation_that_is_stopped_again_and_again(tmp_path: Path) -> None:
+def test_a_validation_that_is_stopped_repeatedly(tmp_path: Path) -> None:
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     validated(trainer, whole, Validation(), max_steps=4).train()
     for make in (trainer, resumed, resumed):
@@ -242,8 +242,8 @@ def test_a_validation_that_is_stopped_again_and_again(tmp_path: Path) -> None:
     assert_same_run(RunDir(whole), RunDir(halves))
 
 
-def test_a_signal_after_the_last_checkpoint_still_ends_with_the_signal(tmp_path: Path) -> None:
-    """Later work, such as test scores, does not begin."""
+def test_a_signal_after_the_last_checkpoint_ends_the_run(tmp_path: Path) -> None:
+    """Later work, such as computing test scores, does not start."""
     validation = Validation()
     subject = validated(trainer, tmp_path, validation, max_steps=4)
     subject._update_best = lambda metrics: os.kill(os.getpid(), signal.SIGTERM)  # type: ignore[method-assign]
@@ -289,7 +289,7 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize(("harm", "name"), DAMAGES)
-def test_a_damaged_newest_is_set_aside_and_the_one_before_is_used(
+def test_a_damaged_latest_checkpoint_is_renamed_and_the_previous_one_used(
     tmp_path: Path, harm: Callable[[Path], object], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole, run = finished(tmp_path / "whole", max_steps=9), finished(tmp_path / "halves", max_steps=9)
@@ -317,10 +317,10 @@ def drop_a_line(file: Path) -> None:
 
 @pytest.mark.parametrize("harm", [None, flip, cut, drop_a_line, Path.unlink])
 @pytest.mark.parametrize("name", ["metrics", "samples"])
-def test_a_damaged_log_is_reported_and_does_not_stop_a_resume(
+def test_a_damaged_log_causes_a_warning_on_resuming(
     tmp_path: Path, name: str, harm: Callable[[Path], object] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Lines behind those that the checkpoint knows are not its own."""
+    """Damage after the part that the checkpoint covers is not reported."""
     decode = given([1.0, 2.0, 3.0, 4.0])
     with pytest.raises(Killed):
         trainer(toy_config(max_steps=16), tmp_path, Quiet(kill_at=15), decode).train()
@@ -330,8 +330,8 @@ def test_a_damaged_log_is_reported_and_does_not_stop_a_resume(
     caplog.clear()
     resumed(toy_config(max_steps=16), tmp_path, None, decode).train()
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    told = f"{log}: changed or truncated since the checkpoint of step 12 was saved; training is not affected"
-    assert [warning.startswith(told) for warning in warnings[:1]] == ([] if harm is None else [True])
+    warning_start = f"{log}: changed or truncated since the checkpoint of step 12 was saved; training is not affected"
+    assert [warning.startswith(warning_start) for warning in warnings[:1]] == ([] if harm is None else [True])
     assert warnings[1:] in ([], [f"{log}: removed damaged lines: 1"])
     assert RunDir(tmp_path).steps()[-1] == 16
 
@@ -347,7 +347,7 @@ def test_damaged_lines_of_a_log_are_counted(tmp_path: Path, caplog: pytest.LogCa
     ]
 
 
-def test_one_that_is_damaged_again_is_set_aside_beside_the_first(tmp_path: Path) -> None:
+def test_a_second_damaged_checkpoint_of_a_step_is_renamed_too(tmp_path: Path) -> None:
     run = finished(tmp_path, max_steps=9)
     for _ in range(2):
         cut(run.checkpoint(9) / WEIGHTS)
@@ -359,19 +359,17 @@ def test_one_that_is_damaged_again_is_set_aside_beside_the_first(tmp_path: Path)
     assert run.steps() == [4, 8, 9]
 
 
-def test_when_none_is_whole_that_is_told_and_nothing_is_touched(tmp_path: Path) -> None:
+def test_if_all_checkpoints_are_damaged_nothing_is_changed(tmp_path: Path) -> None:
     run = finished(tmp_path, max_steps=8)
     cut(run.checkpoint(4) / TRAINER_STATE)
     (run.checkpoint(8) / META).unlink()
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    with pytest.raises(CheckpointError, match=r"all 2 checkpoints are damaged \(step-00000008: meta.json is missing\)"):
+    with pytest.raises(CheckpointError, match=r"damaged: 2 \(step-00000008: meta.json is missing\)"):
         newest_good(run)
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
 
 
-def test_a_checkpoint_that_may_not_be_read_is_not_taken_for_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_checkpoint_is_not_treated_as_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = finished(tmp_path, max_steps=8)
     forbidden = run.checkpoint(8) / WEIGHTS
 
@@ -386,17 +384,17 @@ def test_a_checkpoint_that_may_not_be_read_is_not_taken_for_damaged(
     assert names(run.checkpoints) == ["step-00000004", "step-00000008"]
 
 
-def test_a_state_of_another_kind_is_one_clear_error(tmp_path: Path) -> None:
+def test_an_invalid_trainer_state_is_a_clear_error(tmp_path: Path) -> None:
     run = finished(tmp_path, max_steps=4)
     (run.checkpoint(4) / TRAINER_STATE).write_bytes(b"no zip file")
     with pytest.raises(CheckpointError, match=r"trainer\.pt: cannot be loaded"):
         trainer(toy_config(), run.path).resume(run.checkpoint(4))
 
 
-# ---- what was changed meanwhile -------------------------------------------------------------------------------------
+# ---- changed settings -----------------------------------------------------------------------------------------------
 
 
-def test_the_settings_of_the_optimizer_are_those_of_the_config(tmp_path: Path) -> None:
+def test_optimizer_settings_are_taken_from_the_config(tmp_path: Path) -> None:
     run = finished(tmp_path, max_steps=4)
     again = resumed(toy_config(max_steps=8, betas=[0.8, 0.9], eps=1e-7, weight_decay=0.1), run.path)
     groups = again.step.optimizer.param_groups
@@ -408,7 +406,7 @@ def test_the_settings_of_the_optimizer_are_those_of_the_config(tmp_path: Path) -
     assert all(any(torch.equal(value, one) for one in own) for value in moments.values())
 
 
-def test_another_best_metric_starts_its_count_again(tmp_path: Path) -> None:
+def test_changing_best_metric_resets_the_count(tmp_path: Path) -> None:
     config = toy_config(max_steps=4, validate_every=2, patience=5)
     trainer(config, tmp_path, decode=given([30.0, 20.0])).train()
     same = resumed(toy_config(max_steps=8), tmp_path)
@@ -417,7 +415,7 @@ def test_another_best_metric_starts_its_count_again(tmp_path: Path) -> None:
     assert (other.position.best, other.position.validations_since_best) == (None, 0)
 
 
-def test_a_scaler_that_was_not_there_starts_at_its_default(tmp_path: Path) -> None:
+def test_a_scaler_missing_in_the_checkpoint_starts_at_its_default(tmp_path: Path) -> None:
     run = finished(tmp_path, max_steps=4)
     again = trainer(toy_config(), run.path)
     again.step.scaler = torch.amp.GradScaler("cpu", enabled=True)

@@ -1,4 +1,4 @@
-"""One optimizer step: what is summed, divided, clipped, skipped."""
+"""Optimizer step: loss normalization, clipping, skipped steps, and out-of-memory errors."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,7 @@ def without_dropout(step: TrainingStep) -> TrainingStep:
 
 
 def test_accumulation_equals_one_batch_of_all() -> None:
-    # A large eps: the gradient of a key's bias is 0 but for rounding, which Adam would blow up to a whole step.
+    # Use a large eps: the gradient of a key bias is 0 except for rounding, which Adam would amplify to a full step.
     config = toy_config(learning_rate=1e-2, clip_norm=0.1, eps=1e-3)
     whole, parts = without_dropout(toy_step(config)), without_dropout(toy_step(config))
     for number in (1, 2, 3):
@@ -48,13 +48,13 @@ def test_the_same_seed_gives_the_same_weights_with_dropout() -> None:
     assert torch.equal(*results)
 
 
-def test_training_decides_on_cudnn_attention_by_the_device_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cudnn_attention_is_disabled_for_models_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     devices: list[torch.device] = []
     monkeypatch.setattr("mtformer.training.step.disable_cudnn_attention", devices.append)
     assert [toy_step(toy_config()).device] == devices
 
 
-def test_clipping_bounds_what_the_optimizer_sees() -> None:
+def test_gradients_are_clipped_before_the_update() -> None:
     step = toy_step(toy_config(clip_norm=0.01))
     seen = []
     step.optimizer.register_step_pre_hook(
@@ -66,7 +66,7 @@ def test_clipping_bounds_what_the_optimizer_sees() -> None:
 
 
 def everything(step: TrainingStep) -> list[torch.Tensor]:
-    """Copies of weights, moments, counts, and the random state."""
+    """Return copies of weights, moments, counts and the random state."""
     state = [value for values in step.optimizer.state_dict()["state"].values() for value in values.values()]
     return [tensor.clone() for tensor in (weights(step), *state, torch.get_rng_state())]
 
@@ -76,7 +76,7 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_a_gradient_that_is_not_finite_moves_nothing(precision: str) -> None:
+def test_a_non_finite_gradient_changes_nothing(precision: str) -> None:
     step = without_dropout(toy_step(toy_config(), precision))
     step.run([toy_batch(1)], 1)
     before = everything(step)
@@ -88,7 +88,7 @@ def test_a_gradient_that_is_not_finite_moves_nothing(precision: str) -> None:
     handle.remove()
     assert step.run([toy_batch(2)], 2).is_finite
     assert not same(everything(step), before)
-    assert int(step.skipped_in_a_row) > MAX_SKIPPED_IN_A_ROW  # it is not forgotten before somebody asks
+    assert int(step.skipped_in_a_row) > MAX_SKIPPED_IN_A_ROW  # the count is not reset before it is checked
 
 
 def test_the_count_of_skipped_steps_restarts_after_a_finite_one() -> None:
@@ -105,7 +105,7 @@ def test_the_count_of_skipped_steps_restarts_after_a_finite_one() -> None:
 
 
 def limited(step: TrainingStep, max_padded_tokens: int) -> list[int]:
-    """Make memory run out, forward or backward in turn, on more padded tokens; return the list of attempts."""
+    """Simulate running out of memory above a size, alternately in forward and backward; return the list of attempts."""
     tries: list[int] = []
 
     def forward(module: Objective, arguments: tuple[torch.Tensor, ...]) -> None:
@@ -119,12 +119,12 @@ def limited(step: TrainingStep, max_padded_tokens: int) -> list[int]:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 12 bytes")
 
     step.objective.register_forward_pre_hook(forward)
-    # When its gradient comes, the decoder's are there already.
+    # At this point in the backward pass, the decoder has gradients already.
     step.model.encoder[0].feed_forward.expand.weight.register_hook(fail)
     return tries
 
 
-def test_when_memory_runs_out_the_micro_batch_is_split_with_exact_weighting() -> None:
+def test_micro_batches_are_split_if_memory_runs_out() -> None:
     config = toy_config(learning_rate=1e-2, eps=1e-3)
     roomy, narrow = without_dropout(toy_step(config)), without_dropout(toy_step(config))
     batches = [toy_batch(1, num_pairs=3), toy_batch(2, num_pairs=12), toy_batch(3)]
@@ -135,39 +135,39 @@ def test_when_memory_runs_out_the_micro_batch_is_split_with_exact_weighting() ->
         torch.testing.assert_close(getattr(one, name), getattr(two, name))
     torch.testing.assert_close(weights(roomy), weights(narrow), rtol=1e-4, atol=1e-6)
     tries.clear()
-    assert narrow.run(batches, 2).num_splits == two.num_splits, "it has learned what fits, and cuts it at once"
+    assert narrow.run(batches, 2).num_splits == two.num_splits, "later batches are split immediately"
     assert max(tries) <= 40
 
 
-def test_a_single_pair_that_does_not_fit_is_an_error_that_says_what_to_do() -> None:
+def test_a_single_pair_that_does_not_fit_in_memory_is_an_error() -> None:
     step = toy_step(toy_config())
     limited(step, 3)
     with pytest.raises(DeviceError, match=r"a pair of \d and \d tokens does not fit .*filters\.max_tokens"):
         step.run([toy_batch(1)], 1)
 
 
-def test_when_memory_runs_out_on_dev_its_batch_is_split_too() -> None:
+def test_dev_batches_are_split_if_memory_runs_out() -> None:
     roomy, narrow = toy_step(toy_config()), toy_step(toy_config())
     limited(narrow, 20)
     assert narrow.evaluate(toy_batch(2)) == pytest.approx(roomy.evaluate(toy_batch(2)), rel=1e-6)
 
 
-def test_among_several_processes_running_out_of_memory_is_an_error() -> None:
+def test_running_out_of_memory_is_an_error_with_several_processes() -> None:
     step = toy_step(toy_config())
-    step.ranks = TwoAlike(size=2)
+    step.ranks = TwoEqualRanks(size=2)
     limited(step, 20)
     with pytest.raises(DeviceError, match=r"lower training\.batch_tokens"):
         step.run([toy_batch(1)], 1)
 
 
-class TwoAlike(Ranks):
-    """As if there were another process that does the same."""
+class TwoEqualRanks(Ranks):
+    """Simulates a second process with the same values."""
 
     def sum(self, values: Sequence[float]) -> list[float]:
         return [2 * value for value in values]
 
 
-def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
+def test_other_errors_are_not_treated_as_out_of_memory() -> None:
     step = toy_step(toy_config())
     step.objective.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(RuntimeError("shapes do not fit")))
     with pytest.raises(RuntimeError, match="shapes do not fit"):
@@ -196,7 +196,7 @@ def test_a_memory_check_changes_nothing(precision: str, max_padded_tokens: int |
     assert same(everything(checked), everything(fresh))
 
 
-def test_a_batch_without_targets_gives_no_gradient() -> None:
+def test_a_batch_without_targets_has_no_gradient() -> None:
     config = toy_config(learning_rate=1e-2)
     plain, beside = without_dropout(toy_step(config)), without_dropout(toy_step(config))
     one = plain.run([toy_batch(1)], 1)
@@ -219,7 +219,7 @@ def test_it_learns_to_reverse(precision: str) -> None:
 def test_fp16_clips_the_true_gradient_and_halves_the_scale_on_overflow() -> None:
     step, reference = (without_dropout(toy_step(toy_config(), precision)) for precision in ("fp16", "fp32"))
     norms = [float(one.run([toy_batch(1)], 1).grad_norm) for one in (step, reference)]
-    assert norms[0] == pytest.approx(norms[1], rel=0.02)  # not the 65,536 times larger one of the scaled loss
+    assert norms[0] == pytest.approx(norms[1], rel=0.02)  # not the 65,536 times larger norm for the scaled loss
     before, scale = weights(step).clone(), step.scaler.get_scale()
     step.model.decoder_norm.weight.register_hook(lambda grad: grad * float("inf"))
     assert not step.run([toy_batch(2)], 2).is_finite

@@ -1,4 +1,4 @@
-"""Runs of the toy model: stopped, killed, resumed, and compared to the last bit."""
+"""Runs of the toy model that are stopped, killed, resumed, and compared exactly."""
 
 import json
 import os
@@ -25,11 +25,11 @@ MADE_WITH = {"training data": "toy"}
 
 
 class Killed(BaseException):
-    """Ends a run at once, as SIGKILL does; nothing catches it."""
+    """Ends a run immediately, like SIGKILL; never caught."""
 
 
 class Quiet:
-    """Progress that may send a signal at a step, or kill."""
+    """Progress display that can send a signal, or raise `Killed`, at a step."""
 
     def __init__(
         self, signal_at: int | None = None, number: signal.Signals = signal.SIGTERM, kill_at: int | None = None
@@ -70,29 +70,29 @@ def trainer(
 
 
 def resumed(config: Config, folder: Path, *rest: Any, **named: Any) -> Trainer:
-    """A trainer that has taken up the newest good checkpoint of a folder."""
+    """Return a trainer that has resumed from the latest intact checkpoint of a folder."""
     again = trainer(config, folder, *rest, **named)
     checkpoint = newest_good(again.run)
     if checkpoint is not None:
-        torch.manual_seed(12345)  # whatever happens before a resume must not matter
+        torch.manual_seed(12345)  # random numbers drawn before resuming must have no effect
     again.resume(checkpoint)
     return again
 
 
 def finished(folder: Path, *rest: Any, **settings: Any) -> RunDir:
-    """A run that never stopped."""
+    """Train without interruption and return the run."""
     trainer(toy_config(**settings), folder, *rest).train()
     return RunDir(folder)
 
 
 def given(values: Iterable[float]) -> DecodeDev:
-    """A decoding that gives these values of BLEU."""
+    """Return a decoding function with these BLEU scores."""
     rest = iter(values)
     return lambda progress: Decoded({"bleu": next(rest)}, [("a", "b", "c")])
 
 
 def assert_same_run(one: RunDir, other: RunDir) -> None:
-    """The same checkpoints to the last bit, and the same lines; times and `resume` lines aside."""
+    """Check that checkpoints and log lines are identical, except for times and `resume` lines."""
     assert names(one.checkpoints) == names(other.checkpoints)
     assert lines(one) == lines(other)
     assert read_records(one.samples) == read_records(other.samples)
@@ -103,7 +103,7 @@ def assert_same_run(one: RunDir, other: RunDir) -> None:
 def assert_same_checkpoint(one: Path, other: Path) -> None:
     metas, states = [read_meta(folder) for folder in (one, other)], [state(folder) for folder in (one, other)]
     for meta in metas:
-        del meta["sha256"][TRAINER_STATE], meta["logs"]  # they hold times
+        del meta["sha256"][TRAINER_STATE], meta["logs"]  # they contain times
     assert metas[0] == metas[1]
     assert (one / WEIGHTS).read_bytes() == (other / WEIGHTS).read_bytes()
     assert states[0].keys() == states[1].keys()
@@ -113,12 +113,12 @@ def assert_same_checkpoint(one: Path, other: Path) -> None:
 
 
 def state(folder: Path) -> dict[str, Any]:
-    """The trainer's state by dotted names, without the seconds spent."""
+    """Return the trainer state by dotted names, without times."""
     return flat(torch.load(folder / TRAINER_STATE, weights_only=True), "", {"position.seconds"})
 
 
 def flat(tree: Any, name: str, without: set[str]) -> dict[str, Any]:
-    """The leaves of dicts and lists by dotted names; what is no tensor becomes text."""
+    """Return the leaves of dicts and lists by dotted names; values other than tensors are converted to text."""
     if isinstance(tree, dict | list | tuple):
         items = tree.items() if isinstance(tree, dict) else enumerate(tree)
         leaves = [flat(value, f"{name}.{key}".lstrip("."), without) for key, value in items]
@@ -127,7 +127,7 @@ def flat(tree: Any, name: str, without: set[str]) -> dict[str, Any]:
 
 
 def lines(run: RunDir) -> list[dict[str, Any]]:
-    """metrics.jsonl without times and `resume` lines."""
+    """Return the records of metrics.jsonl without times and `resume` lines."""
     rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
     return [{k: v for k, v in row.items() if k not in TIMINGS} for row in rows if row["kind"] != "resume"]
 

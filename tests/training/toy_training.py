@@ -1,4 +1,4 @@
-"""A small model and endless toy batches: the target is the source reversed."""
+"""A small model and toy batches in which the target is the reversed source."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -34,7 +34,7 @@ def toy_batch(seed: int, num_pairs: int = 6) -> Batch:
 
 
 def toy_batches(place: SamplerState, step: int, max_epochs: int | None = None) -> Iterator[Batch]:
-    """Five batches an epoch, from that place on."""
+    """Yield five batches per epoch, starting from a sampler state."""
     epoch, pairs = place.epoch, place.pairs
     while max_epochs is None or epoch < max_epochs:
         end = 0

@@ -202,8 +202,8 @@ def parse_tsv(source: TsvFile, first: int, lines: bytes, faults: Faults | None =
             key = "src_column" if src > len(row) else "tgt_column"
             if faults is None:
                 raise DataError(
-                    f"{source.tsv}:{first + number + 1}: {key} is {getattr(source, key)}, but the line has "
-                    f"{len(row)} columns (separated by tabs, counted from 1)"
+                    f"{source.tsv}:{first + number + 1}: {key} is {getattr(source, key)}, but the number of "
+                    f"columns is {len(row)} (separated by tabs, counted from 1)"
                 )
             faults.short.append(number)
             row += [""] * (max(src, tgt) - len(row))

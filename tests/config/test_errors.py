@@ -1,4 +1,4 @@
-"""Each mistake is one line: file and line, dotted path, what is wrong, what is allowed."""
+"""Each config error is one line: file and line, dotted path, problem, allowed values."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ DATA = "data: {src_lang: en, tgt_lang: de}\n"
 FORMS = "a source is a mapping with src and tgt (two text files), or tsv, or jsonl, or dataset (Hugging Face)"
 
 
-def mistakes(path: str, *overrides: str) -> list[str]:
+def messages(path: str, *overrides: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         load_config(path, overrides)
     return str(caught.value).splitlines()
@@ -51,8 +51,8 @@ def mistakes(path: str, *overrides: str) -> list[str]:
         ("evaluation: 13a\n", "2: evaluation: must be a section (a mapping of keys to values), not '13a'"),
     ],
 )
-def test_one_mistake_of_each_kind(write: Write, text: str, message: str) -> None:
-    (line,) = mistakes(write("configs/a.yaml", DATA + text))
+def test_one_error_of_each_kind(write: Write, text: str, message: str) -> None:
+    (line,) = messages(write("configs/a.yaml", DATA + text))
     assert line.startswith(f"configs/a.yaml:{message}")
 
 
@@ -72,26 +72,26 @@ def test_one_mistake_of_each_kind(write: Write, text: str, message: str) -> None
 )
 def test_sources(write: Write, source: str, message: str) -> None:
     path = write("a.yaml", f"data:\n  src_lang: en\n  tgt_lang: de\n  train:\n  - {source}\n")
-    (line,) = mistakes(path)
+    (line,) = messages(path)
     assert line.startswith(f"a.yaml:5: data.{message}")
 
 
-def test_a_source_that_is_no_item_of_a_list(write: Write) -> None:
+def test_a_source_outside_a_list_is_an_error(write: Write) -> None:
     path = write("a.yaml", "data:\n  src_lang: en\n  tgt_lang: de\n  train:\n    src: a\n    tgt: b\n")
-    (line,) = mistakes(path)
+    (line,) = messages(path)
     assert line.startswith("a.yaml:4: data.train: must be a list, not {")
     assert line.endswith("begin each item with '- '")
 
 
 def test_names_of_test_sets_are_safe_as_folders(write: Write) -> None:
     path = write("a.yaml", "data:\n  src_lang: en\n  tgt_lang: de\n  test:\n    ../x: {tsv: a}\n")
-    assert mistakes(path) == ["a.yaml:5: data.test.../x: a set's name has only letters, digits, '_' and '-'"]
+    assert messages(path) == ["a.yaml:5: data.test.../x: a set's name has only letters, digits, '_' and '-'"]
 
 
-def test_all_mistakes_at_once_each_with_its_own_place(write: Write) -> None:
+def test_all_errors_are_reported_with_their_lines(write: Write) -> None:
     write("base.yaml", "data:\n  src_lang: en\nmodel:\n  norm: x\n")
     path = write("a.yaml", "extends: base.yaml\nmodel:\n  d_ff: 0\n")
-    assert [line.split(": ")[:2] for line in mistakes(path, "training.seed=-1")] == [
+    assert [line.split(": ")[:2] for line in messages(path, "training.seed=-1")] == [
         ["base.yaml:1", "data.tgt_lang"],
         ["a.yaml:3", "model.d_ff"],
         ["base.yaml:4", "model.norm"],
@@ -99,18 +99,18 @@ def test_all_mistakes_at_once_each_with_its_own_place(write: Write) -> None:
     ]
 
 
-def test_values_that_do_not_go_together_name_the_one_that_was_given(write: Write) -> None:
+def test_conflicts_name_the_key_that_was_set(write: Write) -> None:
     write("base.yaml", DATA + "model:\n  num_heads: 6\n  d_model: 60\n")
     path = write("a.yaml", "extends: base.yaml\nmodel:\n  d_model: 64\n")
-    assert mistakes(path) == ["a.yaml:3: model.d_model: num_heads 6 does not divide d_model 64"]
-    assert mistakes(path, "model.num_heads=7")[0].startswith("override 'model.num_heads=7': model.num_heads: ")
+    assert messages(path) == ["a.yaml:3: model.d_model: num_heads 6 does not divide d_model 64"]
+    assert messages(path, "model.num_heads=7")[0].startswith("override 'model.num_heads=7': model.num_heads: ")
 
 
-def test_sections_that_do_not_go_together(write: Write) -> None:
+def test_conflicts_between_sections(write: Write) -> None:
     path = write("a.yaml", DATA + "tokenizer:\n  joint: false\n")
-    assert mistakes(path)[0].startswith("a.yaml:3: tokenizer.joint: model.tie_embeddings 'all' needs tokenizer.joint: ")
+    assert messages(path)[0].startswith("a.yaml:3: tokenizer.joint: model.tie_embeddings 'all' needs tokenizer.joint: ")
     path = write("b.yaml", DATA + "model:\n  max_positions: 100\n")
-    assert mistakes(path)[0].startswith("b.yaml:3: model.max_positions: data.filters.max_tokens 256 (plus eos) exceeds")
+    assert messages(path)[0].startswith("b.yaml:3: model.max_positions: data.filters.max_tokens 256 (plus eos) exceeds")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_sections_that_do_not_go_together(write: Write) -> None:
     ],
 )
 @pytest.mark.parametrize("key", ["data.src_lang", "data.train.0.tgt_lang", "data.tgt_langs.0"])
-def test_words_that_are_no_language_codes(key: str, code: str, hint: str, write: Write) -> None:
+def test_invalid_language_codes(key: str, code: str, hint: str, write: Write) -> None:
     base = write("a.yaml", "data: {src_lang: en, tgt_lang: de, train: [{src: a, tgt: b}], language_tags: source}\n")
     with pytest.raises(ConfigError) as raised:
         load_config(base, [f"{key}='{code}'"])
