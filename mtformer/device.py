@@ -26,7 +26,7 @@ def pick_device(name: str) -> torch.device:
         raise DeviceError(f"device '{name}': no such device; use auto, cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
         raise DeviceError(
-            "device 'cuda': PyTorch sees no CUDA device here; use device cpu or auto, or install a CUDA build"
+            "device 'cuda': PyTorch finds no CUDA device; use device cpu or auto, or install a CUDA build"
         )
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"

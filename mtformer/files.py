@@ -123,8 +123,8 @@ def _wrap_errors(path: Path, listing: str) -> Iterator[None]:
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise DamagedError(path, "missing", listing) from error
     except OSError as error:
-        instead = f", or move {path.parent} away to do without it" if listing == META else ""
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); repair that{instead}") from error
+        instead = f", or move {path.parent} away to continue without it" if listing == META else ""
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); fix this{instead}") from error
 
 
 def _with_checksum(meta: dict[str, Any]) -> str:

@@ -130,7 +130,7 @@ class RunDir:
         )
 
     def _metas(self) -> dict[int, dict[str, Any]]:
-        """Return the intact meta.json files by step."""
+        """Return the contents of intact meta.json files by step."""
         metas = {}
         for folder in self.checkpoint_folders():
             with contextlib.suppress(CheckpointError):

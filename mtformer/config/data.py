@@ -187,7 +187,7 @@ class CorpusConfig(Section):
     @model_validator(mode="after")
     def _fits(self) -> "CorpusConfig":
         if not self.sources:
-            raise ValueError("sources is empty; name at least one source")
+            raise ValueError("sources is empty; add at least one source")
         steps = [change.step for change in self.weight_changes]
         if steps != sorted(set(steps)):
             raise ValueError(f"weight_changes are not in ascending order of step: {', '.join(map(str, steps))}")

@@ -37,7 +37,7 @@ TYPES = {
 
 @cache
 def fields(section: type[Section]) -> dict[str, Any]:
-    """Return the annotation, including ranges, of each key of a section; names are those in config files."""
+    """Return the annotation, including ranges, of each key of a section, by its name in config files."""
     hints = get_type_hints(section, include_extras=True)
     return {field.alias or name: hints[name] for name, field in section.model_fields.items()}
 
@@ -193,7 +193,7 @@ def _describe(details: ErrorDetails, origins: Origins, root: type[Section]) -> s
         allowed = [str(one) for found in _constraints(annotation) if isinstance(found, tuple) for one in found]
         what = f"must be {limits(annotation)}, not {_format(value)}{_nearest(str(value), allowed)}"
     elif kind == "string_pattern_mismatch":
-        what = "a set's name has only letters, digits, '_' and '-'"
+        what = "a set name may only contain letters, digits, '_' and '-'"
     elif kind == "too_long":
         what = f"must be a list of {details['ctx']['max_length']}, not {_format(value)}"
     else:

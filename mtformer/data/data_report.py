@@ -94,7 +94,7 @@ class DataReport:
     def lines(self) -> list[str]:
         """Format the report as lines of text."""
         lines = [f"pairs read     {self.read:>13,}", f"pairs kept     {self.kept:>13,}"]
-        lines += [f"  left out     {count:>13,}  {reason}" for reason, count in self.left_out.items()]
+        lines += [f"  removed      {count:>13,}  {reason}" for reason, count in self.left_out.items()]
         for side, title in (("src", "source"), ("tgt", "target")):
             tokens, mean = self.tokens[side], self.tokens[side] / max(1, self.kept)
             lines.append(

@@ -136,7 +136,7 @@ class Grammar:
         return english[0].upper() + english[1:], german[0].upper() + german[1:]
 
     def _simple(self) -> Pair:
-        """Return a simple sentence (Today the man opens the door. Heute macht der Mann die Tür auf.)."""
+        """Return a simple sentence (Heute macht der Mann die Tür auf.)."""
         tense, times = self._random.choice(TENSES), self._words["times"]
         clause, kind = self._clause(tense), self._random.random()
         if kind < 0.2:
@@ -147,7 +147,7 @@ class Grammar:
         return f"{time} {clause.english}.", f"{german_time} {clause.german('first')}."
 
     def _joined(self) -> Pair:
-        """Return a that-clause (I hope that the man opens the door. Ich hoffe, dass der Mann die Tür aufmacht.)."""
+        """Return a sentence with a that-clause (Ich hoffe, dass der Mann die Tür aufmacht.)."""
         main, that, dass = self._clause(), "because", "weil"
         if self._random.random() < 0.5:
             main, that, dass = self._clause("present", self._random.choice(self._reporting_verbs)), "that", "dass"
@@ -155,7 +155,7 @@ class Grammar:
         return f"{main.english} {that} {second.english}.", f"{main.german()}, {dass} {second.german('last')}."
 
     def _condition(self) -> Pair:
-        """Return a condition (If the dog is tired, it stays in ... Wenn der Hund müde ist, bleibt er im Garten.)."""
+        """Return a conditional sentence (Wenn der Hund müde ist, bleibt er im Garten.)."""
         verb = self._random.choice([verb for verb in self._verbs if not verb.objects])
         subject = self._nominal(verb.subjects)
         state = self._state(subject, "mood")
@@ -163,7 +163,7 @@ class Grammar:
         return f"if {state.english}, {main.english}.", f"wenn {state.german('last')}, {main.german('first')}."
 
     def _contrast(self) -> Pair:
-        """Return a contrast (The key is new, but I ... Der Schlüssel ist neu, aber ich kann ihn nicht finden.)."""
+        """Return two clauses joined by "but" (Der Schlüssel ist neu, aber ich kann ihn nicht finden.)."""
         thing = self._noun_phrase("thing food")
         verbs = [verb for verb in self._verbs if verb.government == "acc" and not verb.complements]
         verb = self._random.choice([verb for verb in verbs if set(verb.objects.split()) & set(thing.kinds.split())])

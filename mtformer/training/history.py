@@ -45,7 +45,7 @@ def append_record(path: Path, kind: str, step: int, **values: Any) -> None:
             file.write(json.dumps({"kind": kind, "step": step, **finite}, ensure_ascii=False) + "\n")
     except OSError as error:
         raise CheckpointError(
-            f"{path}: cannot be written ({error.strerror}); all checkpoints are intact. Free some space, or fix "
+            f"{path}: cannot be written ({error.strerror}); checkpoints are not affected. Free some space, or fix "
             "the cause, and continue with --resume"
         ) from error
 

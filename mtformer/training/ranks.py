@@ -123,7 +123,7 @@ def own_device(device: torch.device) -> torch.device:
         return device
     local_rank, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if local_rank >= count:
-        raise DeviceError(f"process {local_rank} of this machine has no CUDA device: there are {count}; start {count}")
+        raise DeviceError(f"process {local_rank} has no CUDA device: this machine has {count}; start {count} processes")
     own = torch.device("cuda", local_rank)
     torch.cuda.set_device(own)
     return own

@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
-    """Return a function write(name, text) that writes a file and returns its name."""
+    """Return a function that writes a file, given its name and text, and returns the name."""
     monkeypatch.chdir(tmp_path)
 
     def write_file(name: str, text: str) -> str:

@@ -85,7 +85,7 @@ def test_a_source_outside_a_list_is_an_error(write: Write) -> None:
 
 def test_names_of_test_sets_are_safe_as_folders(write: Write) -> None:
     path = write("a.yaml", "data:\n  src_lang: en\n  tgt_lang: de\n  test:\n    ../x: {tsv: a}\n")
-    assert messages(path) == ["a.yaml:5: data.test.../x: a set's name has only letters, digits, '_' and '-'"]
+    assert messages(path) == ["a.yaml:5: data.test.../x: a set name may only contain letters, digits, '_' and '-'"]
 
 
 def test_all_errors_are_reported_with_their_lines(write: Write) -> None:

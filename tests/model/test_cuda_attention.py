@@ -11,7 +11,7 @@ from mtformer.model.ops import padding_mask
 DEVICE = torch.device("cuda")
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no CUDA device here"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device"),
 ]
 B, H, K = 5, 4, 64
 TOLERANCE = {torch.float32: 5e-5, torch.bfloat16: 1e-2, torch.float16: 1.5e-3}

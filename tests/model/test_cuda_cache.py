@@ -11,7 +11,7 @@ from mtformer.model.cache import EncoderOutput
 DEVICE = torch.device("cuda")
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no CUDA device here"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device"),
 ]
 R, T = 3, 23
 LENGTHS = [7, 2, 31, 4]

@@ -1,4 +1,4 @@
-"""Checkpoints are complete or absent at whatever point their writer is killed; disk errors lose no checkpoint."""
+"""Checkpoints are complete or absent at any time a process is killed, and disk errors lose no checkpoint."""
 
 import errno
 import json
@@ -43,7 +43,7 @@ def assert_intact(folder: Path, step: int) -> None:
 
 @pytest.fixture
 def start_again(tmp_path: Path) -> Callable[[Callable[[RunDir], None]], tuple[RunDir, Callable[[], None]]]:
-    """Return start_again(fill), which returns a run, and a function that restores the run as `fill` left it."""
+    """Return a function that fills a run, and returns it and a function that restores it."""
 
     def make(fill: Callable[[RunDir], None]) -> tuple[RunDir, Callable[[], None]]:
         template, run = RunDir(tmp_path / "template"), RunDir(tmp_path / "run")
@@ -74,11 +74,11 @@ def test_killed_while_saving_and_pruning(start_again: StartAgain) -> None:
         prune(run, CONFIG)
 
     run, prepare = start_again(fill)
-    stages, newests = [], []
+    stages, latest_steps = [], []
     for stage in killed_at_each_stage(prepare, act):
         newest = run.steps()[-1]
         stages.append(stage)
-        newests.append(newest)
+        latest_steps.append(newest)
         assert run.best_steps("loss")[0] == 1
         for step in run.steps():
             assert_intact(run.checkpoint(step), step)
@@ -89,8 +89,8 @@ def test_killed_while_saving_and_pruning(start_again: StartAgain) -> None:
         prune(run, CONFIG)
         assert run.steps() == [1, 4]
         assert names(run.checkpoints) == [run.checkpoint(step).name for step in (1, 4)]
-    assert newests == sorted(newests)
-    assert set(newests) == {3, 4}
+    assert latest_steps == sorted(latest_steps)
+    assert set(latest_steps) == {3, 4}
     assert {"mkdir", "serialize_file", "fsync", "rename", "unlink", "rmdir"} <= set(stages)
     assert len(stages) > 30
 

@@ -24,7 +24,7 @@ from mtformer.training.step import TrainingStep
 DEVICE = torch.device("cuda")
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no CUDA device here"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device"),
 ]
 TOLERANCE = {"fp32": 2e-5, "bf16": 1e-2, "fp16": 2e-3}
 """Relative tolerance of the loss; for gradients, twice this share of the norm is allowed."""

@@ -147,7 +147,7 @@ def test_log_lines_contain_memory_usage(tmp_path: Path, monkeypatch: pytest.Monk
 def test_peak_memory_equals_that_of_the_system() -> None:
     status = Path("/proc/self/status")
     if not status.exists():
-        pytest.skip("only Linux tells the peak in a file")
+        pytest.skip("requires /proc/self/status")
     line_of_peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
     assert peak_bytes(torch.device("cpu")) == pytest.approx(int(line_of_peak.split()[1]) * 1024, rel=0.1)
 

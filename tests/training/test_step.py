@@ -198,11 +198,11 @@ def test_a_memory_check_changes_nothing(precision: str, max_padded_tokens: int |
 
 def test_a_batch_without_targets_has_no_gradient() -> None:
     config = toy_config(learning_rate=1e-2)
-    plain, beside = without_dropout(toy_step(config)), without_dropout(toy_step(config))
+    plain, with_empty = without_dropout(toy_step(config)), without_dropout(toy_step(config))
     one = plain.run([toy_batch(1)], 1)
-    two = beside.run([toy_batch(1), toy_batch(2).without_targets()], 1)
+    two = with_empty.run([toy_batch(1), toy_batch(2).without_targets()], 1)
     assert torch.equal(one.loss, two.loss)
-    assert torch.equal(weights(plain), weights(beside))
+    assert torch.equal(weights(plain), weights(with_empty))
 
 
 # ---- precision ------------------------------------------------------------------------------------------------------

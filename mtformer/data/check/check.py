@@ -203,7 +203,7 @@ class _ChunkCheck:
         self.find(found.DECOMPOSED, side, [row for row, line in other if len(normalize("NFC", line)) < len(line)])
 
     def check_scripts(self, side: str, lines: list[str], language: str) -> None:
-        """Find letters of other scripts than that of the language; a few Latin letters are always accepted."""
+        """Find letters in scripts that the language does not use; a few Latin letters are always accepted."""
         counts, note = Alphabet(language).count(lines), "{:.0f} letters of another script"
         self.rank(found.FOREIGN, side, np.flatnonzero(counts.foreign), counts.foreign, note)
         self.rank(found.OTHER_SCRIPT, side, np.flatnonzero(counts.own < counts.weight / 2), counts.weight - counts.own)

@@ -51,7 +51,7 @@ class WordCheck:
         self._partner_code = _code(partner)
 
     def is_foreign(self, line: str, other: str) -> bool:
-        """Return True if a line has words of another language that `other` lacks, and none of its own language.
+        """Return True if a line has words of another language that `other` lacks, and none of the expected language.
 
         Words that occur in both lines are treated as names, except in untranslated lines, which are recognized by
         shared words of the language of `other`.

@@ -83,7 +83,7 @@ class Counts(NamedTuple):
     own: Numbers
     """Number of letters in scripts of the language."""
     foreign: Numbers
-    """Number of letters in other scripts than Latin and those of the language, unweighted."""
+    """Number of letters in scripts other than Latin and the scripts of the language, unweighted."""
     markup: Numbers
     """Number of characters of `MARKUP_SIGNS`."""
     runs: Numbers
