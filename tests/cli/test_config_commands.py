@@ -46,7 +46,7 @@ def test_what_show_prints_is_the_config(folder: Path) -> None:
 def test_show_prints_the_documentation_above_each_key(folder: Path) -> None:
     lines = invoke("config", "show", "a.yaml").stdout.splitlines()
     above = lines[next(number for number, line in enumerate(lines) if line.startswith("  num_heads:")) - 1]
-    assert above == "  # Attention heads; must divide `d_model`. (at least 1)"
+    assert above == "  # Number of attention heads; must divide `d_model`. (at least 1)"
     assert all(len(line) <= 120 for line in lines)
 
 
