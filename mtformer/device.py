@@ -16,7 +16,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": 64, "LRU_CACHE_CAPACITY": 32}
 """Sizes of oneDNN's kernel caches. A kernel, with its scratch memory, is for one shape, and nearly every batch has
 other shapes: of the default of 1,024 only those of the same step are reused, and the others grow to gigabytes
-(LOG.md)."""
+(docs/benchmarks.md)."""
 log = logging.getLogger("mtformer")
 
 
