@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from mtformer.model.transformer import Transformer
 
 PAD = 0
-CHUNK_LOGITS = {"cpu": 4_000_000, "cuda": 64_000_000}
+CHUNK_LOGITS = {"cpu": 4_000_000, "cuda": 128_000_000}
 """Logits of one chunk: few enough for the cache of a CPU, enough to keep a CUDA device busy."""
 FP16_ROWS = 16_384
 """Tokens of one chunk in float16, whose sums of gradients by the weights must not exceed 65,504."""
