@@ -59,12 +59,12 @@ class TrainingStep:
         self.precision = precision
         self.ranks = ranks
         self.device = model.output.device
-        model.compute_dtype = DTYPES[precision]
+        model.compute_dtype = dtype = DTYPES[precision]
         disable_cudnn_attention(self.device)
         uses_copies = self.device.type != "cpu" and precision != "fp32" and not config.sharded
-        self.copies = LinearCopies(model, DTYPES[precision]) if uses_copies else None
+        self.copies = LinearCopies(model, dtype) if uses_copies else None
         objective = Objective(model, config.label_smoothing, config.compile)
-        self.objective = parallelize(objective, [*model.encoder, *model.decoder], ranks, config.sharded)
+        self.objective = parallelize(objective, [*model.encoder, *model.decoder], ranks, config.sharded, dtype)
         self.optimizer = make_optimizer(model, config)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
         self.ema = Ema(model, config.ema_decay) if config.ema_decay else None
