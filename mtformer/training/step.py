@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mtformer.config.schema import TrainingConfig
 from mtformer.data.batching.batches import Batch
-from mtformer.device import DTYPES, disable_cudnn_attention, is_out_of_memory
+from mtformer.device import DTYPES, is_out_of_memory, set_up_kernels
 from mtformer.errors import DeviceError
 from mtformer.model.ops import LinearCopies
 from mtformer.model.transformer import Transformer
@@ -60,7 +60,7 @@ class TrainingStep:
         self.ranks = ranks
         self.device = model.output.device
         model.compute_dtype = dtype = DTYPES[precision]
-        disable_cudnn_attention(self.device)
+        set_up_kernels(self.device)
         uses_copies = self.device.type != "cpu" and precision != "fp32" and not config.sharded
         self.copies = LinearCopies(model, dtype) if uses_copies else None
         objective = Objective(model, config.label_smoothing, config.compile)
