@@ -96,14 +96,18 @@ def be_deterministic() -> None:
     torch.use_deterministic_algorithms(True)
 
 
-def disable_cudnn_attention(device: torch.device) -> None:
-    """Disable cuDNN's attention in this process if `device` is a CUDA device. Call before the model runs there.
+def set_up_kernels(device: torch.device) -> None:
+    """Choose the kernels of this process if `device` is a CUDA device. Call before the model runs there.
 
-    With explicit masks its gradients are NaN at some lengths (pytorch#196678), and in bf16 and fp16 it builds a new
-    plan for each key length, 20 to 40 ms at each step of a search.
+    cuDNN's attention is disabled: with explicit masks its gradients are NaN at some lengths (pytorch#196678), and in
+    bf16 and fp16 it builds a new plan for each key length, 20 to 40 ms at each step of a search. Matrix products add up
+    in float32, also where cuBLAS splits a sum, and fp32 is not rounded to TF32.
     """
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_tf32 = False
 
 
 @contextmanager
