@@ -76,10 +76,12 @@ def _cpu_product_seconds(dtype: torch.dtype) -> float:
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Return the peak memory of the process so far (on CUDA: of its tensors on the device)."""
+    """Return the peak memory of the process so far (on CUDA: of its tensors on the device); 0 if unknown (Windows)."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    import resource  # not available on Windows
+    if os.name == "nt":
+        return 0
+    import resource
 
     # In kilobytes on Linux, in bytes on macOS.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
