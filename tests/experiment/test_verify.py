@@ -1,4 +1,4 @@
-"""`--verify-resume` passes where resuming is exact, and names the first difference where it is not."""
+"""Tests of `--verify-resume`: it passes if resuming is exact, and otherwise reports the first difference."""
 
 import json
 import math
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    """BPE-dropout, accumulation, 9 steps an epoch, so that the stop falls into the second one."""
+    """Return a config with BPE-dropout, accumulation, and 9 steps per epoch, so the stop is in the second epoch."""
     return make_config(
         write_corpus(tmp_path_factory.mktemp("corpus"), train=600, dev=20),
         data={"test": {"there": {"src": "nowhere.en", "tgt": "nowhere.de"}}},
@@ -50,7 +50,7 @@ def forgetful_leg(config: Config, folder: Path, stop_at: int | None, keep: Path)
 
 @pytest.fixture(scope="module")
 def forgotten(config: Config, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Compared], Path]:
-    """The comparison of a run that is resumed without its random state, and the run directories after each leg."""
+    """Return the comparison for a run resumed without its random state, and the run directories after each leg."""
     keep = tmp_path_factory.mktemp("legs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MTFORMER_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
@@ -58,7 +58,7 @@ def forgotten(config: Config, tmp_path_factory: pytest.TempPathFactory) -> tuple
         return verify_resume(config, partial(forgetful_leg, keep=keep)), keep
 
 
-def test_a_leg_that_resumes_wrongly_is_found_out(forgotten: tuple[list[Compared], Path]) -> None:
+def test_an_inexact_resume_is_detected(forgotten: tuple[list[Compared], Path]) -> None:
     compared = {part.what: first(part) for part in forgotten[0]}
     weights = load_file(RunDir(forgotten[1] / "whole-None").checkpoint(NUM_STEPS) / WEIGHTS)
     assert compared["weights"] in weights
@@ -68,7 +68,7 @@ def test_a_leg_that_resumes_wrongly_is_found_out(forgotten: tuple[list[Compared]
     assert compared["checkpoints"] is None
 
 
-def test_the_legs_are_three_processes_with_a_stop_and_validations_on_both_sides(
+def test_legs_are_separate_processes_with_validations_before_and_after_the_stop(
     forgotten: tuple[list[Compared], Path],
 ) -> None:
     keep = forgotten[1]
@@ -118,7 +118,7 @@ def change_metrics(run: RunDir, old: str, new: str) -> None:
         (lambda run: shutil.copytree(run.checkpoint(20), run.checkpoint(3)), "checkpoints", "steps.0"),
     ],
 )
-def test_each_single_difference_is_named(
+def test_each_difference_is_reported(
     change: Callable[[RunDir], None], what: str, name: str, forgotten: tuple[list[Compared], Path], tmp_path: Path
 ) -> None:
     whole = RunDir(forgotten[1] / "whole-None")
@@ -129,7 +129,7 @@ def test_each_single_difference_is_named(
     assert differences == {what: name}
 
 
-def test_bits_are_compared_not_values(forgotten: tuple[list[Compared], Path], tmp_path: Path) -> None:
+def test_bits_are_compared_instead_of_values(forgotten: tuple[list[Compared], Path], tmp_path: Path) -> None:
     runs = [RunDir(shutil.copytree(forgotten[1] / "whole-None", tmp_path / name)) for name in ("one", "other")]
     for zeros, is_same in (((0.0, 0.0), True), ((0.0, -0.0), False)):
         for run, zero in zip(runs, zeros, strict=True):
@@ -139,7 +139,7 @@ def test_bits_are_compared_not_values(forgotten: tuple[list[Compared], Path], tm
         assert differences == ([] if is_same else ["optimizer.state.2.x"])
 
 
-def test_times_and_resume_lines_do_not_count(forgotten: tuple[list[Compared], Path], tmp_path: Path) -> None:
+def test_timings_and_resume_records_are_ignored(forgotten: tuple[list[Compared], Path], tmp_path: Path) -> None:
     whole = RunDir(forgotten[1] / "whole-None")
     other = RunDir(shutil.copytree(whole.path, tmp_path / "other"))
     change_metrics(other, '"tokens_per_second": ', '"tokens_per_second": 1')
@@ -148,7 +148,7 @@ def test_times_and_resume_lines_do_not_count(forgotten: tuple[list[Compared], Pa
     assert {first(part) for part in compare_runs(whole, other)} == {None}
 
 
-def mistaken_leg(config: Config, folder: Path, stop_at: int | None) -> None:
+def failing_leg(config: Config, folder: Path, stop_at: int | None) -> None:
     raise DataError("train.en: no such file")
 
 
@@ -157,9 +157,9 @@ def killed_leg(config: Config, folder: Path, stop_at: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("leg", "message"), [(mistaken_leg, "train.en: no such file"), (killed_leg, "killed by the system")]
+    ("leg", "message"), [(failing_leg, "train.en: no such file"), (killed_leg, "killed by the system")]
 )
-def test_a_leg_that_cannot_train_says_why(
+def test_an_error_in_a_leg_is_reported(
     leg: Leg, message: str, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -168,7 +168,7 @@ def test_a_leg_that_cannot_train_says_why(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_torchrun_is_refused(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchrun_is_rejected(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "7")
     with pytest.raises(ConfigError, match="without torchrun"):
         verify_resume(config)
