@@ -35,7 +35,7 @@ make_environment() {
     fi
     python=$(find_python) || return
     echo "installing into $folder; this takes a few minutes the first time" >&2
-    # An empty stamp marks an incomplete environment; it is kept while all else is deleted, in case that is interrupted.
+    # An empty stamp marks an incomplete environment; it is kept in case the deletion of the other files is interrupted.
     mkdir -p "$folder" && : >"$stamp" || return
     find "$folder" -mindepth 1 -maxdepth 1 ! -path "$stamp" -exec rm -rf {} + || return
     "$python" -m venv "$folder" || return

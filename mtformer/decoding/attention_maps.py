@@ -94,7 +94,7 @@ def attention_maps(translator: Translator, source: str, translation: str | Trans
     for what, length in (("source", len(src)), ("translation", len(tokens) + 1)):
         if length > translator.engine.max_positions:
             most = translator.engine.max_positions
-            raise DataError(f"the {what} has {length} tokens; the model supports at most {most}, use a shorter one")
+            raise DataError(f"the {what} has {length} tokens; the model supports at most {most}; use a shorter one")
     weights = _weights(model, src, [target.start, *tokens])
 
     def of_layers(layers: nn.ModuleList, name: str) -> Tensor:

@@ -109,7 +109,7 @@ def _compute_type(library: ModuleType, precision: str | None, device: str) -> st
 
 
 class CTranslate2Engine(Engine):
-    """`Engine` over a `ctranslate2.Translator`; its decoder starts with bos.
+    """Backend that uses a `ctranslate2.Translator`; its decoder starts with bos.
 
     In fp32, beam search returns the same translations as ours. Scores are those of the search, without scores of single
     tokens. Differences: excluded tokens (pad, bos, eos below the minimum length, repeated n-grams) are removed before

@@ -121,7 +121,7 @@ def one_line(text: str) -> str:
 
 
 def as_written(phrases: Sequence[str], tokenizer: Tokenizer) -> list[str]:
-    """Return the phrases as normalized by the tokenizer, with NFKC characters and single spaces."""
+    """Return the phrases as normalized by the tokenizer: Unicode normalization and single spaces."""
     return [tokenizer.decode_pieces(tokenizer.pieces(one_line(phrase))).strip() for phrase in phrases]
 
 

@@ -115,5 +115,5 @@ def _check_same_tokenizers(tokenizers: TokenizerPair, first: RunDir, other: RunD
     theirs = TokenizerPair.load(other.tokenizer)
     if (theirs.src.sha256, theirs.tgt.sha256) != (tokenizers.src.sha256, tokenizers.tgt.sha256):
         raise CheckpointError(
-            f"{other.path}: its tokenizer differs from {first.path}; an ensemble needs runs with the same tokenizer"
+            f"{other.path}: its tokenizer differs from that of {first.path}; an ensemble needs equal tokenizers"
         )

@@ -39,7 +39,7 @@ class DefaultWeights(NamedTuple):
     gain: float | None
     """Dev score of the averaged weights minus that of the best checkpoint; None unless both are known."""
     text: str
-    """Description in one line: the checkpoint, and how its score compares to the alternative."""
+    """The checkpoint and its score compared to the alternative, in one line; empty if there was no alternative."""
 
     @property
     def is_average(self) -> bool:
@@ -48,9 +48,10 @@ class DefaultWeights(NamedTuple):
 
 
 def default_weights(run: RunDir, best_metric: str) -> DefaultWeights | None:
-    """Return the better of averaged weights and best checkpoint by dev score, or the last checkpoint; None without any.
+    """Return the better of the averaged weights and the best checkpoint by dev score; None if there is no checkpoint.
 
-    If neither has dev scores, averaged weights are preferred; if only checkpoints have them, the best checkpoint.
+    Without dev scores, it is the averaged weights or else the last checkpoint; if only checkpoints have dev scores, it
+    is the best checkpoint.
 
     Raises:
         CheckpointError: if meta.json of the averaged weights is damaged.
@@ -70,7 +71,7 @@ def default_weights(run: RunDir, best_metric: str) -> DefaultWeights | None:
     average_text = f"averaged weights (dev {best_metric} {average:.4g})"
     gain = average - best
     if (gain <= 0) if best_metric in LOWER_IS_BETTER else (gain >= 0):
-        return DefaultWeights(run.averaged, gain, f"{average_text}, {gain:+.2f} from the {best_text}")
+        return DefaultWeights(run.averaged, gain, f"{average_text}, {gain:+.2f} compared to the {best_text}")
     return DefaultWeights(folder, gain, f"{best_text}; the {average_text} differ by {gain:+.2f}")
 
 
@@ -112,7 +113,7 @@ def _default(run: RunDir, best_metric: str) -> Path:
 def _available(run: RunDir, best_metric: str) -> str:
     """Return a description of the available checkpoints."""
     if run.is_bundle:
-        return "a bundle has one set of weights; leave the choice out"
+        return "a bundle has one set of weights; leave the checkpoint out"
     steps = run.steps()
     names = ["averaged"] if run.averaged.is_dir() else []
     names += ["best"] if run.best_steps(best_metric) else []

@@ -1,7 +1,7 @@
 """Opening a run directory: new, existing, not a run, or left incomplete by a process killed during its start.
 
 `--overwrite` renames the old run to `.NAME.TIME.replaced` in the same folder, creates the new run, and deletes the old
-one when the new one is prepared. If the process is killed in between, the next start restores the old run.
+one when the new one is prepared. If the process is killed in between, the next start restores or reports the old run.
 """
 
 import contextlib
@@ -202,7 +202,7 @@ def _require_same_tokenizers(run: RunDir, old: dict[str, str], new: dict[str, st
         if old[language] != new[language]:
             raise CheckpointError(
                 f"{run.path}: cannot resume with dev BLEU ({language}) tokenized by {old[language]} -> "
-                f"{new[language]}, because the scores that training.best_metric bleu compares would differ; set "
+                f"{new[language]}, since training.best_metric bleu could no longer compare checkpoints; set "
                 f"evaluation.bleu_tokenizer to {old[language]}, choose another training.best_metric, or start over "
                 "with --overwrite"
             )

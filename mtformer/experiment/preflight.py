@@ -47,7 +47,7 @@ class MemoryCheck(NamedTuple):
 
     @property
     def total_seconds(self) -> float:
-        """Upper bound on the time of training and validation, in seconds."""
+        """Estimated time of training and validation, in seconds."""
         return self.training_seconds + self.validation_seconds
 
     def lines(self) -> list[tuple[str, str]]:

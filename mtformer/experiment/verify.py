@@ -166,7 +166,7 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
     common = [key for key in old if key in new and key[0] <= num_steps]
     if not common:
         raise MtformerError(
-            f"{run.path}: its metrics are at other steps than its config says; training.log_every was changed"
+            f"{run.path}: its metrics were logged at other steps than in its config; training.log_every was changed"
         )
     names = [(key, name) for key in common for name in old[key] if name in new[key]]
     sides = [{f"step {key[0]}: {key[1]} {name}": side[key][name] for key, name in names} for side in (old, new)]

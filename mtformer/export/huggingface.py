@@ -94,7 +94,7 @@ def tensor_names(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
 
 
 def to_tensors(model: Transformer) -> dict[str, Tensor]:
-    """Return the weights by their Hugging Face names; tied weights occur once."""
+    """Return the weights under their Hugging Face names; tied weights occur once."""
     config, own = model.config, dict(model.named_parameters())
     tensors: dict[str, Tensor] = {}
     for name, theirs in tensor_names(config):

@@ -216,7 +216,7 @@ def _config(source: Path, settings: Mapping[str, Any], search: Mapping[str, Any]
 def _weights(
     source: Path, config: Config, num_rows: int, src_rows: list[int], tgt_rows: list[int]
 ) -> dict[str, Tensor]:
-    """Return all weights by our names, in float32."""
+    """Return all weights under our names, in float32."""
     path, theirs = _read_tensors(source)
     shared = _embeddings(path, theirs, num_rows)
     _check_positions(path, theirs, config.model.max_positions, config.model.d_model)

@@ -121,7 +121,7 @@ def bare_seconds_of_pair(source: TextFiles, folder: Path, num_lines: int, num_wo
 def build_preparing(
     options: argparse.Namespace, source: TextFiles, folder: Path, num_pairs: int, has_filters: bool
 ) -> Callable[[], Figures]:
-    """Return, in a separate process, a function that prepares the corpus once; filters include deduplication."""
+    """Return a function that prepares the corpus once, with filters including deduplication; called in a worker."""
     num_workers, num_lines = options.workers or os.cpu_count() or 1, min(num_pairs, BARE_LINES)
     data = DataConfig.model_validate(
         {"src_lang": "en", "tgt_lang": "de", "train": [source.model_dump()], "cache_dir": str(folder / "cache"),
@@ -157,7 +157,7 @@ def peaks() -> str:
 
 
 def build_loading(options: argparse.Namespace, store_folder: Path, folder: Path) -> Callable[[int, bool], str]:
-    """Return, in a separate process, a function that iterates over an epoch or its second half and reports on it."""
+    """Return a function that iterates over an epoch or its second half and reports on it; called in a worker."""
     from mtformer.data.batching.augment import Augmentation
     from mtformer.data.batching.batches import TrainingBatches
     from mtformer.data.batching.mixture import Corpus, Mixture, SamplerState

@@ -7,7 +7,7 @@ tokens each, with greedy search and with beam size 5. Each system uses the batch
 are fastest in a short scan. The systems take turns; each turn is the whole text. Requires the extras `bench` and
 `ctranslate2`, and an otherwise idle machine.
 
-The searches "greedy, text" and "beam 5, text" measure text to text translation in int8: `Translator` with the backend
+The searches "greedy, text" and "beam 5, text" measure text-to-text translation in int8: `Translator` with the backend
 ctranslate2 and its default settings, compared to direct use of CTranslate2 and SentencePiece with the fastest settings.
 
 Systems in bf16 are skipped on processors without fast bf16. If a system fails, the others are still measured, and the
@@ -252,7 +252,7 @@ ON: dict[str, Callable[[Size, Path, str, int], System]] = {
 def build(
     system: str, size: Size, folder: Path, num_beams: int, items: Sequence[Any]
 ) -> Callable[[], tuple[float, str]]:
-    """Return, in the worker, a function that translates all items and returns the seconds and the fastest setting."""
+    """Return a function that translates all items and returns the seconds and the best setting; called in a worker."""
     family, precision = system.rsplit("-", 1)
     threads = torch.get_num_threads()  # must be read before CTranslate2 changes the OpenMP setting
     translate, settings = ON[family](size, folder, precision, num_beams)

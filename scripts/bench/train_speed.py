@@ -280,7 +280,7 @@ def parse_options() -> argparse.Namespace:
 def main() -> None:
     options = parse_options()
     environment = turns.describe_environment(options.threads)
-    environment["JoeyNMT"] = joeynmt_peer.version(options.joeynmt) if options.joeynmt else "not measured, no --joeynmt"
+    environment["JoeyNMT"] = joeynmt_peer.version(options.joeynmt) if options.joeynmt else "not measured (no --joeynmt)"
     batches = cut_batches(options.src, options.tgt, options.vocab_size, options.batch_tokens, options.batches)
     environment["settings"] = (
         f"{len(batches)} batches of n x longest side <= {options.batch_tokens}, "

@@ -1,8 +1,8 @@
 """Benchmarked systems in separate processes, which take turns, and the reporting of their rates.
 
 Allocator settings and threads are per process, so each system runs in a worker process, and only one works at a time.
-In each round every system gets a short slice, in rotating order, so that drift of the machine affects all alike. The
-reported numbers are medians over the rounds.
+In each round every system gets a short slice, in rotating order, so that changes in machine speed affect all systems.
+The reported numbers are medians over the rounds.
 """
 
 import datetime

@@ -84,7 +84,7 @@ def test_a_killed_run_and_a_stopped_one_go_on(study: Callable[[str], Path], tmp_
     wait_for(first.metrics.exists, program)
     (training,) = children(program.pid)
     other = invoke("sweep", path, *long, "--resume")
-    assert (other.exit_code, "another sweep runs here" in other.stderr) == (2, True)
+    assert (other.exit_code, "another sweep is running here" in other.stderr) == (2, True)
     os.kill(training, signal.SIGKILL)
     wait_for(second.metrics.exists, program)
     program.signal(signal.SIGTERM)

@@ -53,7 +53,7 @@ def all_maps(maps: AttentionMaps) -> list[Tensor]:
     return [maps.encoder_LHSS, maps.decoder_LHTT, maps.cross_LHTS]
 
 
-class ByHand:
+class Reference:
     """Reference implementation of a pre-norm ReLU model without padding, computed head by head; stores all weights."""
 
     def __init__(self, model: Transformer) -> None:
@@ -77,8 +77,8 @@ class ByHand:
         x = self.model.tgt_embedding[ids] * math.sqrt(D)
         if self.config.positions == "rotary":
             return x
-        places = [[place / 10000 ** (2 * i / D) for i in range(D // 2)] for place in range(len(ids))]
-        return x + torch.tensor([[math.sin(a) for a in row] + [math.cos(a) for a in row] for row in places])
+        angles = [[place / 10000 ** (2 * i / D) for i in range(D // 2)] for place in range(len(ids))]
+        return x + torch.tensor([[math.sin(a) for a in row] + [math.cos(a) for a in row] for row in angles])
 
     def attend(self, kind: str, attention: MultiHeadAttention, x: Tensor, memory: Tensor | None = None) -> Tensor:
         H, G = self.config.num_heads, self.config.num_kv_heads or self.config.num_heads
@@ -92,7 +92,7 @@ class ByHand:
                 rows[side][:, number * K : (number + 1) * K] for side, number in ((0, head), (1, group), (1, group + G))
             )
             if memory is None and self.config.positions == "rotary":
-                q, k = turn(q), turn(k)
+                q, k = rotate(q), rotate(k)
             scores = q @ k.T / math.sqrt(K)
             if kind == "decoder":
                 scores = scores + torch.full_like(scores, -math.inf).triu(1)
@@ -102,12 +102,12 @@ class ByHand:
         return F.linear(torch.cat(outputs, dim=1), attention.out_projection.weight, attention.out_projection.bias)
 
 
-def turn(x: Tensor) -> Tensor:
+def rotate(x: Tensor) -> Tensor:
     """Rotate each pair of dimensions (i, i + K/2), as a complex number, by the angle of its position."""
     half = x.size(1) // 2
-    places = torch.arange(len(x))[:, None] / 10000 ** (torch.arange(half) / half)
-    turned = torch.complex(x[:, :half], x[:, half:]) * torch.polar(torch.ones_like(places), places)
-    return torch.cat([turned.real, turned.imag], dim=1)
+    angles = torch.arange(len(x))[:, None] / 10000 ** (torch.arange(half) / half)
+    rotated = torch.complex(x[:, :half], x[:, half:]) * torch.polar(torch.ones_like(angles), angles)
+    return torch.cat([rotated.real, rotated.imag], dim=1)
 
 
 def norm(x: Tensor, of: Any) -> Tensor:
@@ -124,10 +124,10 @@ def feed_forward(layer: Any, x: Tensor) -> Tensor:
 def test_attention_maps_equal_reference_implementation(tokenizer: Tokenizer, changes: dict[str, Any]) -> None:
     one = translator(tokenizer, num_encoder_layers=3, **changes)
     maps = attention_maps(one, SOURCE, TRANSLATION)
-    [src, tgt], by_hand = tokenizer.encode([SOURCE, TRANSLATION]), ByHand(one.models[0])
+    [src, tgt], reference = tokenizer.encode([SOURCE, TRANSLATION]), Reference(one.models[0])
     with torch.no_grad():
-        by_hand.run([*src, EOS], [BOS, *tgt])
-    for found, weights in zip(all_maps(maps), by_hand.found.values(), strict=True):
+        reference.run([*src, EOS], [BOS, *tgt])
+    for found, weights in zip(all_maps(maps), reference.found.values(), strict=True):
         torch.testing.assert_close(found, torch.stack([torch.stack(heads) for heads in weights]), rtol=0, atol=1e-4)
 
 

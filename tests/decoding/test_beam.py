@@ -67,12 +67,12 @@ def test_scores_are_computed_from_token_log_probabilities(dtype: torch.dtype) ->
 
 
 def test_pad_and_bos_are_never_generated_but_unk_may_be() -> None:
-    class Fond(ToyModel):
+    class Biased(ToyModel):
         def logits(self, source: tuple[int, ...], prefix: tuple[int, ...]) -> torch.Tensor:
             return super().logits(source, prefix) + torch.tensor([9.0, 2.0, 9.0, 0.0, 0.0, 0.0, 0.0])
 
     src = batch(*sentences(10))
-    n_bests = beam_search(Fond(), *src, 3, 1.0, Limits()) + [[h] for h in greedy(Fond(), *src, Limits())]
+    n_bests = beam_search(Biased(), *src, 3, 1.0, Limits()) + [[h] for h in greedy(Biased(), *src, Limits())]
     tokens = {token for n_best in n_bests for h in n_best for token in h.tokens}
     assert tokens == {1, 4, 5, 6}
 

@@ -36,7 +36,7 @@ def search(
     return beam_search(model, *batch(*many), beam_size, 0.6, limits, rules=rules, choose=required.choose)
 
 
-def holds(hypothesis: Hypothesis, phrases: Sequence[Phrase]) -> bool:
+def contains_all(hypothesis: Hypothesis, phrases: Sequence[Phrase]) -> bool:
     """Return True if the hypothesis contains all phrases, computed in another way than by the search."""
     text = " ".join(["", *map(str, hypothesis.tokens), ""])
     return all(" ".join(["", *map(str, phrase), ""]) in text for phrase in phrases)
@@ -75,7 +75,7 @@ SHARING = [
 def test_very_wide_beam_finds_all_translations_with_the_phrases(phrases: list[Phrase]) -> None:
     model = ToyModel(seed=1)
     whole = model.exhaustive((*TEN, EOS), 0.6, 0, 4)
-    expected = [h for h in whole if holds(h, phrases)]
+    expected = [h for h in whole if contains_all(h, phrases)]
     assert 0 < len(expected) < len(whole)
     assert_same(search(model, [TEN], [phrases], 400, up_to(4))[0], expected)
 
@@ -90,7 +90,7 @@ def test_narrow_beams_contain_the_phrases_and_end_at_eos(phrases: list[Phrase], 
             assert 0 < len(n_best) <= beam_size
             assert len({tuple(h.tokens) for h in n_best}) == len(n_best)
             for one in n_best:
-                assert holds(one, phrases)
+                assert contains_all(one, phrases)
                 assert {*one.tokens} <= {UNK, 4, 5, 6}
                 expected = model.token_log_probabilities((*source, EOS), one.tokens)
                 assert one.token_log_probabilities == pytest.approx(expected, rel=1e-5, abs=1e-6)
@@ -101,7 +101,7 @@ def test_phrases_are_generated_even_if_the_limit_allows_nothing_else() -> None:
     for n_best, of_one in zip(
         search(ToyModel(seed=3), sentences(60), phrases, 4, limits_for(phrases, 0)), phrases, strict=True
     ):
-        assert all(holds(h, of_one) for h in n_best)
+        assert all(contains_all(h, of_one) for h in n_best)
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
@@ -112,24 +112,24 @@ def test_constrained_search_does_not_depend_on_the_batch(beam_size: int) -> None
     assert sum(not of_one for of_one in phrases) >= 10
     for source, of_one, n_best, without in zip(many, phrases, together, plain, strict=True):
         assert_same(n_best, search(model, [source], [of_one], beam_size, Limits())[0])
-        assert all(holds(h, of_one) for h in n_best)
+        assert all(contains_all(h, of_one) for h in n_best)
         if not of_one:
             assert n_best == without
 
 
-class Fluent(ToyModel):
+class PositionalModel(ToyModel):
     """Model in which a token depends on the previous one and on its position, so each phrase has natural positions."""
 
     def logits(self, source: tuple[int, ...], prefix: tuple[int, ...]) -> torch.Tensor:
-        place = len(prefix)
-        logits = 2.5 * super().logits(source, prefix[-1:]) / 2 + super().logits(source, (-1, place))
-        logits[EOS] = 1.2 * (place - 8) - 6
+        position = len(prefix)
+        logits = 2.5 * super().logits(source, prefix[-1:]) / 2 + super().logits(source, (-1, position))
+        logits[EOS] = 1.2 * (position - 8) - 6
         return logits
 
 
 def test_phrases_occur_at_natural_positions() -> None:
     """A narrow beam scores nearly as well as a wide one: phrases are not forced at the start or followed by eos."""
-    model, rng = Fluent(seed=3, vocab=24), random.Random(4)
+    model, rng = PositionalModel(seed=3, vocab=24), random.Random(4)
     many = [[rng.randrange(4, 24) for _ in range(10)] for _ in range(10)]
     natural = beam_search(model, *batch(*many), 5, 0.6, Limits())
     phrases = [[tuple(n_best[-1].tokens[4:9])] for n_best in natural]
@@ -142,21 +142,21 @@ def test_phrases_that_cannot_be_generated_still_give_a_translation() -> None:
     model, many = ToyModel(seed=5), sentences(10)
     for n_best in search(model, many, [[(4, 5, 6, 4, 5)]] * 10, 3, Limits(max_length=3)):
         assert n_best
-        assert all(len(h.tokens) == 3 and not holds(h, [(4, 5, 6, 4, 5)]) for h in n_best)
+        assert all(len(h.tokens) == 3 and not contains_all(h, [(4, 5, 6, 4, 5)]) for h in n_best)
     pieces = [b"", b"?", b"", b"", b"a", b"b", b"c"]
     forbidden = ForbiddenPhrases(torch.from_numpy(over_vocabulary(automaton([b"bc"]), pieces)))
     for n_best in search(model, many, [[(4,), (5, 6)]] * 10, 3, Limits(max_length=8), [forbidden]):
         assert n_best
-        assert not any(holds(h, [(5, 6)]) for h in n_best)
+        assert not any(contains_all(h, [(5, 6)]) for h in n_best)
 
 
 def test_hypotheses_without_a_phrase_are_returned_only_if_there_are_no_others() -> None:
-    """Tokens do not repeat, so a beam that used 4 or 5 alone can never contain (4, 5), and ends when it is stuck."""
+    """Tokens do not repeat, so a beam that used 4 or 5 alone cannot contain (4, 5), and ends if no token is allowed."""
     model, many = ToyModel(seed=6), sentences(30, seed=3)
     for limits in (Limits(), up_to(3)):
         for n_best in search(model, many, [[(4, 5)]] * 30, 5, limits, [NoRepeatedNgrams(1)]):
             assert n_best
-            assert all(holds(h, [(4, 5)]) for h in n_best)
+            assert all(contains_all(h, [(4, 5)]) for h in n_best)
 
 
 def test_prefixes_and_required_phrases_can_be_combined() -> None:
@@ -166,7 +166,7 @@ def test_prefixes_and_required_phrases_can_be_combined() -> None:
     found = search(ToyModel(seed=7), many, phrases, 4, limits, [Prefixes([prefix] * 15, torch.device("cpu"))])
     for n_best in found:
         assert n_best
-        assert all(h.tokens[:3] == prefix and holds(h, phrases[0]) for h in n_best)
+        assert all(h.tokens[:3] == prefix and contains_all(h, phrases[0]) for h in n_best)
 
 
 def test_num_met_and_missing() -> None:

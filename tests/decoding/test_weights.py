@@ -40,7 +40,7 @@ def test_checkpoint_names(tmp_path: Path) -> None:
     [
         ("bleu", {"bleu": 24.26}, {"bleu": 21.71}, False, "best checkpoint (step 20, dev bleu 24.26); the averaged "
          "weights (dev bleu 21.71) differ by -2.55"),
-        ("bleu", {"bleu": 24.26}, {"bleu": 24.5}, True, "averaged weights (dev bleu 24.5), +0.24 from the best "
+        ("bleu", {"bleu": 24.26}, {"bleu": 24.5}, True, "averaged weights (dev bleu 24.5), +0.24 compared to the best "
          "checkpoint (step 20, dev bleu 24.26)"),
         ("bleu", {"bleu": 24.26}, {"bleu": 24.26}, True, "+0.00"),
         ("loss", {"loss": 2.0}, {"loss": 2.1}, False, "+0.10"),

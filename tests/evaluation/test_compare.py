@@ -33,7 +33,7 @@ MATERIAL = Material("made", REFERENCES, [REFERENCES], EvaluationConfig(), OUTPUT
 
 @pytest.fixture(autouse=True)
 def _few_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use few samples, because other tests cover their number."""
+    """Use few samples to save time."""
     monkeypatch.setattr(significance, "NUM_RESAMPLES", 100)
     monkeypatch.setattr(significance, "NUM_TRIALS", 200)
 

@@ -22,7 +22,7 @@ SOURCES = ["the dog", "", "a woman reads"]
 REFERENCES = ["Der Hund läuft heute im Park.", "Niemand.", "Eine Frau liest ein Buch."]
 
 
-class Parrot:
+class FakeTranslator:
     """Fake translator that returns given translations."""
 
     decoding = DecodingConfig(beam_size=7)
@@ -34,7 +34,7 @@ class Parrot:
     def __init__(self, answers: list[str]) -> None:
         self.answers = dict(zip(SOURCES, answers, strict=True))
 
-    def into(self, language: str | None) -> "Parrot":
+    def into(self, language: str | None) -> "FakeTranslator":
         return self
 
     def translate(self, lines: list[str], progress: Callable[[int], Any] | None = None) -> list[Translation]:
@@ -45,7 +45,7 @@ def test_hypotheses_and_scores_are_saved(tmp_path: Path) -> None:
     answers = ["Der Hund läuft heute im Wald.", "", "Eine Frau liest ein Buch."]
     folder = RunDir(tmp_path).evaluation("mine")
     test = EvalSet("mine", SOURCES, [REFERENCES])
-    evaluation = evaluate(Parrot(answers), test, EvaluationConfig(), folder)  # type: ignore[arg-type]
+    evaluation = evaluate(FakeTranslator(answers), test, EvaluationConfig(), folder)  # type: ignore[arg-type]
 
     assert (folder / "hypotheses.txt").read_text(encoding="utf-8") == "".join(f"{line}\n" for line in answers)
     card = read_card(folder)
@@ -61,14 +61,14 @@ def test_comet_is_added_on_request(tmp_path: Path) -> None:
         return Score("comet", "COMET", 0.5, "model:x")
 
     test, comet = EvalSet("mine", SOURCES, [REFERENCES, SOURCES]), SimpleNamespace(score=comet_score)
-    evaluate(Parrot(REFERENCES), test, EvaluationConfig(), tmp_path, comet=comet)  # type: ignore[arg-type]
+    evaluate(FakeTranslator(REFERENCES), test, EvaluationConfig(), tmp_path, comet=comet)  # type: ignore[arg-type]
     assert asked == [(SOURCES, REFERENCES, REFERENCES)]
     assert read_card(tmp_path).scores[-1] == Score("comet", "COMET", 0.5, "model:x")
 
 
 def test_tokenized_references_give_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name, references in (("raw", REFERENCES), ("split", [line.replace(".", " .") for line in REFERENCES])):
-        evaluate(Parrot(REFERENCES), EvalSet(name, SOURCES, [references]), EvaluationConfig(), tmp_path)  # type: ignore[arg-type]
+        evaluate(FakeTranslator(REFERENCES), EvalSet(name, SOURCES, [references]), EvaluationConfig(), tmp_path)  # type: ignore[arg-type]
     (line,) = caplog.messages
     assert line.startswith("split: the references look tokenized")
 
@@ -99,7 +99,7 @@ def test_empty_or_unequal_files_raise_data_error(tmp_path: Path) -> None:
 def test_bleu_tokenizer_depends_on_the_target_language(tmp_path: Path) -> None:
     hypotheses, references = ["北京是中国的首都。", "", "你好吗"], ["北京是中国首都。", "无", "你好"]
     test = EvalSet("zh", SOURCES, [references], tgt_lang="zh-CN", src_lang="en")
-    bleu, *_ = evaluate(Parrot(hypotheses), test, EvaluationConfig(), tmp_path).scores  # type: ignore[arg-type]
+    bleu, *_ = evaluate(FakeTranslator(hypotheses), test, EvaluationConfig(), tmp_path).scores  # type: ignore[arg-type]
     assert "|tok:zh|" in bleu.signature
     assert bleu.value == sacrebleu.corpus_bleu(hypotheses, [references], tokenize="zh").score
     # `compare` uses the settings in the card.

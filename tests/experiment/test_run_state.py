@@ -12,13 +12,13 @@ from mtformer.experiment import run_state
 from mtformer.experiment.run_state import lock_run, read_state, record_state
 from mtformer.run_dir import RunDir
 
-HOLDS = """
+TRAINS = """
 import sys, time
 from mtformer.experiment.run_state import lock_run, record_state
 from mtformer.run_dir import RunDir
 run = RunDir(sys.argv[1])
 with lock_run(run), record_state(run):
-    print("holds", flush=True)
+    print("locked", flush=True)
     time.sleep(60)
 """
 
@@ -73,9 +73,9 @@ def test_the_reason_for_the_end_is_saved(run: RunDir, error: BaseException, stat
 
 @pytest.mark.process
 def test_a_second_process_is_rejected_and_a_kill_is_detected(run: RunDir) -> None:
-    with subprocess.Popen([sys.executable, "-c", HOLDS, str(run.path)], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([sys.executable, "-c", TRAINS, str(run.path)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "holds\n"
+        assert process.stdout.readline() == "locked\n"
         assert read_state(run).state == "running"
         with pytest.raises(CheckpointError, match="another process is training here"), lock_run(run):
             pass

@@ -1,4 +1,4 @@
-"""Tests of sweep files: they give named runs with valid configs, or a one-line error with file and line."""
+"""Tests of sweep files: they define named runs with valid configs, or raise a one-line error with file and line."""
 
 import shlex
 from pathlib import Path

@@ -40,7 +40,7 @@ def first(part: Compared) -> str | None:
     return part.difference.name if part.difference is not None else None
 
 
-def forgetful_leg(config: Config, folder: Path, stop_at: int | None, keep: Path) -> None:
+def inexact_leg(config: Config, folder: Path, stop_at: int | None, keep: Path) -> None:
     """Train without restoring the random state, and keep a copy of the run directory."""
     pytest.MonkeyPatch().setattr(loop, "set_random_state", lambda state, device: None)
     train_leg(config, folder, stop_at)
@@ -49,18 +49,18 @@ def forgetful_leg(config: Config, folder: Path, stop_at: int | None, keep: Path)
 
 
 @pytest.fixture(scope="module")
-def forgotten(config: Config, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Compared], Path]:
+def inexact(config: Config, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Compared], Path]:
     """Return the comparison for a run resumed without its random state, and the run directories after each leg."""
     keep = tmp_path_factory.mktemp("legs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MTFORMER_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         patch.setenv("OMP_NUM_THREADS", "1")
-        return verify_resume(config, partial(forgetful_leg, keep=keep)), keep
+        return verify_resume(config, partial(inexact_leg, keep=keep)), keep
 
 
-def test_an_inexact_resume_is_detected(forgotten: tuple[list[Compared], Path]) -> None:
-    compared = {part.what: first(part) for part in forgotten[0]}
-    weights = load_file(RunDir(forgotten[1] / "whole-None").checkpoint(NUM_STEPS) / WEIGHTS)
+def test_an_inexact_resume_is_detected(inexact: tuple[list[Compared], Path]) -> None:
+    compared = {part.what: first(part) for part in inexact[0]}
+    weights = load_file(RunDir(inexact[1] / "whole-None").checkpoint(NUM_STEPS) / WEIGHTS)
     assert compared["weights"] in weights
     assert compared["optimizer state"] is not None
     assert compared["random state"] == "0.0"
@@ -69,9 +69,9 @@ def test_an_inexact_resume_is_detected(forgotten: tuple[list[Compared], Path]) -
 
 
 def test_legs_are_separate_processes_with_validations_before_and_after_the_stop(
-    forgotten: tuple[list[Compared], Path],
+    inexact: tuple[list[Compared], Path],
 ) -> None:
-    keep = forgotten[1]
+    keep = inexact[1]
     assert len({(keep / f"{leg}.pid").read_text() for leg in ("whole-None", "halves-10", "halves-None")}) == 3
     assert RunDir(keep / "halves-10").steps() == [7, STOP_AT]
     rows = [json.loads(line) for line in RunDir(keep / "halves-None").metrics.read_text().splitlines()]
@@ -119,9 +119,9 @@ def change_metrics(run: RunDir, old: str, new: str) -> None:
     ],
 )
 def test_each_difference_is_reported(
-    change: Callable[[RunDir], None], what: str, name: str, forgotten: tuple[list[Compared], Path], tmp_path: Path
+    change: Callable[[RunDir], None], what: str, name: str, inexact: tuple[list[Compared], Path], tmp_path: Path
 ) -> None:
-    whole = RunDir(forgotten[1] / "whole-None")
+    whole = RunDir(inexact[1] / "whole-None")
     other = RunDir(shutil.copytree(whole.path, tmp_path / "other"))
     assert {first(part) for part in compare_runs(whole, other)} == {None}
     change(other)
@@ -129,8 +129,8 @@ def test_each_difference_is_reported(
     assert differences == {what: name}
 
 
-def test_bits_are_compared_instead_of_values(forgotten: tuple[list[Compared], Path], tmp_path: Path) -> None:
-    runs = [RunDir(shutil.copytree(forgotten[1] / "whole-None", tmp_path / name)) for name in ("one", "other")]
+def test_bits_are_compared_instead_of_values(inexact: tuple[list[Compared], Path], tmp_path: Path) -> None:
+    runs = [RunDir(shutil.copytree(inexact[1] / "whole-None", tmp_path / name)) for name in ("one", "other")]
     for zeros, is_same in (((0.0, 0.0), True), ((0.0, -0.0), False)):
         for run, zero in zip(runs, zeros, strict=True):
             change_state(run, lambda state, zero=zero: state["optimizer"]["state"][2].update(x=torch.tensor([zero])))  # type: ignore[misc]
@@ -139,8 +139,8 @@ def test_bits_are_compared_instead_of_values(forgotten: tuple[list[Compared], Pa
         assert differences == ([] if is_same else ["optimizer.state.2.x"])
 
 
-def test_timings_and_resume_records_are_ignored(forgotten: tuple[list[Compared], Path], tmp_path: Path) -> None:
-    whole = RunDir(forgotten[1] / "whole-None")
+def test_timings_and_resume_records_are_ignored(inexact: tuple[list[Compared], Path], tmp_path: Path) -> None:
+    whole = RunDir(inexact[1] / "whole-None")
     other = RunDir(shutil.copytree(whole.path, tmp_path / "other"))
     change_metrics(other, '"tokens_per_second": ', '"tokens_per_second": 1')
     change_metrics(other, "{", '{"kind": "resume", "step": 1}\n{')

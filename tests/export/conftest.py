@@ -35,7 +35,7 @@ def separate(joint: TokenizerPair, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="session")
-def sharp(joint: TokenizerPair, separate: TokenizerPair) -> Make:
+def make_random(joint: TokenizerPair, separate: TokenizerPair) -> Make:
     """Return a function that makes models with random weights, biases and norms, and sharp distributions."""
 
     def make(**options: Any) -> tuple[Transformer, TokenizerPair]:
@@ -52,7 +52,7 @@ def sharp(joint: TokenizerPair, separate: TokenizerPair) -> Make:
 
 
 @pytest.fixture(scope="session")
-def taught(sharp: Make) -> Make:
+def make_trained(make_random: Make) -> Make:
     """Return a function that makes models that have begun to learn to copy.
 
     Their translations end by themselves, at different lengths, and never contain pad or bos, which backends exclude in
@@ -61,7 +61,7 @@ def taught(sharp: Make) -> Make:
 
     @cache
     def make(**options: Any) -> tuple[Transformer, TokenizerPair]:
-        model, tokenizers = sharp(**options)
+        model, tokenizers = make_random(**options)
         lines = sorted(random_lines(256, seed=5), key=len)
         sources = [[*ids, EOS] for ids in tokenizers.src.encode(lines)]
         targets = [[BOS, *ids, EOS] for ids in tokenizers.tgt.encode(lines)]
@@ -84,6 +84,6 @@ def taught(sharp: Make) -> Make:
 
 
 @pytest.fixture
-def bundle(taught: Make, tmp_path: Path) -> RunDir:
+def bundle(make_trained: Make, tmp_path: Path) -> RunDir:
     """Return a bundle of a trained model with the default options."""
-    return write_bundle(tmp_path / "run", *taught())
+    return write_bundle(tmp_path / "run", *make_trained())

@@ -45,7 +45,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "tie_embeddings": ("all", "output", "none"),
     "output_bias": (False, True),
 }
-TAUGHT: list[dict[str, Any]] = [
+TRAINED: list[dict[str, Any]] = [
     {},
     {"norm_position": "post", "activation": "silu", "output_bias": True},
     {"norm": "rmsnorm", "activation": "swiglu", "positions": "rotary", "num_kv_heads": 2, "tie_embeddings": "output"},
@@ -78,7 +78,7 @@ def search(engine: Engine, segment: Segment, settings: DecodingConfig) -> Hypoth
     return n_best[0]
 
 
-def leaning(model: Transformer, token: int, by: float) -> Transformer:
+def with_bias(model: Transformer, token: int, by: float) -> Transformer:
     """Return a copy with the bias of one token changed."""
     other = copy.deepcopy(model)
     assert other.output_bias is not None
@@ -105,14 +105,14 @@ def test_all_model_options_are_covered_here() -> None:
 
 
 @pytest.mark.parametrize("positions", OPTIONS["positions"])
-def test_scores_are_equal_for_all_options(sharp: Make, tmp_path: Path, positions: str) -> None:
+def test_scores_are_equal_for_all_options(make_random: Make, tmp_path: Path, positions: str) -> None:
     combinations = list(itertools.product(*({**OPTIONS, "positions": (positions,)}).values()))
     chosen = random.Random(0).sample(combinations, 24)
     for place, values in enumerate(({**OPTIONS, "positions": (positions,)}).values()):
         assert {some[place] for some in chosen} == set(values), "an option is not covered"
     for number, values in enumerate(chosen):
         options = dict(zip(OPTIONS, values, strict=True))
-        own, other = both(*sharp(**options), tmp_path / str(number))
+        own, other = both(*make_random(**options), tmp_path / str(number))
         expected = own.score(LINES[:8], LINES[8:16])
         for ours, theirs in zip(expected, other.score(LINES[:8], LINES[8:16]), strict=True):
             assert ours is not None
@@ -121,18 +121,18 @@ def test_scores_are_equal_for_all_options(sharp: Make, tmp_path: Path, positions
             assert theirs.token_log_probabilities == pytest.approx(ours.token_log_probabilities, abs=1e-4), options
 
 
-def test_unusual_model_sizes(sharp: Make, tmp_path: Path) -> None:
+def test_unusual_model_sizes(make_random: Make, tmp_path: Path) -> None:
     odd: dict[str, Any] = {"d_model": 33, "num_heads": 3, "d_ff": 41, "num_decoder_layers": 1, "positions": "learned"}
     for number, options in enumerate((odd, {"num_heads": 1}, {"d_ff": 1})):
-        own, other = both(*sharp(**options), tmp_path / str(number))
+        own, other = both(*make_random(**options), tmp_path / str(number))
         expected = [one.token_log_probabilities for one in own.score(LINES, LINES[::-1]) if one]
         assert [one.token_log_probabilities for one in other.score(LINES, LINES[::-1]) if one] == [
             pytest.approx(each, abs=1e-4) for each in expected
         ]
 
 
-def test_texts_of_the_maximum_length(sharp: Make, tmp_path: Path) -> None:
-    own, other = both(*sharp(max_positions=1200, positions="rotary"), tmp_path / "it")
+def test_texts_of_the_maximum_length(make_random: Make, tmp_path: Path) -> None:
+    own, other = both(*make_random(max_positions=1200, positions="rotary"), tmp_path / "it")
     tokens = own.tokenizers.src.encode([" ".join(LINES * 9)])[0]
     sources, targets = [[*tokens[:1199], EOS]], [tokens[-1199:]]
     assert len(targets[0]) == 1199
@@ -151,9 +151,9 @@ def test_texts_of_the_maximum_length(sharp: Make, tmp_path: Path) -> None:
 # ---- equal search ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", TAUGHT, ids=lambda options: "-".join(map(str, options.values())) or "default")
-def test_translations_are_equal(taught: Make, tmp_path: Path, options: dict[str, Any]) -> None:
-    own, other = both(*taught(**options), tmp_path / "it")
+@pytest.mark.parametrize("options", TRAINED, ids=lambda options: "-".join(map(str, options.values())) or "default")
+def test_translations_are_equal(make_trained: Make, tmp_path: Path, options: dict[str, Any]) -> None:
+    own, other = both(*make_trained(**options), tmp_path / "it")
     own.models[0].eval()
     lines = LINES[:24]
     assert len({one.text for one in own.translate(lines)}) > 10, "equal translations would test nothing"
@@ -180,9 +180,9 @@ def test_translations_are_equal(taught: Make, tmp_path: Path, options: dict[str,
     assert n_best_scores(theirs) == pytest.approx(n_best_scores(ours), rel=2e-3, abs=1e-2)
 
 
-def test_each_sentence_has_its_own_length_limit(taught: Make, tmp_path: Path) -> None:
-    model, tokenizers = taught(**TAUGHT[1])
-    own, other = both(leaning(model, EOS, -8.0), tokenizers, tmp_path / "it")
+def test_each_sentence_has_its_own_length_limit(make_trained: Make, tmp_path: Path) -> None:
+    model, tokenizers = make_trained(**TRAINED[1])
+    own, other = both(with_bias(model, EOS, -8.0), tokenizers, tmp_path / "it")
     settings: dict[str, Any] = {"max_length_ratio": 0.5, "n_best": 5, "batch_tokens": 100_000}
     ours, theirs = own.translate(LINES, **settings), other.translate(LINES, **settings)
     assert sum("length limit" in one.flags for one in ours) > 20, "the limit was rarely reached, so it was not tested"
@@ -192,17 +192,17 @@ def test_each_sentence_has_its_own_length_limit(taught: Make, tmp_path: Path) ->
     assert [one.flags for one in theirs] == [one.flags for one in ours]
 
 
-def test_pad_and_bos_are_never_generated(sharp: Make, tmp_path: Path) -> None:
-    model, tokenizers = sharp(output_bias=True)
-    fond = leaning(leaning(model, PAD, 6.0), BOS, 6.0)
-    for translations in (one.translate(LINES, n_best=5) for one in both(fond, tokenizers, tmp_path / "it")):
+def test_pad_and_bos_are_never_generated(make_random: Make, tmp_path: Path) -> None:
+    model, tokenizers = make_random(output_bias=True)
+    biased = with_bias(with_bias(model, PAD, 6.0), BOS, 6.0)
+    for translations in (one.translate(LINES, n_best=5) for one in both(biased, tokenizers, tmp_path / "it")):
         tokens = [token for one in translations for each in (one, *one.alternatives) for token in each.tokens]
         assert len(tokens) > 100
         assert not {PAD, BOS} & set(tokens)
 
 
-def test_settings_with_a_different_implementation_still_apply(taught: Make, tmp_path: Path) -> None:
-    _, other = both(*taught(), tmp_path / "it")
+def test_settings_with_a_different_implementation_still_apply(make_trained: Make, tmp_path: Path) -> None:
+    _, other = both(*make_trained(), tmp_path / "it")
     longer = other.translate(LINES, min_length=7, max_length=9)
     assert {len(one.tokens) for one in longer} <= {7, 8, 9}
     unlike = other.translate(LINES, no_repeat_ngram_size=1)
@@ -213,8 +213,8 @@ def test_settings_with_a_different_implementation_still_apply(taught: Make, tmp_
 
 
 @pytest.mark.parametrize("beam_size", [1, 5])
-def test_translations_begin_with_their_prefixes(taught: Make, tmp_path: Path, beam_size: int) -> None:
-    own, other = both(*taught(), tmp_path / "it")
+def test_translations_begin_with_their_prefixes(make_trained: Make, tmp_path: Path, beam_size: int) -> None:
+    own, other = both(*make_trained(), tmp_path / "it")
     prefixes = [("", "die katze", "ein rot und blau")[i % 3] for i in range(len(LINES))]
     ours = own.translate(LINES, prefixes=prefixes, beam_size=beam_size)
     theirs = other.translate(LINES, prefixes=prefixes, beam_size=beam_size)
@@ -225,9 +225,9 @@ def test_translations_begin_with_their_prefixes(taught: Make, tmp_path: Path, be
         assert not same or one.score == pytest.approx(another.score, abs=1e-4)
 
 
-def test_a_prefix_does_not_affect_other_sentences(taught: Make, tmp_path: Path) -> None:
-    model, tokenizers = taught(**TAUGHT[1])
-    _, other = both(leaning(model, EOS, 2.0), tokenizers, tmp_path / "it")
+def test_a_prefix_does_not_affect_other_sentences(make_trained: Make, tmp_path: Path) -> None:
+    model, tokenizers = make_trained(**TRAINED[1])
+    _, other = both(with_bias(model, EOS, 2.0), tokenizers, tmp_path / "it")
     settings: dict[str, Any] = {"n_best": 5, "length_penalty": 0.0, "batch_tokens": 100_000}
     prefixes = [("", "die katze")[i % 2] for i in range(len(LINES))]
     mixed, plain = other.translate(LINES, prefixes=prefixes, **settings), other.translate(LINES, **settings)
@@ -236,8 +236,8 @@ def test_a_prefix_does_not_affect_other_sentences(taught: Make, tmp_path: Path) 
         assert [each.tokens for each in one.alternatives] == [each.tokens for each in another.alternatives]
 
 
-def test_a_prefix_can_be_the_whole_translation(taught: Make, tmp_path: Path) -> None:
-    own, other = both(*taught(), tmp_path / "it")
+def test_a_prefix_can_be_the_whole_translation(make_trained: Make, tmp_path: Path) -> None:
+    own, other = both(*make_trained(), tmp_path / "it")
     prefix = "ein rot und blau"
     tokens = own.tokenizers.tgt.encode([prefix])[0]
     for beam_size in (1, 5):
@@ -247,8 +247,8 @@ def test_a_prefix_can_be_the_whole_translation(taught: Make, tmp_path: Path) -> 
         assert all(each.tokens[: len(tokens)] == tokens and PAD not in each.tokens for each in one.alternatives)
 
 
-def test_attention_is_equal(taught: Make, tmp_path: Path) -> None:
-    own, other = both(*taught(), tmp_path / "it")
+def test_attention_is_equal(make_trained: Make, tmp_path: Path) -> None:
+    own, other = both(*make_trained(), tmp_path / "it")
     sources = [[*ids, EOS] for ids in own.tokenizers.src.encode(LINES)]
     targets = [[], *own.tokenizers.tgt.encode(LINES[:0:-1])]
     for ours, theirs in zip(
@@ -270,9 +270,9 @@ def test_attention_is_equal(taught: Make, tmp_path: Path) -> None:
     ],
 )
 def test_unsupported_settings_raise_config_error(
-    taught: Make, tmp_path: Path, settings: dict[str, Any], what: str
+    make_trained: Make, tmp_path: Path, settings: dict[str, Any], what: str
 ) -> None:
-    _, other = both(*taught(), tmp_path / "it")
+    _, other = both(*make_trained(), tmp_path / "it")
     with pytest.raises(ConfigError, match=f"{what}.*not supported by CTranslate2") as caught:
         other.translate(["der hund"], **settings)
     assert "\n" not in str(caught.value)
@@ -282,8 +282,8 @@ def test_unsupported_settings_raise_config_error(
 # ---- the export ------------------------------------------------------------------------------------------------------
 
 
-def test_quantization_does_not_modify_the_weights(taught: Make, bundle: RunDir, tmp_path: Path) -> None:
-    model, tokenizers = taught()
+def test_quantization_does_not_modify_the_weights(make_trained: Make, bundle: RunDir, tmp_path: Path) -> None:
+    model, tokenizers = make_trained()
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     spec = to_spec(model, tokenizers)
     spec.validate()
@@ -348,18 +348,18 @@ def test_exports_are_atomic(bundle: RunDir, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_different_names_of_a_special_piece_raise_config_error(
-    sharp: Make, joint: TokenizerPair, tmp_path: Path
+    make_random: Make, joint: TokenizerPair, tmp_path: Path
 ) -> None:
     other = train_tokenizer(tmp_path, "tgt", 75, eos_piece="<end>")
-    model, _ = sharp(tie_embeddings="none")
+    model, _ = make_random(tie_embeddings="none")
     with pytest.raises(ConfigError, match="special piece '</s>' of the source is '<end>' in the target"):
         to_spec(model, TokenizerPair(joint.src, other))
 
 
-def test_special_pieces_with_other_names_are_exported(sharp: Make, tmp_path: Path) -> None:
+def test_special_pieces_with_other_names_are_exported(make_random: Make, tmp_path: Path) -> None:
     names = {"unk_piece": "[unk]", "bos_piece": "[bos]", "eos_piece": "[eos]", "pad_piece": "[pad]"}
     tokenizer = train_tokenizer(tmp_path, "joint", 90, **names)
-    model, _ = sharp()
+    model, _ = make_random()
     own, other = both(model, TokenizerPair(tokenizer, tokenizer), tmp_path / "it")
     ours, theirs = own.score(["der 東 hund"], ["die 京 katze"])[0], other.score(["der 東 hund"], ["die 京 katze"])[0]
     assert ours is not None

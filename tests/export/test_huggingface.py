@@ -24,7 +24,7 @@ from mtformer.model.transformer import Transformer
 from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
 
-CAN_GO: list[dict[str, Any]] = [
+SUPPORTED: list[dict[str, Any]] = [
     {"norm_position": "pre"},
     {"norm_position": "pre", "activation": "gelu", "output_bias": True, "num_kv_heads": 4},
     {"norm_position": "post"},
@@ -49,10 +49,10 @@ def set_decoding(run: RunDir, **values: object) -> None:
     write_checksums(run.path)
 
 
-@pytest.mark.parametrize("options", CAN_GO, ids=str)
-def test_logits_are_equal(options: dict[str, Any], sharp: Make, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", SUPPORTED, ids=str)
+def test_logits_are_equal(options: dict[str, Any], make_random: Make, tmp_path: Path) -> None:
     """The source has padding. In float64, the only remaining difference is the order of summation."""
-    model, tokenizers = sharp(**options)
+    model, tokenizers = make_random(**options)
     export_huggingface(write_bundle(tmp_path / "run", model, tokenizers), tmp_path / "out", None)
     peer = load_peer(tmp_path / "out")
     src_BS, src_lengths_B = pad([[*ids, EOS] for ids in tokenizers.src.encode(LINES)], torch.device("cpu"))
@@ -100,9 +100,9 @@ def test_translations_are_equal(options: dict[str, Any], joint: TokenizerPair, t
 
 
 @pytest.mark.parametrize("tie", ["all", "output"])
-def test_ids_of_lines_are_equal(tie: str, sharp: Make, tmp_path: Path) -> None:
+def test_ids_of_lines_are_equal(tie: str, make_random: Make, tmp_path: Path) -> None:
     """Covers source and target, including text that looks like special pieces, and unknown characters."""
-    model, tokenizers = sharp(norm_position="post", tie_embeddings=tie)
+    model, tokenizers = make_random(norm_position="post", tie_embeddings=tie)
     export_huggingface(write_bundle(tmp_path / "run", model, tokenizers), tmp_path / "out", None)
     tokenizer = load_peer(tmp_path / "out").tokenizer
     assert tokenizer(LINES)["input_ids"] == [[*ids, EOS] for ids in tokenizers.src.encode(LINES)]
@@ -113,8 +113,8 @@ def test_ids_of_lines_are_equal(tie: str, sharp: Make, tmp_path: Path) -> None:
     assert again == tokenizers.tgt.decode(tokenizers.tgt.encode(known))
 
 
-def test_search_settings(sharp: Make, tmp_path: Path) -> None:
-    run = write_bundle(tmp_path / "run", *sharp())
+def test_search_settings(make_random: Make, tmp_path: Path) -> None:
+    run = write_bundle(tmp_path / "run", *make_random())
     set_decoding(run, beam_size=7, length_penalty=0.6, early_stopping="certain", max_length=33)
     export_huggingface(run, tmp_path / "out", None)
     settings = json.loads((tmp_path / "out" / "generation_config.json").read_text())
@@ -144,17 +144,17 @@ def test_search_settings(sharp: Make, tmp_path: Path) -> None:
         ({"tie_embeddings": "output"}, "model.tie_embeddings 'output' cannot be exported .* Pegasus"),
     ],
 )
-def test_unsupported_settings_are_named(options: dict[str, Any], line: str, sharp: Make, tmp_path: Path) -> None:
-    run = write_bundle(tmp_path / "run", *sharp(**options))
+def test_unsupported_settings_are_named(options: dict[str, Any], line: str, make_random: Make, tmp_path: Path) -> None:
+    run = write_bundle(tmp_path / "run", *make_random(**options))
     with pytest.raises(ConfigError, match=rf"^{line}[^\n]*$"):
         export_huggingface(run, tmp_path / "out", None)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_a_symbol_that_looks_like_a_language_code_raises_config_error(
-    sharp: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_random: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, tokenizers = sharp()
+    model, tokenizers = make_random()
     monkeypatch.setattr(huggingface.TokenizerPair, "load", lambda folder: _with_code(tokenizers))
     with pytest.raises(ConfigError, match=r"tokenizer.user_symbols '>>de<<' cannot be exported to Hugging Face"):
         export_huggingface(write_bundle(tmp_path / "run", model, tokenizers), tmp_path / "out", None)
@@ -168,8 +168,8 @@ def _with_code(tokenizers: TokenizerPair) -> TokenizerPair:
     return TokenizerPair(WithCode(), WithCode())  # type: ignore[arg-type]  # only the vocabulary is used
 
 
-def test_exports_are_atomic(sharp: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = write_bundle(tmp_path / "run", *sharp())
+def test_exports_are_atomic(make_random: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_bundle(tmp_path / "run", *make_random())
 
     def fail(folder: Path) -> None:
         raise OSError("disk full")
@@ -184,8 +184,8 @@ def test_exports_are_atomic(sharp: Make, tmp_path: Path, monkeypatch: pytest.Mon
         export_huggingface(run, tmp_path / "out", None)
 
 
-def test_export_from_the_command_line(sharp: Make, tmp_path: Path) -> None:
-    bundle = write_bundle(tmp_path / "run", *sharp())
+def test_export_from_the_command_line(make_random: Make, tmp_path: Path) -> None:
+    bundle = write_bundle(tmp_path / "run", *make_random())
     result = CliRunner().invoke(app, ["export", str(bundle.path), "--format", "huggingface"])
     assert (result.exit_code, result.stdout) == (0, f"{bundle.path / 'huggingface'}\n"), result.stderr
     assert sorted(path.name for path in (bundle.path / "huggingface").iterdir()) == [

@@ -55,15 +55,15 @@ def status(connection: socket.socket) -> int | None:
 
 
 @pytest.fixture(scope="module")
-def place(trained: tuple[Path, object]) -> Iterator[str]:
+def url(trained: tuple[Path, object]) -> Iterator[str]:
     with serving(Translator.load(trained[0], device="cpu")) as address:
         yield address
 
 
-def test_bad_requests(place: str, attacks: Attacks, passed: Passed) -> None:
+def test_bad_requests(url: str, attacks: Attacks, passed: Passed) -> None:
     chance, total, num_passed = random.Random(SEED), attacks(30), 0
-    host, port = place.removeprefix("http://").split(":")
-    with ExitStack() as stack, httpx2.Client(base_url=place, timeout=60) as client:
+    host, port = url.removeprefix("http://").split(":")
+    with ExitStack() as stack, httpx2.Client(base_url=url, timeout=60) as client:
         waiting = list[socket.socket]()
         for _ in range(total):
             connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=60))

@@ -24,7 +24,7 @@ SMALL = ("data.num_workers=1", "data.test={}")
 
 
 @dataclass(frozen=True)
-class Place:
+class Files:
     """Files of a phase: its input, and its own output folder."""
 
     corpus: Path
@@ -41,72 +41,72 @@ class Place:
 class Phase:
     """A command; `result` returns its output after checking that all files are complete."""
 
-    arguments: Callable[[Place], list[object]]
-    result: Callable[[Place], object]
+    arguments: Callable[[Files], list[object]]
+    result: Callable[[Files], object]
 
 
-def prepared(place: Place) -> object:
+def prepared(files: Files) -> object:
     """Return the cache without its locks; the names of prepared corpora are hashes of their contents."""
-    assert not list((place.folder / "cache").glob("*.building"))
-    return {name: data for name, data in tree(place.folder / "cache").items() if not name.startswith(".locks")}
+    assert not list((files.folder / "cache").glob("*.building"))
+    return {name: data for name, data in tree(files.folder / "cache").items() if not name.startswith(".locks")}
 
 
-def copied(place: Place) -> Path:
+def copied(files: Files) -> Path:
     """Return a copy of the run without averaged weights."""
-    run = place.folder / "run"
+    run = files.folder / "run"
     if not run.exists():
-        shutil.copytree(place.run, run)
+        shutil.copytree(files.run, run)
         shutil.rmtree(RunDir(run).averaged)
     return run
 
 
-def averaged(place: Place) -> object:
-    run = RunDir(place.folder / "run")
+def averaged(files: Files) -> object:
+    run = RunDir(files.folder / "run")
     meta = json.loads((run.averaged / "meta.json").read_text(encoding="utf-8"))
     return (run.averaged / WEIGHTS).read_bytes(), meta["metrics"]
 
 
-def sources(place: Place) -> Path:
-    path = place.folder / "sources.txt"
+def sources(files: Files) -> Path:
+    path = files.folder / "sources.txt"
     if not path.exists():
-        lines = (place.corpus / "train.en").read_text(encoding="utf-8").splitlines()[:SOURCE_LINES]
+        lines = (files.corpus / "train.en").read_text(encoding="utf-8").splitlines()[:SOURCE_LINES]
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return path
 
 
-def translated(place: Place) -> object:
+def translated(files: Files) -> object:
     """Return the translations; the file exists only if it is complete."""
-    text = (place.folder / "out.txt").read_text(encoding="utf-8")
+    text = (files.folder / "out.txt").read_text(encoding="utf-8")
     assert text.count("\n") == SOURCE_LINES
     return text
 
 
 def exporting(name: str) -> Phase:
     return Phase(
-        lambda place: ["export", place.run, "--format", name, "--output", place.folder / "out"],
-        lambda place: tree(place.folder / "out"),
+        lambda files: ["export", files.run, "--format", name, "--output", files.folder / "out"],
+        lambda files: tree(files.folder / "out"),
     )
 
 
 PHASES = {
     "training a tokenizer": Phase(
-        lambda place: ["tokenizer", "train", place.config, "--output", place.folder / "out"],
-        lambda place: tree(place.folder / "out"),
+        lambda files: ["tokenizer", "train", files.config, "--output", files.folder / "out"],
+        lambda files: tree(files.folder / "out"),
     ),
-    "preparing": Phase(lambda place: ["train", place.config, "--dry-run", *SMALL, "data.dev=[]"], prepared),
+    "preparing": Phase(lambda files: ["train", files.config, "--dry-run", *SMALL, "data.dev=[]"], prepared),
     "averaging": Phase(
-        lambda place: ["train", place.config, "--run-dir", copied(place), "--resume", "auto", *SMALL], averaged
+        lambda files: ["train", files.config, "--run-dir", copied(files), "--resume", "auto", *SMALL], averaged
     ),
     "translating": Phase(
-        lambda place: ["translate", place.run, "--input", sources(place), "--output", place.folder / "out.txt"],
+        lambda files: ["translate", files.run, "--input", sources(files), "--output", files.folder / "out.txt"],
         translated,
     ),
     "exporting a bundle": exporting("bundle"),
     "exporting to CTranslate2": exporting("ctranslate2"),
     "exporting to Hugging Face": exporting("huggingface"),
     "cleaning": Phase(
-        lambda place: ["data", "clean", place.config, place.folder / "out", *SMALL],
-        lambda place: tree(place.folder / "out"),
+        lambda files: ["data", "clean", files.config, files.folder / "out", *SMALL],
+        lambda files: tree(files.folder / "out"),
     ),
 }
 
@@ -115,25 +115,25 @@ SAMPLE_OF_TWO = ("preparing", "translating")
 ONLY_MORE = "not in the sample: needs --attacks of at least 2"
 
 
-def start(phase: Phase, place: Place, number: int = 0) -> Program:
-    place.folder.mkdir(exist_ok=True)
-    cache, stderr = str(place.folder / "cache"), place.folder.with_suffix(f".stderr{number}")
-    return Program(*phase.arguments(place), stderr=stderr, MTFORMER_CACHE=cache)
+def start(phase: Phase, files: Files, number: int = 0) -> Program:
+    files.folder.mkdir(exist_ok=True)
+    cache, stderr = str(files.folder / "cache"), files.folder.with_suffix(f".stderr{number}")
+    return Program(*phase.arguments(files), stderr=stderr, MTFORMER_CACHE=cache)
 
 
-def finish(phase: Phase, place: Place) -> object:
+def finish(phase: Phase, files: Files) -> object:
     """Let the command finish; if its output is already complete, it may refuse to overwrite the folder."""
-    program = start(phase, place)
+    program = start(phase, files)
     code, words = program.wait(), program.stderr.read_text()
     assert code == 0 or "already exists" in words or "exists already" in words, words
-    return result_of(phase, place)
+    return result_of(phase, files)
 
 
-def result_of(phase: Phase, place: Place) -> object:
+def result_of(phase: Phase, files: Files) -> object:
     """Return the output of the command after checking that there are no other files."""
-    left = [path for path in place.folder.rglob(".*") if LEFTOVER.fullmatch(path.name)]
+    left = [path for path in files.folder.rglob(".*") if LEFTOVER.fullmatch(path.name)]
     assert not left, f"seed {SEED}: remaining temporary files: {left}"
-    return phase.result(place)
+    return phase.result(files)
 
 
 @pytest.fixture(scope="module", params=PHASES)
@@ -149,7 +149,7 @@ def undisturbed(
     if name not in SAMPLE and attacks(1) == 1:
         pytest.skip(ONLY_MORE)
     begin = time.monotonic()
-    result = finish(PHASES[name], Place(corpus, trained[0], tmp_path_factory.mktemp("undisturbed") / "whole"))
+    result = finish(PHASES[name], Files(corpus, trained[0], tmp_path_factory.mktemp("undisturbed") / "whole"))
     return name, result, time.monotonic() - begin
 
 
@@ -166,15 +166,15 @@ def test_killed_and_repeated_commands(
     phase, chance = PHASES[name], random.Random(f"{SEED} {name}")
     count, num_killed, num_passed, number = attacks(1), 0, 0, 0
     while num_killed < count:
-        place, number = Place(corpus, trained[0], tmp_path / str(number)), number + 1
-        program = start(phase, place)
+        files, number = Files(corpus, trained[0], tmp_path / str(number)), number + 1
+        program = start(phase, files)
         time.sleep(chance.uniform(0.0, seconds))
         program.signal(signal.SIGKILL)
         if program.wait() == 0:  # finished before the signal
             seconds *= 0.7
             continue
         num_killed += 1
-        num_passed += finish(phase, place) == expected
+        num_passed += finish(phase, files) == expected
     passed(f"kills while {name}", num_passed, count)
 
 
@@ -193,15 +193,15 @@ def test_two_processes_with_the_same_output(
         pytest.skip(ONLY_MORE)
     phase, chance, num_passed = PHASES[name], random.Random(f"{SEED} {name}"), 0
     for number in range(attacks(1)):
-        place = Place(corpus, trained[0], tmp_path / str(number))
-        first = start(phase, place)
+        files = Files(corpus, trained[0], tmp_path / str(number))
+        first = start(phase, files)
         time.sleep(chance.uniform(0.0, seconds / 2))
-        second = start(phase, place, 1)
+        second = start(phase, files, 1)
         codes = [program.wait() for program in (first, second)]
         words = [program.stderr.read_text() for program in (first, second)]
         assert 0 in codes, words
         is_answered = all(code == 0 or is_good_error(code, text) for code, text in zip(codes, words, strict=True))
-        num_passed += is_answered and result_of(phase, place) == expected
+        num_passed += is_answered and result_of(phase, files) == expected
     passed(f"two processes at a time: {name}", num_passed, attacks(1))
 
 
