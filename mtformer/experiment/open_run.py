@@ -197,7 +197,7 @@ def compare_environments(run: RunDir, old: dict[str, Any], new: dict[str, Any], 
 
 
 def _require_same_tokenizers(run: RunDir, old: dict[str, str], new: dict[str, str]) -> None:
-    """Raise CheckpointError if the BLEU tokenizer of a language in both differs."""
+    """Raise CheckpointError if a language has different BLEU tokenizers in `old` and `new`."""
     for language in old.keys() & new.keys():
         if old[language] != new[language]:
             raise CheckpointError(

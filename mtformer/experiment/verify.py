@@ -33,7 +33,7 @@ from mtformer.weights import read_weights
 NUM_STEPS = 20
 STOP_AT = NUM_STEPS // 2
 INTERVALS = {"validate_every": 7, "log_every": 4}
-"""Chosen for validations before the stop, after it and at the end, and a log interval that includes the stop."""
+"""Validations occur before the stop, after it and at the end; one log interval includes the stop."""
 REPRODUCED_STEPS = 50
 log = logging.getLogger("mtformer")
 

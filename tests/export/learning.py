@@ -1,4 +1,4 @@
-"""A second of training, after which a tiny model generates eos and a different translation for each line."""
+"""A short training, after which a tiny model generates eos and a different translation for each line."""
 
 import random
 from collections.abc import Callable, Iterable, Sequence
