@@ -41,7 +41,8 @@ def attend(
         q_BHTK: queries.
         k_BHSK: keys.
         v_BHSK: values.
-        mask: bool, broadcastable to (B, H, T, S), True = attend; None: attend to all positions.
+        mask: bool, broadcastable to (B, H, T, S), True = attend, or the result of `additive_mask`; None: attend to all
+            positions.
         is_causal: attend only to the query's own position and earlier ones; excludes `mask`.
         dropout_p: probability of dropping an attention weight.
     """
@@ -62,6 +63,8 @@ def attention_weights(q_BHTK: Tensor, k_BHSK: Tensor, mask: Tensor | None = None
         mask = causal_mask(q_BHTK.size(2), device=q_BHTK.device)
     if mask is None:
         return _softmax(scores_BHTS)
+    if mask.dtype != torch.bool:
+        mask = mask == 0
     has_keys = mask.any(dim=-1, keepdim=True)
     if not torch.compiler.is_compiling() and has_keys.all():  # always true in practice
         return _softmax(scores_BHTS.masked_fill(~mask, float("-inf")))
