@@ -49,7 +49,7 @@ def save_checkpoint(
         weights: weights by name; tied weights once.
         trainer_state: plain values and tensors.
         metrics: dev metrics.
-        made_with: fingerprints of the data, versions and device.
+        made_with: description of the data, versions and device.
         is_temporary: True for a checkpoint of an interrupted run.
     """
     target = run.checkpoint(step)

@@ -59,7 +59,7 @@ class Trainer:
         dev_batches: function that returns the dev batches; None without dev data.
         decode_dev: function that translates and scores dev; None without dev data.
         progress: progress display.
-        made_with: fingerprints of the data, versions and device; saved in each checkpoint and compared on resuming.
+        made_with: description of the data, versions and device; saved in each checkpoint and compared on resuming.
     """
 
     def __init__(
