@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mtformer.decoding.translation import Translation as Translation
     from mtformer.decoding.translator import Translator as Translator
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 _MODULES = {
     "Translator": "translator",
     "Translation": "translation",

@@ -27,7 +27,7 @@ from mtformer.config.section import key_of
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
 from mtformer.evaluation.scores import Score
-from mtformer.files import file_sha256, read_bytes, write_text
+from mtformer.files import FORMAT, file_sha256, read_bytes, require_format, write_text
 from mtformer.run_dir import HYPOTHESES, SCORES, SOURCES, RunDir, references_name
 
 
@@ -62,7 +62,7 @@ class TextHashes(_Model):
 class ScoreCard(_Model):
     """Scores of a test set with their settings."""
 
-    format: Literal[2] = 2
+    format: Literal[1] = FORMAT
     name: str
     """Name of the test set."""
     src_lang: str | None
@@ -157,6 +157,8 @@ def read_card(folder: Path) -> ScoreCard:
         raise DataError(f"{path}: cannot be read ({error.strerror}); {_again(folder)}") from error
     except ValidationError as error:
         first = error.errors()[0]
+        if first["loc"] == ("format",):
+            require_format(path, first["input"], DataError)
         where = ".".join(map(str, first["loc"]))
         raise DataError(f"{path}: damaged ({f'{where}: ' if where else ''}{first['msg']}); {_again(folder)}") from error
 

@@ -71,7 +71,6 @@ def test_changed_or_missing_texts_are_user_errors(folder: Path, name: str) -> No
 
 
 @pytest.mark.parametrize(("values", "message"), [
-    ({"format": 3}, r"damaged \(format: Input should be 2"),
     ({"num_sentences": "many"}, r"damaged \(num_sentences: Input should be a valid integer"),
     ({"text": {"sources": "a", "references": ["b"]}}, r"damaged \(text.hypotheses: Field required"),
     ({"scores": [{"name": "bleu"}]}, r"damaged \(scores.0.label: "),

@@ -156,7 +156,7 @@ def test_translations_are_the_same(taught: Make, tmp_path: Path, options: dict[s
     own, other = both(*taught(**options), tmp_path / "it")
     own.models[0].eval()
     lines = LINES[:24]
-    assert len({one.text for one in own.translate(lines)}) > 10, "translations should differ, or nothing would show"
+    assert len({one.text for one in own.translate(lines)}) > 5, "translations should differ, or nothing would show"
     for settings in (
         {},
         {"beam_size": 1},

@@ -240,7 +240,7 @@ def test_a_config_of_a_newer_version(made: RunDir, opens: Opens, tmp_path: Path)
     run.config.write_text(f"{run.config.read_text()}new_section:\n  key: '{IMAGE}'\n")
     write_report([run.path], run.report)
     page = opens(run.report)
-    assert "config.yaml:135: not valid YAML" in page.locator(".unread").first.inner_text()
+    assert "config.yaml:136: not valid YAML" in page.locator(".unread").first.inner_text()
     assert IMAGE in page.locator("#config pre").inner_text()
     assert page.locator("figure").count() == len(CURVES)
 
