@@ -46,6 +46,8 @@ COMMANDS_HEAD = f"""# Command reference
 stderr. Exit codes: 0 success; 1 internal error, or a failed check; 2 user error, with a message of one line; 130 or 143
 stopped by Ctrl-C or SIGTERM.
 """
+NOT_RUN = {"serve": ["<!-- not run: starts a server -->"], "import": ["<!-- not run: needs the internet -->"]}
+"""Markers of examples that the tests of the pages do not run, by command."""
 TYPES = {bool: "true or false", int: "integer", float: "number", str: "string", type(None): "null"}
 
 
@@ -192,8 +194,9 @@ def command_lines(name: str, command: Any) -> Iterator[str]:
             yield from table(("argument", "description"), rows)
         else:
             yield from table(("option", "default", "description"), [option_row(one) for one in some])
-    if found := examples(command):
-        yield from ("**Examples**", "", "<!-- not run: template -->", "```bash", *found, "```", "")
+    found = [] if hasattr(command, "commands") else examples(command)
+    if found:
+        yield from ("**Examples**", "", *NOT_RUN.get(name, ()), "```bash", *found, "```", "")
 
 
 def commands_page() -> str:

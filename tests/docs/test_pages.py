@@ -33,7 +33,7 @@ SMALL: dict[str, dict[str, Any]] = {
 """Settings that replace those of the configs in the pages."""
 MAX_LINES = {"train": 400, "dev": 10, "test": 10}
 CORPORA = ["train", "dev", "test", "demo/train", "demo/dev", "demo/test"]
-CORPORA += ["new", "new.gz", "news", "crawl.gz", "law", "bt", "mono"]
+CORPORA += ["new", "new.gz", "in", "text", "news", "crawl.gz", "law", "bt", "mono"]
 """Files that the pages take for granted, for two languages; those that end in `.gz` are compressed."""
 OUTPUTS = ("--run-dir", "--output")
 RUN = re.compile(r"runs/\w+")
@@ -103,7 +103,7 @@ class Shell:
 
     def provide(self, path: str) -> None:
         """Copy a trained run to `path` unless an earlier command wrote something there."""
-        if path not in ("runs/study", "runs/missing") and not Path(path).exists():
+        if path not in ("runs/study", "runs/sweep", "runs/missing") and not Path(path).exists():
             shutil.copytree(self.trained, path)
 
 
@@ -153,7 +153,13 @@ def place(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             sides = {name: {"src": f"demo/{name}.{src}", "tgt": f"demo/{name}.{tgt}"} for name in MAX_LINES}
             data = {"train": [sides["train"]], "dev": [sides["dev"]], "test": {"test": sides["test"]}}
             write_yaml({"data": {"src_lang": src, "tgt_lang": tgt, **data}}, f"`{src}_{tgt}.yaml`")
-        write_yaml({"config": "en_de.yaml", "grid": {"model.dropout": [0.1, 0.2]}}, "`study.yaml`")
+        for name in ("study", "sweep"):
+            write_yaml({"config": "en_de.yaml", "grid": {"model.dropout": [0.1, 0.2]}}, f"`{name}.yaml`")
+        (folder / "configs").mkdir()
+        demo = Path("en_de.yaml").read_text(encoding="utf-8").replace("demo/", "../demo/")
+        (folder / "configs" / "demo.yaml").write_text(demo, encoding="utf-8")
+        for name in ("a.txt", "b.txt"):  # translations by two systems
+            shutil.copyfile("test.de", name)
         assert invoke("train", "en_de.yaml", "--run-dir", "trained").exit_code == 0
     return folder
 
