@@ -6,6 +6,7 @@ FOLDER (default: a temporary one) keeps the corpus, the runs and the output; a s
 """
 
 import fcntl
+import io
 import os
 import pty
 import re
@@ -92,7 +93,7 @@ def main() -> None:
     received = [train(folder, name, positions) for name, positions in VARIANTS.items()]
     runs = [f"runs/{name}" for name in VARIANTS]
     subprocess.run(mtformer("report", *runs), cwd=folder, env=environment, check=True)
-    console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"))
+    console = Console(record=True, width=COLUMNS, file=io.StringIO())
     console.print(Text.from_ansi("$ mtformer train demo.yaml\n" + screen(received[0])))
     (folder / "terminal.html").write_text(console.export_html(code_format=TERMINAL, inline_styles=True))
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
