@@ -28,7 +28,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "device": "cpu", "precision": "fp32", "batch_tokens": 512, "max_steps": 10, "warmup_steps": 2, "log_every": 2,
         "validate_every": 2, "average_last": 5,
     },
-    "decoding": {"max_length": 8, "beam_size": 2},
+    "decoding": {"max_length": 8},
 }  # fmt: skip
 """Settings that replace those of the configs in the pages."""
 MAX_LINES = {"train": 400, "dev": 10, "test": 10}
