@@ -31,6 +31,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "decoding": {"max_length": 8},
 }  # fmt: skip
 """Settings that replace those of the configs in the pages."""
+SMALL_VALUES = {"tokenizer.vocab_size": "250", "training.max_steps": "10"}
+"""Values that replace those of overrides in command lines."""
 MAX_LINES = {"train": 400, "dev": 10, "test": 10}
 CORPORA = ["train", "dev", "test", "demo/train", "demo/dev", "demo/test"]
 CORPORA += ["new", "new.gz", "in", "text", "news", "crawl.gz", "law", "bt", "mono"]
@@ -85,6 +87,10 @@ class Shell:
         for before, word in itertools.pairwise(words):
             if RUN.fullmatch(word) and before not in OUTPUTS and words[1] != "train":
                 self.provide(word)
+        keys = [word.partition("=")[0] for word in words]
+        words = [
+            f"{key}={SMALL_VALUES[key]}" if key in SMALL_VALUES else word for key, word in zip(keys, words, strict=True)
+        ]
         if words[0] == "echo":
             output = " ".join(words[1:]).encode() + b"\n"
         else:
