@@ -46,8 +46,8 @@ COMMANDS_HEAD = f"""# Command reference
 stderr. Exit codes: 0 success; 1 internal error, or a failed check; 2 user error, with a message of one line; 130 or 143
 stopped by Ctrl-C or SIGTERM.
 """
-NOT_RUN = {"serve": ["<!-- not run: starts a server -->"], "import": ["<!-- not run: needs the internet -->"]}
-"""Markers of examples that the tests of the pages do not run, by command."""
+NOT_RUN = {"serve": "starts a server", "import": "needs the internet", "data clean": "template"}
+"""Reasons for which the tests of the pages do not run the examples of a command."""
 TYPES = {bool: "true or false", int: "integer", float: "number", str: "string", type(None): "null"}
 
 
@@ -196,7 +196,8 @@ def command_lines(name: str, command: Any) -> Iterator[str]:
             yield from table(("option", "default", "description"), [option_row(one) for one in some])
     found = [] if hasattr(command, "commands") else examples(command)
     if found:
-        yield from ("**Examples**", "", *NOT_RUN.get(name, ()), "```bash", *found, "```", "")
+        marker = [f"<!-- not run: {NOT_RUN[name]} -->"] if name in NOT_RUN else []
+        yield from ("**Examples**", "", *marker, "```bash", *found, "```", "")
 
 
 def commands_page() -> str:
