@@ -2,7 +2,8 @@
 
     python scripts/pictures.py [FOLDER]
 
-FOLDER (default: a temporary one) keeps the corpus, the runs and the output; a second call uses them. Needs Chromium.
+FOLDER (default: a temporary one) keeps the corpus, the runs and the output; a second call uses them. Needs Chromium,
+and the extra `test`.
 """
 
 import fcntl
@@ -18,15 +19,17 @@ import tempfile
 import termios
 from pathlib import Path
 
+from PIL import Image
 from playwright.sync_api import sync_playwright
 from rich.console import Console
 from rich.text import Text
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
-COLUMNS, ROWS = 80, 26
-VARIANTS = {"sinusoidal": "sinusoidal", "rotary": "rotary"}
-"""Runs: name, and value of model.positions."""
+COLUMNS, ROWS = 80, 24
+RUNS = ("sinusoidal", "rotary")
+"""Names of the runs, and values of model.positions."""
+SETTINGS = ["training.log_every=25", "training.validate_every=50", "training.sample_sentences=1"]
 MAX_BYTES = 150_000
 MOMENT = re.compile(rb"train: +(5[5-9]|6\d|7\d)%")
 """The progress bar in the picture of the terminal."""
@@ -41,17 +44,16 @@ def mtformer(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "mtformer", *arguments]
 
 
-def train(folder: Path, name: str, positions: str) -> bytes:
+def train(folder: Path, name: str) -> bytes:
     """Train a run on a terminal of 80 columns; return what the terminal received until the moment of the picture."""
     saved = folder / f"{name}.terminal"
     if saved.is_file():
         return saved.read_bytes()
+    shutil.rmtree(folder / "runs" / name, ignore_errors=True)  # it did not end
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-    settings = [f"model.positions={positions}", "training.log_every=25", "training.validate_every=50"]
-    command = mtformer("train", "demo.yaml", "--run-dir", f"runs/{name}", *settings)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
-    process = subprocess.Popen(command, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    command = mtformer("train", "demo.yaml", "--run-dir", f"runs/{name}", f"model.positions={name}", *SETTINGS)
+    process = subprocess.Popen(command, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     received, picture = b"", b""
     while chunk := read(ours):
@@ -87,23 +89,24 @@ def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="mtformer-pictures-")).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     IMAGES.mkdir(exist_ok=True)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run(mtformer("data", "demo", "demo"), cwd=folder, env=environment, check=True)
+    os.environ |= {"PYTHONPATH": str(ROOT), "MTFORMER_CACHE": str(folder / "cache"), "TERM": "xterm-256color"}
+    subprocess.run(mtformer("data", "demo", "demo"), cwd=folder, check=True)
     shutil.copyfile(ROOT / "configs" / "demo.yaml", folder / "demo.yaml")
-    received = [train(folder, name, positions) for name, positions in VARIANTS.items()]
-    runs = [f"runs/{name}" for name in VARIANTS]
-    subprocess.run(mtformer("report", *runs), cwd=folder, env=environment, check=True)
+    received = [train(folder, name) for name in RUNS]
+    runs = [f"runs/{name}" for name in RUNS]
+    subprocess.run(mtformer("report", *runs), cwd=folder, check=True)
     console = Console(record=True, width=COLUMNS, file=io.StringIO())
-    console.print(Text.from_ansi("$ mtformer train demo.yaml\n" + screen(received[0])))
+    console.print(Text.from_ansi(screen(received[0])))
     (folder / "terminal.html").write_text(console.export_html(code_format=TERMINAL, inline_styles=True))
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
-        for name, width, height, selector in (("terminal", 800, 600, "body"), ("report", 1280, 1000, None)):
-            page = browser.new_page(viewport={"width": width, "height": height})
+        for name, width, height in (("terminal", 400, 300), ("report", 1280, 880)):
+            page = browser.new_page(viewport={"width": width, "height": height}, device_scale_factor=1.5)
             page.goto((folder / f"{name}.html").as_uri())
-            target = page.locator(selector) if selector else page
-            target.screenshot(path=IMAGES / f"{name}.png")
+            picture = page.locator("body").screenshot() if name == "terminal" else page.screenshot()
+            with Image.open(io.BytesIO(picture)) as image:  # 64 colors are enough for text, at half the size
+                image.convert("RGB").quantize(64).save(IMAGES / f"{name}.png", optimize=True)
         browser.close()
     for path in IMAGES.glob("*.png"):
         if path.stat().st_size > MAX_BYTES:
