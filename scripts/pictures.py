@@ -101,7 +101,7 @@ def main() -> None:
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
-        for name, width, height in (("terminal", 400, 300), ("report", 1280, 880)):
+        for name, width, height in (("terminal", 400, 300), ("report", 1280, 860)):
             page = browser.new_page(viewport={"width": width, "height": height}, device_scale_factor=1.5)
             page.goto((folder / f"{name}.html").as_uri())
             picture = page.locator("body").screenshot() if name == "terminal" else page.screenshot()
