@@ -246,7 +246,7 @@ def _beside(path: Path, kind: str) -> Path:
 
 def _may_live(path: Path, pid: int, host: str) -> bool:
     """Return True if the process that wrote a temporary file or folder may still be alive."""
-    if host != platform.node():
+    if host != platform.node() or os.name == "nt":  # on Windows `os.kill` with 0 sends Ctrl-C
         return time.time() - path.stat().st_mtime < FOREIGN_SECONDS
     if pid == os.getpid():
         return False  # of an earlier process with the same number, as in a container
@@ -328,6 +328,8 @@ def file_sha256(path: str | Path) -> str:
 
 def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk."""
+    if os.name == "nt":  # Windows opens no folders, and syncs only files opened for writing
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

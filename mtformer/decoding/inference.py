@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mtformer.decoding.search import Cache, Decodable, ExactLogits
-from mtformer.device import DTYPES, disable_cudnn_attention
+from mtformer.device import DTYPES, set_up_kernels
 from mtformer.model.attention import record_weights
 from mtformer.model.cache import DecoderCache
 from mtformer.model.ops import Linear, padding_mask
@@ -93,7 +93,7 @@ class InferenceModel:
             precision: `fp32`, `bf16`, or `fp16` (CUDA).
         """
         transformer.eval()
-        disable_cudnn_attention(device)
+        set_up_kernels(device)
         if device.type != "cpu":
             return cls(transformer.to(device=device, dtype=DTYPES[precision]))
         for module in list(transformer.modules()):

@@ -235,6 +235,9 @@ def _check_free(sweep: Sweep, resume: bool) -> None:
 @contextlib.contextmanager
 def _hang_up_is_terminate() -> Iterator[None]:
     """Treat SIGHUP (a closed terminal) as SIGTERM, unless it is ignored (`nohup`)."""
+    if os.name == "nt":
+        yield
+        return
     previous = signal.getsignal(signal.SIGHUP)
     if previous != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from mtformer.config.schema import TrainingConfig
 from mtformer.data.batching.batches import Batch
-from mtformer.device import DTYPES, disable_cudnn_attention, is_out_of_memory
+from mtformer.device import DTYPES, is_out_of_memory, set_up_kernels
 from mtformer.errors import DeviceError
+from mtformer.model.ops import LinearCopies
 from mtformer.model.transformer import Transformer
 from mtformer.training.loss import Objective
 from mtformer.training.optimizer import Ema, learning_rate, make_optimizer
@@ -58,10 +59,12 @@ class TrainingStep:
         self.precision = precision
         self.ranks = ranks
         self.device = model.output.device
-        model.compute_dtype = DTYPES[precision]
-        disable_cudnn_attention(self.device)
+        model.compute_dtype = dtype = DTYPES[precision]
+        set_up_kernels(self.device)
+        uses_copies = self.device.type != "cpu" and precision != "fp32" and not config.sharded
+        self.copies = LinearCopies(model, dtype) if uses_copies else None
         objective = Objective(model, config.label_smoothing, config.compile)
-        self.objective = parallelize(objective, [*model.encoder, *model.decoder], ranks, config.sharded)
+        self.objective = parallelize(objective, [*model.encoder, *model.decoder], ranks, config.sharded, dtype)
         self.optimizer = make_optimizer(model, config)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
         self.ema = Ema(model, config.ema_decay) if config.ema_decay else None
@@ -80,6 +83,8 @@ class TrainingStep:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.model.train()
+        if self.copies is not None:
+            self.copies.refresh()
         num_tokens = self.ranks.sum([sum(batch.num_tgt_tokens for batch in batches)])[0]
         # PyTorch's data parallelism averages over the processes; times their number it is the sum.
         (loss, nll), num_splits = self._sums(batches, self.ranks.size / num_tokens)

@@ -135,13 +135,21 @@ def test_greedy_search_and_a_beam_of_one_are_greedy_decoding_without_a_cache(
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_decoding_on_cuda_disables_cudnn_attention(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoding_on_cuda_sets_up_the_kernels(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model is not moved, so this needs no CUDA device."""
     before = torch.backends.cuda.cudnn_sdp_enabled()
+    matmul = torch.backends.cuda.matmul
+    names = ("allow_tf32", "allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction")
+    settings = [getattr(matmul, name) for name in names]
     monkeypatch.setattr(Transformer, "to", lambda self, **_: self)
     try:
         torch.backends.cuda.enable_cudnn_sdp(True)
+        for name in names:
+            setattr(matmul, name, True)
         InferenceModel.prepare(tiny_transformer(0), torch.device(device), "bf16")
         assert torch.backends.cuda.cudnn_sdp_enabled() == (device == "cpu")
+        assert [getattr(matmul, name) for name in names] == [device == "cpu"] * 3
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)
+        for name, value in zip(names, settings, strict=True):
+            setattr(matmul, name, value)

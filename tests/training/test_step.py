@@ -48,9 +48,9 @@ def test_the_same_seed_gives_the_same_weights_with_dropout() -> None:
     assert torch.equal(*results)
 
 
-def test_training_decides_on_cudnn_attention_by_the_device_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_sets_up_the_kernels_of_the_device_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     devices: list[torch.device] = []
-    monkeypatch.setattr("mtformer.training.step.disable_cudnn_attention", devices.append)
+    monkeypatch.setattr("mtformer.training.step.set_up_kernels", devices.append)
     assert [toy_step(toy_config()).device] == devices
 
 
