@@ -1,4 +1,4 @@
-"""Links between pages lead somewhere, each page can be reached, and pictures are small."""
+"""No link between pages is broken, each page is linked, and pictures are small."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ def links(page: Path) -> list[str]:
 
 
 def problem(page: Path, link: str) -> str | None:
-    """Return the reason why a link leads nowhere, or None."""
+    """Return the reason why a link is broken, or None."""
     name, _, anchor = link.partition("#")
     target = (page.parent / name).resolve() if name else page
     if not target.exists():
@@ -34,7 +34,7 @@ def problem(page: Path, link: str) -> str | None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_no_link_is_broken(page: Path) -> None:
     assert {link: found for link in links(page) if (found := problem(page, link))} == {}
 
 
