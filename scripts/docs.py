@@ -57,6 +57,11 @@ def escape(text: str) -> str:
     return "".join(part if part.startswith("`") else re.sub(r"([<*])", r"\\\1", part) for part in parts)
 
 
+def plural(name: str) -> str:
+    """Return the plural of a word, which may be a link."""
+    return re.sub(r"^\[?\w+", r"\g<0>s", name)
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield the lines of a Markdown table and an empty line."""
     yield from ("| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *rows))
@@ -74,9 +79,9 @@ def type_of(annotation: Any, item: str) -> str:
     if origin in (Union, UnionType):
         return " or ".join(type_of(one, item) for one in arguments)
     if origin is dict:
-        return f"mapping of names to {type_of(arguments[1], item)}s"
+        return f"mapping of names to {plural(type_of(arguments[1], item))}"
     if origin is list:
-        return f"list of {type_of(arguments[0], item)}s"
+        return f"list of {plural(type_of(arguments[0], item))}"
     if origin is tuple:
         return f"list of {len(arguments)} numbers"
     return (
