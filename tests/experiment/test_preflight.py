@@ -1,5 +1,6 @@
 """Before the first step the largest batches are tried; that changes nothing, and says what the run will need."""
 
+import functools
 import logging
 import re
 import shutil
@@ -62,6 +63,39 @@ def test_it_says_what_the_run_will_need(config: Config, prepared: Prepared, tmp_
     text = dict(found.lines())
     assert text.keys() >= {"largest batch", "memory at its peak", "one step on it", "time, about", "disk"}
     assert re.fullmatch(r"0:00:\d\d of training, up to 0:00:\d\d of validation", text["time, about"])
+
+
+@pytest.mark.parametrize(("seconds", "earlier", "expected"), [
+    (1e-3, None, True), (1e9, None, False), (1e9, True, True), (1e-3, False, False),
+])  # fmt: skip
+def test_a_long_training_is_compiled_and_a_resumed_one_as_before(
+    config: Config,
+    prepared: Prepared,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    seconds: float,
+    earlier: bool | None,
+    expected: bool,
+) -> None:
+    monkeypatch.setattr(preflight, "COMPILES_ON", "cpu")
+    monkeypatch.setattr(preflight, "COMPILE_SECONDS", seconds)
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(logging.getLogger("mtformer"), "propagate", True)
+    step = make_step(config, prepared)
+    with caplog.at_level(logging.INFO):
+        check_memory(config, prepared, step, RunDir(tmp_path / "run"), earlier)
+    assert step.is_compiled == expected
+    assert ("torch.compile took" in caplog.text) == expected
+
+
+def test_compiling_for_a_cpu_is_refused(config: Config, prepared: Prepared) -> None:
+    training = config.training.model_copy(update={"compile": "always"})
+    with pytest.raises(DeviceError, match=r"^training\.compile: on a CPU, .*use auto or never$"):
+        make_step(config.model_copy(update={"training": training}), prepared)
+    step = make_step(config, prepared)
+    check_memory(config, prepared, step, RunDir("run"))
+    assert not step.is_compiled
 
 
 def test_without_dev_there_is_no_validation(config: Config, tmp_path: Path) -> None:
