@@ -1,4 +1,4 @@
-"""The memory check and dry run before a training: memory, time and disk, measured on the largest batches."""
+"""Memory check and dry run before training: memory, time and disk space, measured on the largest batches."""
 
 import logging
 import shutil
@@ -28,7 +28,7 @@ COMPILE_SECONDS, COMPILE_GAIN = 120, 0.1
 """Expected time to compile a model on CUDA, and the share of the training time that it saves (not yet measured)."""
 BYTES_OF_WEIGHT = 4
 BYTES_OF_CHECKPOINT = 12
-"""For each parameter: the weight and Adam's two moments, in float32."""
+"""Bytes per parameter: the weight and two Adam moments in float32."""
 log = logging.getLogger("mtformer")
 
 
@@ -38,30 +38,31 @@ class MemoryCheck(NamedTuple):
     shape: str
     """Shape of the largest training batch."""
     step_seconds: float
-    """Time of a step on it, all micro-batches included."""
+    """Time of a step on such batches, including all micro-batches."""
     peak_bytes: int
-    """Peak memory of the process (on CUDA: of the device)."""
+    """Peak memory of the process (on CUDA, of the device)."""
     training_seconds: float
-    """Time of all steps of the config."""
+    """Time of all training steps."""
     validation_seconds: float
-    """Upper bound of the time of all validations: as if each dev batch were as large as the largest."""
+    """Upper bound on the time of all validations: every dev batch is assumed to be as large as the largest one."""
     disk_bytes: int
-    """Peak size of the run's checkpoints."""
+    """Peak size of the checkpoints."""
     free_bytes: int
 
     @property
     def total_seconds(self) -> float:
+        """Estimated time of training and validation, in seconds."""
         return self.training_seconds + self.validation_seconds
 
     def lines(self) -> list[tuple[str, str]]:
-        """Return (what, value) for display."""
+        """Return pairs (name, value) for display."""
         seconds = self.validation_seconds
         validation = f", up to {format_duration(seconds)} of validation" if seconds else ""
         return [
             ("largest batch", self.shape),
-            ("memory at its peak", format_bytes(self.peak_bytes)),
-            ("one step on it", f"{self.step_seconds:.2f} s"),
-            ("time, about", f"{format_duration(self.training_seconds)} of training{validation}"),
+            ("peak memory", format_bytes(self.peak_bytes)),
+            ("slowest step", f"{self.step_seconds:.2f} s"),
+            ("estimated time", f"{format_duration(self.training_seconds)} of training{validation}"),
             ("disk", f"{format_bytes(self.disk_bytes)} for checkpoints, {format_bytes(self.free_bytes)} free"),
         ]
 
@@ -69,7 +70,7 @@ class MemoryCheck(NamedTuple):
 def make_step(
     config: Config, prepared: Prepared, device: torch.device, precision: str, ranks: Ranks = ALONE
 ) -> TrainingStep:
-    """Return a new model with its optimizer: the same weights on every process, different dropout on each.
+    """Return a new model with its optimizer: the same weights on every process, but different dropout masks.
 
     Raises:
         DeviceError: if the model is to be compiled for a CPU.
@@ -89,10 +90,10 @@ def make_step(
 def try_config(config: Config, run: RunDir) -> tuple[Prepared, TrainingStep, MemoryCheck]:
     """Prepare tokenizer, data and model in this process, and check the memory.
 
-    The cache keeps tokenizer and data, so a training with this config need not prepare them again.
+    Tokenizer and data are stored in the cache, so training with this config does not prepare them again.
 
     Raises:
-        MtformerError: on an error that a training would have met.
+        MtformerError: on any error that would also occur in training.
     """
     config = resolve_paths(config)
     device = pick_device(config.training.device)
@@ -105,7 +106,7 @@ def try_config(config: Config, run: RunDir) -> tuple[Prepared, TrainingStep, Mem
 
 
 def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
-    """Try a config, and return (what, value) for display; errors are those of `try_config`."""
+    """Try a config, and return pairs (name, value) for display; for errors see `try_config`."""
     prepared, step, checked = try_config(config, run)
     tokenizers = prepared.tokenizers
     sizes = sorted({tokenizers.src.vocab_size, tokenizers.tgt.vocab_size})
@@ -118,7 +119,7 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
         ("dev pairs", f"{sum(len(one.sources) for one in prepared.dev):,}"),
         ("test sets", ", ".join(config.data.test) or "none"),
         ("steps per epoch", f"{steps_per_epoch:,.1f}"),
-        ("steps in all", f"{max_steps:,} ({max_steps / steps_per_epoch:,.1f} epochs)"),
+        ("total steps", f"{max_steps:,} ({max_steps / steps_per_epoch:,.1f} epochs)"),
         *((f"parameters, {part}", f"{count:,}") for part, count in count_parameters(step.model).items()),
         *checked.lines(),
     ]
@@ -127,7 +128,7 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
 def check_memory(
     config: Config, prepared: Prepared, step: TrainingStep, run: RunDir, compiled: bool | None = None
 ) -> MemoryCheck:
-    """Try the largest training and dev batches, without changing the model; all processes call it together.
+    """Try the largest training and dev batches without changing the model; all processes must call it together.
 
     Args:
         config: the experiment.
@@ -137,13 +138,13 @@ def check_memory(
         compiled: decide `auto` like this, as the first start of the run did.
 
     Raises:
-        DeviceError: if a single pair does not fit the memory, or two checkpoints do not fit the disk.
+        DeviceError: if a single pair does not fit in memory, or two checkpoints do not fit on the disk.
     """
     disk_bytes, free_bytes = _disk(config, step, run)
     sizes = prepared.batches.sizes()
     largest = sizes.largest
     for batch in (largest, sizes.longest):
-        step.check_memory(batch)  # allocates memory and sets up kernels; the next call is timed
+        step.check_memory(batch)  # allocates memory and initializes kernels; only the next call is timed
     seconds = step.check_memory(largest)
     batches = config.training.max_steps * config.training.accumulation_steps
     mean_batches = batches * sizes.mean_padded_tokens / largest.num_padded_tokens
@@ -153,8 +154,8 @@ def check_memory(
     if limits:
         step.max_padded_tokens = min(limits)
         log.warning(
-            "the largest batch does not fit the memory: micro-batches of more than %d tokens, padding counted, will be "
-            "cut in two; a lower training.batch_tokens with more accumulation_steps does the same at less cost",
+            "the largest batch does not fit in memory; micro-batches of more than %d tokens, including padding, will "
+            "be split in two; a lower training.batch_tokens with more accumulation_steps does the same faster",
             step.max_padded_tokens,
         )
     validation_seconds = _check_dev(config, prepared, step) if prepared.dev else 0.0
@@ -187,7 +188,7 @@ def _compile(
 
 
 def _check_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:
-    """Score the largest dev batch, translate the longest sentences, and return a bound of a validation's seconds."""
+    """Score the largest dev batch, translate the longest sentences, and return an upper bound in s per validation."""
     largest = max(prepared.dev, key=lambda one: len(one.sources))
     sources, num_sentences = largest.sources, sum(len(one.sources) for one in prepared.dev)
     translator = prepared.translator(config, step.full_model())
@@ -203,10 +204,10 @@ def _check_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:
 
 
 def _disk(config: Config, step: TrainingStep, run: RunDir) -> tuple[int, int]:
-    """Return the peak size of the checkpoints, existing ones included, and the free space, in bytes."""
+    """Return the peak size of the checkpoints and the free space including existing checkpoints, in bytes."""
     training, parameters = config.training, count_parameters(step.model)["total"]
     one = (BYTES_OF_CHECKPOINT + (BYTES_OF_WEIGHT if training.ema_decay else 0)) * parameters
-    # One more is written before an old one is deleted.
+    # A new checkpoint is written before an old one is deleted.
     needed = (training.keep_last + training.keep_best + 1) * one
     needed += BYTES_OF_WEIGHT * parameters if training.average_last else 0
     place = run.path.absolute()
@@ -216,12 +217,12 @@ def _disk(config: Config, step: TrainingStep, run: RunDir) -> tuple[int, int]:
     free = shutil.disk_usage(place).free + existing
     if free < 2 * one:
         raise DeviceError(
-            f"{place}: {format_bytes(free)} free, and two checkpoints take {format_bytes(2 * one)}; "
-            "free some space, or name another place with --run-dir"
+            f"{place}: {format_bytes(free)} free, but two checkpoints need {format_bytes(2 * one)}; "
+            "free some space, or choose another folder with --run-dir"
         )
     if free < needed:
         log.warning(
-            "%s: the run's checkpoints will take up to %s, and %s are free; "
+            "%s: the checkpoints will take up to %s, but only %s are free; "
             "free some space, or lower training.keep_last",
             place, format_bytes(needed), format_bytes(free),
         )  # fmt: skip
