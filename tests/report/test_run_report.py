@@ -267,7 +267,7 @@ def test_unlike_scores_are_reported(made: RunDir, tmp_path: Path, opens: Opens) 
     (other.evaluation("small") / SCORES).write_text(json.dumps(card))
     write_report([made.path, other.path], tmp_path / "both.html")
     message = opens(tmp_path / "both.html").locator("#scores .bad").all_inner_texts()
-    assert message == ["other does not compare with a <b>bold<b> run: other references"]
+    assert message == ["other does not compare with a <b>bold<b> run: different references"]
 
 
 def test_the_report_names_the_weights_that_commands_use(tmp_path: Path) -> None:
