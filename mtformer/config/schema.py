@@ -114,8 +114,8 @@ class TrainingConfig(Section):
     sharded: bool = False
     """Shard weights, gradients and optimizer states over the processes of `torchrun` (FSDP2), for models that do not
     fit on one device; otherwise, each process has a full copy (DDP)."""
-    compile: bool = False
-    """Compile the model with `torch.compile` (on a CPU, needs a C++ compiler)."""
+    compile: Literal["auto", "always", "never"] = "auto"
+    """Compile the model with `torch.compile` (CUDA only). auto: if training is long enough to outweigh compilation."""
     batch_tokens: Positive = 4096
     """Micro-batch size: maximum of number of pairs x length of the longest side in tokens."""
     accumulation_steps: Positive = 1

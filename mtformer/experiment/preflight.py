@@ -11,6 +11,7 @@ import torch
 
 from mtformer.config.loading import resolve_paths
 from mtformer.config.schema import Config
+from mtformer.data.batching.batches import Batch
 from mtformer.decoding.engine import plan_batches
 from mtformer.device import peak_bytes, pick_device, pick_precision, set_up_memory
 from mtformer.errors import DeviceError
@@ -22,6 +23,9 @@ from mtformer.training.ranks import ALONE, Ranks
 from mtformer.training.step import TrainingStep
 from mtformer.training.validation import dev_loss
 
+COMPILES_ON = "cuda"
+COMPILE_SECONDS, COMPILE_GAIN = 120, 0.1
+"""Expected time to compile a model on CUDA, and the share of the training time that it saves (not yet measured)."""
 BYTES_OF_WEIGHT = 4
 BYTES_OF_CHECKPOINT = 12
 """Bytes per parameter: the weight and two Adam moments in float32."""
@@ -66,7 +70,15 @@ class MemoryCheck(NamedTuple):
 def make_step(
     config: Config, prepared: Prepared, device: torch.device, precision: str, ranks: Ranks = ALONE
 ) -> TrainingStep:
-    """Return a new model with its optimizer: the same weights on every process, but different dropout masks."""
+    """Return a new model with its optimizer: the same weights on every process, but different dropout masks.
+
+    Raises:
+        DeviceError: if the model is to be compiled for a CPU.
+    """
+    if config.training.compile == "always" and device.type == "cpu":
+        raise DeviceError(
+            "training.compile: on a CPU, torch.compile takes minutes and makes training no faster; use auto or never"
+        )
     torch.manual_seed(config.training.seed)
     sizes = prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size
     step = TrainingStep(Transformer(config.model, *sizes).to(device), config.training, precision, ranks)
@@ -113,8 +125,17 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
     ]
 
 
-def check_memory(config: Config, prepared: Prepared, step: TrainingStep, run: RunDir) -> MemoryCheck:
+def check_memory(
+    config: Config, prepared: Prepared, step: TrainingStep, run: RunDir, compiled: bool | None = None
+) -> MemoryCheck:
     """Try the largest training and dev batches without changing the model; all processes must call it together.
+
+    Args:
+        config: the experiment.
+        prepared: its data.
+        step: the model. With `training.compile: auto` on CUDA it is compiled if the training is long enough.
+        run: where checkpoints will be saved.
+        compiled: decide `auto` like this, as the first start of the run did.
 
     Raises:
         DeviceError: if a single pair does not fit in memory, or two checkpoints do not fit on the disk.
@@ -125,6 +146,10 @@ def check_memory(config: Config, prepared: Prepared, step: TrainingStep, run: Ru
     for batch in (largest, sizes.longest):
         step.check_memory(batch)  # allocates memory and initializes kernels; only the next call is timed
     seconds = step.check_memory(largest)
+    batches = config.training.max_steps * config.training.accumulation_steps
+    mean_batches = batches * sizes.mean_padded_tokens / largest.num_padded_tokens
+    if config.training.compile == "auto" and step.device.type == COMPILES_ON:
+        seconds = _compile(step, largest, seconds, seconds * mean_batches, compiled)
     limits = [limit for limit in step.ranks.gather(step.max_padded_tokens) if limit is not None]
     if limits:
         step.max_padded_tokens = min(limits)
@@ -134,16 +159,32 @@ def check_memory(config: Config, prepared: Prepared, step: TrainingStep, run: Ru
             step.max_padded_tokens,
         )
     validation_seconds = _check_dev(config, prepared, step) if prepared.dev else 0.0
-    training, mean_seconds = config.training, seconds / largest.num_padded_tokens * sizes.mean_padded_tokens
+    training = config.training
     return MemoryCheck(
         shape=f"{largest.num_pairs:,} pairs, {largest.src_BS.size(1)} x {largest.tgt_in_BT.size(1)} tokens",
         step_seconds=seconds * training.accumulation_steps,
         peak_bytes=peak_bytes(step.device),
-        training_seconds=training.max_steps * training.accumulation_steps * mean_seconds,
+        training_seconds=seconds * mean_batches,
         validation_seconds=validation_seconds * (training.max_steps // training.validate_every),
         disk_bytes=disk_bytes,
         free_bytes=free_bytes,
     )
+
+
+def _compile(
+    step: TrainingStep, largest: Batch, seconds: float, training_seconds: float, compiled: bool | None
+) -> float:
+    """Compile the model if that repays or `compiled` says so; return the seconds of the largest batch from now on."""
+    if compiled is None:
+        compiled = step.ranks.gather(training_seconds * COMPILE_GAIN > COMPILE_SECONDS)[0]
+    if not compiled:
+        return seconds
+    start = time.perf_counter()
+    step.compile()
+    step.check_memory(largest)
+    duration, after = time.perf_counter() - start, step.check_memory(largest)
+    log.info("torch.compile took %.0f s; the largest batch takes %.3f s instead of %.3f s", duration, after, seconds)
+    return after
 
 
 def _check_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:

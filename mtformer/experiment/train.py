@@ -87,6 +87,7 @@ def _prepare(
     earlier = read_meta(checkpoint)["made_with"] if checkpoint is not None else None
     precision = ranks.gather(_pick_precision(config, device, earlier))[0]
     made_with = describe_environment(config, prepared, device, precision, ranks.size)
+    made_with["compiled"] = earlier is not None and bool(earlier.get("compiled"))  # decided by `check_memory`
     if earlier is not None:
         compare_environments(run, earlier, made_with, config.training.best_metric)
     if ranks.is_main:
@@ -100,7 +101,8 @@ def _prepare(
     if is_resumed:
         trainer.resume(checkpoint)
     if not trainer.is_done():
-        checked = check_memory(config, prepared, step, run)
+        checked = check_memory(config, prepared, step, run, earlier.get("compiled") if earlier is not None else None)
+        made_with["compiled"] = step.is_compiled
         log.info("memory check: %s", "; ".join(f"{what} {value}" for what, value in checked.lines()))
     return trainer, is_resumed
 

@@ -57,20 +57,21 @@ class Objective(nn.Module):
     Args:
         model: the Transformer.
         label_smoothing: probability mass spread evenly over the vocabulary.
-        compile: compile the model with `torch.compile`.
     """
 
-    def __init__(self, model: Transformer, label_smoothing: float, compile: bool) -> None:
+    def __init__(self, model: Transformer, label_smoothing: float) -> None:
         super().__init__()
         self.model = model
         self.label_smoothing = label_smoothing
-        self.states = torch.compile(model, dynamic=True) if compile else model
+        self.compiled: nn.Module | None = None
+        """Compiled model for training; not used in validation, which would compile it again."""
 
     def forward(
         self, src_BS: Tensor, src_lengths_B: Tensor, tgt_in_BT: Tensor, tgt_out_BT: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the loss and the negative log-likelihood (without gradient) in nats, summed over target tokens."""
-        hidden_BTD = self.states(src_BS, src_lengths_B, tgt_in_BT)
+        states = self.compiled if self.compiled is not None and self.training else self.model
+        hidden_BTD = states(src_BS, src_lengths_B, tgt_in_BT)
         return linear_cross_entropy(
             hidden_BTD.flatten(0, 1),
             self.model.output,

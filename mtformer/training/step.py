@@ -63,8 +63,12 @@ class TrainingStep:
         set_up_kernels(self.device)
         uses_copies = self.device.type != "cpu" and precision != "fp32" and not config.sharded
         self.copies = LinearCopies(model, dtype) if uses_copies else None
-        objective = Objective(model, config.label_smoothing, config.compile)
-        self.objective = parallelize(objective, [*model.encoder, *model.decoder], ranks, config.sharded, dtype)
+        self._local_objective = Objective(model, config.label_smoothing)
+        if config.compile == "always":
+            self.compile()
+        self.objective = parallelize(
+            self._local_objective, [*model.encoder, *model.decoder], ranks, config.sharded, dtype
+        )
         self.optimizer = make_optimizer(model, config)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
         self.ema = Ema(model, config.ema_decay) if config.ema_decay else None
@@ -72,6 +76,15 @@ class TrainingStep:
         """Number of consecutive steps with a non-finite gradient; not reset after reaching `MAX_SKIPPED_IN_A_ROW`."""
         self.max_padded_tokens: int | None = None
         """Maximum padded tokens (pairs x longest side) of a micro-batch that fits in memory; None: no limit yet."""
+
+    @property
+    def is_compiled(self) -> bool:
+        """True after `compile` was called."""
+        return self._local_objective.compiled is not None
+
+    def compile(self) -> None:
+        """Use `torch.compile` from now on; the model is compiled in the next steps."""
+        self._local_objective.compiled = torch.compile(self.model, dynamic=True)  # type: ignore[assignment]  # a module
 
     def run(self, batches: Sequence[Batch], step: int) -> StepResult:
         """Run optimizer step `step` (the first is 1) on the mean loss over the target tokens of all micro-batches.
@@ -82,7 +95,7 @@ class TrainingStep:
         rate = learning_rate(step, self.config, self.model.config.d_model)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.model.train()
+        self.objective.train()
         if self.copies is not None:
             self.copies.refresh()
         num_tokens = self.ranks.sum([sum(batch.num_tgt_tokens for batch in batches)])[0]
@@ -113,7 +126,7 @@ class TrainingStep:
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, float]:
         """Return `loss` as numbers, without dropout and gradients; the batch is halved if memory runs out."""
-        self.model.eval()
+        self.objective.eval()
         (loss, nll), _ = self._sums([batch], None, is_alone=True)
         return loss.item(), nll.item()
 
@@ -126,7 +139,7 @@ class TrainingStep:
             DeviceError: if a single pair does not fit in memory.
         """
         start = time.perf_counter()
-        self.model.train()
+        self.objective.train()
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices):
             self._sums([batch], 1.0, is_alone=True)

@@ -69,7 +69,8 @@ class Setup:
 def mtformer_step(setup: Setup) -> Step:
     """Return the optimizer step of mtformer's own training."""
     set_up_memory()
-    config = TrainingConfig(device=setup.device, compile=setup.compile, schedule="constant", warmup_steps=0, **TRAINING)
+    compiled = "always" if setup.compile else "never"
+    config = TrainingConfig(device=setup.device, compile=compiled, schedule="constant", warmup_steps=0, **TRAINING)
     model = peers.transformer(setup.size, setup.dropout).to(setup.device)
     training = TrainingStep(model, config, setup.precision)
     return lambda batch: training.run([batch], step=1).loss

@@ -37,7 +37,7 @@ def test_scores_do_not_depend_on_the_batch(monkeypatch: pytest.MonkeyPatch) -> N
     together = score_targets(models, sources, targets)
     assert [len(log_probs) for log_probs in together] == [len(target) + 1 for target in targets]
     for i in range(40):
-        assert score_targets(models, sources[i : i + 1], targets[i : i + 1])[0] == pytest.approx(together[i], abs=1e-4)
+        assert score_targets(models, sources[i : i + 1], targets[i : i + 1])[0] == pytest.approx(together[i], abs=5e-4)
     monkeypatch.setattr(inference, "POSITIONS_AT_ONCE", 7)
     for few, all_at_once in zip(score_targets(models, sources, targets), together, strict=True):
         assert few == pytest.approx(all_at_once, abs=1e-6)

@@ -1,5 +1,6 @@
 """Tests of the memory check: it tries the largest batches without changing the run, and reports its requirements."""
 
+import functools
 import logging
 import re
 import shutil
@@ -62,6 +63,39 @@ def test_memory_check_reports_time_and_disk_space(config: Config, prepared: Prep
     text = dict(found.lines())
     assert text.keys() >= {"largest batch", "peak memory", "slowest step", "estimated time", "disk"}
     assert re.fullmatch(r"0:00:\d\d of training, up to 0:00:\d\d of validation", text["estimated time"])
+
+
+@pytest.mark.parametrize(("seconds", "earlier", "expected"), [
+    (1e-3, None, True), (1e9, None, False), (1e9, True, True), (1e-3, False, False),
+])  # fmt: skip
+def test_a_long_training_is_compiled_and_a_resumed_one_as_before(
+    config: Config,
+    prepared: Prepared,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    seconds: float,
+    earlier: bool | None,
+    expected: bool,
+) -> None:
+    monkeypatch.setattr(preflight, "COMPILES_ON", "cpu")
+    monkeypatch.setattr(preflight, "COMPILE_SECONDS", seconds)
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(logging.getLogger("mtformer"), "propagate", True)
+    step = make_step(config, prepared)
+    with caplog.at_level(logging.INFO):
+        check_memory(config, prepared, step, RunDir(tmp_path / "run"), earlier)
+    assert step.is_compiled == expected
+    assert ("torch.compile took" in caplog.text) == expected
+
+
+def test_compiling_for_a_cpu_is_refused(config: Config, prepared: Prepared) -> None:
+    training = config.training.model_copy(update={"compile": "always"})
+    with pytest.raises(DeviceError, match=r"^training\.compile: on a CPU, .*use auto or never$"):
+        make_step(config.model_copy(update={"training": training}), prepared)
+    step = make_step(config, prepared)
+    check_memory(config, prepared, step, RunDir("run"))
+    assert not step.is_compiled
 
 
 def test_no_validation_time_without_dev_data(config: Config, tmp_path: Path) -> None:

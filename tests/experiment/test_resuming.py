@@ -57,7 +57,7 @@ Warnings = Callable[[Config, Config], list[str]]
         ({"data__train": [{"src": "b.en", "tgt": "a.de"}]}, "data.train.0.src 'a.en' -> 'b.en'", ""),
         ({"training__seed": 2}, "training.seed 1 -> 2", INEXACT),
         ({"training__eps": 1e-8}, "training.eps 1e-09 -> 1e-08", INEXACT),
-        ({"training__compile": True}, "training.compile False -> True", INEXACT),
+        ({"training__compile": "never"}, "training.compile 'auto' -> 'never'", INEXACT),
         ({"model__dropout": 0.3}, "model.dropout 0.1 -> 0.3", INEXACT),
         ({"tokenizer__sampling_alpha": 0.1}, "tokenizer.sampling_alpha 0.0 -> 0.1", INEXACT),
     ],

@@ -302,7 +302,7 @@ def test_the_output_bias_is_used_in_logits_and_loss() -> None:
     assert not is_finite[..., 5].any()
     assert_same(actual_BTV[is_finite], expected_BTV[is_finite])
     assert torch.equal(actual_BTV == -torch.inf, ~is_finite)
-    _, nll = Objective(model, 0.1, compile=False)(*src, tgt_in_BT, tgt_out_BT)
+    _, nll = Objective(model, 0.1)(*src, tgt_in_BT, tgt_out_BT)
     expected = functional.cross_entropy(expected_BTV.flatten(0, 1), tgt_out_BT.flatten(), reduction="sum")
     assert_same(nll, expected)
 

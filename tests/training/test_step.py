@@ -1,5 +1,6 @@
 """Optimizer step: loss normalization, clipping, skipped steps, and out-of-memory errors."""
 
+import functools
 from collections.abc import Sequence
 
 import pytest
@@ -227,11 +228,13 @@ def test_fp16_clips_the_true_gradient_and_halves_the_scale_on_overflow() -> None
     assert step.scaler.get_scale() == scale / 2
 
 
-def test_compiled_equals_eager() -> None:
+def test_compiled_equals_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     config = toy_config(learning_rate=1e-2, eps=1e-3)
     eager = without_dropout(toy_step(config))
     compiled = without_dropout(toy_step(config))
-    compiled.objective.states = torch.compile(compiled.model, dynamic=True, backend="aot_eager")
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager", fullgraph=True))
+    compiled.compile()
+    assert (eager.is_compiled, compiled.is_compiled) == (False, True)
     for number in range(1, 4):
         eager.run([toy_batch(number)], number)
         compiled.run([toy_batch(number)], number)
