@@ -125,7 +125,7 @@ def test_resume_with_another_mixture_says_so(both: RunDir, corpus: Path) -> None
         "train", corpus / "small.yaml", *LONG, *overrides, "training.max_steps=9", "--run-dir", both.path, "--resume"
     )
     assert result.exit_code == 0, result.stderr
-    assert "from here on the run differs" in result.stderr
+    assert "the run now differs" in result.stderr
 
 
 def test_a_tag_that_is_not_in_the_tokenizer(trained: tuple[Path, object], corpus: Path, tmp_path: Path) -> None:

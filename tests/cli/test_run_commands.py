@@ -101,7 +101,7 @@ def test_the_last_checkpoints_are_averaged_wherever_one_is_named(run: Path, corp
         assert torch.equal(exported[name], weight)
     result = invoke("translate", run, "--checkpoint", "last:4")
     assert result.exit_code == 2
-    assert "4 checkpoints to average asked for, 3 there" in result.stderr
+    assert "4 checkpoints requested, but only 3 exist" in result.stderr
 
 
 @pytest.mark.process
