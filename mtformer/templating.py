@@ -1,8 +1,9 @@
-"""HTML pages: each is one file that works without a network, in light and dark mode, and on a phone.
+"""HTML pages, each a single file that needs no network and supports light mode, dark mode and phones.
 
-The templates, style sheets and scripts are in the folder `templates`; `base.html` and `base.css` are common to all.
+The templates, style sheets and scripts are in the folder `templates`; all pages share `base.html` and `base.css`.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -10,17 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 TEMPLATES = Path(__file__).parent / "templates"
+BREAKS = re.compile(r"(?<=[,/])|(?<=\.)(?=[^\W\d]|\*)")  # where a line may break in names of runs, keys and files
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of text cells; without a head it has no such row.
+    """A table of text cells.
 
     Args:
-        head, rows: cells; the first of each row is its header.
-        numbers: positions of the columns that hold numbers.
+        head, rows: cells; the first of each row is its header, and an empty `head` is omitted.
+        numbers: positions of the columns that hold numbers, which are aligned to the right.
     """
 
     head: Sequence[str]
@@ -32,8 +35,8 @@ def render(template: str, **values: Any) -> str:
     """Return a page.
 
     Args:
-        template: name of a file in the folder of templates.
-        values: variables of the template; text is escaped.
+        template: file name in the folder of templates.
+        **values: variables of the template; text is escaped.
     """
     return _environment().get_template(template).render(values)
 
@@ -44,6 +47,7 @@ def _environment() -> Environment:
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
+    environment.filters["breakable"] = lambda text: Markup("<wbr>").join(BREAKS.split(text))
     # The filter tojson, for the data of scripts, escapes everything that could end the script.
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
     return environment

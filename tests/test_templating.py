@@ -1,4 +1,4 @@
-"""The common parts of all pages: complete, and no text in them can become markup."""
+"""The common parts of all pages: they are complete, and no text in them can become markup."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ document.body.dataset.found = JSON.stringify(JSON.parse(document.getElementById(
 
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a template of this test."""
+    """Add a template, and return its name."""
     environment = templating._environment.__wrapped__()
     files = {path.name: path.read_text(encoding="utf-8") for path in templating.TEMPLATES.iterdir()}
     environment.loader = DictLoader({**files, "page.html": PAGE})
@@ -29,7 +29,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> str:
     return "page.html"
 
 
-def test_data_and_text_come_back_whatever_they_say(page: str, chromium: Browser) -> None:
+def test_any_data_and_text_are_shown_unchanged(page: str, chromium: Browser) -> None:
     value = {"text": [HOSTILE, "<!--", "é\u2028 𝄞"], "number": [0, 1.5, None]}
     opened = chromium.new_page()
     opened.set_content(render(page, title=HOSTILE, value=value, cells=Table(("", HOSTILE), [(HOSTILE, "1")], (1,))))
@@ -51,6 +51,11 @@ def test_tables_name_rows_and_columns(page: str) -> None:
     assert html.count(' scope="col"') == 2
     assert html.count('<td class="number">') == 2
     assert render(page, title="", value=0, cells=Table((), [("a", "1")])).count("<tr>") == 1
+
+
+def test_names_break_at_commas_slashes_and_dots_of_keys_only() -> None:
+    broken = templating._environment().filters["breakable"]
+    assert broken("a.b_c,d=0.1/e<") == "a.<wbr>b_c,<wbr>d=0.1/<wbr>e&lt;"
 
 
 def test_a_phone_scrolls_the_table_and_not_the_page(page: str, chromium: Browser) -> None:

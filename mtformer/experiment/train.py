@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mtformer.config.loading import resolve_paths
+from mtformer.config.loading import config_diff, load_config, resolve_paths
 from mtformer.config.schema import Config
 from mtformer.data.batching.batches import Batch
 from mtformer.data.batching.mixture import SamplerState
@@ -99,7 +99,8 @@ def _prepare(
         load_pretrained(config, prepared.tokenizers, step)
     trainer = make_trainer(config, run, step, prepared, progress, made_with)
     if is_resumed:
-        trainer.resume(checkpoint)
+        changes = config_diff(load_config(run.config).config, config)
+        trainer.resume(checkpoint, {key: [before, after] for key, before, after in changes})
     if not trainer.is_done():
         checked = check_memory(config, prepared, step, run, earlier.get("compiled") if earlier is not None else None)
         made_with["compiled"] = step.is_compiled

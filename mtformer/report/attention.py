@@ -24,27 +24,26 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_LINES = {".json": 10_000, ".html": 100, ".png": 1}
-"""Lines whose attention a file holds, by its ending."""
+"""Maximum number of lines in a file, by its suffix."""
 DIGITS = 5
 MAX_WORDS = 15
-"""Longest sentence whose maps are chosen: larger maps are hard to read."""
+"""Maximum number of words of a sentence with maps; larger maps are hard to read."""
 MAX_SENTENCES = 6
 MAX_WEIGHTS = 400_000
-"""Number of weights in all maps of a page: about a megabyte."""
+"""Maximum number of weights in all maps of a page, about a megabyte."""
 CELL = 0.22
 """Width and height of a weight in inches."""
 FONT_SIZE, DPI = 9, 120
 MAX_INCHES = 50.0
 """Longest side of a picture: 6,000 pixels."""
-FONT = "DejaVu Sans"
-"""Included in matplotlib."""
+FONT = "DejaVu Sans"  # included in matplotlib
 BOXES = "Last Resort"
 """A font of matplotlib with a box for every letter."""
 log = logging.getLogger("mtformer")
 
 
 def page_maps(run: RunContents, sentences: dict[str, list[Sentence]], max_weights: int) -> list[dict[str, Any]]:
-    """Return the maps of chosen sentences of a run: at least one sentence, and more up to `max_weights` weights."""
+    """Return the maps of some sentences of a run: of at least one, with up to `max_weights` weights together."""
     chosen = choose(sentences, run)
     if not chosen or run.config is None or not (run.run.steps() or run.run.is_bundle):
         return []
@@ -60,7 +59,7 @@ def page_maps(run: RunContents, sentences: dict[str, list[Sentence]], max_weight
 
 
 def choose(sentences: dict[str, list[Sentence]], run: RunContents) -> list[tuple[str, str, str | None]]:
-    """Return (label, source, target language) of sentences evenly from best to worst, or else of dev's samples."""
+    """Return (label, source, target language) of test sentences from best to worst, or of the dev samples."""
     for name, all_of_set in sentences.items():
         short = [one for one in all_of_set if 0 < len(one.source.split()) <= MAX_WORDS]
         if short:
@@ -97,12 +96,12 @@ class AttentionFile:
     """A file of attention weights: numbers (.json), a page of heat maps (.html), or a picture (.png).
 
     Args:
-        path: its ending selects the format.
+        path: its suffix selects the format.
         layer: of the decoder, from 1, for a picture; None: the last.
         head: from 1, for a picture; None: all.
 
     Raises:
-        MtformerError: another ending, a layer or head for another format than .png, or no matplotlib for .png.
+        MtformerError: if the suffix is unknown, layer or head are not for .png, or .png lacks matplotlib.
     """
 
     path: Path
@@ -113,7 +112,7 @@ class AttentionFile:
 
     def __post_init__(self) -> None:
         if self.path.suffix not in MAX_LINES:
-            raise ConfigError(f"--attention {self.path}: no such format; name a file that ends in .json, .html or .png")
+            raise ConfigError(f"--attention {self.path}: unknown format; use .json, .html or .png")
         if self.path.suffix == ".png":
             require_extra("a picture of attention", "report", "matplotlib")
         elif self.layer or self.head:
@@ -138,7 +137,7 @@ class AttentionFile:
         """Write the maps of all lines.
 
         Raises:
-            ConfigError: no line, a layer or head that the model does not have, or a picture that would be too large.
+            ConfigError: if there is no line, the model lacks the layer or head, or the picture would be too large.
         """
         if not self.maps:
             raise ConfigError(f"--attention {self.path}: every line is blank")
@@ -158,12 +157,12 @@ class AttentionFile:
                 raise ConfigError(f"--attention-{name} {given}: the decoder has {name}s 1 to {most}")
         figure = draw(maps, (self.layer or num_layers) - 1, None if self.head is None else self.head - 1)
         with warnings.catch_warnings(), atomic_file(self.path) as temporary:
-            warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)  # one for each letter and place
+            warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)  # one for each letter and position
             figure.savefig(temporary, format="png", dpi=DPI)
 
 
 def _numbers(line: int, one: AttentionMaps) -> dict[str, Any]:
-    """Return everything; the weights are lists by layer, head, query and key."""
+    """Return all values; the weights are lists by layer, head, query and key."""
     weights = {"encoder": one.encoder_LHSS, "decoder": one.decoder_LHTT, "cross": one.cross_LHTS}
     return {
         "line": line,
@@ -182,7 +181,8 @@ def draw(maps: AttentionMaps, layer: int, head: int | None) -> "Figure":
 
     Args:
         maps: of the sentence.
-        layer, head: counted from 0.
+        layer: counted from 0.
+        head: counted from 0; None: all.
 
     Raises:
         ConfigError: if the picture would be too large.
@@ -209,8 +209,8 @@ def draw(maps: AttentionMaps, layer: int, head: int | None) -> "Figure":
     for axes in grid[len(heads) :]:
         axes.set_visible(False)
     for axes in grid[max(0, len(heads) - num_columns) : len(heads)]:
-        axes.tick_params(labelbottom=True)  # those above an empty place too
-    as_written = {"fontsize": FONT_SIZE, "fontfamily": fonts, "parse_math": False}  # a $ is a $
+        axes.tick_params(labelbottom=True)  # also above a hidden map
+    as_written = {"fontsize": FONT_SIZE, "fontfamily": fonts, "parse_math": False}  # show $ as it is
     for axes in grid:
         axes.set_xticks(range(len(maps.src_pieces)), maps.src_pieces, rotation=90, **as_written)
         axes.set_yticks(range(len(maps.tgt_pieces)), maps.tgt_pieces, **as_written)
@@ -233,7 +233,7 @@ def _fonts(text: str) -> list[str]:
             return fonts
     undrawn = "".join(one for one in dict.fromkeys(text) if one in missing)
     log.warning(
-        "no installed font draws %s: boxes in the picture; install a font that has them, such as Noto Sans",
+        "no installed font has %s, which the picture shows as boxes; install a font such as Noto Sans",
         undrawn if len(undrawn) <= 10 else f"{undrawn[:10]}...",
     )
     return fonts

@@ -2,9 +2,12 @@
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import chain
+from statistics import fmean
 from typing import Any
 
 from mtformer.experiment.runs import RunContents
+from mtformer.report.tables import Systems, describe_changes, resumes
 from mtformer.training.figures import FIGURES, TrainingFigure
 
 LEFT, RIGHT, TOP, BOTTOM = 44, 396, 8, 206
@@ -12,7 +15,7 @@ LEFT, RIGHT, TOP, BOTTOM = 44, 396, 8, 206
 NUM_COLORS = 6
 """Number of colors of curves in base.css."""
 DASHES = ("none", "7 3", "2 2", "7 2 2 2", "14 4", "5 6")
-"""With these, the first runs can be told apart without colors."""
+"""Dash patterns distinguish the curves without colors."""
 MAX_POINTS = 300
 """Number of points of a curve; neighbors of a longer one are averaged."""
 MAX_MARKERS = 15
@@ -21,19 +24,17 @@ UNITS = {"G": 1e9, "M": 1e6, "k": 1e3}
 Points = Sequence[tuple[int, float]]
 
 
-def charts(runs: Sequence[RunContents]) -> dict[str, Any] | None:
+def charts(systems: Systems) -> dict[str, Any] | None:
     """Return the legend and the charts that any of the runs has points of; None if there is nothing to draw."""
-    figures = [
-        one
-        for one in FIGURES
-        if one.chart and any(points_of(run, kind, one.key) for run in runs for kind in ("train", "dev"))
-    ]
-    if not figures:
+    drawn = [chart for figure in FIGURES if figure.chart and (chart := _chart(figure, systems))]
+    if not drawn:
         return None
+    runs = [run for _, some in systems for run in some]
     return {
-        "legend": [(run.name, style_of(number)) for number, run in enumerate(runs)],
-        "charts": [_chart(figure, runs) for figure in figures],
+        "legend": [(label, style_of(number)) for number, (label, _) in enumerate(systems)],
+        "charts": drawn,
         "are_averaged": max(len(run.points("train", "loss")) for run in runs) > MAX_POINTS,
+        "has_bands": len(runs) > len(systems),
     }
 
 
@@ -44,11 +45,21 @@ def points_of(run: RunContents, kind: str, key: str) -> Points:
     return run.points(kind, key)
 
 
-def thin(points: Points, max_points: int = MAX_POINTS) -> list[tuple[float, float]]:
+def mean_points(runs: Sequence[Points]) -> list[tuple[float, ...]]:
+    """Return (step, mean, lowest, highest value) where all runs that reached the step have a value."""
+    by_step: dict[int, list[float]] = {}
+    for step, value in sorted(chain(*runs)):
+        by_step.setdefault(step, []).append(value)
+    ends = [points[-1][0] for points in runs if points]
+    found = [(step, values) for step, values in by_step.items() if len(values) >= sum(end >= step for end in ends)]
+    return [(step, fmean(values), min(values), max(values)) for step, values in found]
+
+
+def thin(points: Sequence[Sequence[float]], max_points: int = MAX_POINTS) -> list[tuple[float, ...]]:
     """Return the points, or means of neighbors if there are more than `max_points`."""
     size = math.ceil(len(points) / max_points)
     groups = [points[first : first + size] for first in range(0, len(points), max(1, size))]
-    return [(sum(s for s, _ in group) / len(group), sum(v for _, v in group) / len(group)) for group in groups]
+    return [tuple(sum(column) / len(group) for column in zip(*group, strict=True)) for group in groups]
 
 
 def style_of(number: int) -> str:
@@ -63,8 +74,9 @@ def axis(
     """Return the function from a value to its position on an axis, and position and label of the ticks.
 
     Args:
-        values: those to show.
-        start, end: positions of the ends of the axis.
+        values: the values to show.
+        start: position of the low end of the axis.
+        end: position of the high end of the axis.
         is_log: logarithmic if the values span more than a factor of 10.
     """
     is_log = is_log and 0 < 10 * min(values) < max(values)
@@ -92,24 +104,36 @@ def _label(value: float) -> str:
     return f"{value / UNITS.get(unit, 1):g}{unit}"
 
 
-def _chart(figure: TrainingFigure, runs: Sequence[RunContents]) -> dict[str, Any]:
-    """Return the train curves of all runs, then their dev curves, with the ticks of the axes."""
+def _chart(figure: TrainingFigure, systems: Systems) -> dict[str, Any] | None:
+    """Return the train curves of all systems, then their dev curves, with the ticks of the axes; None without any."""
     found = [
         (kind == "train", number, thin(points))
         for kind in ("train", "dev")
-        for number, run in enumerate(runs)
-        if (points := points_of(run, kind, figure.key))
+        for number, (_, runs) in enumerate(systems)
+        if (points := mean_points([points_of(run, kind, figure.key) for run in runs]))
     ]
-    steps, values = zip(*(point for _, _, points in found for point in points), strict=True)
-    x_of, x_ticks = axis(steps, LEFT, RIGHT)
+    if not found:
+        return None
+    x_of, x_ticks = axis([point[0] for *_, points in found for point in points], LEFT, RIGHT)
+    values = [value for *_, points in found for point in points for value in point[1:]]
     y_of, y_ticks = axis(values, BOTTOM, TOP, figure.is_log)
     curves = []
-    for is_train, number, thinned in found:
-        drawn = [(x_of(step), y_of(value)) for step, value in thinned]
+    for is_train, number, points in found:
+        steps, *means_lows_highs = zip(*points, strict=True)
+        x = [x_of(step) for step in steps]
+        drawn, lows, highs = ([*zip(x, map(y_of, column), strict=True)] for column in means_lows_highs)
+        is_faint = is_train and figure.on_dev
         curves.append({
             "style": style_of(number),
-            "is_faint": is_train and figure.on_dev,
+            "is_faint": is_faint,
             "points": drawn,
+            "band": [*lows, *highs[::-1]] if len(systems[number][1]) > 1 and not is_faint else [],
             "markers": [] if is_train and len(drawn) > 1 else drawn[:: max(1, len(drawn) // MAX_MARKERS)],
         })  # fmt: skip
-    return {"id": figure.key, "caption": figure.chart, "x_ticks": x_ticks, "y_ticks": y_ticks, "curves": curves}
+    every = [(style_of(n), run.name, x) for n, (_, runs) in enumerate(systems) for run in runs for x in resumes(run)]
+    changed = [(step, style, name, describe_changes(one, "training.")) for style, name, (step, _, one) in every]
+    marks = [(x_of(step), style, f"{name}, step {step:,}", text) for step, style, name, text in changed if text]
+    return {
+        "id": figure.key, "caption": figure.chart, "x_ticks": x_ticks, "y_ticks": y_ticks, "curves": curves,
+        "changes": marks if figure.key == "learning_rate" else [],
+    }  # fmt: skip

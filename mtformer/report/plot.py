@@ -26,7 +26,7 @@ SETTINGS: dict[Any, Any] = {
 }  # fmt: skip
 DASHES: tuple[Any, ...] = ("solid", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
 MARKERS = "osD^vP"
-"""With dashes and markers, runs can be told apart without colors."""
+"""Dashes and markers distinguish the runs without colors."""
 DEFAULT_METRICS = ("loss", "bleu")
 DATES = {".pdf": {"CreationDate": None}, ".png": {}, ".svg": {"Date": None}}
 """Formats of plots, with metadata that leave out the date."""
@@ -39,14 +39,14 @@ def plot(paths: Sequence[Path], out: Path, metrics: Sequence[str] = DEFAULT_METR
     Args:
         paths: run directories.
         out: the file; its suffix is the format: .pdf, .png or .svg.
-        metrics: keys of the dev lines of metrics.jsonl, else of the train lines; `train.loss` is that of train.
+        metrics: keys of the dev lines of metrics.jsonl, or of the train lines; `train.loss` is the loss on train.
 
     Raises:
-        MtformerError: for an unknown format or metric, a path that is no run, and without matplotlib.
+        MtformerError: if the format or a metric is unknown, a path is not a run, or matplotlib is not installed.
     """
     suffix, metrics = out.suffix.lower(), list(dict.fromkeys(metrics))
     if suffix not in DATES:
-        raise ConfigError(f"--plot {out}: unknown format; end the name in one of {', '.join(DATES)}")
+        raise ConfigError(f"--plot {out}: unknown format; use one of {', '.join(DATES)}")
     require_extra("a plot", "report", "matplotlib")
     runs = [read_run(path, name) for path, name in zip(paths, run_names(paths), strict=True)]
     for metric in metrics:
@@ -62,7 +62,7 @@ def _check_metric(metric: str, runs: Sequence[RunContents]) -> None:
     without = [run.name for run in runs if not _points(run, metric)]
     if len(without) < len(runs):
         for name in without:
-            log.warning("%s: has no %s yet and is missing from that panel", name, metric)
+            log.warning("%s has no %s yet and is not in that panel", name, metric)
         return
     keys = {key for run in runs for record in run.records for key in record if key != "step"} | {"perplexity"}
     kinds = {"dev": "", "train": "train."}
@@ -71,7 +71,7 @@ def _check_metric(metric: str, runs: Sequence[RunContents]) -> None:
     }
     if not known:
         raise ConfigError(f"{', '.join(run.name for run in runs)}: nothing is logged yet, so there is nothing to plot")
-    raise ConfigError(f"--metric {metric}: no run has it; known are {', '.join(sorted(known))}")
+    raise ConfigError(f"--metric {metric}: no run has it; available are {', '.join(sorted(known))}")
 
 
 def _points(run: RunContents, metric: str) -> Points:

@@ -1,44 +1,37 @@
 """Report of one or more runs: one HTML file that works from disk."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from mtformer import __version__
 from mtformer.decoding.weights import default_weights
 from mtformer.errors import ConfigError, MtformerError
+from mtformer.evaluation.systems import Run, group_runs
 from mtformer.experiment.runs import RunContents, format_duration, read_run, run_names
 from mtformer.files import write_text
 from mtformer.report import attention, tables
 from mtformer.report.curves import charts
 from mtformer.report.sentences import best_and_worst, compares_characters, judge, over_time
 from mtformer.templating import render
-from mtformer.text.tokenizer import TokenizerPair
 
 STATES = {
-    "new": "has not begun to train",
-    "running": "is training",
-    "finished": "is finished",
-    "interrupted": "was stopped by a signal and can be resumed",
+    "new": "not started",
+    "running": "running",
+    "finished": "finished",
+    "interrupted": "stopped by a signal (can be resumed)",
     "failed": "failed",
-    "killed": "was killed, or its machine went down; it can be resumed",
+    "killed": "killed (can be resumed)",
 }
+BUNDLE = "bundle: weights without the history of their training"
 MAX_TESTS = 3
 """Number of test sets in the overview."""
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Section:
-    """A section of a report.
-
-    Args:
-        id: its link, and for all but those of whole runs the name of its macro in the template.
-        title: its heading.
-        content: values for the template; an empty section is left out.
-    """
+class Section(NamedTuple):
+    """A section of a report; its content is values for the template, or the sections of one of several runs."""
 
     id: str
     title: str
@@ -49,21 +42,20 @@ def write_report(paths: Sequence[Path], out: Path) -> None:
     """Write an HTML report of these runs, which may be new, running or killed.
 
     Raises:
-        MtformerError: if a path is no run, or `out` a folder.
+        MtformerError: if a path is not a run, or `out` is a folder.
     """
     if out.is_dir():
         raise ConfigError(f"{out}: is a folder; give the HTML file a name")
     runs = [read_run(path, name) for path, name in zip(paths, run_names(paths), strict=True)]
+    systems = _group_seeds(runs)
     each = [_sections(run, number, attention.MAX_WEIGHTS // len(runs)) for number, run in enumerate(runs, start=1)]
     sections = [
-        Section("curves", "Curves", charts(runs)),
-        Section("differences", "Differences of the configs", tables.config_differences(runs)),
-        Section("scores", "Test scores", tables.scores(runs)),
+        Section("curves", "Curves", charts(systems)),
+        Section("differences", "Settings that differ", tables.config_differences(runs)),
+        Section("scores", "Test scores", tables.scores(systems)),
     ]
-    if len(runs) == 1:
-        sections += each[0]
-    else:
-        sections += [Section(f"run-{n}", f"Run {run.name}", each[n - 1]) for n, run in enumerate(runs, start=1)]
+    of_runs = [Section(f"run-{n}", f"Run {run.name}", each[n - 1]) for n, run in enumerate(runs, start=1)]
+    sections += each[0] if len(runs) == 1 else of_runs
     tests = list(dict.fromkeys(name for run in runs for name in run.scores))[:MAX_TESTS]
     html = render(
         "report.html",
@@ -77,25 +69,31 @@ def write_report(paths: Sequence[Path], out: Path) -> None:
     write_text(out, html)
 
 
+def _group_seeds(runs: Sequence[RunContents]) -> tables.Systems:
+    """Return the systems as `compare` groups them: runs that differ only in their seeds are one system."""
+    found = {run.name: run for run in runs}
+    systems = group_runs([Run(run.name, run.run.path, run.config) for run in runs])
+    names = [f"{one.name} (mean of {len(one.runs)} seeds)" if one.runs[1:] else one.name for one in systems]
+    return [(name, [found[run.name] for run in one.runs]) for name, one in zip(names, systems, strict=True)]
+
+
 def _overview(run: RunContents, tests: Sequence[str]) -> dict[str, Any]:
     """Return the state of a run and its most important figures."""
     state, seconds, is_bundle = run.state, run.training_seconds, run.run.is_bundle
-    summary = STATES[state.state]
-    if state.state == "new" and is_bundle:
-        summary = "is a bundle: it has weights, and not the history of their training"
+    summary = BUNDLE if state.state == "new" and is_bundle else STATES[state.state]
     of = f" of {run.max_steps:,}" if run.max_steps is not None else ""
     weights = None
     if run.config is not None and not is_bundle:
         metric = run.config.training.best_metric
-        weights = _try(run, "its weights", lambda: default_weights(run.run, metric))
+        weights = _try(run, "weights", lambda: default_weights(run.run, metric))
     return {
         "name": run.name,
         "state": state,
         "summary": summary,
         "reached": f": step {run.step:,}{of}" if run.step or state.state != "new" else "",
-        "is_empty": not run.records and not is_bundle,
+        "is_empty": not run.points("train", "loss") and not is_bundle,
         "best": run.best("bleu"),
-        "bleu": [tables.format_score(run.scores.get(test), "BLEU") for test in tests],
+        "bleu": [tables.format_scores([run.scores[test]] if test in run.scores else [], "BLEU") for test in tests],
         "time": format_duration(seconds) if seconds else None,
         "weights": weights.text if weights is not None else None,
     }
@@ -115,17 +113,18 @@ def _sections(run: RunContents, number: int, max_weights: int) -> list[Section]:
     unspaced, sentences = compares_characters(run), judge(run)
     maps = _try(run, "attention", lambda: attention.page_maps(run, sentences, max_weights))
     found = [
-        Section("samples", "Translations of dev over time", over_time(run.samples, unspaced)),
+        Section("samples", "Dev translations over time", over_time(run.samples, unspaced)),
         Section("sentences", "Best and worst test sentences", best_and_worst(sentences, unspaced)),
         Section("attention", "Attention", {"id": f"weights-{number}", "sentences": maps} if maps else None),
+        Section("starts", "Starts and resumes", tables.starts(run)),
         Section("speed", "Speed and time", tables.speed(run)),
         Section("data", "Data", tables.data(run)),
-        Section("parameters", "Parameters", _try(run, "the parameters", lambda: _parameters(run))),
+        Section("parameters", "Parameters", _try(run, "parameters", lambda: tables.parameters(run))),
         Section("config", "Config", tables.config(run)),
         Section("commands", "Commands to repeat the run", tables.commands(run)),
     ]
-    if run.records and not run.samples:
-        run.unread.append(f"translations of dev over time: no {run.run.samples.name}, as in runs without dev data")
+    if run.points("train", "loss") and not run.samples:
+        run.unread.append(f"translations of dev: there is no {run.run.samples.name}, so the run may have no dev data")
     return [section for section in found if section.content]
 
 
@@ -136,9 +135,3 @@ def _try(run: RunContents, name: str, make: Callable[[], T]) -> T | None:
     except (MtformerError, OSError) as error:
         run.unread.append(f"{name}: {error}")
         return None
-
-
-def _parameters(run: RunContents) -> Any:
-    if run.config is None or not run.run.tokenizer.is_dir():
-        return None
-    return tables.parameters(run.config.model, TokenizerPair.load(run.run.tokenizer))

@@ -1,4 +1,4 @@
-"""Translations of dev over time, and the best and worst ones of the test sets, with what differs from the reference."""
+"""Translations of dev over time, and the best and worst of the test sets, with differences from the reference."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from mtformer.evaluation.scores import UNSPACED, bleu_tokenizer, sentence_chrf
 from mtformer.experiment.runs import RunContents
 
 NUM_SENTENCES = 8
-"""Number of sentences at either end of the list."""
+"""Number of worst and of best sentences that are shown."""
 MAX_VALIDATIONS = 12
 """Number of validations whose dev translations are shown, evenly over the run."""
 T = TypeVar("T")
@@ -103,7 +103,8 @@ def mark(hypothesis: str, reference: str, unspaced: bool = False) -> tuple[Spans
     """Mark the words of the hypothesis that the reference lacks at that position, and vice versa.
 
     Args:
-        hypothesis, reference: the texts.
+        hypothesis: a translation.
+        reference: its reference.
         unspaced: compare characters instead of words.
     """
     hyp_units, ref_units = ((list(text) if unspaced else text.split()) for text in (hypothesis, reference))

@@ -1,30 +1,73 @@
-"""Tables of a report: scores, speed, data, parameters, config, and the commands that repeat the run."""
+"""Tables of a report: scores, starts, speed, data, parameters, config, and the commands that repeat the run."""
 
 import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
 
-from mtformer.config.loading import config_diff, leaves
-from mtformer.config.schema import Config, ModelConfig
+from mtformer.config.loading import leaves
+from mtformer.config.schema import Config
 from mtformer.config.yaml_text import dotted
 from mtformer.data.data_report import DataReport
 from mtformer.evaluation.card import ScoreCard, differences
-from mtformer.experiment.runs import RunContents, format_duration, format_value, is_number
+from mtformer.experiment.runs import RunContents, RunRow, differing_keys, format_duration, is_number, without_folder
+from mtformer.experiment.sweep import short_keys
 from mtformer.model.transformer import Transformer
 from mtformer.templating import Table
 from mtformer.text.tokenizer import TokenizerPair
 from mtformer.training.figures import FIGURES
 
 NOTHING = "–"
+MAX_CHANGE = 60  # characters of a changed value that are shown; checksums of data are longer
+Systems = Sequence[tuple[str, Sequence[RunContents]]]  # labels and runs, which differ only in their seeds
 
 
 def format_number(value: Any, form: str = ".2f") -> str:
+    """Return a number as text; a dash for anything else."""
     return format(value, form) if is_number(value) else NOTHING
+
+
+def format_plain(value: Any) -> str:
+    """Return a value of a config or score card as text without the syntax of JSON."""
+    if isinstance(value, dict):
+        value = [f"{key}: {format_plain(one)}" for key, one in value.items()]
+    if isinstance(value, list | tuple):
+        return ", ".join(map(format_plain, value)) or NOTHING
+    return NOTHING if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def format_time(text: Any) -> str:
+    """Return a time in ISO 8601 as date, time and zone."""
+    return format_plain(text).replace("T", " ").replace("+00:00", " UTC")
+
+
+def resumes(run: RunContents) -> list[tuple[int, str, dict[str, list[Any]]]]:
+    """Return step, time, and changes (old and new value) of each resume; earlier versions recorded only the step."""
+    records = [one for one in run.records if one["kind"] == "resume" and is_number(one["step"])]
+    return [(one["step"], format_time(one.get("time")), dict(one.get("changes", {}))) for one in records]
+
+
+def describe_changes(changes: Mapping[str, Sequence[Any]], prefix: str = "") -> str:
+    """Return the changes of keys with this prefix as text."""
+    texts = {key: " → ".join(map(format_plain, pair)) for key, pair in changes.items() if key.startswith(prefix)}
+    return ", ".join(f"{key} {text if len(text) <= MAX_CHANGE else 'changed'}" for key, text in texts.items())
+
+
+def starts(run: RunContents) -> Table | None:
+    """Return time, step and device of the first start and of each resume, with what the resume changed."""
+    if run.state.started is None:
+        return None
+    device = next((one["device"][0] for *_, one in resumes(run) if "device" in one), run.made_with.get("device"))
+    rows = [("started", format_time(run.state.started), "0", format_plain(device), "")]
+    for step, when, changes in resumes(run):
+        device = changes.pop("device", (None, device))[1]
+        rows.append(("resumed", when, f"{step:,}", format_plain(device), describe_changes(changes)))
+    return Table(("", "time", "step", "device", "changes"), rows, (2,))
 
 
 def speed(run: RunContents) -> Table | None:
@@ -36,53 +79,57 @@ def speed(run: RunContents) -> Table | None:
             rows.append((figure.summary.label, figure.summary.format.format(figure.summary.summarize(values))))
     steps = run.points("train", "seconds_per_step")
     if steps:
-        rows.append(("time in steps, validations not counted", format_duration(run.training_seconds)))
+        rows.append(("training time without validations", format_duration(run.training_seconds)))
     state = run.state
     if steps and state.state == "running" and run.max_steps is not None:
-        rows.append(
-            ("left", f"about {format_duration((run.max_steps - run.step) * steps[-1][1])}, and the validations")
-        )
-    rows += [(name, when) for name in ("started", "resumed", "ended") if (when := getattr(state, name))]
-    rows += [(key, str(run.made_with[key])) for key in ("device", "precision", "processes") if key in run.made_with]
+        left = format_duration((run.max_steps - run.step) * steps[-1][1])
+        rows.append(("time left", f"about {left}, plus validations"))
+    rows += [("ended", format_time(state.ended))] if state.ended is not None else []
+    rows += [(key, str(run.made_with[key])) for key in ("precision", "processes") if key in run.made_with]
     return Table((), rows) if rows else None
 
 
-def scores(runs: Sequence[RunContents]) -> list[dict[str, Any]]:
-    """Return the scores of each test set, a row for each run, with signatures and settings."""
+def scores(systems: Systems) -> list[dict[str, Any]]:
+    """Return the scores of each test set, with signatures and settings: a row for each run, and means over seeds."""
     sets = []
+    runs = [run for _, some in systems for run in some]
     for test in dict.fromkeys(name for run in runs for name in run.scores):
         cards = [(run.name, run.scores[test]) for run in runs if test in run.scores]
         first_name, first = cards[0]
         labels = list(dict.fromkeys(score.label for _, card in cards for score in card.scores))
+        rows = [
+            (name, *(format_scores([run.scores[test] for run in group], label) for label in labels))
+            for system in systems
+            for name, group in [*([system] if len(system[1]) > 1 else []), *((run.name, [run]) for run in system[1])]
+            if all(test in run.scores for run in group)
+        ]
         sets.append({
             "name": test,
             "num_sentences": first.num_sentences,
-            "table": Table(
-                ("run", *labels),
-                [(name, *(format_score(card, label) for label in labels)) for name, card in cards],
-                range(1, 1 + len(labels)),
-            ),
+            "table": Table(("run", *labels), rows, range(1, 1 + len(labels))),
             "differences": [
-                f"{name} does not compare with {first_name}: {'; '.join(found)}"
+                f"{name} cannot be compared with {first_name}: {'; '.join(found)}"
                 for name, card in cards[1:]
                 if (found := differences(first, card))
             ],
-            "cards": [(name if len(runs) > 1 else "The score card", _card(card)) for name, card in cards],
+            "cards": [(f"Score card of {name}", _card(card)) for name, card in cards],
         })  # fmt: skip
     return sets
 
 
-def format_score(card: ScoreCard | None, label: str) -> str:
-    values = [score.value for score in card.scores if score.label == label] if card is not None else []
-    return format_number(values[0]) if values else NOTHING
+def format_scores(cards: Sequence[ScoreCard], label: str) -> str:
+    """Return the score of a card, or mean and standard deviation of several."""
+    values = [score.value for card in cards for score in card.scores if score.label == label]
+    deviation = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{fmean(values):.2f}{deviation}" if values else NOTHING
 
 
 def _card(card: ScoreCard) -> Table:
     rows: list[tuple[str, Any]] = [(f"signature of {one.label}", one.signature) for one in card.scores]
     for key, value in card.model_dump(exclude={"scores", "name", "num_sentences"}).items():
         inner = value.items() if isinstance(value, dict) else [("", value)]
-        rows += [(f"{key} {name}".strip(), each) for name, each in inner]
-    return Table((), [(name, format_value(value)) for name, value in rows])
+        rows += [(f"{key}.{name}".strip("."), each) for name, each in inner]
+    return Table((), [(name, format_plain(value)) for name, value in rows])
 
 
 def data(run: RunContents) -> Table | None:
@@ -121,20 +168,22 @@ def _data_rows(reports: Sequence[DataReport]) -> list[tuple[str, ...]]:
     return rows
 
 
-def parameters(config: ModelConfig, tokenizers: TokenizerPair) -> Table:
+def parameters(run: RunContents) -> Table | None:
     """Return the parameters by name; equal ones of all layers share a row, and tied ones are counted once."""
+    if run.config is None or not run.run.tokenizer.is_dir():
+        return None
+    tokenizers = TokenizerPair.load(run.run.tokenizer)
     with torch.device("meta"):
-        model = Transformer(config, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
+        model = Transformer(run.config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
     groups = Counter(
         (re.sub(r"\.\d+\.", ".*.", name, count=1), tuple(each.shape)) for name, each in model.named_parameters()
     )
-    rows = []
-    for (name, shape), count in groups.items():
-        rows.append(
-            (name, " × ".join(f"{size:,}" for size in shape), str(count), *_size(count * torch.Size(shape).numel()))
-        )
+    rows = [
+        (name, " × ".join(f"{size:,}" for size in shape), str(count), *_size(count * torch.Size(shape).numel()))
+        for (name, shape), count in groups.items()
+    ]
     rows.append(("all", "", "", *_size(sum(each.numel() for each in model.parameters()))))
-    return Table(("name; * is each layer", "shape", "times", "parameters", "MB in fp32"), rows, (2, 3, 4))
+    return Table(("name (* is each layer)", "shape", "layers", "parameters", "MB in fp32"), rows, (1, 2, 3, 4))
 
 
 def _size(num_parameters: int) -> tuple[str, str]:
@@ -147,28 +196,21 @@ def config(run: RunContents) -> dict[str, Any]:
         return {"text": run.run.config.read_text(encoding="utf-8", errors="replace")}
     own = run.loaded.config
     languages = {"src_lang": own.data.src_lang, "tgt_lang": own.data.tgt_lang}
-    default = leaves(Config.model_validate({"data": languages}))
-    changed, rows = [], []
-    for path, value in leaves(own).items():
-        key, usual = dotted(path), default.get(path)
-        is_set = value != usual or path in (("data", "src_lang"), ("data", "tgt_lang"))
-        rows.append((key, format_value(value), "set" if is_set else "default"))
-        if is_set:
-            known = path in default and usual != value
-            changed.append((key, format_value(value), format_value(usual) if known else NOTHING))
-    return {"changed": Table(("key", "value", "default"), changed), "all": Table(("key", "value", "from"), rows)}
+    default = leaves(Config.model_validate({"data": languages})) | {("data", key): None for key in languages}
+    rows = [(dotted(path), format_plain(value), format_plain(default.get(path))) for path, value in leaves(own).items()]
+    head = ("key", "value", "default")
+    return {"changed": Table(head, [row for row in rows if row[1] != row[2]]), "all": Table(head, rows)}
 
 
 def config_differences(runs: Sequence[RunContents]) -> Table | None:
-    """Return the values that are not the same in all runs, a column for each run; None for a single config."""
-    known = [(run.name, run.config) for run in runs if run.config is not None]
+    """Return the values that differ and have an effect on the result, a row for each run; None for a single config."""
+    known = [(run.name, run.run.path, leaves(run.config)) for run in runs if run.config is not None]
     if len(known) < 2:
         return None
-    first = known[0][1]
-    keys = dict.fromkeys(key for _, other in known[1:] for key, _, _ in config_diff(first, other))
-    values = [{dotted(path): value for path, value in leaves(one).items()} for _, one in known]
-    rows = [(key, *(format_value(one[key]) if key in one else NOTHING for one in values)) for key in keys]
-    return Table(("key", *(name for name, _ in known)), rows)
+    rows = [RunRow(name, path, "", config={dotted(k): v for k, v in values.items()}) for name, path, values in known]
+    keys = differing_keys(rows)
+    cells = [(row.name, *(format_plain(without_folder(key, row.config.get(key))) for key in keys)) for row in rows]
+    return Table(("run", *short_keys(keys).values()), cells)
 
 
 def commands(run: RunContents) -> dict[str, str]:

@@ -34,10 +34,10 @@ from mtformer.templating import render
 log = logging.getLogger("mtformer")
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 ANSWER_SECONDS = 120
-"""Longest time to wait for a translation."""
+"""Maximum time to wait for a translation."""
 RETRY_SECONDS = 2
-"""Time after which a client can retry when the server could not answer."""
-TOO_LONG = "the translation took too long; send less at a time"
+"""Time after which a client can retry a request that got status 503."""
+TOO_LONG = "the translation took too long; send less text at a time"
 
 
 def create_app(
@@ -51,10 +51,10 @@ def create_app(
     """Create the application.
 
     Args:
-        translator: from `Translator.load`; nothing else may use it at the same time.
+        translator: from `Translator.load`; it must not be used elsewhere at the same time.
         title: name of the model on the page.
         max_characters: maximum for the texts of a request together.
-        queue_size: number of requests that may wait.
+        queue_size: maximum number of waiting requests.
         api_key: key that requests must contain; None: no key is needed.
         hosts: names of this server, without ports; None: any.
     """
@@ -73,12 +73,12 @@ def create_app(
         batcher.close()
 
     registry = CollectorRegistry()
-    Gauge("mtformer_queue", "Requests that wait.", registry=registry).set_function(batcher.waiting.qsize)
+    Gauge("mtformer_queue", "Waiting requests.", registry=registry).set_function(batcher.waiting.qsize)
     sentences = Counter("mtformer_sentences", "Translated lines that are not blank.", registry=registry)
     service = _Service(batcher, languages, limits, hosts, sentences)
     described, settings = languages.describe(), _settings(languages, limits)
 
-    # FastAPI's own pages of documentation load from a network, and its own /openapi.json does not check the site.
+    # FastAPI's own documentation pages need a network, and its own /openapi.json does not check the origin.
     app = FastAPI(
         title="mtformer", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None,
         dependencies=[Depends(service.check_site)],
@@ -94,7 +94,7 @@ def create_app(
     app.add_api_route("/detect", service.detect, methods=["POST"], openapi_extra=text)
     get = partial(app.add_api_route, methods=["GET"])
     get("/languages", lambda: JSONResponse(described), description="List the languages, each with its targets.")
-    get("/frontend/settings", lambda: JSONResponse(settings), description="Return the settings that clients ask for.")
+    get("/frontend/settings", lambda: JSONResponse(settings), description="Return settings for clients.")
     get("/health", lambda: JSONResponse({"status": "ok"}), description="Return the status ok.")
     schema, hidden = app.openapi(), partial(get, include_in_schema=False)
     page = make_page(title, languages, limits)
@@ -128,7 +128,7 @@ class _Service:
         if self.hosts is not None and _host_name(host) not in self.hosts:
             raise HTTPException(403, "the Host of the request is not this machine; open the address the server printed")
         if origin is not None and origin.partition("://")[2] != host:
-            raise HTTPException(403, "the request comes from a page of another site; only its own page may send any")
+            raise HTTPException(403, "requests from pages of other sites are refused; use the page of this server")
 
     async def translate(self, request: Request) -> JSONResponse:
         """Translate a text or a list; the response has translatedText, alternatives and detectedLanguage."""
@@ -144,7 +144,7 @@ class _Service:
         return JSONResponse(fields if query.is_list else {key: values[0] for key, values in fields.items()})
 
     async def stream(self, request: Request) -> StreamingResponse:
-        """Translate as /translate, in JSON lines; all but the last hold the unfinished translation of a line."""
+        """Translate like /translate, in JSON lines; all but the last hold an unfinished translation of a line."""
         query = await read_request(TranslationRequest, request, self.limits, self.languages)
         loop, news, so_far = asyncio.get_running_loop(), asyncio.Event(), dict[int, str]()
 
@@ -184,7 +184,7 @@ class _Service:
             if not answer.done():
                 raise HTTPException(503, TOO_LONG)
             return answer.result()
-        except asyncio.CancelledError:  # when the server ends and has waited long enough
+        except asyncio.CancelledError:  # when the server shuts down
             raise ClosedError from None
         finally:
             job.is_abandoned = True
@@ -235,7 +235,7 @@ async def _events(job: Job, news: asyncio.Event, so_far: dict[int, str]) -> Asyn
         yield _json_line({"lines": [line_values(one, job.n_best) for one in answer.result()]})
     except asyncio.TimeoutError:
         yield _json_line({"error": TOO_LONG})
-    except asyncio.CancelledError:  # when the server ends and has waited long enough
+    except asyncio.CancelledError:  # when the server shuts down
         yield _json_line({"error": _as_refusal(ClosedError()).detail})
     except Exception as error:
         yield _json_line({"error": _as_refusal(error).detail})
@@ -270,7 +270,7 @@ def _as_refusal(error: Exception) -> HTTPException:
         return HTTPException(503, str(error))
     summary = f"{type(error).__name__}: {error}".splitlines()[0]
     log.error("%s; this is a bug in mtformer, please report it", summary)
-    return HTTPException(500, "this is a bug in mtformer; the server's log says more")
+    return HTTPException(500, "this is a bug in mtformer; see the log of the server")
 
 
 async def _refuse(_: Request, error: Exception) -> JSONResponse:

@@ -18,7 +18,7 @@ MAX_CHARACTERS = 10_000
 
 
 class ClosedError(Exception):
-    """The server ends, or no client waits for the answer."""
+    """Raised when the server shuts down, or when no client waits for the answer."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Job:
     answer: Future[list[Translation]] = field(default_factory=Future)
     """A translation for each line; its `alternatives` may be more than requested."""
     is_abandoned: bool = False
-    """True if no client waits for the answer, which then may never come."""
+    """True if no client waits for the answer anymore; the job may then stay unanswered."""
 
     @property
     def size(self) -> int:
@@ -50,11 +50,11 @@ class Job:
 
 
 class Batcher:
-    """One thread that owns the models.
+    """A thread that owns the models and translates waiting jobs together.
 
     Args:
         translators: one for each target language, with the same settings.
-        queue_size: maximum number of waiting requests, without those in translation.
+        queue_size: maximum number of waiting requests; requests that are being translated do not count.
     """
 
     def __init__(self, translators: Mapping[str, Translator], queue_size: int) -> None:
@@ -67,17 +67,18 @@ class Batcher:
         self._thread = threading.Thread(target=self._work, name="translate", daemon=True)
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def submit(self, job: Job) -> None:
-        """Queue a job; raise queue.Full if too many wait, and ClosedError after `close`."""
+        """Queue a job; raise queue.Full if too many are waiting, or ClosedError after `close`."""
         if self._is_closing:
             raise ClosedError
         job.answer.set_running_or_notify_cancel()  # It cannot be cancelled anymore while the thread sets it.
         self.waiting.put_nowait(job)
 
     def close(self) -> None:
-        """End after the batch in progress; all other jobs get ClosedError."""
+        """Stop after the current batch; all other jobs get ClosedError."""
         self._is_closing = True
         with contextlib.suppress(queue.Empty):
             while job := self.waiting.get_nowait():

@@ -30,6 +30,7 @@ class Languages:
 
     @property
     def sources(self) -> list[str]:
+        """Source languages."""
         return list(dict.fromkeys(source for source, _ in self.directions))
 
     def sources_of(self, target: str) -> list[str]:

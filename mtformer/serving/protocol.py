@@ -7,17 +7,19 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 HEAD_SECONDS = 10
-"""Longest time to wait for the next request head of a connection."""
+"""Maximum time to wait for the next request head of a connection."""
 
 
 class Protocol(H11Protocol):
     """A connection that is closed if a request head is not complete in time; uvicorn waits without a limit."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        """Wait for the first request."""
         super().connection_made(transport)
         self._expect_head()
 
     def on_response_complete(self) -> None:
+        """Wait for the next request."""
         self._expect_head()
         super().on_response_complete()
 

@@ -1,6 +1,6 @@
-"""Requests: their bodies, read within bounds, and their fields, checked by pydantic.
+"""Requests: read bodies up to a maximum size, and validate fields with pydantic.
 
-FastAPI itself reads neither a body within bounds nor the same fields as JSON or a form, so `read_request` does that.
+FastAPI does not limit the size of a body or accept the same fields as JSON and as a form; `read_request` does both.
 """
 
 import asyncio
@@ -32,37 +32,37 @@ from mtformer.decoding.inputs import one_line
 from mtformer.serving.languages import Languages
 
 BODY_SECONDS = 30
-"""Longest time to wait for a body."""
+"""Maximum time to wait for a body."""
 MAX_LINES = 1000
 """Maximum number of lines of a request."""
 BREAK = re.compile(r"(\r\n|\r|\n)")
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 PROBLEMS = {
-    "q": "q is neither a text nor a list of texts",
+    "q": "q must be a text or a list of texts",
     "source": "source is missing; give a language code, such as those of GET /languages",
     "target": "target is missing; give a language code, such as those of GET /languages",
-    "format": 'format: only "text" is translated; remove the tags of HTML first',
-    "alternatives": "alternatives is not a number from 0",
+    "format": 'format: only "text" is supported; remove HTML tags first',
+    "alternatives": "alternatives must be an integer of at least 0",
 }
 """Message for each field with an invalid value."""
 T = TypeVar("T")
-# pydantic's own `str` refuses halves of surrogate pairs, which JSON can contain; the translator replaces them.
+# pydantic's `str` rejects lone surrogates, which JSON can contain; the translator replaces them.
 Str = InstanceOf[str]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on requests."""
+    """Limits on requests."""
 
     characters: int
-    """Maximum for the texts of a request together."""
+    """Maximum number of characters in all texts of a request."""
     alternatives: int
-    """Maximum besides the best translation; a request for more gets these."""
+    """Maximum number besides the best translation; a request for more gets this number."""
     api_key: str | None
-    """Key that a request must contain; None: no key is needed."""
+    """Key that a request must contain; None: no key is required."""
     default_alternatives: int = 0
-    """Number besides the best translation for a request that names none."""
+    """Number besides the best translation if the request gives none."""
 
     @property
     def body(self) -> int:
@@ -107,16 +107,17 @@ class TextRequest(BaseModel):
         num_lines = sum(1 + len(BREAK.findall(text)) for text in texts)
         for number, most, unit in ((num_characters, limits.characters, "characters"), (num_lines, MAX_LINES, "lines")):
             if number > most:
-                raise ValueError(f"q has {number:,} {unit}; the maximum for a request is {most:,}: send less")
+                raise ValueError(f"q has {number:,} {unit}; the maximum for a request is {most:,}: send less text")
         return q
 
     @property
     def is_list(self) -> bool:
-        """True: the response is a list."""
+        """True if the response is a list."""
         return isinstance(self.q, list)
 
     @cached_property
     def texts(self) -> list[Text]:
+        """The texts; one for a request that is not a list."""
         return [Text(text) for text in ([self.q] if isinstance(self.q, str) else self.q)]
 
 
@@ -165,10 +166,10 @@ async def read_request(kind: type[Kind], request: Request, limits: Limits, langu
     """Read a JSON object, a form or a query string, and check the key and the other fields; raises HTTPException."""
     try:
         body = await asyncio.wait_for(_read_body(request, limits.body), BODY_SECONDS)
-    except (asyncio.TimeoutError, asyncio.CancelledError):  # the latter when the server ends
+    except (asyncio.TimeoutError, asyncio.CancelledError):  # the latter when the server shuts down
         raise HTTPException(408, "the request was not complete in time; send it again") from None
     except ClientDisconnect:
-        raise HTTPException(400, "the request broke off") from None
+        raise HTTPException(400, "the connection was closed before the request was complete") from None
     fields = await _parse(body, request)
     if limits.api_key is not None:
         _check_key(fields.get("api_key") or "", limits.api_key)
@@ -197,7 +198,7 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
     """Return the body; refuse a larger one before all of it is in memory."""
     declared = request.headers.get("content-length", "")
     body = bytearray()
-    too_large = HTTPException(413, f"the request is larger than {max_bytes:,} bytes; send less at a time")
+    too_large = HTTPException(413, f"the request is larger than {max_bytes:,} bytes; send less text at a time")
     if declared.isdecimal() and int(declared[:20]) > max_bytes:
         raise too_large
     async for chunk in request.stream():
@@ -213,7 +214,7 @@ async def _parse(body: bytes, request: Request) -> dict[str, Any]:
     if body and kind not in (FORM, MULTIPART):
         return _parse_json(body)
     if kind == FORM and body.lstrip().startswith(b"{"):
-        raise HTTPException(400, "this is JSON sent as a form; send the header Content-Type: application/json with it")
+        raise HTTPException(400, "the body is JSON but sent as a form; set the header Content-Type: application/json")
     try:
         query = _parse_form(request.scope["query_string"])
         form = _parse_form(body) if kind != MULTIPART else await _parse_multipart(body, request.scope)
@@ -251,7 +252,7 @@ def _parse_json(body: bytes) -> dict[str, Any]:
 
 def _check_key(given: object, api_key: str) -> None:
     if not given:
-        raise HTTPException(403, "api_key is missing; this server needs one")
+        raise HTTPException(403, "api_key is missing; this server requires one")
     given_bytes, key_bytes = (key.encode("utf-8", "surrogatepass") for key in (str(given), api_key))
     if not hmac.compare_digest(given_bytes, key_bytes):
-        raise HTTPException(403, "api_key is not this server's")
+        raise HTTPException(403, "api_key is wrong")

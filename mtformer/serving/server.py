@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     import uvicorn
 
 GRACE_SECONDS = 10
-"""Time for requests in progress when the server ends."""
+"""Time that requests in progress get when the server shuts down."""
 MAX_HEAD = 1 << 17
-"""Maximum number of bytes of a request head: those of 10,000 characters in a query string, and some."""
+"""Maximum number of bytes of a request head: enough for 10,000 characters in a query string."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket, so that this process owns the address from now on.
+    """Return a listening socket, which reserves the address for this process.
 
     Args:
         host: a name or an address of this machine.
@@ -30,7 +30,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (socket.gaierror, UnicodeError):
-        raise ConfigError(f"--host {host}: not the name or address of a machine; 127.0.0.1 is this one") from None
+        raise ConfigError(f"--host {host}: unknown host name or address; 127.0.0.1 is this machine") from None
     is_dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
         return socket.create_server(address, family=family, dualstack_ipv6=is_dual)
@@ -50,11 +50,11 @@ def url(sock: socket.socket) -> str:
 
 
 def make_server(app: Any, is_verbose: bool) -> "uvicorn.Server":
-    """Return a server for an ASGI application; it runs until a signal ends it, and SIGINT is a KeyboardInterrupt.
+    """Return a server for an ASGI application; it runs until a signal stops it; SIGINT raises KeyboardInterrupt.
 
     Args:
         app: the application.
-        is_verbose: uvicorn logs each request, and its errors.
+        is_verbose: log each request, and errors of uvicorn.
     """
     import uvicorn
 
@@ -62,7 +62,7 @@ def make_server(app: Any, is_verbose: bool) -> "uvicorn.Server":
 
     if is_verbose:
         logging.getLogger("uvicorn").handlers = logging.getLogger("mtformer").handlers
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of each damaged form
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it logs a warning for each damaged form
     config = uvicorn.Config(
         app,
         http=Protocol,
@@ -81,7 +81,7 @@ def make_server(app: Any, is_verbose: bool) -> "uvicorn.Server":
 def _describe(error: OSError, host: str, port: int) -> str:
     known = {
         errno.EADDRINUSE: f"port {port} of {host} is in use; choose another with --port, or 0 for one that is free",
-        errno.EACCES: f"port {port} of {host} needs more rights; choose one from 1024 on with --port",
+        errno.EACCES: f"port {port} of {host} requires administrator rights; choose a port from 1024 with --port",
         errno.EADDRNOTAVAIL: f"--host {host}: not an address of this machine",
     }
     return known.get(error.errno or 0, f"{host} port {port}: {error.strerror}")

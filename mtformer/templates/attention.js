@@ -52,7 +52,7 @@ for (const place of document.querySelectorAll(".attention")) {
         const cell = make("td"), weight = values[i * keys.length + j];
         cell.style.setProperty("--shade", (weight / most).toFixed(3));
         cell.tabIndex = -1;
-        cell.setAttribute("aria-label", `${query} looks at ${key}: ${(weight / 100).toFixed(2)}`);
+        cell.setAttribute("aria-label", `${query} attends to ${key}: ${(weight / 100).toFixed(2)}`);
         cell.dataset.row = i;
         cell.dataset.column = j;
         return cell;
@@ -67,8 +67,8 @@ for (const place of document.querySelectorAll(".attention")) {
     cells[0][0].tabIndex = 0;
     place.querySelector(".map").replaceChildren(table);
     place.querySelector(".texts").textContent = `${sentence.source} \u2192 ${sentence.translation}`;
-    status.textContent = `Rows look at columns; the darkest is ${(most / 100).toFixed(2)}. ` +
-      "Point at a cell, or go there with Tab and the arrow keys.";
+    status.textContent = `Each row shows the attention weights of one token; the darkest cell is ${(most / 100).toFixed(2)}. ` +
+      "Point at a cell, or use Tab and the arrow keys, to read its weight.";
   };
 
   const describe = (cell) => {

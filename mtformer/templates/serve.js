@@ -1,8 +1,9 @@
 "use strict";
 const settings = JSON.parse(document.getElementById("settings").textContent);
 const at = id => document.getElementById(id);
-const PAUSE = 500;
+const PAUSE = 300; // milliseconds without a key press after which a text is translated
 let running = null, timer = null;
+let answer = [], answered = null; // chosen translation of each line, and the text they translate
 
 function make(tag, kind, text) {
   const element = document.createElement(tag);
@@ -24,6 +25,37 @@ function offerTargets() {
   const targets = settings.targets[at("source").value];
   at("target").replaceChildren(...targets.map(code => new Option(settings.names[code], code)));
   if (targets.includes(kept)) at("target").value = kept;
+  offerSwap();
+}
+
+function translates(source, target) { return (settings.targets[source] || []).includes(target); }
+
+function offerSwap() { at("swap").disabled = !translates(at("target").value, at("source").value); }
+
+function swap() {
+  const source = at("source").value;
+  at("source").value = at("target").value;
+  offerTargets();
+  at("target").value = source;
+  offerSwap();
+  if (answered === at("text").value) at("text").value = answer.join("\n");
+  count();
+  translate();
+}
+
+async function copy() {
+  const text = answer.join("\n");
+  if (navigator.clipboard) await navigator.clipboard.writeText(text);
+  else { // navigator.clipboard needs https or localhost
+    const area = make("textarea");
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  at("copy").textContent = "Copied";
+  setTimeout(() => { at("copy").textContent = "Copy"; }, 1500);
 }
 
 function report(message) { at("message").textContent = message; }
@@ -51,9 +83,9 @@ async function refused(response) {
   if (response.status === 403 && settings.keyed) {
     at("key-row").hidden = false;
     at("key").focus();
-    return at("key").value ? "This is not the key of the server." : "This server asks for its API key.";
+    return at("key").value ? "The API key is wrong." : "This server requires an API key.";
   }
-  return answer.error || `The server answered ${response.status}.`;
+  return answer.error || `The server returned status ${response.status}.`;
 }
 
 async function translate() {
@@ -61,7 +93,13 @@ async function translate() {
   if (running) running.abort();
   const text = at("text").value;
   report("");
-  if (!text.trim()) { at("result").replaceChildren(); at("hint").hidden = true; return; }
+  if (!text.trim()) {
+    running = null;
+    at("result").replaceChildren();
+    at("result").removeAttribute("aria-busy");
+    at("actions").hidden = at("hint").hidden = true;
+    return;
+  }
   const mine = running = new AbortController();
   at("result").setAttribute("aria-busy", "true");
   const request = { q: text, source: at("source").value, target: at("target").value,
@@ -72,10 +110,11 @@ async function translate() {
     if (!response.ok) { const why = await refused(response); if (mine === running) report(why); return; }
     if (settings.keyed) { at("key-row").hidden = true; sessionStorage.setItem("key", at("key").value); }
     at("result").replaceChildren();
+    at("result").removeAttribute("aria-busy");
     for await (const news of jsonLines(response)) {
       if (mine !== running) return;
       if (news.error) report(news.error);
-      else if (news.lines) show(news.lines);
+      else if (news.lines) show(news.lines, text);
       else grow(news.line, news.so_far);
     }
   } catch (error) {
@@ -96,12 +135,14 @@ function grow(number, text) {
   place.textContent = text;
 }
 
-function show(lines) {
+function show(lines, text) {
+  answer = lines.map(() => "");
+  answered = text;
   at("result").replaceChildren(...lines.map(showLine));
-  at("hint").hidden = !lines.some(line => line.source.length);
+  at("actions").hidden = at("hint").hidden = !lines.some(line => line.source.length);
 }
 
-function showLine(line) {
+function showLine(line, position) {
   const box = make("div", "line");
   const translation = make("p", "translation"), source = make("p", "source"), list = make("ol", "n-best");
   translation.dir = source.dir = "auto";
@@ -120,6 +161,7 @@ function showLine(line) {
   });
   function choose(number) {
     buttons.forEach((button, other) => button.setAttribute("aria-pressed", other === number));
+    answer[position] = line.hypotheses[number].text;
     showWords(translation, pieces, line.hypotheses[number].words);
   }
   box.append(translation);
@@ -142,7 +184,7 @@ function showWords(translation, pieces, words) {
       const weight = seen.get(place) || 0;
       piece.classList.toggle("seen", weight > 0);
       piece.title = weight ? weight.toFixed(2) : "";
-      const share = Math.round(70 * Math.sqrt(weight));
+      const share = Math.round(45 * Math.sqrt(weight));
       piece.style.backgroundColor = `color-mix(in srgb, var(--bar) ${share}%, transparent)`;
     });
   }
@@ -164,12 +206,17 @@ function showWords(translation, pieces, words) {
 at("source").replaceChildren(...Object.keys(settings.targets).map(code => new Option(settings.names[code], code)));
 offerTargets();
 at("source").addEventListener("change", () => { offerTargets(); translate(); });
-at("target").addEventListener("change", translate);
-at("text").addEventListener("input", () => {
+at("target").addEventListener("change", () => { offerSwap(); translate(); });
+at("swap").hidden = !Object.keys(settings.targets).some(one => settings.targets[one].some(other => translates(other, one)));
+at("arrow").hidden = !at("swap").hidden;
+at("swap").addEventListener("click", swap);
+at("copy").addEventListener("click", copy);
+at("text").addEventListener("input", event => {
   count();
   clearTimeout(timer);
-  timer = setTimeout(translate, PAUSE);
+  if (!event.isComposing) timer = setTimeout(translate, PAUSE);
 });
+at("text").addEventListener("compositionend", () => { clearTimeout(timer); timer = setTimeout(translate, PAUSE); });
 at("text").addEventListener("keydown", event => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); translate(); }
 });

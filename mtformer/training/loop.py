@@ -5,8 +5,9 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,8 @@ class Trainer:
         self.mark = time.perf_counter()
         """Time at which `position.seconds` was last updated."""
 
-    def resume(self, checkpoint: Path | None) -> None:
-        """Load a checkpoint (see `newest_good`), or start at step 0 if it is None.
+    def resume(self, checkpoint: Path | None, config_changes: Mapping[str, Any] = {}) -> None:
+        """Load a checkpoint (see `newest_good`), or start at step 0 if it is None; record changed config keys.
 
         Raises:
             CheckpointError: if its weights do not fit the model, or its state cannot be loaded.
@@ -105,6 +106,7 @@ class Trainer:
         if checkpoint is None:
             if self.ranks.is_main:
                 self._cut_after(0, with_dev=False)
+                self._record_resume(config_changes, self.made_with)
             return
         state, meta = load_trainer_state(checkpoint), read_meta(checkpoint)
         self.step.load_weights(checkpoint / WEIGHTS)
@@ -123,8 +125,14 @@ class Trainer:
                     warn_if_changed(path, meta["logs"][path.name], self.position.step)
             self._cut_after(self.position.step, with_dev=not meta["is_temporary"])
             prune(self.run, self.config)  # the previous process may have been killed before pruning
-            self.metrics.write("resume", self.position.step)
+            self._record_resume(config_changes, meta["made_with"])
         log.info("resumed at step %d of %d", self.position.step, self.config.max_steps)
+
+    def _record_resume(self, changes: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+        """Write time and changes, also those of data, device and versions since the checkpoint, to metrics.jsonl."""
+        other = {key: [before.get(key), value] for key, value in self.made_with.items() if before.get(key) != value}
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        append_record(self.run.metrics, "resume", self.position.step, time=now, changes={**changes, **other})
 
     def _restore(self, state: dict[str, Any], made_with: dict[str, Any]) -> None:
         """Restore the state saved by `_save`; raise any exception if it is invalid."""

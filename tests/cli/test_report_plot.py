@@ -61,13 +61,13 @@ def test_a_run_without_the_metric_is_reported_and_left_out(run: Path, tmp_path: 
     result = invoke("report", run, other, "--plot", tmp_path / "a.pdf")
     assert result.exit_code == 0
     assert result.stderr.splitlines() == [
-        "warning: other: has no bleu yet and is missing from that panel", f"plot: {tmp_path}/a.pdf"
+        "warning: other has no bleu yet and is not in that panel", f"plot: {tmp_path}/a.pdf"
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (("--plot", "a.jpg"), "--plot a.jpg: unknown format; end the name in one of .pdf, .png, .svg"),
-    (("--plot", "a.pdf", "--metric", "blue"), "--metric blue: no run has it; known are bleu, chrf, "),
+    (("--plot", "a.jpg"), "--plot a.jpg: unknown format; use one of .pdf, .png, .svg"),
+    (("--plot", "a.pdf", "--metric", "blue"), "--metric blue: no run has it; available are bleu, chrf, "),
     (("--metric", "bleu"), "--metric is for plots; give --plot FILE too"),
     (("--plot", "a.pdf", "--out", "a.html"), "--plot and --out exclude each other; give one of them"),
 ])  # fmt: skip

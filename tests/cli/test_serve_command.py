@@ -123,7 +123,7 @@ def test_the_missing_extra_is_one_line(run: Path, package: str, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--host", "no.such.host.invalid"], "--host no.such.host.invalid: not the name or address of a machine"),
+        (["--host", "no.such.host.invalid"], "--host no.such.host.invalid: unknown host name or address"),
         (["--beam-size", "0"], "decoding: beam_size: "),
         (["--checkpoint", "77"], "77"),
     ],

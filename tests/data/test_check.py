@@ -9,6 +9,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from contrast import check_contrast
 from playwright.sync_api import Browser
 
 from mtformer.config.data import CheckConfig, DataConfig
@@ -396,6 +397,15 @@ def test_the_page_shows_twenty_pairs_per_reason(checked: CorpusCheck, chromium: 
     assert bars.count() == 40
     assert max(bars.evaluate_all("all => all.map(bar => bar.getBoundingClientRect().height)")) > 50
     assert opened.title() == "Corpora en to de"
+    check_contrast(opened, is_dark=False, min_texts=50)
+    opened.emulate_media(color_scheme="dark")
+    opened.locator("details").evaluate_all("all => all.forEach(one => { one.open = true; })")
+    check_contrast(opened, is_dark=True, min_texts=100)
+    opened.set_viewport_size({"width": 1280, "height": 900})
+    places = opened.locator(".check, .pairs, h2")
+    assert min(places.evaluate_all("all => all.map(one => one.getBoundingClientRect().width)")) > 1100
+    tops = opened.locator("figure").evaluate_all("all => all.map(one => one.getBoundingClientRect().top)")
+    assert len(set(tops[:4])) == 1
     assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert (len(requests), errors) == (1, [])
     opened.close()

@@ -14,7 +14,7 @@ from mtformer.run_dir import RunDir
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """A finished run, which tests must not change, with its report."""
+    """Return a finished run with its report; tests must not change it."""
     run = finished_run(tmp_path_factory.mktemp("runs") / "a <b>bold<b> run")
     write_report([run.path], run.report)
     return run
@@ -22,7 +22,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 @pytest.fixture
 def opens(chromium: Browser) -> Iterator[Opens]:
-    """A function that opens a file; at the end there was no error and no request to anywhere."""
+    """Yield a function that opens a file; fail at the end if a page had an error or sent a request."""
     pages, wrong = list[Page](), list[str]()
 
     def open_file(file: Path, **settings: Any) -> Page:

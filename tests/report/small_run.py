@@ -1,4 +1,4 @@
-"""Runs as a training leaves them, with text that would like to be markup; nothing is trained."""
+"""Run directories like those of trained models, with texts that contain markup; nothing is trained."""
 
 import json
 import math
@@ -46,7 +46,7 @@ MODEL = {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_encoder_layers": 2, "nu
 
 
 def begin_run(folder: Path, **training: object) -> RunDir:
-    """A run that has nothing but its config and its tokenizer."""
+    """Return a run that has only its config and its tokenizer."""
     run = RunDir(folder)
     source = {"src": str(folder / "test.en"), "tgt": str(folder / "test.de")}
     config = Config(
@@ -66,7 +66,7 @@ def begin_run(folder: Path, **training: object) -> RunDir:
 
 
 def write_history(run: RunDir, seed: int = 0) -> None:
-    """metrics.jsonl and samples.jsonl up to the last step."""
+    """Write metrics.jsonl and samples.jsonl up to the last step."""
     for step in range(LOG_EVERY, STEPS + 1, LOG_EVERY):
         loss = 2 + 6 * math.exp(-step / 20) + 0.1 * seed
         figures = {"loss": loss, "nll": loss - 0.5, "learning_rate": 1e-3, "grad_norm": 1 / step, "padding": 0.05}
@@ -80,7 +80,7 @@ def write_history(run: RunDir, seed: int = 0) -> None:
 
 
 def finished_run(folder: Path, seed: int = 0, **training: object) -> RunDir:
-    """A run as it is when all is done, with random weights."""
+    """Return a finished run with random weights."""
     run = begin_run(folder, seed=seed, **training)
     write_history(run, seed)
     size = Tokenizer.load(run.tokenizer / JOINT).vocab_size

@@ -1,4 +1,4 @@
-"""Files of attention weights: the picture, and the checks of the others; tests/cli tries them on a run."""
+"""Files of attention weights: the picture, and the errors of all formats; tests/cli writes them for a run."""
 
 import logging
 from pathlib import Path
@@ -16,7 +16,7 @@ from mtformer.report.attention import AttentionFile, draw
 
 
 def some_maps(tgt_pieces: list[str], num_heads: int = 3) -> AttentionMaps:
-    """Random ones of two layers over four source pieces."""
+    """Return random maps of two layers over four source pieces."""
     torch.manual_seed(0)
     sizes = ((4, 4), (len(tgt_pieces), len(tgt_pieces)), (len(tgt_pieces), 4))
     weights = [torch.randn(2, num_heads, *size).softmax(dim=-1) for size in sizes]
@@ -43,7 +43,7 @@ def test_each_head_is_a_heat_map_with_its_pieces() -> None:
     assert [axes.get_title() for axes in draw(maps, 0, 2).axes if axes.images] == ["head 3"]
 
 
-def test_letters_that_no_font_has_are_reported_in_one_line(
+def test_letters_without_a_font_are_reported_in_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = [font for font in font_manager.fontManager.ttflist if "matplotlib" in font.fname]
@@ -51,7 +51,7 @@ def test_letters_that_no_font_has_are_reported_in_one_line(
     with caplog.at_level(logging.WARNING):
         written(tmp_path / "maps.png", some_maps(["▁東京", "▁で", "</s>"]))
     assert [record.getMessage() for record in caplog.records if record.name == "mtformer"] == [
-        "no installed font draws 東京で: boxes in the picture; install a font that has them, such as Noto Sans"
+        "no installed font has 東京で, which the picture shows as boxes; install a font such as Noto Sans"
     ]
     assert not list(recwarn)
     caplog.clear()
@@ -64,7 +64,7 @@ def test_letters_that_no_font_has_are_reported_in_one_line(
 @pytest.mark.parametrize(
     ("file", "settings", "num_pieces", "message"),
     [
-        ("maps.pdf", {}, 1, "name a file that ends in .json, .html or .png"),
+        ("maps.pdf", {}, 1, "unknown format; use .json, .html or .png"),
         ("maps.json", {"head": 1}, 1, "are for .png"),
         ("maps.html", {"layer": 1}, 1, "are for .png"),
         ("maps.png", {"layer": 3}, 1, "--attention-layer 3: the decoder has layers 1 to 2"),
@@ -81,7 +81,7 @@ def test_user_errors(tmp_path: Path, file: str, settings: dict[str, int], num_pi
     assert not (tmp_path / file).exists()
 
 
-def test_a_file_has_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_has_a_maximum_number_of_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "attention_maps", lambda *_: some_maps(["x"]))
     picture, translator = AttentionFile(tmp_path / "maps.png"), cast(Translator, None)
     picture.add(translator, 1, " ", "")

@@ -1,4 +1,4 @@
-"""The charts of a page: their curves, axes and colors. How they look in a browser is in test_run_report.py."""
+"""Charts of a page: curves, axes and colors; test_run_report.py tests them in a browser."""
 
 import math
 from pathlib import Path
@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 from small_run import begin_run
 
 from mtformer.experiment.runs import read_run
-from mtformer.report.curves import DASHES, MAX_POINTS, MAX_TICKS, NUM_COLORS, axis, charts, points_of, style_of, thin
+from mtformer.report.curves import (
+    DASHES,
+    MAX_POINTS,
+    MAX_TICKS,
+    NUM_COLORS,
+    axis,
+    charts,
+    mean_points,
+    points_of,
+    style_of,
+    thin,
+)
 from mtformer.templating import TEMPLATES
 from mtformer.training.history import append_record
 
@@ -25,6 +36,13 @@ def test_thinning_keeps_the_mean_and_bounds_the_number(count: int) -> None:
     for mean, first, last in zip(whole, points[::size], points[size - 1 :: size], strict=False):
         assert first[0] <= mean[0] <= last[0]
     assert sum(v for _, v in whole) * size == pytest.approx(sum(v for _, v in points[: len(whole) * size]))
+
+
+def test_means_over_seeds_end_where_the_last_run_ends_and_skip_steps_that_a_run_lacks() -> None:
+    runs = [[(1, 2.0), (2, 5.0), (3, 1.0), (4, 7.0)], [(1, 4.0), (3, 2.0)], []]
+    assert mean_points(runs) == [(1, 3.0, 2.0, 4.0), (3, 1.5, 1.0, 2.0), (4, 7.0, 7.0, 7.0)]
+    assert mean_points(runs[:1]) == [(step, value, value, value) for step, value in runs[0]]
+    assert mean_points([[], []]) == []
 
 
 def test_each_of_many_runs_has_its_own_style_in_colors_of_the_page() -> None:
@@ -62,18 +80,18 @@ def test_ticks_are_round_numbers(values: list[float], is_log: bool, labels: list
 
 def test_only_charts_with_points_are_drawn_and_long_curves_averaged(tmp_path: Path) -> None:
     run = begin_run(tmp_path / "run")
-    assert charts([read_run(run.path)]) is None
+    assert charts([("run", [read_run(run.path)])]) is None
     append_record(run.metrics, "train", 4, loss=3.0, nll=1e9, learning_rate=1e-3)
     read = read_run(run.path)
     assert points_of(read, "train", "perplexity") == []  # no float can hold it
-    short = charts([read])
+    short = charts([("run", [read])])
     assert short is not None
     assert [chart["id"] for chart in short["charts"]] == ["loss", "learning_rate"]
     assert [len(chart["curves"][0]["markers"]) for chart in short["charts"]] == [1, 1]
     lines = [f'{{"kind": "train", "step": {n}, "loss": {math.sin(n)}, "grad_norm": {n % 7}}}' for n in range(100, 9000)]
     lines += [f'{{"kind": "dev", "step": {n}, "loss": 1}}' for n in (100, 4500, 8900)]
     run.metrics.write_text("\n".join(lines) + "\n")
-    long = charts([read_run(run.path)])
+    long = charts([("run", [read_run(run.path)])])
     assert long is not None
     assert (short["are_averaged"], long["are_averaged"]) == (False, True)
     train, dev = long["charts"][0]["curves"]

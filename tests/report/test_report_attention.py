@@ -1,4 +1,4 @@
-"""Which sentences have maps, and how many; what is drawn is in test_run_report.py."""
+"""Choice of the sentences with maps; test_run_report.py tests the drawn maps."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ from mtformer.run_dir import RunDir
 
 
 def made_maps(source: str, language: str | None = None) -> AttentionMaps:
-    """Two layers of three heads over four and three pieces."""
+    """Return maps of two layers and three heads over four source and three target pieces."""
     src, tgt = ["▁a", "▁b", "</script>", "</s>"], ["▁x", "y", "</s>"]
     shapes = [(2, 3, len(src), len(src)), (2, 3, len(tgt), len(tgt)), (2, 3, len(tgt), len(src))]
     encoder, decoder, cross = (torch.rand(shape).softmax(dim=-1) for shape in shapes)
@@ -31,7 +31,7 @@ def read(tmp_path: Path) -> RunContents:
     return read_run(run.path, "run")
 
 
-def test_short_sentences_are_chosen_evenly_or_else_those_of_dev(read: RunContents) -> None:
+def test_short_test_sentences_or_dev_samples_are_chosen(read: RunContents) -> None:
     sentences = [Sentence(f"s {n}", "r", "h", float(n), "de") for n in range(101)]
     sentences[100] = Sentence("word " * (MAX_WORDS + 1), "r", "h", 100.0, "de")
     chosen = choose({"set": sentences, "other": sentences[:3]}, read)
@@ -59,7 +59,7 @@ def test_maps_that_fit_are_shown_and_at_least_one(read: RunContents, monkeypatch
     assert [one["source"] for one in page_maps(read, sentences, 1)] == ["s4"]
 
 
-def test_the_numbers_in_the_page_are_whole_percents_by_layer_and_head() -> None:
+def test_weights_in_the_page_are_whole_percents_by_layer_and_head() -> None:
     one = made_maps("</script>")
     found = map_values("<b>", one)
     assert found["source"] == "</script>"

@@ -1,4 +1,4 @@
-"""What differs from the reference, and which sentences are shown."""
+"""Differences from the reference, and the choice of sentences."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +11,7 @@ from mtformer.report.sentences import NUM_SENTENCES, Sentence, best_and_worst, c
 
 
 def text(spans: list[tuple[str, str]]) -> str:
-    """Brackets around what is extra, braces around what is missing."""
+    """Return the text with brackets around extra words and braces around missing ones."""
     return "".join({"": text, "extra": f"[{text}]", "missing": f"{{{text}}}"}[mark] for mark, text in spans)
 
 
@@ -44,7 +44,7 @@ def test_characters_are_compared_by_target_language(tgt_lang: str, tokenizer: st
     assert compares_characters(run) is expected
 
 
-def test_the_worst_come_first_and_the_best_are_not_the_reference_itself() -> None:
+def test_the_worst_sentences_are_first_and_exact_matches_are_omitted() -> None:
     number = NUM_SENTENCES
     sentences = [Sentence(f"s{n}", f"r{n}", f"h{n}", float(n)) for n in range(3 * number)]
     equal = [Sentence("same", "same", "same", 100.0)] * 5
@@ -61,7 +61,7 @@ def record(step: int, *hypotheses: str) -> dict[str, Any]:
     return {"kind": "dev", "step": step, "samples": [[f"s{n}", f"r{n}", h] for n, h in enumerate(hypotheses)]}
 
 
-def test_equal_translations_are_one_row_and_of_many_validations_some_are_shown() -> None:
+def test_equal_translations_share_a_row_and_many_validations_are_thinned() -> None:
     found = over_time([record(10, "a", "x"), record(20, "a", "y"), record(30, "r0", "y")], unspaced=False)
     assert found is not None
     rows = [[(when, text(spans)) for when, spans in one["rows"]] for one in found["sentences"]]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from program import invoke
 from small_run import begin_run, write_history
 
 from mtformer.config.loading import load_config
@@ -28,28 +29,49 @@ def read(tmp_path: Path) -> RunContents:
     return read_run(run.path, "run")
 
 
-def test_values_that_are_not_the_default_come_first(read: RunContents) -> None:
+def test_changed_settings_are_listed_before_all_settings(read: RunContents) -> None:
     found = tables.config(read)
     changed, all_values = found["changed"], found["all"]
-    assert ["training.patience", "7", "null"] in rows(changed)
+    assert ["training.patience", "7", "–"] in rows(changed)
     assert ["model.d_model", "16", "512"] in rows(changed)
     assert ["data.src_lang", "en", "–"] in rows(changed)
     assert not any(row[0] == "training.seed" for row in rows(changed))
-    assert ["training.seed", "1", "default"] in rows(all_values)
-    assert ["training.patience", "7", "set"] in rows(all_values)
+    assert ["training.seed", "1", "1"] in rows(all_values)
+    assert ["tokenizer.joint", "true", "true"] in rows(all_values)
+    assert not [cell for row in rows(all_values) for cell in row if re.search(r"null|[][{}]", cell)]
     assert len(rows(all_values)) == 1 + len(load_config(read.run.config).origins)
 
 
-def test_time_in_steps_and_what_is_left(read: RunContents) -> None:
+def test_a_resumed_training_records_time_and_changes(run: Path, corpus: Path) -> None:
+    changes = ("training.max_steps=14", "training.learning_rate=1.0e-3")
+    result = invoke("train", corpus / "small.yaml", *changes, "--run-dir", run, "--resume")
+    assert result.exit_code == 0, result.stderr
+    started, resumed = rows(tables.starts(read_run(run)))[1:]
+    assert (started[2], resumed[2]) == ("0", "12")
+    assert started[3] == resumed[3] != "–"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", resumed[1])
+    assert started[1] <= resumed[1]
+    assert resumed[4] == "training.max_steps 12 → 14, training.learning_rate 0.003 → 0.001"
+
+
+@pytest.mark.parametrize(("value", "text"), [
+    (None, "–"), ([], "–"), ({}, "–"), (True, "true"), (0.0, "0.0"), (1e-9, "1e-09"), ([1, "a"], "1, a"),
+    ([{"file": "a", "lines": [1, 2]}, {"file": None}], "file: a, lines: 1, 2, file: –"),
+])  # fmt: skip
+def test_values_are_shown_without_json(value: object, text: str) -> None:
+    assert tables.format_plain(value) == text
+
+
+def test_training_time_and_time_left(read: RunContents) -> None:
     assert read.training_seconds == pytest.approx(30.0)  # 60 steps of half a second
     running = read_run(read.run.path)
     running.state = RunState("running")
     table = dict(rows(tables.speed(running)))
-    assert table["time in steps, validations not counted"] == "0:00:30"
-    assert table["left"] == "about 0:01:00, and the validations"
+    assert table["training time without validations"] == "0:00:30"
+    assert table["time left"] == "about 0:01:00, plus validations"
     assert table["tokens per second, source and target, median"] == "1,032"
     assert table["peak memory"] == "1.50 GB"
-    assert "left" not in dict(rows(tables.speed(read)))
+    assert "time left" not in dict(rows(tables.speed(read)))
 
 
 def test_parameters_are_grouped_by_layer_and_add_up(read: RunContents) -> None:
@@ -57,7 +79,7 @@ def test_parameters_are_grouped_by_layer_and_add_up(read: RunContents) -> None:
     tokenizers = TokenizerPair.load(read.run.tokenizer)
     size = tokenizers.src.vocab_size
     model = Transformer(read.config.model, size, size)
-    found = rows(tables.parameters(read.config.model, tokenizers))[1:]
+    found = rows(tables.parameters(read))[1:]
     numbers = [int(row[3].replace(",", "")) for row in found]
     assert numbers[-1] == sum(numbers[:-1]) == sum(each.numel() for each in model.parameters())
     assert found[-1][4] == f"{4 * numbers[-1] / 1e6:.2f}"

@@ -1,4 +1,4 @@
-"""Translators over bundles of random weights, and applications of them."""
+"""Translators of bundles with random weights, and applications that serve them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -23,7 +23,7 @@ def _one_thread(_few_threads: None) -> None:
 
 @pytest.fixture(scope="session")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """English to German."""
+    """Return a bundle that translates English to German."""
     return make_bundle(tmp_path_factory.mktemp("bundles") / "one")
 
 
@@ -34,14 +34,14 @@ def translator(bundle: Path) -> Translator:
 
 @pytest.fixture(scope="session")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Translator:
-    """English to German and back."""
+    """Return a translator from English to German and from German to English."""
     tags = {"both_directions": True, "language_tags": "source"}
     return Translator.load(make_bundle(tmp_path_factory.mktemp("bundles") / "both", **tags), device="cpu")
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """A client of a new application."""
+    """Yield a function that returns a client of a new application."""
     with ExitStack() as stack:
 
         def make(translator: Translator, **changes: Any) -> TestClient:
@@ -55,5 +55,5 @@ def start() -> Iterator[Start]:
 
 @pytest.fixture
 def client(start: Start, translator: Translator) -> TestClient:
-    """English to German, no key."""
+    """Return a client of an application for English to German without a key."""
     return start(translator)

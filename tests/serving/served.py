@@ -1,4 +1,4 @@
-"""A bundle of random weights that translates each line in its own way, and what watches its translator."""
+"""A bundle of random weights that translates each line differently, and helpers to observe its translator."""
 
 import asyncio
 import copy
@@ -32,7 +32,7 @@ MODEL = {"d_model": 32, "num_heads": 4, "d_ff": 64, "num_encoder_layers": 1, "nu
 
 
 def make_bundle(path: Path, **data: Any) -> Path:
-    """Writes one; `data` are keys of its section."""
+    """Write a bundle; `data` are keys of the section `data`."""
     run = RunDir(path)
     run.tokenizer.mkdir(parents=True)
     config = Config.model_validate(
@@ -65,7 +65,7 @@ def make_bundle(path: Path, **data: Any) -> Path:
 
 
 def some_lines(count: int, seed: int = 0) -> list[str]:
-    """Lines of three to eight words."""
+    """Return lines of three to eight words."""
     rng = random.Random(seed)
     return [" ".join(rng.choices(WORDS, k=rng.randint(3, 8))) for _ in range(count)]
 
@@ -73,7 +73,7 @@ def some_lines(count: int, seed: int = 0) -> list[str]:
 def recorded(
     translator: Translator, before: Callable[[Sequence[str]], object] = lambda lines: None
 ) -> tuple[Translator, list[list[str]]]:
-    """A copy, and the lines of each of its calls; `before` is called with them first."""
+    """Return a copy, and a list of the lines of each of its calls; `before` is called with the lines first."""
     calls: list[list[str]] = []
 
     def translate(lines: Sequence[str], **settings: Any) -> list[Translation]:
@@ -87,19 +87,19 @@ def recorded(
 
 
 def alone(translator: Translator, line: str) -> str:
-    """The translation of a line that nothing else is translated with."""
+    """Return the translation of a line that is translated alone."""
     return translator.translate([line])[0].text
 
 
 def run_async(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Its result; in a thread, since a browser's loop may run in this one."""
+    """Return the result of a coroutine, run in a thread because the loop of a browser may run in this one."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, coroutine).result(120)
 
 
 @contextmanager
 def serving(translator: Translator, title: str = "tiny", **changes: Any) -> Iterator[str]:
-    """A server in a thread of this process; yields its address."""
+    """Run a server in a thread of this process; yield its address."""
     settings = {"max_characters": 300, "queue_size": 200, **changes}
     with listen("127.0.0.1", 0) as sock:
         server = make_server(create_app(translator, title, **settings), is_verbose=False)

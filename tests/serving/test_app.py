@@ -1,4 +1,4 @@
-"""Each address of the API, with what is right and with what is not."""
+"""Each route of the API, with valid and with invalid requests."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ PLACES = ("/translate", "/stream")
 
 
 def test_texts_are_translated(client: TestClient, translator: Translator) -> None:
-    """A list is answered by a list."""
+    """A list of texts gets a list of translations."""
     answer = client.post("/translate", json={"q": "the dog sees", **EN_DE})
     assert (answer.status_code, answer.json()) == (200, {"translatedText": alone(translator, "the dog sees")})
     answer = client.post("/translate", json={"q": ["the dog", "", "a cat\na man"], **EN_DE})
@@ -35,7 +35,7 @@ def test_texts_are_translated(client: TestClient, translator: Translator) -> Non
     assert client.post("/translate", json={"q": [], **EN_DE}).json() == {"translatedText": []}
 
 
-def test_forms_are_read_as_json_is(client: TestClient, translator: Translator) -> None:
+def test_forms_are_read_like_json(client: TestClient, translator: Translator) -> None:
     fields = {"q": "ein hund läuft", "source": "auto", "target": "de", "alternatives": "2", "format": "text"}
     form = client.post("/translate", content=urlencode(fields), headers=FORM)
     assert form.json() == client.post("/translate", json=fields).json()
@@ -62,14 +62,14 @@ def test_fields_may_be_in_the_query_string_or_in_parts(
     assert answer.json() == {"translatedText": alone(translator, "a dog")}
 
 
-def test_line_breaks_stay_as_they_are(client: TestClient) -> None:
+def test_line_breaks_are_kept(client: TestClient) -> None:
     text = "\r\na dog\r\n\r\n a cat\n\ra man\n"
     found = client.post("/translate", json={"q": text, **EN_DE}).json()["translatedText"]
     assert [part for part in found.split(" ") if not part.strip("\r\n")] == []
     assert "".join(c for c in found if c in "\r\n") == "\r\n\r\n\r\n\n\r\n"
 
 
-def test_alternatives_are_the_next_best(client: TestClient, translator: Translator) -> None:
+def test_alternatives_are_the_next_best_translations(client: TestClient, translator: Translator) -> None:
     best, *others = [one.text for one in _n_best(translator, "the dog", 3)]
     for wanted, given in ((1, others[:1]), (2, others), (50, others)):
         answer = client.post("/translate", json={"q": "the dog", **EN_DE, "alternatives": wanted}).json()
@@ -87,7 +87,7 @@ def test_n_best_is_the_default_of_alternatives(translator: Translator) -> None:
         assert "alternatives" not in client.post("/translate", json={**request, "alternatives": 0}).json()
 
 
-def test_alternatives_of_several_lines_go_by_rank(client: TestClient, translator: Translator) -> None:
+def test_alternatives_of_several_lines_are_joined_by_rank(client: TestClient, translator: Translator) -> None:
     dog, cat = (_n_best(translator, line, 3) for line in ("the dog", "the cat"))
     answer = client.post("/translate", json={"q": "the dog\n\nthe cat", **EN_DE, "alternatives": 2}).json()
     assert answer["alternatives"] == [f"{dog[rank].text}\n\n{cat[rank].text}" for rank in (1, 2)]
@@ -100,7 +100,7 @@ def _n_best(translator: Translator, line: str, count: int) -> list[Any]:
     return [best, *best.alternatives]
 
 
-def test_auto_tells_which_language_it_took(start: Start, client: TestClient, both: Translator) -> None:
+def test_auto_returns_the_detected_language(start: Start, client: TestClient, both: Translator) -> None:
     answer = client.post("/translate", json={"q": "the dog", "source": "auto", "target": "de"}).json()
     assert answer["detectedLanguage"] == {"confidence": 100.0, "language": "en"}
     two_ways = start(both)
@@ -149,18 +149,18 @@ def test_settings_and_health(start: Start, client: TestClient, translator: Trans
         ({"target": ["de"]}, "target is missing"),
         ({"source": ""}, "source is missing"),
         ({"q": None}, "q is missing"),
-        ({"q": 3}, "neither a text nor a list of texts"),
-        ({"q": ["a", 3]}, "neither a text nor a list of texts"),
-        ({"format": "html"}, 'only "text" is translated'),
-        ({"format": "\ud800"}, 'only "text" is translated'),
-        ({"alternatives": -1}, "alternatives is not a number from 0"),
-        ({"alternatives": "many"}, "alternatives is not a number from 0"),
-        ({"alternatives": True}, "alternatives is not a number from 0"),
+        ({"q": 3}, "q must be a text or a list of texts"),
+        ({"q": ["a", 3]}, "q must be a text or a list of texts"),
+        ({"format": "html"}, 'only "text" is supported'),
+        ({"format": "\ud800"}, 'only "text" is supported'),
+        ({"alternatives": -1}, "alternatives must be an integer of at least 0"),
+        ({"alternatives": "many"}, "alternatives must be an integer of at least 0"),
+        ({"alternatives": True}, "alternatives must be an integer of at least 0"),
         ({"q": ["x" * 200, "y" * 101]}, "q has 301 characters; the maximum for a request is 300"),
         ({"q": [""] * (MAX_LINES + 1)}, "q has 1,001 lines"),
     ],
 )
-def test_fields_that_cannot_be(client: TestClient, fields: dict[str, Any], message: str) -> None:
+def test_invalid_fields(client: TestClient, fields: dict[str, Any], message: str) -> None:
     for place in PLACES:
         answer = client.post(place, content=json.dumps({"q": "x", **EN_DE, **fields}))
         assert answer.status_code == 400
@@ -180,7 +180,7 @@ def test_fields_that_cannot_be(client: TestClient, fields: dict[str, Any], messa
         (b"3", "text/plain", "not a JSON object"),
         (b"q=%ff&source=en&target=de", FORM["Content-Type"], "the form is not UTF-8"),
         (b"q=x&" * 2000, FORM["Content-Type"], "more than 1,000 fields"),
-        (b'{"q": "x", "source": "en", "target": "de"}', FORM["Content-Type"], "JSON sent as a form"),
+        (b'{"q": "x", "source": "en", "target": "de"}', FORM["Content-Type"], "JSON but sent as a form"),
         (b"source=en&target=de", FORM["Content-Type"], "q is missing"),
         (b"", FORM["Content-Type"], "q is missing"),
         (b"--x", "multipart/form-data", "Missing boundary"),
@@ -190,7 +190,7 @@ def test_fields_that_cannot_be(client: TestClient, fields: dict[str, Any], messa
         (MULTIPART.replace(b'"target"', b'"q"; filename="f"'), "multipart/form-data; boundary=x", "Too many files"),
     ],
 )
-def test_bodies_that_cannot_be(start: Start, translator: Translator, body: bytes, kind: str, message: str) -> None:
+def test_invalid_bodies(start: Start, translator: Translator, body: bytes, kind: str, message: str) -> None:
     client = start(translator, max_characters=1000)
     answer = client.post("/translate", content=body, headers={"Content-Type": kind})
     assert answer.status_code == 400
@@ -202,7 +202,7 @@ def test_bodies_that_cannot_be(start: Start, translator: Translator, body: bytes
     ["", " ", "\n\n", "\t \u2028 \x85", "🙂🙃", "👩‍👩‍👧", "a\0dog", "\ud800", "dog \udfff\ud83d", "\u202eright",
      "x" * 300, "the dog sleeps. " * 18, "猫が走る。", "\ufeffdog", "<script>alert(1)</script>"],
 )  # fmt: skip
-def test_odd_texts_have_an_answer(client: TestClient, text: str) -> None:
+def test_unusual_texts_are_translated(client: TestClient, text: str) -> None:
     body = json.dumps({"q": text, **EN_DE, "alternatives": 2})
     answer = client.post("/translate", content=body)
     assert answer.status_code == 200
@@ -215,7 +215,7 @@ def test_odd_texts_have_an_answer(client: TestClient, text: str) -> None:
     assert "\n".join(best) == answer.json()["translatedText"]
 
 
-def test_the_longest_text_fits_however_it_is_written_and_a_megabyte_does_not(client: TestClient) -> None:
+def test_the_longest_text_fits_in_any_encoding_and_a_megabyte_does_not(client: TestClient) -> None:
     fields = {"q": "🙂" * 300, **EN_DE}
     assert client.post("/translate", json=fields).status_code == 200
     assert client.post("/translate", content=urlencode(fields), headers=FORM).status_code == 200
@@ -224,7 +224,7 @@ def test_the_longest_text_fits_however_it_is_written_and_a_megabyte_does_not(cli
     assert "larger than" in answer.json()["error"]
 
 
-def test_the_key_is_asked_for(start: Start, translator: Translator) -> None:
+def test_the_key_is_required(start: Start, translator: Translator) -> None:
     client = start(translator, api_key="Schlüssel")
     fields: dict[str, Any] = {"q": "a dog", **EN_DE}
     for place in ("/translate", "/stream", "/detect"):
@@ -232,7 +232,7 @@ def test_the_key_is_asked_for(start: Start, translator: Translator) -> None:
         assert client.post(place, json={**fields, "api_key": ""}).status_code == 403
         for wrong in ("schlüssel", "Schlüssel2", 3, ["Schlüssel"], "\ud800", True):
             answer = client.post(place, content=json.dumps({**fields, "api_key": wrong}))
-            assert (answer.status_code, answer.json()) == (403, {"error": "api_key is not this server's"})
+            assert (answer.status_code, answer.json()) == (403, {"error": "api_key is wrong"})
         assert client.post(place, json={**fields, "api_key": "Schlüssel"}).status_code == 200
         assert client.post(f"{place}?api_key=Schl%C3%BCssel", json=fields).status_code == 403
     assert client.get("/languages").status_code == client.get("/").status_code == 200
@@ -293,7 +293,7 @@ def test_the_api_is_described_without_a_network(client: TestClient) -> None:
     assert all(path in page.text for path in schema["paths"])
 
 
-def test_figures_count_what_was_answered(client: TestClient) -> None:
+def test_metrics_count_answered_requests(client: TestClient) -> None:
     client.post("/translate", json={"q": "a dog\n\na cat", **EN_DE})
     client.post("/stream", json={"q": ["a man"], **EN_DE})
     client.post("/translate", json={})
@@ -332,7 +332,7 @@ def test_a_bug_is_reported_in_the_log_and_not_to_the_client(
 
 @pytest.fixture
 def held(start: Start, translator: Translator) -> Iterator[tuple[TestClient, threading.Event, threading.Event]]:
-    """A client whose server translates nothing before `may_continue` is set, and whose queue has one place."""
+    """A client whose server translates nothing before `may_continue` is set, and whose queue holds one request."""
     begun, may_continue = threading.Event(), threading.Event()
 
     def hold(_: object) -> None:
@@ -368,7 +368,7 @@ def test_a_full_queue_is_reported_at_once(held: Any, translator: Translator) -> 
     assert [answers.get_nowait().json() for _ in range(2)] == [{"translatedText": alone(translator, "a dog")}] * 2
 
 
-def test_nobody_waits_for_ever(held: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_request_waits_forever(held: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     client, _, _ = held
     monkeypatch.setattr(app, "ANSWER_SECONDS", 0.2)
     answer = client.post("/translate", json={"q": "a dog", **EN_DE})
@@ -378,7 +378,7 @@ def test_nobody_waits_for_ever(held: Any, monkeypatch: pytest.MonkeyPatch) -> No
     assert "took too long" in client.post("/stream", json={"q": "a dog", **EN_DE}).json()["error"]
 
 
-def test_a_stream_grows_into_the_translation(client: TestClient, translator: Translator) -> None:
+def test_a_stream_ends_with_the_translation(client: TestClient, translator: Translator) -> None:
     answer = client.post("/stream", json={"q": "the dog sleeps\n\na cat", **EN_DE, "alternatives": 2})
     assert answer.headers["content-type"].startswith("application/x-ndjson")
     *before, last = [json.loads(line) for line in answer.text.splitlines()]
@@ -396,7 +396,7 @@ def test_a_stream_grows_into_the_translation(client: TestClient, translator: Tra
 
 
 class Caller:
-    """Calls an application as a server does, with a body that may never end and a client that may go away."""
+    """Call an application as a server does, with a body that may never end and a client that may disconnect."""
 
     def __init__(self, client: TestClient, place: str, headers: dict[str, str] | None = None) -> None:
         self.app = client.app
@@ -410,7 +410,7 @@ class Caller:
         self.sent: list[dict[str, Any]] = []
 
     def call(self, bodies: Callable[[], Any]) -> None:
-        """Until the application has answered; `bodies` makes an async iterator of the messages that it receives."""
+        """Wait for the response; `bodies` makes an async iterator of the messages that the application receives."""
         messages = bodies()
 
         async def receive() -> Any:
@@ -427,7 +427,7 @@ class Caller:
         return self.sent[0]["status"]
 
 
-def test_a_body_without_end_is_read_no_further_than_the_bound(client: TestClient) -> None:
+def test_an_endless_body_is_read_up_to_the_maximum_size(client: TestClient) -> None:
     async def endless() -> Any:
         while True:
             yield {"type": "http.request", "body": b"x" * 1000, "more_body": True}
@@ -441,7 +441,7 @@ def test_a_body_without_end_is_read_no_further_than_the_bound(client: TestClient
     assert (caller_with_length.status, caller_with_length.num_read) == (413, 0)
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_does_not_arrive_times_out(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     async def stuck() -> Any:
         yield {"type": "http.request", "body": b"{", "more_body": True}
         await asyncio.sleep(60)
@@ -460,7 +460,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(client: TestClient, monkeyp
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_client_that_goes_away_is_not_translated_for(start: Start, translator: Translator, place: str) -> None:
+def test_a_request_is_dropped_when_its_client_disconnects(start: Start, translator: Translator, place: str) -> None:
     begun, may_continue = threading.Event(), threading.Event()
 
     def hold(_: object) -> None:

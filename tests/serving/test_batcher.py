@@ -1,4 +1,4 @@
-"""Jobs are translated together, and each gets what is its own."""
+"""Jobs are translated together, and each gets its own translations."""
 
 import threading
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ SECONDS = 20
 
 
 def run(batcher: Batcher, *jobs: Job) -> list[list[Translation]]:
-    """Starts the thread when all jobs wait already, and gives their answers."""
+    """Start the thread after all jobs are queued, and return their answers."""
     for job in jobs:
         batcher.submit(job)
     batcher.start()
@@ -24,7 +24,7 @@ def run(batcher: Batcher, *jobs: Job) -> list[list[Translation]]:
     return [job.answer.result(0) for job in jobs]
 
 
-def test_jobs_that_wait_are_one_batch_and_each_gets_its_own_lines(translator: Translator) -> None:
+def test_waiting_jobs_are_one_batch_and_each_gets_its_own_lines(translator: Translator) -> None:
     mine, calls = recorded(translator)
     lines = some_lines(30)
     jobs = [Job(lines[start : start + 3], "de") for start in range(0, 30, 3)]
@@ -35,7 +35,7 @@ def test_jobs_that_wait_are_one_batch_and_each_gets_its_own_lines(translator: Tr
     ]
 
 
-def test_a_batch_is_not_larger_than_it_may_be(translator: Translator) -> None:
+def test_a_batch_has_a_maximum_size(translator: Translator) -> None:
     mine, calls = recorded(translator)
     jobs = [Job(["the dog sees the cat"] * 200, "de") for _ in range(5)]
     assert 2 * jobs[0].size < MAX_CHARACTERS < 3 * jobs[0].size
@@ -43,7 +43,7 @@ def test_a_batch_is_not_larger_than_it_may_be(translator: Translator) -> None:
     assert [len(lines) for lines in calls] == [600, 400]
 
 
-def test_only_jobs_that_ask_for_the_same_go_together(both: Translator) -> None:
+def test_only_jobs_with_equal_settings_share_a_batch(both: Translator) -> None:
     to_german, german_calls = recorded(both.into("de"))
     to_english, english_calls = recorded(both.into("en"))
     jobs = [Job(["a dog"], "de"), Job(["ein hund"], "en"), Job(["a cat"], "de", attention=True), Job(["a man"], "de")]
@@ -53,7 +53,7 @@ def test_only_jobs_that_ask_for_the_same_go_together(both: Translator) -> None:
     assert [answer[0].attention is not None for answer in answers] == [False, False, True, False]
 
 
-def test_one_that_fails_does_not_spoil_the_others(translator: Translator) -> None:
+def test_a_failing_job_does_not_affect_the_others(translator: Translator) -> None:
     def fail(lines: Sequence[str]) -> None:
         if "bad" in lines:
             raise RuntimeError("bad line")
@@ -68,7 +68,7 @@ def test_one_that_fails_does_not_spoil_the_others(translator: Translator) -> Non
 
 
 class Held:
-    """A translator that waits in the midst of its first call."""
+    """A translator that waits in the middle of its first call."""
 
     def __init__(self, translator: Translator) -> None:
         self.begun, self.may_continue = threading.Event(), threading.Event()
@@ -79,7 +79,7 @@ class Held:
         assert self.may_continue.wait(SECONDS)
 
 
-def test_a_batch_that_nobody_waits_for_any_more_is_given_up(translator: Translator) -> None:
+def test_a_batch_without_clients_is_abandoned(translator: Translator) -> None:
     held = Held(translator)
     batcher, job, after = Batcher({"de": held.translator}, 10), Job(["a dog"], "de"), Job(["a cat"], "de")
     batcher.submit(job)
@@ -94,7 +94,7 @@ def test_a_batch_that_nobody_waits_for_any_more_is_given_up(translator: Translat
     batcher.close()
 
 
-def test_the_end_is_reported_to_all_that_wait(translator: Translator) -> None:
+def test_all_waiting_jobs_get_an_error_on_shutdown(translator: Translator) -> None:
     held = Held(translator)
     batcher, jobs = Batcher({"de": held.translator}, 10), [Job(["a dog"], "de"), Job(["a cat"], "de")]
     batcher.submit(jobs[0])
@@ -111,7 +111,7 @@ def test_the_end_is_reported_to_all_that_wait(translator: Translator) -> None:
     assert held.calls == [["a dog"]]
 
 
-def test_samples_do_not_hang_on_what_else_waits(translator: Translator) -> None:
+def test_samples_do_not_depend_on_other_jobs(translator: Translator) -> None:
     drawn, calls = recorded(translator)
     drawn.decoding = override(translator.decoding, sampling=True)
     plain_translate = drawn.translate
@@ -122,7 +122,7 @@ def test_samples_do_not_hang_on_what_else_waits(translator: Translator) -> None:
     assert len({answer[0].text for answer in answers}) == 1
 
 
-def test_a_watched_job_is_reported_of_its_own_lines(translator: Translator) -> None:
+def test_a_watched_job_sees_only_its_own_lines(translator: Translator) -> None:
     seen: dict[str, list[tuple[int, str]]] = {"one": [], "two": []}
     jobs = [
         Job(["a dog", "the cat sleeps"], "de", watch=lambda line, text: seen["one"].append((line, text))),

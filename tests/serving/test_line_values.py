@@ -1,4 +1,4 @@
-"""What the page shows: pieces put together to words, with the attention that belongs to them."""
+"""Values for the page: words joined from pieces, with their attention."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ def line(
     return line_values(Translation("text", -0.5, [], flags=("copy",), attention=attention), 1)
 
 
-def test_a_word_looks_where_its_pieces_look() -> None:
+def test_the_attention_of_a_word_is_the_mean_over_its_pieces() -> None:
     shown = line(["▁a", "▁do", "g"], ["▁H", "und", "."], [[0.0, 1.0, 0.0], [0.0, 0.5, 0.5], [0.9, 0.006, 0.094]])
     assert shown["source"] == [" a", " do", "g"]
     (one,) = shown["hypotheses"]
@@ -28,7 +28,7 @@ def test_a_word_looks_where_its_pieces_look() -> None:
     assert shown["hypotheses"][0]["words"] == [{"text": " x", "attention": [[0, 0.995]]}]
 
 
-def test_bytes_are_put_together_to_letters() -> None:
+def test_bytes_are_joined_to_letters() -> None:
     smile = [f"<0x{byte:02X}>" for byte in "🙂".encode()]
     shown = line(["▁", *smile, "▁a"], ["▁b", *smile], [[0.2] * 6] * 5)
     assert shown["source"] == [" 🙂", " a"]
@@ -37,24 +37,24 @@ def test_bytes_are_put_together_to_letters() -> None:
     assert dict(word["attention"]) == pytest.approx({0: 1.0, 1: 0.2})
 
 
-def test_a_script_without_spaces_is_shown_piece_by_piece() -> None:
+def test_a_script_without_spaces_is_split_into_pieces() -> None:
     shown = line(["▁a"], ["▁猫", "が", "走る", "。"], [[1.0]] * 4)
     assert [word["text"] for word in shown["hypotheses"][0]["words"]] == [" 猫", "が", "走る", "。"]
 
 
-def test_the_parts_of_a_line_that_was_split_look_at_their_own_pieces() -> None:
+def test_segments_of_a_split_line_attend_to_their_own_pieces() -> None:
     shown = line(["▁a", "▁b", "▁c"], ["▁x", "▁y"], [[0.3, 0.7], [1.0]], [0, 2])
     assert [word["attention"] for word in shown["hypotheses"][0]["words"]] == [[[0, 0.3], [1, 0.7]], [[2, 1.0]]]
 
 
-def test_no_more_are_shown_than_were_asked_for() -> None:
+def test_no_more_translations_than_requested_are_shown() -> None:
     attention = Attention(["▁a"], ["▁x"], [[1.0]], [0])
     one = Translation("x", 0.0, [], attention=attention)
     shown = line_values(replace(one, alternatives=(replace(one, text="y"), replace(one, text="z"))), 2)
     assert [each["text"] for each in shown["hypotheses"]] == ["x", "y"]
 
 
-def test_words_put_together_are_the_translation(translator: Translator) -> None:
+def test_words_join_to_the_translation(translator: Translator) -> None:
     lines = ["the dog sees the red cat", "ein mann", "the dog sleeps. " * 12, ""]
     for source, one in zip(lines, translator.translate(lines, n_best=2, attention=True), strict=True):
         shown = line_values(one, 2)

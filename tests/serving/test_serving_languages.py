@@ -1,4 +1,4 @@
-"""What a model translates, from its config."""
+"""Languages that a model translates, from its config, and language detection."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def test_a_run_has_the_directions_of_its_data() -> None:
     assert targets == [("en", ["de"]), ("fr", ["es"]), ("de", []), ("es", [])]
 
 
-def test_a_bundle_has_those_of_its_target_languages() -> None:
+def test_a_bundle_has_the_directions_of_its_target_languages() -> None:
     found = languages(tgt_langs=["fr", "en"], language_tags="source")
     assert set(found.directions) == {("en", "de"), ("en", "fr"), ("de", "en"), ("fr", "en")}
     again = languages(both_directions=True, tgt_langs=["en"], language_tags="source")

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from mtformer.config.data import DataConfig
 from mtformer.data.check import result as found
+from mtformer.data.check.check import TEXT_LENGTH
 from mtformer.data.check.result import SIDES, UNITS, CorpusCheck, Example, Finding, Lengths, SetCheck, percentile
 from mtformer.templating import render
 
@@ -161,7 +162,7 @@ def random_pairs(one: SetCheck) -> list[tuple[str, Example]]:
 
 def page(check: CorpusCheck, exceeded: Sequence[Excess]) -> str:
     """Return the HTML page, which loads nothing from the network."""
-    values = {"check": check, "exceeded": exceeded, "verdict": verdict(exceeded), "units": UNITS, "sides": SIDE_NAMES}
-    functions = {"figures": figures, "random_pairs": random_pairs, "finding_title": title}
+    values = {"check": check, "exceeded": exceeded, "units": UNITS, "sides": SIDE_NAMES, "max_text": TEXT_LENGTH}
+    functions = {"figures": figures, "random_pairs": random_pairs, "finding_title": title, "percentile": percentile}
     filters = {"printable": printable, "percent": percent}
     return render("check.html", title=f"Corpora {check.src_lang} to {check.tgt_lang}", **values, **functions, **filters)
