@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from mtformer.cli.help import Commands
 from mtformer.cli.options import OverridesArgument, argument, optional
 from mtformer.cli.output import echo
 from mtformer.errors import ConfigError
@@ -17,7 +16,12 @@ if TYPE_CHECKING:
 
 WIDTH = 118
 ORIGIN_COLUMN = 40
-app = typer.Typer(help="Show configs and their schema.", no_args_is_help=True)
+HELP = """Show configs and their JSON Schema.
+
+Examples:
+  mtformer config show configs/demo.yaml
+"""
+app = Commands(help=HELP)
 
 
 def _sections(incomplete: str) -> list[str]:
@@ -30,19 +34,22 @@ def _sections(incomplete: str) -> list[str]:
 def show(
     config: Annotated[
         Path | None,
-        argument(
-            "YAML file of the experiment, or a run directory; default: the defaults of all keys.", metavar="[CONFIG]"
-        ),
+        argument("YAML file of the experiment, or a run directory (default: all default values).", metavar="CONFIG"),
     ] = None,
     overrides: OverridesArgument = None,
-    section: Annotated[str | None, optional("Print this section alone.", autocompletion=_sections)] = None,
+    section: Annotated[str | None, optional("Print only this section.", autocompletion=_sections)] = None,
 ) -> None:
-    """Print every value with its documentation above and its origin beside it: a file, an override, or the default."""
+    """Print every value with its documentation and its origin: a file, an override, or the default.
+
+    Examples:
+      mtformer config show configs/demo.yaml model.dropout=0.3
+      mtformer config show --section training
+    """
     from mtformer.config.loading import load_config, load_defaults
     from mtformer.run_dir import RunDir
 
     if section is not None and section not in _sections(""):
-        raise ConfigError(f"--section {section}: no such section; there are {', '.join(_sections(''))}")
+        raise ConfigError(f"--section {section}: no such section; the sections are {', '.join(_sections(''))}")
     if config is None:
         loaded = load_defaults()
     else:
@@ -53,7 +60,11 @@ def show(
 
 @app.command()
 def schema() -> None:
-    """Print the JSON Schema of configs, for editors."""
+    """Print the JSON Schema of configs, for validation in editors.
+
+    Examples:
+      mtformer config schema > mtformer.schema.json
+    """
     from mtformer.config.loading import json_schema
 
     echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))

@@ -19,17 +19,21 @@ log = logging.getLogger("mtformer")
 
 
 def score(
-    run: Annotated[Path, argument("Run directory or bundle.")],
-    src: Annotated[Path, argument("File of sources, plain, .gz, .xz or .zst.")],
-    tgt: Annotated[Path, argument("File of their translations, likewise.")],
-    tokens: Annotated[bool, typer.Option("--tokens", help="Each piece and its log-probability, too.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="An object a line, with the pieces.")] = False,
+    run: Annotated[Path, argument("Run directory or bundle.", metavar="RUN")],
+    src: Annotated[Path, argument("Source file: plain, .gz, .xz or .zst.", metavar="SOURCE")],
+    tgt: Annotated[Path, argument("File with one translation per source line.", metavar="TARGET")],
+    tokens: Annotated[bool, typer.Option("--tokens", help="Also print each token with its log-probability.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, with the tokens.")] = False,
     to: ToOption = None,
     device: DeviceOption = "auto",
     precision: PrecisionOption = None,
     checkpoint: CheckpointsOption = None,
 ) -> None:
-    """Log-probability, in nats, of given translations: a line for each to stdout, the perplexity to stderr."""
+    """Print the log-probability (in nats) of given translations to stdout, and the perplexity to stderr.
+
+    Examples:
+      mtformer score runs/demo test.en test.de --tokens
+    """
     from tqdm import tqdm
 
     from mtformer.cli.line_files import parallel_lines
@@ -49,7 +53,9 @@ def score(
                 sys.stdout.flush()
         num_lines = lines.num_lines
     if num_long:
-        log.warning("%d of %d lines have more tokens than the model has positions for: nan", num_long, num_lines)
+        log.warning(
+            "%d of %d lines have more tokens than the model has positions; their score is nan", num_long, num_lines
+        )
     if num_tokens:
         perplexity = math.exp(-total / num_tokens)
         log.info("%d lines, %d tokens, log-probability %.4f, perplexity %.4f", num_lines, num_tokens, total, perplexity)
