@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from mtformer import __version__
-from mtformer.cli.help import Command, Commands, Group
+from mtformer.cli.help import Command, Commands, Group, complete_help
 from mtformer.cli.output import error_lines, flush_or_discard_stdout, printable, set_up_logging, use_utf8
 from mtformer.errors import LostProcessError, MtformerError
 
@@ -51,6 +51,10 @@ COMMANDS = {
 class _Program(Group):
     """Imports the command to run, and reports user and system errors in one line with an exit code."""
 
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        complete_help(self, "")
+
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None or name not in COMMANDS else load_command(name), rest
@@ -77,17 +81,10 @@ class _Program(Group):
         return result
 
 
-HELP = """Train, run and evaluate Transformer translation models.
-
-Examples:
-  mtformer data demo demo
-  mtformer train configs/demo.yaml
-  mtformer translate --help
-"""
 app = Commands(
     name="mtformer",
     cls=_Program,
-    help=HELP,
+    help="Train, run and evaluate Transformer translation models.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -131,6 +128,7 @@ def load_command(name: str) -> Any:
         alone.command(name, cls=getattr(module, "COMMAND_CLASS", Command))(function)
         command = typer.main.get_command(alone)
     command.name = name
+    complete_help(command, name)
     return command
 
 

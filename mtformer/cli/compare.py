@@ -29,8 +29,7 @@ SEEDS_READING = "Over seeds: Welch's 95% interval of the difference; variation o
 
 def compare(
     paths: Annotated[
-        list[Path],
-        argument("Run directories, or with --ref hypothesis files. The first is the baseline.", metavar="RUN"),
+        list[Path], argument("Run directories, or with --ref hypothesis files. The first is the baseline.")
     ],
     sets: Annotated[
         list[str] | None, optional("Test set (default: all for which all runs have scores).", "--set")
@@ -38,34 +37,25 @@ def compare(
     ref: Annotated[list[Path] | None, optional("Reference file; repeat for several references.")] = None,
     src: Annotated[Path | None, optional("Source file; requires --ref.")] = None,
     bleu_tokenizer: Annotated[
-        str | None,
-        optional("With --ref: BLEU tokenizer, as evaluation.bleu_tokenizer (default: 13a)."),
+        str | None, optional("With --ref: BLEU tokenizer, as evaluation.bleu_tokenizer (default: 13a).")
     ] = None,
-    group: Annotated[
-        bool, typer.Option("--group/--no-group", help="Do not group runs that differ only in their seed.")
-    ] = True,
+    group: Annotated[bool, optional("Do not group runs that differ only in their seed.", "--group/--no-group")] = True,
     sentences: Annotated[
-        int,
-        typer.Option("--sentences", min=0, metavar="N", help="Number of sentences to show, those that differ most."),
+        int, typer.Option("--sentences", min=0, help="Number of sentences to show, those that differ most.")
     ] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: Annotated[bool, optional("Print everything as JSON.", "--json")] = False,
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Compare even if data, metrics, decoding settings or precision differ."),
+        bool, optional("Compare even if data, metrics, decoding settings or precision differ.", "--force")
     ] = False,
     comet: CometOption = None,
 ) -> None:
     """Compare runs or hypothesis files: scores, significance, lengths and sentences.
 
-    Scores are computed from the translations that `eval` saved. P-values are computed with sacreBLEU by paired bootstrap
-    resampling (1,000 samples) and paired approximate randomization (10,000 trials); SACREBLEU_SEED sets the seed. The
-    second p-value is 2^(1-n) above that of `sacrebleu --paired-ar`, where n is the number of sentences for which the
-    metric distinguishes the systems: two of the 2^n ways to swap translations give exactly the observed difference, and
-    sacreBLEU counts only larger ones. This is visible only for n below 10.
-
-    Examples:
-      mtformer compare runs/a runs/b
-      mtformer compare a.txt b.txt --ref test.de --src test.en
+    Scores are computed from the translations that `eval` saved, p-values with sacreBLEU by paired bootstrap resampling
+    (1,000 samples) and paired approximate randomization (10,000 trials); SACREBLEU_SEED is the seed. The second p-value
+    is 2^(1-n) above that of `sacrebleu --paired-ar`, where n is the number of sentences for which the metric
+    distinguishes the systems: two of the 2^n ways to swap translations give exactly the observed difference, and
+    sacreBLEU counts only larger ones. The effect is visible only for n below 10.
     """
     from mtformer.evaluation.systems import common_sets, group_runs, open_runs, read_files, read_material
 
@@ -109,8 +99,7 @@ def _evaluation(bleu_tokenizer: str) -> "EvaluationConfig":
 def _compare_all(
     systems: "list[System]", materials: "list[Material]", num_sentences: int, comet_model: str | None
 ) -> "list[Comparison]":
-    from tqdm import tqdm
-
+    from mtformer.cli.progress import alive
     from mtformer.evaluation.compare import compare as compare_one
     from mtformer.evaluation.compare import num_units
 
@@ -121,7 +110,7 @@ def _compare_all(
 
         comet = Comet(comet_model, pick_device("auto").type)
     total = num_units(systems, comet is not None) * len(materials)
-    with tqdm(total=total, desc="compare", unit="test", disable=None, leave=False) as bar:
+    with alive("compare", total=total, unit="test") as bar:
         return [compare_one(systems, material, num_sentences, comet, bar.update) for material in materials]
 
 
@@ -145,16 +134,19 @@ def _json(systems: "list[System]", comparisons: "list[Comparison]") -> str:
 def _lines(systems: "list[System]", comparisons: "list[Comparison]", width: int) -> Iterator[str]:
     """Yield lines of at most `width` characters: the systems, then each comparison."""
     from mtformer.evaluation.compare import config_differences
+    from mtformer.experiment.sweep import short_keys
 
     grouped = [[f"{system.name}:", "; ".join(run.name for run in system.runs)] for system in systems if system.runs[1:]]
     if grouped:
         yield from ("systems with several seeds", *table_lines(grouped, width, indent=INDENT), "")
     rows = []
-    for key, values in config_differences(systems):
+    found = dict(config_differences(systems))
+    labels = short_keys(found)
+    for key, values in found.items():
         names: dict[str, list[str]] = {}
         for system, value in zip(systems, values, strict=True):
             names.setdefault(json.dumps(value, ensure_ascii=False), []).append(system.name)
-        rows += [[key if n == 0 else "", f"{value}:", ", ".join(names[value])] for n, value in enumerate(names)]
+        rows += [[labels[key] if n == 0 else "", f"{value}:", ", ".join(names[value])] for n, value in enumerate(names)]
     if rows:
         yield from ("configs differ in", *table_lines(rows, width, indent=INDENT), "")
     for number, comparison in enumerate(comparisons):

@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 WIDTH = 118
 ORIGIN_COLUMN = 40
-HELP = """Show configs and their JSON Schema.
-
-Examples:
-  mtformer config show configs/demo.yaml
-"""
-app = Commands(help=HELP)
+app = Commands("Show configs and their JSON Schema.")
 
 
 def _sections(incomplete: str) -> list[str]:
@@ -33,18 +28,12 @@ def _sections(incomplete: str) -> list[str]:
 @app.command()
 def show(
     config: Annotated[
-        Path | None,
-        argument("YAML file of the experiment, or a run directory (default: all default values).", metavar="CONFIG"),
+        Path | None, argument("YAML file of the experiment, or a run directory (default: all default values).")
     ] = None,
     overrides: OverridesArgument = None,
     section: Annotated[str | None, optional("Print only this section.", autocompletion=_sections)] = None,
 ) -> None:
-    """Print every value with its documentation and its origin: a file, an override, or the default.
-
-    Examples:
-      mtformer config show configs/demo.yaml model.dropout=0.3
-      mtformer config show --section training
-    """
+    """Print every value with its documentation and its origin: a file, an override, or the default."""
     from mtformer.config.loading import load_config, load_defaults
     from mtformer.run_dir import RunDir
 
@@ -60,11 +49,7 @@ def show(
 
 @app.command()
 def schema() -> None:
-    """Print the JSON Schema of configs, for validation in editors.
-
-    Examples:
-      mtformer config schema > mtformer.schema.json
-    """
+    """Print the JSON Schema of configs, for validation in editors."""
     from mtformer.config.loading import json_schema
 
     echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))

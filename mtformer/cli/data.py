@@ -26,22 +26,13 @@ if TYPE_CHECKING:
     from mtformer.text.tokenizer import TokenizerPair
 
 log = logging.getLogger("mtformer")
-HELP = """Inspect, clean and generate corpora; manage the cache.
+app = Commands("Inspect, clean and generate corpora; manage the cache.")
 
-Examples:
-  mtformer data check train.en train.de --src-lang en --tgt-lang de
-"""
-app = Commands(help=HELP)
-
-SrcLang = Annotated[str | None, optional("With files: source language code.", "--src-lang", metavar="LANG")]
-TgtLang = Annotated[str | None, optional("With files: target language code.", "--tgt-lang", metavar="LANG")]
+SrcLang = Annotated[str | None, optional("With files: source language code.", "--src-lang")]
+TgtLang = Annotated[str | None, optional("With files: target language code.", "--tgt-lang")]
 TokenizerFolder = Annotated[
     Path | None,
-    optional(
-        "Folder of tokenizers to count tokens with (default: those of the run or config).",
-        "--tokenizer",
-        metavar="FOLDER",
-    ),
+    optional("Folder of tokenizers to count tokens with (default: those of the run or config).", "--tokenizer"),
 ]
 
 
@@ -63,10 +54,6 @@ def check(
     """Inspect corpora before training: errors, duplicates, outliers, overlap, and pairs that the filters remove.
 
     The exit code is 1 if a limit in data.check or data.filters is exceeded.
-
-    Examples:
-      mtformer data check configs/demo.yaml --html check.html
-      mtformer data check train.en train.de --src-lang en --tgt-lang de
     """
     from tqdm import tqdm
 
@@ -109,17 +96,13 @@ def clean(
     src_lang: SrcLang = None,
     tgt_lang: TgtLang = None,
     tokenizer: TokenizerFolder = None,
-    gz: Annotated[bool, typer.Option("--gz", help="Compress the written text files with gzip.")] = False,
+    gz: Annotated[bool, optional("Compress the written text files with gzip.", "--gz")] = False,
     score_with: Annotated[
         list[Path] | None,
-        optional(
-            "Score the kept pairs with this model; a second model is for the reverse direction.",
-            "--score-with",
-            metavar="RUN",
-        ),
+        optional("Score the kept pairs with this model; a second model is for the reverse direction.", "--score-with"),
     ] = None,
     keep_share: Annotated[
-        float | None, optional("Keep only the best pairs: this share of them.", "--keep-share", metavar="SHARE")
+        float | None, optional("Keep only the best pairs: this share of them.", "--keep-share")
     ] = None,
     min_score: Annotated[float | None, optional("Keep only pairs with at least this score.", "--min-score")] = None,
     device: Annotated[str, typer.Option(help="Device for scoring: auto, cpu or cuda.")] = "auto",
@@ -129,10 +112,6 @@ def clean(
 
     The score of a pair is its log-probability per token. With two models it is exp(-(|H1 - H2| + (H1 + H2) / 2)), where
     H1 and H2 are the negative log-probabilities per token.
-
-    Examples:
-      mtformer data clean configs/demo.yaml clean
-      mtformer data clean a.en a.de clean --src-lang en --tgt-lang de --gz
     """
     from tqdm import tqdm
 
@@ -175,14 +154,10 @@ def clean(
 
 @app.command()
 def demo(
-    folder: Annotated[Path, argument("Folder to write.", metavar="FOLDER")],
+    folder: Annotated[Path, argument("Folder to write.")],
     seed: Annotated[int, typer.Option(min=0, help="Seed of the generated sentences.")] = 1,
 ) -> None:
-    """Write a small English-German corpus, generated from a grammar, for a first training run.
-
-    Examples:
-      mtformer data demo demo
-    """
+    """Write a small English-German corpus, generated from a grammar, for a first training run."""
     from mtformer.data.demo import write_demo
 
     echo(*map(str, write_demo(folder, seed).values()))
@@ -190,15 +165,12 @@ def demo(
 
 @app.command()
 def cache(
-    clear: Annotated[bool, typer.Option("--clear", help="Delete all entries that no other process uses.")] = False,
+    clear: Annotated[bool, optional("Delete all entries that no other process uses.", "--clear")] = False,
 ) -> None:
     """List or delete the prepared corpora, tokenizers and converted models in the cache.
 
     The cache is the folder MTFORMER_CACHE, or mtformer in XDG_CACHE_HOME (~/.cache). Folders named by data.cache_dir in
     configs are not included.
-
-    Examples:
-      mtformer data cache --clear
     """
     from mtformer.data.store.cache import delete_unused, entries
     from mtformer.files import cache_folder
@@ -292,8 +264,8 @@ def _require_one_direction(config: "Config") -> None:
     for source in data.train:
         if (direction := "-".join(languages(source, data))) != first:
             raise ConfigError(
-                f"{describe(source)}: is {direction}, but the first source of data.train is {first}; clean one direction "
-                "at a time, by giving its files"
+                f"{describe(source)}: is {direction}, but the first of data.train is {first}; clean the files of one "
+                "direction at a time"
             )
     if data.corpora:
         log.info("only data.train is cleaned; clean the files of data.corpora (%s) too", ", ".join(data.corpora))

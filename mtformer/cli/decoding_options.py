@@ -9,14 +9,6 @@ from mtformer.config.schema import DecodingConfig
 from mtformer.config.section import key_of
 
 ALIASES = {"sampling": ["--sample"]}
-METAVARS = {
-    "early_stopping": "RULE",
-    "max_length_ratio": "RATIO",
-    "min_length_ratio": "RATIO",
-    "split": "WHEN",
-    "top_k": "K",
-    "top_p": "P",
-}
 KEYS = [key for key in DecodingConfig.model_fields if key_of(DecodingConfig, key).is_option]
 
 
@@ -46,4 +38,4 @@ def _option(key: str, kind: Any) -> Any:
     name = key.replace("_", "-")
     names = [f"--{name}/--no-{name}" if kind is bool else f"--{name}", *ALIASES.get(key, ())]
     text = " ".join((DecodingConfig.model_fields[key].description or "").split())
-    return Annotated[kind | None, optional(text, *names, metavar=METAVARS.get(key))]
+    return Annotated[kind | None, optional(text, *names)]

@@ -32,7 +32,7 @@ def evaluate(
     precision: PrecisionOption = None,
     backend: BackendOption = None,
     checkpoint: CheckpointsOption = None,
-    output: Annotated[Path | None, optional("Folder for the results (default: RUN/eval).", metavar="FOLDER")] = None,
+    output: Annotated[Path | None, optional("Folder for the results (default: RUN/eval).")] = None,
     comet: CometOption = None,
     *,
     settings: dict[str, Any],
@@ -40,10 +40,6 @@ def evaluate(
     """Score a model: BLEU, chrF2++ and TER on the config's test sets, two files, or a test set of sacreBLEU.
 
     Decoding options default to the values in the run's config; see docs/decoding.md.
-
-    Examples:
-      mtformer eval runs/demo
-      mtformer eval runs/demo --src test.en --ref test.de --beam-size 8
     """
     if (src is None) != (ref is None):
         raise ConfigError("--src and --ref require each other; give both")

@@ -23,24 +23,25 @@ FORMAT_HELP = (
     "bundle (weights, tokenizer and config for mtformer), ctranslate2 (for CTranslate2 and mtformer), or huggingface "
     "(for Transformers)."
 )
+LOADING = {
+    Format.BUNDLE: "mtformer translate {!r}",
+    Format.CTRANSLATE2: "ctranslate2.Translator({!r})",
+    Format.HUGGINGFACE: "transformers.MarianMTModel.from_pretrained({!r})",
+}
+"""How to load the folder of an export: a command, or Python."""
 QUANTIZATION_HELP = (
     "With ctranslate2: data type of the weights, such as int8, int16, float16 or bfloat16 (default: float32)."
 )
 
 
 def export(
-    run: Annotated[Path, argument("Run directory.", metavar="RUN")],
+    run: Annotated[Path, argument("Run directory.")],
     format_: Annotated[Format, typer.Option("--format", help=FORMAT_HELP)] = Format.BUNDLE,
-    quantization: Annotated[str | None, optional(QUANTIZATION_HELP, metavar="TYPE")] = None,
-    output: Annotated[Path | None, optional("Folder to write (default: RUN/FORMAT).", metavar="FOLDER")] = None,
+    quantization: Annotated[str | None, optional(QUANTIZATION_HELP)] = None,
+    output: Annotated[Path | None, optional("Folder to write (default: RUN/FORMAT).")] = None,
     checkpoint: Annotated[str | None, optional(CHECKPOINT_HELP)] = None,
 ) -> None:
-    """Export a run as a bundle, or for CTranslate2 or Hugging Face Transformers.
-
-    Examples:
-      mtformer export runs/demo
-      mtformer export runs/demo --format ctranslate2 --quantization int8
-    """
+    """Export a run as a bundle, or for CTranslate2 or Hugging Face Transformers."""
     from mtformer.run_dir import RunDir
 
     if quantization is not None and format_ is not Format.CTRANSLATE2:
@@ -59,18 +60,16 @@ def export(
 
         export_bundle(opened, target, checkpoint)
     echo(str(target))
+    echo(f"load it with: {LOADING[format_].format(str(target))}", err=True)
 
 
 def import_model(
-    marian_dir: Annotated[Path, argument("Folder of a Marian model from Hugging Face (OPUS-MT).", metavar="FOLDER")],
-    run: Annotated[Path, argument("Bundle to write.", metavar="BUNDLE")],
+    marian_dir: Annotated[Path, argument("Folder of a Marian model from Hugging Face (OPUS-MT).")],
+    run: Annotated[Path, argument("Bundle to write.")],
 ) -> None:
-    """Convert a Marian model from Hugging Face to a bundle with the same translations, which can be trained further.
-
-    Examples:
-      mtformer import opus-mt-en-de runs/opus
-    """
+    """Convert a Marian model from Hugging Face to a bundle with the same translations, which can be trained further."""
     from mtformer.export.marian import import_marian
 
     import_marian(marian_dir, run)
     echo(str(run))
+    echo(f"load it with: {LOADING[Format.BUNDLE].format(str(run))}", err=True)

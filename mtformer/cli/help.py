@@ -2,16 +2,15 @@
 
 import inspect
 import re
-import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from textwrap import indent
+from typing import Any, TypeVar, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-METAVARS = {Path: "FILE", int: "N", float: "X", bool: None}
-OTHER = "Options"
+EXAMPLES = Path(__file__).with_name("examples.txt").read_text(encoding="utf-8").splitlines()
 PANELS = {
     "Input and output": "source target continues to as_json json_attention attention attention_layer attention_head "
     "targets alignment split replace_unknowns src ref testset output comet host port api_key max_characters queue_size",
@@ -21,125 +20,102 @@ PANELS = {
     "Constraints": "prefixes required forbidden no_repeat_ngram_size repetition_penalty",
     "Device and weights": "device precision backend checkpoint batch_tokens",
 }
-"""Panels of commands with more than MOST_WITHOUT_PANELS options, with the names of their parameters."""
-MOST_WITHOUT_PANELS = 10
-PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.split()}
-EXAMPLES = "\n\nExamples:\n"
+"""Panels of commands with more than MOST_IN_ONE_PANEL options, with the names of their parameters."""
+MOST_IN_ONE_PANEL = 10
+METAVARS = {
+    "RUN": "run runs paths score_with", "FOLDER": "folder output run_dir tokenizer marian_dir", "CONFIG": "config",
+    "SECTION.KEY=VALUE": "overrides", "SWEEP": "file", "MODEL": "model comet", "LANG": "to src_lang tgt_lang",
+    "RULE": "early_stopping", "RATIO": "max_length_ratio min_length_ratio", "WHEN": "split", "K": "top_k", "P": "top_p",
+    "SHARE": "keep_share", "COLUMN": "sort", "ADDRESS": "host", "KEY": "api_key", "TYPE": "quantization",
+}  # fmt: skip
+"""Metavars with the names of their parameters; other parameters have the metavar of their type."""
+METAVAR_OF = {name: metavar for metavar, names in METAVARS.items() for name in names.split()}
+METAVAR_OF_TYPE = {Path: "FILE", int: "N", float: "X", bool: None}
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class _Help:
-    """Help of a command or group; its examples are the part of the docstring after `Examples:`."""
+    """Help screen of a command or group."""
 
-    params: list[Any]
-
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        text, _, examples = (settings.get("help") or "").partition(EXAMPLES)
-        # A docstring has line ends within paragraphs.
-        self.help = re.sub(r"(?<=\S)\n(?=\S)", " ", text)
-        self.epilog = textwrap.dedent(examples).strip()
-        kinds = inspect.signature(settings["callback"]).parameters if settings.get("callback") else {}
-        has_panels = len(self.params) > MOST_WITHOUT_PANELS
-        for parameter in self.params:
-            if parameter.metavar is None and parameter.name in kinds:
-                parameter.metavar = _metavar(kinds[parameter.name].annotation)
-            if has_panels and parameter.param_type_name == "option":
-                parameter.rich_help_panel = PANEL_OF.get(parameter.name, OTHER)
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the words of the usage line after the name of the command."""
-        arguments = [_usage(one) for one in self.params if one.param_type_name == "argument"]
-        return ["[OPTIONS]", *arguments, *(["COMMAND [ARGS]..."] if hasattr(self, "commands") else [])]
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
+    def format_help(self: Any, ctx: Any, formatter: Any) -> None:
         """Write the help screen."""
         from rich.console import Console
-        from rich.padding import Padding
+        from rich.panel import Panel
+        from rich.table import Table
         from rich.text import Text
 
         console = Console(highlight=False)
         with console.capture() as captured:
-            usage = " ".join([ctx.command_path, *self.collect_usage_pieces(ctx)])
-            console.print(Padding(Text.assemble(("Usage: ", "yellow"), usage), (0, 1, 1, 1)))
-            console.print(Padding(Text(self.help), (0, 1, 1, 1)))
-            for panel in _panels(self, ctx):
-                console.print(panel)
-            if self.epilog:
-                console.print(Padding(Text("Examples:", "yellow"), (1, 1, 0, 1)))
-                console.print(Padding(Text(self.epilog), (0, 1, 1, 3)))
+            console.print(Text(f"{self.get_usage(ctx)}\n\n{self.help}\n"))
+            for title, rows in _panels(self).items():
+                table = Table.grid(padding=(0, 2, 0, 0))
+                table.add_column(no_wrap=True, style="bold cyan")
+                table.add_column(overflow="fold")
+                for row in rows:
+                    table.add_row(*map(Text, row))
+                console.print(Panel(table, title=title, title_align="left", border_style="dim"))
+            console.print(Text(f"\nExamples:\n{indent(self.epilog, '  ')}"))
         formatter.write(captured.get())
+
+    def collect_usage_pieces(self: Any, ctx: Any) -> list[str]:
+        """Return the words of the usage line after the name of the command."""
+        names = []
+        for one in [one for one in self.params if one.param_type_name == "argument"]:
+            name = one.metavar if one.required else f"[{one.metavar}]"
+            names.append(name + "..." if one.nargs != 1 and "..." not in name else name)
+        return ["[OPTIONS]", *names, *(["COMMAND [ARGS]..."] if hasattr(self, "commands") else [])]
 
 
 class Command(_Help, TyperCommand):
-    """A command with this help."""
+    """A command with this help screen."""
 
 
 class Group(_Help, TyperGroup):
-    """A group of commands with this help."""
+    """A group of commands with this help screen."""
 
 
 class Commands(typer.Typer):
-    """A group of commands, all with this help."""
+    """A group of commands, all with this help screen."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"cls": Group, "no_args_is_help": True, **settings})
+    def __init__(self, text: str | None = None, **settings: Any) -> None:
+        super().__init__(**{"cls": Group, "help": text, "no_args_is_help": True, **settings})
 
-    def command(self, name: str | None = None, **settings: Any) -> Any:
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
         """Return a decorator that adds a function as a command."""
         return super().command(name, **{"cls": Command, **settings})
 
 
-def _metavar(kind: Any) -> str | None:
-    while arguments := get_args(kind):  # of Annotated, unions and lists
-        kind = arguments[0]
-    return METAVARS.get(kind, "NAME")
-
-
-def _usage(argument: Any) -> str:
-    """Return an argument as the usage line shows it; a metavar with dots is complete."""
-    name = str(argument.metavar)
-    if "..." in name:
-        return name
-    return (name if argument.required else f"[{name}]") + ("..." if argument.nargs != 1 else "")
-
-
-def _help(option: Any) -> str:
-    """Return the help text of an option with its default."""
-    shown = option.show_default if isinstance(option.show_default, str) else option.default
-    shown = getattr(shown, "value", shown)  # of an Enum
-    is_shown = option.show_default and shown not in (None, True, False)
-    return f"{option.help.rstrip('.')} (default: {shown})." if is_shown else option.help or ""
-
-
-def _panels(command: Any, ctx: Any) -> Iterator[Any]:
-    """Yield the panels of arguments, options and commands."""
-    from rich.text import Text
-
-    rows: dict[str, list[tuple[Text, Text]]] = {name: [] for name in ("Arguments", *PANELS, OTHER, "Commands")}
-    for one in command.get_params(ctx):
-        if one.param_type_name == "argument":
-            rows["Arguments"].append((Text(one.metavar, "bold cyan"), Text(one.help or "")))
-        elif not one.hidden:
-            names = one.secondary_opts if one.secondary_opts and one.default is True else one.opts
-            name = Text(", ".join(sorted(names, key=len)), "bold cyan")
-            if one.metavar is not None:
-                name.append(f" {one.metavar}", "bold yellow")
-            rows[one.rich_help_panel or OTHER].append((name, Text(_help(one))))
+def complete_help(command: Any, words: str) -> None:
+    """Add metavars, panels and examples to a command, which is called by these words, and to its sub-commands."""
     for name, one in getattr(command, "commands", {}).items():
-        rows["Commands"].append((Text(name, "bold cyan"), Text(one.help.partition("\n")[0])))
-    if len(rows[OTHER]) == 1 and len(command.params) > 1:  # only --help
-        del rows[OTHER]
-    width = max((len(name) for panel in (*PANELS, OTHER) for name, _ in rows.get(panel, ())), default=0)
-    yield from (_panel(name, some, width if name in (*PANELS, OTHER) else 0) for name, some in rows.items() if some)
+        complete_help(one, f"{words} {name}".strip())
+    # Typer keeps the line ends of a docstring.
+    command.help = re.sub(r"(?<=\S)\n(?=\S)", " ", command.help or "")
+    start = f"mtformer {words}".strip() + " "
+    command.epilog = "\n".join([line for line in EXAMPLES if f"{line} ".startswith(start)][:2])
+    kinds = inspect.signature(command.callback).parameters if command.callback else {}
+    for one in command.params:
+        if one.metavar is None and one.name in kinds:
+            kind = kinds[one.name].annotation
+            while arguments := get_args(kind):  # of Annotated, unions and lists
+                kind = arguments[0]
+            one.metavar = METAVAR_OF.get(one.name) or METAVAR_OF_TYPE.get(kind, "NAME")
+        is_panel = len(command.params) > MOST_IN_ONE_PANEL and one.param_type_name == "option"
+        one.rich_help_panel = next((p for p, names in PANELS.items() if is_panel and one.name in names.split()), None)
 
 
-def _panel(title: str, rows: list[Any], width: int) -> Any:
-    from rich.panel import Panel
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True, min_width=width)
-    table.add_column(overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return Panel(table, title=title, title_align="left", border_style="dim")
+def _panels(command: Any) -> dict[str, list[tuple[str, str]]]:
+    """Return the rows of each panel."""
+    panels: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", *PANELS, "Options", "Commands")}
+    for one in command.params:
+        names, text = one.secondary_opts if one.secondary_opts and one.default is True else one.opts, one.help
+        default = one.show_default if isinstance(one.show_default, str) else getattr(one.default, "value", one.default)
+        if one.show_default and default not in (None, True, False):
+            text = f"{text.rstrip('.')} (default: {default})."
+        if one.param_type_name == "argument":
+            panels["Arguments"].append((one.metavar, text))
+        else:
+            first = f"{', '.join(sorted(names, key=len))} {one.metavar or ''}".rstrip()
+            panels[one.rich_help_panel or "Options"].append((first, text))
+    panels["Commands"] = [(name, one.help.split("\n")[0]) for name, one in getattr(command, "commands", {}).items()]
+    return {name: rows for name, rows in panels.items() if rows}

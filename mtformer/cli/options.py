@@ -34,10 +34,9 @@ def argument(text: str, **settings: Any) -> Any:
     return typer.Argument(help=text, show_default=False, **settings)
 
 
-ConfigArgument = Annotated[Path, argument("YAML file of the experiment.", metavar="CONFIG")]
+ConfigArgument = Annotated[Path, argument("YAML file of the experiment.")]
 OverridesArgument = Annotated[
-    list[str] | None,
-    argument("Values that replace those in the file.", metavar="SECTION.KEY=VALUE", autocompletion=complete_key),
+    list[str] | None, argument("Values that replace those in the file.", autocompletion=complete_key)
 ]
 PRECISION_HELP = "fp32, bf16, fp16 (CUDA), int8 (CTranslate2 on a CPU), or auto, the fastest."
 CHECKPOINT_HELP = (
@@ -46,16 +45,15 @@ CHECKPOINT_HELP = (
 )
 BACKEND_HELP = "mtformer or ctranslate2. Default: ctranslate2 for its exports and for int8 on a CPU, else mtformer."
 COMET_HELP = (
-    "Also score with COMET (extra `comet`): the name of a model on the Hugging Face Hub, such as "
-    "Unbabel/wmt22-comet-da, or a path to its checkpoints/model.ckpt. A checkpoint is a pickle file, which can run code: "
-    "use only one that you trust."
+    "Also score with COMET (extra `comet`): a model on the Hugging Face Hub, such as Unbabel/wmt22-comet-da, or a path "
+    "to checkpoints/model.ckpt. A checkpoint is a pickle file, which can run code: use only one that you trust."
 )
-EnsembleArgument = Annotated[list[Path], argument("Run directory or bundle; several form an ensemble.", metavar="RUN")]
-ToOption = Annotated[str | None, optional("Target language (default: data.tgt_lang).", metavar="LANG")]
+EnsembleArgument = Annotated[list[Path], argument("Run directory or bundle; several form an ensemble.")]
+ToOption = Annotated[str | None, optional("Target language (default: data.tgt_lang).")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 PrecisionOption = Annotated[str | None, typer.Option(help=PRECISION_HELP, show_default="fp32")]
 BackendOption = Annotated[Literal["mtformer", "ctranslate2"] | None, optional(BACKEND_HELP)]
 CheckpointsOption = Annotated[
     list[str] | None, optional(CHECKPOINT_HELP + " Several form an ensemble.", "--checkpoint")
 ]
-CometOption = Annotated[str | None, optional(COMET_HELP, metavar="MODEL")]
+CometOption = Annotated[str | None, optional(COMET_HELP)]

@@ -14,22 +14,16 @@ METRIC_HELP = (
 
 
 def report(
-    runs: Annotated[list[Path], argument("Run directories or bundles.", metavar="RUN")],
+    runs: Annotated[list[Path], argument("Run directories or bundles.")],
     out: Annotated[
         Path | None, optional("HTML file to write (default: RUN/report.html; for several runs report.html).")
     ] = None,
     plot: Annotated[
-        Path | None,
-        optional("Instead of a report, write a plot of the curves, one column wide: .pdf, .svg or .png."),
+        Path | None, optional("Instead of a report, write a plot of the curves, one column wide: .pdf, .svg or .png.")
     ] = None,
     metric: Annotated[list[str] | None, optional(METRIC_HELP)] = None,
 ) -> None:
-    """Write a self-contained HTML report about runs: curves, scores, sentences, attention and config.
-
-    Examples:
-      mtformer report runs/demo
-      mtformer report runs/a runs/b --plot curves.pdf --metric bleu
-    """
+    """Write a self-contained HTML report about runs: curves, scores, sentences, attention and config."""
     from mtformer.run_dir import RunDir
 
     require_at_most_one({"--plot": plot, "--out": out})

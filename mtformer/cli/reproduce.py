@@ -14,7 +14,7 @@ DIFFERENT = 1
 
 
 def reproduce(
-    run: Annotated[Path, argument("Run directory.", metavar="RUN")],
+    run: Annotated[Path, argument("Run directory.")],
     steps: Annotated[
         int | None, optional("Number of steps to repeat (default: 50, or up to the first log line).", min=1)
     ] = None,
@@ -23,9 +23,6 @@ def reproduce(
 
     The tokenizer, data and model are created again in a temporary folder. The exit code is 0 if all figures are equal
     and 1 otherwise; the output then shows the first difference, and changes of data, versions and device.
-
-    Examples:
-      mtformer reproduce runs/demo --steps 20
     """
     from mtformer.cli.progress import TrainingProgress
     from mtformer.experiment import verify

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.options import require_at_most_one
+from mtformer.cli.options import optional, require_at_most_one
 from mtformer.cli.output import echo, for_terminal, table_lines
 
 if TYPE_CHECKING:
@@ -23,23 +23,16 @@ DETAILS = ("at", "weights")
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(help="Folder with runs (default: runs).", metavar="FOLDER")] = Path("runs"),
-    sort: Annotated[
-        str,
-        typer.Option(metavar="COLUMN", help="Sort by a column or a config key, best first."),
-    ] = "name",
-    show_all: Annotated[bool, typer.Option("--all", help="Show all columns, as in output to a pipe or file.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list with all values.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    folder: Annotated[Path, typer.Argument(help="Folder with runs (default: runs).")] = Path("runs"),
+    sort: Annotated[str, typer.Option(help="Sort by a column or a config key, best first.")] = "name",
+    show_all: Annotated[bool, optional("Show all columns, as in output to a pipe or file.", "--all")] = False,
+    as_json: Annotated[bool, optional("Print a JSON list with all values.", "--json")] = False,
+    as_csv: Annotated[bool, optional("Print CSV.", "--csv")] = False,
 ) -> None:
     """List the runs in a folder and its subfolders: state, step, scores, speed, time and differing settings.
 
     Scores are the best dev score and BLEU on the first test set. The speed counts source and target tokens; the time
     excludes validation.
-
-    Examples:
-      mtformer runs
-      mtformer runs runs/sweep --sort "test BLEU" --all
     """
     from mtformer.experiment.runs import differing_keys, list_runs, sort_runs
 

@@ -7,9 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from mtformer.cli.options import CheckpointsOption, DeviceOption, PrecisionOption, ToOption, argument
+from mtformer.cli.options import CheckpointsOption, DeviceOption, PrecisionOption, ToOption, argument, optional
 from mtformer.cli.output import for_terminal
 
 if TYPE_CHECKING:
@@ -19,21 +17,17 @@ log = logging.getLogger("mtformer")
 
 
 def score(
-    run: Annotated[Path, argument("Run directory or bundle.", metavar="RUN")],
+    run: Annotated[Path, argument("Run directory or bundle.")],
     src: Annotated[Path, argument("Source file: plain, .gz, .xz or .zst.", metavar="SOURCE")],
     tgt: Annotated[Path, argument("File with one translation per source line.", metavar="TARGET")],
-    tokens: Annotated[bool, typer.Option("--tokens", help="Also print each token with its log-probability.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, with the tokens.")] = False,
+    tokens: Annotated[bool, optional("Also print each token with its log-probability.", "--tokens")] = False,
+    as_json: Annotated[bool, optional("Print one JSON object per line, with the tokens.", "--json")] = False,
     to: ToOption = None,
     device: DeviceOption = "auto",
     precision: PrecisionOption = None,
     checkpoint: CheckpointsOption = None,
 ) -> None:
-    """Print the log-probability (in nats) of given translations to stdout, and the perplexity to stderr.
-
-    Examples:
-      mtformer score runs/demo test.en test.de --tokens
-    """
+    """Print the log-probability (in nats) of given translations to stdout, and the perplexity to stderr."""
     from tqdm import tqdm
 
     from mtformer.cli.line_files import parallel_lines

@@ -7,7 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from mtformer.cli.options import BackendOption, CheckpointsOption, DeviceOption, EnsembleArgument, PrecisionOption
+from mtformer.cli.options import (
+    BackendOption,
+    CheckpointsOption,
+    DeviceOption,
+    EnsembleArgument,
+    PrecisionOption,
+    optional,
+)
 from mtformer.errors import ConfigError, require_extra
 
 log = logging.getLogger("mtformer")
@@ -18,17 +25,11 @@ KEY_HELP = "Required api_key of requests, for a --host that other machines can r
 
 def serve(
     runs: EnsembleArgument,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0: all interfaces.", metavar="ADDRESS")
-    ] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all interfaces.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = 8000,
-    api_key: Annotated[
-        str | None, typer.Option(help=KEY_HELP, envvar="MTFORMER_API_KEY", show_default=False, metavar="KEY")
-    ] = None,
+    api_key: Annotated[str | None, optional(KEY_HELP, envvar="MTFORMER_API_KEY")] = None,
     max_characters: Annotated[int, typer.Option(min=1, help="Maximum length of the text of a request.")] = 5000,
-    queue_size: Annotated[
-        int, typer.Option("--queue", min=1, help="Maximum number of waiting requests; further requests get status 503.")
-    ] = 200,
+    queue_size: Annotated[int, typer.Option("--queue", min=1, help="Waiting requests before status 503.")] = 200,
     device: DeviceOption = "auto",
     precision: PrecisionOption = None,
     backend: BackendOption = None,
@@ -38,12 +39,7 @@ def serve(
 ) -> None:
     """Serve a model: a web page and an API compatible with LibreTranslate.
 
-    Ctrl-C stops the server with exit code 0. Decoding options default to the values in the run's config; see
-    docs/decoding.md.
-
-    Examples:
-      mtformer serve runs/demo
-      mtformer serve runs/demo --port 5000 --beam-size 1
+    Ctrl-C stops the server. Decoding options default to the values in the run's config; see docs/decoding.md.
     """
     from mtformer.serving.server import is_local, listen, make_server, url
 

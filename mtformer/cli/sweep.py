@@ -17,29 +17,23 @@ FAILED = 1
 
 
 def sweep(
-    file: Annotated[Path, argument("YAML file of the sweep.", metavar="SWEEP")],
+    file: Annotated[Path, argument("YAML file of the sweep.")],
     overrides: OverridesArgument = None,
     jobs: Annotated[
-        int | None,
-        optional("Number of concurrent runs (default: number of CUDA devices, or 1).", min=1),
+        int | None, optional("Number of concurrent runs (default: number of CUDA devices, or 1).", min=1)
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Skip finished runs and resume the others.")] = False,
+    resume: Annotated[bool, optional("Skip finished runs and resume the others.", "--resume")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs with estimated time and disk space, without training.")
+        bool, optional("List the runs with estimated time and disk space, without training.", "--dry-run")
     ] = False,
     print_commands: Annotated[
-        bool,
-        typer.Option("--print-commands", help="Print one command line per run, for a scheduler, without training."),
+        bool, optional("Print one command line per run, for a scheduler, without training.", "--print-commands")
     ] = False,
 ) -> None:
     """Train many runs: a base config with combinations of values.
 
     A failed run does not stop the others; the exit code is then 1. On SIGTERM or Ctrl-C, all runs save a checkpoint and
     the exit code is 143 or 130; --resume continues. `mtformer runs` shows the state of the runs.
-
-    Examples:
-      mtformer sweep sweep.yaml --dry-run
-      mtformer sweep sweep.yaml --jobs 2
     """
     from mtformer.experiment.sweep import plan_sweep
 

@@ -8,8 +8,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from mtformer.cli.help import Commands
 from mtformer.cli.options import ConfigArgument, OverridesArgument, argument, optional
 from mtformer.cli.output import echo, for_terminal
@@ -21,12 +19,7 @@ if TYPE_CHECKING:
 LINES_AT_ONCE = 1000
 MOST_DIGITS = 9
 
-HELP = """Train and use tokenizers.
-
-Examples:
-  mtformer tokenizer train configs/demo.yaml
-"""
-app = Commands(help=HELP)
+app = Commands("Train and use tokenizers.")
 
 
 class Side(str, Enum):
@@ -36,10 +29,8 @@ class Side(str, Enum):
     TGT = "tgt"
 
 
-ModelArgument = Annotated[
-    Path, argument("Run directory, bundle, folder of tokenizers, or SentencePiece model.", metavar="MODEL")
-]
-SideOption = Annotated[Side, typer.Option("--side", help="src or tgt: the tokenizer to use, if they are separate.")]
+ModelArgument = Annotated[Path, argument("Run directory, bundle, folder of tokenizers, or SentencePiece model.")]
+SideOption = Annotated[Side, optional("src or tgt: the tokenizer to use, if they are separate.", "--side")]
 
 
 @app.command()
@@ -47,15 +38,11 @@ def train(
     config: ConfigArgument,
     overrides: OverridesArgument = None,
     output: Annotated[
-        Path | None,
-        optional("New folder to write (default: tokenizers/ and the config's name).", "--output", metavar="FOLDER"),
+        Path | None, optional("New folder to write (default: tokenizers/ and the config's name).", "--output")
     ] = None,
 ) -> None:
-    """Train SentencePiece models on the training data of a config, with the settings of its `tokenizer` section.
-
-    Examples:
-      mtformer tokenizer train configs/demo.yaml tokenizer.vocab_size=4000
-    """
+    """Train SentencePiece models on the training data of a config, with the settings of its `tokenizer` section."""
+    from mtformer.cli.progress import ELAPSED, alive
     from mtformer.config.loading import load_config
     from mtformer.experiment.prepare import make_tokenizers
     from mtformer.text.tokenizer import TokenizerPair
@@ -66,7 +53,8 @@ def train(
         raise ConfigError("data.train: no training data; name at least one source")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(f"{folder}: already exists; name another folder with --output, or delete it")
-    make_tokenizers(loaded, folder)
+    with alive("train the tokenizer", bar_format=ELAPSED):
+        make_tokenizers(loaded, folder)
     pair = TokenizerPair.load(folder)
     sizes = [("joint", pair.src)] if pair.joint else [("source", pair.src), ("target", pair.tgt)]
     echo(*(f"{folder}: {name}, {one.vocab_size} pieces, sha256 {one.sha256}" for name, one in sizes))
@@ -75,14 +63,10 @@ def train(
 @app.command()
 def encode(
     model: ModelArgument,
-    ids: Annotated[bool, typer.Option("--ids", help="Write ids instead of pieces.")] = False,
+    ids: Annotated[bool, optional("Write ids instead of pieces.", "--ids")] = False,
     side: SideOption = Side.SRC,
 ) -> None:
-    """Split each line of stdin into pieces.
-
-    Examples:
-      mtformer tokenizer encode runs/demo < text.en > pieces.en
-    """
+    """Split each line of stdin into pieces."""
     tokenizer = _load(model, side)
 
     def split(line: str, place: str) -> str:
@@ -94,14 +78,10 @@ def encode(
 @app.command()
 def decode(
     model: ModelArgument,
-    ids: Annotated[bool, typer.Option("--ids", help="Read ids instead of pieces.")] = False,
+    ids: Annotated[bool, optional("Read ids instead of pieces.", "--ids")] = False,
     side: SideOption = Side.SRC,
 ) -> None:
-    """Join the pieces in each line of stdin to text.
-
-    Examples:
-      mtformer tokenizer decode runs/demo < pieces.en
-    """
+    """Join the pieces in each line of stdin to text."""
     tokenizer = _load(model, side)
 
     def join(line: str, place: str) -> str:

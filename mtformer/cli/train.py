@@ -56,34 +56,21 @@ COMMAND_CLASS = TrainCommand
 def train(
     config: ConfigArgument,
     overrides: OverridesArgument = None,
-    run_dir: Annotated[
-        Path | None, optional("Run directory (default: runs/ and the config's name).", metavar="FOLDER")
-    ] = None,
+    run_dir: Annotated[Path | None, optional("Run directory (default: runs/ and the config's name).")] = None,
     resume: Annotated[
         str | None,
         optional("Resume from the latest checkpoint (auto: start a new run if none exists).", metavar="[auto]"),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Delete an existing run in the run directory and start over.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check config, data and memory without training.")] = False,
+    overwrite: Annotated[bool, optional("Replace the existing run in the run directory.", "--overwrite")] = False,
+    dry_run: Annotated[bool, optional("Check config, data and memory without training.", "--dry-run")] = False,
     verify_resume: Annotated[
-        bool,
-        typer.Option(
-            "--verify-resume",
-            help="Verify that resuming does not change the result: train a few steps in a temporary folder with and "
-            "without an interruption, and compare all bits.",
-        ),
+        bool, optional("Verify on a few steps that resuming gives exactly the same result.", "--verify-resume")
     ] = False,
 ) -> None:
     """Train a model: tokenizer, data, training, averaging, test scores.
 
     On SIGTERM or Ctrl-C, training saves a checkpoint and exits with 143 or 130. With --resume auto, the same command
     starts and resumes a run.
-
-    Examples:
-      mtformer train configs/demo.yaml
-      mtformer train configs/demo.yaml training.max_steps=2000 --run-dir runs/long
     """
     from mtformer.config.loading import load_config
     from mtformer.files import CHECKSUMS
@@ -96,9 +83,12 @@ def train(
     loaded = load_config(config, overrides or [])
     run_dir = run_dir or Path("runs") / config.stem
     if dry_run:
+        from mtformer.cli.progress import ELAPSED, alive
         from mtformer.experiment import preflight
 
-        echo(*(f"{name:<28} {value}" for name, value in preflight.dry_run(loaded.config, RunDir(run_dir))))
+        with alive("check", bar_format=ELAPSED):
+            rows = preflight.dry_run(loaded.config, RunDir(run_dir))
+        echo(*(f"{name:<28} {value}" for name, value in rows))
     elif verify_resume:
         _verify_resume(loaded.config)
     else:
@@ -146,6 +136,8 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
         evaluate_sets(run_dir, sets, Translator.load(run_dir, device=config.training.device))
     if config.training.report:
         report([run_dir])
+    commands = [["translate", str(run_dir)], ["export", str(run_dir)], ["runs", str(run_dir.parent)]]
+    echo(f"run directory: {run_dir}", "next steps:", *(f"  mtformer {shlex.join(one)}" for one in commands), err=True)
 
 
 def _verify_resume(config: "Config") -> None:

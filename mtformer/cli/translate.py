@@ -40,28 +40,18 @@ def translate(
     run: EnsembleArgument,
     source: Annotated[Path | None, optional("File to translate (default: stdin).", "--input")] = None,
     target: Annotated[Path | None, optional("File to write (default: stdout).", "--output")] = None,
-    continues: Annotated[bool, typer.Option("--continue", help="Resume writing an interrupted --output.")] = False,
+    continues: Annotated[bool, optional("Resume writing an interrupted --output.", "--continue")] = False,
     to: ToOption = None,
     prefixes: Annotated[Path | None, optional("Target prefix for each source line.")] = None,
     required: Annotated[Path | None, optional("Required phrases per source line, tab-separated.", "--require")] = None,
     forbidden: Annotated[Path | None, optional("Forbidden phrases, one per line.", "--forbid")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write a JSON object per line: text, score, flags.")] = False,
-    json_attention: Annotated[
-        bool, typer.Option("--json-attention", help="With --json: add cross-attention weights.")
-    ] = False,
-    attention: Annotated[
-        Path | None,
-        optional("Write the attention of all layers and heads to a .json, .html or (for one line) .png file."),
-    ] = None,
+    as_json: Annotated[bool, optional("Write a JSON object per line: text, score, flags.", "--json")] = False,
+    json_attention: Annotated[bool, optional("With --json: add cross-attention weights.", "--json-attention")] = False,
+    attention: Annotated[Path | None, optional("Write attention as .json, .html, or .png (for one line).")] = None,
     attention_layer: Annotated[int | None, optional("Decoder layer of a .png, from 1 (default: last).")] = None,
     attention_head: Annotated[int | None, optional("Attention head of a .png, from 1 (default: all).")] = None,
-    targets: Annotated[
-        Path | None,
-        optional("With --attention: use these translations."),
-    ] = None,
-    alignment: Annotated[
-        bool, typer.Option("--alignment", help="Append ||| and word alignments, such as 0-0 1-2.")
-    ] = False,
+    targets: Annotated[Path | None, optional("With --attention: translations to analyze.")] = None,
+    alignment: Annotated[bool, optional("Append ||| and word alignments, such as 0-0 1-2.", "--alignment")] = False,
     device: DeviceOption = "auto",
     precision: PrecisionOption = None,
     backend: BackendOption = None,
@@ -73,10 +63,6 @@ def translate(
 
     Decoding options default to the values in the run's config; see docs/decoding.md. Files may be plain, .gz, .xz or
     .zst. With --n-best, lines have the format of Moses: number ||| text ||| score.
-
-    Examples:
-      mtformer translate runs/demo < input.en > output.de
-      mtformer translate runs/a runs/b --input input.en.gz --n-best 3
     """
     from mtformer.cli.line_files import ResumableOutput, parallel_lines
     from mtformer.data.corpus.compressed import create_bytes

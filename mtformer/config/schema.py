@@ -194,7 +194,7 @@ class DecodingConfig(Section):
     length_penalty: Annotated[float, Field(ge=0.0, le=10.0)] = 1.0
     """Exponent alpha in score = log-probability / length^alpha."""
     coverage_penalty: Annotated[float, Field(ge=0.0), Key(in_validation=False)] = 0.0
-    """Weight beta in the ranking of finished hypotheses: score + beta x sum of log(min(1, attention)) over the source."""
+    """Weight beta in ranking finished hypotheses by score + beta x sum of log(min(1, attention)) over the source."""
     early_stopping: Annotated[Stopping, Key(in_validation=False)] = "ended"
     """Stop when `beam_size` hypotheses are finished (`ended`), none of the unfinished scores higher (`estimate`), or
     none can still win (`certain`)."""
@@ -275,12 +275,12 @@ class DecodingConfig(Section):
         if self.beam_size % self.beam_groups:
             raise ValueError(f"beam_groups {self.beam_groups} does not divide beam_size {self.beam_size}")
         if (self.beam_groups > 1) != (self.diversity_penalty > 0):
-            raise ValueError("beam_groups above 1 and diversity_penalty above 0 require each other; set both or neither")
+            raise ValueError("beam_groups above 1 and diversity_penalty above 0 require each other; set both")
         if self.beam_groups > 1 and self.draws:
-            raise ValueError("beam_groups is for beam search; leave it out when sampling")
+            raise ValueError("beam_groups is for beam search; remove it or sampling")
         for name, neutral in (("temperature", 1.0), ("top_k", 0), ("top_p", 1.0), ("seed", 1)):
             if getattr(self, name) != neutral and not self.draws:
-                raise ValueError(f"{name} is for sampling; set sampling: true too")
+                raise ValueError(f"{name} is for sampling; also set sampling: true")
         if self.mbr_metric != "chrf" and not self.mbr_samples:
             raise ValueError(f"mbr_metric {self.mbr_metric} requires mbr_samples; set mbr_samples too")
         return self

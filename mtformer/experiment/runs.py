@@ -146,7 +146,7 @@ class RunContents:
         return [(one["step"], float(one[key])) for one in of_kind if is_number(one.get(key)) and is_number(one["step"])]
 
     def best(self, key: str) -> tuple[int, float] | None:
-        """Return (step, value) of the best validation by this metric (the earliest if tied), or None without validations."""
+        """Return (step, value) of the best validation by this metric, the earliest if tied; None if there is none."""
         sign = 1 if key in LOWER_IS_BETTER else -1
         return min(self.points("dev", key), key=lambda point: (sign * point[1], point[0]), default=None)
 
@@ -247,11 +247,7 @@ class RunRow:
 
 
 def list_runs(folder: Path) -> list[RunRow]:
-    """Return all runs and bundles in a folder and its subfolders, by name.
-
-    Raises:
-        CheckpointError: The folder does not exist.
-    """
+    """Return all runs and bundles in a folder and its subfolders, by name; raise CheckpointError if it is missing."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder; name the folder of the runs")
     rows = {row.path: row for row in _walk(folder)}.values()
@@ -267,14 +263,7 @@ def summarize(path: Path) -> RunRow:
     row = RunRow(contents.name, path, "unreadable")
     try:
         _fill(row, contents)
-    except (
-        MtformerError,
-        OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-    ) as error:  # for any content of the files
+    except (MtformerError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:  # damaged files
         row.problem = row.problem or " ".join(f"{path}: {error}".split())
     return row
 
@@ -309,9 +298,8 @@ def differing_keys(rows: Sequence[RunRow]) -> list[str]:
     keys = dict.fromkeys(key for row in sorted(known, key=lambda row: row.is_planned) for key in row.config)
 
     def differs(key: str) -> bool:
-        rows_with_key = (row for row in known if key in row.config or not row.is_planned)
-        values = {_comparable(key, row.config.get(key)) for row in rows_with_key}
-        return key_metadata(key).has_effect and len(values) > 1
+        having = (row for row in known if key in row.config or not row.is_planned)
+        return key_metadata(key).has_effect and len({_comparable(key, row.config.get(key)) for row in having}) > 1
 
     return sorted((key for key in keys if differs(key)), key=lambda key: key.startswith("data."))
 
@@ -325,9 +313,8 @@ def sort_runs(rows: Sequence[RunRow], by: str, keys: Sequence[str]) -> list[RunR
     column, short = COLUMNS.get(by, by), short_keys([*keys, *COLUMNS])
     key = next((key for key in keys if by in (key, short[key])), None)
     if column not in COLUMNS.values() and key is None:
-        raise ConfigError(
-            f"--sort {by}: no such column; the columns are {', '.join([*COLUMNS, *(short[key] for key in keys)])}"
-        )
+        names = [*COLUMNS, *(short[key] for key in keys)]
+        raise ConfigError(f"--sort {by}: no such column; the columns are {', '.join(names)}")
 
     def order(row: RunRow) -> tuple[int, float, list[tuple[bool, int, str]]]:
         """Return a sort key: numbers, then text, then missing values."""
@@ -393,13 +380,11 @@ def _of_sweep(folder: Path, started: Sequence[str]) -> Iterator[RunRow]:
 def _test_score(contents: RunContents) -> tuple[str | None, float | None]:
     """Return the first test set that has scores, and BLEU on it; read without torch, which `scores` imports."""
     names = [*contents.config.data.test] if contents.config is not None else []
-    files = sorted(contents.run.evaluations.glob(f"*/{SCORES}"), key=lambda file: file.parent.name)
-    files.sort(key=lambda file: names.index(file.parent.name) if file.parent.name in names else len(names))
-    for file in files:
-        for score in read_json(file)["scores"]:
-            if score["name"] == "bleu" and is_number(score["value"]):
-                return file.parent.name, score["value"]
-    return None, None
+    scored = sorted(file.parent.name for file in contents.run.evaluations.glob(f"*/{SCORES}"))
+    name = next((name for name in [*names, *scored] if name in scored), None)
+    scores = read_json(contents.run.evaluation(name) / SCORES)["scores"] if name is not None else []
+    value = next((score["value"] for score in scores if score["name"] == "bleu"), None)
+    return (name, value) if is_number(value) else (None, None)
 
 
 def _weights(run: RunDir, metric: str) -> str | None:

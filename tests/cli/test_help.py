@@ -29,10 +29,8 @@ def test_each_screen_fits_80_columns(words: str, monkeypatch: pytest.MonkeyPatch
     assert max(map(len, lines)) <= 80
     assert "…" not in shown
     assert not re.search(r"<(?! )", shown)  # no type in angle brackets
-    usage = next(line for line in lines if "Usage: " in line)
-    assert usage.split()[1:] == ["mtformer", *words.split(), *usage.split()[2 + len(words.split()) :]]
-    assert " Examples:" in lines
-    assert "   mtformer " in shown
+    assert lines[0].startswith(f"Usage: {f'mtformer {words}'.strip()} [OPTIONS]")
+    assert lines[lines.index("Examples:") + 1].startswith("  mtformer ")
 
 
 @pytest.mark.parametrize("words", SCREENS)

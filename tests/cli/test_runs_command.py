@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from program import invoke
@@ -88,10 +89,12 @@ def test_an_error_of_a_run_is_reported_below_the_table(folder: Path) -> None:
 
 
 def test_a_table_fits_the_terminal() -> None:
+    figures: dict[str, Any] = {
+        "max_steps": 100_000, "best": 31.5, "best_step": 9, "metric": "bleu", "test_set": "flickr2016", "test": 33.25,
+        "weights": "best", "tokens_per_second": 12345.0, "seconds": 45678.0,
+    }  # fmt: skip
     rows = [
-        RunRow(f"study/norm={norm},layers={layers},seed={seed}", Path(), "finished", step=90_000 + seed, max_steps=100_000, best=31.5,
-               best_step=9, metric="bleu", test_set="flickr2016", test=33.25, weights="best", tokens_per_second=12345,
-               seconds=45678,
+        RunRow(f"study/norm={norm},layers={layers},seed={seed}", Path(), "finished", step=90_000 + seed, **figures,
                config={"model.norm": norm, "model.d_ff": layers, "training.init_from": "x" * 60 + norm})
         for norm in ("pre", "post") for layers in (2, 6) for seed in (1, 2)
     ]  # fmt: skip
