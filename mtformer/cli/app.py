@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from mtformer import __version__
-from mtformer.cli.help import Command, Commands, Group, complete_help
+from mtformer.cli.help import DATA, Command, Group, complete_help
 from mtformer.cli.output import error_lines, flush_or_discard_stdout, printable, set_up_logging, use_utf8
 from mtformer.errors import LostProcessError, MtformerError
 
@@ -51,10 +51,6 @@ COMMANDS = {
 class _Program(Group):
     """Imports the command to run, and reports user and system errors in one line with an exit code."""
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        complete_help(self, "")
-
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None or name not in COMMANDS else load_command(name), rest
@@ -81,10 +77,12 @@ class _Program(Group):
         return result
 
 
-app = Commands(
+app = typer.Typer(
     name="mtformer",
     cls=_Program,
     help="Train, run and evaluate Transformer translation models.",
+    epilog="\n".join(DATA["examples"][:2]),
+    no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -124,7 +122,7 @@ def load_command(name: str) -> Any:
             from mtformer.cli.decoding_options import with_decoding_options
 
             function = with_decoding_options(function)
-        alone = Commands(add_completion=False)
+        alone = typer.Typer(add_completion=False)
         alone.command(name, cls=getattr(module, "COMMAND_CLASS", Command))(function)
         command = typer.main.get_command(alone)
     command.name = name

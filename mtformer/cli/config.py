@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from mtformer.cli.help import Commands
+import typer
+
+from mtformer.cli.help import Command, Group
 from mtformer.cli.options import OverridesArgument, argument, optional
 from mtformer.cli.output import echo
 from mtformer.errors import ConfigError
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 WIDTH = 118
 ORIGIN_COLUMN = 40
-app = Commands("Show configs and their JSON Schema.")
+app = typer.Typer(cls=Group, help="Show configs and their JSON Schema.", no_args_is_help=True)
 
 
 def _sections(incomplete: str) -> list[str]:
@@ -25,7 +27,7 @@ def _sections(incomplete: str) -> list[str]:
     return [name for name in Config.model_fields if name.startswith(incomplete)]
 
 
-@app.command()
+@app.command(cls=Command)
 def show(
     config: Annotated[
         Path | None, argument("YAML file of the experiment, or a run directory (default: all default values).")
@@ -47,7 +49,7 @@ def show(
     echo(*_listing(loaded, section))
 
 
-@app.command()
+@app.command(cls=Command)
 def schema() -> None:
     """Print the JSON Schema of configs, for validation in editors."""
     from mtformer.config.loading import json_schema

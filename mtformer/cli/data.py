@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.help import Commands
+from mtformer.cli.help import Command, Group
 from mtformer.cli.options import PRECISION_HELP, argument, optional
 from mtformer.cli.output import echo, error_lines, printable, table_lines
 from mtformer.errors import ConfigError, explain_write_errors
@@ -26,25 +26,18 @@ if TYPE_CHECKING:
     from mtformer.text.tokenizer import TokenizerPair
 
 log = logging.getLogger("mtformer")
-app = Commands("Inspect, clean and generate corpora; manage the cache.")
+app = typer.Typer(cls=Group, help="Inspect, clean and generate corpora; manage the cache.", no_args_is_help=True)
 
 SrcLang = Annotated[str | None, optional("With files: source language code.", "--src-lang")]
 TgtLang = Annotated[str | None, optional("With files: target language code.", "--tgt-lang")]
 TokenizerFolder = Annotated[
-    Path | None,
-    optional("Folder of tokenizers to count tokens with (default: those of the run or config).", "--tokenizer"),
+    Path | None, optional("Folder of tokenizers to count tokens with (default: those of the run or config).")
 ]
 
 
-@app.command()
+@app.command(cls=Command)
 def check(
-    words: Annotated[
-        list[str],
-        argument(
-            "A config, a run directory, two parallel files, or a TSV or JSONL file.",
-            metavar="CORPUS... [SECTION.KEY=VALUE]...",
-        ),
-    ],
+    words: Annotated[list[str], argument("A config, a run directory, two parallel files, or a TSV or JSONL file.")],
     src_lang: SrcLang = None,
     tgt_lang: TgtLang = None,
     tokenizer: TokenizerFolder = None,
@@ -84,14 +77,11 @@ def check(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=Command)
 def clean(
-    words: Annotated[
+    words_and_folder: Annotated[
         list[str],
-        argument(
-            "A config, a run directory, two parallel files, or a TSV or JSONL file; then the folder to write.",
-            metavar="CORPUS... FOLDER [SECTION.KEY=VALUE]...",
-        ),
+        argument("A config, a run directory, two parallel files, or a TSV or JSONL file; then the folder to write."),
     ],
     src_lang: SrcLang = None,
     tgt_lang: TgtLang = None,
@@ -101,9 +91,7 @@ def clean(
         list[Path] | None,
         optional("Score the kept pairs with this model; a second model is for the reverse direction.", "--score-with"),
     ] = None,
-    keep_share: Annotated[
-        float | None, optional("Keep only the best pairs: this share of them.", "--keep-share")
-    ] = None,
+    keep_share: Annotated[float | None, optional("Share of the pairs to keep, the best ones.", "--keep-share")] = None,
     min_score: Annotated[float | None, optional("Keep only pairs with at least this score.", "--min-score")] = None,
     device: Annotated[str, typer.Option(help="Device for scoring: auto, cpu or cuda.")] = "auto",
     precision: Annotated[str, typer.Option(help="Precision for scoring: " + PRECISION_HELP)] = "fp32",
@@ -119,11 +107,11 @@ def clean(
     from mtformer.data.corpus.sources import languages, read_records, require_files
     from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
 
-    plain = [word for word in words if not _is_override(word)]
+    plain = [word for word in words_and_folder if not _is_override(word)]
     if len(plain) < 2:
         raise ConfigError("name a config or files, then the folder to write")
     folder = Path(plain.pop())
-    config, tokenizers = _load([*plain, *filter(_is_override, words)], src_lang, tgt_lang, tokenizer)
+    config, tokenizers = _load([*plain, *filter(_is_override, words_and_folder)], src_lang, tgt_lang, tokenizer)
     data = config.data
     _require_one_direction(config)
     require_files(data.train)
@@ -152,7 +140,7 @@ def clean(
     log.info("written: %s", folder)
 
 
-@app.command()
+@app.command(cls=Command)
 def demo(
     folder: Annotated[Path, argument("Folder to write.")],
     seed: Annotated[int, typer.Option(min=0, help="Seed of the generated sentences.")] = 1,
@@ -163,7 +151,7 @@ def demo(
     echo(*map(str, write_demo(folder, seed).values()))
 
 
-@app.command()
+@app.command(cls=Command)
 def cache(
     clear: Annotated[bool, optional("Delete all entries that no other process uses.", "--clear")] = False,
 ) -> None:
@@ -263,10 +251,7 @@ def _require_one_direction(config: "Config") -> None:
     first = "-".join(languages(data.train[0], data))
     for source in data.train:
         if (direction := "-".join(languages(source, data))) != first:
-            raise ConfigError(
-                f"{describe(source)}: is {direction}, but the first of data.train is {first}; clean the files of one "
-                "direction at a time"
-            )
+            raise ConfigError(f"{describe(source)}: is {direction}, not {first}; clean one direction at a time")
     if data.corpora:
         log.info("only data.train is cleaned; clean the files of data.corpora (%s) too", ", ".join(data.corpora))
 

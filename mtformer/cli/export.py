@@ -19,19 +19,14 @@ class Format(str, Enum):
     HUGGINGFACE = "huggingface"
 
 
-FORMAT_HELP = (
-    "bundle (weights, tokenizer and config for mtformer), ctranslate2 (for CTranslate2 and mtformer), or huggingface "
-    "(for Transformers)."
-)
+FORMAT_HELP = "bundle (for mtformer), ctranslate2 (for CTranslate2 and mtformer) or huggingface (for Transformers)."
 LOADING = {
     Format.BUNDLE: "mtformer translate {!r}",
     Format.CTRANSLATE2: "ctranslate2.Translator({!r})",
-    Format.HUGGINGFACE: "transformers.MarianMTModel.from_pretrained({!r})",
+    Format.HUGGINGFACE: "transformers.AutoModelForSeq2SeqLM.from_pretrained({!r})",
 }
 """How to load the folder of an export: a command, or Python."""
-QUANTIZATION_HELP = (
-    "With ctranslate2: data type of the weights, such as int8, int16, float16 or bfloat16 (default: float32)."
-)
+QUANTIZATION_HELP = "With ctranslate2: type of the weights, such as int8, int16 or float16 (default: float32)."
 
 
 def export(

@@ -1,37 +1,22 @@
 """Form of the help screens: metavars in upper case, options in panels, examples at the end."""
 
 import inspect
+import json
 import re
-from collections.abc import Callable
+from collections import defaultdict
 from pathlib import Path
 from textwrap import indent
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
-import typer
 from typer.core import TyperCommand, TyperGroup
 
-EXAMPLES = Path(__file__).with_name("examples.txt").read_text(encoding="utf-8").splitlines()
-PANELS = {
-    "Input and output": "source target continues to as_json json_attention attention attention_layer attention_head "
-    "targets alignment split replace_unknowns src ref testset output comet host port api_key max_characters queue_size",
-    "Search": "beam_size n_best length_penalty coverage_penalty early_stopping max_length_ratio min_length_ratio "
-    "max_length min_length beam_groups diversity_penalty",
-    "Sampling": "sampling temperature top_k top_p seed mbr_samples mbr_metric",
-    "Constraints": "prefixes required forbidden no_repeat_ngram_size repetition_penalty",
-    "Device and weights": "device precision backend checkpoint batch_tokens",
-}
-"""Panels of commands with more than MOST_IN_ONE_PANEL options, with the names of their parameters."""
+DATA = json.loads(Path(__file__).with_name("help.json").read_text(encoding="utf-8"))
+"""Examples, and for panels and metavars the names of their parameters."""
+PANEL_OF = {name: panel for panel, names in DATA["panels"].items() for name in names}
+METAVAR_OF = {name: metavar for metavar, names in DATA["metavars"].items() for name in names}
+METAVAR_OF_TYPE = {Path: "FILE", int: "N", float: "X"}
 MOST_IN_ONE_PANEL = 10
-METAVARS = {
-    "RUN": "run runs paths score_with", "FOLDER": "folder output run_dir tokenizer marian_dir", "CONFIG": "config",
-    "SECTION.KEY=VALUE": "overrides", "SWEEP": "file", "MODEL": "model comet", "LANG": "to src_lang tgt_lang",
-    "RULE": "early_stopping", "RATIO": "max_length_ratio min_length_ratio", "WHEN": "split", "K": "top_k", "P": "top_p",
-    "SHARE": "keep_share", "COLUMN": "sort", "ADDRESS": "host", "KEY": "api_key", "TYPE": "quantization",
-}  # fmt: skip
-"""Metavars with the names of their parameters; other parameters have the metavar of their type."""
-METAVAR_OF = {name: metavar for metavar, names in METAVARS.items() for name in names.split()}
-METAVAR_OF_TYPE = {Path: "FILE", int: "N", float: "X", bool: None}
-Function = TypeVar("Function", bound=Callable[..., Any])
+"""A command with more options has panels."""
 
 
 class _Help:
@@ -74,17 +59,6 @@ class Group(_Help, TyperGroup):
     """A group of commands with this help screen."""
 
 
-class Commands(typer.Typer):
-    """A group of commands, all with this help screen."""
-
-    def __init__(self, text: str | None = None, **settings: Any) -> None:
-        super().__init__(**{"cls": Group, "help": text, "no_args_is_help": True, **settings})
-
-    def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
-        """Return a decorator that adds a function as a command."""
-        return super().command(name, **{"cls": Command, **settings})
-
-
 def complete_help(command: Any, words: str) -> None:
     """Add metavars, panels and examples to a command, which is called by these words, and to its sub-commands."""
     for name, one in getattr(command, "commands", {}).items():
@@ -92,21 +66,22 @@ def complete_help(command: Any, words: str) -> None:
     # Typer keeps the line ends of a docstring.
     command.help = re.sub(r"(?<=\S)\n(?=\S)", " ", command.help or "")
     start = f"mtformer {words}".strip() + " "
-    command.epilog = "\n".join([line for line in EXAMPLES if f"{line} ".startswith(start)][:2])
+    command.epilog = "\n".join([line for line in DATA["examples"] if f"{line} ".startswith(start)][:2])
     kinds = inspect.signature(command.callback).parameters if command.callback else {}
     for one in command.params:
         if one.metavar is None and one.name in kinds:
             kind = kinds[one.name].annotation
             while arguments := get_args(kind):  # of Annotated, unions and lists
                 kind = arguments[0]
-            one.metavar = METAVAR_OF.get(one.name) or METAVAR_OF_TYPE.get(kind, "NAME")
+            if kind is not bool:
+                one.metavar = METAVAR_OF.get(one.name) or METAVAR_OF_TYPE.get(kind, "NAME")
         is_panel = len(command.params) > MOST_IN_ONE_PANEL and one.param_type_name == "option"
-        one.rich_help_panel = next((p for p, names in PANELS.items() if is_panel and one.name in names.split()), None)
+        one.rich_help_panel = PANEL_OF.get(one.name) if is_panel else None
 
 
 def _panels(command: Any) -> dict[str, list[tuple[str, str]]]:
     """Return the rows of each panel."""
-    panels: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", *PANELS, "Options", "Commands")}
+    panels: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for one in command.params:
         names, text = one.secondary_opts if one.secondary_opts and one.default is True else one.opts, one.help
         default = one.show_default if isinstance(one.show_default, str) else getattr(one.default, "value", one.default)
@@ -118,4 +93,5 @@ def _panels(command: Any) -> dict[str, list[tuple[str, str]]]:
             first = f"{', '.join(sorted(names, key=len))} {one.metavar or ''}".rstrip()
             panels[one.rich_help_panel or "Options"].append((first, text))
     panels["Commands"] = [(name, one.help.split("\n")[0]) for name, one in getattr(command, "commands", {}).items()]
-    return {name: rows for name, rows in panels.items() if rows}
+    order = ("Arguments", *DATA["panels"], "Options", "Commands")
+    return {name: panels[name] for name in order if panels[name]}

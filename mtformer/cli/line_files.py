@@ -185,9 +185,7 @@ class ResumableOutput:
         try:
             lock.acquire(timeout=0)
         except Timeout as error:
-            raise DataError(
-                f"{self.name}: another process is writing this file; wait for it, or name another file with --output"
-            ) from error
+            raise DataError(f"{self.name}: another process is writing this file; wait, or change --output") from error
         try:
             yield
         finally:

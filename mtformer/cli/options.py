@@ -35,9 +35,7 @@ def argument(text: str, **settings: Any) -> Any:
 
 
 ConfigArgument = Annotated[Path, argument("YAML file of the experiment.")]
-OverridesArgument = Annotated[
-    list[str] | None, argument("Values that replace those in the file.", autocompletion=complete_key)
-]
+OverridesArgument = Annotated[list[str] | None, argument("Overrides of config values.", autocompletion=complete_key)]
 PRECISION_HELP = "fp32, bf16, fp16 (CUDA), int8 (CTranslate2 on a CPU), or auto, the fastest."
 CHECKPOINT_HELP = (
     "averaged, best, last, last:N (mean of the last N), a step, or a path. Default: averaged or best, whichever "
@@ -53,7 +51,5 @@ ToOption = Annotated[str | None, optional("Target language (default: data.tgt_la
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 PrecisionOption = Annotated[str | None, typer.Option(help=PRECISION_HELP, show_default="fp32")]
 BackendOption = Annotated[Literal["mtformer", "ctranslate2"] | None, optional(BACKEND_HELP)]
-CheckpointsOption = Annotated[
-    list[str] | None, optional(CHECKPOINT_HELP + " Several form an ensemble.", "--checkpoint")
-]
+CheckpointsOption = Annotated[list[str] | None, optional(CHECKPOINT_HELP + " Repeat for an ensemble.", "--checkpoint")]
 CometOption = Annotated[str | None, optional(COMET_HELP)]

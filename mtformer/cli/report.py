@@ -7,10 +7,7 @@ from mtformer.cli.options import argument, optional, require_at_most_one
 from mtformer.cli.output import echo
 from mtformer.errors import ConfigError
 
-METRIC_HELP = (
-    "With --plot: a key of metrics.jsonl, such as bleu, chrf, perplexity or train.loss; each gets a panel. "
-    "Default: loss and bleu on dev."
-)
+METRIC_HELP = "With --plot: metric, such as bleu, perplexity or train.loss; repeat for more (default: loss and bleu)."
 
 
 def report(

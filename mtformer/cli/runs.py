@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from mtformer.experiment.runs import RunRow
 
 MOST_NAMED = 5
-"""Columns that are listed as left out."""
 DETAILS = ("at", "weights")
 """Columns that only `--all` shows."""
 

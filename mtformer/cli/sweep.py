@@ -70,10 +70,8 @@ def _dry_run(planned: "Sweep", jobs: int | None) -> None:
     echo(*table_lines(rows))
     time = format_duration(finishing_time([need.total_seconds for need in needs], jobs))
     disk, free = sum(need.disk_bytes for need in needs), min(need.free_bytes for need in needs)
-    echo(
-        f"{len(needs)} runs, {jobs} at a time: about {time}; up to {format_bytes(disk)} for checkpoints, "
-        f"{format_bytes(free)} free"
-    )
+    space = f"up to {format_bytes(disk)} for checkpoints, {format_bytes(free)} free"
+    echo(f"{len(needs)} runs, {jobs} at a time: about {time}; {space}")
 
 
 def _train(planned: "Sweep", jobs: int | None, resume: bool, command: list[str]) -> None:

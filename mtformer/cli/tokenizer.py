@@ -8,7 +8,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from mtformer.cli.help import Commands
+import typer
+
+from mtformer.cli.help import Command, Group
 from mtformer.cli.options import ConfigArgument, OverridesArgument, argument, optional
 from mtformer.cli.output import echo, for_terminal
 from mtformer.errors import ConfigError, DataError
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 LINES_AT_ONCE = 1000
 MOST_DIGITS = 9
 
-app = Commands("Train and use tokenizers.")
+app = typer.Typer(cls=Group, help="Train and use tokenizers.", no_args_is_help=True)
 
 
 class Side(str, Enum):
@@ -30,10 +32,10 @@ class Side(str, Enum):
 
 
 ModelArgument = Annotated[Path, argument("Run directory, bundle, folder of tokenizers, or SentencePiece model.")]
-SideOption = Annotated[Side, optional("src or tgt: the tokenizer to use, if they are separate.", "--side")]
+SideOption = Annotated[Side, optional("Tokenizer to use if they are separate: src or tgt (default: src).", "--side")]
 
 
-@app.command()
+@app.command(cls=Command)
 def train(
     config: ConfigArgument,
     overrides: OverridesArgument = None,
@@ -60,7 +62,7 @@ def train(
     echo(*(f"{folder}: {name}, {one.vocab_size} pieces, sha256 {one.sha256}" for name, one in sizes))
 
 
-@app.command()
+@app.command(cls=Command)
 def encode(
     model: ModelArgument,
     ids: Annotated[bool, optional("Write ids instead of pieces.", "--ids")] = False,
@@ -75,7 +77,7 @@ def encode(
     _convert_lines(split)
 
 
-@app.command()
+@app.command(cls=Command)
 def decode(
     model: ModelArgument,
     ids: Annotated[bool, optional("Read ids instead of pieces.", "--ids")] = False,

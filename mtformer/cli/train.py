@@ -58,13 +58,12 @@ def train(
     overrides: OverridesArgument = None,
     run_dir: Annotated[Path | None, optional("Run directory (default: runs/ and the config's name).")] = None,
     resume: Annotated[
-        str | None,
-        optional("Resume from the latest checkpoint (auto: start a new run if none exists).", metavar="[auto]"),
+        str | None, optional("Resume from the latest checkpoint (auto: start a new run if none exists).")
     ] = None,
     overwrite: Annotated[bool, optional("Replace the existing run in the run directory.", "--overwrite")] = False,
     dry_run: Annotated[bool, optional("Check config, data and memory without training.", "--dry-run")] = False,
     verify_resume: Annotated[
-        bool, optional("Verify on a few steps that resuming gives exactly the same result.", "--verify-resume")
+        bool, optional("Test that resuming gives exactly the same run.", "--verify-resume")
     ] = False,
 ) -> None:
     """Train a model: tokenizer, data, training, averaging, test scores.

@@ -137,12 +137,9 @@ class _Work:
     """Translation of the input in blocks of lines.
 
     Args:
-        translator: The translator.
         write: Function of a line number and a translation that returns the lines of output.
         arguments: Keyword arguments for `Translator.translate`.
         given: Names of the files that are read in parallel with the source, in order.
-        lines: The input.
-        attention_file: Output file for attention, if requested.
     """
 
     translator: "Translator"

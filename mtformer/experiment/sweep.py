@@ -145,9 +145,7 @@ class SweepFile(Section):
         for number, variant in enumerate(self.variants, 1):
             name = variant.get(NAME)
             if not isinstance(name, str) or not SAFE_NAME.fullmatch(name):
-                raise ValueError(
-                    f"variant {number} of list needs a name of letters, digits and ._+=- (in quotes if it is a number)"
-                )
+                raise ValueError(f"variant {number} of list needs a name: letters, digits, ._+=- (quote numbers)")
         return self
 
 
@@ -325,8 +323,7 @@ def _check_axes(path: Path, axes: Sequence[Sequence[_Option]], locate: Locate) -
         for option in axis:
             if labels[option.label.lower()] > 1:
                 raise ConfigError(
-                    f"{locate(option.path)}: two runs would be called {option.label}; leave one out, or give them "
-                    "names as variants under list"
+                    f"{locate(option.path)}: duplicate run name {option.label}; use list to name the runs"
                 )
     num_runs = math.prod(map(len, axes))
     if num_runs > MAX_RUNS:
