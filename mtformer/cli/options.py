@@ -44,7 +44,7 @@ CHECKPOINT_HELP = (
 BACKEND_HELP = "mtformer or ctranslate2. Default: ctranslate2 for its exports and for int8 on a CPU, else mtformer."
 COMET_HELP = (
     "Also score with COMET (extra `comet`): a model on the Hugging Face Hub, such as Unbabel/wmt22-comet-da, or a path "
-    "to checkpoints/model.ckpt. A checkpoint is a pickle file, which can run code: use only one that you trust."
+    "to checkpoints/model.ckpt. A checkpoint is a pickle file, which can run code: use only a source you trust."
 )
 EnsembleArgument = Annotated[list[Path], argument("Run directory or bundle; several form an ensemble.")]
 ToOption = Annotated[str | None, optional("Target language (default: data.tgt_lang).")]

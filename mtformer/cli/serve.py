@@ -46,7 +46,9 @@ def serve(
     require_extra("`mtformer serve`", "serve", *PACKAGES)
     with listen(host, port) as sock:
         if not api_key and not is_local(sock):
-            raise ConfigError(f"--host {host} is reachable from other machines; give --api-key or remove --host")
+            raise ConfigError(
+                f"--host {host} is reachable from other machines; give --api-key or MTFORMER_API_KEY, or remove --host"
+            )
         from mtformer.decoding.translator import Translator
         from mtformer.serving.app import LOCAL_HOSTS, create_app
 

@@ -88,8 +88,12 @@ def test_the_training_bar_is_never_cut(columns: int, monkeypatch: pytest.MonkeyP
             progress.bar.start_t -= 36_000
             progress.advance(100_000, 9, large)
             progress.bar.refresh()
-            lines = os.read(master, 1 << 16).decode().split("\r")
+            terminal.flush()
+            written = b""
+            while written.count(b"tokens/s") < 2:
+                written += os.read(master, 1 << 16)
     os.close(master)
+    lines = written.decode().rpartition("\r")[0].split("\r")
     drawn = [line for line in lines if "tokens/s" in line]
     assert drawn
     for line in drawn:

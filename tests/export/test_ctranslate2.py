@@ -419,8 +419,8 @@ def test_out_and_back_by_the_command_line(bundle: RunDir, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("export", "RUN", "--quantization", "int8"), "--quantization is for --format ctranslate2"),
-        (("export", "RUN", "--format", "huggingface", "--quantization", "int8"), "--quantization is for --format"),
+        (("export", "RUN", "--quantization", "int8"), "--quantization requires --format ctranslate2"),
+        (("export", "RUN", "--format", "huggingface", "--quantization", "int8"), "--quantization requires --format"),
         (("translate", "RUN", "RUN", "--backend", "ctranslate2"), "translates with one model; give one run"),
         (
             ("translate", "RUN", "--backend", "ctranslate2", "--checkpoint", "last"),

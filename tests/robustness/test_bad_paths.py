@@ -203,4 +203,4 @@ def test_a_line_without_an_end(
 
 def test_ids_of_many_digits(trained: tuple[Path, Result]) -> None:
     result = invoke("tokenizer", "decode", "--ids", trained[0], stdin=b"9" * 5000)
-    assert (result.exit_code, result.stderr) == (2, f"error: stdin:1: '{'9' * 20}' is no id; ids are 0 to 299\n")
+    assert (result.exit_code, result.stderr) == (2, f"error: stdin:1: '{'9' * 20}' is not an id; ids are 0 to 299\n")
