@@ -161,9 +161,7 @@ def _describe(error: Exception) -> str | None:
         return str(error)
     text = " ".join(str(error).split())
     if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(text):  # PyTorch errors, ImportError and others
-        return (
-            f"not enough memory ({text or 'MemoryError'}); free some memory, or use smaller batches or a smaller model"
-        )
+        return f"not enough memory ({text or 'MemoryError'}); free memory, or use smaller batches or a smaller model"
     if not isinstance(error, OSError):
         return None
     where = error.filename

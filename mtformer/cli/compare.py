@@ -28,25 +28,17 @@ SEEDS_READING = "Over seeds: Welch's 95% interval of the difference; variation o
 
 
 def compare(
-    paths: Annotated[
-        list[Path], argument("Run directories, or with --ref hypothesis files. The first is the baseline.")
-    ],
+    paths: Annotated[list[Path], argument("Run directories, or hypothesis files; the first is the baseline.")],
     sets: Annotated[
-        list[str] | None, optional("Test set (default: all for which all runs have scores).", "--set")
+        list[str] | None, optional("Test set (default: all that all runs have scores on).", "--set")
     ] = None,
     ref: Annotated[list[Path] | None, optional("Reference file; repeat for several references.")] = None,
     src: Annotated[Path | None, optional("Source file; requires --ref.")] = None,
-    bleu_tokenizer: Annotated[
-        str | None, optional("With --ref: BLEU tokenizer, as evaluation.bleu_tokenizer (default: 13a).")
-    ] = None,
+    bleu_tokenizer: Annotated[str | None, optional("With --ref: tokenizer of BLEU (default: 13a).")] = None,
     group: Annotated[bool, optional("Do not group runs that differ only in their seed.", "--group/--no-group")] = True,
-    sentences: Annotated[
-        int, typer.Option("--sentences", min=0, help="Number of sentences to show, those that differ most.")
-    ] = 5,
+    sentences: Annotated[int, typer.Option(min=0, help="Number of most different sentences to show.")] = 5,
     as_json: Annotated[bool, optional("Print everything as JSON.", "--json")] = False,
-    force: Annotated[
-        bool, optional("Compare even if data, metrics, decoding settings or precision differ.", "--force")
-    ] = False,
+    force: Annotated[bool, optional("Compare despite different data, metrics or settings.", "--force")] = False,
     comet: CometOption = None,
 ) -> None:
     """Compare runs or hypothesis files: scores, significance, lengths and sentences.

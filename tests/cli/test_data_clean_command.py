@@ -179,7 +179,7 @@ def test_pairs_that_are_too_long_for_the_model(trained: tuple[Path, object], tmp
     (["{0}/a.en", "{0}/a.de", "{0}/out", *LANGUAGES, "--keep-share", "0.5"], "name a model with --score-with"),
     (["{0}/a.en", "{0}/a.de", "{0}/out", *LANGUAGES, *["--score-with", "x"] * 3], "give one run, or two"),
     (["{0}/a.en", "{0}/a.de", "{0}/out", *LANGUAGES, "--score-with", "x"], "x: not a run directory or bundle"),
-    (["{0}/a.en", "{0}/a.de", "{0}/out", *LANGUAGES, "--score-with", "x", "--keep-share", "2"], "--keep-share 2: must be"),
+    (["{0}/a.en", "{0}/a.de", "{0}/out", *LANGUAGES, "--score-with", "x", "--keep-share", "2"], "share 2: must be"),
     (["{0}/c.yaml", "{0}/out", "data.train=[]"], "data.train: no training data; name at least one source"),
     (["{0}/c.yaml", "{0}/out", "data.train.0.tgt_lang=fr"], "is en-de, not en-fr; clean one direction"),
 ])  # fmt: skip
