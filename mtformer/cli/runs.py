@@ -63,7 +63,7 @@ def table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | None) -> t
         longest = max(map(len, shown[0]))
         shown[0] = [_wrapped(name, max(longest - excess, len("name"))) for name in shown[0]]
     cells = [list(line) for line in zip(*shown, strict=True)]
-    labels = short_keys([*keys, *COLUMNS])  # unique beside the other columns
+    labels = short_keys([*keys, *COLUMNS])  # unique among all columns
     for key in keys:
         column = [labels[key], *(format_value(without_folder(key, row.config.get(key, ""))) for row in rows)]
         wider = [[*line, cell] for line, cell in zip(cells, column, strict=True)]

@@ -178,7 +178,7 @@ def test_no_draw_comes_twice(folder: Path) -> None:
     text = "random: {count: 4, keys: {model.dropout: {choice: [0.1, 0.2]}, model.norm: {choice: [layernorm, rmsnorm]}}}"
     assert len(set(names(folder, text))) == 4
     assert told(folder, text.replace("4", "5", 1)) == (
-        "study.yaml:2: random: its keys give only 4 different draws; lower count to that"
+        "study.yaml:2: random: its keys give only 4 distinct draws; set count to at most that"
     )
 
 
@@ -199,7 +199,7 @@ def test_no_draw_comes_twice(folder: Path) -> None:
         ("random: {count: 1}", "study.yaml:2: random.keys: is missing"),
         ("random: {count: 1, keys: {a.b: {min: 1, max: 2, lgo: true}}}", "study.yaml:2: random.keys.a.b.lgo: unknown"),
         ("random: {count: 1, keys: {a.b: {min: 2, max: 1}}}", "study.yaml:2: random.keys.a.b: min 2 is above max 1"),
-        ("random: {count: 1, keys: {a.b: {min: 0, max: 1, log: true}}}", "study.yaml:2: random.keys.a.b: log needs"),
+        ("random: {count: 1, keys: {a.b: {min: 0, max: 1, log: true}}}", "study.yaml:2: random.keys.a.b: log requires"),
         ("random: {count: 1, keys: {a.b: {min: x, max: 2}}}", "study.yaml:2: random.keys.a.b.min: must be"),
         ("random: {count: 1, keys: {a.b: {choice: []}}}", "study.yaml:2: random.keys.a.b.choice: must be"),
         ("random: {count: 1, keys: {a.b: {choice: [1], max: 2}}}", "study.yaml:2: random.keys.a.b: choice cannot be"),
@@ -241,8 +241,8 @@ def test_too_many_runs_are_refused_at_once(folder: Path) -> None:
 
 def test_files_that_are_no_sweeps(folder: Path) -> None:
     for name, content, message in (
-        ("list.yaml", b"- a\n", "a sweep is a mapping of config, run_dir, set, grid, list, random, seeds, not "),
-        ("empty.yaml", b"", "a sweep is a mapping of "),
+        ("list.yaml", b"- a\n", "a sweep must be a mapping of config, run_dir, set, grid, list, random, seeds, not "),
+        ("empty.yaml", b"", "a sweep must be a mapping of "),
         ("lost.yaml", b"config: lost_base.yaml\nseeds: [1]\n", "no such file: "),
     ):
         path = folder / name
