@@ -25,7 +25,6 @@ LOADING = {
     Format.CTRANSLATE2: "ctranslate2.Translator({!r})",
     Format.HUGGINGFACE: "transformers.AutoModelForSeq2SeqLM.from_pretrained({!r})",
 }
-"""How to load the folder of an export: a command, or Python."""
 QUANTIZATION_HELP = "With ctranslate2: type of the weights, such as int8, int16 or float16 (default: float32)."
 
 

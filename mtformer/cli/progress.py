@@ -18,8 +18,7 @@ log = logging.getLogger("mtformer")
 SECONDS_PER_LINE = 30.0
 ELAPSED = "{desc}: {elapsed}"
 BAR = "{desc}: {percentage:3.0f}%|{bar}| {remaining} left{postfix}"
-BAR_WIDTH = len("train: 100%|") + 10 + len("| 100:00:00 left")
-"""Columns of the bar before the postfix."""
+BAR_WIDTH = len("train: 100%|") + 10 + len("| 100:00:00 left")  # without the postfix
 
 
 @contextmanager

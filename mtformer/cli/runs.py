@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from mtformer.experiment.runs import RunRow
 
 MOST_NAMED = 5
-DETAILS = ("at", "weights")
-"""Columns that only `--all` shows."""
+DETAILS = ("at", "weights")  # columns that only `--all` shows
 
 
 def runs(

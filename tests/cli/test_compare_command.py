@@ -98,6 +98,12 @@ def test_many_systems_fit_a_narrow_terminal(runs: list[Path], monkeypatch: pytes
     assert all(names.count(f"a-rather-long-name-of-a-run-{n}") >= 3 for n in range(5))
 
 
+def test_names_are_the_shortest_unique_ends_of_paths(runs: list[Path], tmp_path: Path) -> None:
+    other = Path(shutil.copytree(runs[2], tmp_path / "more" / "base"))
+    names = [system["name"] for system in compared(runs[0], runs[2], other, "--no-group")["systems"]]
+    assert names == [f"{tmp_path.name}/base", f"{tmp_path.name}/other", "more/base"]
+
+
 def test_seeds_of_a_config_are_one_system(runs: list[Path], tmp_path: Path) -> None:
     edit(runs[1], "  seed: 1\n  init_from", "  seed: 2\n  init_from")
     (table, *_) = compared(*runs)["sets"][0]["metrics"]
