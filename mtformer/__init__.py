@@ -1,20 +1,31 @@
 """mtformer: train, run and measure Transformer translation models from the command line.
 
-From Python: `mtformer.Translator.load("runs/en_de").translate(["A dog runs."])`.
+From Python: `mtformer.Translator.load("runs/en_de").translate(["A dog runs."])`; docs/python.md has more examples.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mtformer.errors import MtformerError as MtformerError
+
 if TYPE_CHECKING:
+    from mtformer.decoding.translation import Attention as Attention
+    from mtformer.decoding.translation import Scored as Scored
+    from mtformer.decoding.translation import Translation as Translation
     from mtformer.decoding.translator import Translator as Translator
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
+_MODULES = {
+    "Translator": "translator",
+    "Translation": "translation",
+    "Scored": "translation",
+    "Attention": "translation",
+}
+"""Modules of `mtformer.decoding` by the public name that they define."""
 
 
 def __getattr__(name: str) -> Any:
-    """Imports torch late, so that `mtformer --help` is instant."""
-    if name == "Translator":
-        from mtformer.decoding.translator import Translator
-
-        return Translator
+    """Import a public name when it is first used, so that `mtformer --help` does not wait for torch."""
+    if name in _MODULES:
+        return getattr(import_module(f"mtformer.decoding.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'mtformer' has no attribute '{name}'")

@@ -16,7 +16,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": 64, "LRU_CACHE_CAPACITY": 32}
 """Sizes of oneDNN's kernel caches. A kernel, with its scratch memory, is for one shape, and nearly every batch has
 other shapes: of the default of 1,024 only those of the same step are reused, and the others grow to gigabytes
-(LOG.md)."""
+(docs/benchmarks.md)."""
 log = logging.getLogger("mtformer")
 
 
@@ -76,10 +76,12 @@ def _cpu_product_seconds(dtype: torch.dtype) -> float:
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Return the peak memory of the process so far (on CUDA: of its tensors on the device)."""
+    """Return the peak memory of the process so far (on CUDA: of its tensors on the device); 0 if unknown (Windows)."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    import resource  # not available on Windows
+    if os.name == "nt":
+        return 0
+    import resource
 
     # In kilobytes on Linux, in bytes on macOS.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -96,14 +98,18 @@ def be_deterministic() -> None:
     torch.use_deterministic_algorithms(True)
 
 
-def disable_cudnn_attention(device: torch.device) -> None:
-    """Disable cuDNN's attention in this process if `device` is a CUDA device. Call before the model runs there.
+def set_up_kernels(device: torch.device) -> None:
+    """Choose the kernels of this process if `device` is a CUDA device. Call before the model runs there.
 
-    With explicit masks its gradients are NaN at some lengths (pytorch#196678), and in bf16 and fp16 it builds a new
-    plan for each key length, 20 to 40 ms at each step of a search.
+    cuDNN's attention is disabled: with explicit masks its gradients are NaN at some lengths (pytorch#196678), and in
+    bf16 and fp16 it builds a new plan for each key length, 20 to 40 ms at each step of a search. Matrix products add up
+    in float32, also where cuBLAS splits a sum, and fp32 is not rounded to TF32.
     """
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_tf32 = False
 
 
 @contextmanager

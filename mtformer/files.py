@@ -17,12 +17,14 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ConfigDict, create_model
 
-from mtformer.errors import CheckpointError, ConfigError
+from mtformer.errors import CheckpointError, ConfigError, MtformerError
 
+FORMAT: Final = 1
+"""Format of configs, checkpoints, prepared corpora, score cards and exports; a file without the number has format 1."""
 META = "meta.json"
 CHECKSUMS = "checksums.json"
 LEFTOVER = re.compile(r"\.(?P<name>.+)@(?P<host>[^@]*)\.(?P<pid>\d{1,9})\.(?P<kind>tmp|old)", re.DOTALL)
@@ -65,7 +67,7 @@ _META = create_model(
 
 def write_meta(folder: Path, **values: Any) -> None:
     """Write meta.json: the values, SHA-256 of each file of the folder, and of all this."""
-    text = _with_checksum({**values, "sha256": file_hashes(folder, folder.iterdir())})
+    text = _with_checksum({"format": FORMAT, **values, "sha256": file_hashes(folder, folder.iterdir())})
     (folder / META).write_text(text, encoding="utf-8")
 
 
@@ -73,7 +75,7 @@ def write_checksums(folder: Path, hashes: dict[str, str] | None = None) -> None:
     """Write checksums.json of a folder: these hashes (default: SHA-256 of each file), and SHA-256 of all this."""
     if hashes is None:
         hashes = file_hashes(folder, (path for path in folder.rglob("*") if path.name != CHECKSUMS))
-    write_text(folder / CHECKSUMS, _with_checksum({"sha256": hashes}))
+    write_text(folder / CHECKSUMS, _with_checksum({"format": FORMAT, "sha256": hashes}))
 
 
 def read_meta(folder: Path, listing: str = META) -> dict[str, Any]:
@@ -88,6 +90,7 @@ def read_meta(folder: Path, listing: str = META) -> dict[str, Any]:
         meta = parse_json(data)
         if meta.pop("checksum", None) != _checksum(meta):
             raise DamagedError(path, "changed since it was saved", listing)
+        require_format(path, meta.get("format", FORMAT))
         return (_META if listing == META else _LISTING).model_validate(meta).model_dump()
     except (ValueError, AttributeError, TypeError) as error:  # no JSON, no object, or other types
         raise DamagedError(path, f"not readable ({' '.join(str(error).split()):.200})", listing) from error
@@ -108,6 +111,13 @@ def verify(folder: Path, *names: str, listing: str = META) -> dict[str, Any]:
         if actual not in meta["sha256"].get(name, "").split():
             raise DamagedError(path, "cut short or changed since it was saved", listing)
     return meta
+
+
+def require_format(path: object, value: object, error: type[MtformerError] = CheckpointError) -> None:
+    """Raise `error` if the format of a file is not the one that this version reads and writes."""
+    if value != FORMAT:
+        known = f"this version of mtformer reads format {FORMAT} only; install a newer version"
+        raise error(f"{path}: has format {value!r:.20}; {known}")
 
 
 def file_hashes(folder: Path, paths: Iterable[Path]) -> dict[str, str]:
@@ -236,7 +246,7 @@ def _beside(path: Path, kind: str) -> Path:
 
 def _may_live(path: Path, pid: int, host: str) -> bool:
     """Return True if the process that wrote a temporary file or folder may still be alive."""
-    if host != platform.node():
+    if host != platform.node() or os.name == "nt":  # on Windows `os.kill` with 0 sends Ctrl-C
         return time.time() - path.stat().st_mtime < FOREIGN_SECONDS
     if pid == os.getpid():
         return False  # of an earlier process with the same number, as in a container
@@ -318,6 +328,8 @@ def file_sha256(path: str | Path) -> str:
 
 def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk."""
+    if os.name == "nt":  # Windows opens no folders, and syncs only files opened for writing
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,9 +1,9 @@
-# Functions for the scripts of this folder: make a virtual environment with pinned packages, and find Multi30k's files.
+# Functions for the scripts in this folder: create a virtual environment with pinned packages, find Multi30k's files.
 
 unset PYTHONHOME PYTHONPATH
 export PYTHONUTF8=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 
-# Prints the first Python from 3.10 to 3.13 that can make virtual environments; $PYTHON, when set, is the only one tried.
+# Print the first Python from 3.10 to 3.13 that can create virtual environments; if $PYTHON is set, only it is tried.
 find_python() {
     local candidate candidates=(python3 python3.13 python3.12 python3.11 python3.10 python)
     if [[ -n ${PYTHON-} ]]; then
@@ -16,13 +16,13 @@ find_python() {
             return
         fi
     done
-    echo "error: no Python from 3.10 to 3.13 that has its venv module, tried: ${candidates[*]};" \
-        "install one (on Debian and Ubuntu python3-venv, too) or set PYTHON to the path of one" >&2
+    echo "error: no Python from 3.10 to 3.13 with the module venv found (tried: ${candidates[*]});" \
+        "install one (on Debian and Ubuntu also python3-venv), or set PYTHON to its path" >&2
     return 1
 }
 
-# make_environment FOLDER PACKAGE: install PACKAGE in FOLDER with the versions of constraints.txt. An existing environment
-# is kept while pyproject.toml and constraints.txt are unchanged, and is replaced otherwise. Run it in the repository.
+# make_environment FOLDER PACKAGE: install PACKAGE in FOLDER with the versions in constraints.txt. An environment that
+# exists is kept if pyproject.toml and constraints.txt are unchanged, else replaced. Run it in the repository root.
 make_environment() {
     local folder=$1 package=$2 stamp=$1/mtformer-environment wanted python
     wanted="$package $PWD $(cat pyproject.toml constraints.txt | cksum)"
@@ -30,12 +30,12 @@ make_environment() {
         return
     fi
     if [[ -e $folder && ! -f $stamp ]]; then
-        echo "error: $folder exists and was not made by this script; move it away and run this again" >&2
+        echo "error: $folder exists but was not created by this script; move it away and try again" >&2
         return 1
     fi
     python=$(find_python) || return
-    echo "installing into $folder; this takes some minutes the first time" >&2
-    # An empty stamp marks an unfinished environment; it is kept while the rest is removed, in case that is interrupted.
+    echo "installing into $folder; this takes a few minutes the first time" >&2
+    # An empty stamp marks an incomplete environment; it is kept in case the deletion of the other files is interrupted.
     mkdir -p "$folder" && : >"$stamp" || return
     find "$folder" -mindepth 1 -maxdepth 1 ! -path "$stamp" -exec rm -rf {} + || return
     "$python" -m venv "$folder" || return
@@ -43,7 +43,7 @@ make_environment() {
     printf '%s\n' "$wanted" >"$stamp"
 }
 
-# sources_of FOLDER: set the array `sources` to overrides for Multi30k's train, val and test files, plain or .gz.
+# sources_of FOLDER: set the array `sources` to overrides for the train, val and test files of Multi30k, plain or .gz.
 sources_of() {
     local folder=$1
     file() { [[ -e $folder/$1 ]] && printf '%s' "$folder/$1" || printf '%s' "$folder/$1.gz"; }

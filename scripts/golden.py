@@ -1,10 +1,10 @@
-"""Compare the results of two versions of mtformer, using the command line of each.
+"""Compare the results of two versions of mtformer through their command lines.
 
-    python scripts/golden.py make OUT FOLDER PYTHON     # once for each version, with its own PYTHON
+    python scripts/golden.py make OUT FOLDER PYTHON     # once per version, with its interpreter PYTHON
     python scripts/golden.py compare OUT OTHER
 
-`make` trains three small models, prepares the corpora of FOLDER (multi30k/, kftt_ja_en/, tatoeba_en_de/, noisy_en_de/)
-with the default filters, translates, scores and exports. `compare` requires equal ids, tensors and text.
+`make` trains three small models, prepares the corpora in FOLDER (multi30k/, kftt_ja_en/, tatoeba_en_de/, noisy_en_de/)
+with the default filters, translates, scores and exports. `compare` requires that all ids, tensors and texts are equal.
 """
 
 import gzip
@@ -40,7 +40,7 @@ SEARCHES = {
     "sampling": ["--sampling", "--top-k", "20", "--seed", "7"],
 }
 EXPORTS = {"bundle": [*MODELS], "ctranslate2": [*MODELS], "huggingface": ["default", "postnorm"]}
-IGNORED_KEYS = {"seconds", "date", "versions", "hardware", "file", "checksum", "sha256"}  # paths, and differ by call
+IGNORED_KEYS = {"seconds", "date", "versions", "hardware", "file", "checksum", "sha256"}  # paths and volatile values
 NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
 
 
@@ -83,7 +83,7 @@ def make(out: Path, data: Path, python: str) -> None:
 
 
 def stores(folder: Path) -> list[Any]:
-    """Return the number of pairs and the ids of all sources and targets of each prepared corpus, by size."""
+    """Return the number of pairs and all source and target ids of each prepared corpus, sorted by size."""
     found = []
     for path in folder.glob("*/store.json"):
         sides: dict[str, list[list[int]]] = {"src": [], "tgt": []}
@@ -100,10 +100,10 @@ def stores(folder: Path) -> list[Any]:
 
 
 def contents(path: Path) -> Any:
-    """Return what a file holds, in a form that `difference` can compare; None if it is missing."""
+    """Return the contents of a file in a form that `difference` can compare; None if it is missing."""
     if not path.exists():
         return None
-    if path.suffix == ".safetensors":  # an older version called the modules around_... instead of ..._residual
+    if path.suffix == ".safetensors":  # older versions named the modules around_... instead of ..._residual
         tensors = {name.replace("around_attention", "around_self_attention"): t for name, t in load_file(path).items()}
         return {re.sub(r"around_(\w+)", r"\1_residual", name): (t.shape, t.tobytes()) for name, t in tensors.items()}
     if path.suffix == ".json":
@@ -112,7 +112,7 @@ def contents(path: Path) -> Any:
 
 
 def difference(a: Any, b: Any, where: str) -> str | None:
-    """Return the first difference in words; numbers in text and JSON may be 1e-5 apart."""
+    """Return a description of the first difference; numbers in text and JSON may differ by 1e-5."""
     if isinstance(a, dict) and isinstance(b, dict):
         keys = sorted((a.keys() | b.keys()) - IGNORED_KEYS)
         return next((d for key in keys if (d := difference(a.get(key), b.get(key), f"{where}.{key}"))), None)

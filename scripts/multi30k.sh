@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Multi30k en-de from local files: bash scripts/multi30k.sh FOLDER [CONFIG] [option or section.key=value ...]
-# FOLDER holds {train,val,test_2016_flickr}.{en,de}, plain or .gz. Trains, then prints the scores on test_2016_flickr.
+# Train and evaluate on Multi30k en-de: bash scripts/multi30k.sh FOLDER [CONFIG] [option or section.key=value ...]
+# FOLDER contains {train,val,test_2016_flickr}.{en,de}, plain or .gz. Prints the scores on test_2016_flickr.
 set -euo pipefail
 if [[ $# == 0 || ! -d $1 ]]; then
     echo "usage: bash scripts/multi30k.sh FOLDER [CONFIG] [option or section.key=value ...]" >&2

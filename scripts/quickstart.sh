@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install mtformer into .venv, write the demo corpus, train, evaluate and translate. Run it again to resume an
+# Install mtformer in .venv, create the demo corpus, train, evaluate and translate. Run it again to resume an
 # interrupted training; bash scripts/quickstart.sh --overwrite starts a new one.
 set -euo pipefail
 CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
@@ -9,7 +9,7 @@ say() { printf '\n== %s\n' "$*"; }
 
 options=("$@")
 if [[ $# == 0 && -d runs/demo ]]; then
-    # Without a checkpoint there is nothing to resume, and nothing to lose.
+    # Without a checkpoint, there is nothing to resume or lose.
     options=(--overwrite)
     compgen -G 'runs/demo/checkpoints/step-*' >/dev/null && options=(--resume)
 fi
@@ -39,9 +39,9 @@ cat <<'END'
 
 == What to try next
 source .venv/bin/activate
-mtformer translate runs/demo                  type English your own sentences, with words of demo/train.en
-mtformer eval runs/demo --src FILE --ref FILE score on other text
-mtformer config show configs/demo.yaml        all settings, and where each comes from
+mtformer translate runs/demo                  translate your own sentences, with words in demo/train.en
+mtformer eval runs/demo --src FILE --ref FILE evaluate on other text
+mtformer config show configs/demo.yaml        show all settings and their origins
 mtformer train configs/demo.yaml --run-dir runs/wider model.d_model=192
-Your own languages: copy configs/demo.yaml and name your files under data; see README.md.
+Your own languages: copy configs/demo.yaml and set your files under data; see README.md.
 END

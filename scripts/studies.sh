@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The studies of configs/studies on Multi30k en-de from local files: bash scripts/studies.sh FOLDER [STUDY ...]
-# FOLDER holds {train,val,test_2016_flickr}.{en,de}, plain or .gz. Trains unfinished runs, two at a time, then writes
+# Run the studies in configs/studies on Multi30k en-de: bash scripts/studies.sh FOLDER [STUDY ...]
+# FOLDER contains {train,val,test_2016_flickr}.{en,de}, plain or .gz. Trains unfinished runs, two at a time, then writes
 # runs/studies/STUDY.txt (scores and significance) and runs/studies/STUDY.html (the report).
 set -euo pipefail
 if [[ $# == 0 || ! -d $1 ]]; then

@@ -1,4 +1,4 @@
-"""The documents name files, functions, commands and config keys that exist."""
+"""Files, functions and config keys that the README and docs name exist."""
 
 import ast
 import re
@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from mtformer.config.fields import section_keys
+from mtformer.config.yaml_text import dotted
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PATH = re.compile(r"`((?:mtformer|tests|scripts|configs|docs)/[\w./-]+)`")
+KEY = re.compile(r"`((?:data|tokenizer|model|training|decoding|evaluation)\.[a-z_.]+)(?:[:=][^`]*)?`")
 ROW = re.compile(r"^\| [^|]+ \| `(mtformer/[\w/]+\.py)` \| `(\w+)` \|", re.MULTILINE)
 
 
@@ -16,6 +20,13 @@ ROW = re.compile(r"^\| [^|]+ \| `(mtformer/[\w/]+\.py)` \| `(\w+)` \|", re.MULTI
 def test_named_files_exist(document: Path) -> None:
     named = PATH.findall(document.read_text(encoding="utf-8"))
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_named_config_keys_exist(document: Path) -> None:
+    known = {dotted(key) for key in section_keys()}
+    named = {key for key in KEY.findall(document.read_text(encoding="utf-8")) if not key.startswith("data.corpora.")}
+    assert named - known == set()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -28,5 +39,5 @@ def test_named_functions_exist(document: Path) -> None:
     assert missing == []
 
 
-def test_the_ways_of_a_pair_and_of_a_line_are_tables_with_files_and_functions() -> None:
+def test_the_architecture_page_names_many_functions() -> None:
     assert len(ROW.findall((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))) > 30

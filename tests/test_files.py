@@ -165,7 +165,7 @@ def test_meta_is_read_as_it_was_written(checkpoint: Path) -> None:
     meta = verify(checkpoint, "weights")
     assert meta["metrics"] == {"bleu": 12.34}
     assert meta["made_with"] == {"note": "\u00e9"}
-    assert meta.keys() == {"step", "metrics", "made_with", "is_temporary", "logs", "sha256"}
+    assert meta.keys() == {"format", "step", "metrics", "made_with", "is_temporary", "logs", "sha256"}
 
 
 def test_every_flipped_bit_of_meta_is_noticed(checkpoint: Path) -> None:

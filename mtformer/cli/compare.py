@@ -197,7 +197,7 @@ def _metric_rows(table: "MetricTable") -> list[Sequence[str]]:
     if len(rows) > 1:
         columns["diff"] = ["" if row.difference is None else f"{row.difference:+.{digits}f}" for row in rows]
         columns["p boot"] = ["" if row.tests is None else f"{row.tests.p_bootstrap:.4f}" for row in rows]
-        columns["p rand"] = ["" if row.tests is None else f"{row.tests.p_randomisation:.4f}" for row in rows]
+        columns["p rand"] = ["" if row.tests is None else f"{row.tests.p_randomization:.4f}" for row in rows]
     if any(row.seeds_interval for row in rows):
         columns["over seeds"] = [
             _interval(row.seeds_interval, digits, "+") if row.seeds_interval else "" for row in rows

@@ -14,7 +14,7 @@ from mtformer.config.schema import Config
 from mtformer.config.section import Key, Section, key_of
 from mtformer.config.yaml_text import DEFAULT, REQUIRED, KeyPath, Origin, Origins, dotted, read_yaml, write_yaml
 from mtformer.errors import ConfigError
-from mtformer.files import expand_user, read_bytes, require_text
+from mtformer.files import FORMAT, expand_user, read_bytes, require_format, require_text
 
 SectionT = TypeVar("SectionT", bound=Section)
 MOST_BYTES = 1_000_000
@@ -93,6 +93,8 @@ def _read_file(path: str, origins: Origins, extended_by: tuple[str, ...]) -> dic
     if not isinstance(value, dict | None):
         raise ConfigError(f"{path}:1: a config is a mapping of sections (data, model, ...), not {value!r:.40}")
     values, tree = dict[str, Any](value or {}), dict[str, Any]()
+    if "format" in values:
+        require_format(own.pop(("format",)), values.pop("format"), ConfigError)
     if "extends" in values:
         tree = _read_base(path, values.pop("extends"), own.pop(("extends",)), origins, (*extended_by, path))
     for key, value in values.items():
@@ -231,7 +233,7 @@ def _narrow(annotation: Any, value: Any) -> Any:
 
 def dump_config(config: Config) -> str:
     """Return all values as YAML, from which `load_config` makes the same config."""
-    return write_yaml(config.model_dump())
+    return write_yaml({"format": FORMAT, **config.model_dump()})
 
 
 def key_lines(text: str) -> dict[int, KeyPath]:
@@ -325,7 +327,8 @@ def json_schema() -> dict[str, Any]:
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "mtformer experiment"
     extends = {"type": "string", "description": "A config, relative to this file, that this one changes."}
-    schema["properties"] = {"extends": extends, **schema["properties"]}
+    number = {"const": FORMAT, "description": "Format of this file."}
+    schema["properties"] = {"format": number, "extends": extends, **schema["properties"]}
     schema["$defs"]["DataConfig"]["properties"]["test"]["additionalProperties"] = False
     for section in (schema, *schema["$defs"].values()):
         if section.get("properties", {}).keys().isdisjoint(SOURCES):

@@ -114,8 +114,8 @@ class TrainingConfig(Section):
     sharded: bool = False
     """Shard weights, gradients and moments over the processes of `torchrun` (FSDP2), for a model too large for one
     device; else each process has a copy (DDP)."""
-    compile: bool = False
-    """`torch.compile` the model (needs a C++ compiler on CPU)."""
+    compile: Literal["auto", "always", "never"] = "auto"
+    """Run the model through `torch.compile` (CUDA only). auto: if the run is long enough to repay the compilation."""
     batch_tokens: Positive = 4096
     """A micro-batch of n pairs has n x (longest side, in tokens) up to this."""
     accumulation_steps: Positive = 1

@@ -1,0 +1,1 @@
+"""Inference: search, translation and decoding backends."""

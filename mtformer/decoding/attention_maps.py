@@ -1,6 +1,6 @@
-"""Attention weights of every layer and head over a sentence and its translation.
+"""Attention weights of every layer and head for a sentence and its translation.
 
-L layers, H heads, S source pieces, T target pieces (tags and eos counted).
+L layers, H heads, S source pieces, T target pieces (including tags and eos).
 """
 
 from dataclasses import dataclass
@@ -21,17 +21,20 @@ from mtformer.text.tokenizer import EOS
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """Attention weights of one pass over a source and its translation; float32 on the CPU, (layers, heads, query, key).
+    """Attention weights of one forward pass over a source and its translation: float32 tensors on the CPU.
+
+    The dimensions are (layers, heads, query, key).
 
     Args:
-        source, translation: the text.
-        src_pieces: input of the encoder: the tag of the target language (if the model needs one), the text, eos.
-        tgt_pieces: eos last.
-        encoder_LHSS: from source pieces to source pieces.
-        decoder_LHTT: from the query that predicts target piece t to `decoder_keys`; 0 at those after it.
-        cross_LHTS: from the query that predicts target piece t to source pieces.
-        num_tags: number of tags at the beginning of the source pieces.
-        start: first token of the decoder, as a piece.
+        source, translation: text of both.
+        src_pieces: encoder input: the tag of the target language (if the model needs one), the source pieces, eos.
+        tgt_pieces: pieces of the translation, then eos.
+        encoder_LHSS: encoder self-attention between source pieces.
+        decoder_LHTT: decoder self-attention, from the query that predicts target piece t to `decoder_keys`; 0 for later
+            keys.
+        cross_LHTS: cross-attention, from the query that predicts target piece t to the source pieces.
+        num_tags: number of tags at the beginning of `src_pieces`.
+        start: piece of the decoder's first input token.
     """
 
     source: str
@@ -46,44 +49,44 @@ class AttentionMaps:
 
     @property
     def decoder_keys(self) -> list[str]:
-        """Input pieces of the decoder: its start, and all target pieces but eos."""
+        """Decoder input pieces: the start token, then all target pieces except eos."""
         return [self.start, *self.tgt_pieces[:-1]]
 
     @property
     def alignment_layer(self) -> int:
-        """The layer whose cross-attention gives alignments, see `attention_of_targets`."""
+        """Index of the decoder layer whose cross-attention gives word alignments."""
         return alignment_layer(len(self.cross_LHTS))
 
     @property
     def alignment(self) -> list[tuple[int, int]]:
-        """Pairs (source word, target word), one for each target word, as in `mtformer translate --alignment`."""
+        """Pairs (source word, target word), one per target word, as in `mtformer translate --alignment`."""
         weights_TS = self.cross_LHTS[self.alignment_layer].mean(dim=0)[:, self.num_tags :]
         return align(weights_TS, self.src_pieces[self.num_tags : -1], self.tgt_pieces[:-1])
 
 
 def attention_maps(translator: Translator, source: str, translation: str | Translation | None = None) -> AttentionMaps:
-    """Return all attention weights of one model over a sentence and a translation of it.
+    """Return all attention weights of a model for a sentence and its translation.
 
-    The source is encoded in one pass, even if `Translator.translate` would split it into sentences.
+    The source is encoded as one segment, even if `Translator.translate` would split it into sentences.
 
     Args:
-        translator: translator with one model, which may be in training.
-        source: one line.
-        translation: one line, or a result of the translator; None: translate the source.
+        translator: translator with a single model, which may be in training mode.
+        source: a single line.
+        translation: a single line, or a result of the translator; None: translate the source.
 
     Raises:
-        ConfigError: the translator has several models, or another backend.
-        DataError: if source or translation is longer than the model's positions.
+        ConfigError: if the translator has several models or uses another backend.
+        DataError: if the source or the translation is longer than the model supports.
     """
     if len(translator.models) != 1:
-        raise ConfigError("attention maps need one model of the backend mtformer; give one run and one checkpoint")
+        raise ConfigError("attention maps need a single model and backend mtformer; give one run and one checkpoint")
     [model], tgt, target = translator.models, translator.tokenizers.tgt, translator.engine.target
     [source] = check_lines([source])
     if translation is None:
         [translation] = translator.translate([source])
     if isinstance(translation, Translation):
         tokens, text = translation.tokens, translation.text
-        pieces = [piece for piece in translation.pieces if piece != END]  # each segment of a split line has one
+        pieces = [piece for piece in translation.pieces if piece != END]  # a split line has one END per segment
     else:
         [text] = check_lines([translation])
         tokens, pieces = tgt.encode([text])[0], tgt.pieces(text)
@@ -91,7 +94,7 @@ def attention_maps(translator: Translator, source: str, translation: str | Trans
     for what, length in (("source", len(src)), ("translation", len(tokens) + 1)):
         if length > translator.engine.max_positions:
             most = translator.engine.max_positions
-            raise DataError(f"the {what} has {length} tokens; the model has positions for {most}, give a shorter one")
+            raise DataError(f"the {what} has {length} tokens; the model supports at most {most}; use a shorter one")
     weights = _weights(model, src, [target.start, *tokens])
 
     def of_layers(layers: nn.ModuleList, name: str) -> Tensor:
@@ -112,7 +115,7 @@ def attention_maps(translator: Translator, source: str, translation: str | Trans
 
 @torch.inference_mode()
 def _weights(model: Transformer, src: list[int], tgt_in: list[int]) -> dict[nn.Module, Tensor]:
-    """Return the weights (H, query, key) of each attention module of the model."""
+    """Return the weights (H, query, key) of each attention module."""
     device = model.output.device
     modules = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
     with evaluating([model]), record_weights(modules) as recorded:

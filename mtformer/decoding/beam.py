@@ -1,7 +1,7 @@
-"""Beam search, plain or diverse (Vijayakumar et al. 2016).
+"""Beam search, standard or diverse (Vijayakumar et al. 2016).
 
-B sentences, S source length, U units (sentences, or groups of their beams), R beams of a unit, N = U x R rows,
-T target length, t tokens so far, V vocabulary, K = 2R candidates, G groups, M sentences kept.
+B sentences, S source length, U units (a sentence, or one group of its beams), R beams per unit, N = U x R rows,
+T target length, t tokens so far, V vocabulary, K = 2R candidates, G groups, M remaining sentences.
 """
 
 import math
@@ -26,10 +26,10 @@ from mtformer.text.tokenizer import BOS, EOS, PAD
 
 
 class Candidates(NamedTuple):
-    """Possible continuations of each unit, the preferred ones first."""
+    """Possible continuations of each unit, best first."""
 
     score_UK: Tensor
-    """Sum of log-probabilities, after rules."""
+    """Sum of log-probabilities after the rules."""
     beam_UK: Tensor
     token_UK: Tensor
 
@@ -37,7 +37,7 @@ class Candidates(NamedTuple):
 Chooser = Callable[[Step, Tensor, int], Candidates]
 """(step, score_UR, K) -> candidates."""
 Ranked = dict[tuple[int, ...], tuple[float, Hypothesis]]
-"""Finished hypotheses of a sentence with their ranks, by tokens: several groups may find the same."""
+"""Finished hypotheses of a sentence with their ranking scores, keyed by tokens to merge duplicates across groups."""
 
 
 def best_candidates(step: Step, score_UR: Tensor, K: int) -> Candidates:
@@ -46,13 +46,14 @@ def best_candidates(step: Step, score_UR: Tensor, K: int) -> Candidates:
 
 
 class Diverse:
-    """Choose group by group: a token costs `penalty` for each beam of an earlier group that chose it."""
+    """Choose continuations group by group: each use of a token by an earlier group lowers its score by `penalty`."""
 
     def __init__(self, num_groups: int, penalty: float) -> None:
         self.G = num_groups
         self.penalty = penalty
 
     def __call__(self, step: Step, score_UR: Tensor, K: int) -> Candidates:
+        """Return the best K candidates of each group after the diversity penalty."""
         U, R, V = step.log_prob_URV.shape
         log_prob_BGRV, score_BGR = step.log_prob_URV.view(-1, self.G, R, V), score_UR.view(-1, self.G, R)
         cost_B1V = log_prob_BGRV.new_zeros(U // self.G, 1, V)
@@ -60,7 +61,7 @@ class Diverse:
         for group in range(self.G):
             log_prob_BRV = log_prob_BGRV[:, group] - cost_B1V
             penalized_BK, beam_BK, token_BK = top_candidates(log_prob_BRV, score_BGR[:, group], K)
-            # The penalty affects only the choice; scores do not include it.
+            # The penalty affects only the choice of candidates; their scores do not include it.
             cost_BK = cost_B1V.squeeze(1).gather(1, token_BK)
             chosen.append((penalized_BK + cost_BK, beam_BK, token_BK))
             is_dead_BR = penalized_BK[:, :R] == -math.inf
@@ -82,28 +83,28 @@ def beam_search(
     start: int = BOS,
     watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
-    """Return the translations that beam search finds for each sentence, best first, at most `beam_size`.
+    """Run beam search and return up to `beam_size` translations of each sentence, best first.
 
-    A hypothesis is finished when its eos is among the best R candidates of a step; unfinished beams replace it, so R
-    stay alive. `early_stopping` decides when a sentence is done: `ended`, when R hypotheses are finished (as in
-    CTranslate2 and fairseq); `estimate`, when also no live beam scores higher at its current length (as in Hugging
-    Face); `certain`, when none can still win, which takes nearly all steps: with alpha > 0 a longer hypothesis may
-    still improve.
+    A hypothesis is finished when its eos is among the best R candidates of a step. Unfinished candidates replace it, so
+    R beams stay alive. `early_stopping` decides when a sentence is done: `ended`, when R hypotheses are finished (as
+    in CTranslate2 and fairseq); `estimate`, when also no live beam has a higher score at its current length (as in
+    Hugging Face); `certain`, when no live beam can still reach a higher score, which takes nearly all steps, because
+    a longer hypothesis may still improve if alpha > 0.
 
-    Finished hypotheses compete by score; it includes a repetition penalty, which the returned scores do not. Several
-    groups may find the same translation, which is returned once.
+    Finished hypotheses are ranked by a score that includes the repetition penalty; the returned scores do not include
+    it. A translation found by several groups is returned once.
 
     Args:
-        model: in evaluation mode.
-        src_BS: int64, each row ends with eos, padded on the right.
-        src_lengths_B: int64, eos counted.
-        settings: `beam_size` (R, or the beams of all groups), `length_penalty`, `early_stopping`, and `beam_groups`, of
-            which each is a separate search.
-        bounds: minimum and maximum length.
+        model: model in evaluation mode.
+        src_BS: source ids, int64; each row ends with eos and is padded on the right.
+        src_lengths_B: source lengths including eos, int64.
+        settings: uses `beam_size` (R times the number of groups), `length_penalty`, `early_stopping`, `beam_groups` and
+            `diversity_penalty`; each group is a separate search.
+        bounds: minimum and maximum lengths.
         rules: applied at each step.
-        choose: selects continuations; None: the best ones, or diverse ones with groups.
+        choose: function that selects continuations; None: the best ones, or diverse ones if there are groups.
         start: first token of the decoder.
-        watch: called at each step, the live beams of a unit best first.
+        watch: function called at each step; the live beams of each unit are sorted, best first.
     """
     B, beam_size, num_groups, max_steps = src_BS.size(0), settings.beam_size, settings.beam_groups, bounds.max_steps
     R = beam_size // num_groups
@@ -140,12 +141,12 @@ def beam_search(
 
 
 class _Beams:
-    """Live beams of all units and the best R finished hypotheses of each: tensors with a row for each unit.
+    """Live beams of all units and the best R finished hypotheses of each; the tensors have one row per unit.
 
     Args:
-        B, G, R, T: sentences, groups, beams of a group, maximum number of steps.
-        alpha: length penalty.
-        device: of the search.
+        B, G, R, T: number of sentences, groups, beams per group, and steps at most.
+        alpha: exponent of the length penalty.
+        device: device of the tensors.
         start: first token of the decoder.
     """
 
@@ -154,7 +155,7 @@ class _Beams:
         self.G, self.R, self.alpha = G, R, alpha
         self.sentence_U = torch.arange(B, device=device).repeat_interleave(G)
         self.score_UR = torch.full((U, R), -math.inf, device=device)
-        self.score_UR[:, 0] = 0.0  # All beams start equal, so only the first is alive.
+        self.score_UR[:, 0] = 0.0  # all beams start equal, so only the first is alive
         self.last_UR = torch.full((U, R), start, device=device)
         self.tokens_URT = torch.full((U, R, T), PAD, device=device)
         self.raw_URT = torch.zeros(U, R, T, device=device)
@@ -166,7 +167,7 @@ class _Beams:
         self.done_U = torch.zeros(U, dtype=torch.bool, device=device)
 
     def finish(self, candidates: Candidates, raw_UK: Tensor, position: int) -> None:
-        """Add the hypotheses that end among the first R candidates to the finished ones, and keep the best R."""
+        """Add hypotheses that end among the first R candidates to the finished ones, and keep the best R."""
         R, length = self.R, position + 1
         score_UR, beam_UR = candidates.score_UK[:, :R], candidates.beam_UK[:, :R]
         ends_UR = (candidates.token_UK[:, :R] == EOS) & (score_UR != -math.inf) & ~self.done_U.unsqueeze(1)
@@ -185,9 +186,9 @@ class _Beams:
             finished_URT[..., :t] = _pick(torch.cat([finished_URT[..., :t], new_URt], dim=1), place_UR)
 
     def extend(self, candidates: Candidates, raw_UK: Tensor, position: int) -> Tensor:
-        """Make the first R candidates that do not end the live beams, and return the beam (U, R) each continues.
+        """Continue with the first R candidates that do not end, and return the parent beam (U, R) of each.
 
-        At most R of 2R candidates end, one for each beam, so enough remain.
+        At most R of the 2R candidates end, one per beam, so at least R remain.
         """
         K = candidates.token_UK.size(1)
         order_UK = torch.arange(K, device=raw_UK.device) + K * (candidates.token_UK == EOS)
@@ -202,7 +203,7 @@ class _Beams:
         return parent_UR
 
     def update_done(self, max_B: Tensor, position: int, early_stopping: Stopping) -> None:
-        """Mark units that reached their maximum length or finished enough hypotheses (see `beam_search`)."""
+        """Mark units that reached their maximum length or have enough finished hypotheses (see `beam_search`)."""
         is_enough_U = self.num_finished_U >= self.R
         if early_stopping != "ended":
             length = max_B[self.sentence_U] + 1 if early_stopping == "certain" else position + 1
@@ -219,7 +220,7 @@ class _Beams:
         return units
 
     def collect(self, found: list[Ranked]) -> None:
-        """Add the finished hypotheses of all groups of each done sentence."""
+        """Add the finished hypotheses of each sentence whose groups are all done."""
         done_U = self.done_U.view(-1, self.G).all(dim=1).repeat_interleave(self.G).nonzero().squeeze(1)
         ranks = self.finished_rank_UR[done_U].flatten().tolist()
         parts = (self.finished_tokens_URT[done_U], self.finished_raw_URT[done_U], self.finished_length_UR[done_U])
@@ -232,5 +233,5 @@ class _Beams:
 
 
 def _pick(x_UQT: Tensor, index_UR: Tensor) -> Tensor:
-    """Return (U, R, T): row index_UR[u, r] of each x[u]."""
+    """Return a tensor (U, R, T) whose row [u, r] is row index_UR[u, r] of x_UQT[u]."""
     return x_UQT.gather(1, index_UR.unsqueeze(2).expand(-1, -1, x_UQT.size(2)))

@@ -1,6 +1,6 @@
-"""Lexically constrained decoding: prefixes, forbidden phrases, and phrases that a translation must contain.
+"""Lexically constrained decoding: prefixes, forbidden phrases and required phrases.
 
-B sentences, U units (sentences), R beams of a unit, V vocabulary, K candidates, t tokens so far, S states of an
+B sentences, U units (one per sentence), R beams per unit, V vocabulary, K candidates, t tokens so far, S states of an
 automaton, L bytes of the longest piece.
 """
 
@@ -20,11 +20,11 @@ from mtformer.text.tokenizer import EOS, PAD
 
 Phrase = tuple[int, ...]
 FOUND = -1
-"""State of an automaton in which a phrase is complete."""
+"""State of the automaton after a complete phrase."""
 
 
 class Prefixes:
-    """Force the first tokens of each translation, overriding earlier rules; a prefix may be empty."""
+    """Rule that forces the first tokens of each translation and overrides earlier rules; a prefix may be empty."""
 
     def __init__(self, prefixes: Sequence[Sequence[int]], device: torch.device) -> None:
         longest = max(map(len, prefixes))
@@ -32,6 +32,7 @@ class Prefixes:
         self.prefix_BT = torch.tensor(rows, dtype=torch.long, device=device)
 
     def __call__(self, step: Step) -> None:
+        """Exclude all tokens except the next prefix token of each sentence."""
         position = step.history_URt.size(2)
         if position >= self.prefix_BT.size(1):
             return
@@ -45,12 +46,13 @@ class Prefixes:
 
 
 class ForbiddenPhrases:
-    """Exclude tokens that complete a forbidden phrase, in any segmentation; `next_SV` is from `over_vocabulary`."""
+    """Rule that excludes tokens that complete a forbidden phrase, in any segmentation; see `over_vocabulary`."""
 
     def __init__(self, next_SV: Tensor) -> None:
         self.next_SV = next_SV
 
     def __call__(self, step: Step) -> None:
+        """Exclude tokens that complete a phrase, given the tokens so far."""
         state_UR = step.history_URt.new_zeros(step.history_URt.shape[:2])
         for position in range(step.history_URt.size(2)):
             state_UR = self.next_SV[state_UR, step.history_URt[..., position]].clamp(min=0).long()
@@ -58,9 +60,9 @@ class ForbiddenPhrases:
 
 
 def automaton(phrases: Sequence[bytes]) -> npt.NDArray[np.int32]:
-    """Return the state after each byte, (S, 256), FOUND where a phrase is complete; it starts in state 0.
+    """Return the next state for each state and byte, (S, 256), or FOUND if the byte completes a phrase.
 
-    Aho and Corasick 1975. It reads bytes, so it finds a phrase in any segmentation, byte pieces included.
+    The automaton (Aho and Corasick 1975) starts in state 0. It reads bytes, so it finds phrases in any segmentation.
     """
     trie: list[dict[int, int]] = [{}]
     ends = set()
@@ -73,7 +75,7 @@ def automaton(phrases: Sequence[bytes]) -> npt.NDArray[np.int32]:
             state = trie[state][byte]
         ends.add(state)
     next_Sb = np.zeros((len(trie), 256), dtype=np.int32)
-    fail = [0] * len(trie)  # the state of the longest proper suffix that begins a phrase
+    fail = [0] * len(trie)  # state of the longest proper suffix that is also the beginning of a phrase
     queue = deque([0])
     while queue:
         state = queue.popleft()
@@ -89,7 +91,7 @@ def automaton(phrases: Sequence[bytes]) -> npt.NDArray[np.int32]:
 
 
 def over_vocabulary(next_Sb: npt.NDArray[np.int32], pieces: Sequence[bytes]) -> npt.NDArray[np.int32]:
-    """Return the state after each piece, (S, V), FOUND where a phrase is complete within it."""
+    """Return the next state for each state and piece, (S, V), or FOUND if a phrase is completed within the piece."""
     lengths_V = np.array([len(piece) for piece in pieces])
     bytes_VL = np.zeros((len(pieces), max(1, int(lengths_V.max(initial=0)))), dtype=np.int32)
     for number, piece in enumerate(pieces):
@@ -108,32 +110,32 @@ class Continuation(NamedTuple):
     beam: int
     token: int
     num_met: int
-    """Tokens of phrases in the extended hypothesis, see `num_met`."""
+    """Number of phrase tokens in the extended hypothesis (see `num_met`)."""
 
 
 class RequiredPhrases:
-    """Beam allocation by constraints met (Post and Vilar 2018), without eos before all are met; for one search.
+    """Beam allocation by number of met constraints (Post and Vilar 2018); one instance per search.
 
-    Half of the beam is shared among banks, one for each number of tokens met, so that hypotheses that have met few
-    tokens, and therefore score better, do not displace others. A hypothesis that reaches the maximum length before it
-    meets all phrases is used only if the sentence has no other; the caller checks the text.
+    Half of the beam is divided among banks, one per number of met tokens, so that hypotheses that have met few tokens,
+    and therefore score better, do not displace the others. Eos is allowed only after all phrases. A hypothesis without
+    all phrases at the maximum length is used only if the sentence has no other; the caller checks the text.
 
     Args:
-        phrases: phrases of each sentence of the batch, in token ids; may be empty.
+        phrases: phrases of each sentence of the batch, as token ids; may be empty.
     """
 
     def __init__(self, phrases: Sequence[Sequence[Phrase]]) -> None:
         self.phrases = [list(dict.fromkeys(of_one)) for of_one in phrases]
         self.found: set[int] = set()
-        """Sentences with a finished hypothesis that contains all its phrases."""
+        """Indices of sentences with a finished hypothesis that contains all phrases."""
 
     def choose(self, step: Step, score_UR: Tensor, K: int) -> Candidates:
-        """Return the best candidates, allocated by banks for sentences with phrases."""
+        """Return the best candidates; for sentences with phrases they are allocated to banks."""
         lists = [part.tolist() for part in best_candidates(step, score_UR, K)]
         for unit, sentence in enumerate(step.sentence_U.tolist()):
             if self.phrases[sentence]:
                 chosen = self._choose(step, score_UR, unit, sentence)[:K]
-                # Padded with dead beams; as in plain search at most R candidates are eos.
+                # Padded with dead beams. As in standard search, at most R candidates are eos.
                 filled = [one[:3] for one in chosen] + [(-math.inf, 0, PAD)] * (K - len(chosen))
                 for part, values in zip(lists, zip(*filled, strict=True), strict=True):
                     part[unit] = list(values)
@@ -141,7 +143,7 @@ class RequiredPhrases:
         return Candidates(score_UK, *(torch.tensor(part, device=score_UR.device) for part in lists[1:]))
 
     def _choose(self, step: Step, score_UR: Tensor, unit: int, sentence: int) -> list[Continuation]:
-        """Return the R continuations of one unit, best first, followed by the others, best first."""
+        """Return the R chosen continuations of a unit, best first, followed by the others, best first."""
         phrases, R = self.phrases[sentence], score_UR.size(1)
         histories = step.history_URt[unit].tolist()
         continuations = _continuations(histories, phrases, step.log_prob_URV[unit], score_UR[unit])
@@ -165,9 +167,9 @@ def missing(tokens: Sequence[int], phrases: Sequence[Phrase]) -> list[Phrase]:
 
 
 def num_met(tokens: Sequence[int], open_phrases: Sequence[Phrase]) -> int:
-    """Return the number of tokens met of phrases that were missing before the last token.
+    """Return the number of met tokens of the phrases that were incomplete before the last token.
 
-    The tokens of complete phrases count, and those of the longest beginning of a phrase at the end.
+    This counts the tokens of complete phrases, and the longest phrase beginning at the end of the hypothesis.
     """
     begun = [(phrase, _num_begun(tokens, phrase)) for phrase in open_phrases]
     complete = sum(count for phrase, count in begun if count == len(phrase))
@@ -175,7 +177,7 @@ def num_met(tokens: Sequence[int], open_phrases: Sequence[Phrase]) -> int:
 
 
 def _num_begun(tokens: Sequence[int], phrase: Phrase) -> int:
-    """Return the length of the longest beginning of the phrase at the end of the tokens."""
+    """Return the length of the longest beginning of the phrase that the tokens end with."""
     longest = min(len(phrase), len(tokens))
     return next(k for k in range(longest, -1, -1) if tuple(tokens[len(tokens) - k :]) == phrase[:k])
 
@@ -183,12 +185,12 @@ def _num_begun(tokens: Sequence[int], phrase: Phrase) -> int:
 def _continuations(
     histories: list[list[int]], phrases: list[Phrase], log_prob_RV: Tensor, score_R: Tensor
 ) -> list[Continuation]:
-    """Return the best continuations of each live beam, and the continuations with the next token of a phrase.
+    """Return the best continuations of each live beam, and those that add the next token of a phrase.
 
-    The top k are per beam, not global: beams that already met phrases score lower and would be pruned.
+    The best tokens are selected per beam: globally, beams that have met phrases would be pruned for their lower scores.
     """
     R, V = log_prob_RV.shape
-    best = log_prob_RV.topk(min(R + 1, V), dim=1).indices.tolist()  # R without eos
+    best = log_prob_RV.topk(min(R + 1, V), dim=1).indices.tolist()  # R tokens besides eos
     scores, num_all = score_R.tolist(), sum(map(len, phrases))
     found = []
     for beam, tokens in enumerate(histories):
@@ -205,11 +207,11 @@ def _continuations(
 
 
 def _allocate(continuations: list[Continuation], R: int) -> list[Continuation]:
-    """Return R continuations, then the others, each part sorted by score.
+    """Return the R selected continuations sorted by score, followed by the others sorted by score.
 
-    Half of the R have the highest scores. The others come from the banks in turn: the best of each bank, from most to
-    fewest tokens met, then the second of each, and so on. So at least one makes progress, and beams survive that wait
-    for the right position of a phrase.
+    Half of the R are the highest-scoring ones. The others are taken from the banks in turn: the best of each bank, from
+    most to fewest met tokens, then the second best of each, and so on. This keeps beams that make progress, and beams
+    that wait for the right position of a phrase.
     """
     ranked = sorted(continuations, key=lambda one: -one.score)
     sizes: Counter[int] = Counter()

@@ -1,4 +1,4 @@
-"""The decoding backend CTranslate2, for models converted by `mtformer.decoding.ctranslate2_model`.
+"""Decoding backend that runs models converted by `mtformer.decoding.ctranslate2_model` in CTranslate2.
 
 B sentences, S source length, T target length.
 """
@@ -33,17 +33,17 @@ COMPUTE_TYPES = {
     "int8": "int8",
 }
 BATCHES_AHEAD = 2 * MAX_WORKERS
-"""Batches queued for the workers."""
+"""Maximum number of batches queued for the workers."""
 BATCH_TOKENS = 512
-"""Source tokens, padding counted, that a worker translates at a time, summed over the beams; 1024 takes 10 % longer."""
+"""Source tokens including padding, times beams, that a worker translates at once; 1024 takes 10 % longer."""
 SCORED_TOKENS = 2048
-"""Source tokens, padding counted, of a batch of `score`."""
+"""Source tokens, including padding, in a batch of `score`."""
 NO_PENALTY = 1e-9
-"""Used instead of a length penalty of 0, for which the library has another stopping rule; equal in float32."""
+"""Replaces a length penalty of 0, with which the library stops differently; equal to 0 in float32."""
 
 
 def import_ctranslate2() -> ModuleType:
-    """Return the library; raise ConfigError if it is not installed."""
+    """Return the `ctranslate2` module; raise ConfigError if it is not installed."""
     try:
         return importlib.import_module("ctranslate2")
     except ImportError as error:
@@ -56,12 +56,16 @@ def open_model(
     """Load a converted model.
 
     Args:
-        device: `auto` (CUDA if the library sees a device), `cpu` or `cuda`.
-        precision: `fp32`, `bf16`, `fp16`, `int8`, or `auto` (what the device computes fastest); None: the
-            stored one, or the closest that the device supports.
+        folder: folder of the converted model.
+        tokenizers: tokenizers of the model.
+        max_positions: maximum length of source and target, including eos.
+        device: `auto` (CUDA if the library finds a device), `cpu` or `cuda`.
+        precision: `fp32`, `bf16`, `fp16`, `int8`, or `auto` (the fastest on the device); None: the precision of the
+            stored weights, or the closest one that the device supports.
 
     Raises:
-        CheckpointError, DeviceError: the model is missing or damaged; the device or precision does not exist here.
+        CheckpointError: if the model is missing or damaged.
+        DeviceError: if the device does not exist, or does not support the precision.
     """
     library = import_ctranslate2()
     verify(folder, CT2_WEIGHTS, listing=CHECKSUMS)
@@ -79,37 +83,37 @@ def open_model(
         )
     except RuntimeError as error:
         raise CheckpointError(f"{folder}: cannot be loaded ({str(error).splitlines()[0]}); export it again") from error
-    torch.set_num_threads(threads)  # the library has changed the setting of OpenMP
+    torch.set_num_threads(threads)  # the library changes the OpenMP setting
     return CTranslate2Engine(model, tokenizers, max_positions)
 
 
 def _pick_device(library: ModuleType, name: str) -> str:
     if name not in ("auto", "cpu", "cuda"):
-        raise DeviceError(f"device '{name}': no such device; use auto, cpu or cuda")
+        raise DeviceError(f"device '{name}': unknown device; use auto, cpu or cuda")
     has_cuda = library.get_cuda_device_count() > 0
     if name == "cuda" and not has_cuda:
-        raise DeviceError("device 'cuda': CTranslate2 sees no CUDA device here; use device cpu or auto")
+        raise DeviceError("device 'cuda': CTranslate2 finds no CUDA device; use device cpu or auto")
     return ("cuda" if has_cuda else "cpu") if name == "auto" else name
 
 
 def _compute_type(library: ModuleType, precision: str | None, device: str) -> str:
     if precision not in COMPUTE_TYPES:
         names = ", ".join(filter(None, COMPUTE_TYPES))
-        raise DeviceError(f"precision '{precision}': no such precision; use {names}")
+        raise DeviceError(f"precision '{precision}': unknown precision; use {names}")
     compute_type = COMPUTE_TYPES[precision]
     supported = {"default", "auto", *library.get_supported_compute_types(device)}
     if compute_type not in supported:
         names = ", ".join(name for name, kind in COMPUTE_TYPES.items() if name and kind in supported)
-        raise DeviceError(f"precision '{precision}': CTranslate2 does not have it on this {device}; use {names}")
+        raise DeviceError(f"precision '{precision}': CTranslate2 does not support it on this {device}; use {names}")
     return compute_type
 
 
 class CTranslate2Engine(Engine):
-    """`Engine` over a `ctranslate2.Translator`; its decoder starts with bos.
+    """Backend that uses a `ctranslate2.Translator`; its decoder starts with bos.
 
-    Beam search equals ours, and in fp32 returns the same translations. Scores are those of the search; there are no
-    scores of single tokens. Differences: excluded tokens (pad, bos, eos below the minimum length, repeated n-grams)
-    leave the softmax, so that the probability of others increases; the repetition penalty applies to logits, not to
+    In fp32, beam search returns the same translations as ours. Scores are those of the search, without scores of single
+    tokens. Differences: excluded tokens (pad, bos, eos below the minimum length, repeated n-grams) are removed before
+    the softmax, which increases the probability of all others; the repetition penalty applies to logits instead of
     log-probabilities; the first step after a prefix drops all but one of the beams that would end there; and a beam
     that reaches the maximum length does not replace one that ended a step earlier.
     """
@@ -125,6 +129,7 @@ class CTranslate2Engine(Engine):
         self.tgt_ids = {piece: number for number, piece in enumerate(self.tgt_pieces)}
 
     def check(self, settings: DecodingConfig, required: bool = False, forbidden: bool = False) -> None:
+        """Raise ConfigError if CTranslate2 does not support a setting or a constraint."""
         found = {
             "sampling": settings.sampling,
             "mbr_samples": settings.mbr_samples > 0,
@@ -140,7 +145,7 @@ class CTranslate2Engine(Engine):
     def search(
         self, batches: Batches, settings: DecodingConfig, forbidden: Tensor | None = None
     ) -> Generator[NBests, None, None]:
-        """Search; the library works on later batches while the caller processes one."""
+        """Yield the hypotheses of each batch; the library searches later batches while the caller processes one."""
         started: deque[list[_Search]] = deque()
         for batch in batches:
             started.append(self._start(batch, settings))
@@ -150,6 +155,7 @@ class CTranslate2Engine(Engine):
             yield self._finish(started.popleft(), settings)
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Return the log-probability of each token of each target and its eos."""
         results = self.translator.score_batch(
             self._sources(sources),
             [self._target(target) for target in targets],
@@ -160,6 +166,7 @@ class CTranslate2Engine(Engine):
         return [list(result.log_probs) for result in results]
 
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Return the attention (T, S) of each target and its eos to its source, float32 on the CPU."""
         results = self.translator.translate_batch(
             self._sources(sources),
             [self._target(target) for target in targets],
@@ -174,17 +181,17 @@ class CTranslate2Engine(Engine):
         )
         found = []
         for result, source, target in zip(results, sources, targets, strict=True):
-            # Later rows are irrelevant. The library omits eos, whose weight is the remainder (to 1e-7).
+            # Later rows are not needed. The library omits eos, whose weight is the remainder (up to 1e-7).
             weights_TS = torch.tensor(result.attention[0])[: len(target) + 1, : len(self.target.tags) + len(source) - 1]
             eos_T1 = (1.0 - weights_TS.sum(dim=1, keepdim=True)).clamp(min=0.0)
             found.append(torch.cat([weights_TS, eos_T1], dim=1)[:, len(self.target.tags) :])
         return found
 
     def _start(self, batch: Sequence[Segment], settings: DecodingConfig) -> "list[_Search]":
-        """Start the search for a batch.
+        """Start the search of a batch.
 
-        A call of the library has one maximum length. It affects only searches that reach it, so all sentences get the
-        largest, and `_finish` searches again for the few that reach their own maximum.
+        A library call has a single maximum length. It affects only searches that reach it, so all sentences get the
+        largest one, and `_finish` repeats the search for the few that reach their own maximum.
         """
         lengths_B = torch.tensor([len(self.target.tags) + len(segment.source) for segment in batch])
         prefixes = [len(segment.prefix) for segment in batch]
@@ -195,9 +202,9 @@ class CTranslate2Engine(Engine):
         return searches
 
     def _finish(self, searches: "Sequence[_Search]", settings: DecodingConfig) -> NBests:
-        """Wait for the results of a batch.
+        """Wait for the results of a batch and return them.
 
-        The scores of the library lack the prefix, and eos where a hypothesis is cut: these are computed separately.
+        The library's scores omit the prefix, and eos if a hypothesis is truncated. Such hypotheses are rescored.
         """
         found = [one.hypotheses(self.tgt_ids, settings) for one in searches]
         again = {
@@ -217,15 +224,15 @@ class CTranslate2Engine(Engine):
         return found
 
     def _translate(self, searches: "Sequence[_Search]", settings: DecodingConfig) -> None:
-        """Start searches: one call for all with the same bounds, separately with and without a prefix.
+        """Start searches with one call for each combination of bounds, separately with and without a prefix.
 
-        A prefix changes the library's first free step for all sentences of a call.
+        A prefix changes the library's first free step for all sentences of the call.
         """
         groups: dict[tuple[int, int, bool, bool], list[_Search]] = defaultdict(list)
         for one in searches:
             groups[one.shortest, one.bound, one.is_cut, bool(one.segment.prefix)].append(one)
         for (shortest, bound, is_cut, _), some in groups.items():
-            # If the limit cuts hypotheses, twice the beam: the finished ones and the cut ones.
+            # If the limit truncates hypotheses, double the beam: finished hypotheses and truncated ones.
             patience = 2 if is_cut else 1
             futures = self.translator.translate_batch(
                 self._sources([one.segment.source for one in some]),
@@ -250,7 +257,7 @@ class CTranslate2Engine(Engine):
                 one.future = future
 
     def _sources(self, sources: Sequence[Sequence[int]]) -> list[list[str]]:
-        """Return the pieces without eos, which the converted model adds."""
+        """Return the source pieces without eos, which the converted model adds."""
         return [[self.src_pieces[token] for token in (*self.target.tags, *source[:-1])] for source in sources]
 
     def _target(self, tokens: Sequence[int]) -> list[str]:
@@ -259,13 +266,13 @@ class CTranslate2Engine(Engine):
 
 @dataclass
 class _Search:
-    """A search for one sentence.
+    """Search for the translation of one segment.
 
     Args:
-        shortest, longest: bounds of its translation, in tokens without eos.
-        bound: the upper bound passed to the library, which may be above `longest`.
+        shortest, longest: minimum and maximum length of the translation, in tokens without eos.
+        bound: maximum length passed to the library, at least `longest`.
         is_cut: True if hypotheses are known to reach the bound.
-        future: future result of the library.
+        future: pending result of the library.
     """
 
     segment: Segment
@@ -276,9 +283,9 @@ class _Search:
     future: Any = None
 
     def hypotheses(self, ids_of: Mapping[str, int], settings: DecodingConfig) -> list[Hypothesis]:
-        """Wait for the result and return the distinct hypotheses; if enough have ended, without the cut ones.
+        """Wait for the result and return distinct hypotheses; truncated ones are omitted if enough have ended.
 
-        Beams that a prefix leaves empty are copies, or contain pad.
+        Beams that remain empty after a prefix are duplicates or contain pad.
         """
         result = self.future.result()
         found: dict[tuple[int, ...], Hypothesis] = {}
@@ -303,4 +310,4 @@ def _with_scores(one: Hypothesis, log_probs: list[float], alpha: float) -> Hypot
 
 def unsupported(what: str) -> ConfigError:
     """Return the error for a setting that CTranslate2 does not support."""
-    return ConfigError(f"{what}: CTranslate2 does not support it; leave it out, or use --backend mtformer")
+    return ConfigError(f"{what}: not supported by CTranslate2; leave it out, or use --backend mtformer")

@@ -1,6 +1,6 @@
-"""Conversion of models to the format of CTranslate2, with the same numbers.
+"""Lossless conversion of models to the CTranslate2 format.
 
-D model width, H heads, G key/value heads, K width of a head, V vocabulary.
+D model width, H heads, G key/value heads, K head width, V vocabulary.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from mtformer.run_dir import CT2_WEIGHTS
 from mtformer.text.tokenizer import BOS, EOS, UNK, TokenizerPair
 from mtformer.weights import load_weights
 
-# Names in `ctranslate2.specs.Activation`; its GELU is the exact one, by the error function, as ours is.
+# Names in `ctranslate2.specs.Activation`. Its GELU is exact (computed with erf), like ours.
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swiglu": "SWISH", "geglu": "GELU"}
 NUM_SPECIAL = 4
 UNUSED_SECONDS = 30 * 24 * 3600
@@ -38,10 +38,10 @@ log = logging.getLogger("mtformer")
 
 
 def cached_model(weights: Sequence[Path], config: ModelConfig, tokenizers: TokenizerPair) -> Path:
-    """Return the folder of a model converted in float32, which is created on first use and found again by a checksum.
+    """Return the folder of the model converted in float32; the conversion runs on first use.
 
-    It is in the cache because a run directory may be read-only or deleted. Creating a model deletes models unused for
-    a month. Arguments and errors as in `write_model`.
+    It is in the cache, because a run directory may be read-only or temporary, and its name is a checksum of the inputs.
+    Converting a model deletes models unused for a month. For arguments and errors see `write_model`.
     """
     library = import_ctranslate2()
     sources = {
@@ -55,11 +55,11 @@ def cached_model(weights: Sequence[Path], config: ModelConfig, tokenizers: Token
     with make_lock(folder):
         try:
             verify(folder, CT2_WEIGHTS, listing=CHECKSUMS)
-        except CheckpointError:  # missing, or damaged
+        except CheckpointError:  # missing or damaged
             for other in entries(folder.parent):
                 if time.time() - other.stat().st_mtime > UNUSED_SECONDS:
                     delete_unused(other)
-            log.info("converting the model for CTranslate2 into %s, once for these weights", folder)
+            log.info("converting the model to CTranslate2 format in %s (once for these weights)", folder)
             with atomic_folder(folder) as temporary:
                 write_model(temporary, weights, config, tokenizers)
                 write_checksums(temporary)
@@ -74,14 +74,17 @@ def write_model(
     tokenizers: TokenizerPair,
     quantization: str | None = None,
 ) -> None:
-    """Write a model in the format of CTranslate2 into an existing folder.
+    """Write a model in CTranslate2 format to an existing folder.
 
     Args:
-        weights: files whose mean is written.
-        quantization: type of the stored weights: `int8`, `float16` and more; None: float32.
+        folder: destination.
+        weights: weight files; their mean is written.
+        config: architecture of the model.
+        tokenizers: tokenizers of the model.
+        quantization: type of the stored weights, such as `int8` or `float16`; None: float32.
 
     Raises:
-        ConfigError: CTranslate2 is not installed, or cannot represent a setting of the model.
+        ConfigError: if CTranslate2 is not installed or does not support a setting of the model.
     """
     model = Transformer(config, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
     load_weights(model, *weights)
@@ -92,10 +95,10 @@ def write_model(
 
 
 def to_spec(model: Transformer, tokenizers: TokenizerPair) -> Any:
-    """Return the model as a `ctranslate2.specs.TransformerSpec`, on copies of its weights.
+    """Return the model as a `ctranslate2.specs.TransformerSpec` with copies of its weights.
 
     Raises:
-        ConfigError: naming the setting that CTranslate2 cannot represent.
+        ConfigError: if CTranslate2 does not support a setting of the model.
     """
     specs = import_ctranslate2().specs
     config = model.config
@@ -125,7 +128,7 @@ def to_spec(model: Transformer, tokenizers: TokenizerPair) -> Any:
 
 
 def _settings(config: ModelConfig) -> dict[str, Any]:
-    """Return the settings that encoder and decoder share."""
+    """Return the settings shared by encoder and decoder."""
     common = import_ctranslate2().specs.common_spec
     return {
         "num_heads": config.num_heads,
@@ -135,7 +138,7 @@ def _settings(config: ModelConfig) -> dict[str, Any]:
         "rms_norm": config.norm == "rmsnorm",
         "num_heads_kv": config.num_kv_heads if config.num_kv_heads != config.num_heads else None,
         "rotary_dim": config.d_model // config.num_heads if config.positions == "rotary" else None,
-        "rotary_interleave": False,  # dimension i of a head is paired with i + K/2
+        "rotary_interleave": False,  # dimension i of a head is paired with dimension i + K/2
         "rotary_base": SINUSOID_BASE,
     }
 
@@ -144,7 +147,7 @@ def _fill_ends(spec: Any, embeddings: Any, weight_VD: Tensor, positions: nn.Modu
     """Fill in the embeddings, positions and final norm of the encoder or decoder."""
     embeddings.weight = _copy(weight_VD)
     if positions is not None:
-        # By default CTranslate2 computes its own sinusoids, which begin at position 1 and have other frequencies.
+        # By default, CTranslate2 computes its own sinusoids, which start at position 1 and have other frequencies.
         is_fixed = isinstance(positions, SinusoidalPositions)
         spec.position_encodings.encodings = _copy(positions.table if is_fixed else positions.weight)
     elif hasattr(spec, "position_encodings"):
@@ -156,7 +159,7 @@ def _fill_ends(spec: Any, embeddings: Any, weight_VD: Tensor, positions: nn.Modu
 def _fill_attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module, num_queries: int | None = None) -> None:
     """Fill in an attention layer; cross-attention separates the first `num_queries` rows of the input projection."""
     _fill_norm(spec.layer_norm, norm)
-    _fill_linear(spec.linear[0], attention.in_projection, stop=num_queries)  # queries, keys, values, as here
+    _fill_linear(spec.linear[0], attention.in_projection, stop=num_queries)  # queries, keys, values, as in our model
     if num_queries is not None:
         _fill_linear(spec.linear[1], attention.in_projection, start=num_queries)
     _fill_linear(spec.linear[-1], attention.out_projection)
@@ -196,8 +199,8 @@ def _register_vocabularies(spec: Any, tokenizers: TokenizerPair) -> None:
     for of_src, of_tgt in zip(src[:NUM_SPECIAL], tgt[:NUM_SPECIAL], strict=True):
         if of_src != of_tgt:
             raise ConfigError(
-                f"tokenizer: special piece '{of_src}' of the source is '{of_tgt}' in the target; CTranslate2 has one "
-                "name for both, so train one of the two again"
+                f"tokenizer: special piece '{of_src}' of the source is '{of_tgt}' in the target; CTranslate2 requires "
+                "the same name on both sides, so retrain one of the two tokenizers"
             )
     spec.register_source_vocabulary(src)
     spec.register_target_vocabulary(tgt)

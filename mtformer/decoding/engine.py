@@ -1,4 +1,4 @@
-"""Decoding backends, which search hypotheses for source ids, and the planning of their batches.
+"""Decoding backends, which search for hypotheses given source ids, and the planning of their batches.
 
 B sentences, S source length, T target length.
 """
@@ -28,25 +28,25 @@ from mtformer.text.tags import Target
 
 log = logging.getLogger("mtformer")
 MAX_WORKERS = 4
-"""Batches that a CPU searches at a time."""
+"""Maximum number of batches searched at once on a CPU."""
 Batches = Sequence[Sequence[Segment]]
 NBests = list[list[Hypothesis]]
-"""The hypotheses of each sentence of a batch, the best first, samples as drawn."""
+"""Hypotheses of each sentence of a batch: best first, or samples in the order drawn."""
 
 
 class Engine(ABC):
-    """A decoding backend: a model with a search."""
+    """Decoding backend: a model and a search."""
 
     device: str
-    """cpu or cuda."""
+    """`cpu` or `cuda`."""
     dtype: str
-    """The precision of matrix products."""
+    """Precision of matrix products."""
     max_positions: int
-    """Longest source and longest target, eos counted."""
+    """Maximum length of source and target, including eos."""
     max_batch_tokens = sys.maxsize
-    """The largest useful budget of `plan_batches`; small ones let the caller process one while others are searched."""
+    """Largest useful budget of `plan_batches`; small batches let the caller process one while others are searched."""
     target = Target()
-    """The target language."""
+    """Target language."""
 
     def with_target(self, target: Target) -> "Engine":
         """Return the engine for another target language."""
@@ -56,39 +56,39 @@ class Engine(ABC):
 
     @abstractmethod
     def check(self, settings: DecodingConfig, required: bool = False, forbidden: bool = False) -> None:
-        """Raise ConfigError if the engine does not support a setting, or required or forbidden phrases with it."""
+        """Raise ConfigError if the backend does not support a setting, alone or with required or forbidden phrases."""
 
     @abstractmethod
     def search(
         self, batches: Batches, settings: DecodingConfig, forbidden: Tensor | None
     ) -> Generator[NBests, None, None]:
-        """Yield the hypotheses of each batch, in order: up to the number that `settings` requires.
+        """Yield the hypotheses of each batch, in order, as many as `settings` requires.
 
         Args:
-            batches: from `plan_batches`.
-            settings: the `decoding` section.
-            forbidden: an automaton for `mtformer.decoding.constraints.ForbiddenPhrases`.
+            batches: batches from `plan_batches`.
+            settings: `decoding` section of the config.
+            forbidden: automaton for `mtformer.decoding.constraints.ForbiddenPhrases`, or None.
         """
 
     @abstractmethod
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
-        """See `mtformer.decoding.inference.score_targets`."""
+        """Return log-probabilities of given targets (see `mtformer.decoding.inference.score_targets`)."""
 
     @abstractmethod
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
-        """See `mtformer.decoding.inference.attention_of_targets`; without the columns of tags."""
+        """Return the attention of given targets, without tag columns (see `inference.attention_of_targets`)."""
 
 
 def plan_batches(lengths: Sequence[int], batch_tokens: int, num_rows: int) -> list[list[int]]:
-    """Return sentence numbers in batches of similar lengths, the longest first, so that a lack of memory shows at once.
+    """Group sentences of similar lengths into batches of sentence indices.
 
-    For n sentences, n x num_rows x (the longest source) is at most `batch_tokens`; a sentence that alone exceeds it is
-    a batch of its own.
+    The longest sentences come first, so that a lack of memory shows at once. For n sentences, n x num_rows x (longest
+    source) is at most `batch_tokens`; a sentence that exceeds this budget alone forms its own batch.
 
     Args:
-        lengths: tokens of each source.
-        batch_tokens: the budget.
-        num_rows: beams or samples of a sentence.
+        lengths: number of tokens of each source.
+        batch_tokens: budget of a batch.
+        num_rows: number of beams or samples per sentence.
     """
     order = sorted(range(len(lengths)), key=lambda sentence: lengths[sentence], reverse=True)
     batches: list[list[int]] = []
@@ -101,10 +101,10 @@ def plan_batches(lengths: Sequence[int], batch_tokens: int, num_rows: int) -> li
 
 
 class OwnEngine(Engine):
-    """Our own search over one model, or over the mean of several.
+    """Our own search with one model, or with the mean of several.
 
-    The models are in evaluation mode, on one device, with one vocabulary. `precision` is its name in reports; None: the
-    dtype of the weights.
+    The models are in evaluation mode, on one device, and share a vocabulary. `precision` is the name shown in reports;
+    None: the dtype of the weights.
     """
 
     def __init__(self, models: Sequence[InferenceModel], precision: str | None = None) -> None:
@@ -116,15 +116,16 @@ class OwnEngine(Engine):
         self.dtype = precision or str(weights.dtype).removeprefix("torch.")
 
     def check(self, settings: DecodingConfig, required: bool = False, forbidden: bool = False) -> None:
+        """Raise ConfigError if required phrases are combined with sampling or beam groups."""
         if required and (settings.draws or settings.beam_groups > 1):
-            raise ConfigError("required phrases need plain beam search; leave sampling and beam_groups out")
+            raise ConfigError("required phrases need standard beam search; leave sampling and beam_groups out")
 
     def search(
         self, batches: Batches, settings: DecodingConfig, forbidden: Tensor | None
     ) -> Generator[NBests, None, None]:
-        """Search on a CPU several batches at a time, each with its share of the threads.
+        """Yield the hypotheses of each batch; a CPU searches several batches at once, dividing its threads among them.
 
-        A step of search is many small operations, which gain little from threads within them.
+        A search step consists of many small operations, which gain little from multithreading.
         """
         num_threads = torch.get_num_threads()
         num_workers = min(MAX_WORKERS, num_threads, len(batches))
@@ -142,7 +143,7 @@ class OwnEngine(Engine):
     def _search_within_memory(
         self, segments: Sequence[Segment], settings: DecodingConfig, forbidden: Tensor | None
     ) -> NBests:
-        """Search a batch; if memory runs out, half of the sentences at a time."""
+        """Search a batch; if memory runs out, search its two halves separately."""
         try:
             return self._search(segments, settings, forbidden)
         except RuntimeError as error:
@@ -150,7 +151,7 @@ class OwnEngine(Engine):
                 raise
             if len(segments) == 1:
                 remedy = ", or device cpu" if self.device == "cuda" else ""
-                message = f"out of memory on one sentence; use a smaller beam_size or max_length_ratio{remedy}"
+                message = f"out of memory on a single sentence; use a smaller beam_size or max_length_ratio{remedy}"
                 raise DeviceError(message) from None
         torch.cuda.empty_cache()
         half = len(segments) // 2
@@ -159,9 +160,11 @@ class OwnEngine(Engine):
         return [n_best for some in halves for n_best in self._search_within_memory(some, settings, forbidden)]
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Return the log-probability of each token of each target and its eos."""
         return score_targets(self.models, self._tagged(sources), targets, self.target.start)
 
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Return the attention (T, S) of each target and its eos to its source, float32 on the CPU."""
         found = attention_of_targets(self.models, self._tagged(sources), targets, self.target.start)
         return [weights_TS[:, len(self.target.tags) :] for weights_TS in found]
 
@@ -190,7 +193,7 @@ class OwnEngine(Engine):
 
 
 def _watch(segments: Sequence[Segment]) -> Watch | None:
-    """Return a function that reports the first beam of each watched segment, or None if none is watched."""
+    """Return a function that reports the best beam of each watched segment, or None if no segment is watched."""
     if all(segment.watch is None for segment in segments):
         return None
 
@@ -209,7 +212,7 @@ def _watch(segments: Sequence[Segment]) -> Watch | None:
 def _rules(
     segments: Sequence[Segment], settings: DecodingConfig, forbidden: Tensor | None, device: torch.device
 ) -> list[Rule]:
-    """Return the rules of the settings. The prefix comes last, so that no other rule excludes it."""
+    """Return the rules that the settings require. The prefix is last, so that no other rule excludes it."""
     rules: list[Rule] = []
     if settings.repetition_penalty != 1.0:
         rules.append(RepetitionPenalty(settings.repetition_penalty))

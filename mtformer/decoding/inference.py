@@ -1,9 +1,9 @@
-"""Models for inference, one Transformer or an ensemble: steps of search, scores and attention of given translations.
+"""Models for inference, single or as an ensemble: search steps, and scores and attention of given translations.
 
-On a CPU the matrices are converted once to the layout of the kernels, in fp32 or bf16. Embeddings, norms and the
-residual stream stay in float32, which costs little and keeps nearly all translations the same.
+On a CPU, weights are converted once to the layout of the kernels, in fp32 or bf16. Embeddings, norms and the
+residual stream stay in float32, which costs little time and leaves nearly all translations unchanged.
 
-B sentences, S source length, T target length (eos counted), R beams, N = B x R rows (row b*R + r), D model width,
+B sentences, S source length, T target length (including eos), R beams, N = B x R rows (row b*R + r), D model width,
 V vocabulary.
 """
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mtformer.decoding.search import Cache, Decodable, ExactLogits
-from mtformer.device import DTYPES, disable_cudnn_attention
+from mtformer.device import DTYPES, set_up_kernels
 from mtformer.model.attention import record_weights
 from mtformer.model.cache import DecoderCache
 from mtformer.model.ops import Linear, padding_mask
@@ -25,18 +25,18 @@ from mtformer.model.transformer import DecoderLayer, Transformer
 from mtformer.text.tokenizer import BOS, EOS, PAD
 
 ROWS = 256
-"""Rows of a typical matrix product, for which the layout is chosen."""
+"""Number of rows of a typical matrix product, for which the layout is optimized."""
 POSITIONS_AT_ONCE = 2048
-"""Target positions whose V probabilities are in memory at the same time."""
+"""Number of target positions whose V probabilities are in memory at once."""
 
 
 class PackedMatrix:
-    """x -> x W^T + b with a weight in the layout of the kernel; the result has the dtype of the weight.
+    """Linear layer x W^T + b with the weight in the layout of the kernel; the output has the dtype of the weight.
 
     Args:
         weight: (out, in), float32.
         bias: (out,), or None.
-        dtype: of the product.
+        dtype: dtype of the product.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
@@ -49,6 +49,7 @@ class PackedMatrix:
         self.packed: Any = torch.ops.mkldnn._reorder_linear_weight(plain, ROWS) if has_kernel else plain
 
     def __call__(self, x: Tensor) -> Tensor:
+        """Return x W^T + b for x (..., in)."""
         x = x.to(self.dtype)
         if self.packed.is_mkldnn:
             return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
@@ -56,7 +57,7 @@ class PackedMatrix:
 
 
 class PackedLinear(nn.Module):
-    """Replacement of a `Linear`; parts of a fused matrix are packed when they are first used."""
+    """Replacement for `Linear`; slices of a fused matrix are packed on first use."""
 
     def __init__(self, linear: Linear, dtype: torch.dtype) -> None:
         super().__init__()
@@ -64,7 +65,7 @@ class PackedLinear(nn.Module):
         self.parts: dict[tuple[int, int | None], PackedMatrix] = {}
 
     def forward(self, x: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
-        """Return the same as `Linear.forward`."""
+        """Return the output of `Linear.forward` for the same arguments."""
         part = self.parts.get((start, stop))
         if part is None:
             rows = slice(start, stop)
@@ -77,8 +78,8 @@ class InferenceModel:
     """A Transformer that decodes one step at a time (see `search.Decodable`).
 
     Args:
-        transformer: on its device; it may be in training.
-        output: projection to logits that replaces the transformer's own.
+        transformer: model on its device; may be in training mode.
+        output: projection to logits that replaces the model's own.
     """
 
     def __init__(self, transformer: Transformer, output: PackedMatrix | None = None) -> None:
@@ -87,13 +88,15 @@ class InferenceModel:
 
     @classmethod
     def prepare(cls, transformer: Transformer, device: torch.device, precision: str) -> "InferenceModel":
-        """Move a float32 model from a CPU to a device and a precision; afterwards a CPU can no longer train it.
+        """Move a float32 model from the CPU to a device and precision. On a CPU it can no longer be trained afterwards.
 
         Args:
-            precision: `fp32`, `bf16`, or `fp16` (CUDA).
+            transformer: model to move; modified in place.
+            device: target device.
+            precision: `fp32`, `bf16`, or `fp16` (CUDA only).
         """
         transformer.eval()
-        disable_cudnn_attention(device)
+        set_up_kernels(device)
         if device.type != "cpu":
             return cls(transformer.to(device=device, dtype=DTYPES[precision]))
         for module in list(transformer.modules()):
@@ -107,7 +110,7 @@ class InferenceModel:
         return self.transformer.new_cache(self.transformer.encode(src_BS, src_lengths_B), num_beams, max_length)
 
     def step(self, token_N: Tensor, cache: DecoderCache) -> tuple[Tensor, ExactLogits | None]:
-        """Return the logits (N, V) of the token after token_N, and a function for exact ones if these are rounded."""
+        """Return the logits (N, V) of the next token, and a function for exact logits if these are rounded."""
         token_BR = token_N.view(-1, cache.R)
         hidden_ND = self.transformer.decode(token_BR, cache.encoder_output, cache).flatten(0, 1)
         logits_NV = self.project(hidden_ND)
@@ -120,46 +123,46 @@ class InferenceModel:
 
 
 class EnsembleCache:
-    """One cache for each member."""
+    """Caches of all members of an ensemble."""
 
     def __init__(self, caches: list[Cache]) -> None:
         self.caches = caches
 
     def reorder(self, rows_N: Tensor) -> None:
-        """Let row i continue the history of row rows_N[i], in each member."""
+        """Let row i continue the history of row rows_N[i] in each member."""
         for cache in self.caches:
             cache.reorder(rows_N)
 
     def keep(self, sentences_B: Tensor) -> None:
-        """Keep only these sentences in the batch, in each member."""
+        """Keep only these sentences of the batch in each member."""
         for cache in self.caches:
             cache.keep(sentences_B)
 
 
 class Ensemble:
-    """Models of any sizes with one vocabulary; p(token) is the mean over the members."""
+    """Ensemble of models of any size with a shared vocabulary; p(token) is the mean over the members."""
 
     def __init__(self, models: Sequence[Decodable]) -> None:
         self.models = models
 
     def start(self, src_BS: Tensor, src_lengths_B: Tensor, num_beams: int, max_length: int) -> EnsembleCache:
-        """Return an empty cache of each member."""
+        """Encode the source and return an empty cache of each member."""
         return EnsembleCache([model.start(src_BS, src_lengths_B, num_beams, max_length) for model in self.models])
 
     def step(self, token_N: Tensor, cache: EnsembleCache) -> tuple[Tensor, None]:
-        """Return the log-probabilities (N, V) of the token after token_N, in float32."""
+        """Return the log-probabilities (N, V) of the next token, in float32."""
         logits = [model.step(token_N, one)[0] for model, one in zip(self.models, cache.caches, strict=True)]
         return mean_log_probs(logits), None
 
 
 def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
-    """Return the log of the members' mean probabilities, (..., V) in float32; of one member its log-probabilities."""
+    """Return the log of the mean probabilities of all members, (..., V) in float32."""
     log_probs = torch.stack([torch.log_softmax(one, dim=-1, dtype=torch.float32) for one in logits])
     return log_probs.logsumexp(dim=0) - math.log(len(logits))
 
 
 def pad(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return rows of ids padded on the right, (B, longest), and their lengths (B,); int64."""
+    """Return rows of ids padded on the right, (B, longest), and their lengths (B,), both int64."""
     lengths = [len(row) for row in rows]
     longest = max(lengths)
     filled = [[*row, *[PAD] * (longest - len(row))] for row in rows]
@@ -176,9 +179,9 @@ def score_targets(
     """Return log p(token | source, previous tokens) for each token of each target and its eos.
 
     Args:
-        models: in evaluation mode; several: their mean probabilities.
-        sources: ids with eos.
-        targets: ids without bos and eos.
+        models: models in evaluation mode; with several, the mean of their probabilities is used.
+        sources: source ids with eos.
+        targets: target ids without bos and eos.
         start: first token of the decoder.
     """
     device = models[0].transformer.output.device
@@ -203,10 +206,10 @@ def attention_of_targets(
     targets: Sequence[Sequence[int]],
     start: int = BOS,
 ) -> list[Tensor]:
-    """Return the attention (T, S) of the tokens of each target and its eos to the source, on the CPU.
+    """Return the attention (T, S) of each target and its eos to its source, on the CPU.
 
-    Arguments as in `score_targets`; several models: the mean. The weights are float32, the mean over the heads of
-    `alignment_layer`.
+    For arguments see `score_targets`. The weights are float32, the mean over the heads of `alignment_layer`, and the
+    mean over the models.
     """
     device = models[0].transformer.output.device
     src_BS, src_lengths_B = pad(sources, device)
@@ -226,8 +229,8 @@ def attention_of_targets(
 
 
 def alignment_layer(num_layers: int) -> int:
-    """Return the decoder layer whose cross-attention is closest to word alignments: the penultimate, if any.
+    """Return the index of the decoder layer whose cross-attention best matches word alignments: the penultimate.
 
-    Garg et al. 2019, section 4.1.
+    Garg et al. 2019, section 4.1. A decoder with a single layer has index 0.
     """
     return max(0, num_layers - 2)

@@ -1,4 +1,4 @@
-"""Input of a translator: checks of lines, prefixes and phrases, and their conversion to segments."""
+"""Translator input: checking lines, prefixes and phrases, and converting them to segments."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -9,19 +9,19 @@ from mtformer.decoding.sentences import join_lines, split_line, split_sentences
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import EOS, UNK, Tokenizer, TokenizerPair
 
-# Every character that some program takes for the end of a line, and NUL: inside a line each becomes a space.
+# Every character that some program treats as a line break, and NUL. Inside a line, each run becomes a space.
 LINE_BREAKS = re.compile("[\x00\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
 
 
 @dataclass(frozen=True)
 class Line:
-    """A checked line.
+    """A checked line of input.
 
     Args:
-        text: the line.
-        prefix, prefix_ids, prefix_pieces: the required beginning of its translation.
-        required: phrases that its translation must contain, as the tokenizer writes them.
-        required_ids: the phrases whose letters the tokenizer knows; search supports only these.
+        text: source text.
+        prefix, prefix_ids, prefix_pieces: required beginning of its translation as text, token ids and pieces.
+        required: phrases that its translation must contain, as normalized by the tokenizer.
+        required_ids: ids of the phrases without unknown pieces; the search supports only these.
     """
 
     text: str
@@ -34,16 +34,16 @@ class Line:
 
 @dataclass(frozen=True)
 class Segment:
-    """A unit of search: a line, or a part of a line that was split.
+    """Unit of search: a line, or a part of a line that was split.
 
     Args:
-        source: ids, eos last.
-        line: the number of its line in the user's input; samples depend on it.
-        prefix, prefix_pieces: ids and pieces of the required beginning of its translation.
+        source: source ids, ending with eos.
+        line: number of its line in the user's input; seeds its samples.
+        prefix, prefix_pieces: required beginning of its translation as token ids and pieces.
         required: ids of phrases that its translation must contain.
-        watch: called at each step of our own search with the ids of the best hypothesis so far, in the thread that
-            searches.
-        text: the source text.
+        watch: function called at each step of our own search with the ids of the best hypothesis so far, in the thread
+            that searches.
+        text: source text.
         continues_word: True if no space separates it from the previous segment.
     """
 
@@ -68,19 +68,23 @@ def check_inputs(
     """Check the arguments of `Translator.translate`.
 
     Args:
-        tokenizer: that of the target language.
-        max_tokens: limit of a prefix, and of all phrases of a line together.
+        lines: source lines.
+        prefixes: required beginning of each translation, or None.
+        required: required phrases of each translation, or None.
+        tokenizer: tokenizer of the target language.
+        max_tokens: maximum length of a prefix, and of all phrases of a line together.
+        first_line: number of the first line in the user's input, counted from 0.
 
     Raises:
-        DataError: wrong number of prefixes or phrases, a blank phrase, or text beyond the limit.
+        DataError: if the number of prefixes or phrase lists is wrong, a phrase is blank, or text exceeds the limit.
     """
     _refuse_text("prefixes", prefixes)
     _refuse_text("required", required)
     texts = check_lines(lines)
     if prefixes is not None and len(prefixes) != len(texts):
-        raise DataError(f"{len(prefixes)} prefixes for {len(texts)} lines; give one a line, a blank one for none")
+        raise DataError(f"{len(prefixes)} prefixes for {len(texts)} lines; give one per line (blank for no prefix)")
     if required is not None and len(required) != len(texts):
-        raise DataError(f"{len(required)} lists of required phrases for {len(texts)} lines; give one a line")
+        raise DataError(f"{len(required)} lists of required phrases for {len(texts)} lines; give one per line")
     checked = []
     given = zip(texts, check_lines(prefixes or [""] * len(texts)), required or [[]] * len(texts), strict=True)
     for number, (text, prefix, phrases) in enumerate(given, start=first_line + 1):
@@ -98,7 +102,7 @@ def check_inputs(
 
 
 def check_forbidden(forbidden: Sequence[str], tokenizer: Tokenizer) -> list[str]:
-    """Return the phrases as the tokenizer writes them; raise DataError if one is blank."""
+    """Return the phrases as normalized by the tokenizer; raise DataError if one is blank."""
     phrases = as_written(check_lines(forbidden, "forbidden"), tokenizer)
     if not all(phrases):
         raise DataError("a forbidden phrase is blank; leave it out")
@@ -106,18 +110,18 @@ def check_forbidden(forbidden: Sequence[str], tokenizer: Tokenizer) -> list[str]
 
 
 def check_lines(lines: Sequence[str], name: str = "lines") -> list[str]:
-    """Return lines in the form that is translated; raise DataError if they are one string."""
+    """Return the lines without line breaks; raise DataError if `lines` is a single string."""
     _refuse_text(name, lines)
     return [one_line(line) for line in lines]
 
 
 def one_line(text: str) -> str:
-    """Return the text without line breaks, NUL and lone surrogates, which no tokenizer accepts."""
+    """Return the text without line breaks, NUL and lone surrogates, which tokenizers reject."""
     return LINE_BREAKS.sub(" ", text.encode("utf-8", "replace").decode("utf-8"))
 
 
 def as_written(phrases: Sequence[str], tokenizer: Tokenizer) -> list[str]:
-    """Return phrases as the tokenizer writes them: Unicode normalized, spaces single."""
+    """Return the phrases as normalized by the tokenizer: Unicode normalization and single spaces."""
     return [tokenizer.decode_pieces(tokenizer.pieces(one_line(phrase))).strip() for phrase in phrases]
 
 
@@ -130,11 +134,11 @@ def make_segments(
     watch: Iterable[Callable[[str], object] | None],
     splits_sentences: bool,
 ) -> list[Segment]:
-    """Return the segments of all lines: none of a blank line, several of a line that is split.
+    """Return the segments of all lines: none for a blank line, several for a line that is split.
 
-    Lines of more than `preferred` tokens are split into sentences; with `splits_sentences` all lines are, unless their
-    translations must contain given words, because it is unknown which sentence these belong to. For `preferred` and
-    `max_tokens` see `split_line`, for `first_line` and `watch` see `Translator.translate`.
+    Lines of more than `preferred` tokens are split into sentences. With `splits_sentences`, all lines are split, except
+    those with a prefix or required phrases, because it is unknown which sentence these belong to. For `preferred` and
+    `max_tokens` see `split_line`; for `first_line` and `watch` see `Translator.translate`.
     """
 
     def num_tokens(texts: Sequence[str]) -> list[int]:
@@ -166,7 +170,7 @@ def make_segments(
                         continues_word=not (before[-1].isspace() or text[0].isspace()),
                     )
                 )
-                prefix, prefix_pieces = [], []  # they belong to the first segment alone
+                prefix, prefix_pieces = [], []  # they belong to the first segment only
             before = text
     return segments
 
@@ -174,7 +178,7 @@ def make_segments(
 def _watch_segment(
     report: Callable[[str], object], progress: list[str], tokenizer: Tokenizer
 ) -> Callable[[list[int]], None]:
-    """Return the watcher of a line's next segment; it reports `progress`, the joined texts of all segments so far."""
+    """Return the function that watches the next segment of a line; it reports the joined texts of all segments."""
     index = len(progress)
     progress.append("")
 
@@ -186,11 +190,11 @@ def _watch_segment(
 
 
 def _refuse_text(name: str, value: object) -> None:
-    """Raise DataError for a string, which is a sequence of strings too."""
+    """Raise DataError if the value is a string, which would be treated as a sequence of strings."""
     if isinstance(value, str):
-        raise DataError(f"{name}: must be a list, not one string; put it into brackets")
+        raise DataError(f"{name}: must be a list of strings, not a string; put it in brackets")
 
 
 def _check_length(what: str, num_tokens: int, limit: int) -> None:
     if num_tokens > limit:
-        raise DataError(f"{what} {num_tokens} tokens; the model has positions for {limit}")
+        raise DataError(f"{what} {num_tokens} tokens; the model supports at most {limit}")

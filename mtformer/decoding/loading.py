@@ -1,4 +1,4 @@
-"""Loading of runs, bundles and CTranslate2 exports for a `Translator`."""
+"""Loading runs, bundles and CTranslate2 exports for a `Translator`."""
 
 import contextlib
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ BACKENDS = ("mtformer", "ctranslate2")
 
 
 class Loaded(NamedTuple):
-    """Arguments of `Translator`, in order; the settings are those of the first run."""
+    """Arguments of `Translator`, in order; the settings come from the first run."""
 
     engine: Engine
     tokenizers: TokenizerPair
@@ -43,19 +43,19 @@ def load(
     precision: str | None = None,
     backend: str | None = None,
 ) -> Loaded:
-    """Load one model, or several as an ensemble; arguments and errors as in `Translator.load`."""
+    """Load one model, or several as an ensemble. For arguments and errors see `Translator.load`."""
     runs = [RunDir.open(path) for path in paths]
     if _pick_backend(runs, device, precision, backend) == "ctranslate2":
         if len(runs) * len(checkpoints) > 1:
-            raise ConfigError("CTranslate2 translates with one model; give one run and one checkpoint")
+            raise ConfigError("CTranslate2 supports only one model at a time; give one run and one checkpoint")
         return _load_ctranslate2(runs[0], checkpoints[0], device, precision)
     return _load_own(runs, checkpoints, device, precision or "fp32")
 
 
 def _pick_backend(runs: Sequence[RunDir], device: str, precision: str | None, backend: str | None) -> str:
-    """Return the backend; if none is given, CTranslate2 for its exports and for int8 on a CPU."""
+    """Return the backend; by default CTranslate2 for CTranslate2 exports and for int8 on a CPU, else mtformer."""
     if backend not in (None, *BACKENDS):
-        raise ConfigError(f"backend '{backend}': no such backend; use {' or '.join(BACKENDS)}")
+        raise ConfigError(f"backend '{backend}': unknown backend; use {' or '.join(BACKENDS)}")
     is_int8_on_cpu = precision == "int8" and pick_device(device).type == "cpu"
     return backend or ("ctranslate2" if is_int8_on_cpu or any(map(_is_export, runs)) else "mtformer")
 
@@ -87,14 +87,14 @@ def _load_own(runs: Sequence[RunDir], checkpoints: Sequence[str | None], device_
 
 
 def _load_ctranslate2(run: RunDir, checkpoint: str | None, device: str, precision: str | None) -> Loaded:
-    """Load an export, or convert a run or bundle on first use."""
+    """Load an export, or a run or bundle, which is converted on first use."""
     import_ctranslate2()
     config, tokenizers = load_config(run.config).config, TokenizerPair.load(run.tokenizer)
     if config.data.language_tags == "target":
         raise unsupported("data.language_tags 'target'")
     if _is_export(run):
         if checkpoint is not None:
-            raise ConfigError(f"{run.path}: an export has one set of weights; leave --checkpoint out")
+            raise ConfigError(f"{run.path}: a CTranslate2 export has one set of weights; leave --checkpoint out")
         folder, weights = run.path, [run.path / CT2_WEIGHTS]
     else:
         weights = find_weights(run, checkpoint, config.training.best_metric)
@@ -105,7 +105,7 @@ def _load_ctranslate2(run: RunDir, checkpoint: str | None, device: str, precisio
 
 
 def multi_sentence_share(run: RunDir) -> float | None:
-    """Return the share of the model's training lines that have several sentences; None if it is unknown."""
+    """Return the share of the model's training lines with several sentences, or None if unknown."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return float(read_json(run.data_report)[MULTI_SENTENCE_SHARE])
     return None
@@ -115,5 +115,5 @@ def _check_same_tokenizers(tokenizers: TokenizerPair, first: RunDir, other: RunD
     theirs = TokenizerPair.load(other.tokenizer)
     if (theirs.src.sha256, theirs.tgt.sha256) != (tokenizers.src.sha256, tokenizers.tgt.sha256):
         raise CheckpointError(
-            f"{other.path}: its tokenizer is not that of {first.path}; an ensemble needs runs with the same tokenizer"
+            f"{other.path}: its tokenizer differs from that of {first.path}; an ensemble needs equal tokenizers"
         )

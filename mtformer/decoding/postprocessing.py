@@ -1,4 +1,4 @@
-"""Conversion of hypotheses to translations: choice of the n best (MBR, coverage), text, warning flags and attention.
+"""Conversion of hypotheses to translations: selection of the n best (MBR, coverage), text, flags and attention.
 
 S source length, T target length.
 """
@@ -38,20 +38,20 @@ from mtformer.text.tokenizer import UNK, TokenizerPair
 Pair = tuple[Segment, Hypothesis]
 END = "</s>"
 UNKNOWN = f"{SPACE}⁇{SPACE}"
-"""The tokenizer's text of an unknown piece, as a piece."""
+"""Piece whose decoded text is that of an unknown token."""
 ADDRESS = re.compile(r"(?:https?://|www\.)[!-~]+|[\w.%+-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII)
 MAX_LOOP_LENGTH = 8
-"""Tokens of the longest sequence whose repetition is detected."""
+"""Length in tokens of the longest sequence whose repetition is detected."""
 MIN_CONFIDENCE = -1.2
-"""Mean log-probability per token, in nats, below which a translation is flagged: a probability of 0.3."""
+"""Mean log-probability per token, in nats, below which a translation is flagged; it corresponds to p = 0.3."""
 
 
 @dataclass(frozen=True)
 class Postprocessor:
-    """Conversion of hypotheses to translations; `vocabulary` is that of the target language.
+    """Conversion of hypotheses to translations, with the vocabulary of the target language.
 
-    With `token_scores`, it computes `Translation.token_log_probabilities` where the search did not. `in_digits` is that
-    of `numbers_differ`.
+    With `token_scores`, it computes `Translation.token_log_probabilities` if the search did not. For `in_digits` see
+    `numbers_differ`.
     """
 
     engine: Engine
@@ -79,7 +79,7 @@ class Postprocessor:
         return [[next(translations) for _ in n_best] for n_best in n_bests]
 
     def _choose(self, segments: Sequence[Segment], found: NBests) -> NBests:
-        """Return the n best, best first: by expected utility with MBR, in order of drawing when sampling."""
+        """Return the n best: with MBR by expected utility, when sampling in the order drawn, else by score."""
         if self.decoding.coverage_penalty:
             weights, beta = iter(self.engine.attention(*_ids(_pairs(segments, found)))), self.decoding.coverage_penalty
             found = [
@@ -103,7 +103,7 @@ class Postprocessor:
         return list(distinct.values())[: self.decoding.n_best]
 
     def _attention(self, pairs: Sequence[Pair]) -> list[Tensor | None]:
-        """Return (T, S) of all hypotheses, or only of those that contain unknown tokens to replace."""
+        """Return the attention (T, S) of all hypotheses, or only of those with unknown tokens to replace."""
         replaces = self.decoding.replace_unknowns
         chosen = [i for i, (_, one) in enumerate(pairs) if self.attention or (replaces and UNK in one.tokens)]
         weights: list[Tensor | None] = [None] * len(pairs)
@@ -140,7 +140,7 @@ class Postprocessor:
         )
 
     def _with_unknowns(self, segment: Segment, hypothesis: Hypothesis, weights_TS: Tensor | None) -> list[str]:
-        """Return the pieces; an unknown one is that of the prefix, or (with weights) the most-attended source word."""
+        """Return the pieces; unknown ones are replaced by those of the prefix, or by the most-attended source word."""
         pieces = [self.vocabulary[token] for token in hypothesis.tokens]
         num_given = len(segment.prefix_pieces)
         pieces[:num_given] = segment.prefix_pieces
@@ -155,22 +155,22 @@ class Postprocessor:
 
 
 def _pairs(segments: Sequence[Segment], n_bests: NBests) -> list[Pair]:
-    """Return each hypothesis with its segment."""
+    """Return each hypothesis paired with its segment."""
     return [(segment, one) for segment, n_best in zip(segments, n_bests, strict=True) for one in n_best]
 
 
 def _ids(pairs: Sequence[Pair]) -> tuple[list[Sequence[int]], list[list[int]]]:
-    """Return sources and targets for `Engine.score` and `Engine.attention`."""
+    """Return the sources and targets for `Engine.score` and `Engine.attention`."""
     return [segment.source for segment, _ in pairs], [one.tokens for _, one in pairs]
 
 
 def search_flags(src_tokens: Sequence[int], one: Hypothesis, min_length: int) -> Iterator[str]:
-    """Yield the flags of a hypothesis.
+    """Yield the flags that depend on the tokens of a hypothesis.
 
     Args:
-        src_tokens: its source in ids, without eos.
+        src_tokens: source ids without eos.
         one: the hypothesis.
-        min_length: its minimum length, in tokens.
+        min_length: its minimum length in tokens.
     """
     if is_padded(one.tokens, min_length) or (is_looping(one.tokens) and not is_looping(src_tokens)):
         yield REPETITION
@@ -181,7 +181,7 @@ def search_flags(src_tokens: Sequence[int], one: Hypothesis, min_length: int) ->
 
 
 def text_flags(source: str, text: str, in_digits: bool) -> Iterator[str]:
-    """Yield the flags of a text: a copy of the source, or sentences, numbers or addresses of the source are missing."""
+    """Yield the flags that depend on text: a copied source, or missing sentences, numbers or addresses."""
     num_sentences = len(split_sentences(source))
     if not text or (num_sentences > 1 and len(split_sentences(text)) < num_sentences):
         yield FEWER_SENTENCES
@@ -196,7 +196,7 @@ def text_flags(source: str, text: str, in_digits: bool) -> Iterator[str]:
 
 def is_looping(tokens: Sequence[int]) -> bool:
     """Return True if a sequence of up to 8 tokens occurs four times in a row, over at least 8 tokens."""
-    if len(tokens) - len(set(tokens)) < 6:  # the shortest run below
+    if len(tokens) - len(set(tokens)) < 6:  # too few repeated tokens for any loop
         return False
     for period in range(1, MAX_LOOP_LENGTH + 1):
         least = max(3 * period, 8 - period)
@@ -207,13 +207,13 @@ def is_looping(tokens: Sequence[int]) -> bool:
 
 
 def is_padded(tokens: Sequence[int], min_length: int) -> bool:
-    """Return True if tokens repeat those before them at the end, and are too few without the repetition."""
+    """Return True if the tokens end with a repetition and would be too few without it."""
     periods = range(max(1, len(tokens) - min_length + 1), len(tokens) // 2 + 1)
     return any(tokens[-period:] == tokens[-2 * period : -period] for period in periods)
 
 
 def _is_sentence(text: str) -> bool:
-    """Return True if the text is longer than a name, which is often the same in both languages."""
+    """Return True if the text is longer than a name; names are often the same in both languages."""
     return len(text.split()) > 2 or len(UNSPACED.findall(text)) > 8
 
 
@@ -223,13 +223,13 @@ def coverage(attention_TS: Tensor) -> float:
 
 
 def expected_utilities(texts: Sequence[str], metric: Literal["chrf", "bleu"]) -> list[float]:
-    """Return the mean score of each sample against all samples as references, for minimum Bayes risk decoding.
+    """Return the mean score of each sample with all samples as references, for minimum Bayes risk decoding.
 
-    Eikema and Aziz 2020. Equal samples count as often as they occur.
+    See Eikema and Aziz 2020. Duplicate samples count as often as they occur.
 
     Args:
-        texts: samples of one sentence, detokenized.
-        metric: sacreBLEU's sentence-level chrF2, or BLEU.
+        texts: detokenized samples of one sentence.
+        metric: `chrf` (chrF2) or `bleu`, at sentence level, computed by sacreBLEU.
     """
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF

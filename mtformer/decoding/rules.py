@@ -1,9 +1,9 @@
-"""Rules that search applies to the log-probabilities of each step: length limits, n-grams, repetition.
+"""Rules applied to the log-probabilities of each search step: length limits, repeated n-grams, repetition penalty.
 
-A rule is a function of the tokens so far, so reordered beams and finished sentences do not concern it.
-`mtformer.decoding.constraints` has the rules about given words.
+A rule depends only on the tokens so far, so it needs no update when beams are reordered or finished sentences removed.
+For rules about given words see `mtformer.decoding.constraints`.
 
-B sentences, U units (sentences, or groups of their beams), R beams of a unit, V vocabulary, t tokens so far.
+B sentences, U units (a sentence, or one group of its beams), R beams per unit, V vocabulary, t tokens so far.
 """
 
 import math
@@ -23,11 +23,11 @@ class Step:
     """One step of a search.
 
     Attributes:
-        log_prob_URV: rules change it in place: -inf for tokens that are not allowed.
-        raw_URV: the model's own log-probabilities; without rules it may be the same tensor.
-        history_URt: the tokens so far.
+        log_prob_URV: log-probabilities, which the rules modify in place; -inf excludes a token.
+        raw_URV: unmodified log-probabilities of the model; without rules they may be the same tensor.
+        history_URt: tokens so far.
         sentence_U: index of each unit's sentence in the original batch.
-        correct: see `top_candidates`; only without rules, which it would undo.
+        correct: see `top_candidates`; None if there are rules, whose changes it would overwrite.
     """
 
     log_prob_URV: Tensor
@@ -39,23 +39,23 @@ class Step:
 
 Rule = Callable[[Step], None]
 Watch = Callable[[Step], object]
-"""Called with each step of a search; it must not change the step."""
+"""Function called at each search step; it must not modify the step."""
 
 
 class LengthBounds:
     """Minimum and maximum length of each translation, and the rule that enforces them.
 
-    Lengths are in tokens without eos; the ratios are relative to the source without eos. At least max(min_length,
-    floor(min_length_ratio x source)), at most ceil(max_length_ratio x source) + 10, and at most `max_length`; but the
-    maximum is never below `reserved`, nor above `capacity`.
+    Lengths are in tokens without eos. The minimum is max(min_length, floor(min_length_ratio x source length)). The
+    maximum is ceil(max_length_ratio x source length) + 10, limited to `max_length`; it is never below `reserved` or
+    above `capacity`.
 
-    The rule excludes pad and bos, eos below the minimum length, and all other tokens at the maximum.
+    The rule excludes pad and bos, eos below the minimum length, and all tokens except eos at the maximum.
 
     Args:
-        settings: the `decoding` section.
-        src_lengths_B: source lengths, eos counted.
-        reserved: length of the constraints of each sentence.
-        capacity: the limit of the model.
+        settings: `decoding` section of the config.
+        src_lengths_B: source lengths including eos.
+        reserved: number of tokens needed for the constraints of each sentence.
+        capacity: maximum length that the model supports.
     """
 
     def __init__(self, settings: DecodingConfig, src_lengths_B: Tensor, reserved: Sequence[int], capacity: int) -> None:
@@ -66,12 +66,13 @@ class LengthBounds:
         self.max_B = torch.maximum(max_B, torch.tensor(reserved, device=max_B.device)).clamp(max=capacity)
         min_B = (src_B * settings.min_length_ratio).floor().long().clamp(min=settings.min_length)
         self.min_B = torch.minimum(min_B, self.max_B)
-        # Python numbers, so that no step synchronizes with the device.
+        # Python numbers, so that the steps do not synchronize with the device.
         self.longest_min, self.shortest_max = int(self.min_B.max()), int(self.max_B.min())
         self.max_steps = int(self.max_B.max()) + 1
-        """Maximum length of the batch, with eos."""
+        """Maximum length in the batch, including eos."""
 
     def __call__(self, step: Step) -> None:
+        """Exclude tokens that violate the bounds."""
         position, log_prob_URV = step.history_URt.size(2), step.log_prob_URV
         log_prob_URV[..., PAD] = -math.inf
         log_prob_URV[..., BOS] = -math.inf
@@ -86,7 +87,7 @@ class LengthBounds:
 
 
 def apply(rules: Sequence[Rule], bounds: LengthBounds, step: Step) -> Step:
-    """Return the step after all rules, the bounds last. A row without an allowed token ends with eos."""
+    """Return the step after all rules, with the bounds last. A row without any allowed token ends with eos."""
     if rules:
         step = Step(step.raw_URV.clone(), step.raw_URV, step.history_URt, step.sentence_U)
         for rule in rules:
@@ -100,12 +101,13 @@ def apply(rules: Sequence[Rule], bounds: LengthBounds, step: Step) -> Step:
 
 
 class NoRepeatedNgrams:
-    """Exclude tokens that would repeat an n-gram of the translation (Paulus et al. 2018, section 2.5)."""
+    """Rule that excludes tokens that would repeat an n-gram (Paulus et al. 2018, section 2.5)."""
 
     def __init__(self, n: int) -> None:
         self.n = n
 
     def __call__(self, step: Step) -> None:
+        """Exclude each token that completes an n-gram already in the history."""
         before = self.n - 1
         if step.history_URt.size(2) < self.n:
             return
@@ -114,16 +116,17 @@ class NoRepeatedNgrams:
         is_same_URt = torch.ones_like(follows_URt, dtype=torch.bool)
         for i in range(before):
             is_same_URt &= step.history_URt[..., i : i + follows_URt.size(2)] == last_URn[..., i : i + 1]
-        # The other positions write to pad, which is excluded anyway.
+        # Other positions write to pad, which is excluded anyway.
         step.log_prob_URV.scatter_(2, follows_URt.masked_fill(~is_same_URt, PAD), -math.inf)
 
 
 class RepetitionPenalty:
-    """Multiply the log-probabilities of earlier tokens by theta >= 1 (Keskar et al. 2019, section 4.1)."""
+    """Rule that multiplies the log-probabilities of earlier tokens by theta >= 1 (Keskar et al. 2019, section 4.1)."""
 
     def __init__(self, theta: float) -> None:
         self.theta = theta
 
     def __call__(self, step: Step) -> None:
+        """Penalize the tokens in the history."""
         seen_URt = step.log_prob_URV.gather(2, step.history_URt)
         step.log_prob_URV.scatter_(2, step.history_URt, seen_URt * self.theta)

@@ -1,7 +1,7 @@
-"""Greedy search and sampling: one token for each row at each step, the most probable one or a random one.
+"""Greedy search and sampling: one token per row and step, either the most probable one or a random one.
 
-B sentences, C translations of each, N = B x C rows, M rows still in the batch, S source length, T target length,
-V vocabulary, X tokens that may be drawn.
+B sentences, C translations per sentence, N = B x C rows, M rows still in the batch, S source length, T target length,
+V vocabulary, X tokens to draw from.
 """
 
 from collections.abc import Sequence
@@ -37,14 +37,11 @@ def generate(
     start: int = BOS,
     watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
-    """Return for each sentence the translation with the most probable token at each step, or samples.
+    """Return the greedy translation of each sentence, or its samples.
 
-    Arguments as in `beam_search`; the length penalty does not change the translation. The samples of each sentence are
-    returned in the order of their numbers; their scores are those of the model at temperature 1.
-
-    Args:
-        keys: for sampling, the line number of each sentence in the user's input. Draws depend only on (seed, key,
-            number of the sample, position), so results do not depend on batching.
+    For all arguments except `keys` see `beam_search`; the length penalty affects only scores. Samples are returned in
+    the order of their numbers, with scores at temperature 1. `keys` are the line numbers of the sentences in the user's
+    input, needed for sampling: draws depend only on (seed, key, sample number, position), not on batching.
     """
     B, C, max_steps, device = src_BS.size(0), settings.num_rows, bounds.max_steps, src_BS.device
     uniform_NT = _uniform_numbers(settings.seed, keys, C, max_steps).to(device) if settings.draws else None
@@ -85,9 +82,9 @@ def generate(
 
 
 def _uniform_numbers(seed: int, keys: Sequence[int], num_samples: int, max_steps: int) -> Tensor:
-    """Return a number from [0, 1) for each sample and step, (N, T) in float64.
+    """Return a number in [0, 1) for each sample and step, (N, T) in float64.
 
-    Each sample has its own generator: neither the longest sentence of the batch nor the number of samples matters.
+    Each sample has its own generator, so draws do not depend on other sentences or on the number of samples.
     """
     rows = [
         np.random.default_rng((seed, key, number)).random(max_steps) for key in keys for number in range(num_samples)
@@ -96,14 +93,14 @@ def _uniform_numbers(seed: int, keys: Sequence[int], num_samples: int, max_steps
 
 
 def draw_tokens(log_prob_MV: Tensor, uniform_M: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
-    """Return one token (M,) for each row, whose interval of the cumulative distribution contains the number.
+    """Draw one token (M,) per row: the one whose interval of the cumulative distribution contains `uniform_M`.
 
     Args:
-        log_prob_MV: float32; -inf excludes a token.
-        uniform_M: float64, from [0, 1).
-        temperature: probabilities are raised to its inverse.
-        top_k: draw from the k most probable tokens (Fan et al. 2018); 0: from all.
-        top_p: draw from the fewest tokens with this total probability (Holtzman et al. 2020, section 3.1).
+        log_prob_MV: log-probabilities, float32; -inf excludes a token.
+        uniform_M: numbers in [0, 1), float64.
+        temperature: divides the log-probabilities.
+        top_k: draw from the k most probable tokens (Fan et al. 2018); 0: from all tokens.
+        top_p: draw from the smallest set of tokens with at least this probability (Holtzman et al. 2020, section 3.1).
     """
     V = log_prob_MV.size(1)
     num_kept = min(top_k or V, V)
@@ -111,7 +108,7 @@ def draw_tokens(log_prob_MV: Tensor, uniform_M: Tensor, temperature: float, top_
     if num_kept < V or top_p < 1.0:
         log_prob_MV, token_MX = log_prob_MV.topk(num_kept)  # sorted, as top_p requires
     log_prob_MX = log_prob_MV.double()
-    # Shifted so that the largest is 0: even at very low temperatures not all of them become -inf.
+    # Shifted so that the maximum is 0: otherwise, all values could become -inf at very low temperatures.
     prob_MX = ((log_prob_MX - log_prob_MX.amax(dim=1, keepdim=True)) / temperature).softmax(dim=1)
     if top_p < 1.0:
         prob_MX = prob_MX.masked_fill(prob_MX.cumsum(dim=1) - prob_MX >= top_p, 0.0)

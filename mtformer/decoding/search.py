@@ -1,4 +1,4 @@
-"""Shared parts of beam search, greedy search and sampling: the model's interface, best candidates, hypotheses.
+"""Shared parts of beam search, greedy search and sampling: model interface, candidate selection, hypotheses.
 
 B sentences, S source length, R beams per sentence, N = B x R rows (row b*R + r), T target length, V vocabulary,
 K candidates, X selected candidates or columns.
@@ -13,45 +13,45 @@ import torch
 from torch import Tensor
 
 CHUNK = 64
-"""Columns of the vocabulary whose maximum `top_candidates` takes first."""
+"""Number of vocabulary columns per chunk; `top_candidates` computes the maximum of each chunk first."""
 
 
 class Cache(Protocol):
-    """State of a model between two steps."""
+    """Decoding state of a model, kept from step to step."""
 
     def reorder(self, rows_N: Tensor, /) -> None:
-        """Let row i continue the history of row rows_N[i], which belongs to the same sentence."""
+        """Let row i continue the history of row rows_N[i], which must belong to the same sentence."""
 
     def keep(self, sentences_B: Tensor, /) -> None:
-        """Keep only these sentences in the batch, in this order, each with all its rows."""
+        """Keep only these sentences of the batch, in this order, each with all its rows."""
 
 
 ExactLogits = Callable[[Tensor, Tensor], Tensor]
 """(rows (...,), tokens (...,)) -> logits (...,) in float32."""
 Correction = Callable[[Tensor, Tensor], Tensor]
-"""(beam_BX, token_BX) -> correction to add to their rounded log-probabilities (B, X)."""
+"""(beam_BX, token_BX) -> values (B, X) to add to their rounded log-probabilities."""
 
 
 class Decodable(Protocol):
-    """A model, or several that act as one."""
+    """A model, or several that act as one model."""
 
     def start(self, src_BS: Tensor, src_lengths_B: Tensor, num_beams: int, max_length: int, /) -> Cache:
-        """Encode source ids (eos at the end, padded on the right; lengths count eos) and return an empty cache.
+        """Encode the source and return an empty cache for `max_length` steps of B x num_beams rows.
 
-        Its capacity is `max_length` steps of B x num_beams rows.
+        Source ids end with eos and are padded on the right; the lengths include eos.
         """
 
     def step(self, token_N: Tensor, cache: Any, /) -> tuple[Tensor, ExactLogits | None]:
-        """Return the logits (N, V) of the token after token_N, and a function for exact ones if these are rounded."""
+        """Return the logits (N, V) of the next token, and a function for exact logits if these are rounded."""
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One translation in token ids, without bos and eos.
+    """A translation as token ids, without bos and eos.
 
-    `token_log_probabilities` are those of the model, one for each token and one for eos, regardless of rules;
-    `log_probability` is their sum. `at_limit`: it has the maximum length. `score` is log_probability / length^alpha,
-    where the length counts eos: the normalization of CTranslate2 (Wu et al. 2016, equation 14, without its constant 5).
+    `token_log_probabilities` are the model's values for each token and eos, before any rules; `log_probability` is
+    their sum. `at_limit` is True at the maximum length. `score` is log_probability / length^alpha, where the length
+    includes eos, as in CTranslate2 (Wu et al. 2016, equation 14, without its constant 5).
     """
 
     tokens: list[int]
@@ -65,26 +65,26 @@ def to_hypotheses(tokens_NT: Tensor, log_prob_NT: Tensor, length_N: Tensor, alph
     """Return the hypothesis of each row.
 
     Args:
-        tokens_NT: int64, eos last.
-        log_prob_NT: float, one for each token.
-        length_N: int64, counts eos; later tokens are ignored.
-        alpha: the length penalty.
+        tokens_NT: token ids ending with eos, int64.
+        log_prob_NT: log-probability of each token.
+        length_N: lengths including eos, int64; later tokens are ignored.
+        alpha: exponent of the length penalty.
     """
     hypotheses = []
     for tokens, log_probs, length in zip(tokens_NT.tolist(), log_prob_NT.tolist(), length_N.tolist(), strict=True):
         log_probability = sum(log_probs[:length])
-        score = log_probability / length**alpha if length else math.nan  # 0: eos was not found among NaN
+        score = log_probability / length**alpha if length else math.nan  # length 0: NaN scores, so no eos was found
         hypotheses.append(Hypothesis(tokens[: length - 1], score, log_probability, log_probs[:length]))
     return hypotheses
 
 
 def log_probs(logits_NV: Tensor, R: int) -> Tensor:
-    """Return (B, R, V) in float32 for any dtype of the model; over the whole vocabulary, so rules rescale no score."""
+    """Return log-probabilities (B, R, V) in float32, computed over the whole vocabulary before any rules."""
     return torch.log_softmax(logits_NV, dim=-1, dtype=torch.float32).view(-1, R, logits_NV.size(-1))
 
 
 def correction(exact_logits: ExactLogits | None, logits_NV: Tensor, R: int) -> Correction | None:
-    """Return the correction of log-probabilities whose logits are rounded; None if they are not."""
+    """Return the function that corrects rounded log-probabilities; None if they are not rounded."""
     if exact_logits is None:
         return None
 
@@ -96,9 +96,9 @@ def correction(exact_logits: ExactLogits | None, logits_NV: Tensor, R: int) -> C
 
 
 def sentences_to_keep(done_B: Tensor, position: int) -> Tensor | None:
-    """Return the unfinished sentences, if dropping the others saves more than copying the cache costs; else None.
+    """Return the indices of unfinished sentences if removing the others saves time, else None.
 
-    Reading the flags synchronizes with a GPU, so there only every fourth step does it.
+    Removing sentences copies the cache. Reading the flags synchronizes a GPU, so there it is done every fourth step.
     """
     if done_B.device.type != "cpu" and position % 4 != 3:
         return None
@@ -110,17 +110,17 @@ def sentences_to_keep(done_B: Tensor, position: int) -> Tensor | None:
 def top_candidates(
     log_prob_BRV: Tensor, score_BR: Tensor, K: int, correct: Correction | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the K pairs of beam and token with the highest score_BR + log_prob_BRV, best first, exactly.
+    """Return the K pairs of beam and token with the highest score_BR + log_prob_BRV, best first.
 
-    Selecting among all R x V sums is slow on a CPU. The K best are in the K chunks of columns with the highest maxima;
-    the maxima take one vectorized pass, and only those chunks are sorted.
+    The result is exact. Selecting among all R x V sums is slow on a CPU, but the K best are in the K chunks of columns
+    with the highest maxima. The maxima take one vectorized pass, and only the columns of these chunks are ranked.
 
     Args:
-        log_prob_BRV: float32.
+        log_prob_BRV: log-probabilities, float32; modified by `correct`.
         score_BR: score of each beam so far.
         K: number of candidates.
-        correct: if given, twice as many candidates are corrected by it (also in log_prob_BRV), and the best of them
-            returned. Rounding to bf16 makes ties of different values: without this one line in 15 changes.
+        correct: function that corrects rounded log-probabilities; it is applied to twice as many candidates. Rounding
+            to bf16 creates ties of different values: without the correction, one line in 15 changes.
 
     Returns:
         score_BK, beam_BK and token_BK.
@@ -130,7 +130,7 @@ def top_candidates(
         index_BX = beam_BX * log_prob_BRV.size(2) + token_BX
         rounded_BX = log_prob_BRV.flatten(1).gather(1, index_BX)
         log_prob_BX = rounded_BX + correct(beam_BX, token_BX)
-        # These candidates hold most of the probability, so the sum over the vocabulary changes with them.
+        # These candidates have most of the probability mass, so the correction changes the normalization too.
         more_BR = torch.zeros_like(score_BR).scatter_add_(1, beam_BX, log_prob_BX.exp() - rounded_BX.exp())
         log_prob_BX -= more_BR.log1p().gather(1, beam_BX)
         log_prob_BRV.view(len(index_BX), -1).scatter_(1, index_BX, log_prob_BX)
@@ -149,7 +149,7 @@ def top_candidates(
 
 
 def _indices_of_best_chunks(log_prob_BRV: Tensor, score_BR: Tensor, K: int, num_chunks: int) -> Tensor:
-    """Return indices beam * V + token among which the K best are: the K best chunks, and columns beyond all chunks."""
+    """Return the indices beam * V + token of the K best chunks and of the columns after the last chunk."""
     B, R, V = log_prob_BRV.shape
     device = log_prob_BRV.device
     end = num_chunks * CHUNK

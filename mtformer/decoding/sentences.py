@@ -1,4 +1,4 @@
-"""Splitting of lines at sentence ends, and joining of their translations."""
+"""Splitting lines into sentences, and joining their translations."""
 
 import itertools
 import re
@@ -12,27 +12,28 @@ TITLES = (
     "adm|bzw|ca|capt|col|dhr|dott|dra?|evtl|fr|ft|gen|gov|hon|hr|inkl|lt|maj|mevr|mlle|mme|mrs?|ms|mt|prof|rev|sen|sgt|"
     "sig|sog|sra?|srta|st|uds?|vgl|vs"
 )
-"""Abbreviations of several languages that nearly always stand before another word."""
+"""Abbreviations of several languages that nearly always precede another word."""
 ABBREVIATION = re.compile(rf"(?<![^\s(])(?:(?![ap]\.m\.)(?:\w\.)+|\d\d\.|(?:{TITLES})\.)\s+$", re.IGNORECASE)
 """Initials, an ordinal number or a title, as in `J. R. Smith`, `21. März` and `Dr. Smith`."""
 SHORT_WORD = re.compile(r"(?<!\w)\w{1,4}\.\s+$")
-"""Before a number it is mostly an abbreviation: `Nr. 5`."""
+"""Usually an abbreviation if a number follows, as in `Nr. 5`."""
 OPENING, CLOSING_BRACKETS = "(（「『【｢", ")）」』】｣"
 UNSPACED = re.compile("[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
-"""Chinese characters, kana, and their punctuation: no space comes before or after them."""
+"""Chinese characters, kana and their punctuation, which are not separated by spaces."""
 CountTokens = Callable[[Sequence[str]], list[int]]
 
 
 def split_line(line: str, num_tokens: CountTokens, preferred: int, max_tokens: int) -> list[str]:
-    """Split a line into its sentences, each of at most `max_tokens` tokens; the concatenation of the parts is the line.
+    """Split a line into sentences of at most `max_tokens` tokens; the concatenation of the parts is the line.
 
-    A sentence of more than `max_tokens` tokens is split at the ends of its clauses, a longer clause between words (into
-    parts of up to `preferred`), and a longer word anywhere.
+    A longer sentence is split at the ends of clauses, a longer clause between words (into parts of up to `preferred`
+    tokens), and a longer word at any character.
 
     Args:
-        num_tokens: returns the number of tokens of each text.
-        preferred: the longest source of training; doubtful sentence ends count only in longer sentences.
-        max_tokens: the longest source that the model supports.
+        line: line to split.
+        num_tokens: function that returns the number of tokens of each text.
+        preferred: length of the longest training source; only longer sentences are split at uncertain sentence ends.
+        max_tokens: length of the longest source that the model supports.
     """
     parts = split_sentences(line, num_tokens, preferred)
     for border in (CLAUSE_END, SPACE):
@@ -43,7 +44,7 @@ def split_line(line: str, num_tokens: CountTokens, preferred: int, max_tokens: i
 
 
 def join_lines(parts: Iterable[str]) -> str:
-    """Join the translations of parts to one line, with a space between them where the script has spaces."""
+    """Join the translations of the parts of a line, with spaces between them if the script uses spaces."""
     joined = ""
     for part in filter(None, (part.strip() for part in parts)):
         joined += f" {part}" if joined and needs_space(joined, part) else part
@@ -51,18 +52,18 @@ def join_lines(parts: Iterable[str]) -> str:
 
 
 def needs_space(before: str, after: str) -> bool:
-    """Return True if a space belongs between two texts, neither of them empty."""
+    """Return True if a space belongs between two nonempty texts."""
     return not (UNSPACED.match(before[-1]) or UNSPACED.match(after[0]))
 
 
 def _cut(text: str, border: re.Pattern[str]) -> list[str]:
-    """Split the text after each border."""
+    """Split the text after each match of the pattern."""
     ends = [0, *(match.end() for match in border.finditer(text)), len(text)]
     return [text[start:end] for start, end in itertools.pairwise(ends) if end > start]
 
 
 def split_sentences(line: str, num_tokens: CountTokens | None = None, limit: int = 0) -> list[str]:
-    """Split a line into sentences; with `num_tokens`, doubtful ends count where a sentence exceeds the limit."""
+    """Split a line into sentences; with `num_tokens`, split at uncertain ends only if a sentence exceeds the limit."""
     pieces = _cut(line, SENTENCE_END)
     if len(pieces) < 2:
         return pieces
@@ -80,7 +81,7 @@ def split_sentences(line: str, num_tokens: CountTokens | None = None, limit: int
 
 
 def _is_continued(before: str, after: str, has_capitals: bool) -> bool:
-    """Return True if it is doubtful that a sentence ends between two texts of a line."""
+    """Return True if it is uncertain that a sentence ends between two adjacent parts of a line."""
     return bool(
         ABBREVIATION.search(before)
         or (has_capitals and after[0].islower())
@@ -92,7 +93,7 @@ def _is_continued(before: str, after: str, has_capitals: bool) -> bool:
 
 
 def _pack(pieces: list[str], lengths: list[int], limit: int) -> list[str]:
-    """Join neighbors while their tokens are within the limit."""
+    """Join adjacent pieces as long as their total number of tokens is within the limit."""
     packed: list[str] = []
     num_left = 0
     for piece, length in zip(pieces, lengths, strict=True):
@@ -106,7 +107,7 @@ def _pack(pieces: list[str], lengths: list[int], limit: int) -> list[str]:
 
 
 def _halves(text: str, num_tokens: CountTokens, limit: int) -> list[str]:
-    """Split the text into halves until each is short enough."""
+    """Split the text in half repeatedly until each part is short enough."""
     if len(text) < 2 or num_tokens([text])[0] <= limit:
         return [text]
     middle = len(text) // 2

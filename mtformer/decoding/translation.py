@@ -1,6 +1,6 @@
-"""Translations, the results of a `Translator`: word alignments, and joining of the segments of a line.
+"""Translations returned by `Translator`: word alignments, and joining the segments of a line.
 
-S source pieces (eos not counted), T target pieces, W source words, X target words; words are separated by whitespace.
+S source pieces (without eos), T target pieces, W source words, X target words. Words are separated by whitespace.
 """
 
 import itertools
@@ -16,9 +16,9 @@ from mtformer.text.pieces import SPACE
 
 REPETITION, LENGTH_LIMIT, COPY, LOW_CONFIDENCE = "repetition", "length limit", "copy of the source", "low confidence"
 FEWER_SENTENCES, NUMBERS, LOST_ADDRESS = "fewer sentences", "other numbers", "lost URL or e-mail address"
-"""Flags of `Translation.flags`."""
+"""Values of `Translation.flags`."""
 MISSING, FORBIDDEN = "missing", "forbidden"
-"""Prefixes of flags about a phrase, as in `missing: phrase`."""
+"""Prefixes of flags that name a phrase, as in `missing: phrase`."""
 MEANINGS = {
     MISSING: "lack{} a required phrase",
     FORBIDDEN: "contain{} a forbidden phrase",
@@ -30,18 +30,18 @@ MEANINGS = {
     COPY: "repeat{} the source",
     LOW_CONFIDENCE: "show{} low confidence",
 }
-"""Description of each flag; `{}` is `s` if one translation has it, else empty."""
+"""Description of each flag; `{}` becomes `s` if one translation has it, else an empty string."""
 
 
 @dataclass(frozen=True)
 class Attention:
-    """Attention from target pieces to source pieces, both without eos.
+    """Attention from target pieces to source pieces, without eos.
 
     Args:
-        src_pieces, tgt_pieces: the text, as pieces.
-        weights: a row for each target piece, the mean over heads. Its columns are `src_pieces`, or the pieces of one
+        src_pieces, tgt_pieces: pieces of the source and the translation.
+        weights: one row per target piece, averaged over heads. The columns are `src_pieces`, or the pieces of one
             segment if the line was split.
-        src_starts: the source piece of the first column of each row: 0 except in lines that were split.
+        src_starts: index of the source piece in the first column of each row; nonzero only if the line was split.
     """
 
     src_pieces: list[str]
@@ -51,7 +51,7 @@ class Attention:
 
     @cached_property
     def alignment(self) -> list[tuple[int, int]]:
-        """Pairs (source word, target word), counted from 0: one for each target word."""
+        """Pairs (source word, target word), one per target word, as indices from 0."""
         src_words, tgt_words = word_numbers(self.src_pieces), word_numbers(self.tgt_pieces)
         pairs, first = [], 0
         for start, rows in itertools.groupby(range(len(self.weights)), key=lambda row: self.src_starts[row]):
@@ -68,16 +68,16 @@ class Translation:
     """A translation of one line.
 
     Args:
-        text: one line, without a line break.
-        score: log-probability / length^alpha, plus the coverage penalty if there is one; 0 for a blank line.
-        tokens: ids without eos.
+        text: translation without line breaks.
+        score: log-probability / length^alpha, plus the coverage penalty if enabled; 0 for a blank line.
+        tokens: token ids without eos.
         log_probability: sum over the tokens and eos, in nats.
-        token_log_probabilities: one for each token, eos last; if the line was split, with one eos for each segment.
-            Empty if the engine computes them only with `token_scores`.
-        pieces: the text of each of these tokens, eos as `</s>`.
-        flags: warnings: the constants of this module, and names of missing or forbidden phrases.
-        attention: computed only on request.
-        alternatives: with `n_best`, the other translations, best first.
+        token_log_probabilities: one per token, then eos; a split line has one eos per segment. Empty if the backend
+            computes them only with `token_scores`.
+        pieces: text of each of these tokens, with eos as `</s>`.
+        flags: warnings: constants of this module, and flags that name missing or forbidden phrases.
+        attention: attention weights, computed only on request.
+        alternatives: other translations with `n_best`, best first.
     """
 
     text: str
@@ -92,27 +92,27 @@ class Translation:
 
     @property
     def length(self) -> int:
-        """Number of tokens, eos counted (of a split line, one for each segment), whose power divides the score."""
+        """Number of tokens including eos (one per segment of a split line), as used in the length penalty."""
         return len(self.pieces)
 
 
 @dataclass(frozen=True)
 class Scored:
-    """The score of a given translation: its pieces, `</s>` last, and the log-probability of each, in nats."""
+    """Score of a given translation: its pieces, ending with `</s>`, and the log-probability of each in nats."""
 
     pieces: list[str]
     token_log_probabilities: list[float]
 
     @property
     def log_probability(self) -> float:
-        """Sum over the tokens, in nats."""
+        """Sum over the tokens and eos, in nats."""
         return sum(self.token_log_probabilities)
 
 
 def join_n_best(segments: Sequence[Sequence[Translation]], alpha: float) -> Translation:
-    """Join the n best translations of a line's segments by rank: the best of each, the second best of each ...
+    """Join the n-best translations of a line's segments by rank: the best ones, the second best ones, and so on.
 
-    A blank line has no segments; `alpha` is the length penalty.
+    A blank line has no segments. `alpha` is the exponent of the length penalty.
     """
     if not segments:
         return Translation("", 0.0, [])
@@ -121,7 +121,7 @@ def join_n_best(segments: Sequence[Sequence[Translation]], alpha: float) -> Tran
 
 
 def join(segments: Sequence[Translation], alpha: float) -> Translation:
-    """Join the translations of a line's segments; the score is that of the summed log-probability."""
+    """Join the translations of a line's segments; the score is computed from the total log-probability."""
     if len(segments) == 1:
         return segments[0]
     num_tokens = [len(one.tokens) + 1 for one in segments]
@@ -142,7 +142,7 @@ def join(segments: Sequence[Translation], alpha: float) -> Translation:
 def flag_phrases(
     translation: Translation, prefix: str, required: Sequence[str], forbidden: Sequence[str]
 ) -> Translation:
-    """Return the translation with a flag for each missing required phrase and each forbidden phrase."""
+    """Return the translation with a flag for each missing required phrase and each forbidden phrase in it."""
     text = translation.text
     wrong = [] if text.startswith(prefix) else [f"{MISSING}: {prefix}"]
     wrong += [f"{MISSING}: {phrase}" for phrase in required if phrase not in text]
@@ -152,7 +152,7 @@ def flag_phrases(
 
 
 def _join_attention(segments: Sequence[Translation]) -> Attention | None:
-    """Join the rows of all segments; the joined target pieces are the text."""
+    """Join the attention of all segments; the joined target pieces form the text."""
     whole, text = Attention([], [], [], []), ""
     for one in segments:
         if one.attention is None:
@@ -169,7 +169,7 @@ def _join_attention(segments: Sequence[Translation]) -> Attention | None:
 
 
 def word_numbers(pieces: Sequence[str]) -> list[int]:
-    """Return the number of the word in which each piece begins; a piece of only a space belongs to the next word."""
+    """Return the index of the word in which each piece begins; a piece with only a space counts as the next word."""
     numbers, word, has_begun = [], 0, False
     for piece in pieces:
         first = None
@@ -179,16 +179,17 @@ def word_numbers(pieces: Sequence[str]) -> list[int]:
             elif has_begun:
                 word, has_begun = word + 1, False
         numbers.append(word if first is None else first)
-    last = word if has_begun else max(0, word - 1)  # a final space begins no word
+    last = word if has_begun else max(0, word - 1)  # no word begins after a final space
     return [min(number, last) for number in numbers]
 
 
 def align(attention_TS: Tensor, src_pieces: Sequence[str], tgt_pieces: Sequence[str]) -> list[tuple[int, int]]:
-    """Return (source word, target word) for each target word: the source word that its pieces attend to most.
+    """Return pairs (source word, target word): for each target word, the source word that it attends to most.
 
     Args:
-        attention_TS: weights; rows and columns beyond the pieces (eos) are ignored.
-        src_pieces, tgt_pieces: the pieces as text.
+        attention_TS: attention weights; rows and columns beyond the pieces (eos) are ignored.
+        src_pieces: source pieces.
+        tgt_pieces: target pieces.
     """
     if not all("".join(pieces).strip(SPACE) for pieces in (src_pieces, tgt_pieces)):
         return []
@@ -200,14 +201,14 @@ def align(attention_TS: Tensor, src_pieces: Sequence[str], tgt_pieces: Sequence[
 
 
 def best_source_words(attention_TS: Tensor, src_pieces: Sequence[str], is_unknown: Sequence[bool]) -> list[str]:
-    """Return for each row the text of the source word with the most attention.
+    """Return the text of the most-attended source word for each row.
 
-    In a word with unknown pieces, it is only the unknown piece with the most attention, since the model can generate
-    the others; in a script without spaces, the piece with the most attention.
+    For a word with unknown pieces, it is only the most-attended unknown piece, since the model can generate the others;
+    in a script without spaces, it is the most-attended piece.
 
     Args:
-        attention_TS: weights; columns beyond the pieces (eos) are ignored.
-        src_pieces: the source's pieces as text.
+        attention_TS: attention weights; columns beyond the pieces (eos) are ignored.
+        src_pieces: source pieces.
         is_unknown: True for pieces that are not in the vocabulary.
     """
     numbers = word_numbers(src_pieces)
@@ -219,12 +220,12 @@ def best_source_words(attention_TS: Tensor, src_pieces: Sequence[str], is_unknow
 
 
 def pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
-    """Format pairs of source and target word, counted from 0, as in `0-0 1-2`."""
+    """Format pairs of source and target word indices in Pharaoh format, as in `0-0 1-2`."""
     return " ".join(f"{src}-{tgt}" for src, tgt in pairs)
 
 
 def _over_words(weights_TS: Tensor, words: Sequence[int]) -> Tensor:
-    """Return the sums over the columns of each word, (T, W)."""
+    """Return the sum over the columns of each word, (T, W)."""
     sums_TW = weights_TS.new_zeros(len(weights_TS), words[-1] + 1)
     return sums_TW.index_add_(1, weights_TS.new_tensor(words).long(), weights_TS[:, : len(words)])
 

@@ -1,4 +1,4 @@
-"""Translation of lines of text: one result for each line, in order."""
+"""The `Translator`, which translates lines of text and returns one result per line, in order."""
 
 import contextlib
 import copy
@@ -31,20 +31,21 @@ from mtformer.text.tags import target
 from mtformer.text.tokenizer import CONTROL_IDS, EOS, TokenizerPair, piece_bytes
 
 KNOWN_SHARE = 0.1
-"""Share of training lines with several sentences from which a model translates all sentences of a line."""
+"""Minimum share of multi-sentence training lines for a model to translate several sentences at once."""
 
 
 class Translator:
-    """A model with its tokenizers, for use from Python, from the command line, and in validation.
+    """A model with its tokenizers, for Python programs, the command line and validation.
 
     Args:
-        models: on their device, in their precision; several are an ensemble. They may be in training: their mode is
-            restored. Or another engine.
-        decoding: the default settings of `translate`.
-        trained_tokens: the longest source of training; None: the longest that the models support.
-        multi_sentence_share: the share of training lines that have several sentences; None: unknown.
-        weights: the files of the models, for reports.
-        data: the training data, which names the languages; None: the models have one direction.
+        models: an engine, or models on their device, in their precision; several form an ensemble. Models may be in
+            training mode, which is restored after each call.
+        tokenizers: tokenizers of the models.
+        decoding: default settings of `translate`.
+        trained_tokens: length of the longest training source; None: the maximum that the models support.
+        multi_sentence_share: share of training lines with several sentences; None: unknown.
+        weights: weight files of the models, for reports.
+        data: `data` section of the config, which names the languages; None: the models have one direction.
     """
 
     def __init__(
@@ -81,29 +82,29 @@ class Translator:
         precision: str | None = None,
         backend: str | None = None,
     ) -> "Translator":
-        """Load a run directory, a bundle or a CTranslate2 export; several runs or checkpoints are an ensemble.
+        """Load a run directory, a bundle or a CTranslate2 export; several runs or checkpoints form an ensemble.
 
         Args:
-            run_path: the folder, or several with the same tokenizers; the default settings are those of the first.
-            checkpoint: see `find_weights`; several: each of them from each run.
-            device: `auto` (CUDA if there is one), `cpu` or `cuda`.
-            precision: `fp32` (the default), in which translations do not depend on batching; `bf16`,
-                `fp16` (CUDA), `int8` (CTranslate2), or `auto`: bf16 on devices where it is fastest.
+            run_path: one folder, or several with the same tokenizers; the default settings come from the first.
+            checkpoint: checkpoint name (see `find_weights`), or several to load from each run.
+            device: `auto` (CUDA if available), `cpu` or `cuda`.
+            precision: `fp32` (default; translations do not depend on batching), `bf16`, `fp16` (CUDA), `int8`
+                (CTranslate2), or `auto` (bf16 on devices where it is the fastest, else fp32).
             backend: `mtformer` or `ctranslate2`; None: ctranslate2 for its exports and for int8 on a CPU. A run or
-                bundle is converted for CTranslate2 on first use, into the cache.
+                bundle is converted for CTranslate2 on first use and stored in the cache.
 
         Raises:
-            CheckpointError, ConfigError, DeviceError: a run, its weights, the backend or the device cannot be used.
+            CheckpointError, ConfigError, DeviceError: if a run, its weights, the backend or the device cannot be used.
         """
         paths = [run_path] if isinstance(run_path, (str, Path)) else run_path
         names = [checkpoint] if checkpoint is None or isinstance(checkpoint, str) else checkpoint
         return cls(*load([Path(path) for path in paths], list(names), device, precision, backend))
 
     def with_decoding(self, **settings: Any) -> "Translator":
-        """Return the translator with other default settings; None keeps the current value.
+        """Return a translator with other default settings; None keeps the current value.
 
         Raises:
-            ConfigError: a setting is out of range, or the engine does not support it.
+            ConfigError: if a setting is out of range or not supported by the engine.
         """
         other = copy.copy(self)
         other.decoding = override(self.decoding, **settings)
@@ -111,10 +112,10 @@ class Translator:
         return other
 
     def into(self, language: str | None) -> "Translator":
-        """Return the translator for another of its target languages; None: the translator itself.
+        """Return a translator for another target language of the model; None returns the translator itself.
 
         Raises:
-            ConfigError: the model was not trained on that language.
+            ConfigError: if the model was not trained on this language.
         """
         if language is None:
             return self
@@ -138,28 +139,28 @@ class Translator:
         watch: Sequence[Callable[[str], object] | None] | None = None,
         **settings: Any,
     ) -> list[Translation]:
-        """Translate lines; blank lines stay blank.
+        """Translate lines. Blank lines remain blank.
 
-        A line longer than the sources of training is split at sentence ends, and with `decoding.split` other lines of
-        several sentences are too; the translations are joined.
+        A line longer than the training sources is split at sentence ends; `decoding.split` determines whether shorter
+        lines with several sentences are split too. The translations of the parts are joined.
 
         Args:
-            lines: the text.
+            lines: source lines.
             prefixes: required beginning of each translation.
-            required: list of phrases that each translation must contain; `Translation.flags` names missing ones.
-            forbidden: phrases that no translation contains, not even inside words.
+            required: phrases that each translation must contain; `Translation.flags` names missing ones.
+            forbidden: phrases that no translation may contain, not even inside words.
             attention: compute `Translation.attention`.
-            token_scores: compute `Translation.token_log_probabilities`, for which CTranslate2 needs a second pass; our
+            token_scores: compute `Translation.token_log_probabilities`. CTranslate2 needs a second pass for them; our
                 own search always returns them.
-            first_line: the number of the first line in the user's input, for samples.
-            progress: called with the number of lines done since its last call.
-            watch: for each line a function or None; our own search calls it at each step with the best translation so
+            first_line: number of the first line in the user's input, which seeds samples.
+            progress: function called with the number of lines finished since the last call.
+            watch: a function or None for each line. Our own search calls it at each step with the best translation so
                 far, possibly from several threads.
-            **settings: other values of keys of the `decoding` section.
+            **settings: values that override keys of the `decoding` section.
 
         Raises:
-            ConfigError: a setting is out of range, or the engine does not support it.
-            DataError: wrong number of prefixes or phrases, a blank phrase, or text that is too long for the model.
+            ConfigError: if a setting is out of range or not supported by the engine.
+            DataError: if the number of prefixes or phrase lists is wrong, a phrase is blank, or text is too long.
         """
         decoding, tgt = override(self.decoding, **settings), self.tokenizers.tgt
         self.engine.check(decoding, required is not None, bool(forbidden))
@@ -170,7 +171,7 @@ class Translator:
         preferred = self.max_tokens if decoding.split == "never" else self.preferred_tokens
         limits = preferred - num_tags, self.max_tokens - num_tags
         splits = decoding.split == "always" or (decoding.split == "auto" and not self.knows_several_sentences)
-        # Of a translation with a given number of tokens, the part of each sentence is unknown.
+        # A bound on the tokens of a translation cannot be divided among its sentences.
         splits = splits and not decoding.min_length and decoding.max_length is None
         segments = make_segments(inputs, self.tokenizers, *limits, first_line, watch, splits)
         report = progress or (lambda count: None)
@@ -199,7 +200,7 @@ class Translator:
         postprocess: Postprocessor,
         report: Callable[[int], object],
     ) -> list[list[Translation]]:
-        """Search and postprocess batch by batch; return the n best translations of each segment."""
+        """Search and postprocess batch by batch, and return the n best translations of each segment."""
         lengths = [len(segment.source) for segment in segments]
         budget = min(decoding.batch_tokens, self.engine.max_batch_tokens)
         batches = plan_batches(lengths, budget, decoding.num_rows)
@@ -207,7 +208,7 @@ class Translator:
         automaton_SV = _automaton(forbidden, self._vocabulary)
         found: list[list[Translation]] = [[] for _ in segments]
         num_left = Counter(segment.line for segment in segments)
-        # Closed immediately after an error, because the search has set the number of threads.
+        # Closed immediately after an error, because the search changes the number of threads.
         searched = self.engine.search(by_batch, decoding, automaton_SV)
         with contextlib.closing(searched):
             for batch, some, n_bests in zip(batches, by_batch, searched, strict=True):
@@ -224,20 +225,21 @@ class Translator:
         targets: Sequence[str],
         progress: Callable[[int], object] | None = None,
     ) -> list[Scored | None]:
-        """Return the log-probabilities of given translations, under the mean of the models' probabilities.
+        """Return the log-probabilities of given translations; an ensemble averages probabilities.
 
         Args:
-            sources, targets: parallel lines; for a blank target only eos is scored.
-            progress: called with the number of lines done since its last call.
+            sources: source lines.
+            targets: their translations; for a blank translation only eos is scored.
+            progress: function called with the number of lines finished since the last call.
 
         Returns:
-            One result for each line; None where source or target has more tokens than the models have positions.
+            One result per line; None if the source or target exceeds the maximum length.
 
         Raises:
-            DataError: the numbers of sources and targets differ.
+            DataError: if the numbers of sources and targets differ.
         """
         if len(sources) != len(targets):
-            raise DataError(f"{len(sources)} sources and {len(targets)} targets; give lines that belong together")
+            raise DataError(f"{len(sources)} sources and {len(targets)} targets; give the same number of both")
         src = [[*ids, EOS] for ids in self.tokenizers.src.encode(check_lines(sources))]
         tgt = self.tokenizers.tgt.encode(check_lines(targets))
         found: list[Scored | None] = [None] * len(src)
@@ -256,12 +258,12 @@ class Translator:
         return found
 
     def _require_finite(self, scores: Sequence[Sequence[float]]) -> None:
-        """Raise MtformerError if a sentence has no score or NaN, which only logits that are not finite produce."""
+        """Raise MtformerError if a sentence has no score or a NaN score, which means that logits are not finite."""
         if not all(of_sentence and not any(map(math.isnan, of_sentence)) for of_sentence in scores):
             where = "".join(f"{path}: " for path in self.weights)
             remedy = "" if "32" in self.engine.dtype else " or precision fp32"
             raise MtformerError(
-                f"{where}the model's scores are not finite; its training diverged, or its weights are too large for "
+                f"{where}the model's scores are not finite; training diverged, or its weights are too large for "
                 f"{self.engine.dtype}; use another checkpoint{remedy}"
             )
 
@@ -271,7 +273,7 @@ class Translator:
 
 
 def override(decoding: DecodingConfig, **values: Any) -> DecodingConfig:
-    """Return the section with other values, validated; None keeps the current one. Raise ConfigError in one line."""
+    """Return the section with other values, validated; None keeps the current one. Raise a one-line ConfigError."""
     given = {name: value for name, value in values.items() if value is not None}
     try:
         return DecodingConfig.model_validate({**decoding.model_dump(), **given})
@@ -281,7 +283,7 @@ def override(decoding: DecodingConfig, **values: Any) -> DecodingConfig:
 
 
 def _automaton(phrases: Sequence[str], vocabulary: Sequence[str]) -> Tensor | None:
-    """Return the automaton for `mtformer.decoding.constraints.ForbiddenPhrases`, or None without phrases."""
+    """Return the automaton for `mtformer.decoding.constraints.ForbiddenPhrases`, or None if there are no phrases."""
     if not phrases:
         return None
     pieces = [piece_bytes(piece, number in CONTROL_IDS) for number, piece in enumerate(vocabulary)]
@@ -290,7 +292,7 @@ def _automaton(phrases: Sequence[str], vocabulary: Sequence[str]) -> Tensor | No
 
 @contextlib.contextmanager
 def evaluating(models: Sequence[Transformer]) -> Iterator[None]:
-    """Put the models into evaluation mode, and restore their mode afterwards."""
+    """Put the models in evaluation mode within the context, and restore their mode afterwards."""
     modes = [model.training for model in models]
     for model in models:
         model.eval()

@@ -1,4 +1,4 @@
-"""Choice of a run's weights: averaged, best, last, the mean of the last N, a step, or a path."""
+"""Selection of the weights of a run: averaged, best, last, the mean of the last N, a step, or a path."""
 
 import re
 from pathlib import Path
@@ -10,17 +10,18 @@ from mtformer.run_dir import CT2_WEIGHTS, LOWER_IS_BETTER, WEIGHTS, RunDir
 
 
 def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> list[Path]:
-    """Return the files that `--checkpoint` names: one, or with `last:N` the latest N, whose mean are the weights.
+    """Return the weight files that `--checkpoint` selects: one, or with `last:N` the latest N, whose mean is used.
 
     Files listed in meta.json or checksums.json are verified.
 
     Args:
+        run: run directory or bundle.
         checkpoint: `averaged`, `best`, `last`, `last:N`, a step, or the path of a checkpoint folder or safetensors
-            file. None: the weights of a bundle, or see `default_weights`.
-        best_metric: dev metric by which checkpoints are compared.
+            file. None: the weights of the bundle, or `default_weights`.
+        best_metric: dev metric used to compare checkpoints.
 
     Raises:
-        CheckpointError: there is no such checkpoint (the message lists the existing ones), or it is damaged.
+        CheckpointError: if the checkpoint does not exist (the message lists those that do) or is damaged.
     """
     paths = _find(run, checkpoint, best_metric)
     for path in paths:
@@ -32,26 +33,28 @@ def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> list[
 
 
 class DefaultWeights(NamedTuple):
-    """The checkpoint of a run directory that is used when none is named."""
+    """Checkpoint of a run directory that is used by default."""
 
     folder: Path
     gain: float | None
-    """Dev score of the average minus that of the best checkpoint; None unless both are known."""
+    """Dev score of the averaged weights minus that of the best checkpoint; None unless both are known."""
     text: str
-    """One line: which checkpoint, and its score compared to the other; empty if there was nothing to choose."""
+    """The checkpoint and its score compared to the alternative, in one line; empty if there was no alternative."""
 
     @property
     def is_average(self) -> bool:
+        """True if the averaged weights were selected."""
         return self.folder.name == "averaged"
 
 
 def default_weights(run: RunDir, best_metric: str) -> DefaultWeights | None:
-    """Return the better of the average and the best checkpoint on dev, or the last checkpoint; None without any.
+    """Return the better of the averaged weights and the best checkpoint by dev score; None if there is no checkpoint.
 
-    Without any dev scores it is the average; if only checkpoints have scores, the best checkpoint.
+    Without dev scores, it is the averaged weights or else the last checkpoint; if only checkpoints have dev scores, it
+    is the best checkpoint.
 
     Raises:
-        CheckpointError: meta.json of the average is damaged.
+        CheckpointError: if meta.json of the averaged weights is damaged.
     """
     steps = run.best_steps(best_metric)[:1]
     if not run.averaged.is_dir():
@@ -68,7 +71,7 @@ def default_weights(run: RunDir, best_metric: str) -> DefaultWeights | None:
     average_text = f"averaged weights (dev {best_metric} {average:.4g})"
     gain = average - best
     if (gain <= 0) if best_metric in LOWER_IS_BETTER else (gain >= 0):
-        return DefaultWeights(run.averaged, gain, f"{average_text}, {gain:+.2f} from the {best_text}")
+        return DefaultWeights(run.averaged, gain, f"{average_text}, {gain:+.2f} compared to the {best_text}")
     return DefaultWeights(folder, gain, f"{best_text}; the {average_text} differ by {gain:+.2f}")
 
 
@@ -84,7 +87,7 @@ def _find(run: RunDir, checkpoint: str | None, best_metric: str) -> list[Path]:
     if (last := re.fullmatch(r"last:([1-9]\d{0,8})", checkpoint)) and not run.is_bundle:
         steps = run.regular_steps()[-int(last[1]) :]
         if len(steps) < int(last[1]):
-            raise CheckpointError(f"{run.checkpoints}: {last[1]} checkpoints to average asked for, {len(steps)} there")
+            raise CheckpointError(f"{run.checkpoints}: {last[1]} checkpoints requested, but only {len(steps)} exist")
         return [run.checkpoint(step) / WEIGHTS for step in steps]
     if re.fullmatch(r"\d{1,18}", checkpoint) and run.checkpoint(int(checkpoint)).is_dir():
         return [run.checkpoint(int(checkpoint)) / WEIGHTS]
@@ -93,28 +96,28 @@ def _find(run: RunDir, checkpoint: str | None, best_metric: str) -> list[Path]:
         return [path]
     if (path / WEIGHTS).is_file():
         return [path / WEIGHTS]
-    raise CheckpointError(f"{run.path}: no checkpoint '{checkpoint}'; {_there(run, best_metric)}")
+    raise CheckpointError(f"{run.path}: no checkpoint '{checkpoint}'; {_available(run, best_metric)}")
 
 
 def _default(run: RunDir, best_metric: str) -> Path:
     if run.is_bundle:
         return run.bundle_weights
     if (run.path / CT2_WEIGHTS).is_file():
-        raise CheckpointError(f"{run.path}: exported for CTranslate2; translate, eval and serve load it")
+        raise CheckpointError(f"{run.path}: a CTranslate2 export; translate, eval and serve can load it")
     default = default_weights(run, best_metric)
     if default is None:
-        raise CheckpointError(f"{run.path}: {_there(run, best_metric)}; train it first")
+        raise CheckpointError(f"{run.path}: {_available(run, best_metric)}; train it first")
     return default.folder / WEIGHTS
 
 
-def _there(run: RunDir, best_metric: str) -> str:
-    """Return a description of the choices."""
+def _available(run: RunDir, best_metric: str) -> str:
+    """Return a description of the available checkpoints."""
     if run.is_bundle:
-        return "a bundle has one set of weights; leave the choice out"
+        return "a bundle has one set of weights; leave the checkpoint out"
     steps = run.steps()
     names = ["averaged"] if run.averaged.is_dir() else []
     names += ["best"] if run.best_steps(best_metric) else []
     names += ["last", "last:N", *map(str, steps)] if steps else []
     for folder in [] if names else run.checkpoint_folders():
-        read_meta(folder)  # raises the error of a damaged file
-    return f"there are: {', '.join(names)}" if names else "it has no checkpoint yet"
+        read_meta(folder)  # raises the error if a file is damaged
+    return f"available: {', '.join(names)}" if names else "it has no checkpoint yet"

@@ -1,0 +1,1 @@
+"""Evaluation: metrics, significance tests, score cards and comparisons."""

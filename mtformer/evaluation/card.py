@@ -1,11 +1,11 @@
-"""Score card: the scores of a test set with all settings that they depend on.
+"""Score card: the scores of a test set, with all settings that affect them.
 
-It is saved beside the scored texts, so that both can be read without the corpus:
+It is saved with the scored texts, so that both can be used without the corpus:
 
-    RUN/eval/NAME/scores.json             the card
+    RUN/eval/NAME/scores.json             the score card
     RUN/eval/NAME/hypotheses.txt          the translations, one per line
     RUN/eval/NAME/sources.txt             the sources
-    RUN/eval/NAME/references.txt          the references (additional ones: references.2.txt and so on)
+    RUN/eval/NAME/references.txt          the references (additional ones in references.2.txt and so on)
 """
 
 import json
@@ -27,7 +27,7 @@ from mtformer.config.section import key_of
 from mtformer.decoding.translator import Translator
 from mtformer.errors import DataError
 from mtformer.evaluation.scores import Score
-from mtformer.files import file_sha256, read_bytes, write_text
+from mtformer.files import FORMAT, file_sha256, read_bytes, require_format, write_text
 from mtformer.run_dir import HYPOTHESES, SCORES, SOURCES, RunDir, references_name
 
 
@@ -36,23 +36,23 @@ class _Model(BaseModel):
 
 
 class HashedFile(_Model):
-    """A file and the hash of its contents."""
+    """A file and the SHA-256 hash of its contents."""
 
     file: str
     sha256: str
 
 
 class Hardware(_Model):
-    """Machine that computed the translations."""
+    """Hardware on which the hypotheses were computed."""
 
     cpu: str
     num_threads: int
     gpu: str | None
-    """None: no GPU is used."""
+    """None if no GPU was used."""
 
 
 class TextHashes(_Model):
-    """SHA-256 of each text as lines of UTF-8 that end with \\n, as `sha256sum` of the files beside the card."""
+    r"""SHA-256 of each text as UTF-8 lines that end with \n, equal to `sha256sum` of the files next to the card."""
 
     sources: str
     references: list[str]
@@ -60,9 +60,9 @@ class TextHashes(_Model):
 
 
 class ScoreCard(_Model):
-    """Scores of a test set with their settings."""
+    """Scores of a test set, with their settings."""
 
-    format: Literal[2] = 2
+    format: Literal[1] = FORMAT
     name: str
     """Name of the test set."""
     src_lang: str | None
@@ -71,12 +71,12 @@ class ScoreCard(_Model):
     scores: list[Score]
     evaluation: EvaluationConfig
     decoding: dict[str, Any]
-    """The `decoding` section."""
+    """`decoding` section of the config."""
     checkpoints: list[HashedFile]
     tokenizers: list[HashedFile]
     text: TextHashes
     seconds: float
-    """Time of the translation."""
+    """Translation time."""
     device: str
     dtype: str
     hardware: Hardware
@@ -86,13 +86,13 @@ class ScoreCard(_Model):
 
 @dataclass(frozen=True)
 class EvalSet:
-    """A test set; `references` has a list of lines for each reference."""
+    """A test set; `references` contains one list of lines per reference."""
 
     name: str
     sources: list[str]
     references: list[list[str]]
     tgt_lang: str | None = None
-    """None: the language of the translator, and BLEU tokenized by 13a unless the config names a tokenizer."""
+    """None: the translator's target language; BLEU uses 13a unless the config sets a tokenizer."""
     src_lang: str | None = None
 
 
@@ -105,16 +105,16 @@ def write_card(
     translator: Translator,
     seconds: float,
 ) -> ScoreCard:
-    """Write the texts and then the card into `folder`.
+    """Write the texts and then the score card to `folder`.
 
     Args:
         folder: folder of the evaluation.
-        test: the test set.
+        test: test set.
         hypotheses: its translations.
         scores: their scores.
-        evaluation: the settings of the scores.
-        translator: the translator of the hypotheses, with its settings.
-        seconds: time of the translation.
+        evaluation: settings of the scores.
+        translator: translator that produced the hypotheses, with its settings.
+        seconds: translation time.
     """
     texts = {SOURCES: test.sources, HYPOTHESES: hypotheses}
     texts |= {references_name(number): lines for number, lines in enumerate(test.references)}
@@ -147,18 +147,20 @@ def write_card(
 
 
 def read_card(folder: Path) -> ScoreCard:
-    """Return the card of an evaluation; raise DataError if it is missing or damaged."""
+    """Return the score card of an evaluation; raise DataError if it is missing or damaged."""
     path = folder / SCORES
     try:
         return ScoreCard.model_validate_json(read_bytes(path))
     except FileNotFoundError as error:
         raise DataError(f"{path}: missing; `mtformer eval` writes it") from error
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); {_again(folder)}") from error
+        raise DataError(f"{path}: cannot be read ({error.strerror}); {_rewrite_hint(folder)}") from error
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise DataError(f"{path}: damaged ({f'{where}: ' if where else ''}{first['msg']}); {_again(folder)}") from error
+        if first["loc"] == ("format",):
+            require_format(path, first["input"], DataError)
+        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
+        raise DataError(f"{path}: damaged ({reason}); {_rewrite_hint(folder)}") from error
 
 
 def read_texts(folder: Path, card: ScoreCard) -> tuple[EvalSet, list[str]]:
@@ -167,28 +169,28 @@ def read_texts(folder: Path, card: ScoreCard) -> tuple[EvalSet, list[str]]:
     hashes |= {references_name(number): sha256 for number, sha256 in enumerate(card.text.references)}
     for name, sha256 in hashes.items():
         if not (folder / name).is_file():
-            raise DataError(f"{folder / name}: missing; {_again(folder)}")
+            raise DataError(f"{folder / name}: missing; {_rewrite_hint(folder)}")
         if file_sha256(folder / name) != sha256:
-            raise DataError(f"{folder / name}: changed since it was scored; {_again(folder)}")
+            raise DataError(f"{folder / name}: changed since it was scored; {_rewrite_hint(folder)}")
     sources, hypotheses, *references = ((folder / name).read_bytes().decode().split("\n")[:-1] for name in hashes)
     return EvalSet(card.name, sources, references, card.tgt_lang, card.src_lang), hypotheses
 
 
 def differences(a: ScoreCard, b: ScoreCard) -> list[str]:
-    """Return the differences that make the scores of two cards incomparable: text, signatures, decoding, precision.
+    """Return the differences that make the scores of two cards incomparable: texts, signatures, decoding, precision.
 
-    The version of sacreBLEU in a signature is ignored; `notes` contains it.
+    The sacreBLEU version in a signature is ignored; `notes` reports it.
     """
     found = []
     if a.num_sentences != b.num_sentences:
         found.append(f"{a.num_sentences:,} and {b.num_sentences:,} sentences")
     if a.text.sources != b.text.sources:
-        found.append("other sources")
+        found.append("different sources")
     if a.text.references != b.text.references:
-        found.append("other references")
+        found.append("different references")
     version, others = re.compile(r"\|version:[^|]*"), {score.name: score.signature for score in b.scores}
     found += [
-        f"{score.label} of another signature ({score.signature} and {others[score.name]})"
+        f"{score.label} with different signatures ({score.signature} and {others[score.name]})"
         for score in a.scores
         if score.name in others and version.sub("", score.signature) != version.sub("", others[score.name])
     ]
@@ -197,7 +199,7 @@ def differences(a: ScoreCard, b: ScoreCard) -> list[str]:
 
 
 def notes(a: ScoreCard, b: ScoreCard) -> list[str]:
-    """Return the other differences between two cards, which leave their scores comparable."""
+    """Return the remaining differences between two cards, which do not affect comparability."""
     sides: list[tuple[str, str | None, str | None]] = [("device", a.device, b.device)]
     sides += [(name, a.versions.get(name), b.versions.get(name)) for name in sorted({*a.versions, *b.versions})]
     found = [f"{name} {before} and {after}" for name, before, after in sides if before != after]
@@ -206,13 +208,13 @@ def notes(a: ScoreCard, b: ScoreCard) -> list[str]:
 
 def _decoding(a: ScoreCard, b: ScoreCard) -> dict[str, str]:
     """Return a description of each decoding setting that differs, by key."""
-    defaults = {key: field.default for key, field in DecodingConfig.model_fields.items()}  # of keys newer than a card
+    defaults = {key: field.default for key, field in DecodingConfig.model_fields.items()}  # old cards lack newer keys
     values = {key: (a.decoding.get(key, default), b.decoding.get(key, default)) for key, default in defaults.items()}
     return {key: f"decoding.{key} {one} and {other}" for key, (one, other) in values.items() if one != other}
 
 
 def describe_hardware(device: str) -> Hardware:
-    """Describe this machine, with its GPU if the device is cuda."""
+    """Describe this machine, including its GPU if the device is `cuda`."""
     information = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*:\s*(.+)", information.read_text()) if information.is_file() else None
     cpu = found[1].strip() if found else platform.processor() or platform.machine()
@@ -220,7 +222,7 @@ def describe_hardware(device: str) -> Hardware:
     return Hardware(cpu=cpu, num_threads=torch.get_num_threads(), gpu=gpu)
 
 
-def _again(folder: Path) -> str:
-    """Return the command that writes the card again, for error messages."""
+def _rewrite_hint(folder: Path) -> str:
+    """Return the command that rewrites the card, for error messages."""
     run = folder.parent.parent
-    return f"`mtformer eval{f' {run}' if folder == RunDir(run).evaluation(folder.name) else ''}` writes it again"
+    return f"`mtformer eval{f' {run}' if folder == RunDir(run).evaluation(folder.name) else ''}` rewrites it"

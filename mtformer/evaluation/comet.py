@@ -1,7 +1,7 @@
-"""COMET (Rei et al. 2020), a learned metric, by the package unbabel-comet, which the extra `comet` installs.
+"""COMET (Rei et al. 2020), a learned metric, computed by the package unbabel-comet (installed by the extra `comet`).
 
-Its checkpoints are pickles, which may run code when they are loaded. PyTorch is made to read them as weights only, so
-that a checkpoint with anything but tensors and plain values is refused.
+COMET checkpoints are pickles, which can execute code when loaded. PyTorch is therefore restricted to loading weights: a
+checkpoint that contains anything but tensors and plain values is rejected.
 """
 
 import contextlib
@@ -18,22 +18,22 @@ from mtformer.evaluation.scores import Score
 from mtformer.files import file_sha256
 
 WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-"""PyTorch's variable that makes every torch.load refuse code, whatever its arguments."""
+"""Environment variable that makes every torch.load reject code, whatever its arguments."""
 BATCH_SIZE = 16
 log = logging.getLogger("mtformer")
 
 
 class Comet:
-    """A model of COMET.
+    """A COMET model.
 
     Args:
-        model: its name on the Hugging Face hub, such as Unbabel/wmt22-comet-da, or a file `.../checkpoints/model.ckpt`
-            with the model's hparams.yaml in the folder above.
-        device: where to compute: cpu or cuda.
+        model: its name on the Hugging Face Hub, such as Unbabel/wmt22-comet-da, or a file `.../checkpoints/model.ckpt`
+            with the model's hparams.yaml in the parent folder of `checkpoints`.
+        device: `cpu` or `cuda`.
 
     Raises:
         ConfigError: if unbabel-comet is not installed, or its installation is broken.
-        DataError: if the model cannot be loaded, or holds more than weights.
+        DataError: if the model cannot be loaded, or contains more than weights.
     """
 
     def __init__(self, model: str, device: str) -> None:
@@ -41,7 +41,7 @@ class Comet:
             comet = importlib.import_module("comet")
         except ImportError as error:
             if error.name == "comet":
-                raise ConfigError("--comet needs another package: pip install 'mtformer[comet]'") from error
+                raise ConfigError("--comet requires another package: pip install 'mtformer[comet]'") from error
             raise ConfigError(f"--comet: unbabel-comet is installed but cannot be imported: {error}") from error
         checkpoint = _checkpoint(comet, model)
         name = checkpoint.parents[1].name if Path(model).is_file() else model.rsplit("/", 1)[-1]
@@ -53,34 +53,34 @@ class Comet:
     def sentence_scores(
         self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
     ) -> list[float]:
-        """Return the score of each translation, mostly from 0 to 1; some models ignore the references."""
+        """Return the score of each translation, usually between 0 and 1; some models ignore the references."""
         rows = zip(sources, hypotheses, references, strict=True)
         samples = [{"src": src, "mt": hypothesis, "ref": reference} for src, hypothesis, reference in rows]
-        log.info("COMET of %d translations (%s)", len(samples), self.signature)
-        # Its progress bar goes to stdout, which is for results.
+        log.info("scoring %d translations with COMET (%s)", len(samples), self.signature)
+        # Its progress bar writes to stdout, which is reserved for results.
         found = self._model.predict(
             samples, batch_size=BATCH_SIZE, gpus=self._gpus, accelerator=self._accelerator, progress_bar=False
         )
         return [float(score) for score in found.scores]
 
     def score(self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-        """Return the mean of the sentences' scores."""
+        """Return the mean of the sentence scores."""
         scores = self.sentence_scores(sources, hypotheses, references)
         return Score("comet", "COMET", sum(scores) / len(scores), self.signature)
 
 
 def _checkpoint(comet: Any, model: str) -> Path:
-    """Return the file of a model, which is downloaded if it is missing."""
+    """Return the checkpoint of a model; it is downloaded if necessary."""
     if Path(model).is_file():
         return Path(model).resolve()
     if model.endswith(".ckpt") or Path(model).is_dir():
-        raise DataError(f"--comet {model}: no such file; give the model's checkpoints/model.ckpt or a name on the hub")
+        raise DataError(f"--comet {model}: no such file; give the model's checkpoints/model.ckpt or a name on the Hub")
     try:
         return Path(comet.download_model(model)).resolve(strict=True)
-    except Exception as error:  # whatever the hub's client and two ways of downloading raise
+    except Exception as error:  # the Hub client and two download methods raise many types
         reason = " ".join(str(error).strip("'\"").split())
         raise DataError(
-            f"--comet {model}: cannot download this model ({reason}); check the network, or give the path of a "
+            f"--comet {model}: cannot be downloaded ({reason}); check the network connection, or give the path of a "
             "downloaded checkpoint"
         ) from error
 
@@ -91,12 +91,12 @@ def _load(comet: Any, checkpoint: Path) -> Any:
             return comet.load_from_checkpoint(str(checkpoint))
     except pickle.UnpicklingError as error:
         raise DataError(
-            f"--comet {checkpoint}: not loaded, because it holds more than weights and plain values; loading it might "
-            "run code; take a model from Unbabel's pages"
+            f"--comet {checkpoint}: rejected, because it contains more than weights and plain values, and loading it "
+            "might execute code; use a model from Unbabel's pages"
         ) from error
-    except Exception as error:  # Lightning, transformers and the hub's client raise what they like
+    except Exception as error:  # Lightning, transformers and the Hub client raise many types
         reason = " ".join(str(error).split())
-        raise DataError(f"--comet {checkpoint}: COMET cannot load it ({reason:.300})") from error
+        raise DataError(f"--comet {checkpoint}: COMET cannot load this file ({reason:.300})") from error
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Comparison of systems on one test set: scores, tests of significance, quality by length, sentences that differ."""
+"""Comparison of systems on a test set: scores, significance tests, scores by sentence length, differing sentences."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from mtformer.evaluation.comet import Comet
 
 LENGTHS = (10, 20, 30, 40, 50, 60)
-"""Source lengths where one bucket ends and the next begins."""
+"""Source lengths at which a new bucket begins."""
 LONG_WORDS = 20
-"""Mean number of characters of a word above which a language does not put spaces between its words."""
+"""Mean number of characters per word above which a language is assumed not to separate words by spaces."""
 
 
 @dataclass(frozen=True)
 class RunScore:
-    """A corpus score of one run."""
+    """Corpus score of one run."""
 
     run: str
     seed: int | None
@@ -43,17 +43,17 @@ class RunScore:
 
 @dataclass(frozen=True)
 class SystemScore:
-    """A system under one metric, beside the baseline.
+    """Scores of a system under one metric, compared to the baseline.
 
     Args:
-        system: its name.
-        runs: each run by itself.
-        mean: of the runs' scores.
+        system: name of the system.
+        runs: score of each run.
+        mean: mean of these scores.
         deviation: their sample standard deviation; None for a single run.
-        estimate: of all runs together, with the interval that other sentences would give.
-        difference: of the means, to the baseline; for the baseline itself this and the following are None.
-        tests: against the baseline, over the first runs of both, the same number of each.
-        seeds_interval: 95 % interval of the difference that other seeds would give; None unless both have several.
+        estimate: score of all runs together, with a confidence interval over sentences.
+        difference: mean minus the baseline's mean. This and the following values are None for the baseline.
+        tests: tests against the baseline, with the same number of runs from both (the first ones).
+        seeds_interval: 95 % confidence interval of the difference over seeds; None unless both have several runs.
     """
 
     system: str
@@ -68,30 +68,30 @@ class SystemScore:
 
 @dataclass(frozen=True)
 class MetricTable:
-    """All systems under one metric."""
+    """Scores of all systems under one metric."""
 
     name: ScoreName
     label: str
     signature: str
     tests: str
-    """Settings of the tests."""
+    """Settings of the significance tests."""
     systems: list[SystemScore]
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Sentences whose sources have `low` to `high` words (or characters); `high` None: or more."""
+    """Sentences whose sources have `low` to `high` words (or characters); `high` is None for the last bucket."""
 
     low: int
     high: int | None
     num_sentences: int
     scores: dict[ScoreName, list[float]]
-    """By metric, one for each system: the mean over its runs."""
+    """For each metric, one score per system: the mean over its runs."""
 
 
 @dataclass(frozen=True)
 class SentenceRow:
-    """One sentence in the translations of each system's first run; `line` is counted from 1."""
+    """One sentence as translated by the first run of each system; `line` is counted from 1."""
 
     line: int
     source: str | None
@@ -102,7 +102,7 @@ class SentenceRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison on one test set; `unit` belongs to the source lengths, and without sources `buckets` is empty."""
+    """Comparison on one test set; `unit` is the unit of source lengths, and `buckets` is empty without sources."""
 
     name: str
     num_sentences: int
@@ -115,7 +115,7 @@ class Comparison:
 
 
 def num_units(systems: Sequence[System], comet: bool) -> int:
-    """Return the number of calls of `progress` by `compare` for one test set."""
+    """Return the number of times that `compare` calls `progress` for one test set."""
     return len(systems) * (len(METRICS) + comet)
 
 
@@ -126,17 +126,17 @@ def compare(
     comet: "Comet | None" = None,
     progress: Callable[[], object] = lambda: None,
 ) -> Comparison:
-    """Compare systems on a test set; the first is the baseline.
+    """Compare systems on a test set; the first system is the baseline.
 
     Args:
-        systems: all have translations in `material`.
-        material: these, with sources and references.
-        num_sentences: number of the sentences that differ most.
-        comet: a model that scores too; `material` must have sources then.
-        progress: called after each system under each metric.
+        systems: systems with translations in `material`.
+        material: translations, sources and references.
+        num_sentences: number of sentences to return, those with the largest differences.
+        comet: COMET model to use as an additional metric; ignored if `material` has no sources.
+        progress: function called after each system and metric.
 
     Raises:
-        ConfigError: if the BLEU tokenizer cannot run here, or sacreBLEU's seed is invalid.
+        ConfigError: if the BLEU tokenizer is not available, or sacreBLEU's seed is invalid.
     """
     outputs = {run.path: material.outputs[run.path] for system in systems for run in system.runs}
     measures = [sacrebleu_measure(name, material.evaluation, outputs, material.references) for name in METRICS]
@@ -159,7 +159,7 @@ def compare(
 
 
 def config_differences(systems: Sequence[System]) -> list[tuple[str, list[Any]]]:
-    """Return the keys in which the systems' configs differ, except seeds and the like, with the systems' values."""
+    """Return the config keys that differ between systems, with each system's value; seeds are excluded."""
     configs = [system.runs[0].config for system in systems]
     keys: dict[str, list[Any]] = {}
     for position, config in enumerate(configs):
@@ -180,7 +180,7 @@ def _table(systems: Sequence[System], measure: Measure, progress: Callable[[], o
 
 
 def _score(system: System, measure: Measure, base_row: SystemScore | None, base: System) -> SystemScore:
-    """Return a system's scores, and their differences to those of the baseline if it is another system."""
+    """Return the scores of a system, and the differences from the baseline if it is another system."""
     runs = [RunScore(run.name, run.seed, measure.score(measure.counts[run.path])) for run in system.runs]
     scores = [run.score for run in runs]
     deviation = statistics.stdev(scores) if len(scores) > 1 else None
@@ -196,7 +196,7 @@ def _score(system: System, measure: Measure, base_row: SystemScore | None, base:
 
 
 def _pooled(system: System, measure: Measure, num_runs: int | None = None) -> Counts:
-    """Return the sum of the counts of all runs for each sentence, the unit that the tests draw and swap."""
+    """Return the counts of each sentence summed over runs; the tests resample sentences."""
     return np.sum([measure.counts[run.path] for run in system.runs[:num_runs]], axis=0)
 
 
@@ -223,7 +223,7 @@ def _by_length(
 
 
 def _most_different(systems: Sequence[System], material: Material, measure: Measure, number: int) -> list[SentenceRow]:
-    """Return the sentences whose chrF2++, the measure, has the widest range; of equal ones the earlier."""
+    """Return the sentences with the widest range of chrF2++ (`measure`), widest first."""
     if number == 0 or len(systems) < 2:
         return []
     paths = [system.runs[0].path for system in systems]

@@ -1,4 +1,4 @@
-"""Test sets: reading, translation and scoring."""
+"""Reading, translating and scoring test sets."""
 
 import logging
 import time
@@ -22,8 +22,8 @@ log = logging.getLogger("mtformer")
 
 
 def source_set(name: str, source: Source, data: DataConfig) -> EvalSet:
-    """Return a test set of the config, or of two files; raise DataError if it cannot be read or is empty."""
-    # A text of a JSON file or a data set may hold line breaks; the texts that are kept have one line each.
+    """Return a test set from the config, or from two files; raise DataError if it cannot be read or is empty."""
+    # Text in JSON files and data sets may contain line breaks; the saved texts have one line per sentence.
     pairs = [(src.replace("\n", " "), tgt.replace("\n", " ")) for src, tgt in read_pairs(source, data)]
     if not pairs:
         raise DataError(f"test set '{name}': it has no lines")
@@ -32,7 +32,7 @@ def source_set(name: str, source: Source, data: DataConfig) -> EvalSet:
 
 
 def config_sets(data: DataConfig) -> list[EvalSet]:
-    """Return the test sets of a config; with `data.both_directions`, in both directions."""
+    """Return the test sets of a config, in both directions if `data.both_directions` is set."""
     sets = []
     for name, source in data.test.items():
         one = source_set(name, source, data)
@@ -44,25 +44,25 @@ def config_sets(data: DataConfig) -> list[EvalSet]:
 
 
 def sacrebleu_set(testset: str, language_pair: str) -> EvalSet:
-    """Return a test set that sacreBLEU downloads and caches, such as `wmt14/full` and `en-de`.
+    """Return a test set that sacreBLEU downloads and caches, such as `wmt14/full` with `en-de`.
 
     Raises:
-        DataError: if the set or the language pair does not exist, or cannot be downloaded.
+        DataError: if the test set or language pair does not exist, or cannot be downloaded.
     """
     from sacrebleu import get_reference_files, get_source_file
     from sacrebleu.dataset import DATASETS
 
     if testset not in DATASETS:
-        raise DataError(f"sacreBLEU has no test set '{testset}'; `sacrebleu --list` shows those it has")
+        raise DataError(f"sacreBLEU has no test set '{testset}'; `sacrebleu --list` lists the available ones")
     pairs = sorted(DATASETS[testset].langpairs)
     if language_pair not in pairs:
-        raise DataError(f"sacreBLEU's {testset} has no '{language_pair}'; it has {', '.join(pairs)}")
+        raise DataError(f"sacreBLEU's {testset} has no '{language_pair}'; available: {', '.join(pairs)}")
     try:
         files = [get_source_file(testset, language_pair), *get_reference_files(testset, language_pair)]
         sources, *references = ([line.strip() for line in read_lines(path)] for path in files)
     except (Exception, SystemExit) as error:  # sacreBLEU exits on a damaged download and raises bare Exceptions.
         reason = " ".join(str(error).split())
-        raise DataError(f"sacreBLEU could not fetch {testset} {language_pair}: {reason}; check the network") from error
+        raise DataError(f"sacreBLEU cannot fetch {testset} {language_pair}: {reason}; check the network") from error
     src, _, tgt = language_pair.partition("-")
     return EvalSet(f"{testset.replace('/', '_')}.{language_pair}", sources, references, tgt, src)
 
@@ -77,19 +77,19 @@ def evaluate(
     progress: Callable[[int], object] | None = None,
     comet: "Comet | None" = None,
 ) -> ScoreCard:
-    """Translate a test set with the translator's `decoding` settings, score it, and return the card saved in `folder`.
+    """Translate a test set with the translator's `decoding` settings, score it, and save a score card in `folder`.
 
     Args:
-        translator: the model with its decoding settings.
-        test: the test set.
-        config: the `evaluation` section.
-        folder: folder for the score card and the texts; see `mtformer.evaluation.card`.
-        metrics: scores to compute.
-        progress: as in `Translator.translate`.
-        comet: an additional score, with the first reference.
+        translator: model with its decoding settings.
+        test: test set.
+        config: `evaluation` section of the config.
+        folder: folder for the score card and the texts (see `mtformer.evaluation.card`).
+        metrics: metrics to compute.
+        progress: see `Translator.translate`.
+        comet: COMET model to use as an additional metric, with the first reference.
     """
     if any(looks_tokenized(references) for references in test.references):
-        log.warning("%s: the references look tokenized; scores against them cannot be compared with others", test.name)
+        log.warning("%s: the references look tokenized; their scores are not comparable to published ones", test.name)
     start = time.perf_counter()
     found = translator.into(test.tgt_lang).translate(test.sources, progress=progress)
     hypotheses = [translation.text for translation in found]

@@ -1,4 +1,4 @@
-"""BLEU, chrF2++ and TER by sacreBLEU (Post 2018) on detokenized text, with the signatures that make them comparable."""
+"""BLEU, chrF2++ and TER on detokenized text, with their signatures, computed by sacreBLEU (Post 2018)."""
 
 import logging
 import re
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from mtformer.config.schema import EvaluationConfig
 from mtformer.errors import ConfigError, DataError
 
-if TYPE_CHECKING:  # sacreBLEU takes a second to import.
+if TYPE_CHECKING:  # importing sacreBLEU takes a second
     from sacrebleu.metrics.base import Metric
 
 MetricName = Literal["bleu", "chrf", "ter"]
@@ -21,15 +21,15 @@ BY_LANGUAGE = {
     **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
     **dict.fromkeys(("ko", "kor"), "ko-mecab"),
 }
-"""BLEU tokenizers that `auto` chooses, by the language of a code such as zh-CN or zho_Hant; all others: 13a."""
+"""BLEU tokenizers selected by `auto`, by the language of a code such as zh-CN or zho_Hant; the default is 13a."""
 UNSPACED = ("zh", "ja-mecab", "ko-mecab", "char")
-"""BLEU tokenizers of text without spaces between words."""
+"""BLEU tokenizers for text without spaces between words."""
 log = logging.getLogger("mtformer")
 
 
 @dataclass(frozen=True)
 class Score:
-    """A corpus score: its name, `label` as in papers, and the signature (sacreBLEU's; of COMET the model)."""
+    """A corpus score: its name, the label used in papers, and its signature (sacreBLEU's, or the COMET model)."""
 
     name: ScoreName
     label: str
@@ -44,23 +44,23 @@ def score(
     metrics: Sequence[MetricName] = METRICS,
     more_references: Sequence[Sequence[str]] = (),
 ) -> list[Score]:
-    """Score a corpus; return a `Score` for each metric, in their order.
+    """Score a corpus, and return one `Score` per metric, in the order of `metrics`.
 
     Args:
-        hypotheses: one line per sentence; a blank line is a sentence too.
+        hypotheses: one line per sentence, including blank lines.
         references: one line per hypothesis.
-        config: the `evaluation` section, see `for_language`.
-        metrics: scores to compute.
+        config: `evaluation` section (see `for_language`).
+        metrics: metrics to compute.
         more_references: additional references, each with one line per hypothesis.
 
     Raises:
         DataError: if the numbers of lines differ or are 0.
-        ConfigError: if the BLEU tokenizer cannot run here.
+        ConfigError: if the BLEU tokenizer is not available.
     """
     streams = [references, *more_references]
     for stream in streams:
         if len(stream) != len(hypotheses):
-            raise DataError(f"{len(hypotheses)} hypotheses but {len(stream)} references: the numbers must be equal")
+            raise DataError(f"{len(hypotheses)} hypotheses but {len(stream)} references; the numbers must be equal")
     if not hypotheses:
         raise DataError("nothing to score: no hypotheses and no references")
     found = []
@@ -72,17 +72,17 @@ def score(
 
 
 def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False) -> list[float]:
-    """Return chrF2++ of each sentence."""
+    """Return the chrF2++ score of each sentence."""
     metric = make_metric("chrf", EvaluationConfig(lowercase=lowercase))
     rows = zip(hypotheses, references, strict=True)
     return [metric.sentence_score(hypothesis, [reference]).score for hypothesis, reference in rows]
 
 
 def looks_tokenized(references: Sequence[str]) -> bool:
-    """Return True if the lines seem to be split into tokens, which makes BLEU incomparable (and higher).
+    """Return True if the lines look tokenized, which increases BLEU and makes it incomparable.
 
-    The signs are a space before the final full stop, or marks of Moses' tokenizer and subword-nmt. Raw text has them in
-    hardly any line, tokenized text in most.
+    The signs are a space before the final period, and markers of the Moses tokenizer and subword-nmt. They are rare in
+    raw text and frequent in tokenized text.
     """
     signs = ("@-@", "@@ ", "&apos;", "&quot;")
     num_signs = sum(line.endswith(" .") or any(sign in line for sign in signs) for line in references)
@@ -90,25 +90,25 @@ def looks_tokenized(references: Sequence[str]) -> bool:
 
 
 def bleu_tokenizer(config: EvaluationConfig, tgt_lang: str | None) -> str:
-    """Return the BLEU tokenizer for a target language (None: unknown), even if it is not installed."""
+    """Return the BLEU tokenizer for a target language (None: unknown), even if it is not available."""
     if config.bleu_tokenizer != "auto":
         return config.bleu_tokenizer
     return BY_LANGUAGE.get(re.split("[-_]", (tgt_lang or "").lower())[0], "13a")
 
 
 def for_language(config: EvaluationConfig, tgt_lang: str | None) -> EvaluationConfig:
-    """Return the settings for a target language, `auto` replaced by its tokenizer, or by char if that cannot run.
+    """Return the settings for a target language, with `auto` replaced by its tokenizer, or `char` if unavailable.
 
     Args:
-        config: the `evaluation` section.
-        tgt_lang: code of the language; None: unknown, and the tokenizer is 13a.
+        config: `evaluation` section of the config.
+        tgt_lang: language code; None: unknown, and the tokenizer is 13a.
     """
     if config.bleu_tokenizer != "auto":
         return config
     return config.model_copy(update={"bleu_tokenizer": _runnable(bleu_tokenizer(config, tgt_lang))})
 
 
-@cache  # so that it warns once
+@cache  # so that the warning appears once
 def _runnable(tokenizer: str) -> str:
     if not tokenizer.endswith("-mecab"):
         return tokenizer
@@ -116,8 +116,8 @@ def _runnable(tokenizer: str) -> str:
         make_metric("bleu", EvaluationConfig.model_validate({"bleu_tokenizer": tokenizer}))
     except ConfigError:
         log.warning(
-            "BLEU is computed on characters (tok:char), since sacreBLEU's tokenizer %s cannot run here; "
-            "pip install 'mtformer[%s]' installs it",
+            "BLEU is computed on characters (tok:char), because sacreBLEU's tokenizer %s is not available; "
+            "to install it: pip install 'mtformer[%s]'",
             tokenizer,
             tokenizer.removesuffix("-mecab"),
         )
@@ -126,7 +126,7 @@ def _runnable(tokenizer: str) -> str:
 
 
 def make_metric(name: MetricName, config: EvaluationConfig) -> "Metric":
-    """Return sacreBLEU's metric with these settings; raise ConfigError if the BLEU tokenizer cannot run here."""
+    """Return sacreBLEU's metric with these settings; raise ConfigError if the BLEU tokenizer is not available."""
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER
@@ -135,12 +135,12 @@ def make_metric(name: MetricName, config: EvaluationConfig) -> "Metric":
     if name == "chrf":
         return CHRF(word_order=2, lowercase=config.lowercase)
     if name == "ter":
-        # Case is ignored, as in sacreBLEU and the papers, whatever the value of `lowercase`.
+        # Case is always ignored, as in sacreBLEU and the literature, regardless of `lowercase`.
         unspaced = config.bleu_tokenizer in UNSPACED
         return TER(normalized=unspaced, asian_support=unspaced)
     try:
         return BLEU(lowercase=config.lowercase, tokenize=config.bleu_tokenizer)
     except (ImportError, RuntimeError, OSError, SystemExit, AssertionError) as error:
-        # ja-mecab and ko-mecab need packages and assert their dictionary; flores200 downloads a model.
+        # ja-mecab and ko-mecab require packages and assert their dictionary; flores200 downloads a model.
         reason = " ".join(str(error).split())
-        raise ConfigError(f"evaluation.bleu_tokenizer '{config.bleu_tokenizer}' cannot run here: {reason}") from error
+        raise ConfigError(f"evaluation.bleu_tokenizer '{config.bleu_tokenizer}' is not available: {reason}") from error

@@ -1,14 +1,14 @@
 """Significance of the difference between two systems: sacreBLEU's paired tests, and intervals over seeds.
 
-A test set is a sample of sentences, and a seed is a sample of trainings; each has its own test.
+A test set is a sample of sentences, and seeds are a sample of training runs; each source of variance has its own test.
 
 Paired bootstrap resampling (Koehn 2004) and paired approximate randomization (Riezler and Maxwell 2005), as implemented
-by sacreBLEU (Post 2018), test whether the same trained models would differ on other sentences. As in Clark et al. 2011
-all seeds of a system take part, but the sentence remains the unit of resampling, because the translations of one
-sentence under several seeds are not independent samples. Welch's interval (Welch 1947) of the difference between the
-means over seeds tests whether other seeds would differ on the same sentences; with two or three seeds it is wide.
+in sacreBLEU (Post 2018), test whether the same trained models would differ on other sentences. As in Clark et al. 2011,
+all seeds of a system are used, but the unit of resampling is the sentence, because translations of the same sentence
+with several seeds are not independent samples. Welch's interval (Welch 1947) for the difference between means over
+seeds tests whether other seeds would differ on the same sentences; with two or three seeds it is wide.
 
-N sentences, C statistics that a metric counts per sentence: n-grams for BLEU and chrF, edits for TER.
+N sentences, C statistics that a metric collects per sentence: n-grams for BLEU and chrF, edits for TER.
 """
 
 import math
@@ -25,19 +25,19 @@ from mtformer.config.schema import EvaluationConfig
 from mtformer.errors import ConfigError
 from mtformer.evaluation.scores import MetricName, ScoreName, make_metric
 
-if TYPE_CHECKING:  # sacreBLEU takes a second to import.
+if TYPE_CHECKING:  # importing sacreBLEU takes a second
     from sacrebleu.metrics.base import Metric, Signature
     from sacrebleu.significance import Result
 
 Counts = NDArray[np.float64]
 NUM_RESAMPLES, NUM_TRIALS = 1000, 10_000
-"""Samples of the bootstrap and trials of the randomization: sacreBLEU's defaults."""
+"""Number of bootstrap samples and randomization trials, sacreBLEU's defaults."""
 SEED = "SACREBLEU_SEED"
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A metric that scores any subset of sentences from their precomputed counts."""
+    """A metric that scores any subset of sentences from precomputed counts."""
 
     name: ScoreName
     label: str
@@ -45,7 +45,7 @@ class Measure:
     score_of: Callable[[Any], float]
     """(counts summed over sentences) -> score."""
     counts: dict[Path, Counts]
-    """By the path of the hypotheses."""
+    """Counts by path of the hypotheses."""
 
     def score(self, counts_NC: Counts) -> float:
         """Return the corpus score."""
@@ -54,7 +54,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A corpus score, its mean over bootstrap samples, and their 95 % interval."""
+    """A corpus score, with its mean and 95 % confidence interval over bootstrap samples."""
 
     score: float
     mean: float
@@ -64,13 +64,13 @@ class Estimate:
 
 @dataclass(frozen=True)
 class PairedTests:
-    """Probabilities that chance alone makes a difference at least this large (two-sided).
+    """Probabilities of a difference at least this large if the systems are equal (two-sided).
 
-    The bootstrap's is computed as in Moses' script, whose values are below one half even for equal systems.
+    The bootstrap value is computed as in the Moses script, whose values are below one half even for equal systems.
     """
 
     p_bootstrap: float
-    p_randomisation: float
+    p_randomization: float
 
 
 def sacrebleu_measure(
@@ -79,13 +79,13 @@ def sacrebleu_measure(
     outputs: Mapping[Path, Sequence[str]],
     references: Sequence[Sequence[str]],
 ) -> Measure:
-    """Return one of sacreBLEU's metrics; raise ConfigError if the BLEU tokenizer cannot run here.
+    """Return a sacreBLEU metric; raise ConfigError if the BLEU tokenizer is not available.
 
     Args:
         name: name of the metric.
-        config: the `evaluation` section.
+        config: `evaluation` section of the config.
         outputs: hypotheses by path.
-        references: a list of lines for each reference.
+        references: one list of lines per reference.
     """
     metric = make_metric(name, config)
     streams = [list(stream) for stream in references]
@@ -99,7 +99,7 @@ def sacrebleu_measure(
 
 
 def mean_measure(signature: str, outputs: Mapping[Path, Sequence[float]]) -> Measure:
-    """Return COMET, whose corpus score is the mean of the sentences' scores; `outputs` has these by path."""
+    """Return COMET as a measure: the corpus score is the mean of the sentence scores in `outputs`, given by path."""
     counts = {path: np.array([(score, 1.0) for score in scores]) for path, scores in outputs.items()}
     return Measure("comet", "COMET", signature, lambda sums: float(sums[0] / sums[1]), counts)
 
@@ -112,44 +112,44 @@ def estimate(measure: Measure, counts_NC: Counts) -> Estimate:
 
 
 def paired_tests(measure: Measure, baseline_NC: Counts, system_NC: Counts) -> PairedTests:
-    """Return both tests of one system against another, which are symmetric.
+    """Return the results of both tests of a system against a baseline; the order of the two does not matter.
 
-    sacreBLEU counts the trials whose difference is larger than the observed one. Two of the 2^n ways to swap n
-    different sentences give exactly the observed difference, which matters for small n: they are added here. Systems
-    of equal score get p = 1, where sacreBLEU returns the smallest possible p for identical systems.
+    sacreBLEU counts trials whose difference is larger than the observed one. Two of the 2^n ways to swap n different
+    sentences reproduce exactly the observed difference, which matters for small n, so these are added here. Systems
+    with equal scores get p = 1; for identical systems sacreBLEU would return the smallest possible p.
     """
     if measure.score(baseline_NC) == measure.score(system_NC):
         return PairedTests(1.0, 1.0)
     num_different = int((baseline_NC != system_NC).any(1).sum())
     _, resampled = _test(measure, [baseline_NC, system_NC], "bs", NUM_RESAMPLES)
     _, swapped = _test(measure, [baseline_NC, system_NC], "ar", NUM_TRIALS)
-    p_bootstrap, p_randomisation = (float(cast(float, found.p_value)) for found in (resampled, swapped))
-    return PairedTests(p_bootstrap, min(1.0, p_randomisation + 2.0 ** (1 - num_different)))
+    p_bootstrap, p_randomization = (float(cast(float, found.p_value)) for found in (resampled, swapped))
+    return PairedTests(p_bootstrap, min(1.0, p_randomization + 2.0 ** (1 - num_different)))
 
 
 def describe_tests() -> str:
-    """Return the settings of the tests in the form of sacreBLEU's signatures."""
+    """Return the settings of the tests in the format of sacreBLEU signatures."""
     return f"bs:{NUM_RESAMPLES}|ar:{NUM_TRIALS}|seed:{_checked_seed()}"
 
 
 def welch_interval(a: Sequence[float], b: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Return the confidence interval of mean(b) - mean(a), of at least two numbers each (Welch 1947)."""
+    """Return the confidence interval of mean(b) - mean(a), each with at least two values (Welch 1947)."""
     variances = [float(np.var(values, ddof=1)) / len(values) for values in (a, b)]
     difference, total = float(np.mean(b) - np.mean(a)), sum(variances)
     if total == 0:
         return difference, difference
     parts = zip(variances, (len(a), len(b)), strict=True)
-    # Satterthwaite's degrees of freedom.
+    # Satterthwaite's approximation.
     freedom = total**2 / sum(variance**2 / (number - 1) for variance, number in parts)
     half = t_quantile((1 + confidence) / 2, freedom) * math.sqrt(total)
     return difference - half, difference + half
 
 
 def t_quantile(probability: float, freedom: float) -> float:
-    """Return the quantile of Student's t for a probability above 0.5.
+    """Return the quantile of Student's t distribution for a probability above 0.5.
 
-    With t = sqrt(freedom) tan(angle) the density becomes cos(angle)^(freedom - 1), which is integrated numerically and
-    its integral inverted by halving.
+    With t = sqrt(freedom) tan(angle), the density becomes cos(angle)^(freedom - 1). It is integrated numerically, and
+    the integral is inverted by bisection.
     """
     nodes, weights = np.polynomial.legendre.leggauss(64)
     constant = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
@@ -163,7 +163,7 @@ def t_quantile(probability: float, freedom: float) -> float:
 
 
 class _Counted:
-    """A metric for sacreBLEU's tests: its hypotheses are rows of precomputed counts."""
+    """Adapter for sacreBLEU's tests, which passes rows of precomputed counts as hypotheses."""
 
     def __init__(self, measure: Measure) -> None:
         self.measure = measure
@@ -182,22 +182,22 @@ class _Counted:
     def get_signature(self) -> "Signature":
         from sacrebleu.metrics.base import Signature
 
-        return Signature({"num_refs": 1})  # the tests write their own settings into it
+        return Signature({"num_refs": 1})  # the tests add their own settings
 
 
 def _test(measure: Measure, systems: Sequence[Counts], kind: str, number: int) -> list["Result"]:
     from sacrebleu.significance import PairedTest
 
     _checked_seed()
-    metric = cast("Metric", _Counted(measure))  # it has the methods that the tests call
+    metric = cast("Metric", _Counted(measure))  # has all methods that the tests call
     named = [(str(position), cast("Sequence[str]", counts)) for position, counts in enumerate(systems)]
     _, found = PairedTest(named, {measure.name: metric}, None, test_type=kind, n_samples=number)()
     return cast("list[Result]", found[measure.label])
 
 
 def _checked_seed() -> str:
-    """Return sacreBLEU's seed after a check, because its tests treat 0 as none and crash on other words."""
+    """Return sacreBLEU's seed; raise ConfigError if it is 0 (which sacreBLEU ignores) or invalid (it would crash)."""
     seed = os.environ.get(SEED, "12345")
     if seed.lower() != "none" and not (seed.isdecimal() and int(seed) > 0):
-        raise ConfigError(f"{SEED} is '{seed}'; give a number from 1, or none for a different result each time")
+        raise ConfigError(f"{SEED} is '{seed}'; set it to a positive number, or to none for a random seed")
     return seed.lower()

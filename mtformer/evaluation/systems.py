@@ -1,4 +1,4 @@
-"""Systems to compare: scored runs, or files of hypotheses; runs of one config with several seeds are one system."""
+"""Systems to compare: scored runs or files of hypotheses. Runs that differ only in their seed form one system."""
 
 import logging
 import os
@@ -20,13 +20,13 @@ log = logging.getLogger("mtformer")
 
 
 def distinguishes(key: str) -> bool:
-    """Return True if runs that differ in this key are different systems: not in the seed or a key without effect."""
+    """Return True if runs that differ in this key are different systems: neither the seed nor a key without effect."""
     return key != SEED and key_metadata(key).has_effect
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory, or a file of hypotheses, which has no config; tables show `name`."""
+    """A run directory, or a file of hypotheses, which has no config; `name` is shown in tables."""
 
     name: str
     path: Path
@@ -34,13 +34,13 @@ class Run:
 
     @property
     def seed(self) -> int | None:
-        """Seed of its training; None for a file."""
+        """Training seed; None for a file."""
         return self.config.training.seed if self.config is not None else None
 
 
 @dataclass(frozen=True)
 class System:
-    """Runs that differ in their seed only."""
+    """Runs that differ only in their seed."""
 
     name: str
     runs: list[Run]
@@ -48,36 +48,36 @@ class System:
 
 @dataclass(frozen=True)
 class Material:
-    """The translations of one test set, with sources and references."""
+    """Translations of one test set, with sources and references."""
 
     name: str
     sources: list[str] | None
     references: list[list[str]]
-    """A list of lines for each reference."""
+    """One list of lines per reference."""
     evaluation: EvaluationConfig
     outputs: dict[Path, list[str]]
-    """The hypotheses by the path of their run."""
+    """Hypotheses by path of their run."""
     notes: list[str]
-    """Differences in how they were made that do not make them incomparable."""
+    """Differences between runs that do not affect comparability."""
     ignored: list[str]
-    """Differences that make them incomparable, which --force ignores."""
+    """Differences that make scores incomparable, ignored because of --force."""
 
 
 def open_runs(paths: Sequence[Path]) -> list[Run]:
-    """Return run directories with their configs; raise MtformerError if a path is no run or is given twice."""
+    """Return run directories with their configs; raise MtformerError if a path is not a run or is given twice."""
     for path in paths:
         if path.is_file():
-            raise DataError(f"{path}: is a file, not a run directory; for files of hypotheses give --ref too")
+            raise DataError(f"{path}: is a file, not a run directory; to compare files of hypotheses, add --ref")
     configs = [load_config(RunDir.open(path, verified=False).config).config for path in paths]
     names = _names(paths)
     return [Run(name, path, config) for name, path, config in zip(names, paths, configs, strict=True)]
 
 
 def group_runs(runs: Sequence[Run], by_seed: bool = True) -> list[System]:
-    """Return systems in the order of their first runs; their runs are ordered by seed.
+    """Return systems in the order of their first runs; the runs of a system are sorted by seed.
 
-    Runs whose configs differ in the seed only are one system, unless two of them have the same seed: these are not two
-    samples.
+    Runs whose configs differ only in the seed form one system, unless two of them have the same seed, because these
+    are not independent samples.
     """
     groups: list[list[Run]] = []
     for run in runs:
@@ -97,12 +97,12 @@ def group_runs(runs: Sequence[Run], by_seed: bool = True) -> list[System]:
 
 
 def common_sets(runs: Sequence[Run], chosen: Sequence[str] = ()) -> list[str]:
-    """Return `chosen`, or the test sets that all runs have scores on; raise DataError if scores are missing."""
+    """Return `chosen`, or the test sets on which all runs have scores; raise DataError if scores are missing."""
     cards = {run.path: RunDir(run.path).evaluations.glob(f"*/{SCORES}") for run in runs}
     scored = {path: sorted(card.parent.name for card in found) for path, found in cards.items()}
     for path, names in scored.items():
         if not names:
-            raise DataError(f"{path}: has no scores yet; `mtformer eval {path}` computes them")
+            raise DataError(f"{path}: no scores yet; `mtformer eval {path}` computes them")
         missing = [name for name in chosen if name not in names]
         if missing:
             raise DataError(
@@ -111,20 +111,20 @@ def common_sets(runs: Sequence[Run], chosen: Sequence[str] = ()) -> list[str]:
     common = set.intersection(*map(set, scored.values()))
     if not common:
         has = "; ".join(f"{path} has {', '.join(names)}" for path, names in scored.items())
-        raise DataError(f"no test set that all have scores on: {has}; `mtformer eval` computes them")
+        raise DataError(f"no test set on which all runs have scores: {has}; `mtformer eval` computes them")
     left_out = sorted(set().union(*scored.values()) - common)
     if left_out and not chosen:
-        log.info("left out, because not all runs have scores on them: %s", ", ".join(left_out))
+        log.info("ignored test sets on which some runs have no scores: %s", ", ".join(left_out))
     return list(chosen) or sorted(common)
 
 
 def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Material:
-    """Return the translations of a test set by runs, from their score cards.
+    """Return the translations of a test set by several runs, as saved with their score cards.
 
     Args:
-        name: of the test set; all runs have scores on it.
-        runs: the sources, references and metrics are those of the first one.
-        force: accept cards that differ.
+        name: test set on which all runs have scores.
+        runs: runs to compare; sources, references and metrics are those of the first.
+        force: accept differing cards.
 
     Raises:
         DataError: if a card is missing or damaged, or differs from the first one.
@@ -139,7 +139,7 @@ def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Materi
         if card.num_sentences != cards[0].num_sentences:
             raise DataError(f"{what}; only translations of the same lines can be compared")
         if found and not force:
-            raise DataError(f"{what}; --force compares them anyway, by the references and metrics of the first")
+            raise DataError(f"{what}; --force compares them anyway, with the references and metrics of the first run")
         ignored += [what] if found else []
         different += [f"{runs[0].name} and {run.name}: {note}" for note in notes(cards[0], card)]
     outputs = {run.path: hypotheses for run, (_, hypotheses) in zip(runs, texts, strict=True)}
@@ -160,9 +160,9 @@ def read_files(
     numbers = {len(some) for some in lines.values()}
     if len(numbers) > 1:
         has = ", ".join(f"{path} has {len(some):,}" for path, some in lines.items())
-        raise DataError(f"files of unequal length: {has} lines; give files whose lines belong together")
+        raise DataError(f"files of unequal length: {has} lines; give files with the same number of lines")
     if numbers == {0}:
-        raise DataError(f"{references[0]}: no lines, so there is nothing to compare")
+        raise DataError(f"{references[0]}: no lines to compare")
     runs = [Run(name, path) for name, path in zip(names, hypotheses, strict=True)]
     source_lines, outputs = lines[sources] if sources else None, {path: lines[path] for path in hypotheses}
     streams = [lines[path] for path in references]
@@ -170,11 +170,11 @@ def read_files(
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Return distinct short names: those of the folders or files, or the whole paths."""
+    """Return distinct names: the last part of each path, or the whole path if that is ambiguous."""
     resolved = [Path(os.path.realpath(path)) for path in paths]
     for path, real in zip(paths, resolved, strict=True):
         if resolved.count(real) > 1:
-            raise DataError(f"{path}: given twice; a run is not compared with itself")
+            raise DataError(f"{path}: given twice; a run cannot be compared with itself")
     short = [path.name for path in resolved]
     return [name if short.count(name) == 1 else str(path) for name, path in zip(short, paths, strict=True)]
 
@@ -186,9 +186,9 @@ def _is_same_system(a: Run, b: Run) -> bool:
 
 
 def _common_name(group: Sequence[Run]) -> str:
-    """Return the common part of the names without the seed: `deep` for `deep,seed=1` and `deep,seed=2`."""
+    """Return the common part of the run names without the seed: `deep` for `deep,seed=1` and `deep,seed=2`."""
     names = [run.name for run in group]
-    front = os.path.commonprefix(names)  # noqa: RUF071  # they are no paths
+    front = os.path.commonprefix(names)  # noqa: RUF071  # not paths
     ends = [name[len(front) :][::-1] for name in names]
     back = os.path.commonprefix(ends)[::-1].lstrip("0123456789")  # noqa: RUF071
     front = re.sub(r"([-_.,]|\b)((seed|s)[-_.=]*\d*|[-_.=,]*)$", "", front)

@@ -1,1 +1,1 @@
-"""The workflows: train, resume, sweep, verify, list runs."""
+"""Workflows: training, resuming, sweeps, verification, and listing runs."""

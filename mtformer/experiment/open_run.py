@@ -1,7 +1,7 @@
-"""The run directory at the start of a run: free, taken, no run, or left incomplete by a start that was killed.
+"""Opening a run directory: new, existing, not a run, or left incomplete by a process killed during its start.
 
-`--overwrite` renames the old run to `.NAME.TIME.replaced` beside it and creates the new one; once that is prepared, it
-deletes the old one. If the process is killed in between, the next start finds the intact old run.
+`--overwrite` renames the old run to `.NAME.TIME.replaced` in the same folder, creates the new run, and deletes the old
+one when the new one is prepared. If the process is killed in between, the next start restores or reports the old run.
 """
 
 import contextlib
@@ -29,35 +29,35 @@ from mtformer.files import LEFTOVER, clear_leftovers, delete_folder
 from mtformer.run_dir import RunDir, write_config
 
 Resume = bool | Literal["auto"]
-"""auto: resume if a run exists, else start."""
+"""auto: resume if a run exists, else start a new one."""
 DEV_TOKENIZERS = "dev BLEU tokenizers"
 TO_THE_END = ("cosine", "linear")
 """Schedules that depend on `max_steps`."""
-INEXACT = " (from here on the run differs from one that never stopped)"
+INEXACT = " (the run now differs from an uninterrupted one)"
 log = logging.getLogger("mtformer")
 
 
 @contextlib.contextmanager
 def open_run(run: RunDir, config: Config, resume: Resume, overwrite: bool) -> Iterator[bool]:
-    """Prepare the run directory for a run that is prepared in the context; if that fails, undo all changes.
+    """Open the run directory for a run that is prepared within the context; undo all changes if preparation fails.
 
-    Call it under `lock_run`, so that no other process overwrites the run meanwhile.
+    Call it while holding `lock_run`, so that no other process overwrites the run at the same time.
 
     Yields:
         True if an existing run is resumed.
 
     Raises:
-        CheckpointError: if the directory is taken and neither flag is given, cannot be resumed with this config, or
-            holds something other than a run, which is never touched.
+        CheckpointError: if the run exists and neither flag is given, it cannot be resumed with this config, or the
+            directory contains something other than a run, which is never modified.
     """
-    path = Path(os.path.realpath(run.path))  # keeps a symbolic link when folders are renamed
-    _put_back(path)
+    path = Path(os.path.realpath(run.path))  # renaming a folder must not replace a symbolic link
+    _restore_replaced(path)
     is_free = _is_free(path)
     if not is_free:
         _check_is_run(run)
     if resume and not (is_free and resume == "auto"):
         if is_free:
-            raise CheckpointError(f"{run.path}: nothing to resume here (no config.yaml); leave out --resume to start")
+            raise CheckpointError(f"{run.path}: nothing to resume (no config.yaml); leave out --resume to start a run")
         RunDir.open(run.path)
         compare_configs(run, load_config(run.config).config, config)
         yield True
@@ -65,18 +65,18 @@ def open_run(run: RunDir, config: Config, resume: Resume, overwrite: bool) -> It
         return
     if not is_free and not overwrite:
         raise CheckpointError(
-            f"{run.path}: exists already; --resume continues it, --overwrite deletes it and starts over, "
-            "--run-dir names another place"
+            f"{run.path}: already exists; continue it with --resume, delete it and start over with --overwrite, or "
+            "choose another folder with --run-dir"
         )
     with _recreated(path):
         write_config(run, dump_config(config))
         yield False
-        write_config(run, dump_config(config))  # now with the tokenizer's checksum
+        write_config(run, dump_config(config))  # now includes the tokenizer's checksum
 
 
 @contextlib.contextmanager
 def _recreated(path: Path) -> Iterator[None]:
-    """Replace the folder by an empty one; delete the old one after the context, or restore it on an error."""
+    """Replace the folder with an empty one; delete the old one after the context, or restore it on an error."""
     existed, replaced = path.is_dir(), None
     if not _is_free(path):
         replaced = path.rename(path.with_name(f".{path.name}.{time.time_ns()}.replaced"))
@@ -95,30 +95,30 @@ def _recreated(path: Path) -> Iterator[None]:
 
 
 def _is_free(path: Path) -> bool:
-    """Return True if nothing exists, or only files of a start that was killed before it wrote config.yaml."""
+    """Return True if the folder does not exist or contains only files written before config.yaml by a killed start."""
     if not path.is_dir():
         return not path.exists()
-    return not RunDir(path).config.exists() and _is_barely_begun(path)
+    return not RunDir(path).config.exists() and _is_just_started(path)
 
 
-def _is_barely_begun(path: Path) -> bool:
-    """Return True if a folder holds nothing but files that a run has before its tokenizer."""
+def _is_just_started(path: Path) -> bool:
+    """Return True if the folder contains only files that a run writes before its tokenizer."""
     run = RunDir(path)
     files = (run.checksums.name, run.config.name, run.log.name, run.state.name)
     return all(entry.name in files or LEFTOVER.fullmatch(entry.name) for entry in path.iterdir())
 
 
 def _check_is_run(run: RunDir) -> None:
-    """Raise CheckpointError for a bundle, and for a folder with a config.yaml of the user's."""
+    """Raise CheckpointError for a bundle, and for a folder that is not a run but contains a config.yaml."""
     if run.is_bundle:
-        raise CheckpointError(f"{run.path}: is a bundle, which cannot be trained; name another place with --run-dir")
+        raise CheckpointError(f"{run.path}: is a bundle, which cannot be trained; choose another folder with --run-dir")
     is_begun = any(path.exists() for path in (run.tokenizer, run.data_report, run.checkpoints))
-    if not run.config.is_file() or not (is_begun or _is_barely_begun(run.path)):
-        raise CheckpointError(f"{run.path}: exists already and is no run; name another place with --run-dir")
+    if not run.config.is_file() or not (is_begun or _is_just_started(run.path)):
+        raise CheckpointError(f"{run.path}: exists but is not a run; choose another folder with --run-dir")
 
 
-def _put_back(path: Path) -> None:
-    """Undo, finish or report what a killed `--overwrite` left beside the run directory."""
+def _restore_replaced(path: Path) -> None:
+    """Undo, complete or report what a killed `--overwrite` left in the parent folder."""
     clear_leftovers(path.parent)
     pattern = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.replaced")
     entries = path.parent.iterdir() if path.parent.is_dir() else ()
@@ -128,19 +128,19 @@ def _put_back(path: Path) -> None:
         if _is_free(path):
             shutil.rmtree(path, ignore_errors=True)
             old.rename(path)
-            log.warning("%s: restored: --overwrite was killed before the new run began", path)
+            log.warning("%s: restored, because --overwrite was killed before the new run began", path)
         else:
-            log.warning("%s: the run that a killed --overwrite replaced; delete it if you do not need it", old)
+            log.warning("%s: old run left by a killed --overwrite; delete it if you do not need it", old)
 
 
 def compare_configs(run: RunDir, old: Config, new: Config) -> None:
-    """Log every difference as old -> new; raise CheckpointError on one that the checkpoint does not allow."""
+    """Log every difference as old -> new; raise CheckpointError for a difference that does not permit resuming."""
     for key, before, after in config_diff(old, new):
         on_resume = key_metadata(key).on_resume
         if on_resume == "refuse":
             raise CheckpointError(
-                f"{run.path}: cannot resume with {key} {before!r} -> {after!r}: the saved weights depend on it; "
-                "set it back, or start over with --overwrite"
+                f"{run.path}: cannot resume with {key} {before!r} -> {after!r}, since the saved weights depend on it; "
+                "restore the old value, or start over with --overwrite"
             )
         changes_schedule = key == "training.max_steps" and new.training.schedule in TO_THE_END
         is_harmless = on_resume == "same" and not changes_schedule
@@ -148,7 +148,7 @@ def compare_configs(run: RunDir, old: Config, new: Config) -> None:
 
 
 def _dev_tokenizers(config: Config) -> dict[str, str]:
-    """Return the BLEU tokenizer of dev by target language, with `auto` resolved; empty without dev."""
+    """Return the BLEU tokenizer of the dev data by target language, with `auto` resolved; empty without dev data."""
     pairs = [languages(source, config.data) for source in config.data.dev]
     targets = [language for src, tgt in pairs for language in ((tgt, src) if config.data.both_directions else (tgt,))]
     return {language: for_language(config.evaluation, language).bleu_tokenizer for language in targets}
@@ -157,7 +157,7 @@ def _dev_tokenizers(config: Config) -> dict[str, str]:
 def describe_environment(
     config: Config, prepared: Prepared, device: torch.device, precision: str, num_processes: int
 ) -> dict[str, Any]:
-    """Return what a run's results depend on besides its config, by its name in messages; checkpoints save it."""
+    """Return what a run's results depend on besides its config, by the names used in messages; saved in checkpoints."""
     tokenizers = prepared.tokenizers
     device_text = f"cpu, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
     if device.type == "cuda":
@@ -177,10 +177,10 @@ def describe_environment(
 
 
 def compare_environments(run: RunDir, old: dict[str, Any], new: dict[str, Any], best_metric: str) -> None:
-    """Log differences to the environment of the checkpoint.
+    """Log differences from the environment of the checkpoint.
 
     Raises:
-        CheckpointError: if the tokenizer differs, or that of dev BLEU, which chooses the best checkpoint.
+        CheckpointError: if the tokenizer differs, or the dev BLEU tokenizer that selects the best checkpoint.
     """
     for name, after in new.items():
         before = old.get(name)
@@ -188,7 +188,7 @@ def compare_environments(run: RunDir, old: dict[str, Any], new: dict[str, Any], 
             continue
         if name == "tokenizer":
             raise CheckpointError(
-                f"{run.tokenizer}: not what the saved weights were trained with (SHA-256 {before} -> {after}); "
+                f"{run.tokenizer}: differs from the tokenizer of the saved weights (SHA-256 {before} -> {after}); "
                 "restore that tokenizer, or start over with --overwrite"
             )
         if name == DEV_TOKENIZERS and best_metric == "bleu":
@@ -197,12 +197,12 @@ def compare_environments(run: RunDir, old: dict[str, Any], new: dict[str, Any], 
 
 
 def _require_same_tokenizers(run: RunDir, old: dict[str, str], new: dict[str, str]) -> None:
-    """Raise CheckpointError if a language of both has another BLEU tokenizer."""
+    """Raise CheckpointError if a language has different BLEU tokenizers in `old` and `new`."""
     for language in old.keys() & new.keys():
         if old[language] != new[language]:
             raise CheckpointError(
-                f"{run.path}: cannot resume with BLEU on dev ({language}) tokenized by {old[language]} -> "
-                f"{new[language]}: checkpoints chosen by training.best_metric bleu could not be compared; set "
+                f"{run.path}: cannot resume with dev BLEU ({language}) tokenized by {old[language]} -> "
+                f"{new[language]}, since training.best_metric bleu could no longer compare checkpoints; set "
                 f"evaluation.bleu_tokenizer to {old[language]}, choose another training.best_metric, or start over "
                 "with --overwrite"
             )

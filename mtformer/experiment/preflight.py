@@ -1,4 +1,4 @@
-"""The memory check and dry run before a training: memory, time and disk, measured on the largest batches."""
+"""Memory check and dry run before training: memory, time and disk space, measured on the largest batches."""
 
 import logging
 import shutil
@@ -11,6 +11,7 @@ import torch
 
 from mtformer.config.loading import resolve_paths
 from mtformer.config.schema import Config
+from mtformer.data.batching.batches import Batch
 from mtformer.decoding.engine import plan_batches
 from mtformer.device import peak_bytes, pick_device, pick_precision, set_up_memory
 from mtformer.errors import DeviceError
@@ -22,9 +23,12 @@ from mtformer.training.ranks import ALONE, Ranks
 from mtformer.training.step import TrainingStep
 from mtformer.training.validation import dev_loss
 
+COMPILES_ON = "cuda"
+COMPILE_SECONDS, COMPILE_GAIN = 120, 0.1
+"""Expected time to compile a model on CUDA, and the share of the training time that it saves (not yet measured)."""
 BYTES_OF_WEIGHT = 4
 BYTES_OF_CHECKPOINT = 12
-"""For each parameter: the weight and Adam's two moments, in float32."""
+"""Bytes per parameter: the weight and two Adam moments in float32."""
 log = logging.getLogger("mtformer")
 
 
@@ -34,30 +38,31 @@ class MemoryCheck(NamedTuple):
     shape: str
     """Shape of the largest training batch."""
     step_seconds: float
-    """Time of a step on it, all micro-batches included."""
+    """Time of a step on such batches, including all micro-batches."""
     peak_bytes: int
-    """Peak memory of the process (on CUDA: of the device)."""
+    """Peak memory of the process (on CUDA, of the device)."""
     training_seconds: float
-    """Time of all steps of the config."""
+    """Time of all training steps."""
     validation_seconds: float
-    """Upper bound of the time of all validations: as if each dev batch were as large as the largest."""
+    """Upper bound on the time of all validations: every dev batch is assumed to be as large as the largest one."""
     disk_bytes: int
-    """Peak size of the run's checkpoints."""
+    """Peak size of the checkpoints."""
     free_bytes: int
 
     @property
     def total_seconds(self) -> float:
+        """Estimated time of training and validation, in seconds."""
         return self.training_seconds + self.validation_seconds
 
     def lines(self) -> list[tuple[str, str]]:
-        """Return (what, value) for display."""
+        """Return pairs (name, value) for display."""
         seconds = self.validation_seconds
         validation = f", up to {format_duration(seconds)} of validation" if seconds else ""
         return [
             ("largest batch", self.shape),
-            ("memory at its peak", format_bytes(self.peak_bytes)),
-            ("one step on it", f"{self.step_seconds:.2f} s"),
-            ("time, about", f"{format_duration(self.training_seconds)} of training{validation}"),
+            ("peak memory", format_bytes(self.peak_bytes)),
+            ("slowest step", f"{self.step_seconds:.2f} s"),
+            ("estimated time", f"{format_duration(self.training_seconds)} of training{validation}"),
             ("disk", f"{format_bytes(self.disk_bytes)} for checkpoints, {format_bytes(self.free_bytes)} free"),
         ]
 
@@ -65,7 +70,15 @@ class MemoryCheck(NamedTuple):
 def make_step(
     config: Config, prepared: Prepared, device: torch.device, precision: str, ranks: Ranks = ALONE
 ) -> TrainingStep:
-    """Return a new model with its optimizer: the same weights on every process, different dropout on each."""
+    """Return a new model with its optimizer: the same weights on every process, but different dropout masks.
+
+    Raises:
+        DeviceError: if the model is to be compiled for a CPU.
+    """
+    if config.training.compile == "always" and device.type == "cpu":
+        raise DeviceError(
+            "training.compile: on a CPU, torch.compile takes minutes and makes training no faster; use auto or never"
+        )
     torch.manual_seed(config.training.seed)
     sizes = prepared.tokenizers.src.vocab_size, prepared.tokenizers.tgt.vocab_size
     step = TrainingStep(Transformer(config.model, *sizes).to(device), config.training, precision, ranks)
@@ -77,10 +90,10 @@ def make_step(
 def try_config(config: Config, run: RunDir) -> tuple[Prepared, TrainingStep, MemoryCheck]:
     """Prepare tokenizer, data and model in this process, and check the memory.
 
-    The cache keeps tokenizer and data, so a training with this config need not prepare them again.
+    Tokenizer and data are stored in the cache, so training with this config does not prepare them again.
 
     Raises:
-        MtformerError: on an error that a training would have met.
+        MtformerError: on any error that would also occur in training.
     """
     config = resolve_paths(config)
     device = pick_device(config.training.device)
@@ -93,7 +106,7 @@ def try_config(config: Config, run: RunDir) -> tuple[Prepared, TrainingStep, Mem
 
 
 def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
-    """Try a config, and return (what, value) for display; errors are those of `try_config`."""
+    """Try a config, and return pairs (name, value) for display; for errors see `try_config`."""
     prepared, step, checked = try_config(config, run)
     tokenizers = prepared.tokenizers
     sizes = sorted({tokenizers.src.vocab_size, tokenizers.tgt.vocab_size})
@@ -106,47 +119,76 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
         ("dev pairs", f"{sum(len(one.sources) for one in prepared.dev):,}"),
         ("test sets", ", ".join(config.data.test) or "none"),
         ("steps per epoch", f"{steps_per_epoch:,.1f}"),
-        ("steps in all", f"{max_steps:,} ({max_steps / steps_per_epoch:,.1f} epochs)"),
+        ("total steps", f"{max_steps:,} ({max_steps / steps_per_epoch:,.1f} epochs)"),
         *((f"parameters, {part}", f"{count:,}") for part, count in count_parameters(step.model).items()),
         *checked.lines(),
     ]
 
 
-def check_memory(config: Config, prepared: Prepared, step: TrainingStep, run: RunDir) -> MemoryCheck:
-    """Try the largest training and dev batches, without changing the model; all processes call it together.
+def check_memory(
+    config: Config, prepared: Prepared, step: TrainingStep, run: RunDir, compiled: bool | None = None
+) -> MemoryCheck:
+    """Try the largest training and dev batches without changing the model; all processes must call it together.
+
+    Args:
+        config: the experiment.
+        prepared: its data.
+        step: the model. With `training.compile: auto` on CUDA it is compiled if the training is long enough.
+        run: where checkpoints will be saved.
+        compiled: decide `auto` like this, as the first start of the run did.
 
     Raises:
-        DeviceError: if a single pair does not fit the memory, or two checkpoints do not fit the disk.
+        DeviceError: if a single pair does not fit in memory, or two checkpoints do not fit on the disk.
     """
     disk_bytes, free_bytes = _disk(config, step, run)
     sizes = prepared.batches.sizes()
     largest = sizes.largest
     for batch in (largest, sizes.longest):
-        step.check_memory(batch)  # allocates memory and sets up kernels; the next call is timed
+        step.check_memory(batch)  # allocates memory and initializes kernels; only the next call is timed
     seconds = step.check_memory(largest)
+    batches = config.training.max_steps * config.training.accumulation_steps
+    mean_batches = batches * sizes.mean_padded_tokens / largest.num_padded_tokens
+    if config.training.compile == "auto" and step.device.type == COMPILES_ON:
+        seconds = _compile(step, largest, seconds, seconds * mean_batches, compiled)
     limits = [limit for limit in step.ranks.gather(step.max_padded_tokens) if limit is not None]
     if limits:
         step.max_padded_tokens = min(limits)
         log.warning(
-            "the largest batch does not fit the memory: micro-batches of more than %d tokens, padding counted, will be "
-            "cut in two; a lower training.batch_tokens with more accumulation_steps does the same at less cost",
+            "the largest batch does not fit in memory; micro-batches of more than %d tokens, including padding, will "
+            "be split in two; a lower training.batch_tokens with more accumulation_steps does the same faster",
             step.max_padded_tokens,
         )
     validation_seconds = _check_dev(config, prepared, step) if prepared.dev else 0.0
-    training, mean_seconds = config.training, seconds / largest.num_padded_tokens * sizes.mean_padded_tokens
+    training = config.training
     return MemoryCheck(
         shape=f"{largest.num_pairs:,} pairs, {largest.src_BS.size(1)} x {largest.tgt_in_BT.size(1)} tokens",
         step_seconds=seconds * training.accumulation_steps,
         peak_bytes=peak_bytes(step.device),
-        training_seconds=training.max_steps * training.accumulation_steps * mean_seconds,
+        training_seconds=seconds * mean_batches,
         validation_seconds=validation_seconds * (training.max_steps // training.validate_every),
         disk_bytes=disk_bytes,
         free_bytes=free_bytes,
     )
 
 
+def _compile(
+    step: TrainingStep, largest: Batch, seconds: float, training_seconds: float, compiled: bool | None
+) -> float:
+    """Compile the model if that repays or `compiled` says so; return the seconds of the largest batch from now on."""
+    if compiled is None:
+        compiled = step.ranks.gather(training_seconds * COMPILE_GAIN > COMPILE_SECONDS)[0]
+    if not compiled:
+        return seconds
+    start = time.perf_counter()
+    step.compile()
+    step.check_memory(largest)
+    duration, after = time.perf_counter() - start, step.check_memory(largest)
+    log.info("torch.compile took %.0f s; the largest batch takes %.3f s instead of %.3f s", duration, after, seconds)
+    return after
+
+
 def _check_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:
-    """Score the largest dev batch, translate the longest sentences, and return a bound of a validation's seconds."""
+    """Score the largest dev batch, translate the longest sentences, and return an upper bound in s per validation."""
     largest = max(prepared.dev, key=lambda one: len(one.sources))
     sources, num_sentences = largest.sources, sum(len(one.sources) for one in prepared.dev)
     translator = prepared.translator(config, step.full_model())
@@ -162,10 +204,10 @@ def _check_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:
 
 
 def _disk(config: Config, step: TrainingStep, run: RunDir) -> tuple[int, int]:
-    """Return the peak size of the checkpoints, existing ones included, and the free space, in bytes."""
+    """Return the peak size of the checkpoints and the free space including existing checkpoints, in bytes."""
     training, parameters = config.training, count_parameters(step.model)["total"]
     one = (BYTES_OF_CHECKPOINT + (BYTES_OF_WEIGHT if training.ema_decay else 0)) * parameters
-    # One more is written before an old one is deleted.
+    # A new checkpoint is written before an old one is deleted.
     needed = (training.keep_last + training.keep_best + 1) * one
     needed += BYTES_OF_WEIGHT * parameters if training.average_last else 0
     place = run.path.absolute()
@@ -175,12 +217,12 @@ def _disk(config: Config, step: TrainingStep, run: RunDir) -> tuple[int, int]:
     free = shutil.disk_usage(place).free + existing
     if free < 2 * one:
         raise DeviceError(
-            f"{place}: {format_bytes(free)} free, and two checkpoints take {format_bytes(2 * one)}; "
-            "free some space, or name another place with --run-dir"
+            f"{place}: {format_bytes(free)} free, but two checkpoints need {format_bytes(2 * one)}; "
+            "free some space, or choose another folder with --run-dir"
         )
     if free < needed:
         log.warning(
-            "%s: the run's checkpoints will take up to %s, and %s are free; "
+            "%s: the checkpoints will take up to %s, but only %s are free; "
             "free some space, or lower training.keep_last",
             place, format_bytes(needed), format_bytes(free),
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Tokenizer and data of an experiment, trained or loaded, prepared or cached."""
+"""Tokenizer and data of an experiment, which are trained or loaded, and prepared or read from the cache."""
 
 import hashlib
 import itertools
@@ -40,15 +40,15 @@ from mtformer.text.tokenizer import JOINT, SRC, TGT, Tokenizer, TokenizerPair
 from mtformer.text.train import train_tokenizer
 
 SAMPLED_BLOCKS = 40
-"""Blocks, of 10,240 lines together, in which lines with several sentences are counted."""
+"""Number of blocks (10,240 lines in total) in which lines with several sentences are counted."""
 AUGMENTED_WINDOW_PAIRS = 1 << 14
-"""Text is augmented and tokenized a window at a time, and the first batch waits for that."""
+"""Window size with augmentation: smaller, because the first batch waits until a window is augmented and tokenized."""
 log = logging.getLogger("mtformer")
 
 
 @dataclass(frozen=True)
 class DevSet:
-    """Dev in one direction."""
+    """Dev data in one direction."""
 
     corpus: Corpus
     tgt_lang: str
@@ -65,40 +65,40 @@ class Prepared:
     dev: list[DevSet]
     batches: TrainingBatches
     multi_sentence_share: float
-    """Share of the source lines of training that have several sentences."""
+    """Share of source training lines with several sentences."""
 
     def translator(self, config: Config, model: Transformer) -> Translator:
-        """Return the translator of dev with a model, which may be in training."""
+        """Return the translator for validation with a model, which may be in training mode."""
         decoding, trained_tokens = config.decoding.for_validation(), config.data.filters.max_tokens
         share = self.multi_sentence_share
         return Translator([model], self.tokenizers, decoding, trained_tokens, share, data=config.data)
 
     def dev_batches(self, config: Config) -> Iterator[Batch]:
-        """Yield the batches of each dev set, by length."""
+        """Yield the batches of each dev set, sorted by length."""
         for one in self.dev:
             yield from ordered_batches(one.corpus, config.training.batch_tokens, config.model.max_positions - 1)
 
     def report(self) -> dict[str, Any]:
-        """Return the report of the training data; also by corpus if there are several."""
+        """Return the report on the training data, with a report per corpus if there are several."""
         by_name = _reports(self.corpora)
         total = sum(by_name.values(), DataReport()).to_dict() | {MULTI_SENTENCE_SHARE: self.multi_sentence_share}
         return total if len(by_name) == 1 else {**total, "corpora": {n: one.to_dict() for n, one in by_name.items()}}
 
 
 def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance = log_progress) -> Prepared:
-    """Train or load the tokenizers (into `tokenizer_folder`), then tokenize the data or find it in the cache.
+    """Train or load the tokenizers, then tokenize the data or read it from the cache.
 
-    `advance` is called while training corpora are tokenized.
+    Trained tokenizers are written to `tokenizer_folder`. `advance` is called while training corpora are tokenized.
 
     Raises:
-        DataError: if data or tokenizer models are invalid.
-        ConfigError: if there is no training data, or the tokenizers do not fit the config.
+        DataError: if the data or the tokenizer models are invalid.
+        ConfigError: if there is no training data, or the tokenizers do not match the config.
     """
     if not config.data.sources:
-        raise ConfigError("data.train: no training data; name at least one source")
+        raise ConfigError("data.train: no training data; give at least one source")
     require_sources(config.data)
     for name, source in config.data.test.items():
-        source_set(name, source, config.data)  # reports an unreadable test set before the training, not after it
+        source_set(name, source, config.data)  # reports an unreadable test set before training instead of after it
     exists = tokenizer_folder.is_dir()
     tokenizers = TokenizerPair.load(tokenizer_folder) if exists else make_tokenizers(config, tokenizer_folder)
     if tokenizers.joint != config.tokenizer.joint:
@@ -124,7 +124,7 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
 
 
 def _training_corpora(config: Config, tokenizers: TokenizerPair, keep_text: bool, advance: Advance) -> list[Corpus]:
-    """Prepare each training corpus in each of its directions."""
+    """Prepare each training corpus in all of its directions."""
     sections: dict[str, CorpusConfig] = dict(config.data.corpora)
     if config.data.train:
         sections = {"train": CorpusConfig(sources=config.data.train), **sections}
@@ -149,9 +149,9 @@ def _dev_sets(config: Config, tokenizers: TokenizerPair) -> list[DevSet]:
 def _in_each_direction(
     name: str, sources: Sequence[Source], config: Config, tokenizers: TokenizerPair, **options: Any
 ) -> Iterator[tuple[Corpus, str]]:
-    """Prepare sources, those of the same two languages together, with the options of `prepare`.
+    """Prepare sources with the options of `prepare`; sources of the same language pair are prepared together.
 
-    Yields a corpus and its target language for each direction, which is part of its name if there are several.
+    Yields a corpus and its target language for each direction. If there are several, the direction is part of the name.
     """
     data, by_languages = config.data, dict[tuple[str, str], list[Source]]()
     for source in sources:
@@ -168,7 +168,7 @@ def _in_each_direction(
 
 
 def multi_sentence_share(corpora: Sequence[Corpus], tokenizer: Tokenizer) -> float:
-    """Return the share of source lines with several sentences, in blocks spread evenly over corpora with pairs."""
+    """Return the share of source lines with several sentences, from blocks spread evenly over nonempty corpora."""
     ends = np.cumsum([corpus.store.num_blocks for corpus in corpora])
     num_lines = num_found = 0
     for block in np.linspace(0, ends[-1], min(SAMPLED_BLOCKS, ends[-1]), endpoint=False, dtype=np.int64):
@@ -181,7 +181,7 @@ def multi_sentence_share(corpora: Sequence[Corpus], tokenizer: Tokenizer) -> flo
 
 
 def _reports(corpora: Sequence[Corpus]) -> Mapping[str, DataReport]:
-    """Return the report of each corpus by name, without those that are another one reversed."""
+    """Return the data report of each corpus by name, without reversed corpora."""
     return {corpus.name: corpus.store.report for corpus in corpora if not corpus.is_swapped}
 
 
@@ -189,14 +189,14 @@ def _reports(corpora: Sequence[Corpus]) -> Mapping[str, DataReport]:
 
 
 def make_tokenizers(config: Config, folder: Path) -> TokenizerPair:
-    """Write the tokenizers of an experiment to a folder: those the config names, or ones trained on its data.
+    """Write the tokenizers of an experiment to a folder: those given in the config, or ones trained on its data.
 
     Raises:
-        DataError: if data or models are invalid, or the folder cannot be written.
-        ConfigError: if existing models do not fit the config.
+        DataError: if the data or the models are invalid, or the folder cannot be written.
+        ConfigError: if existing models do not match the config.
     """
     section = config.tokenizer
-    with explain_write_errors(f"{folder}: the tokenizer", "name another place"):
+    with explain_write_errors(f"{folder}: the tokenizer", "choose another folder"):
         if config.training.init_from is not None:
             tokenizers = pretrained_tokenizers(config)
             require_tags(source_tags(config.data), tokenizers.src)
@@ -226,7 +226,7 @@ def _make_one(config: Config, existing: str | None, sides: tuple[int, ...], path
 
 
 def _trained(config: Config, section: TokenizerConfig, sides: tuple[int, ...]) -> Path:
-    """Return a model trained on these sides of the training data, in the cache, where a dry run may have left it."""
+    """Return a tokenizer model trained on these sides of the training data, from the cache if it exists there."""
     data, states = config.data, file_states(config.data.sources)
     settings = {
         "sentencepiece": version("sentencepiece"),
@@ -238,10 +238,10 @@ def _trained(config: Config, section: TokenizerConfig, sides: tuple[int, ...]) -
     folder = cache_folder(data.cache_dir) / f"tokenizer-{name}"
     try:
         verify(folder, JOINT, listing=CHECKSUMS)
-        log.info("tokenizer: trained before, found in %s", folder)
+        log.info("tokenizer: already trained, loaded from %s", folder)
     except CheckpointError:  # missing or damaged
         what = f"{folder.parent}: the tokenizer"
-        with explain_write_errors(what, "name another folder by data.cache_dir"), atomic_folder(folder) as temporary:
+        with explain_write_errors(what, "set data.cache_dir to another folder"), atomic_folder(folder) as temporary:
             train_tokenizer(_text(data, sides, states), section, temporary / JOINT)
             write_checksums(temporary)
     return folder / JOINT

@@ -1,4 +1,4 @@
-"""`training.init_from`: start a run with the tokenizer and the weights of another one."""
+"""Support for `training.init_from`: start a run with the tokenizer and the weights of another run."""
 
 import logging
 
@@ -15,34 +15,34 @@ log = logging.getLogger("mtformer")
 
 
 def pretrained_tokenizers(config: Config) -> TokenizerPair:
-    """Return the tokenizers of the run that `training.init_from` names.
+    """Return the tokenizers of the run given by `training.init_from`.
 
     Raises:
-        ConfigError: if there is no such run, or its model or tokenizer is another than that of the config.
+        ConfigError: if the run does not exist, or its model or tokenizer settings differ from the config.
     """
     base, its = _open(config)
     if different := _differences(its, config):
-        raise ConfigError(f"training.init_from: in {base.path} {', '.join(different)}; leave these keys out")
+        raise ConfigError(f"training.init_from: {base.path} has {', '.join(different)}; leave these keys out")
     return TokenizerPair.load(base.tokenizer)
 
 
 def load_pretrained(config: Config, tokenizers: TokenizerPair, step: TrainingStep) -> None:
-    """Load the weights of the run that `training.init_from` names into a new model.
+    """Load the weights of the run given by `training.init_from` into a new model.
 
     Raises:
-        ConfigError: if there is no such run, or its tokenizer is not that of this run.
-        CheckpointError: if its weights are missing, damaged, or of another shape.
+        ConfigError: if the run does not exist, or its tokenizer differs from the current one.
+        CheckpointError: if its weights are missing, damaged, or have other shapes.
     """
     base, its = _open(config)
     theirs = TokenizerPair.load(base.tokenizer)
     if (theirs.src.sha256, theirs.tgt.sha256) != (tokenizers.src.sha256, tokenizers.tgt.sha256):
         raise ConfigError(
-            f"training.init_from: the tokenizer of {base.path} is not the one that this run has; start over with "
+            f"training.init_from: the tokenizer of {base.path} differs from the tokenizer of this run; start over with "
             "--overwrite"
         )
     [path] = find_weights(base, None, its.training.best_metric)
     step.load_weights(path)
-    log.info("starting with the weights of %s", path)
+    log.info("initializing the weights from %s", path)
 
 
 def _open(config: Config) -> tuple[RunDir, Config]:
@@ -56,9 +56,9 @@ def _open(config: Config) -> tuple[RunDir, Config]:
 
 
 def _differences(theirs: Config, own: Config) -> list[str]:
-    """Return a description of each different setting that weights or tokenizers depend on."""
-    ignored = {"tokenizer.src_model", "tokenizer.tgt_model"}  # the path of a copied model does not matter
-    if own.model.positions != "learned":  # computed positions have no weights
+    """Return a description of each differing setting that weights or tokenizers depend on."""
+    ignored = {"tokenizer.src_model", "tokenizer.tgt_model"}  # the model is copied, so its path does not matter
+    if own.model.positions != "learned":  # other positions have no weights
         ignored.add("model.max_positions")
     values = [
         (f"{section}.{key}", there, getattr(getattr(own, section), key))
@@ -66,7 +66,7 @@ def _differences(theirs: Config, own: Config) -> list[str]:
         for key, there in getattr(theirs, section)
     ]
     return [
-        f"{key} is {there!r}, here {here!r}"
+        f"{key} {there!r} (here {here!r})"
         for key, there, here in values
         if there != here and key not in ignored and key_metadata(key).on_resume == "refuse"
     ]

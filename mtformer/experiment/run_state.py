@@ -1,6 +1,6 @@
-"""State of a run: state.json, and a lock that the system releases when a process dies.
+"""State of a run: state.json, and a lock that the operating system releases when the process dies.
 
-The lock is `.NAME.lock` beside the run directory, because `--overwrite` renames the directory itself.
+The lock file `.NAME.lock` is next to the run directory, because `--overwrite` renames the directory itself.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from mtformer.run_dir import RunDir
 
 StateName = Literal["new", "running", "finished", "interrupted", "failed", "killed"]
 LOOKING_SECONDS = 1.0
-"""Readers of a state hold the lock for an instant; a training that starts waits this long for it."""
+"""Time that a new training waits for the lock, which is held briefly by processes that read the state."""
 log = logging.getLogger("mtformer")
 
 
@@ -29,20 +29,20 @@ class RunState:
     """State of a run."""
 
     state: StateName
-    """new: not started; killed: its process ended without writing a state."""
+    """new: not started; killed: the process ended without writing a state."""
     error: str | None = None
-    """Error of a failed run in one line."""
+    """Error of a failed run, in one line."""
     started: str | None = None
-    """Start of the first process, ISO 8601."""
+    """Start time of the first process, in ISO 8601 format."""
     resumed: str | None = None
-    """Start of the latest process, if it is another one."""
+    """Start time of the latest process, if it is not the first one."""
     ended: str | None = None
-    """End of the latest process."""
+    """End time of the latest process."""
 
 
 @contextlib.contextmanager
 def lock_run(run: RunDir) -> Iterator[None]:
-    """Keep other processes from training in this run directory; raise CheckpointError if one does already."""
+    """Prevent other processes from training in this run directory; raise CheckpointError if one already does."""
     require_text(run.path)
     run.lock.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(run.lock)
@@ -50,7 +50,7 @@ def lock_run(run: RunDir) -> Iterator[None]:
         lock.acquire(timeout=LOOKING_SECONDS)
     except Timeout as error:
         raise CheckpointError(
-            f"{run.path}: another process trains here now; wait for it, stop it, or name another place with --run-dir"
+            f"{run.path}: another process is training here; wait for it or stop it, or use another --run-dir"
         ) from error
     try:
         yield
@@ -62,7 +62,7 @@ def lock_run(run: RunDir) -> Iterator[None]:
 
 @contextlib.contextmanager
 def record_state(run: RunDir) -> Iterator[None]:
-    """Write the state of a training in the context to state.json, and how it ended."""
+    """Write state.json when the training in this context starts and ends."""
     now, first = _now(), _saved(run).get("started")
     starts = {"started": first or now, "resumed": now if first else None}
     _write(run, "running", starts)
@@ -70,14 +70,14 @@ def record_state(run: RunDir) -> Iterator[None]:
         yield
     except BaseException as error:
         is_requested = isinstance(error, InterruptedRunError | KeyboardInterrupt)
-        with contextlib.suppress(OSError):  # a full disk is reported by the error itself
+        with contextlib.suppress(OSError):  # if the disk is full, the original error says so
             _write(run, "interrupted" if is_requested else "failed", starts, None if is_requested else _line(error))
         raise
     _write(run, "finished", starts)
 
 
 def read_state(run: RunDir) -> RunState:
-    """Return the state of a run; `new` if state.json is missing or damaged."""
+    """Return the state of a run, which is `new` if state.json is missing or damaged."""
     saved = _saved(run)
     state: StateName = saved.get("state", "new")
     if _is_held(run.lock):
@@ -88,7 +88,7 @@ def read_state(run: RunDir) -> RunState:
 
 
 def _saved(run: RunDir) -> dict[str, Any]:
-    """Return the contents of state.json; empty if it is missing or damaged."""
+    """Return the contents of state.json, empty if it is missing or damaged."""
     saved: Any = {}
     with contextlib.suppress(OSError, ValueError):
         saved = read_json(run.state)
@@ -103,7 +103,7 @@ def _is_held(path: Path) -> bool:
             return False
     except Timeout:
         return True
-    except OSError:  # of another user
+    except OSError:  # the file belongs to another user
         return False
 
 

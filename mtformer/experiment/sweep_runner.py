@@ -1,6 +1,6 @@
-"""Train the runs of a sweep, each in its own process, one or several at a time.
+"""Training the runs of a sweep, each in its own process, one or several at a time.
 
-SWEEP/sweep.json has the plan and how the processes ended; everything else is in the run directories.
+SWEEP/sweep.json contains the plan and the exit codes; everything else is in the run directories.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ POLL_SECONDS = 0.1
 THREADS = "OMP_NUM_THREADS"
 DEVICES = "CUDA_VISIBLE_DEVICES"
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
-"""Exit codes of a training that a signal stopped, after it saved."""
+"""Exit codes of a training that saved a checkpoint after a signal."""
 log = logging.getLogger("mtformer")
 
 
@@ -46,24 +46,24 @@ class SweepOutcome:
 
     finished: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    """Name -> error in one line."""
+    """Error of each failed run by name, in one line."""
     stopped_by: signal.Signals | None = None
-    """Signal that stopped the sweep; the running trainings have saved."""
+    """Signal that stopped the sweep; all runs have saved checkpoints."""
 
 
 def run_sweep(
     sweep: Sweep, jobs: int | None = None, resume: bool = False, advance: Callable[[], object] = lambda: None
 ) -> SweepOutcome:
-    """Train the runs; one that fails does not stop the others.
+    """Train the runs of a sweep; a failed run does not stop the others.
 
     Args:
-        sweep: the plan.
-        jobs: processes at a time; default: one per CUDA device, else one.
-        resume: skip finished runs, and resume the others.
-        advance: called when a run is finished or has failed.
+        sweep: plan of the sweep.
+        jobs: number of runs to train at once; default: one per CUDA device, or one on the CPU.
+        resume: skip finished runs, and resume or start the others.
+        advance: function called when a run finishes or fails.
 
     Raises:
-        CheckpointError: if another sweep runs in this folder, or this one was started before and `resume` is off.
+        CheckpointError: if another sweep runs in this folder, or this sweep was already started and `resume` is False.
     """
     sweep.folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -72,12 +72,12 @@ def run_sweep(
             return _Runner(sweep, jobs, advance).run()
     except Timeout as error:
         raise CheckpointError(
-            f"{sweep.folder}: another sweep runs here; wait for it, or name another run_dir in {sweep.path}"
+            f"{sweep.folder}: another sweep is running here; wait for it, or set another run_dir in {sweep.path}"
         ) from error
 
 
 def devices(sweep: Sweep) -> list[str]:
-    """Return the CUDA devices that the runs may use, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the CUDA devices that the runs may use, in the format of CUDA_VISIBLE_DEVICES."""
     if all(run.config.training.device == "cpu" for run in sweep.runs):
         return []
     import torch
@@ -88,7 +88,7 @@ def devices(sweep: Sweep) -> list[str]:
 
 
 def threads_each(jobs: int) -> int:
-    """Return the number of threads of each process: its share of OMP_NUM_THREADS, by default of all cores."""
+    """Return the number of threads per process: its share of OMP_NUM_THREADS, or of all cores if that is not set."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limit = os.environ.get(THREADS, "")
     return max(1, (int(limit) if limit.isdecimal() and int(limit) else cores) // jobs)
@@ -96,7 +96,7 @@ def threads_each(jobs: int) -> int:
 
 @dataclass
 class _Job:
-    """A process that trains a run."""
+    """Process that trains a run."""
 
     run: PlannedRun
     process: "subprocess.Popen[bytes]"
@@ -106,7 +106,7 @@ class _Job:
 
 
 class _Runner:
-    """The processes of a sweep, and how they ended."""
+    """Processes of a sweep, with their results."""
 
     def __init__(self, sweep: Sweep, jobs: int | None, advance: Callable[[], object]) -> None:
         self.sweep, self.advance = sweep, advance
@@ -117,7 +117,7 @@ class _Runner:
         self.exit_codes: dict[str, int] = {}
 
     def run(self) -> SweepOutcome:
-        """Train all runs that are not finished; after a signal return when the running ones have saved."""
+        """Train all unfinished runs; after a signal, return when the active runs have saved checkpoints."""
         waiting = []
         for run in self.sweep.runs:
             if is_done(run):
@@ -125,15 +125,15 @@ class _Runner:
             else:
                 waiting.append(run)
         if self.outcome.finished:
-            log.info("finished before: %d of %d runs", len(self.outcome.finished), len(self.sweep.runs))
+            log.info("already finished: %d of %d runs", len(self.outcome.finished), len(self.sweep.runs))
         if waiting:
             where = self.sweep.folder / "NAME.log"
-            log.info("%d runs to train, %d at a time, with their logs in %s", len(waiting), self.jobs, where)
+            log.info("training %d runs, %d at a time; logs: %s", len(waiting), self.jobs, where)
         self._write()
         try:
-            with _hang_up_is_terminate(), StopSignal() as stop:
+            with _treat_hangup_as_terminate(), StopSignal() as stop:
                 self._run(waiting, stop)
-        except BaseException as error:  # leave no process behind
+        except BaseException as error:  # leaves no process running
             self._pass_on(signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
             for job in self.running:
                 job.process.wait()
@@ -147,7 +147,7 @@ class _Runner:
             time.sleep(POLL_SECONDS)
             if stop.received is not None and self.outcome.stopped_by is None:
                 self.outcome.stopped_by = stop.received
-                log.info("stopping: waiting for %d runs to save", len(self.running))
+                log.info("stopping: waiting for %d runs to save checkpoints", len(self.running))
                 self._pass_on(stop.received)
             for job in [job for job in self.running if job.process.poll() is not None]:
                 self.running.remove(job)
@@ -159,8 +159,8 @@ class _Runner:
         if self.devices:
             environment[DEVICES] = self.devices[slot % len(self.devices)]
         output = log_of(run).open("ab")
-        start_of_log = output.tell()  # before the process writes, which moves the same file position
-        # In its own session, so that it gets Ctrl-C only once, from this process.
+        start_of_log = output.tell()  # must be read before the process writes, which moves the shared file position
+        # The new session ensures that the process gets Ctrl-C only once, from this process.
         process = subprocess.Popen(
             [*PROGRAM, *self.sweep.arguments(run)],
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
@@ -207,17 +207,17 @@ class _Runner:
 
 
 def log_of(run: PlannedRun) -> Path:
-    """Return the log file of a run's processes, which is beside the run directory."""
+    """Return the log file of a run's processes, next to the run directory."""
     return run.run.path.with_name(f"{run.name}.log")
 
 
 def is_done(run: PlannedRun) -> bool:
-    """Return True if the run is finished with this config, and its test sets are scored."""
+    """Return True if the run finished with this config and has scores on all of its test sets."""
     try:
         if not run.run.config.is_file() or read_state(run.run).state != "finished":
             return False
         differences = config_diff(load_config(run.run.config).config, resolve_paths(run.config))
-    except ConfigError:  # damaged: the training reports it
+    except ConfigError:  # a damaged config is reported by the training
         return False
     scored = [(run.run.evaluation(name) / SCORES).is_file() for name in run.config.data.test]
     return not differences and all(scored)
@@ -226,15 +226,16 @@ def is_done(run: PlannedRun) -> bool:
 def _check_free(sweep: Sweep, resume: bool) -> None:
     begun = [run.name for run in sweep.runs if run.run.path.exists()]
     if (begun or (sweep.folder / SWEEP).exists()) and not resume:
-        what = f"{len(begun)} of the {len(sweep.runs)} runs are" if begun else "a sweep is"
-        raise CheckpointError(
-            f"{sweep.folder}: {what} there already; --resume continues, run_dir in {sweep.path} names another place"
-        )
+        what = f"{len(begun)} of the {len(sweep.runs)} runs already exist" if begun else "a sweep already exists"
+        raise CheckpointError(f"{sweep.folder}: {what}; continue with --resume, or set another run_dir in {sweep.path}")
 
 
 @contextlib.contextmanager
-def _hang_up_is_terminate() -> Iterator[None]:
+def _treat_hangup_as_terminate() -> Iterator[None]:
     """Treat SIGHUP (a closed terminal) as SIGTERM, unless it is ignored (`nohup`)."""
+    if os.name == "nt":
+        yield
+        return
     previous = signal.getsignal(signal.SIGHUP)
     if previous != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
@@ -245,19 +246,19 @@ def _hang_up_is_terminate() -> Iterator[None]:
 
 
 def _result(run: PlannedRun) -> str:
-    """Return the best score and the time of a run, if known."""
+    """Return the best score and the training time of a run, if known."""
     row = summarize(run.run.path)
     best = f": {row.metric} {row.best:.2f} at step {row.best_step:,}" if row.best is not None else ""
     return best + (f", {row.seconds / 60:.1f} minutes of training" if row.seconds is not None else "")
 
 
 def _error(path: Path, start: int, code: int) -> str:
-    """Return why a process ended, in one line."""
+    """Return in one line why a process failed."""
     if code < 0:
         name = signal.Signals(-code).name
         return f"killed by {name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
     if code in STOPPED:
-        return "stopped by a signal, saved"
+        return "stopped by a signal after saving a checkpoint"
     with path.open("rb") as file:
         file.seek(start)
         lines = [line.strip() for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
@@ -266,15 +267,15 @@ def _error(path: Path, start: int, code: int) -> str:
 
 
 def estimate(sweep: Sweep, num_threads: int, advance: Callable[[], object] = lambda: None) -> list["MemoryCheck"]:
-    """Check the memory of each run; of runs that differ only in their seed, one is tried.
+    """Check the memory needed by each run; runs that differ only in their seed are checked once.
 
     Args:
-        sweep: the plan.
-        num_threads: threads of each run.
-        advance: called for each run.
+        sweep: plan of the sweep.
+        num_threads: number of threads per run.
+        advance: function called for each run.
 
     Raises:
-        MtformerError: on an error that the run would have met, with its name.
+        MtformerError: on an error that would also occur in training; the message names the run.
     """
     from mtformer.device import use_threads
 
@@ -289,7 +290,7 @@ def estimate(sweep: Sweep, num_threads: int, advance: Callable[[], object] = lam
 
 
 def finishing_time(seconds: Sequence[float], jobs: int) -> float:
-    """Return the total time of runs of these durations, started in this order, `jobs` at a time."""
+    """Return the total time of runs with these durations, started in this order, `jobs` at a time."""
     ends = [0.0] * jobs
     for one in seconds:
         ends[ends.index(min(ends))] += one

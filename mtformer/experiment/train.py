@@ -1,4 +1,4 @@
-"""Train a run from its config: preparation, training, averaging."""
+"""Training a run from its config: data preparation, training, checkpoint averaging."""
 
 import contextlib
 import json
@@ -42,15 +42,15 @@ class Outcome(NamedTuple):
 
     position: Position
     was_finished: bool
-    """The run was complete before this call."""
+    """True if the run was already finished before this call."""
 
 
 def train_experiment(config: Config, run: RunDir, progress: Progress, resume: Resume, overwrite: bool) -> Outcome:
-    """Train the tokenizer if there is none, prepare the data, train, and average checkpoints if configured.
+    """Train the tokenizer if it does not exist, prepare the data, train, and average checkpoints if configured.
 
     Raises:
         MtformerError: on a user error.
-        InterruptedRunError: after a signal, with a checkpoint saved.
+        InterruptedRunError: after a signal, when a checkpoint is saved.
     """
     config = resolve_paths(config)
     device = own_device(pick_device(config.training.device))
@@ -74,19 +74,20 @@ def train_experiment(config: Config, run: RunDir, progress: Progress, resume: Re
 def _prepare(
     config: Config, run: RunDir, progress: Progress, device: torch.device, ranks: Ranks, is_resumed: bool
 ) -> tuple[Trainer, bool]:
-    """Return the trainer before the first step, and whether the run is resumed, which the main process knows."""
+    """Return the trainer before its first step, and whether the run is resumed (known to the main process)."""
     checkpoint = newest_good(run) if is_resumed else None
     with ranks.main_first():
         if not ranks.is_main and not run.tokenizer.is_dir():
             raise CheckpointError(
-                f"{run.path}: process {ranks.rank} does not see what process 0 wrote there; "
-                "name a place with --run-dir that all machines share"
+                f"{run.path}: process {ranks.rank} cannot read the files that process 0 wrote; "
+                "use a folder that all machines share for --run-dir"
             )
         prepared = prepare_experiment(config, run.tokenizer, progress.prepared)
     is_resumed, checkpoint = ranks.gather((is_resumed, checkpoint))[0]
     earlier = read_meta(checkpoint)["made_with"] if checkpoint is not None else None
     precision = ranks.gather(_pick_precision(config, device, earlier))[0]
     made_with = describe_environment(config, prepared, device, precision, ranks.size)
+    made_with["compiled"] = earlier is not None and bool(earlier.get("compiled"))  # decided by `check_memory`
     if earlier is not None:
         compare_environments(run, earlier, made_with, config.training.best_metric)
     if ranks.is_main:
@@ -100,21 +101,22 @@ def _prepare(
     if is_resumed:
         trainer.resume(checkpoint)
     if not trainer.is_done():
-        checked = check_memory(config, prepared, step, run)
+        checked = check_memory(config, prepared, step, run, earlier.get("compiled") if earlier is not None else None)
+        made_with["compiled"] = step.is_compiled
         log.info("memory check: %s", "; ".join(f"{what} {value}" for what, value in checked.lines()))
     return trainer, is_resumed
 
 
 def _pick_precision(config: Config, device: torch.device, earlier: dict[str, Any] | None) -> str:
-    """Return the precision; `auto` stays that of the first start, because the choice depends on measured times."""
+    """Return the precision; `auto` keeps its first result when resuming, because it depends on measured times."""
     if config.training.precision == "auto" and earlier is not None:
-        with contextlib.suppress(DeviceError):  # this device may not have it
+        with contextlib.suppress(DeviceError):  # this device may not support it
             return pick_precision(str(earlier.get("precision", "auto")), device)
     return pick_precision(config.training.precision, device)
 
 
 def _average(trainer: Trainer) -> None:
-    """Average the last checkpoints and validate the average on dev, unless an earlier call did."""
+    """Average the last checkpoints and validate the average on dev, unless that was already done."""
     run, ranks = trainer.run, trainer.ranks
     if ranks.gather(_is_averaged(run, trainer.dev_batches is not None))[0]:
         return
@@ -135,7 +137,7 @@ def _average(trainer: Trainer) -> None:
 
 
 def _is_averaged(run: RunDir, has_dev: bool) -> bool:
-    """Return True if the average of the last checkpoints exists, validated if there is dev data."""
+    """Return True if the average of the last checkpoints exists and, if there is dev data, was validated."""
     try:
         meta = verify(run.averaged, WEIGHTS)
         return bool(meta["step"] == run.regular_steps()[-1] and (meta["metrics"] or not has_dev))
@@ -151,8 +153,7 @@ def make_trainer(
     progress: Progress,
     made_with: dict[str, Any],
 ) -> Trainer:
-    """Return the training loop with its data, dev set and dev decoding."""
-
+    """Return the training loop with its training data, dev data and decoding of dev data."""
     ranks = step.ranks
 
     def batches_from(start: SamplerState, first_step: int) -> Iterator[Batch]:
@@ -172,9 +173,9 @@ def make_trainer(
 
 
 def decode_dev(config: Config, step: TrainingStep, prepared: Prepared) -> DecodeDev:
-    """Return a function that translates dev with the current model, and scores it by BLEU and chrF.
+    """Return a function that translates the dev data with the current model and computes BLEU and chrF.
 
-    The processes share the sentences, and all get the scores: the mean over the directions, and each of several.
+    The processes divide the sentences among them, and all get the mean over the directions and the score of each.
     """
     ranks = step.ranks
 

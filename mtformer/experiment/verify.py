@@ -1,4 +1,4 @@
-"""Train again and compare: `train --verify-resume` and `reproduce`."""
+"""Repeating a training and comparing the results: `train --verify-resume` and `reproduce`."""
 
 import contextlib
 import logging
@@ -33,18 +33,18 @@ from mtformer.weights import read_weights
 NUM_STEPS = 20
 STOP_AT = NUM_STEPS // 2
 INTERVALS = {"validate_every": 7, "log_every": 4}
-"""One validation before the stop, one after it, one at the end; one log line with steps before and after the stop."""
+"""Validations occur before the stop, after it and at the end; one log interval includes the stop."""
 REPRODUCED_STEPS = 50
 log = logging.getLogger("mtformer")
 
 Leg = Callable[[Config, Path, int | None], None]
-"""(config, run directory, step to stop at) -> train from where the run is until then, or to its end."""
+"""(config, run directory, step to stop at) -> train from the current state of the run to that step, or to its end."""
 Records = dict[tuple[int, str], dict[str, Any]]
-"""Figures of metrics.jsonl by step and kind (train or dev), without timings."""
+"""Values in metrics.jsonl by step and kind (train or dev), without timings."""
 
 
 class Difference(NamedTuple):
-    """A tensor or value that differs in two runs."""
+    """Tensor or value that differs between two runs."""
 
     name: str
     then: Any
@@ -52,38 +52,38 @@ class Difference(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """One part of the results of two runs."""
+    """Comparison of one part of the results of two runs."""
 
     what: str
     num_tensors: int
     num_numbers: int
-    """In tensors and outside of them."""
+    """Number of scalars, both in tensors and elsewhere."""
     difference: Difference | None
-    """The first difference."""
+    """First difference, if any."""
 
 
 @dataclass(frozen=True)
 class Reproduced:
-    """Comparison of the figures of a run with those of the same training done again."""
+    """Comparison of the metrics of a run with those of a repetition of its training."""
 
     num_records: int
-    """Number of records that both have."""
+    """Number of records in both runs."""
     num_figures: int
-    """Number of figures in these records."""
+    """Number of values in these records."""
     first: Difference | None
-    """The first difference; None: all figures are equal to the last digit."""
+    """First difference; None if all values are equal to the last digit."""
     environment: list[tuple[str, Any, Any]] | None
-    """(what, then, now) of data, versions and device that differ; None: the run has no checkpoint that records them."""
+    """(name, then, now) for differing data, versions and device; None if no checkpoint of the run records them."""
     is_deterministic: bool
-    """The device and config give the same numbers every time."""
+    """True if the device and config produce the same numbers every time."""
 
 
 def verify_resume(config: Config, leg: Leg | None = None) -> list[Compared]:
-    """Train `NUM_STEPS` steps in a temporary folder without a stop, and again with a stop, resumed in a new process.
+    """Train `NUM_STEPS` steps in a temporary folder without a stop, then again with a stop and a resume, and compare.
 
     Args:
-        config: the experiment; only lengths and intervals are changed.
-        leg: run by each process; default `train_leg`.
+        config: config of the experiment; only lengths and intervals are changed.
+        leg: function that each process runs; default: `train_leg`.
 
     Raises:
         MtformerError: on an error of the training.
@@ -92,73 +92,73 @@ def verify_resume(config: Config, leg: Leg | None = None) -> list[Compared]:
     leg, config = leg or train_leg, _shortened(resolve_paths(config))
     with tempfile.TemporaryDirectory(prefix="mtformer-") as folder:
         whole, halves = RunDir(Path(folder) / "whole"), RunDir(Path(folder) / "halves")
-        log.info("verifying, 1 of 3: %d steps without a stop", NUM_STEPS)
+        log.info("verification 1 of 3: training %d steps without a stop", NUM_STEPS)
         _in_new_process(leg, config, whole.path, None)
-        # Training the tokenizer again could take longest, and would prove nothing about resuming.
+        # The tokenizer is copied: training it again could take the most time and says nothing about resuming.
         shutil.copytree(whole.tokenizer, halves.tokenizer)
         write_config(halves, dump_config(config))
-        log.info("verifying, 2 of 3: %d steps and a stop", STOP_AT)
+        log.info("verification 2 of 3: training %d steps, then stopping", STOP_AT)
         _in_new_process(leg, config, halves.path, STOP_AT)
         assert halves.steps()[-1] == STOP_AT, "the run did not stop at the requested step"
-        log.info("verifying, 3 of 3: resumed at step %d, to step %d", STOP_AT, NUM_STEPS)
+        log.info("verification 3 of 3: resuming at step %d, training to step %d", STOP_AT, NUM_STEPS)
         _in_new_process(leg, config, halves.path, None)
         return compare_runs(whole, halves)
 
 
 def steps_to_reproduce(run: RunDir, requested: int | None) -> int:
-    """Return how many steps to train again: `requested` (default `REPRODUCED_STEPS`), limited to those of the run.
+    """Return the number of steps to reproduce: `requested` (default `REPRODUCED_STEPS`), limited to those of the run.
 
     Raises:
-        CheckpointError: if the run has no figures.
-        ConfigError: if it has none up to the requested step.
+        CheckpointError: if the run has no training metrics.
+        ConfigError: if it has no metrics up to the requested step.
     """
     steps = [step for step, kind in _records(run) if kind == "train"]
     if not steps:
         raise CheckpointError(
-            f"{run.path}: nothing to compare with (no figures of training in {run.metrics.name}); give a run that has "
-            "reached its first log line"
+            f"{run.path}: nothing to compare ({run.metrics.name} has no training metrics); give a run that has reached "
+            "its first log line"
         )
     if requested is not None and requested < steps[0]:
         raise ConfigError(
-            f"--steps {requested}: the first figures of {run.path} are of step {steps[0]}; give at least that"
+            f"--steps {requested}: the first metrics of {run.path} are at step {steps[0]}; give at least this number"
         )
     return min(max(requested or REPRODUCED_STEPS, steps[0]), steps[-1])
 
 
 def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
-    """Train from the run's config in a temporary folder, and compare the figures up to a step.
+    """Train from the run's config in a temporary folder, and compare the metrics up to a step.
 
-    Everything is made again, also the tokenizer; tokenized data come from the cache if text and tokenizer are the same.
-    The config is that of the run, including `max_steps`; an `auto` precision and the number of threads are those of its
-    oldest checkpoint.
+    Everything is repeated, including the tokenizer; tokenized data is read from the cache if text and tokenizer are
+    unchanged. The config, including `max_steps`, is that of the run; the result of `auto` precision and the number of
+    threads are those of its oldest checkpoint.
 
     Args:
-        run: finished or not, resumed or not.
-        num_steps: see `steps_to_reproduce`.
-        progress: shows the training.
+        run: run to reproduce, finished or not, resumed or not.
+        num_steps: number of steps, from `steps_to_reproduce`.
+        progress: displays the training progress.
 
     Raises:
         MtformerError: on an error of the training.
-        InterruptedRunError: after a signal; nothing is left behind.
+        InterruptedRunError: after a signal; temporary files are deleted.
     """
     _refuse_torchrun("`mtformer reproduce` trains in one process")
     made_with = _made_with(run)
     if made_with.get("processes", 1) != 1:
         raise ConfigError(
-            f"{run.path}: was trained by {made_with['processes']} processes; only runs of one can be reproduced"
+            f"{run.path}: was trained by {made_with['processes']} processes; only single-process runs can be reproduced"
         )
     config = load_config(run.config).config
     device = pick_device(config.training.device)
     precision: dict[str, str] = {}
     if config.training.precision == "auto" and made_with:
-        with contextlib.suppress(DeviceError):  # this device may not have it, which is reported as a difference
+        with contextlib.suppress(DeviceError):  # reported as a difference if this device does not support it
             precision["precision"] = pick_precision(made_with["precision"], device)
     config = without_side_outputs(config, keep_last=1, **precision)
     threads = re.search(r"(\d+) threads$", made_with.get("device", ""))
     num_threads = int(threads[1]) if threads else torch.get_num_threads()
     with tempfile.TemporaryDirectory(prefix="mtformer-") as folder, use_threads(num_threads):
         again = RunDir(Path(folder) / "again")
-        # A step more, so that a validation after the last one is not left in its middle.
+        # One more step, so that a validation after the last one is complete.
         train_leg(config, again.path, num_steps + 1, progress)
         now = _made_with(again)
         changed = [(what, then, now.get(what)) for what, then in made_with.items() if then != now.get(what)]
@@ -166,7 +166,7 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
     common = [key for key in old if key in new and key[0] <= num_steps]
     if not common:
         raise MtformerError(
-            f"{run.path}: its config gives figures at other steps; training.log_every was changed in it"
+            f"{run.path}: its metrics were logged at other steps than in its config; training.log_every was changed"
         )
     names = [(key, name) for key in common for name in old[key] if name in new[key]]
     sides = [{f"step {key[0]}: {key[1]} {name}": side[key][name] for key, name in names} for side in (old, new)]
@@ -180,7 +180,7 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
 
 
 def train_leg(config: Config, folder: Path, stop_at: int | None, progress: Progress | None = None) -> None:
-    """Train as `mtformer train --resume auto` does; at `stop_at` send this process the SIGTERM of a cluster."""
+    """Train like `mtformer train --resume auto`; at step `stop_at`, send SIGTERM to this process like a scheduler."""
     try:
         train_experiment(config, RunDir(folder), StopAt(stop_at, progress), resume="auto", overwrite=False)
     except InterruptedRunError as stopped:
@@ -189,13 +189,13 @@ def train_leg(config: Config, folder: Path, stop_at: int | None, progress: Progr
 
 
 def compare_runs(one: RunDir, other: RunDir) -> list[Compared]:
-    """Compare latest checkpoints, steps of checkpoints, and metrics bit by bit, without timings and `resume` lines."""
+    """Compare the latest checkpoints, checkpoint steps and metrics bit by bit, without timings and `resume` records."""
     results, others = _results(one), _results(other)
     return [_compare(what, dict(_leaves(results[what])), dict(_leaves(others[what]))) for what in results]
 
 
 class StopAt:
-    """Progress that stops the training at a step, and forwards earlier steps to another progress, if any."""
+    """Progress that stops the training at a given step, and forwards earlier calls to another progress, if any."""
 
     def __init__(self, step: int | None, inner: Progress | None = None) -> None:
         self.step, self.inner = step, inner
@@ -219,7 +219,7 @@ def _refuse_torchrun(why: str) -> None:
 
 
 def _shortened(config: Config) -> Config:
-    """Return the config for a few steps, with device and precision chosen once: `auto` measures, and may vary."""
+    """Return the config for a few steps, with `auto` device and precision resolved, because measurements vary."""
     device = pick_device(config.training.device)
     precision = pick_precision(config.training.precision, device)
     picked = {"device": device.type, "precision": precision, "deterministic": True}
@@ -228,7 +228,7 @@ def _shortened(config: Config) -> Config:
 
 
 def _in_new_process(leg: Leg, config: Config, folder: Path, stop_at: int | None) -> None:
-    """Run a leg, and raise its user errors in this process."""
+    """Run a leg in a new process, and raise its user errors in this process."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_run_leg, args=(sender, leg, config, folder, stop_at))
@@ -239,8 +239,8 @@ def _in_new_process(leg: Leg, config: Config, folder: Path, stop_at: int | None)
     except EOFError:
         process.join()
         if process.exitcode == -signal.SIGKILL:
-            raise MtformerError("the training was killed by the system, perhaps because memory ran out") from None
-        raise RuntimeError(f"the training to be verified ended with exit code {process.exitcode}") from None
+            raise MtformerError("the training was killed by the system, possibly for lack of memory") from None
+        raise RuntimeError(f"the training to verify ended with exit code {process.exitcode}") from None
     finally:
         process.kill()  # also when this process is interrupted
         process.join()
@@ -258,13 +258,13 @@ def _run_leg(sender: Connection, leg: Leg, config: Config, folder: Path, stop_at
 
 
 def _made_with(run: RunDir) -> dict[str, Any]:
-    """Return the environment that the run's oldest checkpoint was made in; empty without checkpoints."""
+    """Return the environment recorded in the run's oldest checkpoint; empty without checkpoints."""
     steps = run.steps()
     return dict(read_meta(run.checkpoint(steps[0]))["made_with"]) if steps else {}
 
 
 def _results(run: RunDir) -> dict[str, Any]:
-    """Return the results of a run as named parts, which are nested dicts and lists."""
+    """Return the results of a run as named parts, each of which consists of nested dicts and lists."""
     folder = run.checkpoint(run.steps()[-1])
     state = load_trainer_state(folder)
     position = state.pop("position")
@@ -293,7 +293,7 @@ def _without_timings(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield tensors and values of nested dicts and lists, by dotted path."""
+    """Yield the tensors and values in nested dicts and lists with their dotted paths."""
     if isinstance(tree, dict | list | tuple):
         for key, branch in tree.items() if isinstance(tree, dict) else enumerate(tree):
             yield from _leaves(branch, (*path, str(key)))
@@ -311,7 +311,7 @@ def _compare(what: str, one: dict[str, Any], other: dict[str, Any]) -> Compared:
 
 
 def _is_same(a: Any, b: Any) -> bool:
-    """Return True if two values have the same bits: NaN equals itself, and 0.0 is not -0.0."""
+    """Return True if two values have the same bits: NaN equals NaN, but 0.0 does not equal -0.0."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         bits = [tensor.contiguous().flatten().view(torch.uint8) for tensor in (a, b)]
         return a.dtype == b.dtype and a.shape == b.shape and torch.equal(*bits)

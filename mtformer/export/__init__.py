@@ -1,1 +1,1 @@
-"""Exports of a run for other programs, and import of their models."""
+"""Export of runs to other libraries, and import of Marian models."""

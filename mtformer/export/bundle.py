@@ -1,4 +1,4 @@
-"""Exports of a run that mtformer itself loads: a bundle (weights, tokenizer, config), and a CTranslate2 model."""
+"""Export to formats that mtformer loads: bundles (weights, tokenizer, config) and CTranslate2 models."""
 
 import json
 import shutil
@@ -20,10 +20,10 @@ from mtformer.weights import average_weights
 
 
 def export_bundle(run: RunDir, target: Path, checkpoint: str | None) -> None:
-    """Write a bundle, without the names of the corpora's files.
+    """Write a bundle; its config does not include file names.
 
     Raises:
-        CheckpointError: the target exists, or the checkpoint does not.
+        CheckpointError: if the target exists, or the checkpoint does not exist.
     """
     config, weights = open_for_export(run, target, checkpoint)
     with explain_write_errors(f"{target}:", "name another folder"), atomic_folder(target) as folder:
@@ -37,18 +37,21 @@ def export_bundle(run: RunDir, target: Path, checkpoint: str | None) -> None:
 
 
 def export_ctranslate2(run: RunDir, target: Path, checkpoint: str | None, quantization: str | None) -> None:
-    """Write a CTranslate2 model with the same numbers, and the run's tokenizer and config.
+    """Write a CTranslate2 model that gives the same translations, with the tokenizer and config of the run.
 
     Args:
-        quantization: type of the stored weights: `int8`, `float16` and more; None: float32.
+        run: run to export.
+        target: folder to create.
+        checkpoint: checkpoint name (see `find_weights`).
+        quantization: type of the stored weights, such as `int8` or `float16`; None: float32.
 
     Raises:
-        CheckpointError: the target exists, or the checkpoint does not (see `find_weights`).
-        ConfigError: CTranslate2 is not installed, or cannot represent a setting of the model.
+        CheckpointError: if the target exists, or the checkpoint does not exist.
+        ConfigError: if CTranslate2 is not installed, or does not support a setting of the model.
     """
     kinds = import_ctranslate2().specs.model_spec.ACCEPTED_MODEL_TYPES
     if quantization is not None and quantization not in kinds:
-        raise ConfigError(f"quantization '{quantization}': no such one in CTranslate2; use one of {', '.join(kinds)}")
+        raise ConfigError(f"quantization '{quantization}': not supported by CTranslate2; use {', '.join(kinds)}")
     config, weights = open_for_export(run, target, checkpoint, "CTranslate2")
     with explain_write_errors(f"{target}:", "name another folder"), atomic_folder(target) as folder:
         write_model(folder, weights, config.model, TokenizerPair.load(run.tokenizer), quantization)
@@ -59,25 +62,28 @@ def export_ctranslate2(run: RunDir, target: Path, checkpoint: str | None, quanti
 def open_for_export(
     run: RunDir, target: Path, checkpoint: str | None, library: str | None = None
 ) -> tuple[Config, list[Path]]:
-    """Return the config, and the files whose mean are the weights.
+    """Return the config, and the files whose mean gives the weights.
 
     Args:
-        library: the library that loads the export, if it supports only one start of the decoder.
+        run: run to export.
+        target: folder to create.
+        checkpoint: checkpoint name (see `find_weights`).
+        library: library that loads the export, if it supports only one start token of the decoder.
 
     Raises:
-        CheckpointError: the target exists, or the checkpoint does not.
-        ConfigError: the decoder starts with the language, which the library cannot represent.
+        CheckpointError: if the target exists, or the checkpoint does not exist.
+        ConfigError: if the start token of the decoder depends on the language, which the library does not support.
     """
     if target.exists():
-        raise CheckpointError(f"{target}: exists already; name another folder with --output")
+        raise CheckpointError(f"{target}: already exists; choose another folder with --output")
     config = load_config(run.config).config
     if library is not None and config.data.language_tags == "target":
-        raise ConfigError(f"data.language_tags 'target': {library} cannot represent it; train with 'source' for that")
+        raise ConfigError(f"data.language_tags 'target': not supported by {library}; train with 'source' to export")
     return config, find_weights(run, checkpoint, config.training.best_metric)
 
 
 def write_companions(run: RunDir, config: Config, inside: RunDir) -> None:
-    """Write all but the weights of an export: tokenizer, config without names of files, share of several sentences."""
+    """Write everything but the weights: tokenizer, config without file names, share of multi-sentence lines."""
     languages = {"tgt_langs": config.data.target_languages[1:], "both_directions": False}
     data = without_files(config.data).model_copy(update=languages)
     inside.tokenizer.mkdir()

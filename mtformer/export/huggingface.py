@@ -1,6 +1,6 @@
-"""Export to a Hugging Face folder that `transformers` loads, with the same numbers.
+"""Lossless export to a Hugging Face folder that `transformers` loads.
 
-Post-norm models become a `MarianMTModel`, pre-norm ones a `PegasusForConditionalGeneration`. Both use the files of
+Post-norm models become a `MarianMTModel`, pre-norm models a `PegasusForConditionalGeneration`. Both have the files of a
 `MarianTokenizer`.
 """
 
@@ -24,11 +24,11 @@ from mtformer.text.tokenizer import BOS, EOS, PAD, UNK, TokenizerPair
 from mtformer.weights import load_weights
 
 STOPPING: dict[str, bool | str] = {"ended": True, "estimate": False, "certain": "never"}
-"""`early_stopping` of Hugging Face for each of our values."""
+"""`early_stopping` in Hugging Face for each of our values."""
 CLASSES = {"post": ("marian", "MarianMTModel"), "pre": ("pegasus", "PegasusForConditionalGeneration")}
-"""Model type and class by the position of the norms."""
+"""Model type and class for each position of the norms."""
 LANGUAGE_CODE = re.compile(r">>((?!<<).)+<<")
-"""Text at the beginning of a line that `MarianTokenizer` looks up as one piece."""
+"""Text at the beginning of a line that `MarianTokenizer` looks up as a single piece."""
 IDS = {
     "pad_token_id": PAD,
     "bos_token_id": BOS,
@@ -49,8 +49,8 @@ def export_huggingface(run: RunDir, target: Path, checkpoint: str | None) -> Non
     """Write a folder for `AutoModelForSeq2SeqLM` and `AutoTokenizer`.
 
     Raises:
-        CheckpointError: the target exists, or the checkpoint does not (see `find_weights`).
-        ConfigError: `transformers` has no class for a setting of the model or tokenizer.
+        CheckpointError: if the target exists, or the checkpoint does not exist (see `find_weights`).
+        ConfigError: if `transformers` has no class that supports a setting of the model or tokenizer.
     """
     config, weights = open_for_export(run, target, checkpoint, "transformers")
     tokenizers = TokenizerPair.load(run.tokenizer)
@@ -77,7 +77,7 @@ def export_huggingface(run: RunDir, target: Path, checkpoint: str | None) -> Non
 
 
 def tensor_names(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
-    """Yield each parameter of the layers: our name, and the Hugging Face tensors whose rows it consists of."""
+    """Yield the parameters of all layers: our name, and the Hugging Face tensors that are concatenated to it."""
     for side, num_layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
         for kind in [f"{number}.{{}}.{leaf}" for number in range(num_layers) for leaf in ("weight", "bias")]:
             ours, theirs = f"{side}.{kind}".format, f"model.{side}.layers.{kind}".format
@@ -94,7 +94,7 @@ def tensor_names(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
 
 
 def to_tensors(model: Transformer) -> dict[str, Tensor]:
-    """Return the weights by their Hugging Face names, tied ones once."""
+    """Return the weights under their Hugging Face names; tied weights occur once."""
     config, own = model.config, dict(model.named_parameters())
     tensors: dict[str, Tensor] = {}
     for name, theirs in tensor_names(config):
@@ -108,14 +108,14 @@ def to_tensors(model: Transformer) -> dict[str, Tensor]:
         tensors["lm_head.weight"] = model.output.detach()
     bias = model.output_bias if model.output_bias is not None else model.output.new_zeros(len(model.output))
     tensors["final_logits_bias"] = bias.detach().unsqueeze(0)
-    if config.norm_position == "pre":  # Marian's class computes them, Pegasus' reads them
+    if config.norm_position == "pre":  # computed by the Marian class, but loaded by the Pegasus class
         for side in ("encoder", "decoder"):
             tensors[f"model.{side}.embed_positions.weight"] = sinusoid(config.max_positions, config.d_model)
     return {name: tensor.contiguous() for name, tensor in tensors.items()}
 
 
 def _check_model(config: ModelConfig) -> None:
-    """Raise ConfigError on the first setting for which there is no class."""
+    """Raise ConfigError for the first setting that the class does not support."""
     _, name = CLASSES[config.norm_position]
     cannot = {
         "norm": config.norm != "layernorm",
@@ -132,18 +132,18 @@ def _check_model(config: ModelConfig) -> None:
 
 
 def _vocabulary(tokenizers: TokenizerPair, side: str) -> dict[str, int]:
-    """Return ids by piece, as `MarianTokenizer` looks them up.
+    """Return the id of each piece, in the form that `MarianTokenizer` looks up.
 
-    That class adds no space before a language code, so the codes of imported models lose SentencePiece's space (see
-    `mtformer.export.marian_tokenizer`).
+    `MarianTokenizer` adds no space before a language code, so the codes of imported models are written without
+    SentencePiece's space (see `mtformer.export.marian_tokenizer`).
     """
     tokenizer = tokenizers.src if side == "src" else tokenizers.tgt
     vocabulary: dict[str, int] = {}
     for number, piece in enumerate(tokenizer.vocabulary()):
         if side == "src" and LANGUAGE_CODE.fullmatch(piece):
             raise ConfigError(
-                f"tokenizer.user_symbols '{piece}' cannot be exported to Hugging Face: MarianTokenizer splits it off "
-                "the beginning of a line; train with a symbol of another form"
+                f"tokenizer.user_symbols '{piece}' cannot be exported to Hugging Face, because MarianTokenizer treats "
+                "it as a language code at the beginning of a line; train with a symbol of another form"
             )
         is_code = piece[:1] == "▁" and LANGUAGE_CODE.fullmatch(piece[1:])
         vocabulary[piece[1:] if is_code else piece] = number
@@ -181,7 +181,7 @@ def _model_config(config: ModelConfig, src_vocab: int, tgt_vocab: int) -> dict[s
 
 
 def _generation_config(config: Config) -> dict[str, Any]:
-    """Return the settings of the search; `max_length` counts the decoder's start and eos."""
+    """Return the search settings; `max_length` includes the decoder's start token and eos."""
     decoding = config.decoding
     longest = config.model.max_positions - 1
     return {
@@ -204,6 +204,6 @@ def _tokenizer_config(config: Config, pieces: list[str], is_joint: bool) -> dict
         "pad_token": pieces[PAD],
         "separate_vocabs": not is_joint,
         "model_max_length": config.model.max_positions,
-        "split_special_tokens": True,  # in a line of text they are text
+        "split_special_tokens": True,  # special tokens in the input are plain text
         "clean_up_tokenization_spaces": False,
     }

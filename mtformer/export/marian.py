@@ -1,4 +1,4 @@
-"""Import of a Hugging Face Marian folder, as published for OPUS-MT, as a bundle with the same numbers."""
+"""Lossless import of a Hugging Face Marian folder, as published for OPUS-MT, as a bundle."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,7 +40,7 @@ DEFAULTS: dict[str, Any] = {
     "decoder_start_token_id": 58100,
     "scale_embedding": False,
 }
-"""Defaults of settings that config.json lacks."""
+"""Defaults for settings that are missing in config.json."""
 ONLY = {
     "model_type": "marian",
     "scale_embedding": True,
@@ -51,38 +51,38 @@ ONLY = {
     "add_final_layer_norm": False,
     "static_position_embeddings": True,
 }
-"""Settings with one value that can be imported, which is the default of all but the first two."""
+"""Settings of which only one value can be imported. It is the default of all but the first two."""
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
-"""Our names by Marian's."""
+"""Our activation names by Marian's names."""
 EMBEDDINGS = (
     "model.shared.weight",
     "model.encoder.embed_tokens.weight",
     "model.decoder.embed_tokens.weight",
     "lm_head.weight",
 )
-"""Names of the one matrix; a file has some of them, depending on the version that wrote it."""
+"""Names of the shared embedding matrix; a file contains some of them, depending on the version that wrote it."""
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 BIAS = "final_logits_bias"
 UNDETERMINED = "und"
-"""Code of an unknown language in ISO 639."""
+"""ISO 639 code for an undetermined language."""
 
 
 def import_marian(source: Path, target: Path) -> None:
-    """Write a bundle that translates as the Marian folder does, and from which other runs can start.
+    """Write a bundle that gives the same translations as the Marian folder and can be used to initialize other runs.
 
-    Source and target get separate vocabularies, so the source's embeddings are no longer tied. The decoder starts with
-    bos, whose embedding is that of Marian's start, its pad; Marian never generates it, so its bias is -inf.
+    Source and target get separate vocabularies, so their embeddings are no longer tied. The decoder starts with bos,
+    which has the embedding of Marian's start token (its pad). Marian never generates this token, so its bias is -inf.
 
     Raises:
-        CheckpointError: the target exists; a file is missing, damaged, or has an unsupported setting.
+        CheckpointError: if the target exists, or a file is missing, damaged, or has an unsupported setting.
     """
     if target.exists():
-        raise CheckpointError(f"{target}: exists already; name another folder")
-    if (source / CHECKSUMS).exists():  # `mtformer export` wrote the folder
+        raise CheckpointError(f"{target}: already exists; choose another folder")
+    if (source / CHECKSUMS).exists():  # the folder was written by `mtformer export`
         try:
             verify(source, *read_meta(source, CHECKSUMS)["sha256"], listing=CHECKSUMS)
         except CheckpointError as error:
-            raise CheckpointError(f"{error}; if the change is intended, delete {source / CHECKSUMS}") from error
+            raise CheckpointError(f"{error}; if the change is intentional, delete {source / CHECKSUMS}") from error
     settings = _read_settings(source / "config.json")
     vocabulary = _read_vocabulary(source / "vocab.json")
     special = _special_rows(source, settings, vocabulary)
@@ -108,7 +108,7 @@ def import_marian(source: Path, target: Path) -> None:
 
 
 def _read(path: Path) -> bytes:
-    """Return the bytes of a file of the folder; raise CheckpointError if it cannot be read."""
+    """Return the contents of a file; raise CheckpointError if it cannot be read."""
     try:
         return read_bytes(path)
     except FileNotFoundError:
@@ -128,30 +128,30 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
-    """Return config.json with its defaults; raise CheckpointError on the first unsupported setting."""
+    """Return config.json with defaults; raise CheckpointError for the first unsupported setting."""
     settings = {**DEFAULTS, **_read_json(path)}
     for key, value in ONLY.items():
         if settings.get(key, None if key == "model_type" else value) != value:
-            raise CheckpointError(f"{path}: {key} {settings.get(key)!r} cannot be imported, only {value!r}")
+            raise CheckpointError(f"{path}: {key} {settings.get(key)!r} cannot be imported; it must be {value!r}")
     for what in ("attention_heads", "ffn_dim"):
         pair = settings[f"encoder_{what}"], settings[f"decoder_{what}"]
         if pair[0] != pair[1]:
             raise CheckpointError(
-                f"{path}: {what} {pair[0]} of the encoder and {pair[1]} of the decoder: must be equal"
+                f"{path}: {what} is {pair[0]} in the encoder but {pair[1]} in the decoder; the numbers must be equal"
             )
     if settings["activation_function"] not in ACTIVATIONS:
         raise CheckpointError(
-            f"{path}: activation_function {settings['activation_function']!r} cannot be imported, "
-            f"only {', '.join(ACTIVATIONS)}"
+            f"{path}: activation_function {settings['activation_function']!r} cannot be imported; it must be one of "
+            f"{', '.join(ACTIVATIONS)}"
         )
     return settings
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
-    """Return the row of the embeddings of each piece."""
+    """Return the embedding row of each piece."""
     vocabulary = _read_json(path)
     if sorted(map(str, vocabulary.values())) != sorted(map(str, range(len(vocabulary)))):
-        raise CheckpointError(f"{path}: its ids are not the numbers from 0 to {len(vocabulary) - 1}, each once")
+        raise CheckpointError(f"{path}: its ids must be the numbers from 0 to {len(vocabulary) - 1}, each once")
     return {text: int(row) for text, row in vocabulary.items()}
 
 
@@ -163,24 +163,24 @@ def _special_rows(source: Path, settings: Mapping[str, Any], vocabulary: Mapping
             )
     start = settings["decoder_start_token_id"]
     if start not in vocabulary.values():
-        raise CheckpointError(f"{source}: decoder_start_token_id {start} of config.json is no id of vocab.json")
+        raise CheckpointError(f"{source}: decoder_start_token_id {start} of config.json is not an id in vocab.json")
     if "<unk>" not in vocabulary:
         raise CheckpointError(f"{source}: vocab.json has no '<unk>'")
     return SpecialRows(vocabulary["<pad>"], vocabulary["<unk>"], start, vocabulary["</s>"])
 
 
 def _config(source: Path, settings: Mapping[str, Any], search: Mapping[str, Any], vocab_size: int) -> Config:
-    """Return the config of the model, with the search settings of Hugging Face."""
+    """Return the config of the model, with the search settings of the Hugging Face folder."""
     languages = source / "tokenizer_config.json"
     names = _read_json(languages) if languages.exists() else {}
-    found = [str(names.get(key)) for key in ("source_lang", "target_lang")]  # such as ROMANCE, for several languages
+    found = [str(names.get(key)) for key in ("source_lang", "target_lang")]  # may be a language group, such as ROMANCE
     src_lang, tgt_lang = (code if is_language(code) else UNDETERMINED for code in found)
     decoding: dict[str, Any] = {
         "beam_size": search.get("num_beams") or 1,
         "length_penalty": search.get("length_penalty", 1.0),
         "early_stopping": {True: "ended", "never": "certain"}.get(search.get("early_stopping"), "estimate"),
     }
-    if search.get("max_length"):  # counts the decoder's start and eos; Marian has no other limit
+    if search.get("max_length"):  # includes the decoder's start token and eos; Marian has no other limit
         decoding["max_length"] = max(1, search["max_length"] - 2)
         decoding["max_length_ratio"] = float(decoding["max_length"])
     tree = {
@@ -216,44 +216,44 @@ def _config(source: Path, settings: Mapping[str, Any], search: Mapping[str, Any]
 def _weights(
     source: Path, config: Config, num_rows: int, src_rows: list[int], tgt_rows: list[int]
 ) -> dict[str, Tensor]:
-    """Return all weights by our names, float32."""
+    """Return all weights under our names, in float32."""
     path, theirs = _read_tensors(source)
     shared = _embeddings(path, theirs, num_rows)
     _check_positions(path, theirs, config.model.max_positions, config.model.d_model)
     bias_V = theirs.pop(BIAS, shared.new_zeros(num_rows)).flatten()
     if len(bias_V) != num_rows:
-        raise CheckpointError(f"{path}: {BIAS} has {len(bias_V)} numbers for the {num_rows} pieces of vocab.json")
+        raise CheckpointError(f"{path}: {BIAS} has {len(bias_V)} values, but vocab.json has {num_rows} pieces")
     weights = {"src_embedding": shared[src_rows], "tgt_embedding": shared[tgt_rows], "output_bias": bias_V[tgt_rows]}
     for name, parts in tensor_names(config.model):
         for part in parts:
             if part not in theirs:
-                raise CheckpointError(f"{path}: has no {part}, which config.json requires")
+                raise CheckpointError(f"{path}: {part} is missing; config.json requires it")
         weights[name] = torch.cat([theirs.pop(part) for part in parts])
     for name in theirs:
-        raise CheckpointError(f"{path}: has {name}, which no Marian model that can be imported has")
+        raise CheckpointError(f"{path}: unexpected tensor {name}; models with it cannot be imported")
     with torch.device("meta"):
         model = Transformer(config.model, len(src_rows), len(tgt_rows))
     for name, parameter in model.named_parameters():
         if parameter.shape != weights[name].shape:
-            shapes = f"{list(weights[name].shape)} in the file and {list(parameter.shape)} by config.json"
+            shapes = f"{list(weights[name].shape)} in the file but {list(parameter.shape)} according to config.json"
             raise CheckpointError(f"{path}: {name} is {shapes}")
     return weights
 
 
 def _read_tensors(source: Path) -> tuple[Path, dict[str, Tensor]]:
-    """Return the path of the weights and its tensors; loading cannot run code."""
+    """Return the path of the weights and the tensors in it; loading cannot execute code."""
     path = source / "model.safetensors"
     if path.exists():
         tensors: Any = read_weights(path)
     else:
         path = source / "pytorch_model.bin"
         if not path.exists():
-            raise CheckpointError(f"{source}: neither model.safetensors nor pytorch_model.bin; {FOLDER}")
+            raise CheckpointError(f"{source}: neither model.safetensors nor pytorch_model.bin exists; {FOLDER}")
         try:
             tensors = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # pickle, zipfile and torch raise many types
             reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise CheckpointError(f"{path}: not weights that load without running code ({reason})") from error
+            raise CheckpointError(f"{path}: cannot be loaded as weights without executing code ({reason})") from error
     if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
         raise CheckpointError(f"{path}: not a dictionary of tensors")
     require_finite(path, tensors)
@@ -261,23 +261,23 @@ def _read_tensors(source: Path) -> tuple[Path, dict[str, Tensor]]:
 
 
 def _embeddings(path: Path, theirs: dict[str, Tensor], num_rows: int) -> Tensor:
-    """Return the only matrix of embeddings (V, D), which has several names."""
+    """Return the shared embedding matrix (V, D), which has several names."""
     found = {name: theirs.pop(name) for name in EMBEDDINGS if name in theirs}
     if not found:
-        raise CheckpointError(f"{path}: has no {EMBEDDINGS[0]}")
+        raise CheckpointError(f"{path}: {EMBEDDINGS[0]} is missing")
     first, *others = found.items()
     for name, tensor in others:
         if not torch.equal(tensor, first[1]):
-            raise CheckpointError(f"{path}: {name} is not {first[0]}; only one matrix for both can be imported")
+            raise CheckpointError(f"{path}: {name} differs from {first[0]}; only shared embeddings can be imported")
     if len(first[1]) != num_rows:
-        raise CheckpointError(f"{path}: {first[0]} has {len(first[1])} rows for the {num_rows} pieces of vocab.json")
+        raise CheckpointError(f"{path}: {first[0]} has {len(first[1])} rows, but vocab.json has {num_rows} pieces")
     return first[1]
 
 
 def _check_positions(path: Path, theirs: dict[str, Tensor], num_positions: int, D: int) -> None:
-    """Raise CheckpointError if the file has other positions than our sinusoids."""
+    """Raise CheckpointError if the file contains positions other than our sinusoids."""
     table = sinusoid(num_positions, D)
     for name in POSITIONS:
         found = theirs.pop(name, table)
         if found.shape != table.shape or not torch.allclose(found, table, rtol=0.0, atol=1e-3):
-            raise CheckpointError(f"{path}: {name} is no table of sinusoids; other positions cannot be imported")
+            raise CheckpointError(f"{path}: {name} is not a table of sinusoids; other positions cannot be imported")

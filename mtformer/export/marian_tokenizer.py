@@ -1,17 +1,18 @@
 """Conversion of the tokenizer files of a Marian model to SentencePiece models with our ids.
 
-Marian has two SentencePiece models, which only segment text, and one vocabulary, `vocab.json`, with the ids of the
-pieces of both. Our vocabulary is that of the SentencePiece model, so two models are built with the same segmentation:
+Marian has two SentencePiece models, which only segment text, and a shared vocabulary, `vocab.json`, with the ids of all
+pieces. Our tokenizers take their vocabularies from the SentencePiece models, so two models with the same segmentation
+are built:
 
-- The source model has the pieces of source.spm. The text of a piece determines its embedding; a piece that vocab.json
-  lacks is unk. Marian also looks up text unknown to source.spm in vocab.json, so the pieces of vocab.json that consist
-  only of characters unknown to source.spm are added. (For Marian a sequence of several such characters that is no piece
-  of vocab.json is one unk; here each of its characters is looked up.)
-- The target model has the pieces of vocab.json. Pieces that target.spm lacks never result from segmentation, but can be
-  generated.
+- The source model has the pieces of source.spm. The text of a piece determines its embedding; a piece that is not in
+  vocab.json is unk. Marian also looks up text unknown to source.spm in vocab.json, so pieces of vocab.json that consist
+  only of characters unknown to source.spm are added. (In Marian, a sequence of such characters that is not a piece of
+  vocab.json becomes a single unk; here, each character is looked up.)
+- The target model has the pieces of vocab.json. Pieces that are missing in target.spm never result from segmentation,
+  but can be generated.
 
-A language code, `>>de<<` at the beginning of a line, is a piece of the source, together with the space that
-SentencePiece adds before it.
+A language code, such as `>>de<<` at the beginning of a line, is a piece of the source model together with the space
+that SentencePiece adds before it.
 """
 
 import struct
@@ -27,14 +28,14 @@ from mtformer.text.pieces import BYTE, NORMAL, SPACE, UNIGRAM, USER_DEFINED, Pie
 from mtformer.text.tokenizer import Tokenizer
 
 UNKNOWN, CONTROL, UNUSED = 2, 3, 5
-"""Types of pieces in a SentencePiece model, in addition to those of `mtformer.text.pieces`."""
+"""Types of pieces in a SentencePiece model, in addition to those in `mtformer.text.pieces`."""
 PIECES, TRAINER = 1, 2
 COPIED = {3: "normalizer_spec", 5: "denormalizer_spec"}
-"""Fields of a SentencePiece model."""
+"""Fields of a SentencePiece model that are copied."""
 
 
 class Piece(NamedTuple):
-    """One entry of a SentencePiece model."""
+    """Entry of a SentencePiece model."""
 
     text: str
     score: float
@@ -42,32 +43,33 @@ class Piece(NamedTuple):
 
 
 class SpecialRows(NamedTuple):
-    """Rows of Marian's embeddings (ids of vocab.json), in the order of our special ids."""
+    """Rows of Marian's special tokens in the embeddings (ids in vocab.json), in the order of our special ids."""
 
     pad: int
     unk: int
     start: int
-    """First token of the decoder."""
+    """Start token of the decoder."""
     eos: int
 
 
 class Side(NamedTuple):
-    """The bytes of a SentencePiece model, and the row of Marian's embeddings for each of its ids."""
+    """A serialized SentencePiece model, and the row in Marian's embeddings for each of its ids."""
 
     model: bytes
     rows: list[int]
 
 
 def source_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: SpecialRows) -> Side:
-    """Return the source model.
+    """Return the SentencePiece model of the source.
 
     Args:
-        path, spm: source.spm and its bytes.
-        vocabulary: rows of the embeddings by piece, as in vocab.json.
-        special: rows of the special pieces.
+        path: path of source.spm, for error messages.
+        spm: contents of source.spm.
+        vocabulary: embedding rows by piece, from vocab.json.
+        special: embedding rows of the special tokens.
 
     Raises:
-        CheckpointError: it is not a SentencePiece model of type unigram.
+        CheckpointError: if source.spm is not a SentencePiece model of type unigram.
     """
     known = _known(path, spm)
     entries = [Piece(text, known.scores[number], kind) for text, number, kind in _pieces(known)]
@@ -83,14 +85,14 @@ def source_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: 
 
 
 def target_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: SpecialRows) -> Side:
-    """Return the target model, from target.spm; arguments as in `source_side`.
+    """Return the SentencePiece model of the target; for arguments and errors see `source_side`.
 
-    The text of unknown pieces is empty, as in `MarianTokenizer` when it skips special tokens.
+    The text of unknown pieces is empty, as in `MarianTokenizer` with special tokens skipped.
     """
     known = _known(path, spm)
     kinds = {text: (known.scores[number], kind) for text, number, kind in _pieces(known)}
     if known.bytes and not all(text in vocabulary for text, (_, kind) in kinds.items() if kind == BYTE):
-        raise CheckpointError(f"{path}: falls back to bytes, but vocab.json does not have all of them")
+        raise CheckpointError(f"{path}: uses byte fallback, but vocab.json does not contain all byte pieces")
     controls = _controls(spm, vocabulary)
     rows = [row for row in sorted(vocabulary.values()) if row not in special]
     text_of = {row: text for text, row in vocabulary.items()}
@@ -108,15 +110,15 @@ def _known(path: Path, spm: bytes) -> Pieces:
     except RuntimeError:
         is_loaded = False
     if not is_loaded:
-        raise CheckpointError(f"{path}: not a SentencePiece model, or a damaged one; copy it again")
+        raise CheckpointError(f"{path}: not a SentencePiece model, or damaged; copy it again")
     known = read_pieces(spm)
     if known.kind != UNIGRAM:
-        raise CheckpointError(f"{path}: not a unigram model; SentencePiece models of other kinds cannot be imported")
+        raise CheckpointError(f"{path}: not a unigram model; other types of SentencePiece models cannot be imported")
     return known
 
 
 def _pieces(known: Pieces) -> Iterator[tuple[str, int, int]]:
-    """Yield (text, id, type) of all pieces except special ones, by id."""
+    """Yield (text, id, type) of all pieces except special ones, sorted by id."""
     found = [(number, text, NORMAL) for text, number in known.normal.items()]
     found += [(number, text, USER_DEFINED) for text, number in known.user.items()]
     found += [(number, f"<0x{byte:02X}>", BYTE) for byte, number in known.bytes.items()]
@@ -142,7 +144,7 @@ def _build(
     special: SpecialRows,
     unk_surface: str | None = None,
 ) -> bytes:
-    """Return a model with our special pieces and these entries, and the settings of `spm`."""
+    """Return a model with our special pieces, these entries, and the settings of `spm`."""
     text_of = {row: text for text, row in vocabulary.items()}
     pad, unk, start, eos = (text_of[row] for row in special)
     bos = start if special.start not in (special.pad, special.unk, special.eos) else "<s>"
@@ -157,7 +159,7 @@ def _build(
         settings[44] = unk_surface
     for number, value in message_fields(spm):
         if number == TRAINER:
-            # If a field occurs twice, the last one is used.
+            # If a field occurs more than once, the last value is used.
             value += b"".join(_field(key, setting) for key, setting in settings.items())
         if number == TRAINER or number in COPIED:
             message += _field(number, value)
@@ -170,7 +172,7 @@ def _piece_message(piece: Piece) -> bytes:
 
 
 def _field(number: int, value: int | float | str | bytes) -> bytes:
-    """Return a field of a protocol buffer message."""
+    """Return a field of a protocol buffers message."""
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
     if isinstance(value, float):
@@ -180,7 +182,7 @@ def _field(number: int, value: int | float | str | bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Return seven bits per byte, the lowest first; all bytes but the last have the eighth bit set."""
+    """Return a varint: seven bits per byte, lowest bits first; the eighth bit is set in all bytes except the last."""
     data = bytearray()
     while value > 127:
         data.append(value & 127 | 128)

@@ -38,7 +38,8 @@ def attend(
     """Return softmax(q k^T / sqrt(K)) v (equation 1) with the faster kernel for this device and these sizes.
 
     Args:
-        mask: bool, broadcastable to (B, H, T, S), True = attend; None: attend to everything.
+        mask: bool, broadcastable to (B, H, T, S), True = attend, or the result of `additive_mask`; None: attend to
+            everything.
         is_causal: attend to the query's own and earlier positions (without `mask`).
         dropout_p: probability of dropping an attention weight.
     """
@@ -59,6 +60,8 @@ def attention_weights(q_BHTK: Tensor, k_BHSK: Tensor, mask: Tensor | None = None
         mask = causal_mask(q_BHTK.size(2), device=q_BHTK.device)
     if mask is None:
         return _softmax(scores_BHTS)
+    if mask.dtype != torch.bool:
+        mask = mask == 0
     has_keys = mask.any(dim=-1, keepdim=True)
     if not torch.compiler.is_compiling() and has_keys.all():  # as always in practice
         return _softmax(scores_BHTS.masked_fill(~mask, float("-inf")))

@@ -34,10 +34,61 @@ class Linear(nn.Module):
         self.out_widths = out_widths
         self.weight = nn.Parameter(torch.empty(sum(out_widths), in_width))
         self.bias = nn.Parameter(torch.zeros(sum(out_widths)))
+        self.copies: tuple[Tensor, Tensor] | None = None
+        """Weight and bias in the dtype of the activations, for training on a GPU; None: they are cast at each use."""
 
     def forward(self, x: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
         """Return (..., stop - start): all projections, or those of rows start:stop of the matrix."""
-        return F.linear(x, self.weight[start:stop].to(x.dtype), self.bias[start:stop].to(x.dtype))
+        weight, bias = _rows(self.weight, start, stop), _rows(self.bias, start, stop)
+        if self.copies is None or not self.training:
+            return F.linear(x, weight.to(x.dtype), bias.to(x.dtype))
+        copies = (_rows(copy, start, stop) for copy in self.copies)
+        return _LinearWithCopies.apply(x, weight, bias, *copies)
+
+
+def _rows(x: Tensor, start: int, stop: int | None) -> Tensor:
+    """Return x[start:stop]; all of x without a view, whose gradient would be a copy."""
+    return x if start == 0 and stop is None else x[start:stop]
+
+
+class _LinearWithCopies(torch.autograd.Function):
+    """x W^T + b by rounded copies of W and b; the gradients of W and b are float32 without a rounding in between."""
+
+    @staticmethod
+    def forward(  # type: ignore[no-untyped-def]  # ctx has no public type
+        ctx, x: Tensor, weight: Tensor, bias: Tensor, weight_copy: Tensor, bias_copy: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight_copy)
+        return F.linear(x, weight_copy, bias_copy)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:  # type: ignore[no-untyped-def]  # as above
+        x, weight_copy = ctx.saved_tensors
+        grad_NO, x_NI = grad.flatten(0, -2), x.flatten(0, -2)
+        if grad.device.type == "cpu":  # `out_dtype` is a feature of CUDA
+            grad_weight_OI = grad_NO.t().float() @ x_NI.float()
+        else:
+            grad_weight_OI = torch.mm(grad_NO.t(), x_NI, out_dtype=torch.float32)
+        return grad @ weight_copy, grad_weight_OI, grad_NO.sum(dim=0, dtype=torch.float32), None, None
+
+
+class LinearCopies:
+    """Copies of all weights and biases of the `Linear` modules of a model in the dtype of its activations.
+
+    They are used in training mode only, after `refresh`: one kernel a step instead of several for each module and
+    micro-batch.
+    """
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+        modules = [module for module in model.modules() if isinstance(module, Linear)]
+        self.sources = [one.detach() for module in modules for one in (module.weight, module.bias)]
+        self.copies = [one.to(dtype) for one in self.sources]
+        for module, weight, bias in zip(modules, self.copies[::2], self.copies[1::2], strict=True):
+            module.copies = weight, bias
+
+    def refresh(self) -> None:
+        """Copy the present weights."""
+        torch._foreach_copy_(self.copies, self.sources)
 
 
 class LayerNorm(nn.Module):
@@ -108,6 +159,16 @@ class _CpuDropout(torch.autograd.Function):
 def padding_mask(lengths: Tensor, S: int) -> Tensor:
     """Return (B, S): True at the first `lengths` (B,) of S positions; for lengths (B, T) return (B, T, S)."""
     return torch.arange(S, device=lengths.device) < lengths.unsqueeze(-1)
+
+
+def additive_mask(mask: Tensor, x: Tensor) -> Tensor:
+    """Return 0 where a boolean mask is True and -inf elsewhere, in the dtype of x.
+
+    Each row has a multiple of 8 elements in memory, as the fused kernels of a GPU require; otherwise they make a copy.
+    """
+    S = mask.size(-1)
+    added = x.new_zeros(*mask.shape[:-1], -(-S // 8) * 8)[..., :S]
+    return added.masked_fill_(~mask, float("-inf"))
 
 
 def causal_mask(T: int, device: torch.device | None = None) -> Tensor:

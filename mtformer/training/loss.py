@@ -25,8 +25,10 @@ from torch import Tensor, nn
 from mtformer.model.transformer import Transformer
 
 PAD = 0
-CHUNK_LOGITS = {"cpu": 4_000_000, "cuda": 64_000_000}
+CHUNK_LOGITS = {"cpu": 4_000_000, "cuda": 128_000_000}
 """Logits of one chunk: few enough for the cache of a CPU, enough to keep a CUDA device busy."""
+FP16_ROWS = 16_384
+"""Tokens of one chunk in float16, whose sums of gradients by the weights must not exceed 65,504."""
 
 
 def linear_cross_entropy(
@@ -38,7 +40,10 @@ def linear_cross_entropy(
         The label-smoothed loss (differentiable) and the negative log-likelihood (not differentiable), in nats, float32
         (float64 for float64 input).
     """
-    loss, nll = _LinearCrossEntropy.apply(hidden_ND, weight_VD, target_N, label_smoothing, bias_V)
+    # Under `no_grad`, `ctx.needs_input_grad` is still True for weights.
+    inputs = (one for one in (hidden_ND, weight_VD, bias_V) if one is not None)
+    with_grad = torch.is_grad_enabled() and any(one.requires_grad for one in inputs)
+    loss, nll = _LinearCrossEntropy.apply(hidden_ND, weight_VD, target_N, label_smoothing, bias_V, with_grad)
     return loss, nll
 
 
@@ -51,20 +56,21 @@ class Objective(nn.Module):
     Args:
         model: the Transformer.
         label_smoothing: share of the target probability given to all other pieces.
-        compile: run the model through `torch.compile`.
     """
 
-    def __init__(self, model: Transformer, label_smoothing: float, compile: bool) -> None:
+    def __init__(self, model: Transformer, label_smoothing: float) -> None:
         super().__init__()
         self.model = model
         self.label_smoothing = label_smoothing
-        self.states = torch.compile(model, dynamic=True) if compile else model
+        self.compiled: nn.Module | None = None
+        """The model through `torch.compile`, for training; validation would compile it again."""
 
     def forward(
         self, src_BS: Tensor, src_lengths_B: Tensor, tgt_in_BT: Tensor, tgt_out_BT: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return sums over the target tokens, in nats: loss, and negative log-likelihood without gradient."""
-        hidden_BTD = self.states(src_BS, src_lengths_B, tgt_in_BT)
+        states = self.compiled if self.compiled is not None and self.training else self.model
+        hidden_BTD = states(src_BS, src_lengths_B, tgt_in_BT)
         return linear_cross_entropy(
             hidden_BTD.flatten(0, 1),
             self.model.output,
@@ -98,7 +104,7 @@ def _smoothed_classes(weight: Tensor, bias: Tensor | None, wide: torch.dtype) ->
     if bias is None:
         return _SmoothedClasses(weight.size(0) - 1, weight.to(wide).sum(dim=0) - weight[PAD].to(wide), 0.0, None)
     is_in_V = ~bias.isneginf()
-    is_in_V[PAD] = False
+    is_in_V[PAD : PAD + 1] = False  # with a number as index, CUDA waits for the device
     sum_of_biases = bias.to(wide).where(is_in_V, 0.0).sum()
     is_in_V = is_in_V.to(wide)
     return _SmoothedClasses(is_in_V.sum(), is_in_V @ weight.to(wide), sum_of_biases, is_in_V)
@@ -115,7 +121,13 @@ def _logits_of(target_N: Tensor, hidden_ND: Tensor, weight: Tensor, bias: Tensor
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden_ND: Tensor, weight: Tensor, target_N: Tensor, smoothing: float, bias: Tensor | None
+        ctx: Any,
+        hidden_ND: Tensor,
+        weight: Tensor,
+        target_N: Tensor,
+        smoothing: float,
+        bias: Tensor | None,
+        with_grad: bool,
     ) -> tuple[Tensor, Tensor]:
         N, (V, D) = hidden_ND.size(0), weight.shape
         wide = torch.promote_types(hidden_ND.dtype, torch.float32)
@@ -123,12 +135,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
         real_N1 = (target_N != PAD).unsqueeze(1)
         classes = _smoothed_classes(weight, bias, wide)
         uniform = smoothing / classes.num_classes
-        wants_grad = any(ctx.needs_input_grad)
-        grad_hidden = torch.empty_like(hidden_ND) if wants_grad else None
-        grad_weight = weight.new_zeros(V, D, dtype=wide) if wants_grad else None
-        grad_bias = None if bias is None else bias.new_zeros(V, dtype=wide)
+        grad_hidden = torch.empty_like(hidden_ND) if with_grad else None
+        grad_weight = weight.new_zeros(V, D, dtype=wide) if with_grad else None
+        grad_bias = bias.new_zeros(V, dtype=wide) if with_grad and bias is not None else None
         loss, nll = (hidden_ND.new_zeros((), dtype=wide) for _ in range(2))
         chunk = max(1, min(N, CHUNK_LOGITS.get(hidden_ND.device.type, CHUNK_LOGITS["cuda"]) // V))
+        if hidden_ND.dtype == torch.float16:
+            chunk = min(chunk, FP16_ROWS)
         exact_N1 = None if hidden_ND.dtype == wide else _logits_of(target_N, hidden_ND, weight, bias)
         # All chunks use the same memory: fresh pages cost as much as the softmax.
         logits_room, p_room = hidden_ND.new_empty(chunk, V), hidden_ND.new_empty(chunk, V, dtype=wide)
@@ -146,7 +159,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 difference_C1 = (exact_N1[i : i + chunk] - logit_C1).where(real_C1, 0)
                 z_C1 = 1 + p_C1 * difference_C1.expm1()
                 logit_C1, p_C1 = logit_C1 + difference_C1, p_C1 * difference_C1.exp() / z_C1
-                p_CV = torch.div(p_CV, z_C1, out=logits_CV)  # in the memory of the logits, no longer needed
+                if with_grad:
+                    p_CV = torch.div(p_CV, z_C1, out=logits_CV)  # in the memory of the logits, no longer needed
             nll_C1 = p_C1.clamp_min(torch.finfo(torch.float32).tiny).log().neg()
             lse_C1 = logit_C1 + nll_C1
             sum_of_logits_C = h_CD.to(wide) @ classes.sum_of_rows_D + classes.sum_of_biases
@@ -172,8 +186,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return loss, nll
 
     @staticmethod
-    def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, Tensor | None]:
+    def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, Tensor | None, None]:
         grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
         if grad_bias is not None:
             grad_bias = (grad_bias * grad_loss).to(grad_weight.dtype)
-        return grad_hidden * grad_loss.to(grad_hidden.dtype), grad_weight * grad_loss, None, None, grad_bias
+        return grad_hidden * grad_loss.to(grad_hidden.dtype), grad_weight * grad_loss, None, None, grad_bias, None

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -132,7 +132,9 @@ def own_device(device: torch.device) -> torch.device:
 # ---- gradients and weights ------------------------------------------------------------------------------------------
 
 
-def parallelize(objective: nn.Module, blocks: Sequence[nn.Module], ranks: Ranks, sharded: bool) -> nn.Module:
+def parallelize(
+    objective: nn.Module, blocks: Sequence[nn.Module], ranks: Ranks, sharded: bool, dtype: torch.dtype
+) -> nn.Module:
     """Return the objective, replicated on all processes (DDP) or with each weight sharded (FSDP2, in place).
 
     Args:
@@ -140,14 +142,17 @@ def parallelize(objective: nn.Module, blocks: Sequence[nn.Module], ranks: Ranks,
         blocks: its layers; FSDP2 gathers the weights of one of them at a time.
         ranks: the processes.
         sharded: FSDP2 instead of DDP.
+        dtype: of the activations; FSDP2 gathers the weights of the layers in it, and sums gradients in float32.
     """
     if not dist.is_initialized():
         return objective
     device_type = next(objective.parameters()).device.type
     if sharded:
         mesh = init_device_mesh(device_type, (ranks.size,))
+        # Embeddings and the output projection stay float32: the model reads them so.
+        policy = MixedPrecisionPolicy(dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
         for block in blocks:
-            fully_shard(block, mesh=mesh)
+            fully_shard(block, mesh=mesh, mp_policy=policy)
         fully_shard(objective, mesh=mesh)
         return objective
     options: dict[str, Any] = {SYNC_BUFFERS: False, "gradient_as_bucket_view": True}

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from mtformer.config.schema import TrainingConfig
 from mtformer.data.batching.batches import Batch
-from mtformer.device import DTYPES, disable_cudnn_attention, is_out_of_memory
+from mtformer.device import DTYPES, is_out_of_memory, set_up_kernels
 from mtformer.errors import DeviceError
+from mtformer.model.ops import LinearCopies
 from mtformer.model.transformer import Transformer
 from mtformer.training.loss import Objective
 from mtformer.training.optimizer import Ema, learning_rate, make_optimizer
@@ -58,10 +59,16 @@ class TrainingStep:
         self.precision = precision
         self.ranks = ranks
         self.device = model.output.device
-        model.compute_dtype = DTYPES[precision]
-        disable_cudnn_attention(self.device)
-        objective = Objective(model, config.label_smoothing, config.compile)
-        self.objective = parallelize(objective, [*model.encoder, *model.decoder], ranks, config.sharded)
+        model.compute_dtype = dtype = DTYPES[precision]
+        set_up_kernels(self.device)
+        uses_copies = self.device.type != "cpu" and precision != "fp32" and not config.sharded
+        self.copies = LinearCopies(model, dtype) if uses_copies else None
+        self._local_objective = Objective(model, config.label_smoothing)
+        if config.compile == "always":
+            self.compile()
+        self.objective = parallelize(
+            self._local_objective, [*model.encoder, *model.decoder], ranks, config.sharded, dtype
+        )
         self.optimizer = make_optimizer(model, config)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
         self.ema = Ema(model, config.ema_decay) if config.ema_decay else None
@@ -69,6 +76,15 @@ class TrainingStep:
         """Steps in a row without a finite gradient; from `MAX_SKIPPED_IN_A_ROW` on it is not reset."""
         self.max_padded_tokens: int | None = None
         """Padded tokens (pairs x longest side) of a micro-batch that fit the memory; None: no limit found yet."""
+
+    @property
+    def is_compiled(self) -> bool:
+        """True after `compile`."""
+        return self._local_objective.compiled is not None
+
+    def compile(self) -> None:
+        """Run the model through `torch.compile` from now on; the next steps compile it."""
+        self._local_objective.compiled = torch.compile(self.model, dynamic=True)  # type: ignore[assignment]  # a module
 
     def run(self, batches: Sequence[Batch], step: int) -> StepResult:
         """Run optimizer step `step` (the first is 1) on the mean loss over all target tokens of all micro-batches.
@@ -79,7 +95,9 @@ class TrainingStep:
         rate = learning_rate(step, self.config, self.model.config.d_model)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.model.train()
+        self.objective.train()
+        if self.copies is not None:
+            self.copies.refresh()
         num_tokens = self.ranks.sum([sum(batch.num_tgt_tokens for batch in batches)])[0]
         # PyTorch's data parallelism averages over the processes; times their number it is the sum.
         (loss, nll), num_splits = self._sums(batches, self.ranks.size / num_tokens)
@@ -108,7 +126,7 @@ class TrainingStep:
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, float]:
         """Return `loss` without dropout and gradient, as numbers; the batch is halved if memory runs out."""
-        self.model.eval()
+        self.objective.eval()
         (loss, nll), _ = self._sums([batch], None, is_alone=True)
         return loss.item(), nll.item()
 
@@ -121,7 +139,7 @@ class TrainingStep:
             DeviceError: if a single pair does not fit the memory.
         """
         start = time.perf_counter()
-        self.model.train()
+        self.objective.train()
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices):
             self._sums([batch], 1.0, is_alone=True)

@@ -1,15 +1,15 @@
-"""Speed and memory of the data path: preparing, beside SentencePiece alone, then the loader's start, rate and padding.
+"""Measure speed and memory of the data path: preparation compared to SentencePiece alone, and data loading.
 
     python scripts/bench/data_speed.py
     python scripts/bench/data_speed.py --src train.en --tgt train.de --sampling-alpha 0.1
     python scripts/bench/data_speed.py --pairs 400000 20000000 --workers 0 --batches 3000 --folder /some/disk
 
-Makes corpora of the two files by repetition, with a number in each line and words left out, so that no pair is like
-another, and a joint tokenizer. Then, without filters and with the default ones, in turns: SentencePiece alone (`encode`
-of the lines, in calls of the size that `prepare` makes, without the garbage collector, as `prepare` has it), and
-`prepare`, from two files to the store. Then goes through epochs as training does, through the prefetch thread, and does
-nothing with the batches; at last resumes in mid-epoch. Source and target tokens are counted with eos, padding is not.
-Each kind of measurement has a process of its own. The folder is not deleted if it is named.
+Creates corpora from the two files by repeating lines, with a number added to each line and words removed so that all
+pairs differ, and a joint tokenizer. Then measures alternately, without filters and with the default ones: SentencePiece
+alone (`encode` of the lines, in calls of the same size as in `prepare`, and likewise without garbage collection), and
+`prepare`, from two files to the store. Then iterates over epochs as in training, through the prefetch thread, without
+using the batches, and finally resumes in the middle of an epoch. Source and target tokens are counted, including eos
+and excluding padding. Each kind of measurement runs in a separate process. A folder given by --folder is kept.
 """
 
 import argparse
@@ -37,14 +37,14 @@ from mtformer.data.store.store import Store
 from mtformer.text.tokenizer import JOINT, TokenizerPair
 from mtformer.text.train import train_tokenizer
 
-# What needs PyTorch is imported where it is used, so that the processes of `prepare` start without it, as they do for
-# the command line.
+# Modules that need PyTorch are imported where they are used, so that the processes of `prepare` start without it, as
+# with the command line.
 
 DEFAULT_DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "multi30k"
 BARE_LINES = 1_000_000
-"""Most lines of a file that SentencePiece alone gets."""
+"""Maximum number of lines per file for SentencePiece alone."""
 LINES_AT_ONCE = 20 * PAIRS_AT_ONCE
-"""Lines in memory for SentencePiece alone; a fifth or twice the number is as fast, all lines at once are slower."""
+"""Lines in memory for SentencePiece alone; a fifth or twice as many are as fast, but all lines at once are slower."""
 Figures = dict[str, Any]
 
 
@@ -53,24 +53,24 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--src", type=Path, default=DEFAULT_DATA / "train.en.gz", help="file of source sentences")
     parser.add_argument("--tgt", type=Path, default=DEFAULT_DATA / "train.de.gz", help="file of target sentences")
     parser.add_argument("--pairs", type=int, nargs="+", default=[400_000], help="sizes of the corpora")
-    parser.add_argument("--repeats", type=int, default=5, help="preparations of each kind")
-    parser.add_argument("--workers", type=int, default=1, help="processes that prepare; 0: one for each core")
+    parser.add_argument("--repeats", type=int, default=5, help="number of preparations of each kind")
+    parser.add_argument("--workers", type=int, default=1, help="processes for preparation; 0: one per core")
     parser.add_argument("--model-type", choices=("unigram", "bpe"), default="unigram")
     parser.add_argument("--vocab-size", type=int, default=8000)
     parser.add_argument("--batch-tokens", type=int, default=4096)
     parser.add_argument("--sampling-alpha", type=float, default=0.0)
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batches", type=int, help="most batches of an epoch")
-    parser.add_argument("--folder", type=Path, help="where corpora and caches go; default: a temporary one")
+    parser.add_argument("--batches", type=int, help="maximum number of batches per epoch")
+    parser.add_argument("--folder", type=Path, help="folder for corpora and caches; default: a temporary folder")
     options = parser.parse_args()
     for file in (options.src, options.tgt):
         if not file.is_file():
-            parser.error(f"{file}: no such file; name two parallel files by --src and --tgt")
+            parser.error(f"{file}: no such file; give two parallel files with --src and --tgt")
     return options
 
 
 def make_corpus(options: argparse.Namespace, num_pairs: int, folder: Path) -> TextFiles:
-    """Make two plain files with this number of pairs, and the tokenizer, unless they exist."""
+    """Create two text files with this number of pairs, and a tokenizer, unless they exist."""
     from peers import read_lines
 
     paths = [folder / f"{num_pairs}.{side}" for side in ("src", "tgt")]
@@ -93,7 +93,7 @@ def make_corpus(options: argparse.Namespace, num_pairs: int, folder: Path) -> Te
 
 
 def bare_seconds(source: TextFiles, tokenizer_folder: Path, num_lines: int) -> float:
-    """Return the processor time of SentencePiece alone for the first lines of both files."""
+    """Return the CPU time of SentencePiece alone for the first lines of both files."""
     tokenizer, spent, was_on = TokenizerPair.load(tokenizer_folder).src, 0.0, gc.isenabled()
     gc.disable()
     for path in (source.src, source.tgt):
@@ -110,7 +110,7 @@ def bare_seconds(source: TextFiles, tokenizer_folder: Path, num_lines: int) -> f
 
 
 def bare_seconds_of_pair(source: TextFiles, folder: Path, num_lines: int, num_workers: int) -> float:
-    """Return `bare_seconds` of a pair while all workers compute: cores that share their parts are slower together."""
+    """Return `bare_seconds` per pair while all workers are busy, because cores that share units are slower together."""
     if num_workers == 1:
         return bare_seconds(source, folder, num_lines) / num_lines
     with ProcessPoolExecutor(num_workers, multiprocessing.get_context("spawn")) as pool:
@@ -121,7 +121,7 @@ def bare_seconds_of_pair(source: TextFiles, folder: Path, num_lines: int, num_wo
 def build_preparing(
     options: argparse.Namespace, source: TextFiles, folder: Path, num_pairs: int, has_filters: bool
 ) -> Callable[[], Figures]:
-    """Return what prepares the corpus once; with filters it also finds duplicates. Runs in a process of its own."""
+    """Return a function that prepares the corpus once, with filters including deduplication; called in a worker."""
     num_workers, num_lines = options.workers or os.cpu_count() or 1, min(num_pairs, BARE_LINES)
     data = DataConfig.model_validate(
         {"src_lang": "en", "tgt_lang": "de", "train": [source.model_dump()], "cache_dir": str(folder / "cache"),
@@ -138,7 +138,7 @@ def build_preparing(
         seconds, cpu = time.time() - begin, (cpu_seconds() - begin_cpu) / num_pairs
         size = sum(path.stat().st_size for path in store.folder.iterdir()) / len(store)
         text = (
-            f"{1e6 * cpu:.2f} us of processor time a pair, SentencePiece alone {1e6 * bare:.2f}: {bare / cpu:.1%} of "
+            f"{1e6 * cpu:.2f} us of CPU time per pair, SentencePiece alone {1e6 * bare:.2f}: {bare / cpu:.1%} of "
             f"its rate; {num_pairs / seconds:,.0f} pairs/s; {len(store):,} pairs kept, {size:.0f} bytes each; {peaks()}"
         )
         return {"text": text, "share": bare / cpu, "folder": store.folder, "report": store.report.lines()}
@@ -147,7 +147,7 @@ def build_preparing(
 
 
 def cpu_seconds() -> float:
-    """Return the processor time of this process and its ended children."""
+    """Return the CPU time of this process and its finished children."""
     return sum(os.times()[:4])
 
 
@@ -157,7 +157,7 @@ def peaks() -> str:
 
 
 def build_loading(options: argparse.Namespace, store_folder: Path, folder: Path) -> Callable[[int, bool], str]:
-    """Return what goes through an epoch, or its second half, and describes it. Runs in a process of its own."""
+    """Return a function that iterates over an epoch or its second half and reports on it; called in a worker."""
     from mtformer.data.batching.augment import Augmentation
     from mtformer.data.batching.batches import TrainingBatches
     from mtformer.data.batching.mixture import Corpus, Mixture, SamplerState

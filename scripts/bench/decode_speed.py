@@ -1,17 +1,17 @@
-"""Decoding speed, side by side: mtformer, Hugging Face `generate` and CTranslate2, in sentences per second.
+"""Compare the decoding speed of mtformer, Hugging Face `generate` and CTranslate2, in sentences per second.
 
     python scripts/bench/decode_speed.py --json decode_speed.json
 
-Models of one shape with random weights translate the same token ids, sorted by length, into exactly 16 target tokens
-each, greedily and with beam 5. Each system uses the best batch size, and the best way to share the threads, of a quick
-scan. They take turns, each turn being the whole text. Needs the extras `bench` and `ctranslate2`, and a machine with
-nothing else running.
+Models of the same shape with random weights translate the same token ids, sorted by length, into exactly 16 target
+tokens each, with greedy search and with beam size 5. Each system uses the batch size and the division of threads that
+are fastest in a short scan. The systems take turns; each turn is the whole text. Requires the extras `bench` and
+`ctranslate2`, and an otherwise idle machine.
 
-The searches "greedy, text" and "beam 5, text" are from text to text in int8: `Translator` with the backend ctranslate2
-and its own settings, against CTranslate2 and SentencePiece used directly with the best settings of a scan.
+The searches "greedy, text" and "beam 5, text" measure text-to-text translation in int8: `Translator` with the backend
+ctranslate2 and its default settings, compared to direct use of CTranslate2 and SentencePiece with the fastest settings.
 
-Systems in bf16 are left out on a processor without fast bf16. If a system fails, the others are measured nevertheless,
-and the exit code is 1.
+Systems in bf16 are skipped on processors without fast bf16. If a system fails, the others are still measured, and the
+exit code is 1.
 """
 
 import argparse
@@ -58,25 +58,25 @@ TEXT_SYSTEMS = ("mtformer-ctranslate2-int8", "ctranslate2-sentencepiece-int8")
 NUM_TARGET_TOKENS = 16
 BATCH_SIZES = (32, 64, 128, 256)
 EOS_BIAS = 50.0
-"""Ends translations at the lower bound of their length, before the upper one."""
+"""Makes translations end at the minimum length, before the maximum."""
 
 Decode = Callable[[Tensor, Tensor], object]  # src_BS, src_lengths_B
 Setting = tuple[int, int, str] | None
-"""Workers that share the threads, and size and unit of a batch; None: its own settings."""
+"""Number of workers that share the threads, batch size and its unit; None: the settings of the system."""
 System = tuple[Callable[[Sequence[Any], Setting], int], Sequence[Setting]]
-"""Function that translates all items (ids without eos, or lines) and counts target tokens; the settings to try."""
+"""Function that translates all items (ids without eos, or lines) and counts target tokens; settings to try."""
 
 
-# ---- on one batch of ids --------------------------------------------------------------------------------------------
+# ---- decoding a batch of ids ----------------------------------------------------------------------------------------
 
 
 def mtformer_system(
     size: Size, precision: str, num_beams: int, num_tokens: int = NUM_TARGET_TOKENS, device: str = "cpu"
 ) -> Decode:
-    """mtformer's search on its own model."""
+    """Return the search of mtformer with its own model."""
     set_up_memory()
     model = InferenceModel.prepare(peers.transformer(size, dropout=0.0), torch.device(device), precision)
-    # The ratios are out of the way, so that max_length alone decides; it does not count eos.
+    # The ratios are large, so only max_length has an effect; it does not include eos.
     settings = DecodingConfig(
         beam_size=num_beams, max_length_ratio=1000, min_length_ratio=1000, max_length=num_tokens - 1
     )
@@ -94,7 +94,7 @@ def mtformer_system(
 def marian_system(
     size: Size, precision: str, num_beams: int, num_tokens: int = NUM_TARGET_TOKENS, device: str = "cpu"
 ) -> Decode:
-    """Hugging Face `generate` on Marian."""
+    """Return Hugging Face `generate` with a Marian model."""
     from transformers import GenerationConfig
 
     model = peers.marian(size).eval().to(device)
@@ -118,7 +118,7 @@ def marian_system(
     return decode
 
 
-# ---- on a whole text -----------------------------------------------------------------------------------------------
+# ---- decoding a whole text -----------------------------------------------------------------------------------------
 
 
 def make_bundles(size: Size, tokenizer: Any, folder: Path) -> None:
@@ -130,7 +130,7 @@ def make_bundles(size: Size, tokenizer: Any, folder: Path) -> None:
 
 
 def write_bundle(size: Size, tokenizer: Any, folder: Path, has_bias: bool) -> RunDir:
-    """Write a bundle with random weights; with a bias, eos comes as soon as it may."""
+    """Write a bundle with random weights; with a bias, eos is generated as soon as it is allowed."""
     model_config = peers.model_config(size, dropout=0.0).model_copy(update={"output_bias": has_bias})
     config = Config.model_validate(
         {
@@ -153,13 +153,13 @@ def write_bundle(size: Size, tokenizer: Any, folder: Path, has_bias: bool) -> Ru
 
 
 def batches_of(sources: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[list[int]]]:
-    """Yield batches of the sources, sorted by length, with eos."""
+    """Yield batches of the sources with eos, sorted by length."""
     by_length = [[*ids, EOS] for ids in sorted(sources, key=len)]
     yield from (by_length[first : first + batch_size] for first in range(0, len(by_length), batch_size))
 
 
 def mtformer_on_ids(size: Size, folder: Path, precision: str, num_beams: int) -> System:
-    """mtformer's engine, as `mtformer translate` uses it."""
+    """Return the engine of mtformer, as used by `mtformer translate`."""
     translator = Translator.load(folder / "ids", device="cpu", precision=precision)
     fixed = NUM_TARGET_TOKENS - 1
     settings = DecodingConfig(
@@ -176,7 +176,7 @@ def mtformer_on_ids(size: Size, folder: Path, precision: str, num_beams: int) ->
 
 
 def huggingface_on_ids(size: Size, folder: Path, precision: str, num_beams: int) -> System:
-    """`generate`, which checks the number of tokens itself."""
+    """Return Hugging Face `generate`, which checks the number of tokens itself."""
     decode = marian_system(size, precision, num_beams)
 
     def translate(sources: Sequence[Sequence[int]], setting: Setting) -> int:
@@ -190,7 +190,7 @@ def huggingface_on_ids(size: Size, folder: Path, precision: str, num_beams: int)
 
 
 def ctranslate2_on(is_text: bool, size: Size, folder: Path, precision: str, num_beams: int) -> System:
-    """CTranslate2 on the pieces of ids, or with SentencePiece from text to text."""
+    """Return CTranslate2 on pieces, or with SentencePiece on text."""
     import ctranslate2
     import sentencepiece
 
@@ -215,7 +215,7 @@ def ctranslate2_on(is_text: bool, size: Size, folder: Path, precision: str, num_
             max_batch_size=batch_size,
             batch_type=unit,
             min_decoding_length=NUM_TARGET_TOKENS - 1,
-            max_decoding_length=NUM_TARGET_TOKENS - 1 + is_text,  # text ends with eos by itself
+            max_decoding_length=NUM_TARGET_TOKENS - 1 + is_text,  # in the text model, eos follows from its bias
         )
         hypotheses = [one.hypotheses[0] for one in found]
         if is_text:
@@ -226,7 +226,7 @@ def ctranslate2_on(is_text: bool, size: Size, folder: Path, precision: str, num_
 
 
 def mtformer_on_text(size: Size, folder: Path, precision: str, num_beams: int) -> System:
-    """`Translator` with the backend ctranslate2, in its own batches."""
+    """Return a `Translator` with the backend ctranslate2, which makes its own batches."""
     translator = Translator.load(folder / "text", device="cpu", precision=precision, backend="ctranslate2")
     translator = translator.with_decoding(
         beam_size=num_beams, min_length=NUM_TARGET_TOKENS - 1, max_length=NUM_TARGET_TOKENS
@@ -252,9 +252,9 @@ ON: dict[str, Callable[[Size, Path, str, int], System]] = {
 def build(
     system: str, size: Size, folder: Path, num_beams: int, items: Sequence[Any]
 ) -> Callable[[], tuple[float, str]]:
-    """In the worker: return what translates all items and returns the seconds, and the setting it found to be best."""
+    """Return a function that translates all items and returns the seconds and the best setting; called in a worker."""
     family, precision = system.rsplit("-", 1)
-    threads = torch.get_num_threads()  # asked before CTranslate2 sets OpenMP's for itself
+    threads = torch.get_num_threads()  # must be read before CTranslate2 changes the OpenMP setting
     translate, settings = ON[family](size, folder, precision, num_beams)
 
     def seconds(some: Sequence[Any], setting: Setting) -> float:
@@ -265,17 +265,17 @@ def build(
 
     seconds(items[::4], settings[-1])  # warm-up
     best = min(settings, key=partial(seconds, items[::2])) if len(settings) > 1 else settings[0]
-    text = f"{best[1]} {best[2]}, {best[0]} x {threads // best[0]} threads" if best else "its own settings"
+    text = f"{best[1]} {best[2]}, {best[0]} x {threads // best[0]} threads" if best else "default settings"
     return lambda: (seconds(items, best), text)
 
 
-# ---- measuring ------------------------------------------------------------------------------------------------------
+# ---- measurement ----------------------------------------------------------------------------------------------------
 
 
 def measure(
     size: Size, folder: Path, lines: Sequence[str], sources: Sequence[Sequence[int]], options: argparse.Namespace
 ) -> dict[str, dict[str, Any]]:
-    """Return sentences per second by search and system, round by round, the settings, and the errors of what failed."""
+    """Return sentences per second by search, system and round, the settings, and the errors of failed systems."""
     figures: dict[str, dict[str, Any]] = {}
     for search in options.searches:
         is_text, num_beams = search.endswith(", text"), BEAMS[search.removesuffix(", text")]
@@ -295,7 +295,7 @@ def measure(
 
 
 def report(size_name: str, figures: dict[str, dict[str, Any]]) -> str:
-    """Return the markdown section of one size; add the ratios to the figures."""
+    """Return the Markdown section of one size, and add the ratios to the figures."""
     rows, ratios = [], []
     for search, of_search in figures.items():
         rates = of_search["sentences_per_second"]
@@ -308,7 +308,7 @@ def report(size_name: str, figures: dict[str, dict[str, Any]]) -> str:
                 of_search["ratios"].append({"ours": ours, "peer": peer, "rounds": rounds})
                 ratios.append(f"- {search}, {ours}: {turns.format_range(rounds, 2)} times {peer}")
         ratios += [f"- failed: {search}, {system}: {error}" for system, error in of_search["failed"].items()]
-    header = ["system", "sentences/s, median (range)", "sentences a batch, workers"]
+    header = ["system", "sentences/s, median (range)", "batch size, workers"]
     table = turns.markdown_table(header, rows)
     return "\n".join([f"## {size_name} ({SIZES[size_name]})", "", table, "", *ratios])
 
@@ -317,10 +317,10 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     peers.add_options(parser, SYSTEMS, default_sizes=["small"], default_rounds=5)
     parser.add_argument("--text", type=Path, default=peers.DEFAULT_DATA / "test_2016_flickr.en.gz",
-                        help="text to translate (or .gz)")  # fmt: skip
+                        help="text to translate, plain or .gz")  # fmt: skip
     parser.add_argument("--searches", nargs="+", choices=SEARCHES, default=SEARCHES, metavar="SEARCH",
-                        help=f"of {' | '.join(SEARCHES)}")  # fmt: skip
-    parser.add_argument("--sentences", type=int, help="number of its lines to translate")
+                        help=f"searches to measure: {' | '.join(SEARCHES)}")  # fmt: skip
+    parser.add_argument("--sentences", type=int, help="number of lines to translate")
     return parser.parse_args()
 
 
@@ -331,7 +331,7 @@ def main() -> None:
     sources = tokenizer.encode(lines)
     header = {
         **turns.describe_environment(options.threads),
-        "settings": f"{len(sources)} sentences, {NUM_TARGET_TOKENS} target tokens forced (eos counted), "
+        "settings": f"{len(sources)} sentences, exactly {NUM_TARGET_TOKENS} target tokens (including eos), "
         f"{options.rounds} rounds, vocabulary {options.vocab_size}",
     }
     print("# Decoding speed, sentences per second\n")
@@ -341,7 +341,7 @@ def main() -> None:
     sizes, failed = {}, {}
     for size_name in options.sizes:
         with tempfile.TemporaryDirectory() as folder:
-            os.environ["MTFORMER_CACHE"] = folder  # of the workers
+            os.environ["MTFORMER_CACHE"] = folder  # inherited by the workers
             size = replace(SIZES[size_name], vocab_size=options.vocab_size)
             make_bundles(size, tokenizer, Path(folder))
             sizes[size_name] = measure(size, Path(folder), lines, sources, options)

@@ -1,13 +1,13 @@
-"""Speed on a GPU, in one run: the machine's limits, training against two peers, decoding, and where the time goes.
+"""Measure speed on a GPU in a single run: machine limits, training compared to two peers, decoding, and profiles.
 
     python scripts/bench/gpu.py --out gpu
 
-Writes gpu.json and gpu.md after each figure, and prints gpu.md at the end. The models are the paper's base and big with
-a joint, tied vocabulary of 32k, in bf16 with fused Adam; dropout 0.1 and 0.3, attention dropout 0 everywhere. Peers
-train in the minimal loop of train_speed.py. Batches are on the device and hold random ids: of the lengths of real
-training batches (KFTT ja-en, kftt_lengths.json), or all of one length without padding. Each system runs alone, in
-bursts after a warm-up, of which the median counts; source and target tokens are counted, padding is not. Each section
-has a process of its own: one that fails costs only its own figures, and the exit status is 1.
+Writes gpu.json and gpu.md after each result, and prints gpu.md at the end. The models are base and big from the paper,
+with a joint, tied vocabulary of 32k, in bf16 with fused Adam; dropout is 0.1 and 0.3, attention dropout is 0. Peers
+train in the minimal loop of train_speed.py. Batches are on the device and contain random ids, either with the lengths
+of real training batches (KFTT ja-en, kftt_lengths.json) or all with the same length and no padding. Each system runs
+alone, in bursts after a warm-up, and the median is reported. Source and target tokens are counted, but not padding.
+Each section runs in a separate process: if one fails, only its own results are missing, and the exit code is 1.
 
 To try the script without a GPU: `--device cpu --scale tiny`.
 """
@@ -28,9 +28,9 @@ from turns import Worker, describe_environment, format_range, markdown_table
 from mtformer.files import write_text
 
 SHUTDOWN_SECONDS = 20
-"""Kept at the end of the time for the last figure of a section."""
+"""Reserved at the end for the last result of a section."""
 DATASHEET = {"NVIDIA H100 80GB HBM3": 989.4, "NVIDIA H200": 989.4}
-"""Dense bf16 TFLOP/s by the device's name, as the vendor states them: the usual base of utilization."""
+"""Dense bf16 TFLOP/s by device name, according to the data sheets; utilization is relative to these."""
 
 Figures = list[dict[str, Any]]
 
@@ -44,11 +44,11 @@ TABLES = {
     "profile": ("Profile of 3 steps", ("size", "system", "batches", "batch tokens")),
     "decoding": ("Decoding: base, random weights, bf16, a fixed number of target tokens", ("search",)),
 }
-"""Title of each kind of figure, and the keys of the figures that share a table."""
+"""Title of each kind of result, and the keys that all results in a table share."""
 
 
 def report(result: dict[str, Any]) -> str:
-    """Return all tables that there are figures for, and what failed, as markdown."""
+    """Return tables of all results, and a list of failures, as Markdown."""
     lines = ["# On a GPU", ""]
     lines += [f"- {name}: {value}" for name, value in result["environment"].items()]
     sizes = SCALES[result["scale"]].sizes
@@ -84,7 +84,7 @@ def format_value(value: str | float | list[float]) -> str:
 
 
 def add_ratios(figures: Figures, datasheet: float | None) -> None:
-    """Add to the figures what follows from others: utilization, and the ratio to the fastest peer."""
+    """Add values derived from other results: utilization, and the ratio to the fastest peer."""
     product = max(
         (figure["TFLOP/s"] for figure in figures if figure["kind"] == "limit" and "TFLOP/s" in figure), default=None
     )
@@ -106,19 +106,19 @@ def add_ratios(figures: Figures, datasheet: float | None) -> None:
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for gpu.md and gpu.json")
-    parser.add_argument("--seconds", type=float, default=320, help="for all sections; what does not fit is left out")
+    parser.add_argument("--seconds", type=float, default=320, help="time limit; later measurements are skipped")
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="SECTION",
-                        help=f"of {', '.join(SECTIONS)}")  # fmt: skip
+                        help=f"sections to run: {', '.join(SECTIONS)}")  # fmt: skip
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--scale", choices=SCALES, default="full")
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("PyTorch sees no CUDA device; to try the script on a CPU: --device cpu --scale tiny")
+        parser.error("PyTorch finds no CUDA device; to try the script on a CPU: --device cpu --scale tiny")
     return options
 
 
 def run_section(name: str, options: argparse.Namespace, deadline: float, end: float) -> Iterator[dict[str, Any]]:
-    """Yield the figures of a section; after `deadline` nothing more is measured, and at `end` its process is killed."""
+    """Yield the results of a section; nothing is measured after `deadline`, and its process is killed at `end`."""
     try:
         worker = Worker(build, name, options.device, options.scale, timeout=end - time.time())
         while figure := worker.ask(time.time() < deadline, timeout=max(0.0, end - time.time())):

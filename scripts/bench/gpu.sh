@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Run the CUDA tests, then the measurements, in one call of at most 8 minutes on a machine with a CUDA device.
+# Run the CUDA tests and then the benchmarks, within 8 minutes, on a machine with a CUDA device.
 #
 #   bash scripts/bench/gpu.sh [WHEELS]
 #
-# Writes tests.log, gpu.md, gpu.json and gpu.log into $OUT (default: gpu); an interrupted run keeps its figures.
-# PYTHON is the interpreter that has torch (default: python3), SECONDS_FOR_TESTS limits the tests (default: 130),
-# SECONDS_IN_ALL everything, the installation of WHEELS included (default: 480), and SPEED_OPTIONS are further options of
-# gpu.py. The exit status is 0 when all tests passed and nothing is missing in the tables.
+# Writes tests.log, gpu.md, gpu.json and gpu.log to $OUT (default: gpu); an interrupted run keeps its results. Other
+# variables: PYTHON is an interpreter with torch (default: python3), SECONDS_FOR_TESTS limits the tests (default: 130),
+# SECONDS_IN_ALL limits everything including the installation of WHEELS (default: 480), and SPEED_OPTIONS are additional
+# options of gpu.py. The exit code is 0 if all tests pass and no result is missing.
 #
-# WHEELS is a folder of packages to install, for machines without internet. For Python 3.12 and a machine that has torch,
-# transformers, sentencepiece, pyarrow and pytest, this downloads them (3 MB) on another machine:
+# WHEELS is a folder of packages to install on machines without internet access. For Python 3.12 and a machine with
+# torch, transformers, sentencepiece, pyarrow and pytest, download them (3 MB) on another machine:
 #
 #   pip download --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
 #     --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
@@ -26,7 +26,7 @@ mkdir -p "$out"
 export PYTHONPATH=$PWD PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
 if [[ -n $wheels ]]; then
-  # Not into a virtual environment: it would not see the packages of the environment that `python3` may belong to.
+  # Not in a virtual environment, which would not see the packages of the environment that `python3` may belong to.
   site=$(mktemp -d)
   trap 'rm -rf "$site"' EXIT
   timeout 120 "$python" -m pip install -q --no-index --no-deps --no-compile --target "$site" "$wheels"/*.whl || exit 2
@@ -36,17 +36,17 @@ timeout 120 "$python" -c 'import sys, importlib.util, mtformer.data.batching.bat
 importlib.util.find_spec("transformers") or sys.exit("transformers is not installed")' || exit 2
 
 mapfile -t tests < <(grep -rl --include='test_*.py' 'pytest.mark.gpu' tests)
-# With INT pytest still lists the failures; it has 10 seconds for that.
+# On SIGINT pytest still lists the failures; it has 10 seconds to do so.
 timeout -s INT -k 10 "${SECONDS_FOR_TESTS:-130}" "$python" -m pytest -m gpu -rs -v -p no:cacheprovider --durations 10 \
   --continue-on-collection-errors "${tests[@]}" > "$out/tests.log" 2>&1
 tested=$?
 tail -n 40 "$out/tests.log" | cut -c 1-300
 
-# SECONDS is what Bash counts since the start of this script; gpu.py needs at most 15 more to start and to end.
+# Bash counts SECONDS from the start of this script; gpu.py needs up to 15 seconds to start and exit.
 left=$((${SECONDS_IN_ALL:-480} - SECONDS - 15))
 # shellcheck disable=SC2086  # several words
 "$python" scripts/bench/gpu.py --out "$out" --seconds "$left" ${SPEED_OPTIONS:-} 2> "$out/gpu.log"
 measured=$?
 [[ $measured -eq 0 ]] || tail -n 20 "$out/gpu.log" | cut -c 1-300
-echo "tests ended with status $tested, measurements with $measured"
+echo "exit codes: tests $tested, benchmarks $measured"
 [[ $tested -eq 0 && $measured -eq 0 ]]

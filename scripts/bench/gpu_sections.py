@@ -1,4 +1,4 @@
-"""Sections of gpu.py, each of which runs in a process of its own."""
+"""Sections of gpu.py, each of which runs in a separate process."""
 
 import functools
 import gc
@@ -33,25 +33,25 @@ SYSTEMS = {"mtformer": "mtformer", "torch": "torch.nn.Transformer", "marian": "H
 FIRST_WORD = 4  # ids below are special
 
 Figure = dict[str, Any]
-"""Keys of values are their labels, with the unit."""
+"""A result by label; labels include the unit."""
 Measurements = Generator[tuple[Figure, Callable[[], Figure]], Figure, None]
-"""Yields the description of each figure with the function that measures it, and receives the figure."""
+"""Yields the description of each result with the function that measures it, and receives the result."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Sizes of models, batches and other work: as in the paper, or tiny to try the script."""
+    """Sizes of models, batches and other workloads: those of the paper, or tiny ones to try the script."""
 
     sizes: dict[str, tuple[Size, float]]
-    """Model and dropout by name."""
+    """Model size and dropout by name."""
     batch_tokens: tuple[int, ...]
     slice_tokens: int
-    """Padded tokens of the batches of one slice."""
+    """Number of padded tokens in the batches of a slice."""
     product: int
-    """Side of a large matrix product; others have the shapes of the models."""
+    """Side of the large matrix product; the others have the shapes of the models."""
     copied_bytes: int
     sentences: tuple[int, ...]
-    """Sentences of a batch in decoding."""
+    """Number of sentences per batch in decoding."""
     target_tokens: int
 
 
@@ -78,19 +78,19 @@ SCALES = {
 
 
 class Bench:
-    """Device to measure, and sizes of its work."""
+    """Device and scale of the measurements."""
 
     def __init__(self, device: Literal["cpu", "cuda"], scale: Scale) -> None:
         self.device = device
         self.scale = scale
 
     def synchronize(self) -> None:
-        """Wait for the device."""
+        """Wait until the device is idle."""
         if self.device == "cuda":
             torch.cuda.synchronize()
 
     def seconds(self, run: Callable[[], object]) -> float:
-        """Return the time of one run, from an idle device to an idle device."""
+        """Return the time of one run, from idle device to idle device."""
         self.synchronize()
         begin = time.perf_counter()
         run()
@@ -107,11 +107,11 @@ class Bench:
         return found
 
 
-# ---- limits of the machine ------------------------------------------------------------------------------------------
+# ---- machine limits -------------------------------------------------------------------------------------------------
 
 
 def limits(bench: Bench) -> Measurements:
-    """Rates of matrix products, a large one and those of the models, and of a copy."""
+    """Measure the rates of a large matrix product, of the models' matrix products, and of a copy."""
     shapes = [(bench.scale.product,) * 3]
     for size, _ in bench.scale.sizes.values():
         shapes += [(bench.scale.batch_tokens[0], size.d_model, N) for N in (size.d_model, size.d_ff, size.vocab_size)]
@@ -122,7 +122,7 @@ def limits(bench: Bench) -> Measurements:
 
 
 def measure_product(bench: Bench, M: int, K: int, N: int, dtype: torch.dtype) -> Figure:
-    """Multiply random matrices, (M, K) by (K, N); zeros would be faster."""
+    """Measure a product of random matrices, (M, K) by (K, N); zeros would be faster."""
     left, right = torch.randn(M, K, device=bench.device).to(dtype), torch.randn(K, N, device=bench.device).to(dtype)
     out = left @ right
     repeats = max(4, int(2e13 / (2 * M * K * N))) if bench.device == "cuda" else 1
@@ -136,7 +136,7 @@ def measure_product(bench: Bench, M: int, K: int, N: int, dtype: torch.dtype) ->
 
 
 def measure_copy(bench: Bench) -> Figure:
-    """Copy bytes from one place of the device's memory to another."""
+    """Measure a copy within the memory of the device."""
     source = torch.randint(0, 255, (bench.scale.copied_bytes,), dtype=torch.uint8, device=bench.device)
     target = torch.empty_like(source)
     seconds = bench.slices(lambda: target.copy_(source), warm_up=2, most_seconds=0.5)
@@ -147,11 +147,11 @@ def measure_copy(bench: Bench) -> Figure:
 
 
 def kftt_batches(scale: Scale, size: Size, batch_tokens: int) -> list[Batch]:
-    """Return a slice of batches with the lengths of real ones (kftt_lengths.json) and random ids."""
+    """Return a slice of batches with random ids and the lengths of real batches (kftt_lengths.json)."""
     parts = []
     for runs in json.loads(LENGTHS.read_text(encoding="utf-8"))["batches"]:
         pairs = [(src, tgt) for src, tgt, count in runs for _ in range(count)]
-        # Neighbors are alike in length, so a smaller budget cuts the same pairs at more places.
+        # Adjacent pairs have similar lengths, so smaller batches split the same sequence more often.
         parts += [part.tolist() for part in np.array_split(pairs, LENGTHS_BATCH_TOKENS // batch_tokens)]
     numbers = np.linspace(0, len(parts) - 1, scale.slice_tokens // batch_tokens).round().astype(int)
     chosen = [parts[number] for number in numbers]
@@ -160,13 +160,13 @@ def kftt_batches(scale: Scale, size: Size, batch_tokens: int) -> list[Batch]:
 
 
 def synthetic_batches(scale: Scale, size: Size, batch_tokens: int) -> list[Batch]:
-    """Return batches of one length without padding, for half a slice of the others."""
+    """Return batches of equal lengths without padding, half as many as in other slices."""
     pairs = [(SYNTHETIC_LENGTH - 1, SYNTHETIC_LENGTH - 1)] * (batch_tokens // SYNTHETIC_LENGTH)
     return [random_batch(pairs, size) for _ in range(scale.slice_tokens // batch_tokens // 2)]
 
 
 def random_batch(lengths: Sequence[tuple[int, int]], size: Size) -> Batch:
-    """Return a batch of random ids in pairs of these lengths, eos not counted."""
+    """Return a batch of pairs of random ids with these lengths, without eos."""
     generator = np.random.default_rng(len(lengths))
     return make_batch(
         [tuple(generator.integers(FIRST_WORD, size.vocab_size, n).tolist() for n in pair) for pair in lengths]
@@ -181,15 +181,15 @@ BATCHES = {REAL: kftt_batches, f"{SYNTHETIC_LENGTH} x {SYNTHETIC_LENGTH}": synth
 
 
 def training(bench: Bench, size_name: str, compile: bool) -> Measurements:
-    """Tokens per second of all systems, and where the time of mtformer goes. Compiled: of mtformer alone."""
+    """Measure tokens per second of all systems and profile mtformer; if `compile` is True, measure mtformer only."""
     size, dropout = bench.scale.sizes[size_name]
     setup = Setup(size, "bf16", dropout, device=bench.device, compile=compile)
-    # All of a kind first: a graph compiled for equal lengths must be compiled again for others.
+    # Batches of the same kind are consecutive: a graph compiled for equal lengths must be recompiled for others.
     cells = [(kind, number) for kind in BATCHES for number in bench.scale.batch_tokens]
     batches = {(kind, number): BATCHES[kind](bench.scale, size, number) for kind, number in cells}
     cudnn, rates = torch.backends.cuda.cudnn_sdp_enabled(), {}
     for family in ["mtformer"] if compile else SYSTEMS:
-        torch.backends.cuda.enable_cudnn_sdp(cudnn)  # mtformer turns it off, and users of peers have it on
+        torch.backends.cuda.enable_cudnn_sdp(cudnn)  # disabled by mtformer, but enabled by default for peers
         step = functools.cache(functools.partial(STEPS[family], setup))
         about = {"size": size_name, "system": SYSTEMS[family] + (", compiled" if compile else "")}
         for kind, number in cells:
@@ -199,9 +199,9 @@ def training(bench: Bench, size_name: str, compile: bool) -> Measurements:
             )
             if family == "mtformer" and kind == REAL and "error" not in figure:
                 rates[number] = statistics.median(figure["tokens/s"])
-    if rates:  # a closer look at the best batch size
+    if rates:  # profile the best batch size
         best = max(rates, key=rates.__getitem__)
-        if not compile:  # built a second time, because the peers come before: a profiler slows down what follows it
+        if not compile:  # rebuilt here, because profiling before the peers would slow them down
             step = functools.cache(functools.partial(STEPS["mtformer"], setup))
             about["system"] = "mtformer"
         about |= {"batches": REAL, "batch tokens": best}
@@ -211,8 +211,8 @@ def training(bench: Bench, size_name: str, compile: bool) -> Measurements:
 def measure_training(
     bench: Bench, size: Size, step: Callable[[], Step], batches: Sequence[Batch], warm_up: int
 ) -> Figure:
-    """Train one system on one set of batches."""
-    gc.collect()  # frees the previous system
+    """Measure the training of a system on these batches."""
+    gc.collect()  # frees the memory of the previous system
     begin = time.perf_counter()
     train, moved = step(), [batch.to(bench.device) for batch in batches]
     losses: list[Tensor] = []
@@ -231,7 +231,7 @@ def measure_training(
     figure = {
         "tokens/s": [sum(map(num_tokens, batches)) / s for s in seconds],
         "TFLOP/s": flops / median / 1e12,
-        "ms a step": 1000 * median / len(batches),
+        "ms per step": 1000 * median / len(batches),
         "% padding": 100 * padding(batches),
         "s to build and warm up": total - sum(seconds),
     }
@@ -240,7 +240,7 @@ def measure_training(
     return figure
 
 
-KERNELS = {  # the first pattern that the kernel's name matches
+KERNELS = {  # the first pattern that matches the name of a kernel determines its class
     "compiled by Triton": r"^triton_",
     "attention": r"flash|fmha|attention|sdpa",
     "optimizer and clipping": r"multi_tensor|adam|foreach",
@@ -257,10 +257,10 @@ KERNELS = {  # the first pattern that the kernel's name matches
 
 
 def measure_profile(bench: Bench, step: Callable[[], Step], batches: Sequence[Batch]) -> Figure:
-    """Profile one step on each batch; a CPU's operations take the place of kernels.
+    """Profile one step on each batch; on a CPU, operations are used instead of kernels.
 
     Returns:
-        rows of the step as a whole (with the profiler on), of all kernels, of each class and of the longest kernels.
+        Rows for the whole step (while profiling), all kernels, each class of kernels, and the slowest kernels.
     """
     train, moved, on_cuda = step(), [batch.to(bench.device) for batch in batches], bench.device == "cuda"
     activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if on_cuda else [ProfilerActivity.CPU]
@@ -268,7 +268,7 @@ def measure_profile(bench: Bench, step: Callable[[], Step], batches: Sequence[Ba
         seconds = bench.seconds(lambda: [train(batch) for batch in moved])
     spent: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for event in profiler.key_averages():
-        # Spans that PyTorch itself marks hold kernels that are counted by their own names.
+        # Spans marked by PyTorch contain kernels that are counted by their own names.
         is_span = getattr(event, "is_user_annotation", False) or event.key.startswith(("Optimizer.", "ProfilerStep"))
         microseconds = event.self_device_time_total if on_cuda else event.self_cpu_time_total
         if is_span or (event.device_type.name == "CUDA") != on_cuda or microseconds == 0:
@@ -278,12 +278,12 @@ def measure_profile(bench: Bench, step: Callable[[], Step], batches: Sequence[Ba
             spent[name][0] += microseconds / 1e3 / len(batches)
             spent[name][1] += event.count / len(batches)
     rows = [
-        {"name": name, "ms a step": ms, "%": 100 * ms / spent["all kernels"][0], "calls a step": calls}
+        {"name": name, "ms per step": ms, "%": 100 * ms / spent["all kernels"][0], "calls per step": calls}
         for name, (ms, calls) in sorted(spent.items(), key=lambda item: item[1][0], reverse=True)
     ]
     classes = [row for row in rows if row["name"].startswith(("all kernels", "class: "))]
     kernels = [row for row in rows if row not in classes][:15]
-    step_row = {"name": "step, with the profiler on", "ms a step": 1000 * seconds / len(batches)}
+    step_row = {"name": "step, while profiling", "ms per step": 1000 * seconds / len(batches)}
     return {"rows": [step_row, *classes, *kernels]}
 
 
@@ -291,13 +291,13 @@ def measure_profile(bench: Bench, step: Callable[[], Step], batches: Sequence[Ba
 
 
 def decoding(bench: Bench) -> Measurements:
-    """Sentences per second of the base model with random weights."""
+    """Measure sentences per second of the base model with random weights."""
     size, _ = bench.scale.sizes["base"]
     systems = {"mtformer": decode_speed.mtformer_system, "Hugging Face generate": decode_speed.marian_system}
     cudnn = torch.backends.cuda.cudnn_sdp_enabled()
     for search, num_beams in BEAMS.items():
         for system, make in systems.items():
-            torch.backends.cuda.enable_cudnn_sdp(cudnn)  # as in `training`
+            torch.backends.cuda.enable_cudnn_sdp(cudnn)  # see `training`
             for num_sentences in bench.scale.sentences:
                 yield (
                     {"kind": "decoding", "search": search, "system": system, "sentences": num_sentences},
@@ -308,7 +308,7 @@ def decoding(bench: Bench) -> Measurements:
 def measure_decoding(
     bench: Bench, make: Callable[..., decode_speed.Decode], size: Size, num_beams: int, num_sentences: int
 ) -> Figure:
-    """Translate one batch into a fixed number of tokens."""
+    """Measure the translation of a batch into a fixed number of tokens."""
     decode = make(size, "bf16", num_beams, bench.scale.target_tokens, bench.device)
     batch = kftt_batches(bench.scale, size, bench.scale.batch_tokens[0])[0]
     rows = torch.arange(num_sentences) % len(batch.src_BS)
@@ -332,13 +332,13 @@ SECTIONS: dict[str, tuple[float, Callable[[Bench], Measurements]]] = {
     "base, compiled": (15, lambda bench: training(bench, "base", compile=True)),
     "big, compiled": (16, lambda bench: training(bench, "big", compile=True)),
 }
-"""Share of the time of each section, relative to the others, and its measurements."""
+"""Relative share of the time and the measurements of each section."""
 
 
 def build(name: str, device: Literal["cpu", "cuda"], scale_name: str) -> Callable[[bool], Figure | None]:
-    """Return the function that measures the next figure of a section: None after the last one.
+    """Return a function that measures and returns the next result of a section; after the last one it returns None.
 
-    Called without time left (False), it does not measure. A figure that cannot be measured has the key "error".
+    If its argument is False (no time left), it does not measure. A result that cannot be measured has the key "error".
     """
     measurements = SECTIONS[name][1](Bench(device, SCALES[scale_name]))
     figure: Figure | None = None
@@ -350,7 +350,7 @@ def build(name: str, device: Literal["cpu", "cuda"], scale_name: str) -> Callabl
         except StopIteration:
             return None
         if not has_time:
-            figure["error"] = "not measured, the time of the section was used up"
+            figure["error"] = "skipped, because the time limit of the section was reached"
             return figure
         try:
             figure |= measure()

@@ -1,12 +1,11 @@
-"""JoeyNMT as a peer of train_speed.py, in a Python environment of its own.
+"""JoeyNMT as a peer in train_speed.py, in a separate Python environment.
 
     python3 -m venv joey && joey/bin/pip install torch==2.13.0 joeynmt importlib_metadata
     python scripts/bench/train_speed.py --joeynmt joey/bin/python
 
-JoeyNMT 2.3 does not declare importlib_metadata and does not import without it. Run as a program by that interpreter,
-this file trains with JoeyNMT's own TrainManager: its model, batches, loss, clipping and Adam with their defaults, in
-fp32 (its autocast is for CUDA only). It reads settings from the first line of its standard input, and imports nothing
-of mtformer.
+JoeyNMT 2.3 requires importlib_metadata but does not declare it. When that interpreter runs this file as a program, it
+trains with JoeyNMT's own TrainManager: its model, batches, loss, clipping and Adam with their defaults, in fp32 (its
+autocast supports CUDA only). It reads settings from the first line of stdin, and imports nothing from mtformer.
 
 B sentences, S source length, T target length.
 """
@@ -26,14 +25,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-UNK, PAD, BOS, EOS = 0, 1, 2, 3  # JoeyNMT's; mtformer has pad 0 and unk 1
+UNK, PAD, BOS, EOS = 0, 1, 2, 3  # ids in JoeyNMT; in mtformer pad is 0 and unk is 1
 
 
 # ---- in the worker of train_speed.py --------------------------------------------------------------------------------
 
 
 def start(python: Path, settings: Mapping[str, Any]) -> Callable[[int, int], float]:
-    """Start JoeyNMT in its own process and return the function that trains a slice there and returns its seconds."""
+    """Start JoeyNMT in its own process, and return a function that trains a slice there and returns its seconds."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     process = subprocess.Popen(
         [python, __file__], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -43,7 +42,7 @@ def start(python: Path, settings: Mapping[str, Any]) -> Callable[[int, int], flo
         print(json.dumps([first, steps]), file=process.stdin, flush=True)
         answer = process.stdout.readline()
         if not answer:
-            raise RuntimeError(f"JoeyNMT's process ended with exit code {process.wait()}, its error is above")
+            raise RuntimeError(f"JoeyNMT's process ended with exit code {process.wait()}; see its error above")
         return float(answer)
 
     print(json.dumps(settings), file=process.stdin, flush=True)
@@ -51,7 +50,7 @@ def start(python: Path, settings: Mapping[str, Any]) -> Callable[[int, int], flo
 
 
 def version(python: Path) -> str:
-    """Return the versions of JoeyNMT and PyTorch of an interpreter."""
+    """Return the versions of JoeyNMT and PyTorch in the environment of an interpreter."""
     program = 'from importlib.metadata import version as v; print(f\'{v("joeynmt")} on torch {v("torch")}\')'
     return subprocess.run([python, "-I", "-c", program], capture_output=True, text=True).stdout.strip()
 
@@ -60,7 +59,7 @@ def version(python: Path) -> str:
 
 
 def joeynmt_config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a JoeyNMT config: a tied, pre-norm model with the paper's other settings."""
+    """Return a JoeyNMT config: a tied pre-norm model with the other settings of the paper."""
     side = {
         "type": "transformer",
         "num_layers": settings["num_layers"],
@@ -79,7 +78,7 @@ def joeynmt_config(settings: Mapping[str, Any]) -> dict[str, Any]:
         "learning_rate": settings["learning_rate"],
         "scheduling": "warmupinversesquareroot",
         "clip_grad_norm": settings["clip_norm"],
-        "batch_size": 4096,  # of its own loader, which is not used
+        "batch_size": 4096,  # for JoeyNMT's own loader, which is not used
         "batch_type": "token",
     }
     model = {"tied_embeddings": True, "tied_softmax": True, "encoder": side, "decoder": side}
@@ -87,17 +86,17 @@ def joeynmt_config(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pad(sentences: Sequence[Sequence[int]]) -> "tuple[Tensor, Tensor]":
-    """Return the ids (B, S), each row followed by eos and padding, and lengths (B,), with JoeyNMT's special ids."""
+    """Return ids (B, S), each row ending with eos and padding, and lengths (B,), with JoeyNMT's special ids."""
     import torch
 
     rows = [torch.tensor([*ids, EOS]) for ids in sentences]
-    # mtformer's unk is JoeyNMT's pad, and text has no padding before this.
+    # mtformer's unk has the id of JoeyNMT's pad, and the text contains no padding yet.
     ids_BS = torch.nn.utils.rnn.pad_sequence([torch.where(ids == 1, UNK, ids) for ids in rows], True, PAD)
     return ids_BS, torch.tensor([len(ids) for ids in rows])
 
 
 def build(settings: Mapping[str, Any], folder: Path) -> Callable[[int], None]:
-    """Return the function that makes one optimizer step on the batch of a number, as JoeyNMT's loop does."""
+    """Return the function that makes one optimizer step on the batch with a given number, like JoeyNMT's loop."""
     import torch
     from joeynmt.batch import Batch
     from joeynmt.config import parse_global_args, set_validation_args
@@ -142,7 +141,7 @@ def build(settings: Mapping[str, Any], folder: Path) -> Callable[[int], None]:
 
 
 def main() -> None:
-    """Read the settings, then answer each line `[first, steps]` with the seconds that the steps took."""
+    """Read the settings, then answer each line `[first, steps]` with the time of these steps in seconds."""
     settings, answers = json.loads(sys.stdin.readline()), sys.stdout
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
         import torch

@@ -1,9 +1,10 @@
-"""Make kftt_lengths.json: the lengths of real training batches, for benchmarks on machines without the corpus.
+"""Create kftt_lengths.json: the lengths of real training batches, for benchmarks on machines without the corpus.
 
     python scripts/bench/kftt_lengths.py configs/kftt_ja_en.yaml tokenizer.vocab_size=32000 training.batch_tokens=32768
 
-Prepares the data of a config as training does and cuts an epoch into batches. Of these, sorted by their longest side,
-evenly spaced ones are written as runs of [source tokens, target tokens, pairs in a row], eos not counted.
+Prepares the data of a config as for training, and divides an epoch into batches. The batches are sorted by their
+longest side, and evenly spaced ones are written as runs of [source tokens, target tokens, number of consecutive pairs],
+without eos.
 """
 
 import argparse
@@ -37,8 +38,8 @@ def main() -> None:
     chosen = np.linspace(0, len(lengths) - 1, 2 * NUM_BATCHES + 1).astype(int)[1::2]
     runs = [[[*pair, len(list(run))] for pair, run in itertools.groupby(lengths[n].tolist())] for n in chosen]
     about = (
-        f"[source tokens, target tokens, pairs in a row], eos not counted, of {NUM_BATCHES} evenly spaced ones of the "
-        f"{len(lengths)} batches of {config.training.batch_tokens} tokens of an epoch over {options.config.stem} "
+        f"[source tokens, target tokens, consecutive pairs], without eos, of {NUM_BATCHES} evenly spaced batches from "
+        f"{len(lengths)} batches of {config.training.batch_tokens} tokens in an epoch over {options.config.stem} "
         f"({sum(map(len, lengths))} pairs, vocabulary of {config.tokenizer.vocab_size})"
     )
     lines = ",\n".join(json.dumps(batch, separators=(",", ":")) for batch in runs)

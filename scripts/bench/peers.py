@@ -1,6 +1,6 @@
-"""The models, sizes and text that the speed benchmarks share: mtformer's Transformer and the peers of the same shape.
+"""Models, sizes and text shared by the speed benchmarks: mtformer's Transformer, and peers of the same shape.
 
-Letters in shapes: B sentences, S source length, T target length, D model width, V vocabulary.
+B sentences, S source length, T target length, D model width, V vocabulary.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from mtformer.model.transformer import Transformer
 if TYPE_CHECKING:
     from transformers import MarianMTModel
 
-PAD, UNK, BOS, EOS = 0, 1, 2, 3  # mtformer's ids, given to all
+PAD, UNK, BOS, EOS = 0, 1, 2, 3  # mtformer's ids, used by all systems
 VOCAB_SIZE = 8000
 MAX_POSITIONS = 1024
 DEFAULT_DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "multi30k"
@@ -33,13 +33,13 @@ DEFAULT_DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "multi3
 
 @dataclass(frozen=True)
 class Size:
-    """One model size."""
+    """Size of a model."""
 
     d_model: int
     d_ff: int
     num_heads: int
-    num_layers: int  # of the encoder, and of the decoder
-    vocab_size: int = VOCAB_SIZE  # joint and tied
+    num_layers: int  # in the encoder and in the decoder
+    vocab_size: int = VOCAB_SIZE  # of a joint, tied vocabulary
 
     def __str__(self) -> str:
         layers = f"{self.num_layers}+{self.num_layers} layers"
@@ -47,11 +47,11 @@ class Size:
 
 
 SIZES = {"toy": Size(16, 32, 2, 1), "tiny": Size(128, 256, 4, 4), "small": Size(256, 1024, 4, 3)}
-"""`toy` is for trying the scripts."""
+"""Model sizes; `toy` is for trying the scripts."""
 
 
 def model_config(size: Size, dropout: float) -> ModelConfig:
-    """Return the `model` section of mtformer's config for a size."""
+    """Return the `model` section of mtformer's config for this size."""
     return ModelConfig(
         d_model=size.d_model,
         d_ff=size.d_ff,
@@ -64,18 +64,18 @@ def model_config(size: Size, dropout: float) -> ModelConfig:
 
 
 def transformer(size: Size, dropout: float) -> Transformer:
-    """Return mtformer's model of a size."""
+    """Return mtformer's model of this size."""
     return Transformer(model_config(size, dropout), size.vocab_size, size.vocab_size)
 
 
 class TorchTransformer(nn.Module):
-    """`torch.nn.Transformer` without attention dropout, and with scaled and tied embeddings, positions, projection."""
+    """`torch.nn.Transformer` without attention dropout, with positions, and scaled and tied embeddings."""
 
     positions: Tensor
 
     def __init__(self, size: Size, dropout: float) -> None:
         super().__init__()
-        warnings.filterwarnings("ignore", message="enable_nested_tensor")  # a fast path of inference only
+        warnings.filterwarnings("ignore", message="enable_nested_tensor")  # concerns only inference
         self.transformer = nn.Transformer(
             size.d_model,
             size.num_heads,
@@ -114,7 +114,7 @@ class TorchTransformer(nn.Module):
 
 
 def marian(size: Size, dropout: float = 0.0) -> "MarianMTModel":
-    """Return Hugging Face's Marian with random weights, without attention dropout."""
+    """Return a Hugging Face Marian model with random weights, without attention dropout."""
     from transformers import MarianConfig, MarianMTModel
 
     return MarianMTModel(
@@ -148,16 +148,16 @@ def marian(size: Size, dropout: float = 0.0) -> "MarianMTModel":
 def add_options(
     parser: argparse.ArgumentParser, systems: Sequence[str], default_sizes: Sequence[str], default_rounds: int
 ) -> None:
-    """Add the options that training and decoding benchmarks share."""
-    parser.add_argument("--src", type=Path, default=DEFAULT_DATA / "train.en.gz", help="source text (or .gz)")
-    parser.add_argument("--tgt", type=Path, default=DEFAULT_DATA / "train.de.gz", help="target text (or .gz)")
+    """Add the options shared by the training and decoding benchmarks."""
+    parser.add_argument("--src", type=Path, default=DEFAULT_DATA / "train.en.gz", help="source text, plain or .gz")
+    parser.add_argument("--tgt", type=Path, default=DEFAULT_DATA / "train.de.gz", help="target text, plain or .gz")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=default_sizes)
     parser.add_argument("--systems", nargs="+", choices=systems, default=systems, metavar="SYSTEM",
-                        help=f"of {', '.join(systems)}")  # fmt: skip
-    parser.add_argument("--vocab-size", type=int, default=VOCAB_SIZE, help="of the joint tokenizer")
-    parser.add_argument("--rounds", type=int, default=default_rounds, help="turns of each system")
+                        help=f"systems to measure: {', '.join(systems)}")  # fmt: skip
+    parser.add_argument("--vocab-size", type=int, default=VOCAB_SIZE, help="vocabulary size of the joint tokenizer")
+    parser.add_argument("--rounds", type=int, default=default_rounds, help="number of turns of each system")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument("--json", type=Path, help="write all results to this file")
 
 
 def read_lines(path: Path) -> list[str]:
@@ -170,7 +170,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def train_tokenizer(files: Sequence[Path], vocab_size: int = VOCAB_SIZE) -> sentencepiece.SentencePieceProcessor:
-    """Train a joint SentencePiece model of the files, with mtformer's special ids."""
+    """Train a joint SentencePiece model on the files, with mtformer's special ids."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=(line for file in files for line in read_lines(file)),

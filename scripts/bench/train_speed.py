@@ -1,17 +1,17 @@
-"""Training speed, side by side: mtformer, `torch.nn.Transformer` and Hugging Face Marian, in tokens per second.
+"""Compare the training speed of mtformer, `torch.nn.Transformer` and Hugging Face Marian, in tokens per second.
 
     python scripts/bench/train_speed.py --sizes tiny --json train_speed.json
 
-All systems get the same model sizes and the same batches (cut as mtformer cuts them, n x longest side <= 4096). Source
-and target tokens are counted, padding is not. Peers train in a minimal loop with label smoothing, Adam (fused) and
+All systems use the same model sizes and the same batches (as mtformer makes them: n x longest side <= 4096). Source and
+target tokens are counted, but not padding. Peers train in a minimal loop with label smoothing, Adam (fused) and
 clipping, in fp32 and in bf16 (`torch.autocast`). No system has attention dropout, so all can use fused attention.
-Systems named `+allocator` run with glibc set to keep freed memory, which mtformer does for itself. Every system first
-trains on all batches once, so that the kernels of each shape are compiled or cached as after a first epoch; then the
-systems take turns in short slices. Needs the extra `bench`, and a machine with nothing else running. JoeyNMT takes part
-when `--joeynmt` names an interpreter that has it, see joeynmt_peer.py.
+Systems named `+allocator` run with glibc settings that keep freed memory, which mtformer sets itself. Each system first
+trains on all batches once, so that the kernels for each shape are compiled or cached as after a first epoch; then the
+systems take turns in short slices. Requires the extra `bench`, and an otherwise idle machine. JoeyNMT is included if
+`--joeynmt` is an interpreter that can import it (see joeynmt_peer.py).
 
-Systems in bf16 are left out on a processor without fast bf16. If a system fails, the others are measured nevertheless,
-and the exit code is 1.
+Systems in bf16 are skipped on processors without fast bf16. If a system fails, the others are still measured, and the
+exit code is 1.
 """
 
 import argparse
@@ -46,30 +46,31 @@ DROPOUT = 0.1
 TRAINING = {"learning_rate": 5e-4, "label_smoothing": 0.1, "clip_norm": 1.0}
 
 Step = Callable[[Batch], Tensor]
-"""An optimizer step on a batch; returns its loss, on the device."""
+"""Optimizer step on a batch; returns its loss on the device."""
 Pairs = list[tuple[list[int], list[int]]]
 """Source and target ids of a batch, without bos and eos."""
 
 
-# ---- the systems ----------------------------------------------------------------------------------------------------
+# ---- systems --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A model and how to train it."""
+    """A model and its training settings."""
 
     size: Size
     precision: str
     dropout: float = DROPOUT
     device: Literal["cpu", "cuda"] = "cpu"
     compile: bool = False
-    """For mtformer only."""
+    """Supported by mtformer only."""
 
 
 def mtformer_step(setup: Setup) -> Step:
-    """Return an optimizer step of mtformer's own training."""
+    """Return the optimizer step of mtformer's own training."""
     set_up_memory()
-    config = TrainingConfig(device=setup.device, compile=setup.compile, schedule="constant", warmup_steps=0, **TRAINING)
+    compiled = "always" if setup.compile else "never"
+    config = TrainingConfig(device=setup.device, compile=compiled, schedule="constant", warmup_steps=0, **TRAINING)
     model = peers.transformer(setup.size, setup.dropout).to(setup.device)
     training = TrainingStep(model, config, setup.precision)
     return lambda batch: training.run([batch], step=1).loss
@@ -93,7 +94,7 @@ def marian_step(setup: Setup) -> Step:
 
 
 def minimal_loop(model: nn.Module, logits: Callable[[Tensor, Tensor], Tensor], setup: Setup) -> Step:
-    """Return an optimizer step of a peer whose `logits` are (B, T, V)."""
+    """Return an optimizer step of a peer whose `logits` have shape (B, T, V)."""
     model.to(setup.device).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=TRAINING["learning_rate"], betas=(0.9, 0.98), fused=True)
 
@@ -116,12 +117,12 @@ def minimal_loop(model: nn.Module, logits: Callable[[Tensor, Tensor], Tensor], s
 
 
 def product_side(size: Size) -> int:
-    """Return the side of the large matrix products whose rate is the limit."""
+    """Return the side of the large matrix products whose rate is used as the limit."""
     return min(2048, 16 * size.d_model)
 
 
 def product_step(setup: Setup) -> Callable[[Batch], Tensor]:
-    """Return a large matrix product; in fp32 through oneDNN, which is at least as fast as PyTorch's default route."""
+    """Return a large matrix product; in fp32 it uses oneDNN, which is at least as fast as PyTorch's default."""
     torch.set_float32_matmul_precision("medium")
     side, dtype = product_side(setup.size), torch.bfloat16 if setup.precision == "bf16" else torch.float32
     left, right = torch.randn(2, side, side).to(dtype)
@@ -135,7 +136,7 @@ STEPS: dict[str, Callable[[Setup], Step]] = {
 
 
 def build(family: str, setup: Setup, batches: Sequence[Pairs], joeynmt: Path | None) -> Callable[[int, int], float]:
-    """Build a system in its worker; return the function that trains on a slice of the batches and returns seconds."""
+    """Build a system in its worker, and return a function that trains on a slice of batches and returns the seconds."""
     if family == "joeynmt":
         run = joeynmt_peer.start(
             joeynmt,
@@ -160,7 +161,7 @@ def build(family: str, setup: Setup, batches: Sequence[Pairs], joeynmt: Path | N
     return run
 
 
-# ---- batches, and what they cost ------------------------------------------------------------------------------------
+# ---- batches and their cost -----------------------------------------------------------------------------------------
 
 
 def cut_batches(src: Path, tgt: Path, vocab_size: int, batch_tokens: int, num_batches: int) -> list[Pairs]:
@@ -175,33 +176,33 @@ def cut_batches(src: Path, tgt: Path, vocab_size: int, batch_tokens: int, num_ba
 
 
 def num_tokens(batch: Batch) -> int:
-    """Return the number of source and target tokens, with eos and without padding."""
+    """Return the number of source and target tokens, including eos and without padding."""
     return batch.num_src_tokens + batch.num_tgt_tokens
 
 
 def padding(batches: Sequence[Batch]) -> float:
-    """Return the share of padding among the tokens of both sides."""
+    """Return the share of padding in both sides of the batches."""
     return 1 - sum(map(num_tokens, batches)) / sum(b.src_BS.numel() + b.tgt_out_BT.numel() for b in batches)
 
 
 def model_flops(size: Size, batch: Batch) -> float:
-    """Return the FLOPs that the model requires, forward and backward: 6 per weight and token, and attention."""
+    """Return the FLOPs of the forward and backward pass: 6 per weight and token, plus attention."""
     D, L = size.d_model, size.num_layers
     src_B = batch.src_lengths_B.double()
     tgt_B = (batch.tgt_out_BT != PAD).sum(1).double()
     feed_forward = 2 * D * size.d_ff
-    # The decoder's keys and values over the source are made from source tokens, all else of it from target tokens.
+    # The decoder's keys and values of the source depend on source tokens, everything else in it on target tokens.
     on_src = L * (4 * D * D + feed_forward + 2 * D * D)
     on_tgt = L * (6 * D * D + feed_forward) + D * size.vocab_size
     attention = 12 * D * L * (src_B * src_B + tgt_B * tgt_B + src_B * tgt_B).sum()
     return float(6 * (on_src * src_B.sum() + on_tgt * tgt_B.sum()) + attention)
 
 
-# ---- measuring ------------------------------------------------------------------------------------------------------
+# ---- measurement ----------------------------------------------------------------------------------------------------
 
 
 def measure(size: Size, batches: Sequence[Pairs], options: argparse.Namespace) -> dict[str, Any]:
-    """Run all systems of one size in turns; the figures of a system that fails later are those of its first rounds."""
+    """Run all systems of one size in turns; if a system fails later, the results of its first rounds are returned."""
     precisions = {system.removesuffix("+allocator").split("-")[1] for system in options.systems}
     products = [f"product-{precision}" for precision in sorted(precisions)]
     systems = {}
@@ -242,19 +243,19 @@ def measure(size: Size, batches: Sequence[Pairs], options: argparse.Namespace) -
 
 
 def report(size_name: str, figures: dict[str, Any]) -> str:
-    """Return the markdown section of one size; add the ratios to the figures."""
+    """Return the Markdown section of one size, and add the ratios to the figures."""
     rates, shares, failed = figures["tokens_per_second"], figures["share_of_limit"], figures["failed"]
     rows = [[name, turns.format_range(rates[name]), f"{shares.get(name, math.nan):.1%}"] for name in rates]
     limits = ", ".join(f"{name} {rate / 1e9:.0f}" for name, rate in figures["limits_flops_per_second"].items())
     lines = [
         f"## {size_name} ({SIZES[size_name]})",
         "",
-        turns.markdown_table(["system", "tokens/s, median (range)", "model FLOPs of limit"], rows),
+        turns.markdown_table(["system", "tokens/s, median (range)", "model FLOPs / limit"], rows),
         "",
         f"- limit (large matrix products, GFLOP/s): {limits or 'unknown'}",
     ]
     figures["ratios"], complete = [], {name: r for name, r in rates.items() if name not in failed}
-    for kind, names in (("as users run them", PEERS), ("with our allocator settings", PEERS_WITH_ALLOCATOR)):
+    for kind, names in (("with default settings", PEERS), ("with our allocator settings", PEERS_WITH_ALLOCATOR)):
         for ours, ratios in turns.ratios_to_fastest(complete, names).items():
             figures["ratios"].append({"ours": ours, "peers": kind, "rounds": ratios})
             lines.append(f"- {ours}: {turns.format_range(ratios, 2)} times the fastest peer of the round, {kind}")
@@ -265,9 +266,9 @@ def report(size_name: str, figures: dict[str, Any]) -> str:
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     peers.add_options(parser, SYSTEMS, default_sizes=["tiny"], default_rounds=15)
-    parser.add_argument("--joeynmt", type=Path, metavar="PYTHON", help="an interpreter that has JoeyNMT")
-    parser.add_argument("--steps", type=int, default=10, help="optimizer steps in a slice")
-    parser.add_argument("--batches", type=int, default=30, help="batches of a shuffled epoch that are used in turn")
+    parser.add_argument("--joeynmt", type=Path, metavar="PYTHON", help="an interpreter that can import JoeyNMT")
+    parser.add_argument("--steps", type=int, default=10, help="optimizer steps per slice")
+    parser.add_argument("--batches", type=int, default=30, help="number of batches of a shuffled epoch to use in turn")
     parser.add_argument("--batch-tokens", type=int, default=4096)
     options = parser.parse_args()
     if options.joeynmt is not None and not options.joeynmt.is_file():
@@ -280,7 +281,7 @@ def parse_options() -> argparse.Namespace:
 def main() -> None:
     options = parse_options()
     environment = turns.describe_environment(options.threads)
-    environment["JoeyNMT"] = joeynmt_peer.version(options.joeynmt) if options.joeynmt else "not measured, no --joeynmt"
+    environment["JoeyNMT"] = joeynmt_peer.version(options.joeynmt) if options.joeynmt else "not measured (no --joeynmt)"
     batches = cut_batches(options.src, options.tgt, options.vocab_size, options.batch_tokens, options.batches)
     environment["settings"] = (
         f"{len(batches)} batches of n x longest side <= {options.batch_tokens}, "
@@ -288,7 +289,7 @@ def main() -> None:
         f"{options.rounds} rounds of {options.steps} steps; vocabulary {options.vocab_size}; dropout {DROPOUT}, "
         "attention dropout 0"
     )
-    print("# Training speed, source + target tokens per second (padding not counted)\n")
+    print("# Training speed, source + target tokens per second (without padding)\n")
     print("\n".join(f"- {name}: {value}" for name, value in environment.items()))
     options.systems = turns.without_bf16(options.systems)
     print(flush=True)

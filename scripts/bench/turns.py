@@ -1,8 +1,8 @@
-"""Benchmarked systems in processes of their own, which take turns, and how their rates are reported.
+"""Benchmarked systems in separate processes, which take turns, and the reporting of their rates.
 
-Allocator settings and threads belong to a process, so each system runs in a worker process, and only one works at a
-time. In every round each system gets a short slice, in rotating order, so that drift of the machine affects all alike;
-figures are medians over the rounds.
+Allocator settings and threads are per process, so each system runs in a worker process, and only one works at a time.
+In each round every system gets a short slice, in rotating order, so that changes in machine speed affect all systems.
+The reported numbers are medians over the rounds.
 """
 
 import datetime
@@ -25,14 +25,14 @@ from mtformer.device import pick_precision
 from mtformer.evaluation.card import describe_hardware
 
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1)}
-"""Settings that mtformer uses: glibc keeps large freed tensors and does not have to fault them in again."""
+"""Settings that mtformer uses: glibc keeps large freed blocks, which avoids page faults."""
 
 
 # ---- workers --------------------------------------------------------------------------------------------------------
 
 
 class Worker:
-    """A system in a process of its own, which works only while it answers."""
+    """A system in a separate process, which works only while it answers a question."""
 
     def __init__(
         self,
@@ -43,18 +43,18 @@ class Worker:
         starts_processes: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Start the process and wait until it has built the system.
+        """Start the process, and wait until it has built the system.
 
         Args:
-            build: a function at the top level of a module; it returns the function that answers `ask`.
-            arguments: the arguments of `build`.
-            threads: PyTorch's threads in the process (default: chosen by PyTorch).
-            allocator: start the process with the settings of `ALLOCATOR`; otherwise with no allocator settings.
-            starts_processes: the system may start processes of its own; without `close` this program then waits for it.
-            timeout: seconds until the process is killed if `build` has not returned.
+            build: top-level function of a module; it returns the function that answers `ask`.
+            *arguments: arguments of `build`.
+            threads: number of PyTorch threads in the process (default: chosen by PyTorch).
+            allocator: start the process with the settings of `ALLOCATOR`; otherwise without allocator settings.
+            starts_processes: True if the system may start processes; then call `close`, or this program waits for it.
+            timeout: time in seconds after which the process is killed if `build` has not returned.
 
         Raises:
-            RuntimeError: if `build` fails or times out or the process ends; `ask` raises it for the same reasons.
+            RuntimeError: if `build` fails or times out, or the process ends; `ask` raises it for the same reasons.
         """
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
@@ -68,7 +68,7 @@ class Worker:
         self._answer(timeout)
 
     def ask(self, *arguments: object, timeout: float | None = None) -> Any:
-        """Return what the system returns for these arguments; kill its process after `timeout` seconds."""
+        """Return the system's answer for these arguments; kill its process after `timeout` seconds."""
         self._connection.send(arguments)
         return self._answer(timeout)
 
@@ -84,7 +84,7 @@ class Worker:
             raise RuntimeError(f"no answer after {timeout:.0f} seconds")
         try:
             answer, error = self._connection.recv()
-        except EOFError:  # killed, for example because memory ran out
+        except EOFError:  # killed, for example for lack of memory
             self._process.join()
             answer, error = None, f"its process ended with exit code {self._process.exitcode}"
         if error is not None:
@@ -114,19 +114,19 @@ def _serve(
 
 
 def one_line(error: Exception) -> str:
-    """Return the type of an error and the last line of its message, which is the cause of a failed subprocess."""
+    """Return the type of an error and the last line of its message, which names the cause in a failed subprocess."""
     return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[-1]}"
 
 
 def take_turns(
     systems: Mapping[str, Callable[[], Worker]], questions: Sequence[tuple[object, ...]]
 ) -> tuple[dict[str, list[Any]], dict[str, str]]:
-    """Start each system, then put one question per round to each of them, in rotating order.
+    """Start each system, then ask each of them one question per round, in rotating order.
 
-    A system that fails gets no further questions; the others continue.
+    A system that fails is not asked again; the others continue.
 
     Returns:
-        The answers of each system, fewer than questions or none if it failed, and the errors of those that failed.
+        The answers of each system (fewer than the questions if it failed), and the errors of failed systems.
     """
     workers: dict[str, Worker] = {}
     answers: dict[str, list[Any]] = {name: [] for name in systems}
@@ -155,7 +155,7 @@ def take_turns(
 
 
 def ratios_to_fastest(rates: Mapping[str, Sequence[float]], peers: Sequence[str]) -> dict[str, list[float]]:
-    """Return the speed of each of our systems relative to the fastest of these peers, round by round."""
+    """Return the speed of each of our systems relative to the fastest of these peers, per round."""
     fastest = [max(of_round) for of_round in zip(*(rates[name] for name in peers if name in rates), strict=True)]
     return {
         name: [ours / theirs for ours, theirs in zip(rates[name], fastest, strict=True)]
@@ -165,13 +165,13 @@ def ratios_to_fastest(rates: Mapping[str, Sequence[float]], peers: Sequence[str]
 
 
 def format_range(values: Sequence[float], digits: int = 0) -> str:
-    """Format the median and, in brackets, the lowest and the highest value."""
+    """Format the median, followed by the lowest and highest value in parentheses."""
     median, lowest, highest = (f"{x:,.{digits}f}" for x in (statistics.median(values), min(values), max(values)))
     return f"{median} ({lowest} to {highest})"
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Format a markdown table; columns after the first are right-aligned."""
+    """Format a Markdown table; columns after the first are right-aligned."""
     rule = ["---"] + ["---:"] * (len(header) - 1)
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, rule, *rows])
 
@@ -182,18 +182,18 @@ def without_bf16(systems: Sequence[str]) -> list[str]:
         return list(systems)
     left_out = [name for name in systems if "bf16" in name]
     if left_out:
-        print(f"- left out, because this processor has no fast bf16: {', '.join(left_out)}")
+        print(f"- skipped, because this processor has no fast bf16: {', '.join(left_out)}")
     return [name for name in systems if name not in left_out]
 
 
 def exit_on_failures(failed: Mapping[str, str]) -> None:
-    """End with exit code 1 and a line for each system that failed, if any did."""
+    """If any system failed, exit with code 1 and an error message for each."""
     if failed:
         raise SystemExit("\n".join(f"error: {name} failed: {error}" for name, error in failed.items()))
 
 
 def describe_environment(threads: int, device: str = "cpu") -> dict[str, str]:
-    """Return date, machine and versions."""
+    """Return date, machine, number of threads and versions."""
     versions = {"Python": platform.python_version(), "mtformer": mtformer.__version__, "torch": torch.__version__}
     for name in ("transformers", "ctranslate2", "triton"):
         with suppress(importlib.metadata.PackageNotFoundError):

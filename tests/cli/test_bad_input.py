@@ -136,13 +136,13 @@ def test_a_full_disk_during_tokenizer_training(
     monkeypatch.setattr("pathlib.Path.write_bytes", full_disk)
     for settings in ([], [f"tokenizer.src_model={model}"]):
         message = error_of("train", corpus / "small.yaml", *settings, "--run-dir", run)
-        reason = "cannot be written: No space left on device; free some space, or name another place"
+        reason = "cannot be written: No space left on device; free some space, or choose another folder"
         assert message == f"error: {run}/tokenizer: the tokenizer {reason}"
         assert not run.exists()
     cache = tmp_path / "cache"
     message = error_of("train", corpus / "small.yaml", f"data.cache_dir={cache}", "--run-dir", run)
     assert message.startswith(f"error: {cache}: the tokenizer cannot be written: No space left on device; free some ")
-    assert message.endswith("name another folder by data.cache_dir")
+    assert message.endswith("set data.cache_dir to another folder")
 
 
 def test_a_full_disk_during_tokenization(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ def test_a_damaged_store(damage: str, corpus: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "fragments"),
     [
-        ("train CORPUS/small.yaml --run-dir RUN", ["exists already", "--resume", "--overwrite"]),
+        ("train CORPUS/small.yaml --run-dir RUN", ["already exists", "--resume", "--overwrite"]),
         ("train CORPUS/small.yaml --run-dir CORPUS/x --resume", ["nothing to resume"]),
         ("translate CORPUS", ["not a run directory"]),
         ("eval CORPUS", ["not a run directory"]),

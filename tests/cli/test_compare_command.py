@@ -63,7 +63,7 @@ def test_runs_as_json(runs: list[Path]) -> None:
         assert table["signature"] == signature
         values = [one["value"] for card in cards for one in card["scores"] if one["name"] == table["name"]]
         assert [row["mean"] for row in table["systems"]] == pytest.approx(values)
-        assert table["systems"][1]["tests"] == {"p_bootstrap": 1.0, "p_randomisation": 1.0}
+        assert table["systems"][1]["tests"] == {"p_bootstrap": 1.0, "p_randomization": 1.0}
         assert table["systems"][2]["difference"] == pytest.approx(values[2] - values[0])
     assert len(small["sentences"]) == 5
     assert small["sentences"][0]["hypotheses"][0] == small["sentences"][0]["hypotheses"][1]
@@ -128,11 +128,11 @@ def test_different_test_sets_are_reported_and_can_be_forced(runs: list[Path], co
     assert invoke("eval", runs[2]).exit_code == 0
     result = invoke("compare", *runs)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert re.fullmatch(r"error: .*base and .*other on small: other references; --force compares .*\n", result.stderr)
+    assert re.fullmatch(r"error: .*base and .*other on small: different references; --force .*\n", result.stderr)
     result = invoke("compare", *runs, "--force")
     assert result.exit_code == 0
     assert "differences on small:" in result.stderr
-    assert "other references" in result.stderr
+    assert "different references" in result.stderr
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

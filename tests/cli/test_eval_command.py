@@ -67,7 +67,7 @@ def test_missing_comet_is_reported_before_translating(
     monkeypatch.setitem(sys.modules, "comet", None)  # type: ignore[arg-type]  # which makes its import fail
     result = invoke("eval", trained[0], "--output", tmp_path, "--comet", "Unbabel/wmt22-comet-da")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == "error: --comet needs another package: pip install 'mtformer[comet]'\n"
+    assert result.stderr == "error: --comet requires another package: pip install 'mtformer[comet]'\n"
     assert list(tmp_path.iterdir()) == []
     help_text = " ".join(invoke("eval", "--help").stdout.split())
     assert "source you trust" in help_text.replace("│ │ ", "")

@@ -105,7 +105,7 @@ def test_every_command_can_average_the_last_checkpoints(run: Path, corpus: Path)
         assert torch.equal(exported[name], weight)
     result = invoke("translate", run, "--checkpoint", "last:4")
     assert result.exit_code == 2
-    assert "4 checkpoints to average asked for, 3 there" in result.stderr
+    assert "4 checkpoints requested, but only 3 exist" in result.stderr
 
 
 @pytest.mark.process

@@ -65,11 +65,11 @@ def test_a_resumed_sweep_finishes_a_failed_run(study: Callable[[str], Path], tmp
 
     refused = invoke("sweep", study(axes))
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert refused.stderr.startswith(f"error: {tmp_path}/runs: 1 of the 2 runs are there already; --resume continues")
+    assert refused.stderr.startswith(f"error: {tmp_path}/runs: 1 of the 2 runs already exist; continue with --resume")
     written = run_of(tmp_path, "a").log.stat().st_mtime_ns
     again = invoke("sweep", study(axes.replace("9999", "200")), "--resume")
     assert again.exit_code == 0, again.stderr
-    assert "finished before: 1 of 2 runs" in again.stderr
+    assert "already finished: 1 of 2 runs" in again.stderr
     assert again.stderr.splitlines()[-1] == f"2 of 2 runs finished: {tmp_path}/runs"
     assert run_of(tmp_path, "a").log.stat().st_mtime_ns == written
 
@@ -84,7 +84,7 @@ def test_killed_and_stopped_runs_resume(study: Callable[[str], Path], tmp_path: 
     wait_for(first.metrics.exists, program)
     (training,) = children(program.pid)
     other = invoke("sweep", path, *long, "--resume")
-    assert (other.exit_code, "another sweep runs here" in other.stderr) == (2, True)
+    assert (other.exit_code, "another sweep is running here" in other.stderr) == (2, True)
     os.kill(training, signal.SIGKILL)
     wait_for(second.metrics.exists, program)
     program.signal(signal.SIGTERM)

@@ -121,7 +121,7 @@ def test_resuming_with_another_number_of_processes_is_logged(corpus: Path, tmp_p
     train(corpus, run, "training.max_steps=8", processes=2)
     stderr = train(corpus, run, "training.max_steps=12", "--resume", processes=1)
     assert "2 -> 1" in stderr
-    assert "the run differs from one that never stopped" in stderr
+    assert "the run now differs from an uninterrupted one" in stderr
     assert "done at step 12 of 12" in stderr
     stderr = train(corpus, run, "training.max_steps=16", "--resume", processes=2)
     assert "1 -> 2" in stderr

@@ -39,7 +39,7 @@ def mistakes(path: str, *overrides: str) -> list[str]:
             "model:\n  norm: layrnorm\n",
             "3: model.norm: must be one of layernorm, rmsnorm, not 'layrnorm'; did you mean 'l",
         ),
-        ("training:\n  compile: no\n", "3: training.compile: must be true or false, not 'no'"),
+        ("training:\n  sharded: no\n", "3: training.sharded: must be true or false, not 'no'"),
         ("training:\n  patience: 0\n", "3: training.patience: must be at least 1 or null, not 0"),
         ("training:\n  learning_rate: .inf\n", "3: training.learning_rate: must be a finite number above 0, not Inf"),
         ("training:\n  learning_rate: 0\n", "3: training.learning_rate: must be above 0, not 0"),

@@ -29,12 +29,12 @@ CONFIG = {
 
 @pytest.fixture(autouse=True)
 def _one_thread(_few_threads: None) -> None:
-    torch.set_num_threads(1)  # The models here are too small for two.
+    torch.set_num_threads(1)  # these models are too small for more threads
 
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """A bundle; nothing in it was trained but the tokenizer."""
+    """Return a bundle with a trained tokenizer and random weights."""
     run = RunDir(tmp_path_factory.mktemp("bundle"))
     run.tokenizer.mkdir()
     config = Config.model_validate(CONFIG)
@@ -53,7 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 2:
-                parameter.mul_(2.0)  # sharper distributions than new weights give: translations of different lengths
+                parameter.mul_(2.0)  # sharper distributions than at initialization, so translations differ in length
     save_file({name: parameter.detach() for name, parameter in model.named_parameters()}, run.bundle_weights)
     write_checksums(run.path)
     return run

@@ -1,4 +1,4 @@
-"""All attention weights of one sentence: against the model computed by hand, head by head, and against `translate`."""
+"""Tests of attention maps: compared to a per-head reference implementation, and to the attention from `translate`."""
 
 import io
 import math
@@ -27,7 +27,7 @@ SOURCE, TRANSLATION = "der hund schläft im park", "die katze liest ein buch neb
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    """A tokenizer for German words, with the tags of two languages."""
+    """Return a tokenizer for German words, with the tags of two languages."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(random_lines(300, seed=0)),
@@ -53,8 +53,8 @@ def all_maps(maps: AttentionMaps) -> list[Tensor]:
     return [maps.encoder_LHSS, maps.decoder_LHTT, maps.cross_LHTS]
 
 
-class ByHand:
-    """A pre-norm model with ReLU and no padding, computed with one head after the other; keeps each head's weights."""
+class Reference:
+    """Reference implementation of a pre-norm ReLU model without padding, computed head by head; stores all weights."""
 
     def __init__(self, model: Transformer) -> None:
         self.model, self.config = model, model.config
@@ -77,8 +77,8 @@ class ByHand:
         x = self.model.tgt_embedding[ids] * math.sqrt(D)
         if self.config.positions == "rotary":
             return x
-        places = [[place / 10000 ** (2 * i / D) for i in range(D // 2)] for place in range(len(ids))]
-        return x + torch.tensor([[math.sin(a) for a in row] + [math.cos(a) for a in row] for row in places])
+        angles = [[place / 10000 ** (2 * i / D) for i in range(D // 2)] for place in range(len(ids))]
+        return x + torch.tensor([[math.sin(a) for a in row] + [math.cos(a) for a in row] for row in angles])
 
     def attend(self, kind: str, attention: MultiHeadAttention, x: Tensor, memory: Tensor | None = None) -> Tensor:
         H, G = self.config.num_heads, self.config.num_kv_heads or self.config.num_heads
@@ -87,12 +87,12 @@ class ByHand:
         rows = F.linear(x, matrix, bias), F.linear(x if memory is None else memory, matrix, bias)
         weights, outputs = [], []
         for head in range(H):
-            group = H + head * G // H  # keys come after all queries, values after all keys
+            group = H + head * G // H  # keys follow all queries, and values follow all keys
             q, k, v = (
                 rows[side][:, number * K : (number + 1) * K] for side, number in ((0, head), (1, group), (1, group + G))
             )
             if memory is None and self.config.positions == "rotary":
-                q, k = turn(q), turn(k)
+                q, k = rotate(q), rotate(k)
             scores = q @ k.T / math.sqrt(K)
             if kind == "decoder":
                 scores = scores + torch.full_like(scores, -math.inf).triu(1)
@@ -102,12 +102,12 @@ class ByHand:
         return F.linear(torch.cat(outputs, dim=1), attention.out_projection.weight, attention.out_projection.bias)
 
 
-def turn(x: Tensor) -> Tensor:
-    """Each pair of dimensions (i, i + K/2) as a complex number, turned by its position."""
+def rotate(x: Tensor) -> Tensor:
+    """Rotate each pair of dimensions (i, i + K/2), as a complex number, by the angle of its position."""
     half = x.size(1) // 2
-    places = torch.arange(len(x))[:, None] / 10000 ** (torch.arange(half) / half)
-    turned = torch.complex(x[:, :half], x[:, half:]) * torch.polar(torch.ones_like(places), places)
-    return torch.cat([turned.real, turned.imag], dim=1)
+    angles = torch.arange(len(x))[:, None] / 10000 ** (torch.arange(half) / half)
+    rotated = torch.complex(x[:, :half], x[:, half:]) * torch.polar(torch.ones_like(angles), angles)
+    return torch.cat([rotated.real, rotated.imag], dim=1)
 
 
 def norm(x: Tensor, of: Any) -> Tensor:
@@ -121,17 +121,17 @@ def feed_forward(layer: Any, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("changes", [{}, {"num_heads": 4, "num_kv_heads": 2, "positions": "rotary"}])
-def test_they_are_those_of_the_model_computed_by_hand(tokenizer: Tokenizer, changes: dict[str, Any]) -> None:
+def test_attention_maps_equal_reference_implementation(tokenizer: Tokenizer, changes: dict[str, Any]) -> None:
     one = translator(tokenizer, num_encoder_layers=3, **changes)
     maps = attention_maps(one, SOURCE, TRANSLATION)
-    [src, tgt], by_hand = tokenizer.encode([SOURCE, TRANSLATION]), ByHand(one.models[0])
+    [src, tgt], reference = tokenizer.encode([SOURCE, TRANSLATION]), Reference(one.models[0])
     with torch.no_grad():
-        by_hand.run([*src, EOS], [BOS, *tgt])
-    for found, weights in zip(all_maps(maps), by_hand.found.values(), strict=True):
+        reference.run([*src, EOS], [BOS, *tgt])
+    for found, weights in zip(all_maps(maps), reference.found.values(), strict=True):
         torch.testing.assert_close(found, torch.stack([torch.stack(heads) for heads in weights]), rtol=0, atol=1e-4)
 
 
-def test_rows_sum_to_1_and_the_decoder_does_not_look_ahead(tokenizer: Tokenizer) -> None:
+def test_rows_sum_to_one_and_decoder_is_causal(tokenizer: Tokenizer) -> None:
     maps = attention_maps(translator(tokenizer), SOURCE, TRANSLATION)
     S, T = len(maps.src_pieces), len(maps.tgt_pieces)
     assert maps.src_pieces == [*tokenizer.pieces(SOURCE), "</s>"]
@@ -147,7 +147,7 @@ def test_rows_sum_to_1_and_the_decoder_does_not_look_ahead(tokenizer: Tokenizer)
 
 @pytest.mark.parametrize("num_layers", [1, 2, 3])
 @pytest.mark.parametrize(("tags", "language"), [("none", None), ("source", "en"), ("target", "en")])
-def test_one_layer_is_what_translate_shows(
+def test_alignment_layer_equals_attention_from_translate(
     tokenizer: Tokenizer, tags: str, language: str | None, num_layers: int
 ) -> None:
     one = translator(tokenizer, tags, num_decoder_layers=num_layers).into(language)
@@ -164,7 +164,7 @@ def test_one_layer_is_what_translate_shows(
     assert maps.alignment == found.attention.alignment
 
 
-def test_a_trained_run_with_packed_weights(run: RunDir) -> None:
+def test_attention_maps_of_bundle_with_packed_weights(run: RunDir) -> None:
     plain, narrow = (Translator.load(run.path, device="cpu", precision=name) for name in ("fp32", "bf16"))
     maps = attention_maps(plain, SOURCE)
     [found] = plain.translate([SOURCE], attention=True)
@@ -176,21 +176,21 @@ def test_a_trained_run_with_packed_weights(run: RunDir) -> None:
     torch.testing.assert_close(close.encoder_LHSS[0], maps.encoder_LHSS[0], rtol=0, atol=0.1)
 
 
-def test_unknown_pieces_are_shown_as_written(tokenizer: Tokenizer) -> None:
+def test_unknown_pieces_keep_their_text(tokenizer: Tokenizer) -> None:
     maps = attention_maps(translator(tokenizer), "der ☃\x85hund", "die ☃")
     assert maps.source == "der ☃ hund"
     assert "☃" in maps.src_pieces
     assert "☃" in maps.tgt_pieces
 
 
-def test_nothing_looks_at_eos(tokenizer: Tokenizer) -> None:
+def test_empty_source_and_translation_attend_to_eos(tokenizer: Tokenizer) -> None:
     maps = attention_maps(translator(tokenizer), "", None)
     assert (maps.src_pieces, maps.tgt_pieces, maps.translation) == (["</s>"], ["</s>"], "")
     assert all(one.flatten().tolist() == [1.0] * 4 for one in all_maps(maps))
     assert maps.alignment == []
 
 
-def test_the_model_is_as_it_was(tokenizer: Tokenizer) -> None:
+def test_attention_maps_restore_the_state_of_the_model(tokenizer: Tokenizer) -> None:
     one = translator(tokenizer, dropout=0.5)
     model = one.models[0].train()
     maps = [attention_maps(one, SOURCE, TRANSLATION) for _ in range(2)]
@@ -199,13 +199,15 @@ def test_the_model_is_as_it_was(tokenizer: Tokenizer) -> None:
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
-def test_others_may_use_the_model_meanwhile(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_maps_ignore_concurrent_use_of_the_model(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = translator(tokenizer)
     expected = attention_maps(one, SOURCE, TRANSLATION)
     decode, ids, read = Transformer.decode, torch.tensor([[5, 6, EOS]]), []
 
     def interrupted(self: Transformer, *arguments: Any) -> Tensor:
-        """Between encoder and decoder, another thread reads another sentence."""
+        """Encode another sentence in another thread, between encoder and decoder."""
 
         def read_another() -> None:
             with torch.inference_mode():
@@ -222,16 +224,16 @@ def test_others_may_use_the_model_meanwhile(tokenizer: Tokenizer, monkeypatch: p
     assert all(torch.equal(a, b) for a, b in zip(all_maps(maps), all_maps(expected), strict=True))
 
 
-def test_lines_beyond_the_positions_are_an_error(tokenizer: Tokenizer) -> None:
+def test_too_long_lines_raise_data_error(tokenizer: Tokenizer) -> None:
     one = translator(tokenizer, max_positions=20)
     for texts, what in (
         ((SOURCE + " hund" * 20, TRANSLATION[:9]), "source"),
         ((SOURCE[:9], "ein" * 40), "translation"),
     ):
-        with pytest.raises(DataError, match=rf"the {what} has \d+ tokens; the model has positions for 20"):
+        with pytest.raises(DataError, match=rf"the {what} has \d+ tokens; the model supports at most 20"):
             attention_maps(one, *texts)
 
 
-def test_of_several_models_there_is_none(tokenizer: Tokenizer) -> None:
-    with pytest.raises(ConfigError, match="need one model"):
+def test_several_models_raise_config_error(tokenizer: Tokenizer) -> None:
+    with pytest.raises(ConfigError, match="need a single model"):
         attention_maps(translator(tokenizer, num_models=2), SOURCE)

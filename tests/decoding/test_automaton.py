@@ -1,4 +1,4 @@
-"""The automaton finds what `in` finds, however the text is cut."""
+"""Tests of the automaton: it finds the same phrases as Python's `in`, for any segmentation of the text."""
 
 import io
 import random
@@ -17,7 +17,7 @@ from mtformer.text.tokenizer import BOS, CONTROL_IDS, EOS, PAD, UNK, Tokenizer, 
 
 
 def first_end(next_Sx: npt.NDArray[np.int32], symbols: Sequence[int]) -> int | None:
-    """After how many symbols a phrase is complete."""
+    """Return the number of symbols after which the first phrase is complete, or None."""
     state = 0
     for number, symbol in enumerate(symbols, start=1):
         state = int(next_Sx[state, symbol])
@@ -34,13 +34,13 @@ def plain_first_end(phrases: Sequence[bytes], parts: Sequence[bytes]) -> int | N
 
 
 def words(letters: str) -> strategies.SearchStrategy[bytes]:
-    """Texts of few letters, so that phrases overlap, begin alike and contain each other."""
+    """Return a strategy for texts of a few letters, so that phrases overlap, share prefixes and contain each other."""
     return strategies.text(letters, min_size=1, max_size=5).map(str.encode)
 
 
 @pytest.mark.parametrize("letters", ["ab", "abc", "aö京🚂 "])
-def test_any_segmentation_finds_what_in_finds(letters: str) -> None:
-    """Pieces may end inside a letter of several bytes."""
+def test_any_segmentation_finds_the_same_phrases_as_in(letters: str) -> None:
+    """Pieces may end within a multi-byte character."""
 
     @given(strategies.lists(words(letters), min_size=1), strategies.lists(words(letters)), strategies.data())
     def holds(phrases: list[bytes], texts: list[bytes], data: strategies.DataObject) -> None:
@@ -56,35 +56,35 @@ def test_any_segmentation_finds_what_in_finds(letters: str) -> None:
     holds()
 
 
-def test_a_piece_that_adds_nothing_changes_nothing() -> None:
+def test_empty_pieces_do_not_change_the_state() -> None:
     next_SV = over_vocabulary(automaton([b"abc"]), [b"", b"ab", b"c"])
-    assert next_SV[:, 0].tolist() == list(range(4)), "each state stays as it is"
+    assert next_SV[:, 0].tolist() == list(range(4)), "every state maps to itself"
     assert first_end(next_SV, [1, 0, 0, 2]) == 4
     assert over_vocabulary(automaton([b"abc"]), [b"", b""]).tolist() == [[i, i] for i in range(4)]
 
 
-def test_the_text_of_pieces() -> None:
+def test_piece_bytes() -> None:
     assert piece_bytes("▁Haus") == b" Haus"
     assert piece_bytes("▁") == b" "
     assert piece_bytes("a▁b") == b"a b"
     assert piece_bytes("<0xC3>") + piece_bytes("<0xB6>") == "ö".encode()
-    assert piece_bytes("<0xc3>") == b"<0xc3>", "SentencePiece writes them large"
+    assert piece_bytes("<0xc3>") == b"<0xc3>", "SentencePiece uses upper case"
     assert piece_bytes("</s>", is_control=True) == b""
 
 
 def assert_pieces_are_the_text(tokenizer: Tokenizer, ids: list[int]) -> None:
     pieces = [piece_bytes(piece, number in CONTROL_IDS) for number, piece in enumerate(tokenizer.vocabulary())]
     joined = b"".join(pieces[number] for number in ids).decode()
-    assert tokenizer.decode([ids])[0].lstrip(" ") == joined.lstrip(" "), "but for spaces at the beginning"
+    assert tokenizer.decode([ids])[0].lstrip(" ") == joined.lstrip(" "), "except for leading spaces"
 
 
-def test_pieces_add_up_to_the_text_that_the_tokenizer_decodes(run: RunDir) -> None:
+def test_piece_bytes_concatenate_to_the_decoded_text(run: RunDir) -> None:
     tokenizer, rng = TokenizerPair.load(run.tokenizer).tgt, random.Random(2)
     for _ in range(200):
         assert_pieces_are_the_text(tokenizer, rng.choices(range(tokenizer.vocab_size), k=rng.randint(1, 12)))
 
 
-def test_and_so_do_byte_pieces() -> None:
+def test_byte_pieces_concatenate_to_the_decoded_text() -> None:
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(random_lines(200, seed=0)),

@@ -1,4 +1,4 @@
-"""Search against exhaustive search and against itself."""
+"""Tests of beam search: compared to exhaustive search and to other settings of beam search."""
 
 import math
 
@@ -13,17 +13,17 @@ TEN = [4, 5, 6, 5, 4, 6, 6, 4, 5, 5]
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
 @pytest.mark.parametrize("fewest", [0, 2])
-def test_a_beam_that_holds_everything_is_exhaustive_search(alpha: float, fewest: int) -> None:
+def test_very_wide_beam_equals_exhaustive_search(alpha: float, fewest: int) -> None:
     for seed in range(3):
-        model = ToyModel(seed, vocab=6)  # Three words (unk among them), up to 4 of them and eos: 121 translations.
+        model = ToyModel(seed, vocab=6)  # three words including unk, up to 4 of them, then eos: 121 translations
         everything = model.exhaustive((*TEN, EOS), alpha, fewest, most=4)
         found = beam_search(model, *batch(TEN), 128, alpha, up_to(4, fewest))[0]
         assert len(everything) == (121 if fewest == 0 else 117)
         assert_same(found, everything)
 
 
-def test_going_on_until_none_can_win_ends_when_none_can() -> None:
-    """Without a length penalty a worse beam stays worse, so search need not reach the limit."""
+def test_certain_stopping_ends_before_the_limit_without_length_penalty() -> None:
+    """Without a length penalty a worse beam cannot improve, so the search need not reach the limit."""
     many = sentences(40, seed=5)
     working, expected = ToyModel(seed=7), ToyModel(seed=7)
     found = beam_search(working, *batch(*many), 3, 0.0, up_to(60), early_stopping="certain")
@@ -34,15 +34,15 @@ def test_going_on_until_none_can_win_ends_when_none_can() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
-def test_without_early_stopping_a_narrower_beam_finds_the_best_of_all(alpha: float) -> None:
+def test_certain_stopping_finds_the_best_translation_with_a_narrower_beam(alpha: float) -> None:
     for seed in range(40):
         model = ToyModel(seed, vocab=6)
-        best = model.exhaustive((*TEN, EOS), alpha, 0, 4)[0]  # of 121, of which up to 81 have the same length
+        best = model.exhaustive((*TEN, EOS), alpha, 0, 4)[0]  # of 121 translations, up to 81 with the same length
         found = beam_search(model, *batch(TEN), 12, alpha, up_to(4), early_stopping="certain")[0]
         assert_same(found[:1], [best])
 
 
-def test_sentences_that_leave_change_nothing_and_save_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removing_finished_sentences_saves_work_and_keeps_results(monkeypatch: pytest.MonkeyPatch) -> None:
     src = batch(*sentences(60, seed=1))
     leaving, staying = ToyModel(), ToyModel()
     expected = beam_search(leaving, *src, 3, 1.0, Limits()), greedy(leaving, *src, Limits())
@@ -54,7 +54,7 @@ def test_sentences_that_leave_change_nothing_and_save_work(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_scores_are_those_of_the_tokens(dtype: torch.dtype) -> None:
+def test_scores_are_computed_from_token_log_probabilities(dtype: torch.dtype) -> None:
     model = ToyModel(seed=5, dtype=dtype)
     many = sentences(20, seed=3)
     n_bests = beam_search(model, *batch(*many), 4, 0.7, up_to(6))
@@ -66,18 +66,18 @@ def test_scores_are_those_of_the_tokens(dtype: torch.dtype) -> None:
             assert hypothesis.score == pytest.approx(expected / (len(hypothesis.tokens) + 1) ** 0.7, rel=1e-5)
 
 
-def test_pad_and_bos_never_come_and_unk_may() -> None:
-    class Fond(ToyModel):
+def test_pad_and_bos_are_never_generated_but_unk_may_be() -> None:
+    class Biased(ToyModel):
         def logits(self, source: tuple[int, ...], prefix: tuple[int, ...]) -> torch.Tensor:
             return super().logits(source, prefix) + torch.tensor([9.0, 2.0, 9.0, 0.0, 0.0, 0.0, 0.0])
 
     src = batch(*sentences(10))
-    n_bests = beam_search(Fond(), *src, 3, 1.0, Limits()) + [[h] for h in greedy(Fond(), *src, Limits())]
+    n_bests = beam_search(Biased(), *src, 3, 1.0, Limits()) + [[h] for h in greedy(Biased(), *src, Limits())]
     tokens = {token for n_best in n_bests for h in n_best for token in h.tokens}
     assert tokens == {1, 4, 5, 6}
 
 
-def test_a_model_that_broke_down_still_gives_one_translation_each() -> None:
+def test_nan_logits_give_one_translation_per_sentence() -> None:
     class Broken(ToyModel):
         def logits(self, source: tuple[int, ...], prefix: tuple[int, ...]) -> torch.Tensor:
             return torch.full((self.vocab,), math.nan)

@@ -1,4 +1,4 @@
-"""Several models are the mean of their probabilities, whatever their sizes."""
+"""Tests of ensembles: models of any size are combined by averaging probabilities."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ LIMITS = Limits(max_length_ratio=1.0)
 
 
 class Mean(ToyModel):
-    """The mean of toys, taken in numpy for each prefix by itself."""
+    """Mean of toy models, computed with NumPy separately for each prefix."""
 
     def __init__(self, *members: ToyModel) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Mean(ToyModel):
         return torch.from_numpy(np.log(probs)).float()
 
 
-def test_the_mean_is_of_probabilities() -> None:
+def test_mean_log_probs_averages_probabilities() -> None:
     logits = [torch.randn(5, 9, generator=torch.Generator().manual_seed(seed)) * 3 for seed in range(3)]
     logits[0][0, 0] = -torch.inf
     found = mean_log_probs([logits[0], logits[1].bfloat16(), logits[2]])
@@ -37,7 +37,7 @@ def test_the_mean_is_of_probabilities() -> None:
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_two_models_search_as_their_mean_does(beam_size: int) -> None:
+def test_ensemble_search_equals_search_with_the_mean_model(beam_size: int) -> None:
     members, many = [ToyModel(seed=1), ToyModel(seed=2)], sentences(40)
     ensemble, mean, src = Ensemble(members), Mean(*members), batch(*many)
     together = beam_search(ensemble, *src, beam_size, 0.6, LIMITS)
@@ -48,7 +48,7 @@ def test_two_models_search_as_their_mean_does(beam_size: int) -> None:
     assert sum(a[0].tokens == b[0].tokens for a, b in zip(together, alone, strict=True)) < 30
 
 
-def test_members_of_any_size_go_together_and_sentences_do_not_see_each_other() -> None:
+def test_members_of_different_sizes_give_results_independent_of_the_batch() -> None:
     models = [
         tiny_model(seed=1),
         tiny_model(seed=2, d_model=24, num_heads=3, num_decoder_layers=1, norm_position="post"),
@@ -63,7 +63,7 @@ def test_members_of_any_size_go_together_and_sentences_do_not_see_each_other() -
         assert n_best[0].token_log_probabilities == pytest.approx(expected, abs=1e-4)
 
 
-def test_reorder_and_keep_apply_to_the_cache_of_each_member() -> None:
+def test_reorder_and_keep_update_the_cache_of_each_member() -> None:
     ensemble = Ensemble([ToyModel(seed=1), ToyModel(seed=2)])
     cache = ensemble.start(*batch([4], [5], [6]), 2, 5)
     ensemble.step(torch.tensor([4, 5, 4, 5, 4, 5]), cache)

@@ -1,4 +1,4 @@
-"""Samples follow the model's distribution and hang on nothing but the seed and their place; greedy is their limit."""
+"""Tests of sampling and greedy search: samples follow the model's distribution and depend only on seed and line."""
 
 import math
 import random
@@ -17,11 +17,11 @@ from mtformer.text.tokenizer import BOS, EOS, PAD
 TEN = [4, 5, 6, 5, 4, 6, 6, 4, 5, 5]
 Probabilities = npt.NDArray[np.float64]
 SHAPES = [(1.0, 0, 1.0), (0.5, 0, 1.0), (2.0, 0, 1.0), (1.0, 2, 1.0), (1.0, 0, 0.7), (1.5, 3, 0.8)]
-"""Temperature, top-k, top-p."""
+"""Temperature, top-k and top-p."""
 
 
 def shaped(log_probs: Probabilities, temperature: float, top_k: int, top_p: float) -> Probabilities:
-    """The distribution to draw from, after the papers, one token at a time."""
+    """Return the distribution to draw from, computed as in the papers, one token at a time."""
     probs = np.exp(log_probs / temperature)
     probs /= probs.sum()
     order = np.argsort(-probs)
@@ -39,7 +39,7 @@ def shaped(log_probs: Probabilities, temperature: float, top_k: int, top_p: floa
 def distribution(
     model: ToyModel, source: tuple[int, ...], most: int, shape: tuple[float, int, float]
 ) -> dict[tuple[int, ...], float]:
-    """The probability of each translation of up to `most` tokens."""
+    """Return the probability of each translation of up to `most` tokens."""
     found: dict[tuple[int, ...], float] = {}
 
     def grow(tokens: tuple[int, ...], probability: float) -> None:
@@ -60,9 +60,9 @@ def distribution(
 
 
 def chi_square(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float]) -> tuple[float, float]:
-    """Pearson's statistic, rare outcomes thrown together, and what it exceeds once in ten thousand times."""
+    """Return Pearson's statistic with rare outcomes merged, and its critical value for p = 1/10,000."""
     num_draws = sum(counts.values())
-    assert set(counts) <= set(expected), "drew what cannot come"
+    assert set(counts) <= set(expected), "an impossible outcome was drawn"
     common = [outcome for outcome, p in expected.items() if p * num_draws >= 5]
     observed = [counts[outcome] for outcome in common]
     wanted = [expected[outcome] * num_draws for outcome in common]
@@ -80,7 +80,7 @@ def draw(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_samples_follow_the_models_distribution_over_whole_translations(shape: tuple[float, int, float]) -> None:
+def test_samples_follow_the_distribution_over_whole_translations(shape: tuple[float, int, float]) -> None:
     model = ToyModel(seed=7, vocab=6)
     temperature, top_k, top_p = shape
     found = draw(model, [TEN], 5000, up_to(3), temperature=temperature, top_k=top_k, top_p=top_p)[0]
@@ -91,11 +91,11 @@ def test_samples_follow_the_models_distribution_over_whole_translations(shape: t
     for other in others:
         if set(counts) <= set(other):
             statistic, limit = chi_square(counts, other)
-            assert statistic > 3 * limit, "another distribution would pass too"
+            assert statistic > 3 * limit, "the test would also pass for another distribution"
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_uniform_number_falls_on_each_token_as_often_as_is_due(shape: tuple[float, int, float]) -> None:
+def test_draw_tokens_maps_uniform_numbers_to_token_probabilities(shape: tuple[float, int, float]) -> None:
     rng = np.random.default_rng(0)
     logits = rng.normal(size=12) * 2
     logits[[0, 5, 11]] = -np.inf
@@ -105,7 +105,7 @@ def test_a_uniform_number_falls_on_each_token_as_often_as_is_due(shape: tuple[fl
     np.testing.assert_allclose(shares, shaped(logits.astype(np.float32).astype(float), *shape), atol=1e-4)
 
 
-def test_what_cannot_come_is_never_drawn() -> None:
+def test_excluded_tokens_are_never_drawn() -> None:
     row = torch.tensor([-math.inf, -1e4, 0.0, -1e4, -math.inf])
     edges = torch.tensor([0.0, 1e-300, 0.5, 1.0 - 2**-53], dtype=torch.float64)
     for shape in [(1.0, 0, 1.0), (1.0, 3, 1.0), (1.0, 0, 1e-9), (1e-320, 0, 1.0), (1e-320, 2, 0.5)]:
@@ -115,7 +115,7 @@ def test_what_cannot_come_is_never_drawn() -> None:
 
 
 @pytest.mark.parametrize("temperature", [1e-6, 1e-320])
-def test_at_temperature_zero_it_is_greedy(temperature: float) -> None:
+def test_sampling_at_very_low_temperature_is_greedy(temperature: float) -> None:
     model, many = ToyModel(seed=2), sentences(30)
     expected = greedy(model, *batch(*many), Limits())
     for one, drawn in zip(expected, draw(model, many, 2, Limits(), temperature=temperature), strict=True):
@@ -124,7 +124,7 @@ def test_at_temperature_zero_it_is_greedy(temperature: float) -> None:
         assert_same([drawn[0] for drawn in draw(model, many, 1, Limits(), **how)], expected)
 
 
-def test_a_sample_hangs_on_seed_line_and_number_and_on_nothing_else() -> None:
+def test_a_sample_depends_only_on_seed_line_and_sample_number() -> None:
     model, many = ToyModel(seed=3), sentences(30, seed=1)
     keys = [100 + i for i in range(30)]
     together = draw(model, many, 4, Limits(), keys)
@@ -138,10 +138,10 @@ def test_a_sample_hangs_on_seed_line_and_number_and_on_nothing_else() -> None:
     first, second = (draw(model, many, 4, Limits(), keys, seed=seed) for seed in (1, 2))
     assert first == together
     num_same = sum(a.tokens == b.tokens for x, y in zip(first, second, strict=True) for a, b in zip(x, y, strict=True))
-    assert num_same < 40, "of 120"
+    assert num_same < 40, "out of 120"
 
 
-def test_the_samples_of_a_line_and_the_same_line_elsewhere_differ() -> None:
+def test_samples_differ_within_a_line_and_between_equal_lines() -> None:
     drawn = draw(ToyModel(seed=4), [TEN] * 20, 20, Limits())
-    assert len({tuple(h.tokens) for of_line in drawn for h in of_line}) > 100, "of 400"
+    assert len({tuple(h.tokens) for of_line in drawn for h in of_line}) > 100, "out of 400"
     assert all(len({tuple(h.tokens) for h in of_line}) > 10 for of_line in drawn)

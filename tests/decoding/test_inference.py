@@ -1,4 +1,4 @@
-"""Inference models: packed weights against plain ones, and search against greedy decoding without a cache."""
+"""Tests of inference models: packed weights compared to plain ones, and search to greedy decoding without a cache."""
 
 import copy
 
@@ -15,7 +15,7 @@ from mtformer.text.tokenizer import BOS, EOS, PAD
 CPU = torch.device("cpu")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 TOLERANCE = {"fp32": 1e-6, "bf16": 2e-2}
-"""Norm of the difference, relative to the norm."""
+"""Norm of the difference divided by the norm."""
 CONFIGS = {
     "default": {},
     "post-norm, grouped heads": {"norm_position": "post", "num_heads": 4, "num_kv_heads": 2},
@@ -30,8 +30,8 @@ def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found.double() - expected.double()).norm() / expected.double().norm())
 
 
-def test_a_processor_without_the_instructions_takes_the_plain_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With ONEDNN_MAX_CPU_ISA=AVX2 the library refuses to pack a bf16 matrix."""
+def test_processor_without_bf16_support_uses_the_plain_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ONEDNN_MAX_CPU_ISA=AVX2, oneDNN cannot pack a bf16 matrix."""
     weight, x = torch.randn(8, 4), torch.randn(3, 4)
     packed = PackedMatrix(weight, None, torch.bfloat16)(x)
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
@@ -41,7 +41,7 @@ def test_a_processor_without_the_instructions_takes_the_plain_product(monkeypatc
 
 
 def plain_and_packed(precision: str, **changes: object) -> tuple[InferenceModel, InferenceModel]:
-    """Two forms of a model with random biases and norms, too."""
+    """Return a model with random biases and norms, plain and packed."""
     plain = tiny_transformer(1, **changes)
     with torch.no_grad():
         for parameter in plain.parameters():
@@ -52,7 +52,7 @@ def plain_and_packed(precision: str, **changes: object) -> tuple[InferenceModel,
 @precisions
 @pytest.mark.parametrize("shape", [(5, 8), (2, 3, 8), (1, 1, 8)])
 @torch.no_grad()
-def test_a_packed_linear_is_the_plain_one(precision: str, shape: tuple[int, ...]) -> None:
+def test_packed_linear_equals_plain_linear(precision: str, shape: tuple[int, ...]) -> None:
     torch.manual_seed(1)
     linear, x = Linear(8, 16, 24), torch.randn(shape)
     for parameter in linear.parameters():
@@ -61,13 +61,13 @@ def test_a_packed_linear_is_the_plain_one(precision: str, shape: tuple[int, ...]
     for rows in ((0, None), (0, 16), (16, None), (8, 24)):
         error = distance(packed(x, *rows), linear(x, *rows))
         assert error < TOLERANCE[precision]
-        assert precision == "fp32" or error > 1e-4, "it is not rounded at all"
+        assert precision == "fp32" or error > 1e-4, "the result is not rounded at all"
 
 
 @precisions
 @configs
 @torch.inference_mode()
-def test_a_packed_model_has_nearly_the_same_logits(precision: str, changes: dict[str, object]) -> None:
+def test_packed_model_has_nearly_the_same_logits(precision: str, changes: dict[str, object]) -> None:
     plain, packed = plain_and_packed(precision, **changes)
     src, tgt_in_BT = batch(*random_ids(3, seed=2)), torch.arange(4, 19).view(3, 5)
     expected, found = (model.project(model.transformer(*src, tgt_in_BT)) for model in (plain, packed))
@@ -81,8 +81,8 @@ def test_a_packed_model_has_nearly_the_same_logits(precision: str, changes: dict
 
 
 @torch.inference_mode()
-def test_exact_logits_correct_rounded_ones_where_it_matters() -> None:
-    """The most probable tokens get log-probabilities as if only the products before the logits were in bf16."""
+def test_exact_logits_correct_the_most_probable_tokens() -> None:
+    """Their log-probabilities are as accurate as if bf16 were used only in the layers before the logits."""
     _, packed = plain_and_packed("bf16")
     logits_NV, exact_logits = packed.step(torch.arange(4, 10), packed.start(*batch(*random_ids(3, seed=2)), 2, 4))
     assert exact_logits is not None
@@ -104,17 +104,17 @@ def test_exact_logits_correct_rounded_ones_where_it_matters() -> None:
 
 
 @torch.inference_mode()
-def test_logits_that_are_not_rounded_need_no_correction() -> None:
+def test_fp32_logits_need_no_correction() -> None:
     for model in plain_and_packed("fp32"):
         assert model.step(torch.tensor([BOS]), model.start(*batch([5]), 1, 1))[1] is None
 
 
 @configs
 @pytest.mark.parametrize("is_packed", [False, True], ids=["plain", "packed"])
-def test_greedy_search_and_a_beam_of_one_are_greedy_decoding_without_a_cache(
+def test_greedy_search_and_beam_size_one_equal_greedy_decoding_without_a_cache(
     is_packed: bool, changes: dict[str, object]
 ) -> None:
-    """Sentences leave the batch at different steps. The bias excludes pad and bos, and makes eos likely or not."""
+    """Sentences leave the batch at different steps. The bias excludes pad and bos, and in two models favors eos."""
     most, found = 20, set()
     for seed, eos_bias in [(0, 0.0), (1, 0.0), (2, 6.0), (3, 6.0)]:
         # With tied embeddings a random model repeats one token.
@@ -135,13 +135,21 @@ def test_greedy_search_and_a_beam_of_one_are_greedy_decoding_without_a_cache(
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_decoding_on_cuda_disables_cudnn_attention(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model is not moved, so this needs no CUDA device."""
+def test_decoding_on_cuda_sets_up_the_kernels(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model is not moved, so no CUDA device is needed."""
     before = torch.backends.cuda.cudnn_sdp_enabled()
+    matmul = torch.backends.cuda.matmul
+    names = ("allow_tf32", "allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction")
+    settings = [getattr(matmul, name) for name in names]
     monkeypatch.setattr(Transformer, "to", lambda self, **_: self)
     try:
         torch.backends.cuda.enable_cudnn_sdp(True)
+        for name in names:
+            setattr(matmul, name, True)
         InferenceModel.prepare(tiny_transformer(0), torch.device(device), "bf16")
         assert torch.backends.cuda.cudnn_sdp_enabled() == (device == "cpu")
+        assert [getattr(matmul, name) for name in names] == [device == "cpu"] * 3
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)
+        for name, value in zip(names, settings, strict=True):
+            setattr(matmul, name, value)

@@ -1,4 +1,4 @@
-"""Warning flags and coverage of translations, and minimum Bayes risk against a plain computation."""
+"""Tests of warning flags, coverage and minimum Bayes risk, the last compared to a simple implementation."""
 
 import math
 import random
@@ -109,24 +109,24 @@ def test_flags_of_a_text(source: str, text: str, expected: list[str]) -> None:
 
 
 def plain(texts: list[str], metric: str) -> np.ndarray:
-    """The matrix of all scores, and the mean of each row."""
+    """Return the mean score of each text with all texts as references, from the matrix of all scores."""
     scorer = CHRF() if metric == "chrf" else BLEU(effective_order=True)
     return np.array([[scorer.sentence_score(one, [other]).score for other in texts] for one in texts]).mean(axis=1)
 
 
 @pytest.mark.parametrize("metric", ["chrf", "bleu"])
-def test_utilities_are_sacrebleus(metric: str) -> None:
+def test_expected_utilities_equal_mean_sacrebleu_scores(metric: str) -> None:
     rng = random.Random(3)
     for seed in range(5):
         lines = [*random_lines(8, seed), "", "x", "ab", "das ist  ein\tTest, é 東京 .", "ein hund " * 20]
         texts = [rng.choice(lines) for _ in range(15)]
-        assert len(set(texts)) < len(texts), "some should come more than once"
-        found = expected_utilities(texts, metric)  # type: ignore[arg-type]  # a parameter is a str to mypy
+        assert len(set(texts)) < len(texts), "some texts should occur more than once"
+        found = expected_utilities(texts, metric)  # type: ignore[arg-type]  # mypy infers str for a parameter
         assert found == pytest.approx(plain(texts, metric).tolist(), abs=1e-9)
 
 
-def test_coverage_is_the_formula() -> None:
+def test_coverage_equals_its_formula() -> None:
     weights_TS = torch.tensor([[0.5, 0.25, 0.25], [0.9, 0.1, 0.0]])
     assert coverage(weights_TS) == pytest.approx(math.log(0.35) + math.log(0.25))
     assert coverage(torch.eye(3)) == 0.0
-    assert coverage(torch.tensor([[1.0, 0.0]])) == pytest.approx(math.log(1e-20)), "never minus infinity"
+    assert coverage(torch.tensor([[1.0, 0.0]])) == pytest.approx(math.log(1e-20)), "never negative infinity"

@@ -1,4 +1,4 @@
-"""Translations hold the phrases that they must, and are the best that do."""
+"""Tests of required phrases: translations contain them, and are the best ones that do."""
 
 import random
 from collections.abc import Sequence
@@ -36,14 +36,14 @@ def search(
     return beam_search(model, *batch(*many), beam_size, 0.6, limits, rules=rules, choose=required.choose)
 
 
-def holds(hypothesis: Hypothesis, phrases: Sequence[Phrase]) -> bool:
-    """Return True if the hypothesis contains all phrases; computed differently than in search."""
+def contains_all(hypothesis: Hypothesis, phrases: Sequence[Phrase]) -> bool:
+    """Return True if the hypothesis contains all phrases, computed in another way than by the search."""
     text = " ".join(["", *map(str, hypothesis.tokens), ""])
     return all(" ".join(["", *map(str, phrase), ""]) in text for phrase in phrases)
 
 
 def random_phrases(count: int, seed: int) -> list[list[Phrase]]:
-    """None to three of one to four tokens, which may share some."""
+    """Return up to three phrases of one to four tokens per sentence; they may share tokens."""
     rng = random.Random(seed)
     return [
         [tuple(rng.choices((UNK, 4, 5, 6), k=rng.randint(1, 4))) for _ in range(rng.randint(0, 3))]
@@ -51,17 +51,17 @@ def random_phrases(count: int, seed: int) -> list[list[Phrase]]:
     ]
 
 
-def room_for(phrases: Sequence[Sequence[Phrase]], more: int) -> Limits:
-    """Return limits of `more` tokens beyond the length of the phrases."""
+def limits_for(phrases: Sequence[Sequence[Phrase]], more: int) -> Limits:
+    """Return limits that allow `more` tokens in addition to the phrases."""
     return Limits(max_length=1, reserved=[sum(map(len, of_one)) + more for of_one in phrases])
 
 
 SHARING = [
     [(4,)],
     [(5, 5)],
-    [(4, 5), (5, 6)],  # one ends as the other begins
+    [(4, 5), (5, 6)],  # the end of one is the beginning of the other
     [(4, 5), (4, 5, 6)],  # one is the beginning of the other
-    [(5,), (4, 5, 6)],  # one inside the other
+    [(5,), (4, 5, 6)],  # one within the other
     [(4, 4, 5), (4, 5)],
     [(4, 6), (4, 5)],  # the same beginning
     [(6, 4, 6), (6, 4)],
@@ -72,104 +72,104 @@ SHARING = [
 
 
 @pytest.mark.parametrize("phrases", SHARING)
-def test_a_beam_that_holds_everything_finds_all_that_hold_the_phrases(phrases: list[Phrase]) -> None:
+def test_very_wide_beam_finds_all_translations_with_the_phrases(phrases: list[Phrase]) -> None:
     model = ToyModel(seed=1)
     whole = model.exhaustive((*TEN, EOS), 0.6, 0, 4)
-    expected = [h for h in whole if holds(h, phrases)]
+    expected = [h for h in whole if contains_all(h, phrases)]
     assert 0 < len(expected) < len(whole)
     assert_same(search(model, [TEN], [phrases], 400, up_to(4))[0], expected)
 
 
 @pytest.mark.parametrize("beam_size", [1, 2, 5])
 @pytest.mark.parametrize("phrases", SHARING)
-def test_narrow_beams_meet_them_and_nothing_goes_on_after_eos(phrases: list[Phrase], beam_size: int) -> None:
+def test_narrow_beams_contain_the_phrases_and_end_at_eos(phrases: list[Phrase], beam_size: int) -> None:
     model, many = ToyModel(seed=2), sentences(6, seed=1)
-    for limits in (Limits(max_length_ratio=0.5), room_for([phrases] * 6, 2), room_for([phrases] * 6, 0)):
+    for limits in (Limits(max_length_ratio=0.5), limits_for([phrases] * 6, 2), limits_for([phrases] * 6, 0)):
         found = search(model, many, [phrases] * 6, beam_size, limits)
         for source, n_best in zip(many, found, strict=True):
             assert 0 < len(n_best) <= beam_size
             assert len({tuple(h.tokens) for h in n_best}) == len(n_best)
             for one in n_best:
-                assert holds(one, phrases)
+                assert contains_all(one, phrases)
                 assert {*one.tokens} <= {UNK, 4, 5, 6}
                 expected = model.token_log_probabilities((*source, EOS), one.tokens)
                 assert one.token_log_probabilities == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
-def test_the_limit_may_leave_no_token_more_than_the_phrases_need() -> None:
+def test_phrases_are_generated_even_if_the_limit_allows_nothing_else() -> None:
     phrases = [of_one or [(4,)] for of_one in random_phrases(60, seed=3)]
     for n_best, of_one in zip(
-        search(ToyModel(seed=3), sentences(60), phrases, 4, room_for(phrases, 0)), phrases, strict=True
+        search(ToyModel(seed=3), sentences(60), phrases, 4, limits_for(phrases, 0)), phrases, strict=True
     ):
-        assert all(holds(h, of_one) for h in n_best)
+        assert all(contains_all(h, of_one) for h in n_best)
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
-def test_a_batch_of_many_is_each_alone_and_without_phrases_it_is_plain(beam_size: int) -> None:
+def test_constrained_search_does_not_depend_on_the_batch(beam_size: int) -> None:
     model, many, phrases = ToyModel(seed=4), sentences(60, seed=2), random_phrases(60, seed=1)
     together = search(model, many, phrases, beam_size, Limits())
     plain = beam_search(model, *batch(*many), beam_size, 0.6, Limits())
     assert sum(not of_one for of_one in phrases) >= 10
     for source, of_one, n_best, without in zip(many, phrases, together, plain, strict=True):
         assert_same(n_best, search(model, [source], [of_one], beam_size, Limits())[0])
-        assert all(holds(h, of_one) for h in n_best)
+        assert all(contains_all(h, of_one) for h in n_best)
         if not of_one:
             assert n_best == without
 
 
-class Fluent(ToyModel):
-    """A token depends on the one before it and on its place, so each phrase has places where it comes naturally."""
+class PositionalModel(ToyModel):
+    """Model in which a token depends on the previous one and on its position, so each phrase has natural positions."""
 
     def logits(self, source: tuple[int, ...], prefix: tuple[int, ...]) -> torch.Tensor:
-        place = len(prefix)
-        logits = 2.5 * super().logits(source, prefix[-1:]) / 2 + super().logits(source, (-1, place))
-        logits[EOS] = 1.2 * (place - 8) - 6
+        position = len(prefix)
+        logits = 2.5 * super().logits(source, prefix[-1:]) / 2 + super().logits(source, (-1, position))
+        logits[EOS] = 1.2 * (position - 8) - 6
         return logits
 
 
-def test_phrases_come_where_they_fit() -> None:
-    """A narrow beam finds nearly what a wide one does: it neither starts with its phrases nor ends right after them."""
-    model, rng = Fluent(seed=3, vocab=24), random.Random(4)
+def test_phrases_occur_at_natural_positions() -> None:
+    """A narrow beam scores nearly as well as a wide one: phrases are not forced at the start or followed by eos."""
+    model, rng = PositionalModel(seed=3, vocab=24), random.Random(4)
     many = [[rng.randrange(4, 24) for _ in range(10)] for _ in range(10)]
     natural = beam_search(model, *batch(*many), 5, 0.6, Limits())
     phrases = [[tuple(n_best[-1].tokens[4:9])] for n_best in natural]
     narrow, wide = (search(model, many, phrases, beam_size, Limits()) for beam_size in (5, 16))
     losses = [b[0].score - a[0].score for a, b in zip(narrow, wide, strict=True)]
-    assert sum(losses) / len(losses) < 0.3, "2.5 when all beams meet their phrases at once"
+    assert sum(losses) / len(losses) < 0.3, "2.5 if all beams generate their phrases immediately"
 
 
-def test_what_cannot_be_met_is_seen_and_gives_a_translation_all_the_same() -> None:
+def test_phrases_that_cannot_be_generated_still_give_a_translation() -> None:
     model, many = ToyModel(seed=5), sentences(10)
     for n_best in search(model, many, [[(4, 5, 6, 4, 5)]] * 10, 3, Limits(max_length=3)):
         assert n_best
-        assert all(len(h.tokens) == 3 and not holds(h, [(4, 5, 6, 4, 5)]) for h in n_best)
+        assert all(len(h.tokens) == 3 and not contains_all(h, [(4, 5, 6, 4, 5)]) for h in n_best)
     pieces = [b"", b"?", b"", b"", b"a", b"b", b"c"]
     forbidden = ForbiddenPhrases(torch.from_numpy(over_vocabulary(automaton([b"bc"]), pieces)))
     for n_best in search(model, many, [[(4,), (5, 6)]] * 10, 3, Limits(max_length=8), [forbidden]):
         assert n_best
-        assert not any(holds(h, [(5, 6)]) for h in n_best)
+        assert not any(contains_all(h, [(5, 6)]) for h in n_best)
 
 
-def test_what_misses_a_phrase_counts_only_where_nothing_else_does() -> None:
-    """Each token comes once, so a beam that took 4 or 5 for itself never holds (4, 5), and lasts until it is stuck."""
+def test_hypotheses_without_a_phrase_are_returned_only_if_there_are_no_others() -> None:
+    """Tokens do not repeat, so a beam that used 4 or 5 alone cannot contain (4, 5), and ends if no token is allowed."""
     model, many = ToyModel(seed=6), sentences(30, seed=3)
     for limits in (Limits(), up_to(3)):
         for n_best in search(model, many, [[(4, 5)]] * 30, 5, limits, [NoRepeatedNgrams(1)]):
             assert n_best
-            assert all(holds(h, [(4, 5)]) for h in n_best)
+            assert all(contains_all(h, [(4, 5)]) for h in n_best)
 
 
-def test_prefixes_and_phrases_go_together() -> None:
+def test_prefixes_and_required_phrases_can_be_combined() -> None:
     many, prefix = sentences(15, seed=4), [6, 1, 4]
     phrases = [[(4, 5), (6, 6)]] * 15
     limits = Limits(max_length=2, reserved=[3 + 4] * 15)
     found = search(ToyModel(seed=7), many, phrases, 4, limits, [Prefixes([prefix] * 15, torch.device("cpu"))])
     for n_best in found:
         assert n_best
-        assert all(h.tokens[:3] == prefix and holds(h, phrases[0]) for h in n_best)
+        assert all(h.tokens[:3] == prefix and contains_all(h, phrases[0]) for h in n_best)
 
 
-def test_how_much_is_met() -> None:
+def test_num_met_and_missing() -> None:
     phrases: list[Phrase] = [(4, 5, 6), (6, 4), (5,)]
     assert missing([], phrases) == phrases
     assert missing([6, 4, 5], phrases) == [(4, 5, 6)]
@@ -177,7 +177,7 @@ def test_how_much_is_met() -> None:
     assert num_met([], phrases) == 0
     assert num_met([1, 4], phrases) == 1
     assert num_met([6], phrases) == 1
-    assert num_met([6, 4], phrases) == 3, "one is whole, and another begun with its last token"
+    assert num_met([6, 4], phrases) == 3, "one is complete, and another begins with its last token"
     assert num_met([4, 5], phrases) == 3
     assert num_met([4, 4, 1], phrases) == 0
     assert num_met([4, 5, 6], phrases[:2]) == 4

@@ -1,4 +1,4 @@
-"""Rules exclude exactly what they should, and change nothing else."""
+"""Tests of rules: they exclude exactly the right tokens and change nothing else."""
 
 import random
 from collections.abc import Sequence
@@ -30,12 +30,12 @@ TEN = [4, 5, 6, 5, 4, 6, 6, 4, 5, 5]
 
 
 def everything(rules: Sequence[Rule], model: ToyModel, limits: Limits, source: list[int] = TEN) -> list[Hypothesis]:
-    """By a beam that loses nothing."""
+    """Search with a beam that keeps all hypotheses."""
     return beam_search(model, *batch(source), 400, 0.6, limits, rules=rules)[0]
 
 
 def everywhere(rules: Sequence[Rule], many: list[list[int]], limits: Limits) -> list[list[Hypothesis]]:
-    """By beams, greedily and by chance."""
+    """Run beam search, greedy search and sampling, check the scores, and return all hypotheses of each sentence."""
     model, src = ToyModel(seed=1), batch(*many)
     found = [beam_search(model, *src, beam_size, 0.6, limits, rules=rules) for beam_size in (1, 4)]
     found.append([[one] for one in greedy(model, *src, limits, 0.6, rules)])
@@ -43,7 +43,7 @@ def everywhere(rules: Sequence[Rule], many: list[list[int]], limits: Limits) -> 
     for n_bests in found:
         for source, n_best in zip(many, n_bests, strict=True):
             assert n_best
-            for one in n_best:  # With any rules the scores are those of the model.
+            for one in n_best:  # scores are those of the model, for any rules
                 expected = model.token_log_probabilities((*source, EOS), one.tokens)
                 assert one.token_log_probabilities == pytest.approx(expected, rel=1e-5, abs=1e-6)
                 assert one.log_probability == pytest.approx(sum(expected), rel=1e-5)
@@ -52,25 +52,25 @@ def everywhere(rules: Sequence[Rule], many: list[list[int]], limits: Limits) -> 
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_no_ngram_comes_twice_and_nothing_else_is_kept_out(n: int) -> None:
+def test_no_ngram_is_repeated_and_nothing_else_is_excluded(n: int) -> None:
     model = ToyModel(seed=n, vocab=6)
     expected = [h for h in model.exhaustive((*TEN, EOS), 0.6, 0, 5) if not repeats(h.tokens, n)]
     assert 10 < len(expected) < 364
     assert_same(everything([NoRepeatedNgrams(n)], model, up_to(5)), expected)
     free = everywhere([], sentences(20), Limits(max_length=12))
-    assert any(repeats(h.tokens, n) for n_best in free for h in n_best), "nothing to keep out, so nothing was tested"
+    assert any(repeats(h.tokens, n) for n_best in free for h in n_best), "nothing to exclude, so nothing was tested"
     for n_best in everywhere([NoRepeatedNgrams(n)], sentences(20), Limits(max_length=12)):
         assert not any(repeats(h.tokens, n) for h in n_best)
 
 
 @pytest.mark.parametrize("prefix", [[4], [6, 6], [1, 5, 4]])
-def test_a_wide_beam_with_a_prefix_is_exhaustive_search(prefix: list[int]) -> None:
+def test_wide_beam_with_a_prefix_equals_exhaustive_search(prefix: list[int]) -> None:
     model = ToyModel(seed=2)
     expected = [h for h in model.exhaustive((*TEN, EOS), 0.6, 0, 4) if h.tokens[: len(prefix)] == prefix]
     assert_same(everything([Prefixes([prefix], CPU)], model, up_to(4)), expected)
 
 
-def test_each_sentence_has_its_own_prefix_or_none() -> None:
+def test_each_sentence_has_its_own_optional_prefix() -> None:
     many, rng = sentences(30, seed=6), random.Random(1)
     prefixes = [[rng.choice((UNK, 4, 5, 6)) for _ in range(rng.choice((0, 0, 1, 3, 6)))] for _ in many]
     limits = Limits(reserved=[len(prefix) for prefix in prefixes])
@@ -81,13 +81,13 @@ def test_each_sentence_has_its_own_prefix_or_none() -> None:
         assert (n_best == without) == (prefix == [])
 
 
-def test_a_prefix_comes_whatever_other_rules_say() -> None:
+def test_prefixes_override_other_rules() -> None:
     prefix = [4, 4, 4, 6, 4, 6]
-    unmindful = [RepetitionPenalty(3.0), NoRepeatedNgrams(2), forbid(b"aaa", b"ba")]
-    rules: list[Rule] = [*unmindful, Prefixes([prefix] * 20, CPU)]
+    others = [RepetitionPenalty(3.0), NoRepeatedNgrams(2), forbid(b"aaa", b"ba")]
+    rules: list[Rule] = [*others, Prefixes([prefix] * 20, CPU)]
     limits = Limits(max_length=3, reserved=[len(prefix)] * 20)
     for n_best in everywhere(rules, sentences(20), limits):
-        assert all(h.tokens == prefix for h in n_best), "the limit makes room for the prefix and for no more"
+        assert all(h.tokens == prefix for h in n_best), "the limit allows exactly the prefix"
     for n_best in everywhere(rules, sentences(20), Limits()):
         assert all(h.tokens[:6] == prefix for h in n_best)
         assert not any(b"aaa" in text(h.tokens[6:]) or repeats(h.tokens[6:], 2) for h in n_best)
@@ -97,7 +97,7 @@ def test_a_prefix_comes_whatever_other_rules_say() -> None:
 @pytest.mark.parametrize(
     "phrases", [[b"ab"], [b"aba"], [b"a"], [b"abab", b"bb"], [b"?a", b"b?b", b"aa"], [b"ba", b"ba", b"xyz"]]
 )
-def test_forbidden_phrases_never_come_however_they_are_cut_and_all_else_may(phrases: list[bytes]) -> None:
+def test_forbidden_phrases_are_excluded_in_any_segmentation_and_nothing_else_is(phrases: list[bytes]) -> None:
     model = ToyModel(seed=3)
     whole = model.exhaustive((*TEN, EOS), 0.6, 0, 4)
     expected = [h for h in whole if not any(phrase in text(h.tokens) for phrase in phrases)]
@@ -107,7 +107,7 @@ def test_forbidden_phrases_never_come_however_they_are_cut_and_all_else_may(phra
         assert not any(phrase in text(h.tokens) for h in n_best for phrase in phrases)
 
 
-def test_rules_go_together() -> None:
+def test_rules_can_be_combined() -> None:
     prefix = [5, 1]
     rules: list[Rule] = [NoRepeatedNgrams(1), forbid(b"ba"), Prefixes([prefix], CPU)]
     model = ToyModel(seed=6)
@@ -120,8 +120,8 @@ def test_rules_go_together() -> None:
     assert_same(everything(rules, model, up_to(4, fewest=3)), expected)
 
 
-def test_bounds_of_lengths_by_hand() -> None:
-    lengths_B = torch.tensor([1, 2, 11, 41])  # eos counted: 0, 1, 10 and 40 tokens
+def test_length_bounds() -> None:
+    lengths_B = torch.tensor([1, 2, 11, 41])  # including eos: 0, 1, 10 and 40 tokens
 
     def bounds(limits: Limits) -> list[list[int]]:
         found = limits.bounds(lengths_B)
@@ -132,10 +132,10 @@ def test_bounds_of_lengths_by_hand() -> None:
     assert bounds(Limits(max_length=20, min_length=3)) == [[3, 3, 3, 3], [10, 12, 20, 20]]
     assert bounds(Limits(max_length=20, reserved=[0, 15, 25, 60])) == [[0, 0, 0, 0], [10, 15, 25, 60]]
     assert bounds(Limits(capacity=50, reserved=[0, 70, 0, 0])) == [[0, 0, 0, 0], [10, 50, 30, 50]]
-    assert bounds(Limits(min_length=40, max_length=8)) == [[8, 8, 8, 8], [8, 8, 8, 8]], "the upper one counts"
+    assert bounds(Limits(min_length=40, max_length=8)) == [[8, 8, 8, 8], [8, 8, 8, 8]], "the maximum takes precedence"
 
 
-def test_lengths_are_kept_whatever_rules_there_are() -> None:
+def test_length_bounds_hold_with_any_rules() -> None:
     limits = Limits(max_length_ratio=0.1, min_length=7, max_length=11)
     lengths = set()
     every: list[Rule] = [RepetitionPenalty(1.3), NoRepeatedNgrams(3), forbid(b"abb")]
@@ -145,8 +145,8 @@ def test_lengths_are_kept_whatever_rules_there_are() -> None:
     assert lengths == {7, 8, 9, 10, 11}
 
 
-def test_a_row_that_has_nowhere_to_go_ends() -> None:
-    limits = Limits(min_length=8)  # and there are but four words
+def test_a_row_without_allowed_tokens_ends() -> None:
+    limits = Limits(min_length=8)  # but there are only four words
     for n_best in everywhere([NoRepeatedNgrams(1)], sentences(20), limits):
         assert all(sorted(h.tokens) == [UNK, 4, 5, 6] for h in n_best)
     for n_best in everywhere([forbid(b"a", b"b", b"?")], sentences(5), limits):

@@ -1,4 +1,4 @@
-"""The fast selection of candidates equals sorting, each kind of beam search a naive program; batches of search."""
+"""Tests of candidate selection (compared to sorting), beam search (to a naive implementation) and batch planning."""
 
 import math
 import random
@@ -32,10 +32,10 @@ from mtformer.text.tokenizer import EOS
 
 @pytest.mark.parametrize("vocab", [6, 64, 127, 640, 1000])
 @pytest.mark.parametrize("beams", [1, 2, 5])
-def test_the_same_as_sorting_everything(vocab: int, beams: int) -> None:
+def test_top_candidates_equal_sorting(vocab: int, beams: int) -> None:
     generator = torch.Generator().manual_seed(vocab + beams)
     log_prob_BRV = torch.randn(7, beams, vocab, generator=generator).log_softmax(-1)
-    log_prob_BRV[0, 0, -3:] += 9.0  # The best ones stand in the last columns, which may fill no chunk.
+    log_prob_BRV[0, 0, -3:] += 9.0  # the best ones are in the last columns, which may not fill a chunk
     score_BR = -torch.rand(7, beams, generator=generator)
     for K in {1, 2 * beams}:
         expected = (log_prob_BRV + score_BR.unsqueeze(2)).flatten(1).sort(dim=1, descending=True)
@@ -44,7 +44,7 @@ def test_the_same_as_sorting_everything(vocab: int, beams: int) -> None:
         assert torch.equal(beam_BK * vocab + token_BK, expected.indices[:, :K])
 
 
-def test_beams_that_are_dead_give_nothing() -> None:
+def test_dead_beams_are_not_candidates() -> None:
     log_prob_BRV = torch.randn(3, 4, 500).log_softmax(-1)
     score_BR = torch.tensor([0.0, -torch.inf, -torch.inf, -torch.inf]).expand(3, 4)
     _, beam_BK, _ = top_candidates(log_prob_BRV, score_BR, 8)
@@ -87,15 +87,15 @@ RULES: list[tuple[Callable[[int], list[Rule]], Steer]] = [
     (lambda count: [forbid(b"aba", b"bb")], plain_forbidden(b"aba", b"bb")),
     (lambda count: [Prefixes([[6, 4, 1]] * count, torch.device("cpu"))], plain_prefix([6, 4, 1])),
 ]
-"""Number of sentences -> rules, and the same on Python's own numbers."""
+"""Functions from the number of sentences to rules, each with an equivalent on Python lists."""
 
 
 @pytest.mark.parametrize("early_stopping", ["ended", "estimate", "certain"])
 @pytest.mark.parametrize("rules", RULES, ids=["none", "unigrams", "bigrams", "penalty", "forbidden", "prefix"])
-def test_a_beam_searches_as_the_plain_program_does(
+def test_beam_search_equals_naive_implementation(
     rules: tuple[Callable[[int], list[Rule]], Steer], early_stopping: Stopping
 ) -> None:
-    """In batches, for any width, groups and penalty, length penalty and limits; a beam of one is greedy."""
+    """Covers batches, beam sizes, groups, diversity and length penalties, and limits; beam size 1 is greedy search."""
     make_rules, steer = rules
 
     @settings(max_examples=25)
@@ -132,7 +132,7 @@ def test_a_beam_searches_as_the_plain_program_does(
         for source, n_best in zip(many, found, strict=True):
             expected = naive_beam_search(model, (*source, EOS), width * num_groups, alpha, limits, **how)
             assert_same(n_best, expected)
-            for one, other in zip(n_best, expected, strict=True):  # those of the model, whatever rules and penalties
+            for one, other in zip(n_best, expected, strict=True):  # values of the model, for any rules and penalties
                 assert one.token_log_probabilities == pytest.approx(other.token_log_probabilities, rel=1e-5, abs=1e-6)
         if width * num_groups == 1 and early_stopping == "ended":
             one_by_one = greedy(model, *batch(*many), limits, alpha, make_rules(len(many)))
@@ -141,17 +141,17 @@ def test_a_beam_searches_as_the_plain_program_does(
     holds()
 
 
-def test_beams_that_are_dead_cost_nothing() -> None:
+def test_dead_beams_do_not_add_a_diversity_penalty() -> None:
     chooser, R, V = Diverse(2, 100.0), 4, 8
     log_prob_URV = torch.full((2, R, V), -torch.inf)
-    log_prob_URV[0, 0, 5] = -1.0  # All that the first group may take.
+    log_prob_URV[0, 0, 5] = -1.0  # the only token allowed in the first group
     log_prob_URV[1, 0] = -torch.arange(1.0, V + 1)
     score_UR = torch.tensor([[0.0, -torch.inf, -torch.inf, -torch.inf]]).expand(2, R)
     step = Step(log_prob_URV, log_prob_URV, torch.zeros(2, R, 0, dtype=torch.long), torch.tensor([0, 0]))
     assert chooser(step, score_UR, V).token_UK[1].tolist() == [0, 1, 2, 3, 4, 6, 7, 5]
 
 
-def test_each_sentence_once_within_the_budget_and_as_few_batches_as_that_order_allows() -> None:
+def test_batch_plan_contains_each_sentence_once_within_the_budget() -> None:
     rng = random.Random(1)
     lengths = [rng.randint(1, 90) for _ in range(500)]
     batches = plan_batches(lengths, 1000, 5)
@@ -163,6 +163,6 @@ def test_each_sentence_once_within_the_budget_and_as_few_batches_as_that_order_a
         assert len(few) * 5 * longest <= 1000 < (len(few) + 1) * 5 * longest
 
 
-def test_a_sentence_above_the_budget_goes_alone() -> None:
+def test_a_sentence_above_the_budget_forms_its_own_batch() -> None:
     assert plan_batches([5, 3000, 4], 100, 5) == [[1], [0, 2]]
     assert plan_batches([], 100, 5) == []

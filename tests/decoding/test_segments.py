@@ -1,4 +1,4 @@
-"""Long lines, prefixes, required and forbidden phrases, as text."""
+"""Tests of long lines, prefixes, required phrases and forbidden phrases, at the level of text."""
 
 import itertools
 import json
@@ -33,10 +33,10 @@ def parts_of(translator: Translator, line: str) -> list[str]:
     return split_line(line, num_tokens, translator.preferred_tokens, translator.max_tokens)
 
 
-def test_a_long_line_is_its_sentences_translated_and_joined(translator: Translator) -> None:
+def test_the_sentences_of_a_long_line_are_translated_separately_and_joined(translator: Translator) -> None:
     line = " ".join(sentences(12, seed=1))
     alone = [translator.translate([part.strip()], n_best=2, attention=True)[0] for part in parts_of(translator, line)]
-    assert 8 <= len(alone) <= 12, "but for very short ones each sentence is translated by itself"
+    assert 8 <= len(alone) <= 12, "all but very short sentences are translated separately"
     for whole in (translator.translate([line], n_best=2, attention=True)[0],
                   translator.translate(["der hund", line, "", "die katze"], n_best=2, attention=True)[1]):  # fmt: skip
         pairs = [(whole, alone), (whole.alternatives[0], [one.alternatives[0] for one in alone])]
@@ -64,7 +64,7 @@ def test_a_long_line_is_its_sentences_translated_and_joined(translator: Translat
         assert whole.attention.alignment == expected_pairs
 
 
-def test_a_sentence_that_training_never_saw_but_the_model_can_take_stays_whole(translator: Translator) -> None:
+def test_a_sentence_longer_than_training_sources_stays_whole_if_supported(translator: Translator) -> None:
     line = " ".join(WORDS * 3)
     line = line[:300]
     num_tokens = len(translator.tokenizers.src.encode([line])[0])
@@ -73,7 +73,7 @@ def test_a_sentence_that_training_never_saw_but_the_model_can_take_stays_whole(t
     assert len(parts_of(translator, f"{line} {line}")) == 3
 
 
-def test_sentences_are_translated_one_by_one_unless_training_had_many_such_lines(
+def test_sentences_are_split_unless_training_had_many_multi_sentence_lines(
     translator: Translator, run: RunDir, tmp_path: Path
 ) -> None:
     parts = ["der hund läuft.", "die katze schläft!", "das buch?"]
@@ -107,12 +107,12 @@ def test_sentences_are_translated_one_by_one_unless_training_had_many_such_lines
 @pytest.mark.parametrize(
     "given", [{"prefixes": ["im park"]}, {"required": [["katze"]]}, {"min_length": 4}, {"max_length": 6}], ids=str
 )
-def test_what_belongs_to_no_single_sentence_keeps_a_line_whole(translator: Translator, given: dict[str, Any]) -> None:
+def test_settings_of_the_whole_line_prevent_splitting(translator: Translator, given: dict[str, Any]) -> None:
     line = ["der hund läuft. die katze schläft."]
     assert translator.translate(line, split="always", **given) == translator.translate(line, split="never", **given)
 
 
-def test_a_document_of_ten_thousand_words(translator: Translator) -> None:
+def test_document_of_ten_thousand_words(translator: Translator) -> None:
     rng = random.Random(5)
     document = " ".join(
         rng.choice(WORDS) + rng.choice(["", "", "", ","]) + rng.choice([""] * 40 + [". "]) for _ in range(10_000)
@@ -123,12 +123,12 @@ def test_a_document_of_ten_thousand_words(translator: Translator) -> None:
     assert sum(counts) == 2
     assert len(whole.tokens) > 2_000
     assert whole.attention is not None
-    assert sum(map(len, whole.attention.weights)) < 60 * len(whole.tokens), "no zeros for the rest of the document"
+    assert sum(map(len, whole.attention.weights)) < 60 * len(whole.tokens), "only weights within segments are stored"
     assert max(src for src, _ in whole.attention.alignment) > 9_000
     assert short.text == translator.translate(["der hund"], **settings)[0].text
 
 
-def test_a_giant_word_and_scripts_without_spaces(translator: Translator) -> None:
+def test_very_long_words_and_scripts_without_spaces(translator: Translator) -> None:
     giant, chinese = "läuft" * 100, "我来了。" * 60
     found = translator.translate([giant, chinese, f"   {giant}"], beam_size=1, attention=True)
     assert all(one.tokens for one in found)
@@ -138,7 +138,7 @@ def test_a_giant_word_and_scripts_without_spaces(translator: Translator) -> None
         assert {src for src, _ in one.attention.alignment} == {0}
 
 
-def test_prefixes_begin_the_translations(translator: Translator) -> None:
+def test_translations_begin_with_their_prefixes(translator: Translator) -> None:
     lines = [*random_lines(5, seed=3), "", " ".join(sentences(12, seed=1))]
     prefixes = ["die frau", "", "  Ein\u3000rot", "☃ b☃ das", "der", "die", "im park"]
     settings: dict[str, Any]
@@ -149,20 +149,20 @@ def test_prefixes_begin_the_translations(translator: Translator) -> None:
             assert not any(flag.startswith("missing") for flag in one.flags)
         assert (found[5].text, found[5].flags) == ("", ("missing: die",))
         assert found[6].text.startswith("im park")
-        assert found[6].text.count("im park") < 3, "only its beginning"
+        assert found[6].text.count("im park") < 3, "only at its beginning"
     free = translator.translate(lines)
     assert translator.translate(lines, prefixes=[""] * 7) == free
     assert not any(one.text.startswith(p.strip()) for one, p in zip(free[:1], prefixes, strict=False))
 
 
-def test_prefixes_that_cannot_be_are_told_in_one_line(translator: Translator) -> None:
-    with pytest.raises(DataError, match="1 prefixes for 2 lines; give one a line"):
+def test_invalid_prefixes_raise_data_error(translator: Translator) -> None:
+    with pytest.raises(DataError, match="1 prefixes for 2 lines; give one per line"):
         translator.translate(["der hund", "die katze"], prefixes=["a"])
-    with pytest.raises(DataError, match=r"the prefix of line 12 has \d+ tokens; the model has positions for 63"):
+    with pytest.raises(DataError, match=r"the prefix of line 12 has \d+ tokens; the model supports at most 63"):
         translator.translate(["der hund", "die katze"], prefixes=["", "hund " * 70], first_line=10)
 
 
-def test_required_phrases_are_in_the_text_or_a_flag_tells(translator: Translator) -> None:
+def test_required_phrases_are_in_the_text_or_flagged_as_missing(translator: Translator) -> None:
     lines = random_lines(6, seed=4)
     required = [["katze"], ["die frau", "park"], [], ["buch", "buch"], ["☃"], ["rot"]]
     found = translator.translate(lines, required=required, beam_size=6, n_best=2)
@@ -176,19 +176,19 @@ def test_required_phrases_are_in_the_text_or_a_flag_tells(translator: Translator
     assert not all(all(phrase in one.text for phrase in of_one) for one, of_one in zip(free, required, strict=True))
 
 
-def test_required_phrases_of_a_long_line_and_of_a_blank_one_are_checked(translator: Translator) -> None:
+def test_required_phrases_of_long_and_blank_lines_are_checked(translator: Translator) -> None:
     line = " ".join(sentences(12, seed=1))
     found = translator.translate([line, ""], required=[["katzeläuftrot"], ["hund"]])
     assert "missing: katzeläuftrot" in found[0].flags
     assert found[1].flags == ("missing: hund",)
 
 
-def test_required_phrases_that_cannot_be_are_told_in_one_line(translator: Translator) -> None:
+def test_invalid_required_phrases_raise_one_line_errors(translator: Translator) -> None:
     with pytest.raises(DataError, match="1 lists of required phrases for 2 lines"):
         translator.translate(["a", "b"], required=[["a"]])
     with pytest.raises(DataError, match="a required phrase of line 2 is blank; leave it out"):
         translator.translate(["der", "die"], required=[["a"], ["b", " \n "]])
-    with pytest.raises(DataError, match=r"phrases of line 8 have \d+ tokens; the model has positions for 63"):
+    with pytest.raises(DataError, match=r"phrases of line 8 have \d+ tokens; the model supports at most 63"):
         translator.translate(["der"], required=[["hund " * 35, "katze " * 35]], first_line=7)
     settings: dict[str, Any]
     for settings in (
@@ -196,11 +196,11 @@ def test_required_phrases_that_cannot_be_are_told_in_one_line(translator: Transl
         {"mbr_samples": 4},
         {"beam_size": 4, "beam_groups": 2, "diversity_penalty": 1.0},
     ):
-        with pytest.raises(ConfigError, match="required phrases need plain beam search"):
+        with pytest.raises(ConfigError, match="required phrases need standard beam search"):
             translator.translate(["der"], required=[["hund"]], **settings)
 
 
-def test_forbidden_phrases_are_in_no_translation(translator: Translator) -> None:
+def test_forbidden_phrases_do_not_occur_in_translations(translator: Translator) -> None:
     lines = random_lines(8, seed=6)
     settings: dict[str, Any]
     for settings in ({"beam_size": 1}, {"beam_size": 4, "n_best": 3}, {"sampling": True}):
@@ -215,7 +215,7 @@ def test_forbidden_phrases_are_in_no_translation(translator: Translator) -> None
         assert [one.text for one in found] != [one.text for one in free]
 
 
-def test_a_prefix_goes_before_what_is_forbidden_and_a_flag_tells(translator: Translator) -> None:
+def test_prefixes_override_forbidden_phrases_and_are_flagged(translator: Translator) -> None:
     found = translator.translate(["der hund"], prefixes=["die katze"], forbidden=["katze"])[0]
     assert found.text.startswith("die katze")
     assert "forbidden: katze" in found.flags
@@ -224,13 +224,13 @@ def test_a_prefix_goes_before_what_is_forbidden_and_a_flag_tells(translator: Tra
         translator.translate(["der hund"], forbidden=["a", "\u200b"])
 
 
-def test_one_string_is_no_list(translator: Translator) -> None:
+def test_a_string_instead_of_a_list_raises_data_error(translator: Translator) -> None:
     for given in ({"lines": "der hund"}, {"prefixes": "a"}, {"required": "b"}, {"required": ["c"]}, {"forbidden": "d"}):
-        with pytest.raises(DataError, match="must be a list, not one string"):
+        with pytest.raises(DataError, match="must be a list of strings, not a string"):
             translator.translate(**{"lines": ["x"], **given})
 
 
-def test_halves_of_characters_and_line_breaks_do_no_harm(translator: Translator) -> None:
+def test_lone_surrogates_and_line_breaks_are_replaced(translator: Translator) -> None:
     odd = "die \ud800frau\nund"
     found = translator.translate(["der"], prefixes=[odd], forbidden=["x\ud800\n"])[0]
     assert found.text.startswith("die ?frau und")

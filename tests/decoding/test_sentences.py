@@ -1,4 +1,4 @@
-"""Long lines come apart at sentence ends and are the same text when put together."""
+"""Tests of sentence splitting: long lines are split at sentence ends, and joining the parts restores the text."""
 
 import random
 import re
@@ -10,12 +10,12 @@ from mtformer.decoding.sentences import join_lines, split_line, split_sentences
 
 
 def words(texts: Sequence[str]) -> list[int]:
-    """A token a word."""
+    """Count each word as one token."""
     return [len(text.split()) for text in texts]
 
 
 def characters(texts: Sequence[str]) -> list[int]:
-    """A token a character that is no space."""
+    """Count each character except spaces as one token."""
     return [len(re.sub(r"\s", "", text)) for text in texts]
 
 
@@ -33,7 +33,7 @@ ARABIC = "هل هذا؟ نعم."
             'A b c dd. E f g hh! "I j k ll?" M n o pp.  Q r s t', words, 19, 30,
             ["A b c dd. ", "E f g hh! ", '"I j k ll?" ', "M n o pp.  ", "Q r s t"],
         ),
-        # a sentence stays whole while the model supports it; above, clauses, then words, in parts as in training
+        # a sentence stays whole if the model supports it; longer ones are split at clauses, then at words
         (f"Short one. {CLAUSES}Short two.", words, 3, 6, ["Short one. ", CLAUSES, "Short two."]),
         (
             "a b, c d; e f: g h i j k l m n o p.", words, 4, 6,
@@ -84,11 +84,11 @@ def test_a_line_is_split_into_its_sentences(
         [],
     ],
 )
-def test_doubtful_ends_do_not_split_a_line(parts: list[str]) -> None:
+def test_uncertain_sentence_ends_do_not_split_a_line(parts: list[str]) -> None:
     assert split_sentences("".join(parts)) == parts
 
 
-def test_a_giant_word_is_cut_anywhere() -> None:
+def test_a_very_long_word_is_split_at_any_character() -> None:
     parts = split_line("see " + "x" * 1000 + " there", characters, 50, 100)
     assert "".join(parts) == "see " + "x" * 1000 + " there"
     assert max(characters(parts)) <= 100
@@ -96,7 +96,7 @@ def test_a_giant_word_is_cut_anywhere() -> None:
 
 
 @pytest.mark.parametrize("count", [words, characters])
-def test_any_text_put_together_again_is_the_text_in_parts_within_the_limits(
+def test_parts_are_within_the_limits_and_their_concatenation_is_the_text(
     count: Callable[[Sequence[str]], list[int]],
 ) -> None:
     rng = random.Random(1)
@@ -110,7 +110,7 @@ def test_any_text_put_together_again_is_the_text_in_parts_within_the_limits(
         assert max(count(parts)) <= most
 
 
-def test_parts_are_joined_as_the_script_has_it() -> None:
+def test_parts_are_joined_with_spaces_if_the_script_uses_them() -> None:
     assert join_lines(["One. ", " Two.", "", "  ", "Three."]) == "One. Two. Three."
     assert join_lines(["我来了。", "你好"]) == "我来了。你好"
     assert join_lines(["版本 2.0", "然后走。", "Go"]) == "版本 2.0然后走。Go"

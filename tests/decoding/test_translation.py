@@ -1,4 +1,4 @@
-"""Word alignments from attention, and joining of the translations of a line's segments."""
+"""Tests of word alignments from attention, and of joining the translations of a line's segments."""
 
 import pytest
 import torch
@@ -43,13 +43,13 @@ def test_coverage_penalties_add_up() -> None:
     assert join([first, penalized], 0.6).score == pytest.approx(join([first, second], 0.6).score - 0.7)
 
 
-def test_each_flag_comes_once() -> None:
+def test_joined_flags_contain_no_duplicates() -> None:
     one = Translation("a", 0.0, [4], flags=("repetition", "length limit"))
     other = Translation("b", 0.0, [4], flags=("length limit", "low confidence"))
     assert join([one, other], 1.0).flags == ("repetition", "length limit", "low confidence")
 
 
-def test_attention_is_joined_with_words_counted_through() -> None:
+def test_joined_attention_has_consecutive_word_numbers() -> None:
     first = look(["▁a", "▁do", "g."], ["▁ein", "▁Hund."], [[0.9, 0.05, 0.05], [0.1, 0.5, 0.4]])
     second = look(["▁it", "▁runs."], ["▁er", "▁renn", "t."], [[0.8, 0.2], [0.1, 0.9], [0.2, 0.8]])
     whole = join(
@@ -63,7 +63,7 @@ def test_attention_is_joined_with_words_counted_through() -> None:
     assert whole.alignment == [(0, 0), (1, 1), (2, 2), (3, 3)]
 
 
-def test_where_no_space_is_set_the_words_are_one() -> None:
+def test_words_joined_without_a_space_count_as_one() -> None:
     first = look(["▁a."], ["▁是。"], [[1.0]])
     second = look(["▁b", "▁c."], ["▁不", "是。"], [[0.1, 0.9], [0.2, 0.8]])
     whole = join(
@@ -75,7 +75,7 @@ def test_where_no_space_is_set_the_words_are_one() -> None:
     assert whole.attention.alignment == [(0, 0), (2, 0)]
 
 
-def test_a_part_that_begins_within_a_word_is_set_apart_all_the_same() -> None:
+def test_a_segment_that_begins_within_a_word_is_joined_with_a_space() -> None:
     first, second = look(["▁a"], ["▁ein"], [[1.0]]), look(["▁b"], ["en"], [[1.0]])
     whole = join([part("ein", first.tgt_pieces, [-1.0], first), part("en", second.tgt_pieces, [-1.0], second)], 1.0)
     assert whole.text == "ein en"
@@ -84,7 +84,7 @@ def test_a_part_that_begins_within_a_word_is_set_apart_all_the_same() -> None:
     assert whole.attention.alignment == [(0, 0), (1, 1)]
 
 
-def test_a_giant_word_that_was_cut_is_one_source_word() -> None:
+def test_a_long_word_split_into_segments_is_one_source_word() -> None:
     first = look(["▁xx", "xx"], ["▁aa"], [[0.5, 0.5]])
     second = look(["xx", "▁y"], ["▁bb", "▁c"], [[0.9, 0.1], [0.1, 0.9]])
     parts = [part("aa", first.tgt_pieces, [-1.0], first), part("bb c", second.tgt_pieces, [-1.0], second)]
@@ -93,7 +93,7 @@ def test_a_giant_word_that_was_cut_is_one_source_word() -> None:
     assert whole.alignment == [(0, 0), (0, 1), (1, 2)]
 
 
-def test_without_attention_there_is_none() -> None:
+def test_join_without_attention_has_no_attention() -> None:
     assert join([part("a", ["▁a"], [-1.0]), part("b", ["▁b"], [-1.0])], 1.0).attention is None
     assert Attention([], [], [], []).alignment == []
 
@@ -102,9 +102,9 @@ def test_without_attention_there_is_none() -> None:
     ("pieces", "numbers"),
     [
         (["▁the", "▁dog", "s", "▁run", "."], [0, 1, 1, 2, 2]),
-        (["▁", "x", "▁", "y", "z"], [0, 0, 1, 1, 1]),  # a space alone goes with what follows
-        (["a", "b", "▁c"], [0, 0, 1]),  # no space in front
-        (["▁New▁York", "▁is"], [0, 2]),  # a piece of two words
+        (["▁", "x", "▁", "y", "z"], [0, 0, 1, 1, 1]),  # a single space belongs to the next word
+        (["a", "b", "▁c"], [0, 0, 1]),  # no leading space
+        (["▁New▁York", "▁is"], [0, 2]),  # one piece with two words
         (["▁a", "▁⁇▁", "b"], [0, 1, 2]),
         (["▁a", "▁"], [0, 0]),
         (["▁a", "", "b"], [0, 0, 0]),
@@ -126,34 +126,34 @@ def test_words_are_aligned_by_the_sum_over_their_pieces() -> None:
             [0.00, 0.00, 0.00, 0.00, 1.00],
         ]
     )
-    # Each piece of "dogs" has less than "a", but together they have more; what eos has does not count.
+    # Each piece of "dogs" has less weight than "a", but their sum is larger; eos is ignored.
     assert align(weights_TS, src, tgt) == [(1, 0), (2, 1)]
 
 
-def test_nothing_is_aligned_with_nothing() -> None:
+def test_empty_texts_have_no_alignment() -> None:
     assert align(torch.zeros(1, 3), ["▁a", "▁b"], []) == []
     assert align(torch.zeros(2, 1), [], ["▁a"]) == []
-    assert align(torch.zeros(1, 2), ["▁a", "▁b"], ["▁"]) == [], "a space is no word"
+    assert align(torch.zeros(1, 2), ["▁a", "▁b"], ["▁"]) == [], "a space is not a word"
 
 
-def test_a_piece_of_two_words_aligns_the_first() -> None:
+def test_a_piece_with_two_words_aligns_the_first_word() -> None:
     weights_TS = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
     assert align(weights_TS, ["▁New▁York", "▁ist"], ["▁NY", "▁is"]) == [(0, 0), (2, 1)]
 
 
-def test_an_unknown_takes_the_whole_word_it_looks_at() -> None:
+def test_an_unknown_token_is_replaced_by_the_whole_source_word() -> None:
     pieces = ["▁the", "▁dog", "s", "▁run"]
     weights_TS = torch.tensor([[0.1, 0.3, 0.35, 0.25, 0.0], [0.0, 0.0, 0.0, 0.2, 0.8]])
     assert best_source_words(weights_TS, pieces, [False] * 4) == ["dogs", "run"]
 
 
-def test_of_a_word_with_unknown_pieces_it_takes_those() -> None:
+def test_source_words_with_unknown_pieces_give_only_the_unknown_piece() -> None:
     pieces = ["▁(", "☃", ")x", "é", "▁run"]
     weights_TS = torch.tensor([[0.5, 0.2, 0.1, 0.1, 0.1], [0.3, 0.1, 0.1, 0.4, 0.1], [0.0, 0.0, 0.0, 0.1, 0.9]])
     assert best_source_words(weights_TS, pieces, [False, True, False, True, False]) == ["☃", "é", "run"]
 
 
-def test_without_spaces_it_takes_the_piece() -> None:
+def test_text_without_spaces_gives_the_most_attended_piece() -> None:
     pieces = ["▁", "私", "は", "東京", "です"]
     weights_TS = torch.tensor([[0.1, 0.1, 0.2, 0.5, 0.1], [0.6, 0.2, 0.1, 0.1, 0.0]])
     assert best_source_words(weights_TS, pieces, [False] * 5) == ["東京", "私"]

@@ -1,4 +1,4 @@
-"""Lines in, as many lines out, whatever is in them."""
+"""Tests of `Translator`: one translation per line, for any content."""
 
 import logging
 import shutil
@@ -28,7 +28,7 @@ def texts(translator: Translator, lines: list[str], **settings: int) -> list[str
 
 
 def scores_without_cache(translator: Translator, lines: list[str], translations: list[Translation]) -> list[float]:
-    """Return the log-probability per token, computed by the whole decoder at once for each line alone."""
+    """Return the log-probability per token of each line, computed with a single decoder pass and without batching."""
     model, found = translator.models[0], []
     for line, translation in zip(lines, translations, strict=True):
         src_BS = torch.tensor([[*translator.tokenizers.src.encode([line])[0], EOS]])
@@ -41,8 +41,8 @@ def scores_without_cache(translator: Translator, lines: list[str], translations:
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
-def test_scores_are_those_of_the_model_without_a_cache(run: RunDir, translator: Translator, beam_size: int) -> None:
-    """In bf16 up to rounding."""
+def test_scores_equal_those_of_the_model_without_a_cache(run: RunDir, translator: Translator, beam_size: int) -> None:
+    """In bf16 they are equal up to rounding."""
     lines = random_lines(40, seed=1)
     translations = translator.translate(lines, beam_size=beam_size, batch_tokens=100_000)
     assert len({len(t.tokens) for t in translations}) > 5, "sentences should end at different steps"
@@ -55,7 +55,7 @@ def test_scores_are_those_of_the_model_without_a_cache(run: RunDir, translator: 
     assert sum(t.score for t in translations) == pytest.approx(sum(exact), rel=0.05)
 
 
-def test_blank_lines_stay_blank_in_their_place(translator: Translator) -> None:
+def test_blank_lines_remain_blank(translator: Translator) -> None:
     lines = ["", "der hund", "   ", "\t", "die katze", ""]
     found = translator.translate(lines)
     assert [bool(translation.tokens) for translation in found] == [False, True, False, False, True, False]
@@ -64,7 +64,7 @@ def test_blank_lines_stay_blank_in_their_place(translator: Translator) -> None:
     assert translator.translate([]) == []
 
 
-def test_strange_characters_do_no_harm(translator: Translator) -> None:
+def test_unusual_characters_are_accepted(translator: Translator) -> None:
     strange = [
         "a\rb",
         "a\x00b",
@@ -83,12 +83,12 @@ def test_strange_characters_do_no_harm(translator: Translator) -> None:
     assert texts(translator, ["der\u2028hund"]) == texts(translator, ["der hund"])
 
 
-def test_the_output_never_holds_a_line_break(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_translations_contain_no_line_breaks(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(translator.tokenizers.tgt, "decode", lambda ids: ["a\nb\r\nc\u2028d\x00"] * len(ids))
     assert texts(translator, ["der hund"]) == ["a b c d"]
 
 
-def test_settings_are_the_runs_unless_given(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_settings_are_those_of_the_run(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = random_lines(20, seed=3)
     by_default = texts(translator, lines)
     assert by_default == texts(translator, lines, beam_size=3, length_penalty=1.0)
@@ -98,7 +98,7 @@ def test_settings_are_the_runs_unless_given(translator: Translator, monkeypatch:
     assert all(2 * len(ids) <= n <= 2 * len(ids) + 10 for ids, n in zip(sources, longest, strict=True))
 
 
-def test_a_setting_out_of_range_is_one_clear_line(translator: Translator) -> None:
+def test_settings_out_of_range_raise_one_line_errors(translator: Translator) -> None:
     with pytest.raises(ConfigError, match=r"decoding: beam_size: must be at least 1 and at most 1000, not 0"):
         translator.translate(["der hund"], beam_size=0)
     with pytest.raises(ConfigError, match=r"decoding: min_length_ratio 3.0 is above max_length_ratio 2.0"):
@@ -107,7 +107,7 @@ def test_a_setting_out_of_range_is_one_clear_line(translator: Translator) -> Non
         translator.translate(["der hund"], beam_sze=3)
 
 
-def test_a_model_in_training_is_put_back(translator: Translator) -> None:
+def test_training_mode_is_restored(translator: Translator) -> None:
     expected = texts(translator, ["der hund läuft"])
     translator.models[0].train()
     assert texts(translator, ["der hund läuft"]) == expected
@@ -121,7 +121,7 @@ def test_progress_counts_every_line(translator: Translator) -> None:
     assert len(counts) > 5
 
 
-def test_too_little_memory_halves_the_batch(
+def test_the_batch_is_halved_if_memory_runs_out(
     translator: Translator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     lines, whole, capacity = random_lines(20, seed=5), module.beam_search, 6
@@ -137,7 +137,7 @@ def test_too_little_memory_halves_the_batch(
         assert texts(translator, lines, batch_tokens=100_000) == expected
     assert "out of memory with 20 sentences; continuing with 10" in caplog.text
     capacity = 0
-    with pytest.raises(DeviceError, match="out of memory on one sentence"):
+    with pytest.raises(DeviceError, match="out of memory on a single sentence"):
         translator.translate(["der hund"])
 
     def short_on_the_cpu(*arguments: Any, **named: Any) -> object:
@@ -145,20 +145,20 @@ def test_too_little_memory_halves_the_batch(
 
     monkeypatch.setattr(module, "beam_search", short_on_the_cpu)
     message = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 10000000000 bytes."
-    with pytest.raises(DeviceError, match="out of memory on one sentence; use a smaller beam_size or max_length_ratio"):
+    with pytest.raises(DeviceError, match="on a single sentence; use a smaller beam_size or max_length_ratio"):
         translator.translate(["der hund"])
     message = "another error"
     with pytest.raises(RuntimeError, match="another error"):
         translator.translate(["der hund"])
 
 
-def test_more_hypotheses_than_fit_any_memory_are_refused(translator: Translator) -> None:
+def test_too_many_hypotheses_are_rejected(translator: Translator) -> None:
     for settings in ({"beam_size": 100_000}, {"sampling": True, "n_best": 100_000}, {"mbr_samples": 100_000}):
         with pytest.raises(ConfigError, match="at most 1000, not 100000"):
             translator.translate(["der hund"], **settings)
 
 
-def test_a_damaged_or_foreign_file_is_one_clear_line(run: RunDir, tmp_path: Path) -> None:
+def test_damaged_or_mismatched_weights_raise_one_line_errors(run: RunDir, tmp_path: Path) -> None:
     copy = RunDir(shutil.copytree(run.path, tmp_path / "copy"))
     whole = copy.bundle_weights.read_bytes()
     copy.bundle_weights.write_bytes(whole[: len(whole) // 2])
@@ -173,7 +173,7 @@ def test_a_damaged_or_foreign_file_is_one_clear_line(run: RunDir, tmp_path: Path
         Translator.load(copy.path, device="cpu")
 
 
-def test_a_gpu_that_is_not_there_is_told(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gpu_raises_device_error(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DeviceError, match="device 'cuda'"):
         Translator.load(run.path, device="cuda")

@@ -1,4 +1,4 @@
-"""Each way of searching, from text to text: batches, ensembles, n-best lists, scores, unknown pieces."""
+"""Tests of all search modes at the level of text: batches, ensembles, n-best lists, scores, unknown pieces."""
 
 import random
 import shutil
@@ -41,7 +41,7 @@ def translator(run: RunDir) -> Translator:
 
 @pytest.fixture(scope="module")
 def other(run: RunDir, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """The same tokenizer with other weights."""
+    """Return a copy of the bundle with other weights."""
     copy = RunDir(shutil.copytree(run.path, tmp_path_factory.mktemp("other") / "run"))
     generator = torch.Generator().manual_seed(9)
     weights = load_file(copy.bundle_weights)
@@ -61,7 +61,7 @@ def assert_same(found: Sequence[Translation], expected: Sequence[Translation]) -
         assert [each.tokens for each in all_of(one)] == [each.tokens for each in all_of(alone)]
         for each, exact in zip(all_of(one), all_of(alone), strict=True):
             assert each.score == pytest.approx(exact.score, abs=1e-4)
-            # A single one may be off by more, as the weights here are far larger than trained ones.
+            # Single values may differ more, because these weights are much larger than trained ones.
             assert each.token_log_probabilities == pytest.approx(exact.token_log_probabilities, abs=1e-3)
 
 
@@ -69,7 +69,7 @@ def assert_same(found: Sequence[Translation], expected: Sequence[Translation]) -
     ("mode", "with_prefixes"),
     [*((mode, False) for mode in MODES), *((mode, True) for mode in ("beam", "greedy", "sampling", "mbr"))],
 )
-def test_a_batch_of_any_size_and_order_is_each_line_alone(
+def test_translations_do_not_depend_on_batch_size_and_order(
     translator: Translator, mode: str, with_prefixes: bool
 ) -> None:
     lines = random_lines(12, seed=11)
@@ -81,7 +81,7 @@ def test_a_batch_of_any_size_and_order_is_each_line_alone(
     assert len({one.text for one in alone}) > 8
     assert len({one.length for one in alone}) > 4, "sentences should end at different steps"
     assert_same(translator.translate(lines, prefixes=prefixes, batch_tokens=100_000, **MODES[mode]), alone)
-    if mode in ("sampling", "mbr"):  # whose draws hang on the place of a line
+    if mode in ("sampling", "mbr"):  # these depend on the line number
         first = translator.translate(lines[:5], prefixes=prefixes[:5], **MODES[mode])
         assert_same(
             [*first, *translator.translate(lines[5:], prefixes=prefixes[5:], first_line=5, **MODES[mode])], alone
@@ -96,14 +96,14 @@ def test_a_batch_of_any_size_and_order_is_each_line_alone(
 
 
 @pytest.mark.parametrize("mode", ["beam", "greedy", "sampling", "coverage", "rules"])
-def test_score_gives_what_translate_reports(translator: Translator, mode: str) -> None:
+def test_score_equals_the_scores_from_translate(translator: Translator, mode: str) -> None:
     lines = random_lines(40, seed=12)
     found = translator.translate(lines, **MODES[mode])
     sources = [[*ids, EOS] for ids in translator.tokenizers.src.encode(lines)]
     for one, each in zip(found, translator.engine.score(sources, [one.tokens for one in found]), strict=True):
         assert one.token_log_probabilities == pytest.approx(each, abs=1e-4)
         assert one.log_probability == pytest.approx(sum(each), abs=1e-3)
-    # Text that the tokenizer cuts as the model wrote it.
+    # Only texts that the tokenizer segments in the same way as the model generated them.
     ids = translator.tokenizers.tgt.encode([one.text for one in found])
     same = [i for i, one in enumerate(found) if ids[i] == one.tokens]
     assert len(same) > 3
@@ -116,24 +116,24 @@ def test_score_gives_what_translate_reports(translator: Translator, mode: str) -
 
 
 @pytest.mark.parametrize("mode", ["beam", "greedy", "mbr"])
-def test_weights_that_are_too_large_are_one_clear_error(run: RunDir, tmp_path: Path, mode: str) -> None:
-    """Weights as a learning rate of 1e30 leaves them."""
+def test_too_large_weights_raise_one_clear_error(run: RunDir, tmp_path: Path, mode: str) -> None:
+    """A learning rate of 1e30 would give such weights."""
     save_file({name: x * 1e30 for name, x in load_file(run.bundle_weights).items()}, tmp_path / "x.safetensors")
     diverged, lines = Translator.load(run.path, str(tmp_path / "x.safetensors"), device="cpu"), random_lines(5, seed=1)
-    told = (
-        f"{tmp_path}/x.safetensors: the model's scores are not finite; its training diverged, or its weights are too "
+    message = (
+        f"{tmp_path}/x.safetensors: the model's scores are not finite; training diverged, or its weights are too "
         "large for fp32; use another checkpoint"
     )
     with pytest.raises(MtformerError) as error:
         diverged.translate(lines, **MODES[mode])
-    assert str(error.value) == told
+    assert str(error.value) == message
     with pytest.raises(MtformerError) as error:
         diverged.score(lines, lines)
-    assert str(error.value) == told
+    assert str(error.value) == message
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_weights_that_are_not_finite_are_refused_by_name(run: RunDir, tmp_path: Path, value: float) -> None:
+def test_weights_that_are_not_finite_are_rejected_by_name(run: RunDir, tmp_path: Path, value: float) -> None:
     weights = load_file(run.bundle_weights)
     weights["decoder_norm.weight"][-1] = value
     save_file(weights, tmp_path / "x.safetensors")
@@ -144,7 +144,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(run: RunDir, tmp_path: 
     )
 
 
-def test_a_closed_class_is_loaded_and_an_open_one_is_not(run: RunDir, tmp_path: Path) -> None:
+def test_an_output_bias_of_minus_infinity_is_accepted_but_others_are_not(run: RunDir, tmp_path: Path) -> None:
     copy = RunDir(shutil.copytree(run.path, tmp_path / "run"))
     copy.config.write_text(copy.config.read_text().replace("output_bias: false", "output_bias: true"))
     weights, translator = load_file(copy.bundle_weights), Translator.load(run.path, device="cpu")
@@ -161,7 +161,7 @@ def test_a_closed_class_is_loaded_and_an_open_one_is_not(run: RunDir, tmp_path: 
                 Translator.load(copy.path, device="cpu")
 
 
-def test_score_of_odd_lines(translator: Translator) -> None:
+def test_score_of_unusual_lines(translator: Translator) -> None:
     counts: list[int] = []
     targets = ["die katze", "", "hund " * 70, "a\nb"]
     found = translator.score(["der hund", "der hund", "ein", "hund " * 70], targets, progress=counts.append)
@@ -178,7 +178,7 @@ def test_score_of_odd_lines(translator: Translator) -> None:
     assert translator.score([], []) == []
 
 
-def test_n_best_lists_are_ordered_distinct_and_begin_with_the_best(translator: Translator) -> None:
+def test_n_best_lists_are_sorted_and_distinct(translator: Translator) -> None:
     lines = random_lines(10, seed=13)
     best = translator.translate(lines, beam_size=5)
     for one, first in zip(translator.translate(lines, beam_size=5, n_best=5), best, strict=True):
@@ -190,7 +190,7 @@ def test_n_best_lists_are_ordered_distinct_and_begin_with_the_best(translator: T
         translator.translate(lines, beam_size=5, n_best=6)
 
 
-def test_mbr_gives_the_sample_that_the_others_agree_with(translator: Translator) -> None:
+def test_mbr_returns_the_sample_with_the_highest_utility(translator: Translator) -> None:
     lines = random_lines(6, seed=14)
     samples = translator.translate(lines, sampling=True, n_best=12, seed=4)
     found = translator.translate(lines, mbr_samples=12, n_best=3, seed=4)
@@ -203,7 +203,7 @@ def test_mbr_gives_the_sample_that_the_others_agree_with(translator: Translator)
     assert [one.text for one in translator.translate(lines, mbr_samples=12, seed=5)] != [one.text for one in found]
 
 
-def test_coverage_ranks_what_has_ended(translator: Translator) -> None:
+def test_coverage_penalty_reranks_finished_hypotheses(translator: Translator) -> None:
     lines = random_lines(20, seed=15)
     beams = translator.translate(lines, beam_size=4, n_best=4)
     found = translator.translate(lines, beam_size=4, n_best=4, coverage_penalty=0.5)
@@ -218,7 +218,7 @@ def test_coverage_ranks_what_has_ended(translator: Translator) -> None:
     assert [one.text for one in found] != [one.text for one in beams]
 
 
-def test_runs_together_and_checkpoints_together_are_the_mean(
+def test_ensembles_of_runs_or_checkpoints_average_probabilities(
     run: RunDir, other: RunDir, translator: Translator
 ) -> None:
     lines = random_lines(10, seed=17)
@@ -237,19 +237,19 @@ def test_runs_together_and_checkpoints_together_are_the_mean(
     assert [t.text for t in runs.translate(lines)] != [t.text for t in translator.translate(lines)]
 
 
-def test_runs_with_other_tokenizers_do_not_go_together(run: RunDir, tmp_path: Path) -> None:
+def test_runs_with_different_tokenizers_cannot_form_an_ensemble(run: RunDir, tmp_path: Path) -> None:
     copy = RunDir(shutil.copytree(run.path, tmp_path / "copy"))
     model = copy.tokenizer / "joint.model"
     model.write_bytes(model.read_bytes().replace(b"katze", b"gatze"))
     write_checksums(copy.path)
-    with pytest.raises(CheckpointError, match="its tokenizer is not that of") as caught:
+    with pytest.raises(CheckpointError, match="its tokenizer differs from") as caught:
         Translator.load([run.path, copy.path], device="cpu")
     assert "\n" not in str(caught.value)
     assert str(copy.path) in str(caught.value)
 
 
 class FixedEngine(Engine):
-    """An engine of fixed hypotheses; row t of its attention looks at source piece t + 1 only."""
+    """Engine that returns fixed hypotheses; row t of its attention attends only to source piece t + 1."""
 
     device, dtype, max_positions = "cpu", "float32", 64
 
@@ -264,7 +264,7 @@ class FixedEngine(Engine):
         yield from ([list(self.hypotheses) for _ in batch] for batch in batches)
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
-        raise AssertionError("the search gives the scores")
+        raise AssertionError("the search already returns the scores")
 
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[torch.Tensor]:
         self.num_attended += len(sources)
@@ -274,7 +274,7 @@ class FixedEngine(Engine):
 
 
 def fixed(translator: Translator, *texts: list[str]) -> tuple[Translator, FixedEngine]:
-    """A translator that finds these lists of pieces, the best first."""
+    """Return a translator that finds these lists of pieces, best first."""
     vocabulary = translator.tokenizers.tgt.vocabulary()
     rows = [[vocabulary.index(piece) for piece in pieces] for pieces in texts]
     scores = [-float(i + 1) for i in range(len(texts))]
@@ -285,7 +285,7 @@ def fixed(translator: Translator, *texts: list[str]) -> tuple[Translator, FixedE
     return Translator(engine, translator.tokenizers, DecodingConfig(beam_size=max(1, len(texts)))), engine
 
 
-def test_unknowns_are_replaced_by_what_they_look_at(translator: Translator) -> None:
+def test_unknown_tokens_are_replaced_by_the_attended_source_word(translator: Translator) -> None:
     ours, engine = fixed(translator, ["▁die", "▁", "<unk>", "▁rot"], ["▁die", "▁frau"])
     source = "▁der", "▁katze", "▁", "☃", "▁rot"
     assert translator.tokenizers.src.pieces("der katze ☃ rot") == list(source)
@@ -294,7 +294,7 @@ def test_unknowns_are_replaced_by_what_they_look_at(translator: Translator) -> N
     assert plain.pieces == ["▁die", "▁", "▁⁇▁", "▁rot", "</s>"]
     engine.num_attended = 0
     replaced = ours.translate(["der katze ☃ rot"], replace_unknowns=True, n_best=2)[0]
-    assert engine.num_attended == 1, "only where there is an unknown"
+    assert engine.num_attended == 1, "only for hypotheses with unknown tokens"
     assert replaced.text == "die ☃ rot"
     assert replaced.pieces == ["▁die", "▁", "☃", "▁rot", "</s>"]
     assert replaced.attention is None
@@ -305,7 +305,7 @@ def test_unknowns_are_replaced_by_what_they_look_at(translator: Translator) -> N
     assert whole.text == "die rot rot"
 
 
-def test_words_are_counted_with_unknowns(translator: Translator) -> None:
+def test_unknown_tokens_count_as_words_in_alignments(translator: Translator) -> None:
     ours, _ = fixed(translator, ["▁die", "<unk>", "▁rot"])
     one = ours.translate(["der katze mann rot"], attention=True)[0]
     assert one.text == "die ⁇  rot"
@@ -313,7 +313,7 @@ def test_words_are_counted_with_unknowns(translator: Translator) -> None:
     assert one.attention.alignment == [(1, 0), (2, 1), (3, 2)]
 
 
-def test_attention_is_worked_out_for_what_is_shown(translator: Translator) -> None:
+def test_attention_is_computed_only_for_returned_translations(translator: Translator) -> None:
     ours, engine = fixed(translator, *[["▁die"]] * 4)
     assert ours.translate(["der hund"])[0].attention is None
     assert engine.num_attended == 0
@@ -325,7 +325,7 @@ def test_attention_is_worked_out_for_what_is_shown(translator: Translator) -> No
     assert shown.attention.src_starts == [0]
 
 
-def test_the_package_hands_out_the_class_and_stays_light() -> None:
+def test_the_package_exports_translator_and_imports_fast() -> None:
     code = (
         "import sys, mtformer\n"
         "assert 'torch' not in sys.modules\n"

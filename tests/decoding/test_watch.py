@@ -1,4 +1,4 @@
-"""Watching a search."""
+"""Tests of watching a search."""
 
 import pytest
 from toy import random_lines
@@ -12,7 +12,7 @@ def translator(run: RunDir) -> Translator:
     return Translator.load(run.path, device="cpu")
 
 
-def test_greedy_search_is_seen_to_grow_into_the_translation(translator: Translator) -> None:
+def test_watched_greedy_search_grows_into_the_translation(translator: Translator) -> None:
     lines = random_lines(6, seed=1)
     seen: list[list[str]] = [[] for _ in lines]
     found = translator.translate(lines, beam_size=1, watch=[texts.append for texts in seen])
@@ -27,17 +27,17 @@ def test_greedy_search_is_seen_to_grow_into_the_translation(translator: Translat
     "settings",
     [{}, {"sampling": True}, {"beam_size": 4, "beam_groups": 2, "diversity_penalty": 0.5}, {"no_repeat_ngram_size": 2}],
 )
-def test_watching_changes_nothing(translator: Translator, settings: dict[str, object]) -> None:
+def test_watching_does_not_change_translations(translator: Translator, settings: dict[str, object]) -> None:
     lines = random_lines(5, seed=2)
     seen: list[str] = []
     found = translator.translate(lines, watch=[None, seen.append, None, None, None], **settings)
     assert found == translator.translate(lines, **settings)
-    # A step at least for each token; the beam may have gone on a little.
+    # At least one step per token; the beam may have continued for a few more.
     assert len(seen) >= found[1].length
     assert len(set(seen)) > 2
 
 
-def test_only_watched_lines_are_shown(translator: Translator) -> None:
+def test_only_watched_lines_are_reported(translator: Translator) -> None:
     lines = random_lines(3, seed=4)
     alone: list[str] = []
     translator.translate(lines[1:2], beam_size=1, watch=[alone.append])
@@ -47,7 +47,7 @@ def test_only_watched_lines_are_shown(translator: Translator) -> None:
     assert set(together) == set(alone)
 
 
-def test_of_a_line_that_is_split_all_parts_are_seen(translator: Translator) -> None:
+def test_all_parts_of_a_split_line_are_reported(translator: Translator) -> None:
     line = ". ".join(random_lines(20, seed=5)) + "."
     seen: list[str] = []
     found = translator.translate([line, "", "x"], beam_size=1, watch=[seen.append, seen.append, None])

@@ -1,4 +1,4 @@
-"""The weights that a choice names."""
+"""Tests of selecting the weights of a run."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def add(folder: Path, **metrics: float) -> Path:
     return folder / WEIGHTS
 
 
-def test_each_name(tmp_path: Path) -> None:
+def test_checkpoint_names(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     steps = {
         10: add(run.checkpoint(10), bleu=20.0, loss=3.0),
@@ -40,7 +40,7 @@ def test_each_name(tmp_path: Path) -> None:
     [
         ("bleu", {"bleu": 24.26}, {"bleu": 21.71}, False, "best checkpoint (step 20, dev bleu 24.26); the averaged "
          "weights (dev bleu 21.71) differ by -2.55"),
-        ("bleu", {"bleu": 24.26}, {"bleu": 24.5}, True, "averaged weights (dev bleu 24.5), +0.24 from the best "
+        ("bleu", {"bleu": 24.26}, {"bleu": 24.5}, True, "averaged weights (dev bleu 24.5), +0.24 compared to the best "
          "checkpoint (step 20, dev bleu 24.26)"),
         ("bleu", {"bleu": 24.26}, {"bleu": 24.26}, True, "+0.00"),
         ("loss", {"loss": 2.0}, {"loss": 2.1}, False, "+0.10"),
@@ -62,14 +62,14 @@ def test_the_default_is_the_better_of_average_and_best_checkpoint(
     assert text in default.text
 
 
-def test_without_dev_the_last_is_taken(tmp_path: Path) -> None:
+def test_the_last_checkpoint_is_the_default_without_dev_scores(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     add(run.checkpoint(10))
     last = add(run.checkpoint(20))
     assert find_weights(run, None, "bleu") == [last]
 
 
-def test_a_bundle_has_its_own(tmp_path: Path) -> None:
+def test_a_bundle_has_a_single_set_of_weights(tmp_path: Path) -> None:
     (tmp_path / WEIGHTS).touch()
     write_checksums(tmp_path)
     assert find_weights(RunDir(tmp_path), None, "bleu") == [tmp_path / WEIGHTS]
@@ -77,18 +77,18 @@ def test_a_bundle_has_its_own(tmp_path: Path) -> None:
         find_weights(RunDir(tmp_path), "best", "bleu")
 
 
-def test_what_is_not_there_is_told_with_what_is(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_raises_an_error_that_lists_the_available_ones(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     with pytest.raises(CheckpointError, match="it has no checkpoint yet; train it first"):
         find_weights(run, None, "bleu")
     add(run.checkpoint(10), bleu=20.0)
     for choice in ("20", "averaged", "no/such/file"):
-        with pytest.raises(CheckpointError, match=f"no checkpoint '{choice}'; there are: best, last, last:N, 10"):
+        with pytest.raises(CheckpointError, match=f"no checkpoint '{choice}'; available: best, last, last:N, 10"):
             find_weights(run, choice, "bleu")
 
 
 @pytest.mark.parametrize("choice", [None, "averaged", "best", "last", "20", "folder", "file"])
-def test_a_flipped_bit_is_noticed_whatever_the_choice(tmp_path: Path, choice: str | None) -> None:
+def test_a_damaged_file_is_detected_for_any_choice(tmp_path: Path, choice: str | None) -> None:
     run = RunDir(tmp_path)
     good = add(run.checkpoint(10), bleu=20.0)
     damaged = add(run.averaged, bleu=30.0) if choice in (None, "averaged") else add(run.checkpoint(20), bleu=30.0)
@@ -103,7 +103,7 @@ def test_a_flipped_bit_is_noticed_whatever_the_choice(tmp_path: Path, choice: st
     assert find_weights(run, None, "bleu") == [good]
 
 
-def test_a_damaged_meta_is_told_where_it_matters(tmp_path: Path) -> None:
+def test_a_damaged_meta_is_reported_only_if_it_is_needed(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     good, damaged = add(run.checkpoint(10), bleu=20.0), add(run.checkpoint(20), bleu=30.0)
     (damaged.parent / META).write_text("{")
@@ -119,7 +119,7 @@ def test_a_damaged_meta_is_told_where_it_matters(tmp_path: Path) -> None:
         find_weights(run, None, "bleu")
 
 
-def test_weights_alone_need_no_meta(tmp_path: Path) -> None:
+def test_weights_given_by_path_need_no_meta(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for path in (tmp_path / "folder" / WEIGHTS, tmp_path / "any.safetensors"):
         path.write_bytes(b"weights")

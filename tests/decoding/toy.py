@@ -1,4 +1,4 @@
-"""Random lines, a toy model (the next token depends on the source and the whole prefix), and naive searches over it."""
+"""Random lines, a toy model (the next token depends on the source and the whole prefix), and naive searches."""
 
 import itertools
 import math
@@ -29,11 +29,11 @@ WORDS = [
 ]
 VOCAB = 7  # pad, unk, bos, eos and three words
 Steer = Callable[[tuple[int, ...], list[float]], list[float]]
-"""(tokens so far, log-probability of each token) -> log-probabilities that search uses; -inf excludes a token."""
+"""(tokens so far, log-probability of each token) -> log-probabilities for the search; -inf excludes a token."""
 
 
 class ToyCache:
-    """Rows are pairs of source and prefix; `keep` and `reorder` are the simplest possible."""
+    """Cache whose rows are pairs of source and prefix, with minimal `keep` and `reorder`."""
 
     def __init__(self, sources: list[tuple[int, ...]], num_beams: int, max_length: int) -> None:
         self.num_beams = num_beams
@@ -43,7 +43,7 @@ class ToyCache:
     def reorder(self, rows_N: Tensor) -> None:
         sources = [source for source, _ in self.rows]
         self.rows = [self.rows[row] for row in rows_N.tolist()]
-        assert [source for source, _ in self.rows] == sources, "a beam moved to another sentence"
+        assert [source for source, _ in self.rows] == sources, "a beam was moved to another sentence"
 
     def keep(self, sentences_B: Tensor) -> None:
         R = self.num_beams
@@ -51,7 +51,7 @@ class ToyCache:
 
 
 class ToyModel:
-    """Counts the computed rows, so that a test can see sentences leave the batch."""
+    """Model with random distributions; counts the computed rows, so that tests see when sentences leave the batch."""
 
     def __init__(self, seed: int = 0, vocab: int = VOCAB, dtype: torch.dtype = torch.float32) -> None:
         self.seed, self.vocab, self.dtype = seed, vocab, dtype
@@ -65,7 +65,7 @@ class ToyModel:
     def step(self, token_N: Tensor, cache: ToyCache) -> tuple[Tensor, None]:
         cache.rows = [(s, (*prefix, t)) for (s, prefix), t in zip(cache.rows, token_N.tolist(), strict=True)]
         self.num_rows += len(cache.rows)
-        assert all(len(prefix) <= cache.max_length for _, prefix in cache.rows), "more steps than promised"
+        assert all(len(prefix) <= cache.max_length for _, prefix in cache.rows), "more steps than the cache allows"
         return torch.stack([self.logits(source, prefix) for source, prefix in cache.rows]), None
 
     def logits(self, source: tuple[int, ...], prefix: tuple[int, ...]) -> Tensor:
@@ -75,7 +75,7 @@ class ToyModel:
         return self.known[source, prefix]
 
     def token_log_probabilities(self, source: tuple[int, ...], tokens: list[int]) -> list[float]:
-        """Return log-probabilities of the tokens and the eos after them, one at a time."""
+        """Return the log-probabilities of the tokens and of the final eos, computed one at a time."""
         sequence = [*tokens, EOS]
         return [
             self.logits(source, (BOS, *sequence[:i])).double().log_softmax(0)[token].item()
@@ -83,7 +83,7 @@ class ToyModel:
         ]
 
     def log_probability(self, source: tuple[int, ...], tokens: list[int]) -> float:
-        """Return their sum."""
+        """Return the sum of `token_log_probabilities`."""
         return sum(self.token_log_probabilities(source, tokens))
 
     def exhaustive(self, source: tuple[int, ...], alpha: float, fewest: int, most: int) -> list[Hypothesis]:
@@ -99,7 +99,7 @@ class ToyModel:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the length of translations, named as in the config; without `reserved` no sentence has constraints."""
+    """Length limits with the names used in the config; without `reserved`, no sentence has constraints."""
 
     max_length_ratio: float = 2.0
     min_length_ratio: float = 0.0
@@ -109,7 +109,7 @@ class Limits:
     capacity: int = 10_000
 
     def settings(self, **others: Any) -> DecodingConfig:
-        """Return settings without validation: groups without a penalty are useful here."""
+        """Return settings without validation, because tests also use groups without a penalty."""
         names = ("max_length_ratio", "min_length_ratio", "max_length", "min_length")
         return DecodingConfig.model_construct(**{name: getattr(self, name) for name in names}, **others)
 
@@ -130,7 +130,7 @@ def beam_search(
     choose: Chooser | None = None,
     **settings: Any,
 ) -> list[list[Hypothesis]]:
-    """Return the n best translations of each sentence."""
+    """Return the n-best translations of each sentence by beam search."""
     decoding = limits.settings(beam_size=beam_size, length_penalty=alpha, **settings)
     bounds = limits.bounds(src_lengths_B)
     return beam.beam_search(model, src_BS, src_lengths_B, decoding, bounds, rules=rules, choose=choose)
@@ -155,7 +155,7 @@ def sample(
     rules: Sequence[Rule] = (),
     **settings: Any,
 ) -> list[list[Hypothesis]]:
-    """Return samples of each sentence; the default keys are the numbers of the sentences."""
+    """Return samples of each sentence; the default keys are the indices of the sentences."""
     decoding = limits.settings(sampling=True, n_best=num_samples, length_penalty=alpha, **settings)
     keys, bounds = range(len(src_BS)) if keys is None else keys, limits.bounds(src_lengths_B)
     return generate(model, src_BS, src_lengths_B, decoding, bounds, rules=rules, keys=keys)
@@ -173,7 +173,7 @@ def naive_beam_search(
     penalty: float = 0.0,
     early_stopping: str = "ended",
 ) -> list[Hypothesis]:
-    """Return the result of `beam_search` for one sentence, computed with lists of Python floats."""
+    """Return the result of `beam_search` for a single sentence, computed with lists of Python floats."""
     bounds = limits.bounds(torch.tensor([len(source)]))
     fewest, most = int(bounds.min_B), int(bounds.max_B)
     R = beam_size // num_groups
@@ -220,19 +220,19 @@ def _within(steered: Sequence[float], own: Sequence[float], position: int, fewes
 
 
 def batch(*sources: list[int]) -> tuple[Tensor, Tensor]:
-    """Word ids -> (src_BS, src_lengths_B), eos added."""
+    """Return (src_BS, src_lengths_B) for sources given as word ids; adds eos."""
     rows = [[*source, EOS] for source in sources]
     longest = max(map(len, rows))
     return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows]), torch.tensor([len(row) for row in rows])
 
 
 def up_to(most: int, fewest: int = 0) -> Limits:
-    """Limits of `fewest` to `most` tokens for a source of 10 words."""
+    """Return limits of `fewest` to `most` tokens for a source of 10 words."""
     return Limits(max_length_ratio=1.0, min_length_ratio=fewest / 10, max_length=most)
 
 
 def tiny_transformer(seed: int, vocab: int = 40, **changes: Any) -> Transformer:
-    """A real model of random weights, in evaluation mode; `changes` are of its config."""
+    """Return a real model with random weights, in evaluation mode; `changes` override keys of its config."""
     config = {
         "d_model": 16,
         "num_heads": 2,
@@ -245,41 +245,41 @@ def tiny_transformer(seed: int, vocab: int = 40, **changes: Any) -> Transformer:
     model = Transformer(ModelConfig.model_validate({**config, **changes}), vocab, vocab).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(2.0)  # Sharper distributions than fresh weights give.
+            parameter.mul_(2.0)  # sharper distributions than at initialization
     return model
 
 
 def tiny_model(seed: int, **changes: Any) -> InferenceModel:
-    """`tiny_transformer`, for search."""
+    """Return `tiny_transformer` as an inference model."""
     return InferenceModel(tiny_transformer(seed, **changes))
 
 
 def random_ids(count: int, seed: int, vocab: int = 40) -> list[list[int]]:
-    """Sentences of one to twelve ids, special ones left out."""
+    """Return sentences of one to twelve ids, without special ids."""
     rng = random.Random(seed)
     return [rng.choices(range(4, vocab), k=rng.randint(1, 12)) for _ in range(count)]
 
 
 def sentences(count: int, seed: int = 0) -> list[list[int]]:
-    """Sources of one to nine words of the toy's vocabulary."""
+    """Return sources of one to nine words in the vocabulary of the toy model."""
     rng = random.Random(seed)
     return [[rng.choice((4, 5, 6)) for _ in range(rng.randint(1, 9))] for _ in range(count)]
 
 
 def assert_same(ours: Sequence[Hypothesis], theirs: Sequence[Hypothesis]) -> None:
-    """The same tokens in the same order, with the same scores up to rounding."""
+    """Check that both have the same tokens in the same order, and the same scores up to rounding."""
     assert [h.tokens for h in ours] == [h.tokens for h in theirs]
     assert [h.score for h in ours] == pytest.approx([h.score for h in theirs], rel=1e-5)
 
 
 def random_lines(count: int, seed: int) -> list[str]:
-    """Lines of one to nine German words."""
+    """Return lines of one to nine German words."""
     rng = random.Random(seed)
     return [" ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 9))) for _ in range(count)]
 
 
 PIECES = [b"", b"?", b"", b"", b"a", b"ab", b"b"]
-"""Text of the toy's tokens: some texts have several segmentations."""
+"""Text of each token of the toy model; some texts have several segmentations."""
 
 
 def text(tokens: Sequence[int]) -> bytes:

@@ -1,4 +1,4 @@
-"""Runs that were scored, made without a model, and a small corpus of good and bad translations."""
+"""Scored runs that were made without a model, and a small corpus of good and bad translations."""
 
 import random
 from collections.abc import Sequence
@@ -17,19 +17,19 @@ WORDS = [*"abcdefgh", "der", "die", "Hund", "Katze", "läuft", "schläft", "Haus
 
 
 def corpus(number: int = 120) -> list[str]:
-    """References of 4 to 30 words."""
+    """Return references of 4 to 30 words."""
     draw = random.Random(0)
     return [" ".join(draw.choices(WORDS, k=draw.randint(4, 30))) + "." for _ in range(number)]
 
 
 def corrupt(lines: Sequence[str], share: float, seed: int) -> list[str]:
-    """The lines with so many of their words replaced."""
+    """Return the lines with this share of their words replaced."""
     draw = random.Random(seed)
     return [" ".join(draw.choice(WORDS) if draw.random() < share else word for word in line.split()) for line in lines]
 
 
 def translator(**values: Any) -> Any:
-    """What a card asks of a `Translator`."""
+    """Return an object with the attributes of a `Translator` that a score card needs."""
     engine = SimpleNamespace(device="cpu", dtype="fp32")
     tokenizers = SimpleNamespace(src=TOKENIZER, tgt=TOKENIZER)
     defaults = {"engine": engine, "tokenizers": tokenizers, "decoding": DecodingConfig(), "weights": []}
@@ -44,7 +44,7 @@ def save(
     evaluation: EvaluationConfig = EvaluationConfig(),  # noqa: B008  # frozen
     **of_translator: Any,
 ) -> None:
-    """An evaluation with its card."""
+    """Save an evaluation with its score card."""
     first, *more = references
     found = score(hypotheses, first, evaluation, more_references=more)
     streams = [list(stream) for stream in references]
@@ -53,7 +53,7 @@ def save(
 
 
 def make_run(path: Path, hypotheses: Sequence[str], rest: str = "", name: str = "small", **values: Any) -> Path:
-    """A run directory whose test set `name` has scores; the references are those of `corpus`."""
+    """Create a run directory with scores on the test set `name`; the references are those of `corpus`."""
     path.mkdir(parents=True, exist_ok=True)
     (path / "config.yaml").write_text(CONFIG.format(rest=rest), encoding="utf-8")
     save(RunDir(path).evaluation(name), hypotheses, [corpus(len(hypotheses))], **values)

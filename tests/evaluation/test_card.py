@@ -1,4 +1,4 @@
-"""The score card and the texts beside it: written, read, compared."""
+"""Tests of score cards and the texts saved with them: writing, reading, comparing."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_card_holds_settings_and_hashes(folder: Path, tmp_path: Path) -> None:
+def test_score_card_contains_settings_and_hashes(folder: Path, tmp_path: Path) -> None:
     card = read_card(folder)
     assert (card.name, card.src_lang, card.tgt_lang, card.num_sentences) == ("mine", "en", "de", 3)
     assert [score.name for score in card.scores] == ["bleu", "chrf", "ter"]
@@ -60,38 +60,37 @@ def test_texts_are_saved_with_their_sha256(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["sources.txt", "hypotheses.txt", "references.txt", "references.2.txt"])
-def test_changed_or_missing_texts_are_user_errors(folder: Path, name: str) -> None:
+def test_changed_or_missing_texts_raise_data_error(folder: Path, name: str) -> None:
     card = read_card(folder)
     (folder / name).write_text("a\nb\nc\n")
-    with pytest.raises(DataError, match=rf"{name}: changed since it was scored; `mtformer eval .*/run` writes it"):
+    with pytest.raises(DataError, match=rf"{name}: changed since it was scored; `mtformer eval .*/run` rewrites it"):
         read_texts(folder, card)
     (folder / name).unlink()
-    with pytest.raises(DataError, match=rf"{name}: missing; `mtformer eval .*/run` writes it again"):
+    with pytest.raises(DataError, match=rf"{name}: missing; `mtformer eval .*/run` rewrites it"):
         read_texts(folder, card)
 
 
 @pytest.mark.parametrize(("values", "message"), [
-    ({"format": 3}, r"damaged \(format: Input should be 2"),
     ({"num_sentences": "many"}, r"damaged \(num_sentences: Input should be a valid integer"),
     ({"text": {"sources": "a", "references": ["b"]}}, r"damaged \(text.hypotheses: Field required"),
     ({"scores": [{"name": "bleu"}]}, r"damaged \(scores.0.label: "),
     ({"surprise": 1}, r"damaged \(surprise: Extra inputs are not permitted"),
     ("", ""), ("[]", ""), ('{"name": "x"}', ""), ("\x00", ""),
 ])  # fmt: skip
-def test_a_damaged_card_is_a_user_error(folder: Path, values: dict[str, Any] | str, message: str) -> None:
+def test_a_damaged_card_raises_data_error(folder: Path, values: dict[str, Any] | str, message: str) -> None:
     path = folder / "scores.json"
     path.write_text(values if isinstance(values, str) else json.dumps(json.loads(path.read_text()) | values))
-    with pytest.raises(DataError, match=rf"scores\.json: {message}.*`mtformer eval .*/run` writes it again") as caught:
+    with pytest.raises(DataError, match=rf"scores\.json: {message}.*`mtformer eval .*/run` rewrites it") as caught:
         read_card(folder)
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_card_is_a_user_error(tmp_path: Path) -> None:
+def test_a_missing_card_raises_data_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"scores\.json: missing; `mtformer eval` writes it"):
         read_card(tmp_path)
 
 
-def test_differences_are_named(folder: Path, tmp_path: Path) -> None:
+def test_differences_that_make_scores_incomparable(folder: Path, tmp_path: Path) -> None:
     card = read_card(folder)
 
     def other(**values: Any) -> list[str]:
@@ -101,24 +100,24 @@ def test_differences_are_named(folder: Path, tmp_path: Path) -> None:
 
     assert other() == []
     assert other(hypotheses=["a", "b", "c"]) == []
-    assert other(sources=["a", "b", "c"]) == ["other sources"]
-    assert other(references=[REFERENCES[0], REFERENCES[0]]) == ["other references"]
+    assert other(sources=["a", "b", "c"]) == ["different sources"]
+    assert other(references=[REFERENCES[0], REFERENCES[0]]) == ["different references"]
     found = other(evaluation=EvaluationConfig(lowercase=True))
     assert len(found) == 2
-    assert "BLEU of another signature" in found[0]
+    assert "BLEU with different signatures" in found[0]
     assert "case:mixed" in found[0]
     assert "case:lc" in found[0]
-    assert "chrF2++ of another signature" in found[1]
+    assert "chrF2++ with different signatures" in found[1]
     assert other(decoding=DecodingConfig(beam_size=2, length_penalty=0.6)) == [
         "decoding.beam_size 7 and 2",
         "decoding.length_penalty 1.0 and 0.6",
     ]
     assert other(engine=SimpleNamespace(device="cpu", dtype="bf16")) == ["precision fp32 and bf16"]
     short = other(hypotheses=HYPOTHESES[:2], references=[one[:2] for one in REFERENCES], sources=SOURCES[:2])
-    assert short == ["3 and 2 sentences", "other sources", "other references"]
+    assert short == ["3 and 2 sentences", "different sources", "different references"]
 
 
-def test_differences_without_effect_on_translations_are_notes(folder: Path) -> None:
+def test_notes_are_differences_without_effect_on_translations(folder: Path) -> None:
     card = read_card(folder)
     old = card.model_dump()
     old["versions"]["sacrebleu"] = "2.0.0"

@@ -1,4 +1,4 @@
-"""COMET through a stand-in of unbabel-comet; its real names were checked against version 2.2.7."""
+"""Tests of COMET with a fake of unbabel-comet; its interface was compared to version 2.2.7."""
 
 import os
 import pickle
@@ -22,7 +22,7 @@ REFERENCES = corpus(30)
 
 
 class Model:
-    """Gives the share of the reference's words that are there."""
+    """Fake COMET model; the score is the share of the reference's words that occur in the translation."""
 
     calls: list[dict[str, Any]]
 
@@ -37,7 +37,7 @@ class Model:
 
 
 class Package:
-    """What is used of the module `comet`."""
+    """Fake of the parts of the module `comet` that are used."""
 
     __version__ = "2.2.7"
 
@@ -64,10 +64,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
     return package
 
 
-def test_a_model_by_its_name_and_by_its_path(package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comet_model_by_name_and_by_path(package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(WEIGHTS_ONLY, "0")
     by_name, by_path = Comet("Unbabel/known", "cpu"), Comet(str(package.downloaded), "cpu")
-    assert os.environ[WEIGHTS_ONLY] == "0"  # as before
+    assert os.environ[WEIGHTS_ONLY] == "0"  # restored
     assert by_name.signature.startswith("model:known|sha256:")
     assert by_name.signature.endswith("|version:2.2.7")
     assert by_path.signature == by_name.signature.replace("known", "hub")
@@ -76,7 +76,7 @@ def test_a_model_by_its_name_and_by_its_path(package: Package, monkeypatch: pyte
     assert package.model.calls == [{"batch_size": 16, "gpus": 0, "accelerator": "cpu", "progress_bar": False}]
 
 
-def test_it_is_compared_with_significance(package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comet_is_included_in_comparisons(package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(significance, "NUM_RESAMPLES", 100)
     monkeypatch.setattr(significance, "NUM_TRIALS", 200)
     good, bad = corrupt(REFERENCES, 0.1, 1), corrupt(REFERENCES, 0.6, 2)
@@ -88,11 +88,11 @@ def test_it_is_compared_with_significance(package: Package, monkeypatch: pytest.
     expected = [Model().predict([{"mt": m, "ref": r} for m, r in zip(o, REFERENCES, strict=True)]) for o in (good, bad)]
     assert [row.mean for row in table.systems] == pytest.approx([one.system_score for one in expected])
     assert table.systems[1].tests is not None
-    assert table.systems[1].tests.p_randomisation < 0.01
+    assert table.systems[1].tests.p_randomization < 0.01
 
 
 class Evil:
-    """Runs a command where it is loaded."""
+    """Object that executes code when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -101,40 +101,38 @@ class Evil:
         return Path.touch, (self.path,)
 
 
-def test_a_checkpoint_that_holds_code_is_refused(package: Package, tmp_path: Path) -> None:
+def test_a_checkpoint_that_contains_code_is_rejected(package: Package, tmp_path: Path) -> None:
     torch.save({"state_dict": {}, "more": Evil(tmp_path / "ran")}, package.downloaded)
-    with pytest.raises(DataError, match="not loaded, because it holds more than weights and plain values") as caught:
+    with pytest.raises(DataError, match="rejected, because it contains more than weights and plain values") as caught:
         Comet("Unbabel/known", "cpu")
     assert not (tmp_path / "ran").exists()
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value.__cause__, pickle.UnpicklingError)
     assert WEIGHTS_ONLY not in os.environ
     package.load_from_checkpoint(str(package.downloaded))
-    assert (tmp_path / "ran").exists(), "the check itself: without it, the code does run"
+    assert (tmp_path / "ran").exists(), "without the protection, the code is executed"
 
 
-def test_a_model_that_cannot_be_had_is_one_clear_line(package: Package, tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"--comet Unbabel/other: cannot download this model \(Model 'Unbabel/other' not"
-    ):
+def test_unavailable_models_raise_one_line_errors(package: Package, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"--comet Unbabel/other: cannot be downloaded \(Model 'Unbabel/other' not"):
         Comet("Unbabel/other", "cpu")
     with pytest.raises(DataError, match=r"gone\.ckpt: no such file"):
         Comet(str(tmp_path / "gone.ckpt"), "cpu")
     with pytest.raises(DataError, match=r"no such file; give the model's checkpoints/model\.ckpt"):
         Comet(str(tmp_path), "cpu")
     package.downloaded.write_bytes(b"rubbish")
-    with pytest.raises(DataError, match=r"not loaded|COMET cannot load it") as caught:
+    with pytest.raises(DataError, match=r"rejected|COMET cannot load this file") as caught:
         Comet("Unbabel/known", "cpu")
     assert "\n" not in str(caught.value)
 
 
-def test_without_the_package_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_raises_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise ModuleNotFoundError(f"No module named '{module}'", name=module)
 
     monkeypatch.setattr("mtformer.evaluation.comet.importlib.import_module", missing)
     module = "comet"
-    with pytest.raises(ConfigError, match=r"--comet needs another package: pip install 'mtformer\[comet\]'"):
+    with pytest.raises(ConfigError, match=r"--comet requires another package: pip install 'mtformer\[comet\]'"):
         Comet("Unbabel/known", "cpu")
     module = "pkg_resources"
     with pytest.raises(ConfigError, match="installed but cannot be imported: No module named 'pkg_resources'"):

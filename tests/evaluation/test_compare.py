@@ -1,4 +1,4 @@
-"""Systems side by side: figures that are right, groups that are fair, and unlike things refused."""
+"""Tests of comparing systems: correct numbers, correct grouping by seed, and rejection of incomparable scores."""
 
 import statistics
 from pathlib import Path
@@ -33,7 +33,7 @@ MATERIAL = Material("made", REFERENCES, [REFERENCES], EvaluationConfig(), OUTPUT
 
 @pytest.fixture(autouse=True)
 def _few_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many there are is the matter of other tests."""
+    """Use few samples to save time."""
     monkeypatch.setattr(significance, "NUM_RESAMPLES", 100)
     monkeypatch.setattr(significance, "NUM_TRIALS", 200)
 
@@ -46,7 +46,7 @@ def single(name: str) -> System:
     return System(name, [Run(name, Path(name))])
 
 
-def test_seeds_are_a_mean_and_a_spread() -> None:
+def test_runs_with_several_seeds_have_mean_and_deviation() -> None:
     calls = list[int]()
     found = compare([A, B], MATERIAL, progress=lambda: calls.append(1))
     assert len(calls) == num_units([A, B], comet=False) == 6
@@ -60,11 +60,11 @@ def test_seeds_are_a_mean_and_a_spread() -> None:
     assert b.estimate.low < b.mean < b.estimate.high
     assert b.tests is not None
     assert b.tests.p_bootstrap < 0.01
-    assert b.tests.p_randomisation < 0.01
+    assert b.tests.p_randomization < 0.01
     assert (a.difference, a.tests, a.seeds_interval) == (None, None, None)
 
 
-def test_the_order_of_systems_changes_no_figure() -> None:
+def test_the_order_of_systems_does_not_matter() -> None:
     systems = [single("a1"), single("b1"), single("a2")]
     one, other = compare(systems, MATERIAL), compare(systems[::-1], MATERIAL)
     for forth, back in zip(one.metrics, other.metrics, strict=True):
@@ -74,7 +74,7 @@ def test_the_order_of_systems_changes_no_figure() -> None:
     assert [row.line for row in one.sentences] == [row.line for row in other.sentences]
 
 
-def test_a_single_run_is_tested_against_one_of_the_seeds_only() -> None:
+def test_a_single_run_is_compared_with_a_single_seed() -> None:
     two_seeds = System("a", [A.runs[0], A.runs[2]])
     row = compare([two_seeds, single("a2")], MATERIAL).metrics[0].systems[1]
     outputs = {Path(name): OUTPUTS[Path(name)] for name in ("a1", "a2")}
@@ -86,7 +86,7 @@ def test_a_single_run_is_tested_against_one_of_the_seeds_only() -> None:
     assert row.deviation is None
 
 
-def test_buckets_of_length_hold_every_sentence_once() -> None:
+def test_length_buckets_contain_every_sentence_once() -> None:
     found = compare([A, single("b2")], MATERIAL)
     assert found.unit == "words"
     assert [(bucket.low, bucket.high) for bucket in found.buckets] == [(0, 9), (10, 19), (20, 29), (30, 39)]
@@ -103,7 +103,7 @@ def test_buckets_of_length_hold_every_sentence_once() -> None:
     assert found.buckets[1].scores.keys() == {"bleu", "chrf", "ter"}
 
 
-def test_a_language_without_spaces_is_counted_in_characters() -> None:
+def test_languages_without_spaces_are_measured_in_characters() -> None:
     sources = ["京都は日本の古い都である。" * 2] * 59 + ["都"]
     material = Material("made", sources, [REFERENCES], EvaluationConfig(), OUTPUTS, [], [])
     found = compare([single("a1"), single("b1")], material)
@@ -111,7 +111,7 @@ def test_a_language_without_spaces_is_counted_in_characters() -> None:
     assert [(bucket.low, bucket.num_sentences) for bucket in found.buckets] == [(0, 1), (20, 59)]
 
 
-def test_sentences_that_differ_most_come_first() -> None:
+def test_sentences_are_sorted_by_their_difference() -> None:
     systems = [single("a1"), single("b1")]
     found = compare(systems, MATERIAL, num_sentences=4).sentences
     chrf = [sentence_chrf(OUTPUTS[Path(name)], REFERENCES) for name in ("a1", "b1")]
@@ -139,7 +139,7 @@ def seeded(folder: Path, *runs: str) -> list[Run]:
     return open_runs(paths)
 
 
-def test_runs_that_differ_in_their_seed_only_are_one_system(tmp_path: Path) -> None:
+def test_runs_that_differ_only_in_their_seed_are_one_system(tmp_path: Path) -> None:
     runs = seeded(
         tmp_path,
         "deep_s2:training: {seed: 2}",
@@ -162,54 +162,54 @@ def test_runs_that_differ_in_their_seed_only_are_one_system(tmp_path: Path) -> N
     (("pre-1-seed-1:1", "pre-1-seed-10:2"), ["pre-1"]),
     (("1:1", "2:2"), ["1"]),
     (("first:1", "second:2"), ["first"]),
-    (("one:1", "copy:1", "other:2"), ["one", "copy", "other"]),  # two runs of one seed
+    (("one:1", "copy:1", "other:2"), ["one", "copy", "other"]),  # two runs with the same seed
 ])  # fmt: skip
-def test_the_names_of_groups(tmp_path: Path, runs: tuple[str, ...], expected: list[str]) -> None:
+def test_system_names(tmp_path: Path, runs: tuple[str, ...], expected: list[str]) -> None:
     named = [(name, f"training: {{seed: {seed}}}") for name, _, seed in (run.rpartition(":") for run in runs)]
     assert [system.name for system in group_runs(seeded(tmp_path, *map(":".join, named)))] == expected
 
 
-def test_what_is_no_run_or_not_scored_or_given_twice_is_reported(tmp_path: Path) -> None:
+def test_paths_that_are_not_distinct_scored_runs_raise_errors(tmp_path: Path) -> None:
     run, bare = make_run(tmp_path / "run", REFERENCES), tmp_path / "bare"
     bare.mkdir()
     (bare / "config.yaml").write_text(CONFIG.format(rest=""))
-    with pytest.raises(DataError, match=r"bare: has no scores yet; `mtformer eval .*bare` computes them"):
+    with pytest.raises(DataError, match=r"bare: no scores yet; `mtformer eval .*bare` computes them"):
         common_sets(open_runs([run, bare]))
-    with pytest.raises(DataError, match="run: given twice; a run is not compared with itself"):
+    with pytest.raises(DataError, match="run: given twice; a run cannot be compared with itself"):
         open_runs([run, run / "eval" / ".."])
-    with pytest.raises(DataError, match="is a file, not a run directory; for files of hypotheses give --ref too"):
+    with pytest.raises(DataError, match="is a file, not a run directory; to compare files of hypotheses, add --ref"):
         open_runs([run, run / "config.yaml"])
     with pytest.raises(CheckpointError, match="not a run directory or bundle"):
         open_runs([run, tmp_path])
 
 
-def test_only_sets_that_all_have_are_compared(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_test_sets_scored_by_all_runs_are_compared(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     a, b = make_run(tmp_path / "a", REFERENCES), make_run(tmp_path / "b", REFERENCES, "training: {max_steps: 3}")
     save(RunDir(a).evaluation("more"), REFERENCES, [REFERENCES])
     runs = open_runs([a, b])
     with caplog.at_level("INFO", "mtformer"):
         assert common_sets(runs) == ["small"]
-    assert "left out, because not all runs have scores on them: more" in caplog.text
+    assert "ignored test sets on which some runs have no scores: more" in caplog.text
     assert common_sets(runs, ["small"]) == ["small"]
     with pytest.raises(DataError, match=r"b: no scores on 'more' \(it has small\)"):
         common_sets(runs, ["more"])
     c = make_run(tmp_path / "c", REFERENCES, name="other")
-    with pytest.raises(DataError, match=r"no test set that all have scores on: .*b has small; .*c has other"):
+    with pytest.raises(DataError, match=r"no test set on which all runs have scores: .*b has small; .*c has other"):
         common_sets(open_runs([b, c]))
 
 
-def test_unlike_cards_are_not_compared_unless_forced(tmp_path: Path) -> None:
+def test_incomparable_cards_are_rejected_unless_forced(tmp_path: Path) -> None:
     first = make_run(tmp_path / "first", REFERENCES)
     folder = RunDir(make_run(tmp_path / "second", REFERENCES)).evaluation("small")
     runs = open_runs([first, tmp_path / "second"])
     assert read_material("small", runs).ignored == []
 
     save(folder, REFERENCES, [REFERENCES[::-1]], evaluation=EvaluationConfig(lowercase=True))
-    with pytest.raises(DataError, match=r"first and .*second on small: .*other references; .*signature.*; --force"):
+    with pytest.raises(DataError, match=r"first and .*second on small: .*different references; .*signature.*; --force"):
         read_material("small", runs)
     forced = read_material("small", runs, force=True)
     assert len(forced.ignored) == 1
-    assert "other references" in forced.ignored[0]
+    assert "different references" in forced.ignored[0]
     assert (forced.references, forced.evaluation) == ([REFERENCES], EvaluationConfig())
 
     save(folder, REFERENCES[:9], [REFERENCES[:9]])
@@ -220,7 +220,7 @@ def test_unlike_cards_are_not_compared_unless_forced(tmp_path: Path) -> None:
             read_material("small", runs, force)
 
 
-def test_other_decoding_is_refused_unless_forced(tmp_path: Path) -> None:
+def test_different_decoding_settings_are_rejected_unless_forced(tmp_path: Path) -> None:
     decoding = DecodingConfig(beam_size=2, batch_tokens=64)
     paths = [make_run(tmp_path / "first", REFERENCES), make_run(tmp_path / "second", REFERENCES, decoding=decoding)]
     runs = open_runs(paths)
@@ -233,7 +233,7 @@ def test_other_decoding_is_refused_unless_forced(tmp_path: Path) -> None:
     assert (found.ignored, found.notes) == (material.ignored, material.notes)
 
 
-def test_files_are_read_by_line(tmp_path: Path) -> None:
+def test_files_are_read_line_by_line(tmp_path: Path) -> None:
     (tmp_path / "ref").write_bytes("\ufeffDas Haus.\r\nEin\u2028Hund.\n".encode())
     (tmp_path / "hyp").write_bytes(b"Das Haus.\n\n")
     (tmp_path / "other").write_bytes(b"a\nb")
@@ -248,7 +248,7 @@ def test_files_are_read_by_line(tmp_path: Path) -> None:
     (b"\xff\nb\n", "bad:1: not UTF-8"),
     (None, "bad: no such file"),
 ])  # fmt: skip
-def test_files_that_do_not_fit_are_one_line(tmp_path: Path, content: bytes | None, message: str) -> None:
+def test_files_with_errors_raise_one_line_errors(tmp_path: Path, content: bytes | None, message: str) -> None:
     for name in ("ref", "good"):
         (tmp_path / name).write_text("x\ny\n")
     if content is not None:
@@ -259,5 +259,5 @@ def test_files_that_do_not_fit_are_one_line(tmp_path: Path, content: bytes | Non
         read_files([tmp_path / "good", tmp_path], [tmp_path / "ref"], None, EvaluationConfig())
     (tmp_path / "empty").touch()
     (tmp_path / "empty2").touch()
-    with pytest.raises(DataError, match="no lines, so there is nothing to compare"):
+    with pytest.raises(DataError, match="no lines to compare"):
         read_files([tmp_path / "empty"], [tmp_path / "empty2"], None, EvaluationConfig())

@@ -1,4 +1,4 @@
-"""Test sets in, a report and hypotheses out."""
+"""Tests of reading test sets, and of the score cards and hypotheses that an evaluation saves."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,8 +22,8 @@ SOURCES = ["the dog", "", "a woman reads"]
 REFERENCES = ["Der Hund läuft heute im Park.", "Niemand.", "Eine Frau liest ein Buch."]
 
 
-class Parrot:
-    """Says what it was taught, as `Translator` would."""
+class FakeTranslator:
+    """Fake translator that returns given translations."""
 
     decoding = DecodingConfig(beam_size=7)
     engine = SimpleNamespace(device="cpu", dtype="float32")
@@ -34,18 +34,18 @@ class Parrot:
     def __init__(self, answers: list[str]) -> None:
         self.answers = dict(zip(SOURCES, answers, strict=True))
 
-    def into(self, language: str | None) -> "Parrot":
+    def into(self, language: str | None) -> "FakeTranslator":
         return self
 
     def translate(self, lines: list[str], progress: Callable[[int], Any] | None = None) -> list[Translation]:
         return [Translation(self.answers[line], 0.0, []) for line in lines]
 
 
-def test_hypotheses_and_scores_are_kept(tmp_path: Path) -> None:
+def test_hypotheses_and_scores_are_saved(tmp_path: Path) -> None:
     answers = ["Der Hund läuft heute im Wald.", "", "Eine Frau liest ein Buch."]
     folder = RunDir(tmp_path).evaluation("mine")
     test = EvalSet("mine", SOURCES, [REFERENCES])
-    evaluation = evaluate(Parrot(answers), test, EvaluationConfig(), folder)  # type: ignore[arg-type]
+    evaluation = evaluate(FakeTranslator(answers), test, EvaluationConfig(), folder)  # type: ignore[arg-type]
 
     assert (folder / "hypotheses.txt").read_text(encoding="utf-8") == "".join(f"{line}\n" for line in answers)
     card = read_card(folder)
@@ -53,7 +53,7 @@ def test_hypotheses_and_scores_are_kept(tmp_path: Path) -> None:
     assert read_texts(folder, card) == (test, answers)
 
 
-def test_comet_scores_too_when_asked(tmp_path: Path) -> None:
+def test_comet_is_added_on_request(tmp_path: Path) -> None:
     asked = []
 
     def comet_score(*texts: list[str]) -> Score:
@@ -61,14 +61,14 @@ def test_comet_scores_too_when_asked(tmp_path: Path) -> None:
         return Score("comet", "COMET", 0.5, "model:x")
 
     test, comet = EvalSet("mine", SOURCES, [REFERENCES, SOURCES]), SimpleNamespace(score=comet_score)
-    evaluate(Parrot(REFERENCES), test, EvaluationConfig(), tmp_path, comet=comet)  # type: ignore[arg-type]
+    evaluate(FakeTranslator(REFERENCES), test, EvaluationConfig(), tmp_path, comet=comet)  # type: ignore[arg-type]
     assert asked == [(SOURCES, REFERENCES, REFERENCES)]
     assert read_card(tmp_path).scores[-1] == Score("comet", "COMET", 0.5, "model:x")
 
 
-def test_tokenized_references_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_tokenized_references_give_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name, references in (("raw", REFERENCES), ("split", [line.replace(".", " .") for line in REFERENCES])):
-        evaluate(Parrot(REFERENCES), EvalSet(name, SOURCES, [references]), EvaluationConfig(), tmp_path)  # type: ignore[arg-type]
+        evaluate(FakeTranslator(REFERENCES), EvalSet(name, SOURCES, [references]), EvaluationConfig(), tmp_path)  # type: ignore[arg-type]
     (line,) = caplog.messages
     assert line.startswith("split: the references look tokenized")
 
@@ -79,7 +79,7 @@ def files(folder: Path, src: str, tgt: str) -> TextFiles:
     return TextFiles(src=str(folder / "test.en"), tgt=str(folder / "test.de"))
 
 
-def test_files_become_a_test_set_with_blank_lines_and_without_line_breaks(tmp_path: Path) -> None:
+def test_test_sets_keep_blank_lines_and_replace_line_breaks(tmp_path: Path) -> None:
     data = DataConfig(src_lang="en", tgt_lang="de")
     test = source_set("mine", files(tmp_path, "a\n\nb\u2028c\n", "x\n\ny\n"), data)
     assert test == EvalSet("mine", ["a", "", "b\u2028c"], [["x", "", "y"]], "de", "en")
@@ -88,7 +88,7 @@ def test_files_become_a_test_set_with_blank_lines_and_without_line_breaks(tmp_pa
     assert (test.sources, test.references) == (["a b", "c"], [["x  y", "z"]])
 
 
-def test_files_without_lines_or_of_unequal_length_are_errors(tmp_path: Path) -> None:
+def test_empty_or_unequal_files_raise_data_error(tmp_path: Path) -> None:
     data = DataConfig(src_lang="en", tgt_lang="de")
     with pytest.raises(DataError, match="test set 'mine': it has no lines"):
         source_set("mine", files(tmp_path, "", ""), data)
@@ -96,18 +96,18 @@ def test_files_without_lines_or_of_unequal_length_are_errors(tmp_path: Path) -> 
         source_set("mine", files(tmp_path, "a\nb\n", "x\n"), data)
 
 
-def test_bleu_is_tokenized_by_target_language(tmp_path: Path) -> None:
+def test_bleu_tokenizer_depends_on_the_target_language(tmp_path: Path) -> None:
     hypotheses, references = ["北京是中国的首都。", "", "你好吗"], ["北京是中国首都。", "无", "你好"]
     test = EvalSet("zh", SOURCES, [references], tgt_lang="zh-CN", src_lang="en")
-    bleu, *_ = evaluate(Parrot(hypotheses), test, EvaluationConfig(), tmp_path).scores  # type: ignore[arg-type]
+    bleu, *_ = evaluate(FakeTranslator(hypotheses), test, EvaluationConfig(), tmp_path).scores  # type: ignore[arg-type]
     assert "|tok:zh|" in bleu.signature
     assert bleu.value == sacrebleu.corpus_bleu(hypotheses, [references], tokenize="zh").score
-    # `compare` scores again by what the card says.
+    # `compare` uses the settings in the card.
     assert read_card(tmp_path).evaluation == EvaluationConfig(bleu_tokenizer="zh")
 
 
-def test_a_set_of_sacrebleus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the files lying where sacreBLEU would have put them."""
+def test_sacrebleu_test_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files are created in sacreBLEU's cache folder."""
     dataset = sacrebleu.dataset.DATASETS["wmt14/full"]
     monkeypatch.setattr(dataset, "_outdir", str(tmp_path))
     lines = {"src": "a dog\n\nsecond\n", "ref": "ein Hund\n\nzweiter\n"}
@@ -119,12 +119,10 @@ def test_a_set_of_sacrebleus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert test.references == [["ein Hund", "", "zweiter"]]
 
 
-def test_a_set_of_sacrebleus_that_cannot_be_had_is_one_clear_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unavailable_sacrebleu_test_sets_raise_one_line_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="no test set 'wmt99'"):
         sacrebleu_set("wmt99", "en-de")
-    with pytest.raises(DataError, match=r"wmt14/full has no 'en-xx'; it has .*de-en"):
+    with pytest.raises(DataError, match=r"wmt14/full has no 'en-xx'; available: .*de-en"):
         sacrebleu_set("wmt14/full", "en-xx")
 
     def no_network(*args: object, **kwargs: object) -> None:
@@ -134,5 +132,5 @@ def test_a_set_of_sacrebleus_that_cannot_be_had_is_one_clear_line(
     monkeypatch.setattr(dataset, "_outdir", str(tmp_path))
     monkeypatch.setattr(dataset, "_rawdir", str(tmp_path / "raw"))
     monkeypatch.setattr("urllib.request.urlopen", no_network)
-    with pytest.raises(DataError, match="could not fetch wmt14/full en-de: Network is unreachable; check the network"):
+    with pytest.raises(DataError, match="cannot fetch wmt14/full en-de: Network is unreachable; check the network"):
         sacrebleu_set("wmt14/full", "en-de")

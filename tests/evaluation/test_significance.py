@@ -1,4 +1,4 @@
-"""The tests are sacreBLEU's own, and say what they should where that is known."""
+"""Tests of significance testing: results equal sacreBLEU's, and known values where they exist."""
 
 import math
 from pathlib import Path
@@ -45,11 +45,11 @@ def result(name: MetricName, *systems: list[str]) -> PairedTests:
 
 
 @pytest.mark.parametrize(("name", "metric"), METRICS)
-def test_as_sacrebleus_own_class(name: MetricName, metric: Any) -> None:
+def test_results_equal_sacrebleu(name: MetricName, metric: Any) -> None:
     measure, counts = measured(name, GOOD, SIMILAR)
     found = paired_tests(measure, *counts)
     systems = [("a", GOOD), ("b", SIMILAR)]
-    for kind, p in (("bs", found.p_bootstrap), ("ar", found.p_randomisation)):
+    for kind, p in (("bs", found.p_bootstrap), ("ar", found.p_randomization)):
         _, expected = PairedTest(systems, {name: metric}, [REFERENCES], test_type=kind)()
         baseline, other = expected[measure.label]
         assert p == pytest.approx(other.p_value, abs=1e-12)
@@ -61,7 +61,7 @@ def test_as_sacrebleus_own_class(name: MetricName, metric: Any) -> None:
 
 
 @pytest.mark.parametrize("config", [EvaluationConfig(), EvaluationConfig(bleu_tokenizer="char", lowercase=True)])
-def test_scores_and_signatures_are_those_of_eval(config: EvaluationConfig) -> None:
+def test_scores_and_signatures_equal_those_of_score(config: EvaluationConfig) -> None:
     hypotheses, references = SIMILAR[:30], [REFERENCES[:30], GOOD[:30]]
     for expected in score(hypotheses, references[0], config, more_references=references[1:]):
         assert expected.name != "comet"
@@ -71,27 +71,27 @@ def test_scores_and_signatures_are_those_of_eval(config: EvaluationConfig) -> No
 
 
 @pytest.mark.parametrize("name", ["bleu", "chrf", "ter"])
-def test_a_much_better_system_is_significant_and_the_order_does_not_matter(name: MetricName) -> None:
+def test_a_much_better_system_is_significant_in_either_order(name: MetricName) -> None:
     found = result(name, GOOD, BAD)
     assert found.p_bootstrap < 0.002
-    assert found.p_randomisation < 0.001
+    assert found.p_randomization < 0.001
     assert result(name, BAD, GOOD) == found
 
 
-def test_systems_that_say_the_same_or_nearly_are_not_different() -> None:
+def test_equal_or_nearly_equal_systems_are_not_significantly_different() -> None:
     assert result("bleu", GOOD, list(GOOD)) == PairedTests(1.0, 1.0)
-    # Nothing right in either: BLEU is 0 however they are mixed.
+    # Both are entirely wrong, so BLEU is 0 for any mixture.
     assert result("bleu", ["x"] * 80, ["y z"] * 80) == PairedTests(1.0, 1.0)
-    # One sentence that differs: swapping it or not makes the same difference, so chance always does.
+    # Only one sentence differs, and swapping it gives the same absolute difference, so p is 1.
     one = [BAD[0], *GOOD[1:]]
     assert one != GOOD
-    assert result("bleu", GOOD, one).p_randomisation == 1.0
-    # Three that are all worse: 2 of the 8 ways to swap them are as far apart.
+    assert result("bleu", GOOD, one).p_randomization == 1.0
+    # Three sentences, all worse: 2 of the 8 ways to swap them give a difference this large.
     three = [*BAD[:3], *GOOD[3:]]
-    assert result("bleu", GOOD, three).p_randomisation == pytest.approx(0.25, abs=0.02)
+    assert result("bleu", GOOD, three).p_randomization == pytest.approx(0.25, abs=0.02)
 
 
-def test_several_seeds_that_say_the_same_prove_no_more_than_one() -> None:
+def test_identical_seeds_do_not_increase_significance() -> None:
     measure, (a, b) = measured("bleu", GOOD, SIMILAR)
 
     def times(counts: Counts, number: int) -> Counts:
@@ -99,12 +99,12 @@ def test_several_seeds_that_say_the_same_prove_no_more_than_one() -> None:
 
     assert measure.score(times(a, 3)) == pytest.approx(measure.score(a))
     once, thrice = paired_tests(measure, a, b), paired_tests(measure, times(a, 3), times(b, 3))
-    assert thrice.p_randomisation == pytest.approx(once.p_randomisation, abs=0.02)
+    assert thrice.p_randomization == pytest.approx(once.p_randomization, abs=0.02)
     assert thrice.p_bootstrap == pytest.approx(once.p_bootstrap, abs=0.02)
     assert estimate(measure, times(a, 3)).low == pytest.approx(estimate(measure, a).low, abs=0.1)
 
 
-def test_the_seed_is_sacrebleus_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_seed_comes_from_sacrebleus_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     before = result("bleu", GOOD, SIMILAR)
     assert result("bleu", GOOD, SIMILAR) == before
     assert describe_tests() == "bs:1000|ar:10000|seed:12345"
@@ -113,31 +113,31 @@ def test_the_seed_is_sacrebleus_variable(monkeypatch: pytest.MonkeyPatch) -> Non
     assert describe_tests() == "bs:1000|ar:10000|seed:7"
     for wrong in ("x", "0", "-3", ""):
         monkeypatch.setenv("SACREBLEU_SEED", wrong)
-        with pytest.raises(ConfigError, match=f"SACREBLEU_SEED is '{wrong}'; give a number from 1, or none"):
+        with pytest.raises(ConfigError, match=f"SACREBLEU_SEED is '{wrong}'; set it to a positive number, or to none"):
             result("bleu", GOOD, SIMILAR)
 
 
-def test_a_mean_of_sentence_scores_is_tested_too() -> None:
+def test_mean_of_sentence_scores_can_be_tested() -> None:
     draw = np.random.default_rng(0)
     low, high = draw.normal(0.7, 0.1, 200), draw.normal(0.8, 0.1, 200)
     measure = mean_measure("model:x", {Path("low"): low.tolist(), Path("high"): high.tolist()})
     a, b = measure.counts.values()
     assert (measure.name, measure.label, measure.signature) == ("comet", "COMET", "model:x")
     assert measure.score(a) == pytest.approx(low.mean())
-    assert paired_tests(measure, a, b).p_randomisation < 0.001
+    assert paired_tests(measure, a, b).p_randomization < 0.001
     found, half = estimate(measure, a), 1.96 * low.std(ddof=1) / math.sqrt(200)
     assert (found.low, found.high) == pytest.approx((low.mean() - half, low.mean() + half), abs=0.003)
 
 
-# From printed tables of Student's t.
+# Expected values are from published tables of Student's t.
 @pytest.mark.parametrize(("freedom", "expected"), [
     (1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (10, 2.228), (30, 2.042), (120, 1.980),
 ])  # fmt: skip
-def test_quantiles_of_t(freedom: float, expected: float) -> None:
+def test_t_quantiles(freedom: float, expected: float) -> None:
     assert t_quantile(0.975, freedom) == pytest.approx(expected, abs=6e-4)
 
 
-def test_welch_is_student_where_variances_and_numbers_are_equal() -> None:
+def test_welch_interval_equals_student_for_equal_variances_and_sizes() -> None:
     a, b = [1.0, 2.0, 3.0], [11.0, 12.0, 13.0]
     half = 2.776445 * math.sqrt(2 / 3)
     assert welch_interval(a, b) == pytest.approx((10 - half, 10 + half), abs=1e-5)
@@ -146,7 +146,7 @@ def test_welch_is_student_where_variances_and_numbers_are_equal() -> None:
     assert welch_interval([1.0, 1.0], [2.0, 2.0]) == (1.0, 1.0)
 
 
-def test_welch_covers_the_truth_as_often_as_it_says() -> None:
+def test_welch_interval_has_the_nominal_coverage() -> None:
     draw = np.random.default_rng(0)
     intervals = [welch_interval(draw.normal(0, 1, 3).tolist(), draw.normal(5, 3, 4).tolist()) for _ in range(600)]
     assert np.mean([low < 5 < high for low, high in intervals]) == pytest.approx(0.95, abs=0.025)

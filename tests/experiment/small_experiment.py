@@ -10,11 +10,11 @@ from mtformer.experiment.verify import StopAt
 from mtformer.run_dir import RunDir
 
 QUIET = StopAt(None)
-"""Progress that shows nothing."""
+"""Progress without output."""
 
 
 def write_corpus(folder: Path, **num_lines: int) -> Path:
-    """Write the first lines of the sets of the demo corpus, and return the folder."""
+    """Write the first lines of each set of the demo corpus, and return the folder."""
     for name, path in write_demo(folder / "demo").items():
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         (folder / name).write_text("".join(lines[: num_lines.get(name.split(".")[0], 0)]), encoding="utf-8")
@@ -22,7 +22,7 @@ def write_corpus(folder: Path, **num_lines: int) -> Path:
 
 
 def make_config(corpus: Path, **changes: dict[str, Any]) -> Config:
-    """Return the config of a small experiment on `write_corpus`; `changes` are values by section."""
+    """Return the config of a small experiment on `write_corpus`; `changes` override values by section."""
     sides = {name: [{"src": f"{corpus}/{name}.en", "tgt": f"{corpus}/{name}.de"}] for name in ("train", "dev")}
     tree: dict[str, dict[str, Any]] = {
         "data": {"src_lang": "en", "tgt_lang": "de", **sides},

@@ -1,4 +1,4 @@
-"""A start that fails, or is killed at any moment, leaves a run directory that the next start can read."""
+"""Tests that a start that fails, or is killed at any time, leaves a run directory that the next start can use."""
 
 import itertools
 import multiprocessing
@@ -24,7 +24,7 @@ CONFIG = Config(data=DataConfig(src_lang="en", tgt_lang="de"))
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
-    """A run that has begun; the file `old` represents its checkpoints."""
+    """Return a started run; the file `old` stands in for its checkpoints."""
     run = RunDir(tmp_path / "run")
     with open_run(run, CONFIG, resume=False, overwrite=False):
         run.tokenizer.mkdir()
@@ -40,21 +40,21 @@ def contents(folder: Path) -> dict[str, bytes | None]:
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
-def test_a_failed_first_start_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_first_start_leaves_no_files(tmp_path: Path) -> None:
     for resume in (False, "auto"):
         with pytest.raises(DataError), open_run(RunDir(tmp_path / "run"), CONFIG, resume, overwrite=False):
             raise DataError("no such file")
         assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failed_overwrite_brings_the_old_run_back(run: RunDir, tmp_path: Path) -> None:
+def test_a_failed_overwrite_restores_the_old_run(run: RunDir, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"), open_run(run, CONFIG, resume=False, overwrite=True):
-        raise DataError("no such file" if not (run.path / "old").exists() else "the old run is still in the way")
+        raise DataError("no such file" if not (run.path / "old").exists() else "the old run was not moved")
     assert (run.path / "old").read_text() == "weights"
     assert names(tmp_path) == ["run"]
 
 
-def test_an_empty_folder_is_free_and_stays_when_the_start_fails(tmp_path: Path) -> None:
+def test_an_empty_folder_can_be_used_and_is_kept_if_the_start_fails(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     run.path.mkdir()
     with pytest.raises(DataError), open_run(run, CONFIG, resume=False, overwrite=False):
@@ -62,11 +62,11 @@ def test_an_empty_folder_is_free_and_stays_when_the_start_fails(tmp_path: Path) 
     assert names(run.path) == []
     with open_run(run, CONFIG, resume=False, overwrite=False):
         pass
-    with pytest.raises(CheckpointError, match="exists already"), open_run(run, CONFIG, False, overwrite=False):
+    with pytest.raises(CheckpointError, match="already exists"), open_run(run, CONFIG, False, overwrite=False):
         pass
 
 
-def test_a_link_to_another_disk_stays_a_link(run: RunDir, tmp_path: Path) -> None:
+def test_a_symbolic_link_to_a_run_is_kept(run: RunDir, tmp_path: Path) -> None:
     link = RunDir(tmp_path / "link")
     link.path.symlink_to(run.path)
     with pytest.raises(DataError), open_run(link, CONFIG, resume=False, overwrite=True):
@@ -83,24 +83,24 @@ def test_a_link_to_another_disk_stays_a_link(run: RunDir, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (("thesis.tex",), "is no run"),
-        (("config.yaml", "train.en", "train.de"), "is no run"),  # the user's own, with --run-dir .
+        (("thesis.tex",), "is not a run"),
+        (("config.yaml", "train.en", "train.de"), "is not a run"),  # the user's files, with --run-dir .
         (("config.yaml", "tokenizer/joint.model", "model.safetensors"), "is a bundle"),
     ],
 )
-def test_what_is_no_run_is_never_touched(
+def test_folders_that_are_not_runs_are_never_modified(
     files: tuple[str, ...], message: str, resume: Resume, overwrite: bool, tmp_path: Path
 ) -> None:
     for file in files:
         (tmp_path / file).parent.mkdir(exist_ok=True)
-        (tmp_path / file).write_text("years of work")
+        (tmp_path / file).write_text("contents")
     before = contents(tmp_path)
     with pytest.raises(CheckpointError, match=message), open_run(RunDir(tmp_path), CONFIG, resume, overwrite):
         pass
     assert contents(tmp_path) == before
 
 
-# Kills. The process is forked, so that it has what the test has patched.
+# Kills. The process is forked, so that it inherits the test's patches.
 
 
 def die(*_: object, **__: object) -> None:
@@ -130,7 +130,7 @@ start_and_die_before_config = partial(start_and_die_before, "os.replace")
 
 
 def die_before_write(run: RunDir, config: Config, number: int) -> None:
-    """Resume, or start, with this config; die before the write of this number."""
+    """Start or resume with this config, and die before the write with this number."""
     writes = itertools.count()
     replace = os.replace
     pytest.MonkeyPatch().setattr(os, "replace", lambda *names: die() if next(writes) == number else replace(*names))
@@ -152,7 +152,9 @@ def overwrite_and_die_deleting(run: RunDir) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("start", [start_and_die_before_mkdir, start_and_die_before_config])
 @pytest.mark.parametrize("resume", [False, "auto"])
-def test_killed_before_the_run_began_it_starts(start: Callable[..., None], resume: Resume, tmp_path: Path) -> None:
+def test_a_start_killed_before_the_run_began_can_be_repeated(
+    start: Callable[..., None], resume: Resume, tmp_path: Path
+) -> None:
     run = RunDir(tmp_path / "run")
     killed(start, run, False)
     with open_run(run, CONFIG, resume, overwrite=False) as is_resumed:
@@ -162,7 +164,7 @@ def test_killed_before_the_run_began_it_starts(start: Callable[..., None], resum
 
 @pytest.mark.process
 @pytest.mark.parametrize("number", range(4))
-def test_killed_between_any_two_writes_of_a_start_it_can_be_started_again(
+def test_a_start_killed_between_any_two_writes_can_be_repeated(
     number: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = RunDir(tmp_path / "run")
@@ -177,7 +179,7 @@ def test_killed_between_any_two_writes_of_a_start_it_can_be_started_again(
 
 @pytest.mark.process
 @pytest.mark.parametrize("number", range(2))
-def test_killed_between_any_two_writes_of_a_resume_it_loads_and_resumes(number: int, run: RunDir) -> None:
+def test_a_resume_killed_between_any_two_writes_can_be_repeated(number: int, run: RunDir) -> None:
     other = CONFIG.model_copy(update={"training": CONFIG.training.model_copy(update={"keep_last": 7})})
     killed(die_before_write, run, other, number)
     RunDir.open(run.path)
@@ -196,7 +198,7 @@ def test_killed_between_any_two_writes_of_a_resume_it_loads_and_resumes(number: 
 
 
 @pytest.mark.process
-def test_killed_while_it_was_prepared_it_is_resumed(tmp_path: Path) -> None:
+def test_a_run_killed_during_preparation_is_resumed(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     killed(start_and_die_inside, run, False)
     with open_run(run, CONFIG, resume="auto", overwrite=False) as is_resumed:
@@ -220,7 +222,7 @@ def test_an_overwrite_killed_before_the_new_run_began_is_undone(
 
 
 @pytest.mark.process
-def test_an_overwrite_killed_while_it_was_prepared_keeps_the_old_run_and_says_where(
+def test_an_overwrite_killed_during_preparation_keeps_the_old_run_and_reports_its_path(
     run: RunDir, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     killed(start_and_die_inside, run, True)
@@ -233,7 +235,7 @@ def test_an_overwrite_killed_while_it_was_prepared_keeps_the_old_run_and_says_wh
 
 
 @pytest.mark.process
-def test_an_overwrite_killed_while_it_deletes_is_finished(run: RunDir, tmp_path: Path) -> None:
+def test_an_overwrite_killed_while_deleting_the_old_run_is_completed(run: RunDir, tmp_path: Path) -> None:
     killed(overwrite_and_die_deleting, run)
     assert len(names(tmp_path)) == 2
     with open_run(run, CONFIG, resume="auto", overwrite=False) as is_resumed:
@@ -243,7 +245,7 @@ def test_an_overwrite_killed_while_it_deletes_is_finished(run: RunDir, tmp_path:
 
 
 @pytest.mark.process
-def test_of_two_killed_overwrites_the_later_is_undone(run: RunDir, tmp_path: Path) -> None:
+def test_the_later_of_two_killed_overwrites_is_undone(run: RunDir, tmp_path: Path) -> None:
     killed(start_and_die_inside, run, True)
     run.checkpoints.mkdir()
     killed(start_and_die_before_mkdir, run, True)

@@ -1,5 +1,6 @@
-"""Before the first step the largest batches are tried; that changes nothing, and says what the run will need."""
+"""Tests of the memory check: it tries the largest batches without changing the run, and reports its requirements."""
 
+import functools
 import logging
 import re
 import shutil
@@ -50,29 +51,62 @@ def test_a_memory_check_does_not_change_a_run(config: Config, prepared: Prepared
     assert not (tmp_path / "run").exists()
 
 
-def test_it_says_what_the_run_will_need(config: Config, prepared: Prepared, tmp_path: Path) -> None:
+def test_memory_check_reports_time_and_disk_space(config: Config, prepared: Prepared, tmp_path: Path) -> None:
     step = make_step(config, prepared)
     found = check_memory(config, prepared, step, RunDir(tmp_path / "run"))
     sizes = prepared.batches.sizes()
     mean_share = sizes.mean_padded_tokens / sizes.largest.num_padded_tokens
     assert found.training_seconds == pytest.approx(found.step_seconds * mean_share * 40)
     assert found.validation_seconds > 0
-    # 2 last, 1 best, 1 being written; the file of weights and moments that a checkpoint is, but for some headers.
+    # The last 2, the best, and one being written. Each consists of weights and moments, besides some headers.
     assert found.disk_bytes == 4 * 12 * count_parameters(step.model)["total"]
     text = dict(found.lines())
-    assert text.keys() >= {"largest batch", "memory at its peak", "one step on it", "time, about", "disk"}
-    assert re.fullmatch(r"0:00:\d\d of training, up to 0:00:\d\d of validation", text["time, about"])
+    assert text.keys() >= {"largest batch", "peak memory", "slowest step", "estimated time", "disk"}
+    assert re.fullmatch(r"0:00:\d\d of training, up to 0:00:\d\d of validation", text["estimated time"])
 
 
-def test_without_dev_there_is_no_validation(config: Config, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("seconds", "earlier", "expected"), [
+    (1e-3, None, True), (1e9, None, False), (1e9, True, True), (1e-3, False, False),
+])  # fmt: skip
+def test_a_long_training_is_compiled_and_a_resumed_one_as_before(
+    config: Config,
+    prepared: Prepared,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    seconds: float,
+    earlier: bool | None,
+    expected: bool,
+) -> None:
+    monkeypatch.setattr(preflight, "COMPILES_ON", "cpu")
+    monkeypatch.setattr(preflight, "COMPILE_SECONDS", seconds)
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(logging.getLogger("mtformer"), "propagate", True)
+    step = make_step(config, prepared)
+    with caplog.at_level(logging.INFO):
+        check_memory(config, prepared, step, RunDir(tmp_path / "run"), earlier)
+    assert step.is_compiled == expected
+    assert ("torch.compile took" in caplog.text) == expected
+
+
+def test_compiling_for_a_cpu_is_refused(config: Config, prepared: Prepared) -> None:
+    training = config.training.model_copy(update={"compile": "always"})
+    with pytest.raises(DeviceError, match=r"^training\.compile: on a CPU, .*use auto or never$"):
+        make_step(config.model_copy(update={"training": training}), prepared)
+    step = make_step(config, prepared)
+    check_memory(config, prepared, step, RunDir("run"))
+    assert not step.is_compiled
+
+
+def test_no_validation_time_without_dev_data(config: Config, tmp_path: Path) -> None:
     config = config.model_copy(update={"data": config.data.model_copy(update={"dev": []})})
     prepared = prepare_experiment(config, tmp_path / "tokenizer")
     found = check_memory(config, prepared, make_step(config, prepared), RunDir(tmp_path / "run"))
     assert found.validation_seconds == 0
-    assert "validation" not in dict(found.lines())["time, about"]
+    assert "validation" not in dict(found.lines())["estimated time"]
 
 
-def test_what_does_not_fit_the_memory_is_cut_from_then_on(
+def test_batches_that_do_not_fit_in_memory_are_split(
     config: Config, prepared: Prepared, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     step = make_step(config, prepared)
@@ -85,13 +119,13 @@ def test_what_does_not_fit_the_memory_is_cut_from_then_on(
     with caplog.at_level(logging.WARNING, logger="mtformer"):
         check_memory(config, prepared, step, RunDir(tmp_path / "run"))
     assert step.max_padded_tokens is not None
-    assert f"more than {step.max_padded_tokens} tokens, padding counted, will be cut in two" in caplog.text
+    assert f"more than {step.max_padded_tokens} tokens, including padding, will be split in two" in caplog.text
     with prepared.batches.start() as batches:
         batch = next(batches)
         assert step.run([batch], 1).num_splits == len(batch.split(step.max_padded_tokens)) - 1 > 0
 
 
-def test_too_small_a_disk_is_told_before_the_first_step(
+def test_a_full_disk_is_reported_before_the_first_step(
     config: Config,
     prepared: Prepared,
     tmp_path: Path,
@@ -102,13 +136,13 @@ def test_too_small_a_disk_is_told_before_the_first_step(
     one = 12 * count_parameters(step.model)["total"]
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(10 * one, 9 * one, one))
-    with pytest.raises(DeviceError, match=rf"^{tmp_path}: 0.11 MB free, and two checkpoints take 0.21 MB"):
+    with pytest.raises(DeviceError, match=rf"^{tmp_path}: 0.11 MB free, but two checkpoints need 0.21 MB"):
         check_memory(config, prepared, step, run)
     monkeypatch.setattr(shutil, "disk_usage", lambda place: usage(10 * one, 7 * one, 3 * one))
     assert isinstance(check_memory(config, prepared, step, run), MemoryCheck)
     assert "lower training.keep_last" in caplog.text
     caplog.clear()
     (run.checkpoint(3)).mkdir(parents=True)
-    (run.checkpoint(3) / "model.safetensors").write_bytes(bytes(one))  # what is there already is not needed again
+    (run.checkpoint(3) / "model.safetensors").write_bytes(bytes(one))  # existing checkpoints count as free space
     check_memory(config, prepared, step, run)
     assert "keep_last" not in caplog.text

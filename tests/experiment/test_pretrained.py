@@ -1,4 +1,4 @@
-"""`training.init_from`: a run that begins where another one has ended."""
+"""Tests of `training.init_from`: a run initialized from another one."""
 
 import logging
 import shutil
@@ -26,7 +26,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class KillAt(StopAt):
-    """Ends the training after a step, without a checkpoint."""
+    """Progress that ends the training at a step, without a checkpoint."""
 
     def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
         if step == self.step:
@@ -40,7 +40,7 @@ def small(corpus: Path, **changes: dict[str, Any]) -> Config:
 
 @pytest.fixture(scope="module")
 def base(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """A run that has ended; tests must not change it."""
+    """Return a finished run, which tests must not modify."""
     run = RunDir(tmp_path_factory.mktemp("base") / "run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MTFORMER_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
@@ -58,7 +58,7 @@ def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) ->
 
 
 def other_corpus(corpus: Path, folder: Path) -> Path:
-    """Lines of which one would not train the same tokenizer."""
+    """Write lines that would train another tokenizer, and return their folder."""
     folder.mkdir()
     for name in ("train.en", "train.de"):
         lines = (corpus / name).read_text(encoding="utf-8").splitlines()[100:]
@@ -67,10 +67,10 @@ def other_corpus(corpus: Path, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["run", "bundle"])
-def test_it_begins_with_weights_and_tokenizer_of_the_other(
+def test_a_run_starts_with_the_weights_and_tokenizer_of_the_other(
     kind: str, base: RunDir, corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After one step at rate 0 the weights are still those of the other."""
+    """After one step with learning rate 0 the weights still equal those of the other run."""
     if kind == "bundle":
         export_bundle(base, tmp_path / "bundle", None)
     start = tmp_path / "bundle" if kind == "bundle" else base.path
@@ -83,11 +83,11 @@ def test_it_begins_with_weights_and_tokenizer_of_the_other(
         path.read_bytes() for path in base.tokenizer.iterdir()
     ]
     path = start / WEIGHTS if kind == "bundle" else base.checkpoint(4) / WEIGHTS
-    assert f"starting with the weights of {path}" in caplog.messages
+    assert f"initializing the weights from {path}" in caplog.messages
 
 
-def test_it_is_resumed_as_any_other_run(base: RunDir, corpus: Path, tmp_path: Path) -> None:
-    """Also when it was stopped before its first checkpoint; and then the other is not needed any more."""
+def test_an_initialized_run_can_be_resumed(base: RunDir, corpus: Path, tmp_path: Path) -> None:
+    """It can also be resumed if it was stopped before its first checkpoint; after that the other run is not needed."""
     start = Path(shutil.copytree(base.path, tmp_path / "start"))
     config = small(corpus, training={"init_from": str(start)})
     whole, halves = RunDir(tmp_path / "whole"), RunDir(tmp_path / "halves")
@@ -101,32 +101,32 @@ def test_it_is_resumed_as_any_other_run(base: RunDir, corpus: Path, tmp_path: Pa
     shutil.rmtree(start)
     train(config, halves, resume=True)
     assert_same(weights(whole, 4), weights(halves, 4))
-    with pytest.raises(CheckpointError, match=r"cannot resume with training.init_from .*: the saved weights depend on"):
+    with pytest.raises(CheckpointError, match=r"cannot resume with training.init_from .*, since the saved weights"):
         train(small(corpus), halves, resume=True)
 
 
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"model": {"d_ff": 64}}, r"in .*/run model\.d_ff is 32, here 64; leave these"),
-        ({"model": {"num_heads": 4}}, r"in .*/run model\.num_heads is 2, here 4; leave these"),
-        ({"model": {"output_bias": True}}, r"in .*/run model\.output_bias is False, here True; leave these"),
+        ({"model": {"d_ff": 64}}, r".*/run has model\.d_ff 32 \(here 64\); leave these"),
+        ({"model": {"num_heads": 4}}, r".*/run has model\.num_heads 2 \(here 4\); leave these"),
+        ({"model": {"output_bias": True}}, r".*/run has model\.output_bias False \(here True\); leave these"),
         (
             {"model": {"tie_embeddings": "output"}, "tokenizer": {"joint": False}},
-            r".* is 'all', here 'output', tokenizer\.joint is",
+            r".* 'all' \(here 'output'\), tokenizer\.joint ",
         ),
         (
             {"tokenizer": {"vocab_size": 300, "model_type": "bpe"}},
-            r"in .* tokenizer\.model_type is 'unigram', here 'bpe', "
-            r"tokenizer\.vocab_size is 200, here 300; leave these keys out",
+            r".* has tokenizer\.model_type 'unigram' \(here 'bpe'\), "
+            r"tokenizer\.vocab_size 200 \(here 300\); leave these keys out",
         ),
         (
             {"tokenizer": {"user_symbols": ["<x>"]}, "model": {"d_ff": 64}},
-            r".*d_ff is 32, here 64, tokenizer\.user_sym",
+            r".*d_ff 32 \(here 64\), tokenizer\.user_sym",
         ),
     ],
 )
-def test_another_shape_is_told(
+def test_different_model_settings_raise_config_error(
     changes: dict[str, dict[str, Any]], line: str, base: RunDir, corpus: Path, tmp_path: Path
 ) -> None:
     config = small(corpus, **changes, training={"init_from": str(base.path)})
@@ -135,7 +135,7 @@ def test_another_shape_is_told(
     assert not (tmp_path / "new").exists()
 
 
-def test_settings_that_are_not_given_are_those_of_the_run(base: RunDir, corpus: Path, tmp_path: Path) -> None:
+def test_settings_that_are_not_given_are_taken_from_the_other_run(base: RunDir, corpus: Path, tmp_path: Path) -> None:
     given = {"data": small(corpus).data.model_dump(exclude_defaults=True), "training": {"init_from": str(base.path)}}
     (tmp_path / "new.yaml").write_text(yaml.safe_dump({**given, "model": {"dropout": 0.3}}), encoding="utf-8")
     loaded, its = load_config(tmp_path / "new.yaml"), load_config(base.config).config
@@ -146,32 +146,32 @@ def test_settings_that_are_not_given_are_those_of_the_run(base: RunDir, corpus: 
     assert train(config, RunDir(tmp_path / "new")).position.step == 1
 
 
-def test_another_kind_of_tokenizer_is_told(base: RunDir, corpus: Path, tmp_path: Path) -> None:
+def test_a_different_kind_of_tokenizer_raises_config_error(base: RunDir, corpus: Path, tmp_path: Path) -> None:
     start = RunDir(shutil.copytree(base.path, tmp_path / "start"))
     text = start.config.read_text(encoding="utf-8")
     write_config(start, text.replace("tie_embeddings: all", "tie_embeddings: output"))
     changes = {"model": {"tie_embeddings": "output"}, "tokenizer": {"joint": False}}
     config = small(corpus, **changes, training={"init_from": str(start.path)})
-    with pytest.raises(ConfigError, match=r"^training\.init_from: in .*/start tokenizer\.joint is True, here False; "):
+    with pytest.raises(ConfigError, match=r"^training\.init_from: .*/start has tokenizer\.joint True \(here False\); "):
         train(config, RunDir(tmp_path / "new"))
 
 
-def test_dropout_and_computed_positions_may_be_others(base: RunDir, corpus: Path, tmp_path: Path) -> None:
+def test_dropout_and_computed_positions_may_differ(base: RunDir, corpus: Path, tmp_path: Path) -> None:
     tokenizer = {"sampling_alpha": 0.1}
     model = {"dropout": 0.3, "attention_dropout": 0.1, "activation_dropout": 0.1, "max_positions": 400}
     config = small(corpus, model=model, tokenizer=tokenizer, training={"init_from": str(base.path), "max_steps": 1})
     assert train(config, RunDir(tmp_path / "new")).position.step == 1
 
 
-def test_what_is_no_run_is_told(corpus: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_run_raises_config_error(corpus: Path, tmp_path: Path) -> None:
     config = small(corpus, training={"init_from": str(tmp_path)})
     for start in (lambda: train(config, RunDir(tmp_path / "new")), lambda: dry_run(config, RunDir(tmp_path / "new"))):
         with pytest.raises(ConfigError, match=r"^training\.init_from: .*: not a run directory or bundle"):
             start()
 
 
-def test_a_run_that_has_its_tokenizer_keeps_it(base: RunDir, corpus: Path, tmp_path: Path) -> None:
-    """One that was stopped before its first checkpoint, and then finds another tokenizer in the other's place."""
+def test_a_run_keeps_its_own_tokenizer(base: RunDir, corpus: Path, tmp_path: Path) -> None:
+    """The run is stopped before its first checkpoint, and then the tokenizer of the other run changes."""
     start = Path(shutil.copytree(base.path, tmp_path / "start"))
     config, run = small(corpus, training={"init_from": str(start)}), RunDir(tmp_path / "run")
     with pytest.raises(InterruptedRunError):
@@ -181,16 +181,16 @@ def test_a_run_that_has_its_tokenizer_keeps_it(base: RunDir, corpus: Path, tmp_p
     shutil.rmtree(start / "tokenizer")
     shutil.copytree(other.tokenizer, start / "tokenizer")
     write_config(RunDir(start), RunDir(start).config.read_text(encoding="utf-8"))
-    with pytest.raises(ConfigError, match=r"the tokenizer of .*/start is not the one that this run has"):
+    with pytest.raises(ConfigError, match=r"the tokenizer of .*/start differs from the tokenizer of this run"):
         train(config, run, resume=True)
 
 
-def test_two_tokenizers_are_one_too_many(corpus: Path, base: RunDir) -> None:
+def test_init_from_excludes_another_tokenizer(corpus: Path, base: RunDir) -> None:
     with pytest.raises(ValueError, match=r"training\.init_from brings its tokenizer"):
         small(corpus, tokenizer={"src_model": "x.model"}, training={"init_from": str(base.path)})
 
 
-def test_a_relative_name_is_kept_as_an_absolute_one(
+def test_a_relative_path_is_saved_as_an_absolute_one(
     base: RunDir, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(base.path.parent)

@@ -1,4 +1,4 @@
-"""A run made once more from its config is the same to the last digit; what is not the same is named."""
+"""Tests of reproducing a run: repeating it gives the same values to the last digit, and differences are reported."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from mtformer.training.history import read_records
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _no_temporary_files(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("temporary")
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield
@@ -35,14 +35,14 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(corpus: Path, **training: Any) -> Config:
-    """The learning rate depends on max_steps, and the text of each pair on a random state."""
+    """Return a config whose learning rate depends on max_steps, and whose text depends on a random state."""
     lengths = {"max_steps": 6, "validate_every": 3, "schedule": "cosine", "average_last": 2}
     return make_config(corpus, tokenizer={"sampling_alpha": 0.1}, training={**lengths, **training})
 
 
 @pytest.fixture(scope="module")
 def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """A run of one thread, which no test changes."""
+    """Return a finished run trained with one thread, which tests must not modify."""
     run = RunDir(tmp_path_factory.mktemp("runs") / "run")
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
@@ -62,7 +62,7 @@ def change(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
 
 
-def test_a_whole_run_comes_out_the_same(finished: RunDir) -> None:
+def test_a_reproduced_run_has_the_same_metrics(finished: RunDir) -> None:
     torch.set_num_threads(2)
     found = reproduce(finished, 6, QUIET)
     assert torch.get_num_threads() == 2
@@ -75,8 +75,8 @@ def test_a_whole_run_comes_out_the_same(finished: RunDir) -> None:
     assert all({"loss", "grad_norm", "learning_rate"} <= one.keys() for one in records if one["kind"] == "train")
 
 
-def test_of_some_steps_the_last_validation_counts(run: RunDir) -> None:
-    shutil.rmtree(run.tokenizer)  # nothing but the config is used
+def test_reproducing_some_steps_includes_the_last_validation(run: RunDir) -> None:
+    shutil.rmtree(run.tokenizer)  # only the config is used
     found = reproduce(run, 3, QUIET)
     assert (found.num_records, found.first) == (2, None)
     bleu = read_records(run.metrics)[1]["bleu"]
@@ -84,7 +84,7 @@ def test_of_some_steps_the_last_validation_counts(run: RunDir) -> None:
     assert reproduce(run, 3, QUIET).first == Difference("step 3: dev bleu", 99.5, bleu)
 
 
-def test_that_a_run_was_resumed_does_not_matter(corpus: Path, finished: RunDir, tmp_path: Path) -> None:
+def test_a_resumed_run_can_be_reproduced(corpus: Path, finished: RunDir, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     torch.set_num_threads(1)
     with pytest.raises(InterruptedRunError):
@@ -95,7 +95,7 @@ def test_that_a_run_was_resumed_does_not_matter(corpus: Path, finished: RunDir, 
     assert (found.num_records, found.first, found.environment) == (5, None, [])
 
 
-def test_the_last_digit_counts(run: RunDir) -> None:
+def test_a_difference_in_the_last_digit_is_found(run: RunDir) -> None:
     rows = read_records(run.metrics)
     loss = rows[2]["loss"]
     text = repr(loss)[:-1] + str((int(repr(loss)[-1]) + 1) % 10)
@@ -103,7 +103,7 @@ def test_the_last_digit_counts(run: RunDir) -> None:
     assert reproduce(run, 4, QUIET).first == Difference("step 4: train loss", float(text), loss)
 
 
-def test_other_data_and_versions_are_named(
+def test_different_data_and_versions_are_reported(
     corpus: Path, run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = shutil.copytree(corpus, tmp_path / "other")
@@ -117,7 +117,7 @@ def test_other_data_and_versions_are_named(
     assert found.first is not None
 
 
-def test_precision_auto_is_what_it_was(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_automatic_precision_is_that_of_the_run(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDir(tmp_path / "run")
     monkeypatch.setattr("mtformer.device._has_bf16_instructions", lambda: False)
     monkeypatch.setattr("mtformer.device._cpu_product_seconds", lambda dtype: 1.0)
@@ -127,7 +127,7 @@ def test_precision_auto_is_what_it_was(corpus: Path, tmp_path: Path, monkeypatch
     assert (found.first, found.environment) == (None, [])
 
 
-def test_a_run_without_checkpoints(run: RunDir) -> None:
+def test_a_run_without_checkpoints_can_be_reproduced(run: RunDir) -> None:
     shutil.rmtree(run.checkpoints)
     change(run.metrics, '"grad_norm"', '"another_name"')
     found = reproduce(run, 2, QUIET)
@@ -136,17 +136,17 @@ def test_a_run_without_checkpoints(run: RunDir) -> None:
 
 def test_steps_to_reproduce(run: RunDir) -> None:
     assert [steps_to_reproduce(run, asked) for asked in (None, 2, 5, 1000)] == [6, 2, 5, 6]
-    with pytest.raises(ConfigError, match=r"--steps 1: the first figures of .* are of step 2"):
+    with pytest.raises(ConfigError, match=r"--steps 1: the first metrics of .* are at step 2"):
         steps_to_reproduce(run, 1)
     first = json.dumps({"kind": "train", "step": 70})
     run.metrics.write_text("".join(f"{first}\n{first.replace('70', '140')}\n"))
     assert steps_to_reproduce(run, None) == 70
     run.metrics.unlink()
-    with pytest.raises(CheckpointError, match="nothing to compare with"):
+    with pytest.raises(CheckpointError, match="nothing to compare"):
         steps_to_reproduce(run, None)
 
 
-def no_figures_in_common(run: RunDir) -> None:
+def no_common_metrics(run: RunDir) -> None:
     change(run.metrics, '"step": 2', '"step": 1')
 
 
@@ -155,22 +155,24 @@ def several_processes(run: RunDir) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prepare", "told"),
+    ("prepare", "message"),
     [
-        (no_figures_in_common, "figures at other steps; training.log_every"),
+        (no_common_metrics, "metrics were logged at other steps .*; training.log_every was changed"),
         (several_processes, "without torchrun"),
         (lambda run: change(run.config, "train.en", "gone.en"), r"gone\.en"),
     ],
 )
-def test_mistakes(prepare: Callable[[RunDir], None], told: str, run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_errors(
+    prepare: Callable[[RunDir], None], message: str, run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "")
     monkeypatch.delenv("TORCHELASTIC_RUN_ID")
     prepare(run)
-    with pytest.raises(MtformerError, match=told):
+    with pytest.raises(MtformerError, match=message):
         reproduce(run, 2, QUIET)
 
 
-def test_a_signal_from_outside_ends_it(run: RunDir) -> None:
+def test_a_signal_stops_reproduce(run: RunDir) -> None:
     with pytest.raises(InterruptedRunError) as stopped:
         reproduce(run, 6, StopAt(1))
     assert stopped.value.step == 1

@@ -1,4 +1,4 @@
-"""Differences between two parts of a run are logged as old -> new, or refused if the weights do not allow them."""
+"""Tests of resuming with differences: they are logged as old -> new, or rejected if the weights depend on them."""
 
 import logging
 from collections.abc import Callable
@@ -23,7 +23,7 @@ BASE: dict[str, Any] = {
 
 
 def config(**changes: object) -> Config:
-    """The base with other values at dotted keys, given as section__key."""
+    """Return the base config with other values at dotted keys, given as section__key."""
     tree = {name: dict(section) for name, section in BASE.items()}
     for key, value in changes.items():
         section, name = key.split("__")
@@ -32,18 +32,18 @@ def config(**changes: object) -> Config:
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Callable[[Config, Config], list[str]]:
-    """The warnings of a comparison."""
+def warnings(caplog: pytest.LogCaptureFixture) -> Callable[[Config, Config], list[str]]:
+    """Return a function that compares two configs and returns the warnings."""
 
-    def tell(old: Config, new: Config) -> list[str]:
+    def compare(old: Config, new: Config) -> list[str]:
         caplog.clear()
         compare_configs(RUN, old, new)
         return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
-    return tell
+    return compare
 
 
-Told = Callable[[Config, Config], list[str]]
+Warnings = Callable[[Config, Config], list[str]]
 
 
 @pytest.mark.parametrize(
@@ -57,20 +57,20 @@ Told = Callable[[Config, Config], list[str]]
         ({"data__train": [{"src": "b.en", "tgt": "a.de"}]}, "data.train.0.src 'a.en' -> 'b.en'", ""),
         ({"training__seed": 2}, "training.seed 1 -> 2", INEXACT),
         ({"training__eps": 1e-8}, "training.eps 1e-09 -> 1e-08", INEXACT),
-        ({"training__compile": True}, "training.compile False -> True", INEXACT),
+        ({"training__compile": "never"}, "training.compile 'auto' -> 'never'", INEXACT),
         ({"model__dropout": 0.3}, "model.dropout 0.1 -> 0.3", INEXACT),
         ({"tokenizer__sampling_alpha": 0.1}, "tokenizer.sampling_alpha 0.0 -> 0.1", INEXACT),
     ],
 )
-def test_differences_are_logged(change: dict[str, object], line: str, note: str, told: Told) -> None:
-    assert told(config(), config(**change)) == [f"resuming with {line}{note}"]
-    assert told(config(**change), config(**change)) == []
+def test_differences_are_logged(change: dict[str, object], line: str, note: str, warnings: Warnings) -> None:
+    assert warnings(config(), config(**change)) == [f"resuming with {line}{note}"]
+    assert warnings(config(**change), config(**change)) == []
 
 
-def test_more_steps_are_another_run_when_the_learning_rate_depends_on_them(told: Told) -> None:
+def test_more_steps_make_a_resumed_run_inexact_if_the_schedule_depends_on_them(warnings: Warnings) -> None:
     for schedule, note in (("cosine", INEXACT), ("linear", INEXACT), ("constant", ""), ("noam", "")):
         old, new = (config(training__schedule=schedule, training__max_steps=steps) for steps in (10, 20))
-        assert told(old, new) == [f"resuming with training.max_steps 10 -> 20{note}"]
+        assert warnings(old, new) == [f"resuming with training.max_steps 10 -> 20{note}"]
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_more_steps_are_another_run_when_the_learning_rate_depends_on_them(told:
         {"data__tgt_lang": "fr"},
     ],
 )
-def test_what_cannot_work_is_refused(change: dict[str, object]) -> None:
-    with pytest.raises(CheckpointError, match=r"runs/x: cannot resume with .* -> .*; set it back, or .* --overwrite"):
+def test_changes_that_the_weights_depend_on_are_rejected(change: dict[str, object]) -> None:
+    with pytest.raises(CheckpointError, match=r"runs/x: cannot resume with .* -> .*; restore the old value, .*--over"):
         compare_configs(RUN, config(), config(**change))
 
 
@@ -117,7 +117,9 @@ HERE = {
         (DEV_TOKENIZERS, {}, "dev BLEU tokenizers {'zh-CN': '13a'} -> {}"),
     ],
 )
-def test_other_surroundings_are_told(name: str, value: object, line: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_environment_differences_are_logged(
+    name: str, value: object, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
     compare_environments(RUN, HERE, dict(HERE), "bleu")
     assert caplog.messages == []
     compare_environments(RUN, HERE, {**HERE, name: value}, "chrf")
@@ -127,13 +129,13 @@ def test_other_surroundings_are_told(name: str, value: object, line: str, caplog
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tokenizer": "dd"}, r"runs/x/tokenizer: not what .* \(SHA-256 cc -> dd\); restore that"),
+        ({"tokenizer": "dd"}, r"runs/x/tokenizer: differs from .* \(SHA-256 cc -> dd\); restore that"),
         (
             {DEV_TOKENIZERS: {"zh-CN": "zh"}},
-            r"BLEU on dev \(zh-CN\) tokenized by 13a -> zh: .* to 13a, .*--overwrite",
+            r"dev BLEU \(zh-CN\) tokenized by 13a -> zh, .* to 13a, .*--overwrite",
         ),
     ],
 )
-def test_another_tokenizer_is_refused(change: dict[str, object], message: str) -> None:
+def test_a_different_tokenizer_is_rejected(change: dict[str, object], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         compare_environments(RUN, HERE, {**HERE, **change}, "bleu")

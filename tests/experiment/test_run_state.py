@@ -1,4 +1,4 @@
-"""The state of a run: what it says while a process trains, when it ended, and when it was killed."""
+"""Tests of the state of a run: during training, at its end, and after a kill."""
 
 import json
 import subprocess
@@ -12,13 +12,13 @@ from mtformer.experiment import run_state
 from mtformer.experiment.run_state import lock_run, read_state, record_state
 from mtformer.run_dir import RunDir
 
-HOLDS = """
+TRAINS = """
 import sys, time
 from mtformer.experiment.run_state import lock_run, record_state
 from mtformer.run_dir import RunDir
 run = RunDir(sys.argv[1])
 with lock_run(run), record_state(run):
-    print("holds", flush=True)
+    print("locked", flush=True)
     time.sleep(60)
 """
 
@@ -31,9 +31,9 @@ def run(tmp_path: Path) -> RunDir:
     return run
 
 
-def test_a_run_that_nobody_trained_is_new(run: RunDir) -> None:
+def test_an_untrained_run_is_new(run: RunDir) -> None:
     assert read_state(run).state == "new"
-    assert not run.lock.exists()  # looking leaves nothing behind
+    assert not run.lock.exists()  # reading the state creates no files
 
 
 def test_a_run_that_ends_is_finished(run: RunDir) -> None:
@@ -47,7 +47,7 @@ def test_a_run_that_ends_is_finished(run: RunDir) -> None:
     assert state.resumed is None
 
 
-def test_the_first_start_of_a_resumed_run_is_kept(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_start_time_of_a_resumed_run_is_kept(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     for now in ("2026-01-01", "2026-01-02", "2026-01-03"):
         monkeypatch.setattr(run_state, "_now", lambda now=now: now)
         with pytest.raises(MtformerError), record_state(run):
@@ -57,7 +57,7 @@ def test_the_first_start_of_a_resumed_run_is_kept(run: RunDir, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("error", "state", "told"),
+    ("error", "state", "message"),
     [
         (MtformerError("no\n  disk"), "failed", "no disk"),
         (ValueError(), "failed", "ValueError"),
@@ -65,19 +65,19 @@ def test_the_first_start_of_a_resumed_run_is_kept(run: RunDir, monkeypatch: pyte
         (KeyboardInterrupt(), "interrupted", None),
     ],
 )
-def test_how_it_ended_is_kept(run: RunDir, error: BaseException, state: str, told: str | None) -> None:
+def test_the_reason_for_the_end_is_saved(run: RunDir, error: BaseException, state: str, message: str | None) -> None:
     with pytest.raises(type(error)), lock_run(run), record_state(run):
         raise error
-    assert (read_state(run).state, read_state(run).error) == (state, told)
+    assert (read_state(run).state, read_state(run).error) == (state, message)
 
 
 @pytest.mark.process
-def test_a_second_process_is_refused_and_a_killed_one_is_told(run: RunDir) -> None:
-    with subprocess.Popen([sys.executable, "-c", HOLDS, str(run.path)], stdout=subprocess.PIPE, text=True) as process:
+def test_a_second_process_is_rejected_and_a_kill_is_detected(run: RunDir) -> None:
+    with subprocess.Popen([sys.executable, "-c", TRAINS, str(run.path)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "holds\n"
+        assert process.stdout.readline() == "locked\n"
         assert read_state(run).state == "running"
-        with pytest.raises(CheckpointError, match="another process trains here now"), lock_run(run):
+        with pytest.raises(CheckpointError, match="another process is training here"), lock_run(run):
             pass
         process.kill()
     assert read_state(run).state == "killed"

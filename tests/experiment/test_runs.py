@@ -1,4 +1,4 @@
-"""A row for each run, made of whatever can be read of it."""
+"""Tests of listing runs: one row per run, with all values that can be read."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ from mtformer.run_dir import RunDir
 
 
 def make_run(path: Path, *overrides: str, records: list[dict[str, Any]] | None = None) -> RunDir:
-    """A run directory as a training leaves it, without checkpoints."""
+    """Create a run directory as a training leaves it, without checkpoints."""
     run = RunDir(path)
     path.mkdir(parents=True)
     base = path.parent / "base.yaml"
@@ -51,31 +51,31 @@ RECORDS = [
 ]  # fmt: skip
 
 
-def test_the_figures_of_a_run(tmp_path: Path) -> None:
+def test_summary_of_a_run(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", records=RECORDS)
     with record_state(run):
         pass
     row = summarize(run.path)
     assert (row.name, row.state, row.step, row.max_steps) == ("a", "finished", 40, 40)
-    assert (row.metric, row.best, row.best_step) == ("bleu", 8.0, 20)  # the first of equals
+    assert (row.metric, row.best, row.best_step) == ("bleu", 8.0, 20)  # the first of several equal scores
     assert row.tokens_per_second == 100.0
     assert row.seconds == 40.0
     assert (row.note, row.problem) == (None, None)
     assert row.config["training.max_steps"] == 40
 
 
-def test_of_loss_the_least_is_the_best(tmp_path: Path) -> None:
+def test_the_best_loss_is_the_lowest(tmp_path: Path) -> None:
     row = summarize(make_run(tmp_path / "a", "training.best_metric=loss", records=RECORDS).path)
     assert (row.metric, row.best, row.best_step) == ("loss", 2.0, 30)
 
 
-def test_the_speed_is_that_of_the_last_lines(tmp_path: Path) -> None:
+def test_speed_is_measured_over_the_last_records(tmp_path: Path) -> None:
     records = [train(step, 1000.0 if step <= 100 else 10.0, 1.0) for step in range(1, 121)]
     assert summarize(make_run(tmp_path / "a", records=records).path).tokens_per_second == 10.0
 
 
 @pytest.mark.parametrize("records", [None, [], [dev(10, None, 1.0)], [{"kind": "train", "step": 5}]])
-def test_a_run_that_has_hardly_begun(tmp_path: Path, records: list[dict[str, Any]] | None) -> None:
+def test_a_run_with_few_or_no_records(tmp_path: Path, records: list[dict[str, Any]] | None) -> None:
     row = summarize(make_run(tmp_path / "a", records=records).path)
     assert (row.best, row.tokens_per_second, row.problem) == (None, None, None)
 
@@ -108,7 +108,7 @@ def test_an_unknown_key_in_the_config(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "state", "note", "is_told"),
+    ("name", "content", "state", "note", "is_reported"),
     [
         ("config.yaml", b"\xff\xfe\x00", "finished", "damaged config", True),
         ("config.yaml", b"{", "finished", "damaged config", True),
@@ -123,15 +123,15 @@ def test_an_unknown_key_in_the_config(tmp_path: Path) -> None:
         ("state.json", b'{"state": "asleep"}', "new", None, False),
     ],
 )
-def test_files_of_any_content_give_a_row(
-    tmp_path: Path, name: str, content: bytes, state: str, note: str | None, is_told: bool
+def test_files_with_any_content_give_a_row(
+    tmp_path: Path, name: str, content: bytes, state: str, note: str | None, is_reported: bool
 ) -> None:
     run = make_run(tmp_path / "a", records=RECORDS)
     with record_state(run):
         pass
     (run.path / name).write_bytes(content)
     (row,) = list_runs(tmp_path)
-    assert (row.name, row.state, row.note, row.problem is not None) == ("a", state, note, is_told)
+    assert (row.name, row.state, row.note, row.problem is not None) == ("a", state, note, is_reported)
     assert differing_keys([row, row]) == []
     sort_runs([row], "best", [])
 
@@ -151,7 +151,7 @@ def test_incomplete_runs_and_other_folders(tmp_path: Path) -> None:
         list_runs(tmp_path / "none")
 
 
-def test_runs_of_a_sweep_that_have_no_folder(tmp_path: Path) -> None:
+def test_runs_of_a_sweep_without_a_folder(tmp_path: Path) -> None:
     make_run(tmp_path / "study" / "seed=1", "training.seed=1", records=RECORDS)
     entries = [{"name": f"seed={seed}", "values": {"training.seed": seed}, "error": error}
                for seed, error in ((1, "not so"), (2, "no file"), (3, None))]  # fmt: skip
@@ -166,13 +166,13 @@ def test_runs_of_a_sweep_that_have_no_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"runs": [{}]}', '{"runs": 7}'])
-def test_a_sweep_file_of_any_content(tmp_path: Path, content: str) -> None:
+def test_a_sweep_file_with_any_content(tmp_path: Path, content: str) -> None:
     make_run(tmp_path / "a")
     (tmp_path / "sweep.json").write_text(content)
     assert [(row.name, row.state) for row in list_runs(tmp_path)] == [("a", "new"), ("sweep.json", "unreadable")]
 
 
-def test_only_what_differs_and_matters(tmp_path: Path) -> None:
+def test_differing_keys_are_those_with_an_effect(tmp_path: Path) -> None:
     make_run(tmp_path / "a", "model.dropout=0.2", "data.cache_dir=/x", "data.num_workers=2")
     make_run(tmp_path / "b", "data.train.0.src=/there/a.en", "data.train.0.tgt=/there/b.de")
     make_run(tmp_path / "c", "data.test={t: {src: a, tgt: b}}")
@@ -205,7 +205,7 @@ def test_sorting(tmp_path: Path) -> None:
         sort_runs(rows, "speed", keys)
 
 
-def test_numbers_in_names_count_as_numbers() -> None:
+def test_numbers_in_names_are_sorted_as_numbers() -> None:
     assert sorted(["seed=10", "seed=9", "d=0.5,seed=1", "a", "7"], key=natural) == [
         "7", "a", "d=0.5,seed=1", "seed=9", "seed=10",
     ]  # fmt: skip
@@ -220,17 +220,17 @@ def test_numbers_in_names_count_as_numbers() -> None:
         (["a/run", "a/run"], ["run (1)", "run (2)"]),
     ],
 )
-def test_names_tell_runs_apart(paths: list[str], names: list[str], tmp_path: Path) -> None:
+def test_run_names_are_distinct(paths: list[str], names: list[str], tmp_path: Path) -> None:
     assert run_names([tmp_path / path for path in paths]) == names
 
 
-def test_the_name_of_a_run_is_that_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_of_a_run_is_the_name_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_names([Path()]) == [tmp_path.name]
 
 
 @pytest.mark.parametrize("value", [None, "1", True, float("nan"), float("inf"), [1]])
-def test_what_is_no_number(value: object) -> None:
+def test_values_that_are_not_numbers(value: object) -> None:
     assert not is_number(value)
 
 
@@ -244,7 +244,7 @@ def test_the_contents_of_a_run(tmp_path: Path) -> None:
     assert contents.points("train", "tokens_per_second") == [(10, 9.0), (20, 100.0), (30, 300.0)]
     assert contents.points("dev", "learning_rate") == []
     assert (contents.best("bleu"), contents.best("loss"), contents.best("ter")) == ((20, 8.0), (30, 2.0), None)
-    assert [one["samples"] for one in contents.samples] == samples[:1]  # others have another form
+    assert [one["samples"] for one in contents.samples] == samples[:1]  # the others have invalid formats
     assert (contents.step, contents.max_steps, contents.made_with) == (80, 40, {})
     run.data_report.write_text("7")
     (run.evaluation("small")).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A sweep file becomes named runs with valid configs, or one line that says what is wrong and where."""
+"""Tests of sweep files: they define named runs with valid configs, or raise a one-line error with file and line."""
 
 import shlex
 from pathlib import Path
@@ -48,15 +48,15 @@ def names(folder: Path, text: str) -> list[str]:
     return [run.name for run in plan(folder, text).runs]
 
 
-def told(folder: Path, text: str, *overrides: str) -> str:
-    """The one line that is said of a wrong sweep, without the name of the folder."""
+def error_of(folder: Path, text: str, *overrides: str) -> str:
+    """Return the error message for an invalid sweep, without the name of the folder."""
     with pytest.raises(ConfigError) as found:
         plan(folder, text, *overrides)
     assert "\n" not in str(found.value)
     return str(found.value).replace(f"{folder}/", "")
 
 
-def test_axes_are_multiplied_out_and_named(folder: Path) -> None:
+def test_runs_are_the_product_of_all_axes(folder: Path) -> None:
     variants = "list: [{name: small, model.d_ff: 128, model.num_decoder_layers: 1}, {name: base}]"
     text = f"{variants}\ngrid: {{model.norm_position: [pre, post]}}\nseeds: [1, 10]"
     assert names(folder, text) == [
@@ -88,11 +88,11 @@ def test_each_run_has_the_config_that_its_overrides_give(folder: Path) -> None:
         (["seed", "training.seed"], ["seed", "training.seed"]),
     ],
 )
-def test_short_keys_tell_keys_apart(keys: list[str], short: list[str]) -> None:
+def test_short_keys_are_unique(keys: list[str], short: list[str]) -> None:
     assert list(short_keys(keys).values()) == short
 
 
-def test_names_are_safe_as_files_and_of_bounded_length(folder: Path) -> None:
+def test_names_are_valid_file_names_of_limited_length(folder: Path) -> None:
     text = "grid: {training.init_from: [../runs/a b, /x/ö], training.betas: [[0.9, 0.98]], model.num_kv_heads: [null]}"
     assert names(folder, text) == [
         "init_from=runs-a-b,betas=0.9-0.98,num_kv_heads=null",
@@ -104,7 +104,7 @@ def test_names_are_safe_as_files_and_of_bounded_length(folder: Path) -> None:
     assert {len(name) for name in found} == {LONGEST_NAME}
 
 
-def test_where_the_runs_lie(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_directories(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     assert plan(folder, "seeds: [1]").runs[0].run.path == Path("runs/study/seed=1")
     assert plan(folder, "run_dir: other\nseeds: [1]").runs[0].run.path == Path("other/seed=1")
@@ -113,12 +113,12 @@ def test_where_the_runs_lie(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     "value", ["post", "a b", "a: b", "# c", "'", '"', "no", "1e-4", "", " x", "ä€😀", "- a", "null"]
 )
-def test_text_in_an_override_stays_what_it_is(folder: Path, value: str) -> None:
+def test_text_in_an_override_remains_text(folder: Path, value: str) -> None:
     (run,) = plan(folder, "seeds: [1]", _override("training.init_from", value)).runs
     assert run.config.training.init_from == value
 
 
-def test_the_command_line_is_what_a_shell_needs(folder: Path) -> None:
+def test_the_command_line_is_quoted_for_the_shell(folder: Path) -> None:
     sweep = plan(folder, "run_dir: my runs\nset: {data.train: [{src: 'b c.en', tgt: b.de}]}\nseeds: [1]")
     words = shlex.split(sweep.command_line(sweep.runs[0]))
     assert words[:7] == [
@@ -140,14 +140,14 @@ def draws(folder: Path, text: str) -> list[PlannedRun]:
     return plan(folder, text).runs
 
 
-def test_draws_lie_in_their_ranges(folder: Path) -> None:
+def test_draws_are_within_their_ranges(folder: Path) -> None:
     values: dict[str, list[Any]] = {}
     for run in draws(folder, RANDOM):
         for key, value in run.values.items():
             values.setdefault(key.split(".")[1], []).append(value)
     rates = values["learning_rate"]
     assert all(0.0001 <= rate <= 0.01 for rate in rates)
-    assert 12 <= sum(rate < 0.001 for rate in rates) <= 28  # as many in each decade
+    assert 12 <= sum(rate < 0.001 for rate in rates) <= 28  # half of them in each decade
     assert set(values["num_encoder_layers"]) == {1, 2, 3, 4, 5, 6}
     assert all(type(value) is int for value in values["num_encoder_layers"] + values["warmup_steps"])
     assert 5 <= sum(steps < 100 for steps in values["warmup_steps"]) <= 22
@@ -157,7 +157,7 @@ def test_draws_lie_in_their_ranges(folder: Path) -> None:
     assert set(values["norm"]) == {"layernorm", "rmsnorm"}
 
 
-def test_draws_are_the_same_whatever_the_count_and_the_other_keys(folder: Path) -> None:
+def test_draws_do_not_depend_on_the_count_or_other_keys(folder: Path) -> None:
     found = draws(folder, RANDOM)
     assert [run.name for run in found] == names(folder, RANDOM)
     assert [run.name for run in draws(folder, RANDOM.replace("count: 40", "count: 5"))] == [
@@ -168,21 +168,21 @@ def test_draws_are_the_same_whatever_the_count_and_the_other_keys(folder: Path) 
     assert [run.name for run in draws(folder, RANDOM + "  seed: 2\n")] != [run.name for run in found]
 
 
-def test_draws_are_known_forever(folder: Path) -> None:
-    """Else a sweep that is resumed with another version of Python would train other runs."""
+def test_draws_are_stable_across_python_versions(folder: Path) -> None:
+    """Otherwise a sweep resumed with another version of Python would train other runs."""
     text = "random: {count: 3, keys: {model.dropout: {min: 0.0, max: 0.5}, model.d_ff: {min: 1, max: 999}}}"
     assert names(folder, text) == ["dropout=0.1251,d_ff=615", "dropout=0.4028,d_ff=14", "dropout=0.3551,d_ff=825"]
 
 
-def test_no_draw_comes_twice(folder: Path) -> None:
+def test_draws_are_distinct(folder: Path) -> None:
     text = "random: {count: 4, keys: {model.dropout: {choice: [0.1, 0.2]}, model.norm: {choice: [layernorm, rmsnorm]}}}"
     assert len(set(names(folder, text))) == 4
-    assert told(folder, text.replace("4", "5", 1)) == (
+    assert error_of(folder, text.replace("4", "5", 1)) == (
         "study.yaml:2: random: its keys give only 4 distinct draws; set count to at most that"
     )
 
 
-# Mistakes
+# User errors
 
 
 @pytest.mark.parametrize(
@@ -223,23 +223,23 @@ def test_no_draw_comes_twice(folder: Path) -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_mistake_in_the_file(folder: Path, text: str, message: str) -> None:
-    assert told(folder, text).startswith(message)
+def test_errors_in_a_sweep_file(folder: Path, text: str, message: str) -> None:
+    assert error_of(folder, text).startswith(message)
 
 
-def test_an_override_of_an_axis_is_refused(folder: Path) -> None:
-    assert told(folder, "seeds: [1]", "training.seed=2") == (
+def test_an_override_of_an_axis_is_rejected(folder: Path) -> None:
+    assert error_of(folder, "seeds: [1]", "training.seed=2") == (
         "override 'training.seed=2': training.seed is an axis of the sweep (study.yaml:2: seeds); remove one of them"
     )
 
 
-def test_too_many_runs_are_refused_at_once(folder: Path) -> None:
+def test_too_many_runs_are_rejected(folder: Path) -> None:
     seeds = list(range(200))
     text = f"seeds: {seeds}\ngrid: {{training.warmup_steps: {seeds}}}"
-    assert told(folder, text).startswith("study.yaml: its axes give 40,000 runs, more than 10,000")
+    assert error_of(folder, text).startswith("study.yaml: its axes give 40,000 runs, more than 10,000")
 
 
-def test_files_that_are_no_sweeps(folder: Path) -> None:
+def test_files_that_are_not_sweeps(folder: Path) -> None:
     for name, content, message in (
         ("list.yaml", b"- a\n", "a sweep must be a mapping of config, run_dir, set, grid, list, random, seeds, not "),
         ("empty.yaml", b"", "a sweep must be a mapping of "),
@@ -252,12 +252,12 @@ def test_files_that_are_no_sweeps(folder: Path) -> None:
         assert str(found.value).startswith(str(path))
 
 
-def test_a_broken_base_is_told_by_its_own_line(folder: Path) -> None:
+def test_errors_in_the_base_config_name_its_file_and_line(folder: Path) -> None:
     (folder / "base.yaml").write_text(BASE + "modle: {}\n")
-    assert told(folder, "seeds: [1]").startswith("base.yaml:3: modle: unknown key; did you mean 'model'?")
+    assert error_of(folder, "seeds: [1]").startswith("base.yaml:3: modle: unknown key; did you mean 'model'?")
 
 
-def test_the_head_of_the_module_shows_a_sweep_that_is_one(folder: Path) -> None:
+def test_the_example_in_the_module_docstring_is_valid(folder: Path) -> None:
     import mtformer.experiment.sweep as module
 
     example = (module.__doc__ or "").split("\n\n")[1]

@@ -1,4 +1,4 @@
-"""The processes of a sweep, with a program instead of the training that does what the test requests."""
+"""Tests of the processes of a sweep, with a fake program instead of the training."""
 
 import json
 import logging
@@ -52,7 +52,7 @@ sys.exit(role.get("exit", 0))
 
 
 class Stage:
-    """A sweep over seeds, and what its processes do and did."""
+    """A sweep over seeds, with control over its processes and a record of their actions."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.monkeypatch = folder, monkeypatch
@@ -80,7 +80,7 @@ class Stage:
         return [note for note in notes if what in (None, note["what"])]
 
     def signal_when(self, num_started: int, number: signal.Signals) -> threading.Thread:
-        """Sends the signal to this process once so many runs have started."""
+        """Send the signal to this process when this many runs have started."""
 
         def wait_and_send() -> None:
             while len(self.notes("start")) < num_started:
@@ -108,7 +108,7 @@ def most_at_once(notes: list[dict[str, Any]]) -> int:
 
 
 @pytest.mark.parametrize(("jobs", "threads"), [(None, "6"), (1, "6"), (3, "2")])
-def test_so_many_at_a_time_share_the_cores(
+def test_parallel_runs_share_the_cores(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, jobs: int | None, threads: str
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "6")
@@ -120,21 +120,21 @@ def test_so_many_at_a_time_share_the_cores(
     assert most_at_once(stage.notes()) == (jobs or 1)
     assert {note["OMP_NUM_THREADS"] for note in stage.notes()} == {threads}
     assert len(ended) == 3
-    assert all(note["sid"] == note["pid"] for note in stage.notes())  # a terminal's Ctrl-C comes by us alone
+    assert all(note["sid"] == note["pid"] for note in stage.notes())  # so a terminal does not send them Ctrl-C
     assert [note["words"] for note in stage.notes("start") if note["name"] == "seed=2"] == [
         sweep.arguments(sweep.runs[1])
     ]
 
 
 @pytest.mark.parametrize(("asked", "jobs", "each"), [("", 2, 4), ("5", 2, 2), ("1", 4, 1), ("0", 1, 8), ("4,2", 1, 8)])
-def test_the_share_of_the_cores(monkeypatch: pytest.MonkeyPatch, asked: str, jobs: int, each: int) -> None:
+def test_threads_per_process(monkeypatch: pytest.MonkeyPatch, asked: str, jobs: int, each: int) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
     assert threads_each(jobs) == each
 
 
 @pytest.mark.parametrize(("visible", "seen"), [(None, ["0", "1"]), ("5,3", ["5", "3"])])
-def test_each_process_has_a_cuda_device_of_its_own(
+def test_each_process_has_its_own_cuda_device(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, visible: str | None, seen: list[str]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -142,13 +142,13 @@ def test_each_process_has_a_cuda_device_of_its_own(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     stage.roles(s1={"seconds": 0.5})
-    run_sweep(stage.sweep(4))  # as many at a time as there are devices; the long one keeps its own
+    run_sweep(stage.sweep(4))  # one run per device at a time; the long run keeps its device
     starts = {note["name"]: note["CUDA_VISIBLE_DEVICES"] for note in stage.notes("start")}
     assert [starts[f"seed={number}"] for number in (1, 2, 3, 4)] == [seen[0], seen[1], seen[1], seen[1]]
     assert sweep_runner.devices(stage.sweep(1, "training.device=cpu")) == []
 
 
-def test_a_run_that_fails_stops_no_other(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_run_does_not_stop_the_others(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     stage.roles(
         s1={"exit": 2, "says": "warning: odd\nerror: no such file\nerror: nor this\nbye"},
         s2={"exit": 1, "says": "Traceback\nZeroDivisionError: oh\n"},
@@ -162,7 +162,7 @@ def test_a_run_that_fails_stops_no_other(stage: Stage, caplog: pytest.LogCapture
         "seed=1": "no such file",
         "seed=2": "ZeroDivisionError: oh",
         "seed=3": "killed by SIGKILL (out of memory?)",
-        "seed=4": "stopped by a signal, saved",
+        "seed=4": "stopped by a signal after saving a checkpoint",
     }
     assert outcome.stopped_by is None
     assert "seed=1: failed: no such file" in caplog.text
@@ -175,7 +175,7 @@ def test_a_run_that_fails_stops_no_other(stage: Stage, caplog: pytest.LogCapture
     assert "--resume auto training.seed=2" in record["seed=2"]["command"]
 
 
-def test_an_error_of_an_earlier_attempt_is_not_taken_for_this_one(stage: Stage) -> None:
+def test_errors_of_earlier_attempts_are_not_reported_again(stage: Stage) -> None:
     stage.roles(s1={"exit": 2, "says": "error: old"})
     run_sweep(stage.sweep(1))
     stage.roles(s1={"exit": 2, "says": "error: new"})
@@ -184,9 +184,9 @@ def test_an_error_of_an_earlier_attempt_is_not_taken_for_this_one(stage: Stage) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_is_passed_on_once_and_waited_for(stage: Stage, number: signal.Signals) -> None:
+def test_a_signal_is_forwarded_once_and_the_sweep_waits(stage: Stage, number: signal.Signals) -> None:
     stage.roles(**{f"s{seed}": {"seconds": 60} for seed in (1, 2, 3)})
-    previous = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored
+    previous = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # it is ignored under nohup
     try:
         thread = stage.signal_when(2, number)
         outcome = run_sweep(stage.sweep(3), 2)
@@ -202,7 +202,7 @@ def test_a_signal_is_passed_on_once_and_waited_for(stage: Stage, number: signal.
     assert not outcome.failed
 
 
-def test_a_hang_up_that_is_ignored_stays_so(stage: Stage) -> None:
+def test_an_ignored_hangup_signal_remains_ignored(stage: Stage) -> None:
     stage.roles(s1={"seconds": 0.3})
     previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -213,7 +213,7 @@ def test_a_hang_up_that_is_ignored_stays_so(stage: Stage) -> None:
         signal.signal(signal.SIGHUP, previous)
 
 
-def test_no_process_is_left_behind_when_the_sweep_itself_breaks(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_process_keeps_running_if_the_sweep_fails(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.roles(s1={"seconds": 60}, s2={"seconds": 0.3})
 
     def advance() -> None:
@@ -227,22 +227,22 @@ def test_no_process_is_left_behind_when_the_sweep_itself_breaks(stage: Stage, mo
             os.kill(note["pid"], 0)
 
 
-def test_a_folder_that_is_in_use_is_refused(stage: Stage) -> None:
+def test_a_folder_in_use_is_rejected(stage: Stage) -> None:
     sweep = stage.sweep(1)
     sweep.folder.mkdir()
-    with FileLock(sweep.folder / ".sweep.lock"), pytest.raises(CheckpointError, match="another sweep runs here"):
+    with FileLock(sweep.folder / ".sweep.lock"), pytest.raises(CheckpointError, match="another sweep is running here"):
         run_sweep(sweep)
     assert not stage.notes()
 
 
-def test_a_folder_that_has_runs_is_refused_without_resume(stage: Stage) -> None:
+def test_a_folder_with_runs_is_rejected_without_resume(stage: Stage) -> None:
     sweep = stage.sweep(2)
     sweep.runs[1].run.path.mkdir(parents=True)
-    with pytest.raises(CheckpointError, match="1 of the 2 runs are there already; --resume continues"):
+    with pytest.raises(CheckpointError, match="1 of the 2 runs already exist; continue with --resume"):
         run_sweep(sweep)
     sweep.runs[1].run.path.rmdir()
     run_sweep(sweep)
-    with pytest.raises(CheckpointError, match="a sweep is there already; --resume continues"):
+    with pytest.raises(CheckpointError, match="a sweep already exists; continue with --resume"):
         run_sweep(sweep)
     assert len(stage.notes("start")) == 2
 
@@ -256,14 +256,14 @@ def finished_run(sweep: Sweep) -> RunDir:
     return run
 
 
-def test_what_is_finished_is_left(stage: Stage) -> None:
+def test_finished_runs_are_skipped(stage: Stage) -> None:
     finished_run(stage.sweep(2))
     assert run_sweep(stage.sweep(2), resume=True).finished == ["seed=1", "seed=2"]
     assert [note["name"] for note in stage.notes("start")] == ["seed=2"]
     assert {run["exit_code"] for run in stage.record().values()} == {0}
 
 
-def test_a_run_is_done_when_it_ended_with_this_config_and_is_scored(stage: Stage) -> None:
+def test_a_run_is_done_if_it_finished_with_this_config_and_is_scored(stage: Stage) -> None:
     sweep = stage.sweep(1)
     assert not is_done(sweep.runs[0])
     run = finished_run(sweep)
@@ -283,5 +283,5 @@ def test_a_run_is_done_when_it_ended_with_this_config_and_is_scored(stage: Stage
 
 
 @pytest.mark.parametrize(("jobs", "seconds"), [(1, 10.0), (2, 7.0), (3, 5.0), (9, 4.0)])
-def test_when_all_are_finished(jobs: int, seconds: float) -> None:
+def test_finishing_time(jobs: int, seconds: float) -> None:
     assert finishing_time([3.0, 2.0, 1.0, 4.0], jobs) == seconds

@@ -1,4 +1,4 @@
-"""Runs of a small corpus that are stopped, resumed, and find this or that changed."""
+"""Tests of training on a small corpus: stopping, resuming, changed data and settings, averaging."""
 
 import json
 import logging
@@ -36,7 +36,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(corpus: Path, tmp_path: Path) -> Path:
-    """A copy of the corpus that a test may change."""
+    """Return a copy of the corpus that a test may modify."""
     return Path(shutil.copytree(corpus, tmp_path / "corpus"))
 
 
@@ -48,7 +48,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
-def test_the_share_of_lines_with_several_sentences_is_kept_with_the_model(folder: Path, tmp_path: Path) -> None:
+def test_the_share_of_multi_sentence_lines_is_saved_with_the_model(folder: Path, tmp_path: Path) -> None:
     for language in ("en", "de"):
         path = folder / f"train.{language}"
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -56,7 +56,7 @@ def test_the_share_of_lines_with_several_sentences_is_kept_with_the_model(folder
         path.write_text("\n".join(several) + "\n", encoding="utf-8")
     one, again = RunDir(tmp_path / "one"), RunDir(tmp_path / "again")
     assert not train(config(folder), one).was_finished
-    train(config(folder), again)  # its corpus is found in the cache
+    train(config(folder), again)  # reads its corpus from the cache
     shares = [json.loads(run.data_report.read_text())["multi_sentence_share"] for run in (one, again)]
     assert shares[0] == shares[1] == pytest.approx(1 / 3, abs=0.03)
 
@@ -75,10 +75,10 @@ def test_the_share_of_lines_with_several_sentences_is_kept_with_the_model(folder
     assert not Translator.load(tmp_path / "unknown").knows_several_sentences
 
 
-def test_dev_bleu_is_tokenized_by_target_language_and_keeps_its_tokenizer(
+def test_dev_bleu_uses_the_tokenizer_of_the_target_language_and_keeps_it(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a Japanese target and without MeCab, which is installed before the run is resumed."""
+    """The target language is Japanese, and MeCab is installed between start and resume."""
     monkeypatch.setattr(scores, "_runnable", lambda tokenizer: tokenizer.replace("ja-mecab", "char"))
     scored: list[str] = []
 
@@ -96,22 +96,20 @@ def test_dev_bleu_is_tokenized_by_target_language_and_keeps_its_tokenizer(
     assert read_meta(run.checkpoint(4))["made_with"][DEV_TOKENIZERS] == {"ja": "char"}
 
     monkeypatch.setattr(scores, "_runnable", lambda tokenizer: tokenizer)
-    with pytest.raises(
-        CheckpointError, match=r"run: cannot resume with BLEU on dev \(ja\) tokenized by char -> ja-mecab"
-    ):
+    with pytest.raises(CheckpointError, match=r"run: cannot resume with dev BLEU \(ja\) tokenized by char -> ja-mecab"):
         train(japanese, run, resume=True)
     explicit = {**japanese.model_dump(), "evaluation": {"bleu_tokenizer": "char"}}
     train(Config.model_validate(explicit), run, resume=True)
 
 
-def test_a_run_says_that_it_is_finished_and_lets_only_one_process_in(folder: Path, tmp_path: Path) -> None:
+def test_a_finished_run_is_recorded_and_two_processes_cannot_train_it(folder: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    with lock_run(run), pytest.raises(CheckpointError, match="another process trains here now"):
+    with lock_run(run), pytest.raises(CheckpointError, match="another process is training here"):
         train(config(folder), run)
     assert not run.path.exists()
     assert not run.lock.exists()
     train(config(folder), run)
-    with pytest.raises(CheckpointError, match="exists already"):
+    with pytest.raises(CheckpointError, match="already exists"):
         train(config(folder), run)
     assert read_state(run).state == "finished"
     made_with = read_meta(run.checkpoint(4))["made_with"]
@@ -120,7 +118,7 @@ def test_a_run_says_that_it_is_finished_and_lets_only_one_process_in(folder: Pat
     assert all(len(made_with[name]) >= 32 for name in ("training data", "dev data", "tokenizer"))
 
 
-def test_only_what_differs_is_told(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_differences_are_logged(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = RunDir(tmp_path / "run")
     train(config(folder), run)
     caplog.clear()
@@ -128,20 +126,20 @@ def test_only_what_differs_is_told(folder: Path, tmp_path: Path, caplog: pytest.
     assert warnings(caplog) == []
     moved = Path(shutil.move(folder, tmp_path / "moved"))
     train(config(moved, max_steps=6), run, resume=True)
-    told = warnings(caplog)
-    assert f"resuming with data.train.0.src {str(folder / 'train.en')!r} -> {str(moved / 'train.en')!r}" in told
-    assert "resuming with training.max_steps 4 -> 6" in told
-    assert not any(line.endswith(INEXACT) for line in told)  # the same pairs at another place
+    found = warnings(caplog)
+    assert f"resuming with data.train.0.src {str(folder / 'train.en')!r} -> {str(moved / 'train.en')!r}" in found
+    assert "resuming with training.max_steps 4 -> 6" in found
+    assert not any(line.endswith(INEXACT) for line in found)  # the same pairs in another folder
     caplog.clear()
     for name in ("train.en", "dev.de"):
         (moved / name).write_text((moved / name).read_text().replace("the", "a").replace("der", "ein"))
     train(config(moved, max_steps=6), run, resume=True)
-    told = warnings(caplog)
-    assert [line.split(" ")[2] for line in told] == ["training", "dev"]
-    assert all(" -> " in line and line.endswith(INEXACT) for line in told)
+    found = warnings(caplog)
+    assert [line.split(" ")[2] for line in found] == ["training", "dev"]
+    assert all(" -> " in line and line.endswith(INEXACT) for line in found)
 
 
-def test_another_tokenizer_is_refused_and_nothing_is_changed(folder: Path, tmp_path: Path) -> None:
+def test_a_different_tokenizer_is_rejected_without_changes(folder: Path, tmp_path: Path) -> None:
     run, other = RunDir(tmp_path / "run"), RunDir(tmp_path / "other")
     train(config(folder), run)
     shorter = config(folder).model_dump()
@@ -156,7 +154,7 @@ def test_another_tokenizer_is_refused_and_nothing_is_changed(folder: Path, tmp_p
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
 
 
-def test_decoding_dev_is_abandoned_at_its_next_batch_and_made_up_for(
+def test_interrupted_decoding_of_dev_is_repeated_on_resume(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, halves = RunDir(tmp_path / "whole"), RunDir(tmp_path / "halves")
@@ -187,9 +185,7 @@ def test_decoding_dev_is_abandoned_at_its_next_batch_and_made_up_for(
     assert kinds == [["train", "train", "dev"], ["train", "train", "resume", "dev"]]
 
 
-def test_an_average_of_an_earlier_end_is_replaced(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_outdated_average_is_replaced(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run is killed between its last checkpoint and averaging."""
     run = RunDir(tmp_path / "run")
     train(config(folder, average_last=1), run)
@@ -216,7 +212,7 @@ def test_an_average_of_an_earlier_end_is_replaced(
 def test_the_average_is_validated_and_used_only_if_it_is_better(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An average over the first, bad steps of a run is worse than its last checkpoint."""
+    """An average over the first steps of a run is worse than its last checkpoint."""
     run = RunDir(tmp_path / "run")
     train(config(folder, average_last=3, max_steps=12, best_metric="loss", learning_rate=0.01), run)
     average = read_meta(run.averaged)["metrics"]
@@ -224,7 +220,7 @@ def test_the_average_is_validated_and_used_only_if_it_is_better(
     best = min(checkpoints, key=checkpoints.__getitem__)
     assert checkpoints[best] < average["loss"] < max(checkpoints.values())
     assert find_weights(run, None, "loss") == [run.checkpoint(best) / WEIGHTS]
-    # The figures are those of the averaged weights: a run that begins with them and takes no step has the same loss.
+    # The scores are those of the averaged weights: a run initialized from them that does not learn has the same scores.
     monkeypatch.setattr("mtformer.experiment.pretrained.find_weights", lambda *_: [run.averaged / WEIGHTS])
     again = RunDir(tmp_path / "again")
     train(config(folder, learning_rate=1e-30, init_from=str(run.path)), again)
@@ -252,7 +248,7 @@ def test_an_interrupted_validation_of_the_average_is_repeated(
     assert find_weights(run, None, "bleu") == [run.averaged / WEIGHTS]
 
 
-def test_precision_auto_stays_what_it_was_where_the_device_has_it(
+def test_automatic_precision_is_kept_on_resume_if_the_device_supports_it(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run, seconds = RunDir(tmp_path / "run"), {torch.bfloat16: 1.0, torch.float32: 9.0}

@@ -1,4 +1,4 @@
-"""`--verify-resume` passes where resuming is exact, and names the first difference where it is not."""
+"""Tests of `--verify-resume`: it passes if resuming is exact, and otherwise reports the first difference."""
 
 import json
 import math
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    """BPE-dropout, accumulation, 9 steps an epoch, so that the stop falls into the second one."""
+    """Return a config with BPE-dropout, accumulation, and 9 steps per epoch, so the stop is in the second epoch."""
     return make_config(
         write_corpus(tmp_path_factory.mktemp("corpus"), train=600, dev=20),
         data={"test": {"there": {"src": "nowhere.en", "tgt": "nowhere.de"}}},
@@ -40,7 +40,7 @@ def first(part: Compared) -> str | None:
     return part.difference.name if part.difference is not None else None
 
 
-def forgetful_leg(config: Config, folder: Path, stop_at: int | None, keep: Path) -> None:
+def inexact_leg(config: Config, folder: Path, stop_at: int | None, keep: Path) -> None:
     """Train without restoring the random state, and keep a copy of the run directory."""
     pytest.MonkeyPatch().setattr(loop, "set_random_state", lambda state, device: None)
     train_leg(config, folder, stop_at)
@@ -49,18 +49,18 @@ def forgetful_leg(config: Config, folder: Path, stop_at: int | None, keep: Path)
 
 
 @pytest.fixture(scope="module")
-def forgotten(config: Config, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Compared], Path]:
-    """The comparison of a run that is resumed without its random state, and the run directories after each leg."""
+def inexact(config: Config, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Compared], Path]:
+    """Return the comparison for a run resumed without its random state, and the run directories after each leg."""
     keep = tmp_path_factory.mktemp("legs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MTFORMER_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         patch.setenv("OMP_NUM_THREADS", "1")
-        return verify_resume(config, partial(forgetful_leg, keep=keep)), keep
+        return verify_resume(config, partial(inexact_leg, keep=keep)), keep
 
 
-def test_a_leg_that_resumes_wrongly_is_found_out(forgotten: tuple[list[Compared], Path]) -> None:
-    compared = {part.what: first(part) for part in forgotten[0]}
-    weights = load_file(RunDir(forgotten[1] / "whole-None").checkpoint(NUM_STEPS) / WEIGHTS)
+def test_an_inexact_resume_is_detected(inexact: tuple[list[Compared], Path]) -> None:
+    compared = {part.what: first(part) for part in inexact[0]}
+    weights = load_file(RunDir(inexact[1] / "whole-None").checkpoint(NUM_STEPS) / WEIGHTS)
     assert compared["weights"] in weights
     assert compared["optimizer state"] is not None
     assert compared["random state"] == "0.0"
@@ -68,10 +68,10 @@ def test_a_leg_that_resumes_wrongly_is_found_out(forgotten: tuple[list[Compared]
     assert compared["checkpoints"] is None
 
 
-def test_the_legs_are_three_processes_with_a_stop_and_validations_on_both_sides(
-    forgotten: tuple[list[Compared], Path],
+def test_legs_are_separate_processes_with_validations_before_and_after_the_stop(
+    inexact: tuple[list[Compared], Path],
 ) -> None:
-    keep = forgotten[1]
+    keep = inexact[1]
     assert len({(keep / f"{leg}.pid").read_text() for leg in ("whole-None", "halves-10", "halves-None")}) == 3
     assert RunDir(keep / "halves-10").steps() == [7, STOP_AT]
     rows = [json.loads(line) for line in RunDir(keep / "halves-None").metrics.read_text().splitlines()]
@@ -118,10 +118,10 @@ def change_metrics(run: RunDir, old: str, new: str) -> None:
         (lambda run: shutil.copytree(run.checkpoint(20), run.checkpoint(3)), "checkpoints", "steps.0"),
     ],
 )
-def test_each_single_difference_is_named(
-    change: Callable[[RunDir], None], what: str, name: str, forgotten: tuple[list[Compared], Path], tmp_path: Path
+def test_each_difference_is_reported(
+    change: Callable[[RunDir], None], what: str, name: str, inexact: tuple[list[Compared], Path], tmp_path: Path
 ) -> None:
-    whole = RunDir(forgotten[1] / "whole-None")
+    whole = RunDir(inexact[1] / "whole-None")
     other = RunDir(shutil.copytree(whole.path, tmp_path / "other"))
     assert {first(part) for part in compare_runs(whole, other)} == {None}
     change(other)
@@ -129,8 +129,8 @@ def test_each_single_difference_is_named(
     assert differences == {what: name}
 
 
-def test_bits_are_compared_not_values(forgotten: tuple[list[Compared], Path], tmp_path: Path) -> None:
-    runs = [RunDir(shutil.copytree(forgotten[1] / "whole-None", tmp_path / name)) for name in ("one", "other")]
+def test_bits_are_compared_instead_of_values(inexact: tuple[list[Compared], Path], tmp_path: Path) -> None:
+    runs = [RunDir(shutil.copytree(inexact[1] / "whole-None", tmp_path / name)) for name in ("one", "other")]
     for zeros, is_same in (((0.0, 0.0), True), ((0.0, -0.0), False)):
         for run, zero in zip(runs, zeros, strict=True):
             change_state(run, lambda state, zero=zero: state["optimizer"]["state"][2].update(x=torch.tensor([zero])))  # type: ignore[misc]
@@ -139,8 +139,8 @@ def test_bits_are_compared_not_values(forgotten: tuple[list[Compared], Path], tm
         assert differences == ([] if is_same else ["optimizer.state.2.x"])
 
 
-def test_times_and_resume_lines_do_not_count(forgotten: tuple[list[Compared], Path], tmp_path: Path) -> None:
-    whole = RunDir(forgotten[1] / "whole-None")
+def test_timings_and_resume_records_are_ignored(inexact: tuple[list[Compared], Path], tmp_path: Path) -> None:
+    whole = RunDir(inexact[1] / "whole-None")
     other = RunDir(shutil.copytree(whole.path, tmp_path / "other"))
     change_metrics(other, '"tokens_per_second": ', '"tokens_per_second": 1')
     change_metrics(other, "{", '{"kind": "resume", "step": 1}\n{')
@@ -148,7 +148,7 @@ def test_times_and_resume_lines_do_not_count(forgotten: tuple[list[Compared], Pa
     assert {first(part) for part in compare_runs(whole, other)} == {None}
 
 
-def mistaken_leg(config: Config, folder: Path, stop_at: int | None) -> None:
+def failing_leg(config: Config, folder: Path, stop_at: int | None) -> None:
     raise DataError("train.en: no such file")
 
 
@@ -157,9 +157,9 @@ def killed_leg(config: Config, folder: Path, stop_at: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("leg", "message"), [(mistaken_leg, "train.en: no such file"), (killed_leg, "killed by the system")]
+    ("leg", "message"), [(failing_leg, "train.en: no such file"), (killed_leg, "killed by the system")]
 )
-def test_a_leg_that_cannot_train_says_why(
+def test_an_error_in_a_leg_is_reported(
     leg: Leg, message: str, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -168,7 +168,7 @@ def test_a_leg_that_cannot_train_says_why(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_torchrun_is_refused(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchrun_is_rejected(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "7")
     with pytest.raises(ConfigError, match="without torchrun"):
         verify_resume(config)

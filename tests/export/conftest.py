@@ -1,4 +1,4 @@
-"""Tokenizers, and tiny models that were taught for a second, for all tests of exports."""
+"""Tokenizers, and tiny models trained for a second, shared by all tests of exports."""
 
 import random
 from functools import cache
@@ -20,7 +20,7 @@ STEPS = 90
 
 @pytest.fixture(autouse=True)
 def _one_thread(_few_threads: None) -> None:
-    torch.set_num_threads(1)  # The models here are too small for two.
+    torch.set_num_threads(1)  # these models are too small for more threads
 
 
 @pytest.fixture(scope="session")
@@ -35,8 +35,8 @@ def separate(joint: TokenizerPair, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="session")
-def sharp(joint: TokenizerPair, separate: TokenizerPair) -> Make:
-    """Makes models of random weights, norms and biases too; their distributions are far from even."""
+def make_random(joint: TokenizerPair, separate: TokenizerPair) -> Make:
+    """Return a function that makes models with random weights, biases and norms, and sharp distributions."""
 
     def make(**options: Any) -> tuple[Transformer, TokenizerPair]:
         config = config_of(**options)
@@ -52,13 +52,16 @@ def sharp(joint: TokenizerPair, separate: TokenizerPair) -> Make:
 
 
 @pytest.fixture(scope="session")
-def taught(sharp: Make) -> Make:
-    """Makes models that have begun to learn to copy: they end by themselves, at different lengths, and never say pad or
-    bos, which engines keep out in different ways."""
+def make_trained(make_random: Make) -> Make:
+    """Return a function that makes models that have begun to learn to copy.
+
+    Their translations end by themselves, at different lengths, and never contain pad or bos, which backends exclude in
+    different ways.
+    """
 
     @cache
     def make(**options: Any) -> tuple[Transformer, TokenizerPair]:
-        model, tokenizers = sharp(**options)
+        model, tokenizers = make_random(**options)
         lines = sorted(random_lines(256, seed=5), key=len)
         sources = [[*ids, EOS] for ids in tokenizers.src.encode(lines)]
         targets = [[BOS, *ids, EOS] for ids in tokenizers.tgt.encode(lines)]
@@ -81,6 +84,6 @@ def taught(sharp: Make) -> Make:
 
 
 @pytest.fixture
-def bundle(taught: Make, tmp_path: Path) -> RunDir:
-    """A bundle of a taught model with the default options."""
-    return write_bundle(tmp_path / "run", *taught())
+def bundle(make_trained: Make, tmp_path: Path) -> RunDir:
+    """Return a bundle of a trained model with the default options."""
+    return write_bundle(tmp_path / "run", *make_trained())

@@ -1,4 +1,4 @@
-"""A second of training, after which a tiny model ends by itself and says another thing to each line."""
+"""A short training, after which a tiny model generates eos and a different translation for each line."""
 
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -16,14 +16,14 @@ def teach(
     targets: Sequence[list[int]],
     pad: int,
 ) -> None:
-    """Some steps of Adam.
+    """Train for some steps with Adam.
 
     Args:
-        parameters: of the model.
+        parameters: parameters of the model.
         logits: (src_BS, tgt_in_BT) -> logits_BTV.
-        sources: ids, eos last.
-        targets: what the decoder starts with, ids, eos.
-        pad: the id that fills rows up.
+        sources: source ids ending with eos.
+        targets: start token of the decoder, target ids, eos.
+        pad: padding id.
     """
     parameters, rng = list(parameters), random.Random(0)
     by_length = sorted(zip(sources, targets, strict=True), key=lambda pair: len(pair[0]))

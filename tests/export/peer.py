@@ -1,4 +1,4 @@
-"""Hugging Face's side of the comparisons."""
+"""Models and tokenizers loaded by `transformers`, for comparisons."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,13 +10,13 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 
 class Peer(NamedTuple):
-    """A model and its tokenizer, as `transformers` loads them."""
+    """A model and its tokenizer as loaded by `transformers`."""
 
     model: Any
     tokenizer: Any
 
     def translate(self, lines: Sequence[str], **settings: Any) -> list[tuple[str, float]]:
-        """Text and score (0 when greedy) of each line; without settings as generation_config.json says."""
+        """Return text and score (0 if greedy) of each line; default settings come from generation_config.json."""
         generated = self.model.generate(
             **self.tokenizer(list(lines), return_tensors="pt", padding=True),
             return_dict_in_generate=True,
@@ -28,14 +28,14 @@ class Peer(NamedTuple):
         return list(zip(texts, scores, strict=True))
 
     def logits(self, src_BS: Tensor, tgt_BT: Tensor) -> Tensor:
-        """(B, T, V) for ids that are padded with its pad."""
+        """Return logits (B, T, V) for ids padded with the pad id of the model."""
         keep_BS = (src_BS != self.model.config.pad_token_id).long()
         with torch.no_grad():
             return self.model(input_ids=src_BS, attention_mask=keep_BS, decoder_input_ids=tgt_BT).logits
 
 
 def load_peer(folder: Path) -> Peer:
-    """Loads a folder; no tensor may be left over or be missing."""
+    """Load a folder, and check that no tensors are missing or unexpected."""
     model, info = AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)
     assert not any(info.values()), info
     return Peer(model.eval(), AutoTokenizer.from_pretrained(folder))

@@ -1,4 +1,4 @@
-"""Tiny tokenizers, configs, models and bundles that the tests of this folder share."""
+"""Tiny tokenizers, configs, models and bundles shared by the tests in this folder."""
 
 import random
 from collections.abc import Callable
@@ -24,13 +24,13 @@ Make = Callable[..., tuple[Transformer, TokenizerPair]]
 
 
 def random_lines(count: int, seed: int) -> list[str]:
-    """Lines of one to nine German words."""
+    """Return lines of one to nine German words."""
     rng = random.Random(seed)
     return [" ".join(rng.choice(WORDS) for _ in range(rng.randint(1, 9))) for _ in range(count)]
 
 
 def config_of(**model: Any) -> Config:
-    """A config with these options of the model; separate vocabularies unless all embeddings are tied."""
+    """Return a config with these model options; vocabularies are separate unless all embeddings are tied."""
     return Config.model_validate(
         {
             "data": {"src_lang": "de", "tgt_lang": "de", "train": [{"tsv": "/somewhere/secret.tsv"}],
@@ -43,7 +43,7 @@ def config_of(**model: Any) -> Config:
 
 
 def train_tokenizer(folder: Path, name: str, vocab_size: int, **settings: Any) -> Tokenizer:
-    """A SentencePiece model of the random lines."""
+    """Train a SentencePiece model on random lines."""
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(random_lines(300, seed=0)),
         model_prefix=str(folder / name),
@@ -57,7 +57,7 @@ def train_tokenizer(folder: Path, name: str, vocab_size: int, **settings: Any) -
 
 
 def write_bundle(folder: Path, model: Transformer, tokenizers: TokenizerPair) -> RunDir:
-    """A folder as `mtformer export --format bundle` writes it, but for the name of a corpus in its config."""
+    """Write a bundle like `mtformer export --format bundle`, except that its config contains the name of a corpus."""
     run = RunDir(folder)
     folder.mkdir()
     tokenizers.save(run.tokenizer)

@@ -1,4 +1,4 @@
-"""Export to CTranslate2 keeps scores and translations."""
+"""Tests of the CTranslate2 export and backend: scores and translations equal ours."""
 
 import copy
 import itertools
@@ -45,7 +45,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "tie_embeddings": ("all", "output", "none"),
     "output_bias": (False, True),
 }
-TAUGHT: list[dict[str, Any]] = [
+TRAINED: list[dict[str, Any]] = [
     {},
     {"norm_position": "post", "activation": "silu", "output_bias": True},
     {"norm": "rmsnorm", "activation": "swiglu", "positions": "rotary", "num_kv_heads": 2, "tie_embeddings": "output"},
@@ -57,7 +57,7 @@ EXPORTED = ["checksums.json", "config.json", "config.yaml", "model.bin", "shared
 
 
 def both(model: Transformer, tokenizers: TokenizerPair, folder: Path) -> tuple[Translator, Translator]:
-    """Translators over the model itself, and over its export in float32."""
+    """Return translators with the model itself, and with its float32 export."""
     folder.mkdir()
     spec = to_spec(model, tokenizers)
     spec.validate()
@@ -73,13 +73,13 @@ def load_exported(path: Path, device: str = "cpu", precision: str | None = None)
 
 
 def search(engine: Engine, segment: Segment, settings: DecodingConfig) -> Hypothesis:
-    """Return the best hypothesis."""
+    """Return the best hypothesis for a segment."""
     [[n_best]] = engine.search([[segment]], settings, None)
     return n_best[0]
 
 
-def leaning(model: Transformer, token: int, by: float) -> Transformer:
-    """A copy that finds one token more or less probable."""
+def with_bias(model: Transformer, token: int, by: float) -> Transformer:
+    """Return a copy with the bias of one token changed."""
     other = copy.deepcopy(model)
     assert other.output_bias is not None
     other.output_bias.data[token] += by
@@ -94,25 +94,25 @@ def n_best_scores(translations: list[Translation]) -> list[float]:
     return [each.score for one in translations for each in (one, *one.alternatives)]
 
 
-# ---- the same numbers ------------------------------------------------------------------------------------------------
+# ---- equal scores ----------------------------------------------------------------------------------------------------
 
 
-def test_every_option_of_the_model_is_known_here() -> None:
-    """A new option must be exported, or refused by its name: put it here when it is."""
+def test_all_model_options_are_covered_here() -> None:
+    """A new option must be exported or rejected by name, and then added here."""
     sizes = {"d_model", "num_heads", "d_ff", "num_encoder_layers", "num_decoder_layers", "max_positions"}
     for_training = {"dropout", "attention_dropout", "activation_dropout"}
     assert set(ModelConfig.model_fields) == sizes | for_training | set(OPTIONS)
 
 
 @pytest.mark.parametrize("positions", OPTIONS["positions"])
-def test_scores_are_the_same_whatever_the_options(sharp: Make, tmp_path: Path, positions: str) -> None:
+def test_scores_are_equal_for_all_options(make_random: Make, tmp_path: Path, positions: str) -> None:
     combinations = list(itertools.product(*({**OPTIONS, "positions": (positions,)}).values()))
     chosen = random.Random(0).sample(combinations, 24)
     for place, values in enumerate(({**OPTIONS, "positions": (positions,)}).values()):
-        assert {some[place] for some in chosen} == set(values), "an option was not tried"
+        assert {some[place] for some in chosen} == set(values), "an option is not covered"
     for number, values in enumerate(chosen):
         options = dict(zip(OPTIONS, values, strict=True))
-        own, other = both(*sharp(**options), tmp_path / str(number))
+        own, other = both(*make_random(**options), tmp_path / str(number))
         expected = own.score(LINES[:8], LINES[8:16])
         for ours, theirs in zip(expected, other.score(LINES[:8], LINES[8:16]), strict=True):
             assert ours is not None
@@ -121,18 +121,18 @@ def test_scores_are_the_same_whatever_the_options(sharp: Make, tmp_path: Path, p
             assert theirs.token_log_probabilities == pytest.approx(ours.token_log_probabilities, abs=1e-4), options
 
 
-def test_sizes_that_are_no_multiples_of_anything(sharp: Make, tmp_path: Path) -> None:
+def test_unusual_model_sizes(make_random: Make, tmp_path: Path) -> None:
     odd: dict[str, Any] = {"d_model": 33, "num_heads": 3, "d_ff": 41, "num_decoder_layers": 1, "positions": "learned"}
     for number, options in enumerate((odd, {"num_heads": 1}, {"d_ff": 1})):
-        own, other = both(*sharp(**options), tmp_path / str(number))
+        own, other = both(*make_random(**options), tmp_path / str(number))
         expected = [one.token_log_probabilities for one in own.score(LINES, LINES[::-1]) if one]
         assert [one.token_log_probabilities for one in other.score(LINES, LINES[::-1]) if one] == [
             pytest.approx(each, abs=1e-4) for each in expected
         ]
 
 
-def test_texts_may_fill_all_positions(sharp: Make, tmp_path: Path) -> None:
-    own, other = both(*sharp(max_positions=1200, positions="rotary"), tmp_path / "it")
+def test_texts_of_the_maximum_length(make_random: Make, tmp_path: Path) -> None:
+    own, other = both(*make_random(max_positions=1200, positions="rotary"), tmp_path / "it")
     tokens = own.tokenizers.src.encode([" ".join(LINES * 9)])[0]
     sources, targets = [[*tokens[:1199], EOS]], [tokens[-1199:]]
     assert len(targets[0]) == 1199
@@ -143,20 +143,20 @@ def test_texts_may_fill_all_positions(sharp: Make, tmp_path: Path) -> None:
     found = search(other.engine, whole, settings)
     assert found.tokens == expected.tokens
     assert found.log_probability == pytest.approx(expected.log_probability, abs=1e-4)
-    assert abs(shorter.log_probability - expected.log_probability) > 1e-3, "a truncated source would not be noticed"
+    assert abs(shorter.log_probability - expected.log_probability) > 1e-3, "truncation would not be detected"
     (ours,), (theirs,) = [one.engine.attention(sources, targets) for one in (own, other)]
     assert torch.allclose(theirs, ours, atol=1e-5)
 
 
-# ---- the same search -------------------------------------------------------------------------------------------------
+# ---- equal search ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", TAUGHT, ids=lambda options: "-".join(map(str, options.values())) or "default")
-def test_translations_are_the_same(taught: Make, tmp_path: Path, options: dict[str, Any]) -> None:
-    own, other = both(*taught(**options), tmp_path / "it")
+@pytest.mark.parametrize("options", TRAINED, ids=lambda options: "-".join(map(str, options.values())) or "default")
+def test_translations_are_equal(make_trained: Make, tmp_path: Path, options: dict[str, Any]) -> None:
+    own, other = both(*make_trained(**options), tmp_path / "it")
     own.models[0].eval()
     lines = LINES[:24]
-    assert len({one.text for one in own.translate(lines)}) > 10, "translations should differ, or nothing would show"
+    assert len({one.text for one in own.translate(lines)}) > 5, "equal translations would test nothing"
     for settings in (
         {},
         {"beam_size": 1},
@@ -173,36 +173,36 @@ def test_translations_are_the_same(taught: Make, tmp_path: Path, options: dict[s
         for one, another in zip(theirs, ours, strict=True):
             assert one.token_log_probabilities == pytest.approx(another.token_log_probabilities, abs=1e-4)
     for one in other.translate(lines, beam_size=1):
-        assert not one.token_log_probabilities or "length limit" in one.flags, "a second pass"
-    # The logarithm of what little attention eos may get is less exact.
+        assert not one.token_log_probabilities or "length limit" in one.flags, "these need a second pass"
+    # The logarithm of the very small attention to eos is less accurate.
     ours, theirs = [one.translate(lines, n_best=3, coverage_penalty=0.3) for one in (own, other)]
     assert [one.tokens for one in theirs] == [one.tokens for one in ours]
     assert n_best_scores(theirs) == pytest.approx(n_best_scores(ours), rel=2e-3, abs=1e-2)
 
 
-def test_each_sentence_has_its_own_limit(taught: Make, tmp_path: Path) -> None:
-    model, tokenizers = taught(**TAUGHT[1])
-    own, other = both(leaning(model, EOS, -8.0), tokenizers, tmp_path / "it")
+def test_each_sentence_has_its_own_length_limit(make_trained: Make, tmp_path: Path) -> None:
+    model, tokenizers = make_trained(**TRAINED[1])
+    own, other = both(with_bias(model, EOS, -8.0), tokenizers, tmp_path / "it")
     settings: dict[str, Any] = {"max_length_ratio": 0.5, "n_best": 5, "batch_tokens": 100_000}
     ours, theirs = own.translate(LINES, **settings), other.translate(LINES, **settings)
-    assert sum("length limit" in one.flags for one in ours) > 20, "the limit was hardly met, so it was not tested"
+    assert sum("length limit" in one.flags for one in ours) > 20, "the limit was rarely reached, so it was not tested"
     assert len({len(one.tokens) for one in ours}) > 4
     assert [one.tokens for one in theirs] == [one.tokens for one in ours]
     assert n_best_scores(theirs) == pytest.approx(n_best_scores(ours), abs=1e-4)
     assert [one.flags for one in theirs] == [one.flags for one in ours]
 
 
-def test_pad_and_bos_never_come(sharp: Make, tmp_path: Path) -> None:
-    model, tokenizers = sharp(output_bias=True)
-    fond = leaning(leaning(model, PAD, 6.0), BOS, 6.0)
-    for translations in (one.translate(LINES, n_best=5) for one in both(fond, tokenizers, tmp_path / "it")):
+def test_pad_and_bos_are_never_generated(make_random: Make, tmp_path: Path) -> None:
+    model, tokenizers = make_random(output_bias=True)
+    biased = with_bias(with_bias(model, PAD, 6.0), BOS, 6.0)
+    for translations in (one.translate(LINES, n_best=5) for one in both(biased, tokenizers, tmp_path / "it")):
         tokens = [token for one in translations for each in (one, *one.alternatives) for token in each.tokens]
         assert len(tokens) > 100
         assert not {PAD, BOS} & set(tokens)
 
 
-def test_what_it_steers_in_its_own_way_still_holds(taught: Make, tmp_path: Path) -> None:
-    _, other = both(*taught(), tmp_path / "it")
+def test_settings_with_a_different_implementation_still_apply(make_trained: Make, tmp_path: Path) -> None:
+    _, other = both(*make_trained(), tmp_path / "it")
     longer = other.translate(LINES, min_length=7, max_length=9)
     assert {len(one.tokens) for one in longer} <= {7, 8, 9}
     unlike = other.translate(LINES, no_repeat_ngram_size=1)
@@ -213,8 +213,8 @@ def test_what_it_steers_in_its_own_way_still_holds(taught: Make, tmp_path: Path)
 
 
 @pytest.mark.parametrize("beam_size", [1, 5])
-def test_prefixes_are_kept(taught: Make, tmp_path: Path, beam_size: int) -> None:
-    own, other = both(*taught(), tmp_path / "it")
+def test_translations_begin_with_their_prefixes(make_trained: Make, tmp_path: Path, beam_size: int) -> None:
+    own, other = both(*make_trained(), tmp_path / "it")
     prefixes = [("", "die katze", "ein rot und blau")[i % 3] for i in range(len(LINES))]
     ours = own.translate(LINES, prefixes=prefixes, beam_size=beam_size)
     theirs = other.translate(LINES, prefixes=prefixes, beam_size=beam_size)
@@ -225,19 +225,19 @@ def test_prefixes_are_kept(taught: Make, tmp_path: Path, beam_size: int) -> None
         assert not same or one.score == pytest.approx(another.score, abs=1e-4)
 
 
-def test_a_prefix_changes_no_other_sentence(taught: Make, tmp_path: Path) -> None:
-    model, tokenizers = taught(**TAUGHT[1])
-    _, other = both(leaning(model, EOS, 2.0), tokenizers, tmp_path / "it")
+def test_a_prefix_does_not_affect_other_sentences(make_trained: Make, tmp_path: Path) -> None:
+    model, tokenizers = make_trained(**TRAINED[1])
+    _, other = both(with_bias(model, EOS, 2.0), tokenizers, tmp_path / "it")
     settings: dict[str, Any] = {"n_best": 5, "length_penalty": 0.0, "batch_tokens": 100_000}
     prefixes = [("", "die katze")[i % 2] for i in range(len(LINES))]
     mixed, plain = other.translate(LINES, prefixes=prefixes, **settings), other.translate(LINES, **settings)
-    assert any(each.tokens == [] for one in plain[::2] for each in one.alternatives), "what a prefix could keep out"
+    assert any(each.tokens == [] for one in plain[::2] for each in one.alternatives), "a prefix could prevent these"
     for one, another in zip(mixed[::2], plain[::2], strict=True):
         assert [each.tokens for each in one.alternatives] == [each.tokens for each in another.alternatives]
 
 
-def test_a_prefix_may_fill_the_translation(taught: Make, tmp_path: Path) -> None:
-    own, other = both(*taught(), tmp_path / "it")
+def test_a_prefix_can_be_the_whole_translation(make_trained: Make, tmp_path: Path) -> None:
+    own, other = both(*make_trained(), tmp_path / "it")
     prefix = "ein rot und blau"
     tokens = own.tokenizers.tgt.encode([prefix])[0]
     for beam_size in (1, 5):
@@ -247,8 +247,8 @@ def test_a_prefix_may_fill_the_translation(taught: Make, tmp_path: Path) -> None
         assert all(each.tokens[: len(tokens)] == tokens and PAD not in each.tokens for each in one.alternatives)
 
 
-def test_attention_is_the_same(taught: Make, tmp_path: Path) -> None:
-    own, other = both(*taught(), tmp_path / "it")
+def test_attention_is_equal(make_trained: Make, tmp_path: Path) -> None:
+    own, other = both(*make_trained(), tmp_path / "it")
     sources = [[*ids, EOS] for ids in own.tokenizers.src.encode(LINES)]
     targets = [[], *own.tokenizers.tgt.encode(LINES[:0:-1])]
     for ours, theirs in zip(
@@ -269,9 +269,11 @@ def test_attention_is_the_same(taught: Make, tmp_path: Path) -> None:
         ({"forbidden": ["hund"]}, "forbidden phrases"),
     ],
 )
-def test_what_it_cannot_do_is_told(taught: Make, tmp_path: Path, settings: dict[str, Any], what: str) -> None:
-    _, other = both(*taught(), tmp_path / "it")
-    with pytest.raises(ConfigError, match=f"{what}.*CTranslate2 does not support it") as caught:
+def test_unsupported_settings_raise_config_error(
+    make_trained: Make, tmp_path: Path, settings: dict[str, Any], what: str
+) -> None:
+    _, other = both(*make_trained(), tmp_path / "it")
+    with pytest.raises(ConfigError, match=f"{what}.*not supported by CTranslate2") as caught:
         other.translate(["der hund"], **settings)
     assert "\n" not in str(caught.value)
     assert other.translate(["der hund"], early_stopping="estimate", beam_size=1)
@@ -280,8 +282,8 @@ def test_what_it_cannot_do_is_told(taught: Make, tmp_path: Path, settings: dict[
 # ---- the export ------------------------------------------------------------------------------------------------------
 
 
-def test_quantizing_leaves_the_weights_alone(taught: Make, bundle: RunDir, tmp_path: Path) -> None:
-    model, tokenizers = taught()
+def test_quantization_does_not_modify_the_weights(make_trained: Make, bundle: RunDir, tmp_path: Path) -> None:
+    model, tokenizers = make_trained()
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     spec = to_spec(model, tokenizers)
     spec.validate()
@@ -293,14 +295,14 @@ def test_quantizing_leaves_the_weights_alone(taught: Make, bundle: RunDir, tmp_p
     assert bundle.bundle_weights.read_bytes() == weights
 
 
-def test_loading_leaves_pytorch_its_threads(bundle: RunDir, tmp_path: Path) -> None:
+def test_loading_keeps_the_number_of_pytorch_threads(bundle: RunDir, tmp_path: Path) -> None:
     export_ctranslate2(bundle, tmp_path / "ct2", None, None)
     torch.set_num_threads(2)
     load_exported(tmp_path / "ct2", "cpu").translate(LINES[:2])
     assert torch.get_num_threads() == 2
 
 
-def test_quantized_exports_are_small_and_near(bundle: RunDir, tmp_path: Path) -> None:
+def test_quantized_exports_are_small_and_accurate(bundle: RunDir, tmp_path: Path) -> None:
     own = Translator.load(bundle.path, device="cpu")
     expected = [one.log_probability for one in own.score(LINES, LINES) if one]
     sizes = {}
@@ -320,13 +322,13 @@ def test_quantized_exports_are_small_and_near(bundle: RunDir, tmp_path: Path) ->
     assert load_exported(tmp_path / "int8", "cpu", "fp32").engine.dtype == "float32"
 
 
-def test_a_quantization_that_is_not_there_is_told(bundle: RunDir, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"quantization 'int4'.*use one of int8, "):
+def test_an_unknown_quantization_raises_config_error(bundle: RunDir, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"quantization 'int4': not supported by CTranslate2; use int8, "):
         export_ctranslate2(bundle, tmp_path / "it", None, "int4")
     assert not (tmp_path / "it").exists()
 
 
-def test_an_export_is_whole_or_not_there(bundle: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exports_are_atomic(bundle: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "exports").mkdir()
     target = tmp_path / "exports" / "it"
 
@@ -341,21 +343,23 @@ def test_an_export_is_whole_or_not_there(bundle: RunDir, tmp_path: Path, monkeyp
     export_ctranslate2(bundle, target, None, None)
     assert "secret" in bundle.config.read_text()
     assert "secret" not in (target / "config.yaml").read_text()
-    with pytest.raises(CheckpointError, match="exists already"):
+    with pytest.raises(CheckpointError, match="already exists"):
         export_ctranslate2(bundle, target, None, None)
 
 
-def test_special_pieces_of_two_names_are_told(sharp: Make, joint: TokenizerPair, tmp_path: Path) -> None:
+def test_different_names_of_a_special_piece_raise_config_error(
+    make_random: Make, joint: TokenizerPair, tmp_path: Path
+) -> None:
     other = train_tokenizer(tmp_path, "tgt", 75, eos_piece="<end>")
-    model, _ = sharp(tie_embeddings="none")
+    model, _ = make_random(tie_embeddings="none")
     with pytest.raises(ConfigError, match="special piece '</s>' of the source is '<end>' in the target"):
         to_spec(model, TokenizerPair(joint.src, other))
 
 
-def test_special_pieces_of_another_name_go_along(sharp: Make, tmp_path: Path) -> None:
+def test_special_pieces_with_other_names_are_exported(make_random: Make, tmp_path: Path) -> None:
     names = {"unk_piece": "[unk]", "bos_piece": "[bos]", "eos_piece": "[eos]", "pad_piece": "[pad]"}
     tokenizer = train_tokenizer(tmp_path, "joint", 90, **names)
-    model, _ = sharp()
+    model, _ = make_random()
     own, other = both(model, TokenizerPair(tokenizer, tokenizer), tmp_path / "it")
     ours, theirs = own.score(["der 東 hund"], ["die 京 katze"])[0], other.score(["der 東 hund"], ["die 京 katze"])[0]
     assert ours is not None
@@ -364,7 +368,7 @@ def test_special_pieces_of_another_name_go_along(sharp: Make, tmp_path: Path) ->
     assert other.translate(["der hund"], beam_size=1)[0].tokens == own.translate(["der hund"], beam_size=1)[0].tokens
 
 
-def test_a_missing_library_is_told(bundle: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_raises_config_error(bundle: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     for call in (
         lambda: export_ctranslate2(bundle, tmp_path / "it", None, None),
@@ -374,20 +378,20 @@ def test_a_missing_library_is_told(bundle: RunDir, tmp_path: Path, monkeypatch: 
             call()
 
 
-def test_a_folder_that_cannot_be_loaded_is_told(
+def test_folders_and_settings_that_cannot_be_loaded_raise_errors(
     bundle: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "it"
     export_ctranslate2(bundle, target, None, None)
-    with pytest.raises(DeviceError, match="precision 'fp8': no such precision; use auto, fp32, bf16, fp16, int8"):
+    with pytest.raises(DeviceError, match="precision 'fp8': unknown precision; use auto, fp32, bf16, fp16, int8"):
         load_exported(target, "cpu", "fp8")
     with pytest.raises(DeviceError, match="device 'tpu'"):
         load_exported(target, "tpu")
     monkeypatch.setattr(ctranslate2, "get_cuda_device_count", lambda: 0)
-    with pytest.raises(DeviceError, match="CTranslate2 sees no CUDA device here"):
+    with pytest.raises(DeviceError, match="CTranslate2 finds no CUDA device"):
         load_exported(target, "cuda")
     monkeypatch.setattr(ctranslate2, "get_supported_compute_types", lambda device: {"float32", "int8"})
-    with pytest.raises(DeviceError, match="'bf16': CTranslate2 does not have it on this cpu; use auto, fp32, int8"):
+    with pytest.raises(DeviceError, match="'bf16': CTranslate2 does not support it on this cpu; use auto, fp32, int8"):
         load_exported(target, "cpu", "bf16")
     model = (target / "model.bin").read_bytes()
     (target / "model.bin").write_bytes(model[: len(model) // 2])
@@ -400,13 +404,13 @@ def test_a_folder_that_cannot_be_loaded_is_told(
 # ---- the command line ------------------------------------------------------------------------------------------------
 
 
-def test_out_and_back_by_the_command_line(bundle: RunDir, tmp_path: Path) -> None:
+def test_export_and_translate_from_the_command_line(bundle: RunDir, tmp_path: Path) -> None:
     target, text = tmp_path / "it", "".join(f"{line}\n" for line in ["", *LINES])
     result = invoke("export", bundle.path, "--format", "ctranslate2", "--output", target)
     assert result.exit_code == 0, result.stderr
     assert result.stdout == f"{target}\n"
     expected = invoke("translate", bundle.path, "--n-best", 2, stdin=text)
-    found = invoke("translate", target, "--n-best", 2, stdin=text)  # the folder chooses the backend
+    found = invoke("translate", target, "--n-best", 2, stdin=text)  # the folder determines the backend
     assert found.exit_code == 0, found.stderr
     texts = [[line.split(" ||| ")[:2] for line in one.stdout.splitlines()] for one in (found, expected)]
     assert texts[0] == texts[1]
@@ -421,23 +425,23 @@ def test_out_and_back_by_the_command_line(bundle: RunDir, tmp_path: Path) -> Non
     [
         (("export", "RUN", "--quantization", "int8"), "--quantization requires --format ctranslate2"),
         (("export", "RUN", "--format", "huggingface", "--quantization", "int8"), "--quantization requires --format"),
-        (("translate", "RUN", "RUN", "--backend", "ctranslate2"), "translates with one model; give one run"),
+        (("translate", "RUN", "RUN", "--backend", "ctranslate2"), "only one model at a time; give one run"),
         (
             ("translate", "RUN", "--backend", "ctranslate2", "--checkpoint", "last"),
             "no checkpoint 'last'; a bundle has",
         ),
         (
             ("eval", "RUN", "--precision", "int8", "--sample", "--src", "x", "--ref", "x"),
-            "sampling: CTranslate2 does not",
+            "sampling: not supported by CTranslate2",
         ),
-        (("serve", "RUN", "--backend", "ctranslate2", "--port", "0", "--mbr-samples", "4"), "mbr_samples: CTranslate2"),
+        (("serve", "RUN", "--backend", "ctranslate2", "--port", "0", "--mbr-samples", "4"), "mbr_samples: not"),
         (
             ("translate", "RUN", "--backend", "mtformer", "--precision", "int8", "--device", "cpu"),
             "needs CTranslate2: use --backend ctranslate2",
         ),
     ],
 )
-def test_mistakes_are_one_line(bundle: RunDir, arguments: tuple[str, ...], message: str) -> None:
+def test_user_errors_are_one_line(bundle: RunDir, arguments: tuple[str, ...], message: str) -> None:
     result = invoke(*(bundle.path if argument == "RUN" else argument for argument in arguments))
     assert result.exit_code == 2
     assert result.stderr.count("error: ") == 1
@@ -445,12 +449,12 @@ def test_mistakes_are_one_line(bundle: RunDir, arguments: tuple[str, ...], messa
     assert "Traceback" not in result.stderr
 
 
-# ---- runs, which are converted on first use -------------------------------------------------------------------------
+# ---- conversion of runs on first use --------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of converted models."""
+    """Return the folder of converted models."""
     monkeypatch.setenv("MTFORMER_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "ctranslate2"
 
@@ -459,7 +463,7 @@ def folders(cache: Path) -> list[Path]:
     return sorted(path for path in cache.iterdir() if path.is_dir())
 
 
-def test_a_run_is_converted_once_for_its_weights(
+def test_a_run_is_converted_once(
     bundle: RunDir, cache: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = sorted(path.name for path in bundle.path.rglob("*"))
@@ -476,16 +480,16 @@ def test_a_run_is_converted_once_for_its_weights(
     with monkeypatch.context() as patch:
         patch.setattr(ctranslate2, "__version__", "5.0")
         Translator.load(bundle.path, device="cpu", precision="int8")
-    assert len(folders(cache)) == 2, "another version of the library may write another format"
+    assert len(folders(cache)) == 2, "another version of the library may use another format"
     os.utime(folder, (0, 0))
     save_file({name: weight * 1.01 for name, weight in load_file(bundle.bundle_weights).items()}, bundle.bundle_weights)
     write_checksums(bundle.path)
     assert Translator.load(bundle.path, device="cpu", precision="int8").engine.dtype.startswith("int8")
-    assert len(folders(cache)) == 2, "the one of other weights is made, the one that nobody used for long is deleted"
+    assert len(folders(cache)) == 2, "a new model was added, and one unused for a long time was deleted"
     assert folder not in folders(cache)
 
 
-def test_a_damaged_conversion_is_made_again(bundle: RunDir, cache: Path) -> None:
+def test_a_damaged_conversion_is_repeated(bundle: RunDir, cache: Path) -> None:
     def load() -> Translator:
         return Translator.load(bundle.path, device="cpu", precision="int8")
 
@@ -503,13 +507,13 @@ def test_a_damaged_conversion_is_made_again(bundle: RunDir, cache: Path) -> None
     assert folders(cache) == [folder]
 
 
-def test_int8_on_a_cpu_chooses_the_backend(bundle: RunDir, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_int8_on_a_cpu_uses_ctranslate2(bundle: RunDir, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "".join(f"{line}\n" for line in LINES)
     found = invoke("translate", bundle.path, "--device", "cpu", "--precision", "int8", "--json", stdin=text)
     assert found.exit_code == 0, found.stderr
     for line in found.stdout.splitlines():
         one = json.loads(line)
-        assert len(one["token_log_probabilities"]) == one["length"], "JSON asks for them"
+        assert len(one["token_log_probabilities"]) == one["length"], "included in JSON output"
     assert len(folders(cache)) == 1
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     missing = invoke("translate", bundle.path, "--device", "cpu", "--precision", "int8", stdin=text)
@@ -517,9 +521,9 @@ def test_int8_on_a_cpu_chooses_the_backend(bundle: RunDir, cache: Path, monkeypa
     assert missing.stderr == "error: CTranslate2 is not installed; pip install 'mtformer[ctranslate2]'\n"
 
 
-def test_a_model_that_starts_with_the_language_is_refused_before_it_is_converted(bundle: RunDir, cache: Path) -> None:
+def test_a_language_as_start_token_is_rejected_before_conversion(bundle: RunDir, cache: Path) -> None:
     bundle.config.write_text(re.sub("language_tags: .*", "language_tags: target", bundle.config.read_text()))
     write_checksums(bundle.path)
-    with pytest.raises(ConfigError, match=r"data\.language_tags 'target': CTranslate2 does not support it"):
+    with pytest.raises(ConfigError, match=r"data\.language_tags 'target': not supported by CTranslate2"):
         Translator.load(bundle.path, backend="ctranslate2")
     assert not cache.exists()

@@ -1,4 +1,4 @@
-"""Export to Hugging Face keeps logits, translations and ids."""
+"""Tests of the Hugging Face export: logits, translations and ids equal ours."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ from mtformer.model.transformer import Transformer
 from mtformer.run_dir import RunDir
 from mtformer.text.tokenizer import BOS, EOS, PAD, TokenizerPair
 
-CAN_GO: list[dict[str, Any]] = [
+SUPPORTED: list[dict[str, Any]] = [
     {"norm_position": "pre"},
     {"norm_position": "pre", "activation": "gelu", "output_bias": True, "num_kv_heads": 4},
     {"norm_position": "post"},
@@ -49,10 +49,10 @@ def set_decoding(run: RunDir, **values: object) -> None:
     write_checksums(run.path)
 
 
-@pytest.mark.parametrize("options", CAN_GO, ids=str)
-def test_logits_are_the_same(options: dict[str, Any], sharp: Make, tmp_path: Path) -> None:
-    """With padding in the source. In float64 only the order of sums is left to differ."""
-    model, tokenizers = sharp(**options)
+@pytest.mark.parametrize("options", SUPPORTED, ids=str)
+def test_logits_are_equal(options: dict[str, Any], make_random: Make, tmp_path: Path) -> None:
+    """The source has padding. In float64, the only remaining difference is the order of summation."""
+    model, tokenizers = make_random(**options)
     export_huggingface(write_bundle(tmp_path / "run", model, tokenizers), tmp_path / "out", None)
     peer = load_peer(tmp_path / "out")
     src_BS, src_lengths_B = pad([[*ids, EOS] for ids in tokenizers.src.encode(LINES)], torch.device("cpu"))
@@ -70,8 +70,8 @@ def test_logits_are_the_same(options: dict[str, Any], sharp: Make, tmp_path: Pat
 @pytest.mark.parametrize(
     "options", [{"norm_position": "pre"}, {"norm_position": "post", "activation": "silu"}], ids=str
 )
-def test_translations_are_the_same(options: dict[str, Any], joint: TokenizerPair, tmp_path: Path) -> None:
-    """With nothing but the folder. Translations cut by the length limit end differently there."""
+def test_translations_are_equal(options: dict[str, Any], joint: TokenizerPair, tmp_path: Path) -> None:
+    """Only the exported folder is used. Translations that reach the length limit end differently in `transformers`."""
     torch.manual_seed(1)
     config = config_of(**options, output_bias=True, num_decoder_layers=2, dropout=0.0)
     model = Transformer(config.model, joint.src.vocab_size, joint.tgt.vocab_size)
@@ -84,7 +84,7 @@ def test_translations_are_the_same(options: dict[str, Any], joint: TokenizerPair
 
     teach(model.parameters(), logits, sources, targets, PAD)
     with torch.no_grad():
-        model.output_bias[[PAD, BOS]] += 8.0  # what must not come shall be tempting
+        model.output_bias[[PAD, BOS]] += 8.0  # makes excluded tokens likely
     run, short = write_bundle(tmp_path / "run", model, joint), [line for line in lines if len(line.split()) < 5][:30]
     for beam_size in (1, 4):
         set_decoding(run, beam_size=beam_size, max_length=longest, max_length_ratio=99.0)
@@ -100,9 +100,9 @@ def test_translations_are_the_same(options: dict[str, Any], joint: TokenizerPair
 
 
 @pytest.mark.parametrize("tie", ["all", "output"])
-def test_lines_have_the_same_ids(tie: str, sharp: Make, tmp_path: Path) -> None:
-    """Source and target, including text like a special piece and unknown letters."""
-    model, tokenizers = sharp(norm_position="post", tie_embeddings=tie)
+def test_ids_of_lines_are_equal(tie: str, make_random: Make, tmp_path: Path) -> None:
+    """Covers source and target, including text that looks like special pieces, and unknown characters."""
+    model, tokenizers = make_random(norm_position="post", tie_embeddings=tie)
     export_huggingface(write_bundle(tmp_path / "run", model, tokenizers), tmp_path / "out", None)
     tokenizer = load_peer(tmp_path / "out").tokenizer
     assert tokenizer(LINES)["input_ids"] == [[*ids, EOS] for ids in tokenizers.src.encode(LINES)]
@@ -113,8 +113,8 @@ def test_lines_have_the_same_ids(tie: str, sharp: Make, tmp_path: Path) -> None:
     assert again == tokenizers.tgt.decode(tokenizers.tgt.encode(known))
 
 
-def test_settings_of_the_search(sharp: Make, tmp_path: Path) -> None:
-    run = write_bundle(tmp_path / "run", *sharp())
+def test_search_settings(make_random: Make, tmp_path: Path) -> None:
+    run = write_bundle(tmp_path / "run", *make_random())
     set_decoding(run, beam_size=7, length_penalty=0.6, early_stopping="certain", max_length=33)
     export_huggingface(run, tmp_path / "out", None)
     settings = json.loads((tmp_path / "out" / "generation_config.json").read_text())
@@ -144,17 +144,17 @@ def test_settings_of_the_search(sharp: Make, tmp_path: Path) -> None:
         ({"tie_embeddings": "output"}, "model.tie_embeddings 'output' cannot be exported .* Pegasus"),
     ],
 )
-def test_what_cannot_go_is_named(options: dict[str, Any], line: str, sharp: Make, tmp_path: Path) -> None:
-    run = write_bundle(tmp_path / "run", *sharp(**options))
+def test_unsupported_settings_are_named(options: dict[str, Any], line: str, make_random: Make, tmp_path: Path) -> None:
+    run = write_bundle(tmp_path / "run", *make_random(**options))
     with pytest.raises(ConfigError, match=rf"^{line}[^\n]*$"):
         export_huggingface(run, tmp_path / "out", None)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_a_language_code_that_the_tokenizer_would_cut_off_is_told(
-    sharp: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_symbol_that_looks_like_a_language_code_raises_config_error(
+    make_random: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, tokenizers = sharp()
+    model, tokenizers = make_random()
     monkeypatch.setattr(huggingface.TokenizerPair, "load", lambda folder: _with_code(tokenizers))
     with pytest.raises(ConfigError, match=r"tokenizer.user_symbols '>>de<<' cannot be exported to Hugging Face"):
         export_huggingface(write_bundle(tmp_path / "run", model, tokenizers), tmp_path / "out", None)
@@ -165,11 +165,11 @@ def _with_code(tokenizers: TokenizerPair) -> TokenizerPair:
         def vocabulary(self) -> list[str]:
             return [*tokenizers.src.vocabulary()[:-1], ">>de<<"]
 
-    return TokenizerPair(WithCode(), WithCode())  # type: ignore[arg-type]  # no more of a tokenizer is asked for
+    return TokenizerPair(WithCode(), WithCode())  # type: ignore[arg-type]  # only the vocabulary is used
 
 
-def test_it_is_written_whole_or_not_at_all(sharp: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = write_bundle(tmp_path / "run", *sharp())
+def test_exports_are_atomic(make_random: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_bundle(tmp_path / "run", *make_random())
 
     def fail(folder: Path) -> None:
         raise OSError("disk full")
@@ -180,12 +180,12 @@ def test_it_is_written_whole_or_not_at_all(sharp: Make, tmp_path: Path, monkeypa
             export_huggingface(run, tmp_path / "out", None)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     (tmp_path / "out").mkdir()
-    with pytest.raises(CheckpointError, match="exists already"):
+    with pytest.raises(CheckpointError, match="already exists"):
         export_huggingface(run, tmp_path / "out", None)
 
 
-def test_from_the_command_line(sharp: Make, tmp_path: Path) -> None:
-    bundle = write_bundle(tmp_path / "run", *sharp())
+def test_export_from_the_command_line(make_random: Make, tmp_path: Path) -> None:
+    bundle = write_bundle(tmp_path / "run", *make_random())
     result = CliRunner().invoke(app, ["export", str(bundle.path), "--format", "huggingface"])
     assert (result.exit_code, result.stdout) == (0, f"{bundle.path / 'huggingface'}\n"), result.stderr
     assert sorted(path.name for path in (bundle.path / "huggingface").iterdir()) == [

@@ -1,4 +1,4 @@
-"""A Marian folder from Hugging Face becomes a bundle with the same segmentation, scores and translations."""
+"""Tests of importing a Marian folder from Hugging Face: segmentation, scores and translations are equal."""
 
 import json
 import os
@@ -44,7 +44,7 @@ CODES = [">>de<<", ">>cmn_Hans<<"]
 
 
 class Marian(NamedTuple):
-    """A folder as OPUS-MT's are, what transformers makes of it, and lines to translate."""
+    """A folder in the format of OPUS-MT, the model as loaded by `transformers`, and lines to translate."""
 
     folder: Path
     peer: Peer
@@ -54,7 +54,7 @@ class Marian(NamedTuple):
 
 @pytest.fixture(scope="module")
 def marian(tmp_path_factory: pytest.TempPathFactory) -> Marian:
-    """Taught for a second. Its SentencePiece models are of different text; vocab.json lacks some of their pieces."""
+    """Return a model trained for a second; its SentencePiece models have pieces that are missing in vocab.json."""
     corpus, folder = tmp_path_factory.mktemp("demo"), tmp_path_factory.mktemp("marian")
     lines = {name: path.read_text(encoding="utf-8").splitlines()[:1200] for name, path in write_demo(corpus).items()}
     pieces: set[str] = set()
@@ -103,7 +103,7 @@ def _write_model(folder: Path, lines: dict[str, list[str]], vocab_size: int) -> 
 
 
 def short_lines(lines: list[str], count: int, seed: int) -> list[str]:
-    """One to five of a few words of the corpus."""
+    """Return lines of one to five words from a small vocabulary."""
     words = sorted({word for line in lines for word in line.split() if word.islower()})[::25]
     rng = random.Random(seed)
     return [" ".join(rng.choice(words) for _ in range(rng.randint(1, 5))) for _ in range(count)]
@@ -111,28 +111,28 @@ def short_lines(lines: list[str], count: int, seed: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def imported(marian: Marian, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """Tests must not change it."""
+    """Return the imported bundle, which tests must not modify."""
     run = RunDir(tmp_path_factory.mktemp("imported") / "run")
     import_marian(marian.folder, run.path)
     return run
 
 
 def their_pieces(marian: Marian, lines: list[str]) -> list[list[str]]:
-    """Return the input of Marian's encoder, without eos."""
+    """Return the input pieces of Marian's encoder, without eos."""
     piece_of = {row: piece for piece, row in marian.vocabulary.items()}
     return [[piece_of[row] for row in ids[:-1]] for ids in marian.peer.tokenizer(lines)["input_ids"]]
 
 
 def our_pieces(marian: Marian, run: RunDir, lines: list[str]) -> list[list[str]]:
-    """The same of ours: a piece that vocab.json does not have means unk."""
+    """Return the input pieces of our encoder, with unk for pieces that are missing in vocab.json."""
     tokenizer = TokenizerPair.load(run.tokenizer).src
     pieces = [piece.removeprefix("▁") if "<<" in piece else piece for piece in tokenizer.vocabulary()]
     known = [piece if piece in marian.vocabulary else "<unk>" for piece in pieces]
     return [[known[number] for number in ids] for ids in tokenizer.encode(lines)]
 
 
-def test_source_lines_are_cut_the_same(marian: Marian, imported: RunDir) -> None:
-    """With letters that only the target knows or nobody, language codes, and what SentencePiece normalizes."""
+def test_source_segmentation_is_equal(marian: Marian, imported: RunDir) -> None:
+    """Covers characters known only to the target or unknown, language codes, and normalized characters."""
     lines = marian.lines["test.en"]
     odd = ["  a  b ", "The cat ä the Ü.", "♞ x ♞♞ y", "１２ ﬁne “q” … \u200bx\u00a0y", "a > b << c >> d", ">>xx<"]
     coded = [f"{code} {line}" for code in CODES for line in lines[:20]]
@@ -143,14 +143,14 @@ def test_source_lines_are_cut_the_same(marian: Marian, imported: RunDir) -> None
     assert [line[0] for line in theirs[-40::20]] == CODES
 
 
-def test_two_unknown_letters_in_a_row_are_the_one_difference(marian: Marian, imported: RunDir) -> None:
-    """For Marian they are one piece, which vocab.json does not have; here each is looked up."""
+def test_consecutive_unknown_characters_are_the_only_difference(marian: Marian, imported: RunDir) -> None:
+    """In Marian they form one piece, which is not in vocab.json; here each one is looked up."""
     assert their_pieces(marian, ["a äü s"]) == [["▁a", "▁", "<unk>", "▁s"]]
     assert our_pieces(marian, imported, ["a äü s"]) == [["▁a", "▁", "ä", "ü", "▁s"]]
 
 
-def test_target_lines_are_cut_by_target_spm(marian: Marian, imported: RunDir) -> None:
-    """As long as vocab.json has all the pieces; else into others, so that there are none that cannot be learned."""
+def test_target_segmentation_is_that_of_target_spm(marian: Marian, imported: RunDir) -> None:
+    """If a piece is missing in vocab.json, the text is split into other pieces, so that all pieces can be learned."""
 
     def is_known(piece: str) -> bool:
         return piece in marian.vocabulary and not spm.IsUnknown(spm.PieceToId(piece))
@@ -167,8 +167,8 @@ def test_target_lines_are_cut_by_target_spm(marian: Marian, imported: RunDir) ->
     assert all(map(is_known, written))
 
 
-def test_translations_and_scores_are_the_same(marian: Marian, imported: RunDir) -> None:
-    """Translations cut by the length limit end differently there."""
+def test_translations_and_scores_are_equal(marian: Marian, imported: RunDir) -> None:
+    """Translations that reach the length limit end differently in `transformers`."""
     lines = short_lines(marian.lines["train.en"], 40, seed=2)
     for theirs_say, ours_say in SETTINGS:
         ours = Translator.load(imported.path).translate(lines, **ours_say)
@@ -181,8 +181,8 @@ def test_translations_and_scores_are_the_same(marian: Marian, imported: RunDir) 
             assert [ours[number].score for number in whole] == pytest.approx(scores, abs=1e-4)
 
 
-def test_ids_are_written_the_same(marian: Marian, imported: RunDir) -> None:
-    """Pieces of both languages in any order, unknown ones among them; but for spaces at the ends."""
+def test_decoded_text_is_equal(marian: Marian, imported: RunDir) -> None:
+    """Covers pieces of both languages in any order, including unknown ones; spaces at the ends are ignored."""
     tokenizer, rng = TokenizerPair.load(imported.tokenizer).tgt, random.Random(7)
     pieces = tokenizer.vocabulary()
     lines = [[rng.choice([UNK, *range(EOS + 1, len(pieces))]) for _ in range(12)] for _ in range(200)]
@@ -192,7 +192,9 @@ def test_ids_are_written_the_same(marian: Marian, imported: RunDir) -> None:
 
 
 @pytest.mark.parametrize(("theirs", "ours"), [("zle", "zle"), ("ROMANCE", "und"), (None, "und")])
-def test_names_of_several_languages_are_no_codes(theirs: str | None, ours: str, marian: Marian, tmp_path: Path) -> None:
+def test_names_of_language_groups_are_not_language_codes(
+    theirs: str | None, ours: str, marian: Marian, tmp_path: Path
+) -> None:
     import_marian(copy_of(marian, tmp_path / "x", "tokenizer_config.json", target_lang=theirs), tmp_path / "run")
     data = load_config(tmp_path / "run" / "config.yaml").config.data
     assert (data.src_lang, data.tgt_lang) == ("en", ours)
@@ -201,15 +203,15 @@ def test_names_of_several_languages_are_no_codes(theirs: str | None, ours: str, 
 @pytest.mark.parametrize(
     ("theirs", "ours"), [(True, "ended"), ("never", "certain"), (False, "estimate"), (None, "estimate")]
 )
-def test_search_is_as_the_folder_says(theirs: object, ours: str, marian: Marian, tmp_path: Path) -> None:
+def test_search_settings_are_imported(theirs: object, ours: str, marian: Marian, tmp_path: Path) -> None:
     import_marian(copy_of(marian, tmp_path / "x", "generation_config.json", early_stopping=theirs), tmp_path / "run")
     decoding = load_config(tmp_path / "run" / "config.yaml").config.decoding
     found = (decoding.beam_size, decoding.length_penalty, decoding.early_stopping, decoding.max_length)
     assert found == (4, 1.0, ours, LONGEST)
 
 
-def test_ids_and_rows_are_ours(marian: Marian, imported: RunDir) -> None:
-    """Each piece has Marian's embedding, what vocab.json lacks that of unk; bos that of pad, and it cannot come."""
+def test_weights_are_imported_in_the_order_of_our_ids(marian: Marian, imported: RunDir) -> None:
+    """Pieces missing in vocab.json have the embedding of unk; bos has that of pad, and is never generated."""
     theirs, tokenizers = marian.peer.model.state_dict(), TokenizerPair.load(imported.tokenizer)
     shared, bias = theirs["model.shared.weight"], theirs["final_logits_bias"][0]
     weights, vocabulary = read_weights(imported.bundle_weights), marian.vocabulary
@@ -225,7 +227,7 @@ def test_ids_and_rows_are_ours(marian: Marian, imported: RunDir) -> None:
 
 
 def copy_of(marian: Marian, folder: Path, name: str = "", **values: Any) -> Path:
-    """A copy of the folder, in which one JSON file says something else."""
+    """Return a copy of the folder with changed values in a JSON file."""
     shutil.copytree(marian.folder, folder)
     if name:
         path = folder / name
@@ -234,8 +236,8 @@ def copy_of(marian: Marian, folder: Path, name: str = "", **values: Any) -> Path
     return folder
 
 
-def test_where_the_search_of_the_folder_leaves_pad_out_of_the_sum_so_does_ours(marian: Marian, tmp_path: Path) -> None:
-    """`renormalize_logits`, as in the folders that were last published."""
+def test_renormalized_scores_exclude_pad(marian: Marian, tmp_path: Path) -> None:
+    """`renormalize_logits` is set in the most recent OPUS-MT folders."""
     folder = copy_of(marian, tmp_path / "copy", "generation_config.json", renormalize_logits=True)
     tensors = load_file(folder / WEIGHTS)
     tensors["final_logits_bias"][0, -1] = 12.0
@@ -248,7 +250,7 @@ def test_where_the_search_of_the_folder_leaves_pad_out_of_the_sum_so_does_ours(m
     assert max(score - other for (_, score), (_, other) in zip(theirs, others, strict=True)) > 0.1
 
 
-def test_a_pickle_of_weights_in_half_precision_is_read_too(marian: Marian, tmp_path: Path) -> None:
+def test_pickled_half_precision_weights_can_be_imported(marian: Marian, tmp_path: Path) -> None:
     folder = copy_of(marian, tmp_path / "copy")
     tensors = {name: tensor.half() for name, tensor in load_file(folder / WEIGHTS).items()}
     (folder / WEIGHTS).unlink()
@@ -259,7 +261,7 @@ def test_a_pickle_of_weights_in_half_precision_is_read_too(marian: Marian, tmp_p
     assert torch.equal(weights["tgt_embedding"][EOS], tensors["model.shared.weight"][0].float())
 
 
-def test_it_goes_back_to_hugging_face(marian: Marian, imported: RunDir, tmp_path: Path) -> None:
+def test_an_imported_model_can_be_exported_to_hugging_face(marian: Marian, imported: RunDir, tmp_path: Path) -> None:
     export_huggingface(imported, tmp_path / "back", None)
     lines = [*short_lines(marian.lines["train.en"], 20, seed=4), f"{CODES[0]} the cat ä"]
     again, first = (peer.translate(lines) for peer in (load_peer(tmp_path / "back"), marian.peer))
@@ -267,8 +269,8 @@ def test_it_goes_back_to_hugging_face(marian: Marian, imported: RunDir, tmp_path
     assert [score for _, score in again] == pytest.approx([score for _, score in first], abs=1e-4)
 
 
-def test_our_own_folder_comes_back(joint: TokenizerPair, tmp_path: Path) -> None:
-    """Its decoder starts with a piece of its own."""
+def test_our_own_export_can_be_imported(joint: TokenizerPair, tmp_path: Path) -> None:
+    """The decoder of our own exports has a separate start token."""
     torch.manual_seed(2)
     config = config_of(norm_position="post")
     model = Transformer(config.model, joint.src.vocab_size, joint.tgt.vocab_size)
@@ -289,7 +291,7 @@ OPEN = {"max_length": 12, "max_length_ratio": 99.0}
 
 
 class Quiet:
-    """Progress that shows nothing."""
+    """Progress without output."""
 
     def prepared(self, num_pairs: int, share: float) -> None:
         pass
@@ -298,8 +300,8 @@ class Quiet:
         pass
 
 
-def test_it_can_be_trained_further(marian: Marian, imported: RunDir, tmp_path: Path) -> None:
-    """Its loss falls from where it stood; what can never come stays so."""
+def test_an_imported_model_can_be_trained(marian: Marian, imported: RunDir, tmp_path: Path) -> None:
+    """The loss decreases, and the start token remains excluded."""
     for side in ("en", "de"):
         lines = short_lines(marian.lines["train.en"], 300, seed=1)
         (tmp_path / f"train.{side}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -330,29 +332,29 @@ training:
         (
             "config.json",
             {"model_type": "pegasus"},
-            r"config.json: model_type 'pegasus' cannot be imported, only 'marian'",
+            r"config.json: model_type 'pegasus' cannot be imported; it must be 'marian'",
         ),
-        ("config.json", {"model_type": "absent"}, r"config.json: model_type None cannot be imported, only 'marian'"),
+        ("config.json", {"model_type": "absent"}, r"config.json: model_type None cannot be imported; it must be"),
         ("config.json", {"normalize_before": True}, r"config.json: normalize_before True cannot be imported"),
         ("config.json", {"scale_embedding": False}, r"config.json: scale_embedding False cannot be imported"),
         ("config.json", {"scale_embedding": "absent"}, r"config.json: scale_embedding False cannot be imported"),
         ("config.json", {"share_encoder_decoder_embeddings": False}, r"share_encoder_decoder_embeddings False cannot"),
-        ("config.json", {"decoder_ffn_dim": 64}, r"config.json: ffn_dim 48 of the encoder and 64 of the decoder"),
+        ("config.json", {"decoder_ffn_dim": 64}, r"config.json: ffn_dim is 48 in the encoder but 64 in the decoder"),
         ("config.json", {"activation_function": "gelu_new"}, r"activation_function 'gelu_new' cannot be imported"),
-        ("config.json", {"encoder_layers": 3}, r"model.safetensors: has no model.encoder.layers.2.self_attn.q_proj"),
+        ("config.json", {"encoder_layers": 3}, r"safetensors: model.encoder.layers.2.self_attn.q_proj.* is missing"),
         (
             "config.json",
             {"encoder_layers": 1},
-            r"model.safetensors: has model.encoder.layers.1.* which no Marian model",
+            r"model.safetensors: unexpected tensor model.encoder.layers.1.*",
         ),
-        ("config.json", {"d_model": 64}, r"is \[.*\] in the file and \[.*\] by config.json"),
+        ("config.json", {"d_model": 64}, r"is \[.*\] in the file but \[.*\] according to config.json"),
         ("config.json", {"encoder_attention_heads": 5, "decoder_attention_heads": 5}, r"num_heads 5 does not divide"),
         ("config.json", {"pad_token_id": 7}, r"pad_token_id is 7 in config.json, but '<pad>' \d+ in vocab.json"),
-        ("config.json", {"decoder_start_token_id": 9999}, r"decoder_start_token_id 9999 of config.json is no id"),
-        ("vocab.json", {"<pad>": 9999}, r"vocab.json: its ids are not the numbers from 0 to \d+, each once"),
+        ("config.json", {"decoder_start_token_id": 9999}, r"decoder_start_token_id 9999 of config.json is not an id"),
+        ("vocab.json", {"<pad>": 9999}, r"vocab.json: its ids must be the numbers from 0 to \d+, each once"),
     ],
 )
-def test_what_cannot_be_imported_is_told(
+def test_unsupported_settings_raise_one_line_errors(
     name: str, values: dict[str, Any], line: str, marian: Marian, tmp_path: Path
 ) -> None:
     folder = copy_of(marian, tmp_path / "copy", name, **values)
@@ -398,7 +400,7 @@ def _bpe(folder: Path) -> None:
         (_drop("config.json"), r"config.json: no such file; a Marian folder has"),
         (_drop("vocab.json"), r"vocab.json: no such file; a Marian folder has"),
         (_drop("source.spm"), r"source.spm: no such file; a Marian folder has"),
-        (_drop(WEIGHTS), r"neither model.safetensors nor pytorch_model.bin; a Marian folder has"),
+        (_drop(WEIGHTS), r"neither model.safetensors nor pytorch_model.bin exists; a Marian folder has"),
         (_write("config.json", b"{"), r"config.json: not JSON"),
         (_write("vocab.json", b"[]"), r"vocab.json: not a JSON object"),
         (_write("source.spm", b""), r"source.spm: not a SentencePiece model"),
@@ -409,16 +411,16 @@ def _bpe(folder: Path) -> None:
         (_pickle({"a": 1}), r"pytorch_model.bin: not a dictionary of tensors"),
         (
             _tensor("lm_head.weight", torch.zeros(3, 32)),
-            r"model.safetensors: lm_head.weight is not model.shared.weight",
+            r"model.safetensors: lm_head.weight differs from model.shared.weight",
         ),
-        (_tensor("model.shared.weight", torch.zeros(3, 32)), r"model.shared.weight has 3 rows for the \d+ pieces"),
-        (_tensor("final_logits_bias", torch.zeros(1, 3)), r"final_logits_bias has 3 numbers for the \d+ pieces"),
-        (_tensor("model.encoder.embed_positions.weight", torch.zeros(64, 32)), r"is no table of sinusoids"),
-        (_tensor("model.encoder.layernorm_embedding.weight", torch.zeros(32)), r"which no Marian model that can be"),
+        (_tensor("model.shared.weight", torch.zeros(3, 32)), r"model.shared.weight has 3 rows, but vocab.json has \d+"),
+        (_tensor("final_logits_bias", torch.zeros(1, 3)), r"final_logits_bias has 3 values, but vocab.json has \d+"),
+        (_tensor("model.encoder.embed_positions.weight", torch.zeros(64, 32)), r"is not a table of sinusoids"),
+        (_tensor("model.encoder.layernorm_embedding.weight", torch.zeros(32)), r"unexpected tensor model.encoder"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_damaged_folders_are_told_in_one_line(
+def test_damaged_folders_raise_one_line_errors(
     change: Callable[[Path], object], line: str, marian: Marian, tmp_path: Path
 ) -> None:
     change(copy_of(marian, tmp_path / "copy"))
@@ -427,7 +429,7 @@ def test_damaged_folders_are_told_in_one_line(
     assert [path.name for path in tmp_path.iterdir()] == ["copy"]
 
 
-def test_a_pickle_cannot_run_code(marian: Marian, tmp_path: Path) -> None:
+def test_loading_a_pickle_cannot_execute_code(marian: Marian, tmp_path: Path) -> None:
     folder, trace = copy_of(marian, tmp_path / "copy"), tmp_path / "it-ran"
     (folder / WEIGHTS).unlink()
 
@@ -437,16 +439,16 @@ def test_a_pickle_cannot_run_code(marian: Marian, tmp_path: Path) -> None:
 
     for write in (torch.save, lambda value, path: path.write_bytes(pickle.dumps(value, protocol=2))):
         write(RunsCode(), folder / "pytorch_model.bin")
-        with pytest.raises(CheckpointError, match=r"^[^\n]*not weights that load without running code[^\n]*$"):
+        with pytest.raises(CheckpointError, match=r"^[^\n]*cannot be loaded as weights without executing code[^\n]*$"):
             import_marian(folder, tmp_path / "run")
     assert not trace.exists()
 
 
-def test_from_the_command_line(marian: Marian, tmp_path: Path) -> None:
+def test_import_from_the_command_line(marian: Marian, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["import", str(marian.folder), str(tmp_path / "run")])
     assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'run'}\n"), result.stderr
     data = load_config(tmp_path / "run" / "config.yaml").config.data
     assert (data.src_lang, data.tgt_lang) == ("en", "de")
     result = CliRunner().invoke(app, ["import", str(marian.folder), str(tmp_path / "run")])
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "exists already; name another folder" in result.stderr
+    assert "already exists; choose another folder" in result.stderr

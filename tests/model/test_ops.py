@@ -7,7 +7,7 @@ import torch
 from tiny import EXACT, assert_same, random, randomize
 from torch import Tensor, nn
 
-from mtformer.model.ops import NORMS, Dropout, Linear, causal_mask, dropout, padding_mask
+from mtformer.model.ops import NORMS, Dropout, Linear, LinearCopies, additive_mask, causal_mask, dropout, padding_mask
 
 N = 1 << 17
 """Elements for each of the 8 bytes that come from one random word."""
@@ -47,6 +47,54 @@ def test_linear_computes_in_the_dtype_of_its_input_and_has_float32_gradients() -
     for parameter in linear.parameters():
         assert parameter.dtype == parameter.grad.dtype == torch.float32
     assert (linear.weight.grad - expected).norm() < 0.01 * expected.norm()
+
+
+def gradients(linear: Linear, x: Tensor, gradient: Tensor, *rows: int | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the output, and the gradients of x, weight and bias."""
+    x = x.clone().requires_grad_()
+    y = linear(x, *rows)
+    y.backward(gradient)
+    found = y.detach(), x.grad, linear.weight.grad, linear.bias.grad
+    linear.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize("rows", [(0, None), (16, None), (0, 16)], ids=str)
+def test_copies_change_only_the_rounding_of_the_gradients_of_the_weights(rows: tuple[int, int | None]) -> None:
+    torch.manual_seed(0)
+    linear = randomize(Linear(32, 16, 8)).float()
+    x, gradient = torch.randn(4, 64, 32).bfloat16(), torch.randn(4, 64, 24).bfloat16()[..., slice(*rows)]
+    cast = gradients(linear, x, gradient, *rows)
+    exact = gradients(randomize(Linear(32, 16, 8)), x.double(), gradient.double(), *rows)
+    LinearCopies(linear, torch.bfloat16)
+    copied = gradients(linear, x, gradient, *rows)
+    for one, other in zip(copied[:2], cast[:2], strict=True):
+        assert_same(one, other, 0.0)  # output and gradient of x: the same bits
+    for one, other, expected in zip(copied[2:], cast[2:], exact[2:], strict=True):
+        assert one.dtype == torch.float32
+        assert (one - expected).norm() < 1e-5 * expected.norm() < (other - expected).norm()
+
+
+def test_copies_follow_the_weights_and_are_for_training_only() -> None:
+    model = nn.ModuleList([randomize(Linear(6, 4)).float(), randomize(Linear(4, 3)).float()])
+    x = torch.randn(5, 6).bfloat16()
+    copies = LinearCopies(model, torch.bfloat16)
+    before = model[0](x)
+    with torch.no_grad():
+        model[0].weight.mul_(2.0)
+    assert_same(model[0](x), before, 0.0)
+    assert not torch.equal(model.eval()[0](x), before), "evaluation reads the weights"
+    copies.refresh()
+    assert_same(model.train()[0](x), model.eval()[0](x), 0.0)
+
+
+def test_additive_mask_is_aligned() -> None:
+    mask = padding_mask(torch.tensor([3, 5, 1]), 5)[:, None, None, :]
+    added = additive_mask(mask, torch.zeros(1, dtype=torch.bfloat16))
+    assert (added.dtype, added.shape) == (torch.bfloat16, mask.shape)
+    assert torch.equal(added == 0, mask)
+    assert torch.equal(added == -torch.inf, ~mask)
+    assert all(stride % 8 == 0 for stride in added.stride()[:-1])
 
 
 @pytest.mark.parametrize("kind", NORMS)

@@ -26,8 +26,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mtformer.config.schema import ModelConfig
+from mtformer.model import attention as attention_module
+from mtformer.model import transformer as transformer_module
 from mtformer.model.cache import EncoderOutput
-from mtformer.model.ops import causal_mask
+from mtformer.model.ops import additive_mask, causal_mask
 from mtformer.model.positions import sinusoid
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.training.loss import Objective
@@ -300,7 +302,7 @@ def test_the_output_bias_is_added_to_logits_and_in_the_loss() -> None:
     assert not is_finite[..., 5].any()
     assert_same(actual_BTV[is_finite], expected_BTV[is_finite])
     assert torch.equal(actual_BTV == -torch.inf, ~is_finite)
-    _, nll = Objective(model, 0.1, compile=False)(*src, tgt_in_BT, tgt_out_BT)
+    _, nll = Objective(model, 0.1)(*src, tgt_in_BT, tgt_out_BT)
     expected = functional.cross_entropy(expected_BTV.flatten(0, 1), tgt_out_BT.flatten(), reduction="sum")
     assert_same(nll, expected)
 
@@ -357,3 +359,30 @@ def test_every_parameter_learns() -> None:
 def test_shapes_that_do_not_fit(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         ModelConfig(**changes)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_additive_masks_give_the_same_model(positions: str, beams: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The masks of a GPU, with the fused kernel, in training and in cached decoding."""
+    model = tiny_model(positions=positions)
+    src_BS, lengths_B = sources([6, 3, 9])
+    tgt_BT = tokens(3, 5)
+
+    def run() -> list[Tensor]:
+        encoder_output = model.encode(src_BS, lengths_B)
+        cache = model.new_cache(encoder_output, beams, 5)
+        steps = []
+        for _ in range(5):
+            steps.append(model.decode(tokens(3, beams), cache.encoder_output, cache))
+            cache.reorder(torch.arange(3 * beams).view(3, beams).flip(1).flatten())
+        loss = model(src_BS, lengths_B, tgt_BT).square().sum()
+        return [*steps, *torch.autograd.grad(loss, list(model.parameters()), allow_unused=True, materialize_grads=True)]
+
+    expected = run()
+    calls = []
+    monkeypatch.setattr(transformer_module, "_kernel_mask", lambda *both: calls.append(1) or additive_mask(*both))
+    monkeypatch.setattr(attention_module, "CPU_FUSED_FROM", {torch.float64: 0})
+    for found, other in zip(run(), expected, strict=True):
+        assert_same(found, other)
+    assert len(calls) == 2 + 5 * (1 if beams == 1 else 2) + 1

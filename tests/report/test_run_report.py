@@ -240,7 +240,7 @@ def test_a_config_of_a_newer_version(made: RunDir, opens: Opens, tmp_path: Path)
     run.config.write_text(f"{run.config.read_text()}new_section:\n  key: '{IMAGE}'\n")
     write_report([run.path], run.report)
     page = opens(run.report)
-    assert "config.yaml:135: not valid YAML" in page.locator(".unread").first.inner_text()
+    assert "config.yaml:136: not valid YAML" in page.locator(".unread").first.inner_text()
     assert IMAGE in page.locator("#config pre").inner_text()
     assert page.locator("figure").count() == len(CURVES)
 
@@ -267,7 +267,7 @@ def test_unlike_scores_are_reported(made: RunDir, tmp_path: Path, opens: Opens) 
     (other.evaluation("small") / SCORES).write_text(json.dumps(card))
     write_report([made.path, other.path], tmp_path / "both.html")
     message = opens(tmp_path / "both.html").locator("#scores .bad").all_inner_texts()
-    assert message == ["other does not compare with a <b>bold<b> run: other references"]
+    assert message == ["other does not compare with a <b>bold<b> run: different references"]
 
 
 def test_the_report_names_the_weights_that_commands_use(tmp_path: Path) -> None:

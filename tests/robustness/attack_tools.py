@@ -1,4 +1,4 @@
-"""Helpers of the attacks: programs with their own streams, and checks of error messages."""
+"""Helpers for the attacks: running the program with other streams, and checking its error messages."""
 
 import os
 import sys
@@ -10,19 +10,19 @@ import pytest
 from forked import LOCK, PATIENCE_SECONDS, context
 
 Attacks = Callable[[int], int]
-"""(number of attacks of the sample) -> number of this session."""
-Held = Callable[[str, int, int], None]
-"""(attack, number that held, number tried): records the counts, and fails unless all held."""
+"""(number of attacks in the sample) -> number of attacks in this session."""
+Passed = Callable[[str, int, int], None]
+"""(attack, number passed, number tried): record the counts, and fail unless all passed."""
 
 
 def is_good_error(exit_code: int, stderr: str) -> bool:
-    """Return True for a user error: exit code 2, and a last line that is the error, without a traceback."""
+    """Return True for a user error: exit code 2, with the error message as the last line and no traceback."""
     lines = stderr.strip().split("\n")
     return exit_code == 2 and lines[-1].startswith("error: ") and is_calm(stderr)
 
 
 def is_calm(stderr: str) -> bool:
-    """Return True if nothing on stderr is a traceback or an internal error."""
+    """Return True if stderr contains neither a traceback nor an internal error."""
     return "Traceback" not in stderr and "this is a bug" not in stderr
 
 
@@ -55,7 +55,7 @@ def _run(arguments: list[str], streams: Sequence[str | None], environment: dict[
             if opened != descriptor:
                 os.close(opened)
     for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
-        # As Python itself does at its start: a closed stream is None.
+        # As when Python starts: a closed stream is None.
         stream = None if streams[descriptor] is None else open(descriptor, mode, 1, closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
     sys.argv = ["mtformer", *arguments]
@@ -69,10 +69,10 @@ def _run(arguments: list[str], streams: Sequence[str | None], environment: dict[
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """Return the contents of all files below a folder, by path."""
+    """Return the contents of all files in a folder and its subfolders, by path."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def names(folder: Path) -> list[str]:
-    """Return the names of all files and folders below a folder, to find what a killed process left."""
+    """Return the paths of all files and folders in a folder, to find files left by a killed process."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))

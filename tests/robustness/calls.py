@@ -1,4 +1,4 @@
-"""Calls of the program in this process, and the rule by which a call holds."""
+"""Calling the program in this process, and checking that a call passes."""
 
 import contextlib
 import signal
@@ -8,21 +8,21 @@ from types import FrameType
 from program import invoke
 
 SECONDS = 120
-"""Time after which a call counts as one that never ends."""
+"""Time limit of a call, in seconds."""
 
 
 class EndlessError(BaseException):
-    """A call took too long."""
+    """Raised if a call exceeds the time limit."""
 
 
 def problem(*arguments: object, stdin: bytes = b"A dog runs.\n") -> str:
-    """Return what is wrong with a call: an internal error, an error without its line, or no end; empty if it holds."""
+    """Return the problem of a call: an internal error, a missing error message or a timeout; empty if it passes."""
     words = " ".join(str(word) for word in arguments)[:300]
     try:
         with _time_limit():
             result = invoke(*arguments, stdin=stdin)
     except EndlessError:
-        return f"{words!a}: never ends"
+        return f"{words!a}: timed out"
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         return f"{words!a}: {result.exception!r:.300}"
     errors = [line for line in result.stderr.splitlines() if line.startswith("error: ") or "Usage: " in line]
@@ -46,5 +46,5 @@ def _time_limit() -> Iterator[None]:
 
 
 def report(problems: list[str]) -> str:
-    """Return the problems as lines, for the message of a test that fails."""
+    """Return the problems as lines, for the output of a failed test."""
     return "\n".join(filter(None, problems))

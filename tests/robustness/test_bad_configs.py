@@ -1,11 +1,11 @@
-"""Malformed configs, overrides and sweep files: a valid config, or lines that say what is wrong, in bounded time."""
+"""Attacks with malformed configs, overrides and sweep files: they are accepted or rejected with a message in time."""
 
 import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from attack_tools import Attacks, Held
+from attack_tools import Attacks, Passed
 from calls import problem, report
 from program import invoke
 
@@ -34,16 +34,16 @@ ODD_LINES = ["a: *b", "&a [*a]", "\t- x", "data: null", "? [a]", "'", '"', "]" *
              "extends: small.yaml", BOMB]  # fmt: skip
 
 
-def test_odd_values_of_keys(corpus: Path, attacks: Attacks, held: Held) -> None:
+def test_unusual_values_of_keys(corpus: Path, attacks: Attacks, passed: Passed) -> None:
     chance, count = random.Random(SEED), attacks(100)
     words = (f"{chance.choice(KEYS)}={chance.choice(VALUES)}" for _ in range(count))
     problems = [problem("config", "show", corpus / "small.yaml", word) for word in words]
     print(report(problems))
-    held("odd values of keys", problems.count(""), count)
+    passed("unusual values of keys", problems.count(""), count)
 
 
 @pytest.mark.parametrize("kind", ["config", "sweep"])
-def test_changed_lines(kind: str, corpus: Path, tmp_path: Path, attacks: Attacks, held: Held) -> None:
+def test_damaged_lines(kind: str, corpus: Path, tmp_path: Path, attacks: Attacks, passed: Passed) -> None:
     chance, count = random.Random(SEED), attacks(40)
     path = tmp_path / "changed.yaml"
     text = (corpus / "small.yaml").read_text()
@@ -56,11 +56,11 @@ def test_changed_lines(kind: str, corpus: Path, tmp_path: Path, attacks: Attacks
         path.write_bytes(_change(text, chance).encode("utf-8", "surrogatepass"))
         problems.append(problem(*command))
     print(report(problems))
-    held(f"changed lines of a {kind}", problems.count(""), count)
+    passed(f"damaged lines of a {kind}", problems.count(""), count)
 
 
 def _change(text: str, chance: random.Random) -> str:
-    """Return the text with some damage to its lines or characters."""
+    """Return the text with damaged lines or characters."""
     lines = text.splitlines()
     for _ in range(chance.choice([1, 1, 2, 5])):
         place = chance.randrange(len(lines))
@@ -93,7 +93,7 @@ def _change(text: str, chance: random.Random) -> str:
         ("extends: ~nosuchuser/x", "~nosuchuser/x: unknown home folder"),
     ],
 )
-def test_configs_that_cost_too_much_or_hold_no_text(text: str, message: str, tmp_path: Path) -> None:
+def test_oversized_configs_and_invalid_text_are_rejected(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(text)
     result = invoke("config", "show", path)
@@ -101,7 +101,7 @@ def test_configs_that_cost_too_much_or_hold_no_text(text: str, message: str, tmp
     assert message in result.stderr
 
 
-def test_a_long_chain_of_configs(corpus: Path, tmp_path: Path) -> None:
+def test_long_chains_of_configs_are_rejected(corpus: Path, tmp_path: Path) -> None:
     chain = [tmp_path / f"{number}.yaml" for number in range(40)]
     for path, base in zip(chain, [*chain[1:], corpus / "small.yaml"], strict=True):
         path.write_text(f"extends: {base}\n")
@@ -110,7 +110,7 @@ def test_a_long_chain_of_configs(corpus: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("override", ["data.train=" + "[" * 900 + "]" * 900, "a." * 100_000 + "a=1"])
-def test_deep_overrides(override: str, corpus: Path) -> None:
+def test_deeply_nested_overrides_are_rejected(override: str, corpus: Path) -> None:
     assert problem("config", "show", corpus / "small.yaml", override) == ""
     assert invoke("config", "show", corpus / "small.yaml", override).exit_code == 2
 
@@ -125,7 +125,7 @@ def test_deep_overrides(override: str, corpus: Path) -> None:
         ("data.filters.max_tokens=300", "lower the former, or raise the latter"),
     ],
 )
-def test_numbers_that_are_too_large(override: str, message: str, corpus: Path) -> None:
+def test_numbers_that_are_too_large_are_rejected(override: str, message: str, corpus: Path) -> None:
     result = invoke("config", "show", corpus / "small.yaml", override)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert message in result.stderr

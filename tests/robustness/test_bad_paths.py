@@ -1,4 +1,4 @@
-"""Paths that are no files: each command that takes a path says so in one line, and replaces nothing."""
+"""Attacks with paths that are not files: each command reports them in one line and replaces nothing."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from attack_tools import Attacks, Held
+from attack_tools import Attacks, Passed
 from calls import problem, report
 from program import invoke
 from typer.testing import Result
@@ -72,12 +72,12 @@ data check PATH TEXT --src-lang en --tgt-lang de
 data check PATH --src-lang en --tgt-lang de
 data clean PATH TEXT OUT --src-lang en --tgt-lang de
 """.strip().splitlines()
-"""Commands that read pipes, and wait for one that nothing is written to."""
+"""Commands that read pipes, and would wait for a pipe without a writer."""
 
 
 @pytest.fixture
 def paths(tmp_path: Path) -> dict[str, Path]:
-    """Paths by kind, none of which is a file with text."""
+    """Return one path of each kind; none of them is a text file."""
     folder = tmp_path / "paths"
     (folder / "folder").mkdir(parents=True)
     os.mkfifo(folder / "pipe")
@@ -87,19 +87,19 @@ def paths(tmp_path: Path) -> dict[str, Path]:
     (folder / "zeros").write_bytes(bytes(3000))
     (folder / "noise").write_bytes(random.Random(SEED).randbytes(3000))
     found = {path.name: path for path in folder.iterdir()}
-    if os.geteuid() == 0:  # never the ones in /dev, which a command that replaces files would replace
+    if os.geteuid() == 0:  # not a device in /dev, because a command might replace it
         found["device"] = folder / "device"
         os.mknod(found["device"], 0o666 | stat.S_IFCHR, os.makedev(1, 5))
     return found | {"below a file": folder / "empty" / "x", "long": folder / ("x" * 300), "missing": folder / "a" / "b"}
 
 
-def test_each_command(
-    paths: dict[str, Path], run: Path, corpus: Path, tmp_path: Path, attacks: Attacks, held: Held
+def test_commands_with_bad_paths(
+    paths: dict[str, Path], run: Path, corpus: Path, tmp_path: Path, attacks: Attacks, passed: Passed
 ) -> None:
     chance = random.Random(SEED)
     every = [(command, kind) for command in COMMANDS for kind in paths]
     every += [(command, kind) for command in STREAMS for kind in paths if kind != "pipe"]
-    # These succeed, after a whole training.
+    # These would succeed after a complete training.
     every = [(c, k) for c, k in every if not ("cache_dir" in c and k in ("folder", "missing", "dangling"))]
     chosen = chance.sample(every, min(len(every), attacks(80)))
     kinds = {kind: stat.S_IFMT(path.lstat().st_mode) for kind, path in paths.items() if os.path.lexists(path)}
@@ -114,7 +114,7 @@ def test_each_command(
             found = f"{command} replaced the {kind}"
         problems.append(found and f"{kind}: {found}")
     print(report(problems))
-    held("paths that are no files", problems.count(""), len(chosen))
+    passed("paths that are not files", problems.count(""), len(chosen))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,9 @@ def test_each_command(
         ("report RUN --out PATH", "PATH: exists, and is not a file"),
     ],
 )
-def test_a_pipe(command: str, message: str, trained: tuple[Path, Result], corpus: Path, tmp_path: Path) -> None:
+def test_pipes_are_rejected_and_kept(
+    command: str, message: str, trained: tuple[Path, Result], corpus: Path, tmp_path: Path
+) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     places = {"PATH": pipe, "SMALL": corpus / "small.yaml", "RUN": trained[0]}
@@ -140,15 +142,15 @@ def test_a_pipe(command: str, message: str, trained: tuple[Path, Result], corpus
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "checksums.json", "tokenizer/joint.model", "state.json"])
-def test_a_run_with_a_pipe_in_place_of_a_file(name: str, run: Path) -> None:
+def test_runs_with_a_pipe_instead_of_a_file(name: str, run: Path) -> None:
     (run / name).unlink()
     os.mkfifo(run / name)
     for command in (["translate", run], ["runs", run.parent], ["report", run], ["tokenizer", "encode", run]):
         assert problem(*command) == ""
 
 
-def test_corpora_that_are_pipes(corpus: Path, tmp_path: Path) -> None:
-    """`data check` reads each pipe once, from its first line."""
+def test_data_check_reads_corpora_from_pipes(corpus: Path, tmp_path: Path) -> None:
+    """Each pipe is read once, from its first line."""
     objects = "".join(json.dumps({"en": f"a dog {n}", "de": f"ein Hund {n}"}) + "\n" for n in range(2500))
     columns = "".join(f"a dog {n}\tein Hund {n}\n" for n in range(2500))
     for name, text in {"x.jsonl": objects, "x.tsv": columns}.items():
@@ -162,7 +164,7 @@ def test_corpora_that_are_pipes(corpus: Path, tmp_path: Path) -> None:
         assert "train: 2,500 pairs read" in result.stderr
 
 
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
+def test_writing_keeps_symbolic_links(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "folder" / "file")
     write_text(tmp_path / "link", "text")
@@ -171,19 +173,19 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["~nosuchuser/x", "a\udcff"])
-def test_a_cache_that_cannot_be_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_names_of_cache_folders_are_rejected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MTFORMER_CACHE", name)
     with pytest.raises(ConfigError):
         cache_folder()
 
 
-def test_a_run_directory_that_is_not_utf8(corpus: Path, tmp_path: Path) -> None:
+def test_run_directories_that_are_not_utf8_are_rejected(corpus: Path, tmp_path: Path) -> None:
     result = invoke("train", corpus / "small.yaml", "--run-dir", tmp_path / "a\udcff")
     assert result.exit_code == 2
     assert "is not UTF-8 text; write or name it otherwise" in result.stderr
 
 
-def test_a_line_without_an_end(
+def test_very_long_lines_are_rejected(
     corpus: Path, trained: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mtformer.data.corpus.compressed.LONGEST_LINE", 10_000)
@@ -201,6 +203,6 @@ def test_a_line_without_an_end(
     assert (result.exit_code, "stdin: has a line of more than" in result.stderr) == (2, True)
 
 
-def test_ids_of_many_digits(trained: tuple[Path, Result]) -> None:
+def test_ids_with_many_digits_are_rejected(trained: tuple[Path, Result]) -> None:
     result = invoke("tokenizer", "decode", "--ids", trained[0], stdin=b"9" * 5000)
     assert (result.exit_code, result.stderr) == (2, f"error: stdin:1: '{'9' * 20}' is not an id; ids are 0 to 299\n")

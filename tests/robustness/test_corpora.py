@@ -1,4 +1,4 @@
-"""Malformed corpora: commands that read them succeed, or name the file in one line; nothing is lost without a count."""
+"""Attacks with malformed corpora: commands succeed or report the file in one line, and all pairs are accounted for."""
 
 import gzip
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from attack_tools import Attacks, Held, is_calm, is_good_error
+from attack_tools import Attacks, Passed, is_calm, is_good_error
 from program import invoke
 
 SEED = 1
@@ -26,7 +26,7 @@ ODD = [b"", b"\xef\xbb\xbf", b"\x00", b"\r", b"\r\n", b"\n", b"\n\n\n", b"\t", b
 
 
 def good(kind: str, corpus: Path) -> list[bytes]:
-    """The files of an intact corpus of this kind, uncompressed."""
+    """Return the files of an intact corpus of this kind, uncompressed."""
     en, de = ((corpus / f"train.{end}").read_bytes().split(b"\n")[:NUM_LINES] for end in ("en", "de"))
     if kind == "tsv":
         return [b"".join(b"%s\t%s\n" % pair for pair in zip(en, de, strict=True))]
@@ -37,7 +37,7 @@ def good(kind: str, corpus: Path) -> list[bytes]:
 
 
 def damage(data: bytes, chance: random.Random) -> bytes:
-    """One kind of damage at a random place."""
+    """Return the data with one kind of damage at a random position."""
     start, size = chance.randrange(len(data) + 1), chance.choice([1, 10, 1000])
     kind = chance.choice(["cut", "remove", "flip", "random", "odd", "odd", "odd line", "odd line", "repeat", "empty"])
     if kind == "cut":
@@ -57,7 +57,7 @@ def damage(data: bytes, chance: random.Random) -> bytes:
 
 
 def write_damaged(folder: Path, corpus: Path, chance: random.Random) -> list[Path]:
-    """Write a corpus of a random kind and compression, damaged once to three times before or after compression."""
+    """Write a corpus of a random kind and compression, with one to three damages before or after compression."""
     kind, suffix = chance.choice(["txt", "tsv", "jsonl"]), chance.choice(list(COMPRESSIONS))
     files, paths = good(kind, corpus), list[Path]()
     for _ in range(chance.randint(1, 3)):
@@ -72,8 +72,8 @@ def write_damaged(folder: Path, corpus: Path, chance: random.Random) -> list[Pat
     return paths
 
 
-def cleans(paths: list[Path], out: Path) -> bool:
-    """`data clean` writes a folder that holds each pair once, or nothing."""
+def data_clean(paths: list[Path], out: Path) -> bool:
+    """Return True if `data clean` writes a folder that contains each pair once, or fails without writing one."""
     result = invoke("data", "clean", *paths, out, *LANGUAGES, "data.num_workers=1")
     if result.exit_code:
         return is_good_error(result.exit_code, result.stderr) and not out.exists()
@@ -83,16 +83,16 @@ def cleans(paths: list[Path], out: Path) -> bool:
     return kept == [report["kept"]] * 2 and report["kept"] + num_removed == report["read"]
 
 
-def checks(paths: list[Path], out: Path) -> bool:
-    """`data check` writes its counts; it exits with 1 where limits are exceeded."""
+def data_check(paths: list[Path], out: Path) -> bool:
+    """Return True if `data check` writes its counts (exit code 1 if limits are exceeded), or fails without output."""
     result = invoke("data", "check", *paths, *LANGUAGES, "data.num_workers=1", "--json", out)
     if result.exit_code == 2:
         return is_good_error(2, result.stderr) and not out.exists()
     return isinstance(result.exception, SystemExit | None) and is_calm(result.stderr) and out.exists()
 
 
-def trains_a_tokenizer(paths: list[Path], out: Path) -> bool:
-    """`tokenizer train` writes a tokenizer or nothing."""
+def tokenizer_train(paths: list[Path], out: Path) -> bool:
+    """Return True if `tokenizer train` writes a tokenizer, or fails without writing one."""
     names = (
         {"src": str(paths[0]), "tgt": str(paths[-1])} if len(paths) == 2 else {paths[0].suffixes[0][1:]: str(paths[0])}
     )
@@ -104,9 +104,9 @@ def trains_a_tokenizer(paths: list[Path], out: Path) -> bool:
     return (out / "joint.model").is_file()
 
 
-@pytest.mark.parametrize("command", [cleans, checks, trains_a_tokenizer])
-def test_malformed(
-    command: Callable[[list[Path], Path], bool], corpus: Path, attacks: Attacks, held: Held, tmp_path: Path
+@pytest.mark.parametrize("command", [data_clean, data_check, tokenizer_train])
+def test_malformed_corpora(
+    command: Callable[[list[Path], Path], bool], corpus: Path, attacks: Attacks, passed: Passed, tmp_path: Path
 ) -> None:
     total, failures = attacks(25), list[int]()
     for number in range(total):
@@ -115,5 +115,5 @@ def test_malformed(
         paths = write_damaged(folder, corpus, random.Random(f"{SEED} {number}"))
         if not command(paths, folder / "out"):
             failures.append(number)
-    print("numbers of those that did not hold:", failures)
-    held(f"malformed corpora: {command.__name__.replace('_', ' ')}", total - len(failures), total)
+    print("numbers of failed attacks:", failures)
+    passed(f"malformed corpora: {command.__name__.replace('_', ' ')}", total - len(failures), total)

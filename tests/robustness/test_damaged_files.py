@@ -1,4 +1,4 @@
-"""Damaged and crafted files of a run: each command works without the file, or names it in one line."""
+"""Attacks with damaged and manipulated files of a run: commands work without the file or report it in one line."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from attack_tools import Attacks, Held
+from attack_tools import Attacks, Passed
 from calls import problem, report
 from program import invoke
 
@@ -42,7 +42,7 @@ data check RUN
 
 @pytest.fixture
 def copies(trained: tuple[Path, object], tmp_path: Path) -> Iterator[Path]:
-    """Yield intact copies of the run; each replaces the previous one."""
+    """Yield intact copies of the run, each of which replaces the previous one."""
 
     def copy() -> Iterator[Path]:
         while True:
@@ -52,14 +52,14 @@ def copies(trained: tuple[Path, object], tmp_path: Path) -> Iterator[Path]:
     return copy()
 
 
-def after(run: Path, same: Path, corpus: Path, chance: random.Random) -> str:
-    """The problem of a random command on the run."""
+def problem_after(run: Path, same: Path, corpus: Path, chance: random.Random) -> str:
+    """Return the problem of a random command on the run, empty if there is none."""
     places = {"RUN": run, "SAME": same, "TEXT": corpus / "test.en"}
     return problem(*(places.get(word, word) for word in chance.choice(COMMANDS).split()))
 
 
-def test_bits_cuts_and_other_kinds_of_files(
-    copies: Iterator[Path], trained: tuple[Path, object], corpus: Path, attacks: Attacks, held: Held
+def test_damaged_files_of_a_run(
+    copies: Iterator[Path], trained: tuple[Path, object], corpus: Path, attacks: Attacks, passed: Passed
 ) -> None:
     chance, count = random.Random(SEED), attacks(16)
     names = [path.relative_to(trained[0]) for path in sorted(trained[0].rglob("*")) if path.is_file()]
@@ -77,16 +77,16 @@ def test_bits_cuts_and_other_kinds_of_files(
             os.mkfifo(run / name)
         elif kind == "folder":
             (run / name).mkdir()
-        found = after(run, trained[0], corpus, chance)
+        found = problem_after(run, trained[0], corpus, chance)
         problems.append(found and f"{kind} {name}: {found}")
     print(report(problems))
-    held("bits, cuts and other kinds of files of a run", problems.count(""), count)
+    passed("damaged, replaced and missing files of a run", problems.count(""), count)
 
 
-def test_json_of_other_types(
-    copies: Iterator[Path], trained: tuple[Path, object], corpus: Path, attacks: Attacks, held: Held
+def test_wrong_types_in_json_files(
+    copies: Iterator[Path], trained: tuple[Path, object], corpus: Path, attacks: Attacks, passed: Passed
 ) -> None:
-    """The checksums of meta.json and checksums.json are right, as an attacker would make them."""
+    """The checksums in meta.json and checksums.json are correct, as those of an attacker would be."""
     chance, count = random.Random(SEED), attacks(16)
     problems = []
     for _ in range(count):
@@ -102,13 +102,13 @@ def test_json_of_other_types(
         else:
             lines[number] = chance.choice([json.dumps(changed), json.dumps(changed), "[" * 100_000])
             path.write_text("\n".join(lines) + "\n")
-        found = after(run, trained[0], corpus, chance)
+        found = problem_after(run, trained[0], corpus, chance)
         problems.append(found and f"{path.name} {what}: {found}")
     print(report(problems))
-    held("JSON of a run with values of other types", problems.count(""), count)
+    passed("JSON files of a run with wrong types", problems.count(""), count)
 
 
-def test_trainer_states_of_other_types(copies: Iterator[Path], corpus: Path, attacks: Attacks, held: Held) -> None:
+def test_wrong_types_in_trainer_states(copies: Iterator[Path], corpus: Path, attacks: Attacks, passed: Passed) -> None:
     chance, count = random.Random(SEED), attacks(8)
     problems = []
     for _ in range(count):
@@ -119,11 +119,11 @@ def test_trainer_states_of_other_types(copies: Iterator[Path], corpus: Path, att
         found = problem("train", corpus / "small.yaml", "training.max_steps=13", "--run-dir", run, "--resume")
         problems.append(found and f"{what}: {found}")
     print(report(problems))
-    held("trainer states with values of other types", problems.count(""), count)
+    passed("trainer states with wrong types", problems.count(""), count)
 
 
 def _replace_state(folder: Path, state: Any) -> None:
-    """Replace trainer.pt of a checkpoint, with right checksums."""
+    """Replace trainer.pt of a checkpoint, with correct checksums."""
     torch.save(state, folder / TRAINER_STATE)
     meta = read_meta(folder)
     (folder / META).unlink()
@@ -131,7 +131,7 @@ def _replace_state(folder: Path, state: Any) -> None:
 
 
 def _changed(value: Any, chance: random.Random) -> tuple[Any, str]:
-    """Return the value with an odd one in a random place, and a description of that."""
+    """Return the value with an unusual value at a random position, and a description of the change."""
     path = chance.choice(list(_paths(value)))
     odd = chance.choice([*ODD, GONE] if path else ODD)
     return _put(value, path, odd), f"{path} = {'removed' if odd is GONE else repr(odd)[:20]}"
@@ -156,7 +156,7 @@ def _put(value: Any, path: tuple[Any, ...], odd: Any) -> Any:
 
 
 def _seal(path: Path, values: dict[str, Any]) -> None:
-    """Write meta.json or checksums.json with a right checksum, whatever its values are."""
+    """Write meta.json or checksums.json with a correct checksum of any values."""
     from mtformer.files import _with_checksum
 
     path.write_text(_with_checksum(values))
@@ -171,19 +171,19 @@ def _seal(path: Path, values: dict[str, Any]) -> None:
         ({"step": 1, "metrics": {}, "logs": {"metrics.jsonl": {}}}, "bytes Field required"),
     ],
 )
-def test_a_meta_of_other_types(values: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_wrong_types_in_meta_are_rejected(values: dict[str, Any], message: str, tmp_path: Path) -> None:
     write_meta(tmp_path, **values)
     with pytest.raises(CheckpointError, match=message):
         read_meta(tmp_path)
 
 
-def test_a_meta_that_is_nested_too_deeply(tmp_path: Path) -> None:
+def test_a_deeply_nested_meta_is_rejected(tmp_path: Path) -> None:
     (tmp_path / META).write_text('{"a": ' * 5000 + "1" + "}" * 5000)
     with pytest.raises(CheckpointError, match="nested too deeply"):
         read_meta(tmp_path)
 
 
-def test_checksums_of_other_types(run: Path) -> None:
+def test_wrong_types_in_checksums_are_rejected(run: Path) -> None:
     _seal(run / CHECKSUMS, {"sha256": [1]})
     result = invoke("translate", run)
     assert result.exit_code == 2
@@ -191,7 +191,7 @@ def test_checksums_of_other_types(run: Path) -> None:
     assert result.stderr.count("\n") == 1
 
 
-def test_moments_of_another_shape(run: Path, corpus: Path) -> None:
+def test_optimizer_moments_of_another_shape_are_rejected(run: Path, corpus: Path) -> None:
     folder = RunDir(run).checkpoint(12)
     state = torch.load(folder / TRAINER_STATE, weights_only=True)
     state["optimizer"]["state"][0]["exp_avg"] = torch.zeros(3, 3)
@@ -201,7 +201,7 @@ def test_moments_of_another_shape(run: Path, corpus: Path) -> None:
     assert "trainer.pt: is no state of this training (ValueError: moments of another shape" in result.stderr
 
 
-def test_a_sweep_file_that_is_nested_too_deeply(tmp_path: Path) -> None:
+def test_a_deeply_nested_sweep_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text("[" * 100_000)
     result = invoke("runs", tmp_path)
     assert result.exit_code == 0

@@ -1,4 +1,4 @@
-"""A disk that is full at a random moment: one line that says so, and no file that is half written."""
+"""Attacks with a disk that becomes full at a random time: a one-line error, and no partially written files."""
 
 import contextlib
 import random
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from attack_tools import Attacks, Held, is_good_error, names
+from attack_tools import Attacks, Passed, is_good_error, names
 from program import invoke
 
 SEED = 1
@@ -22,7 +22,7 @@ def exporting(name: str) -> Command:
 
 
 def with_config(*before: str, after: tuple[str, ...] = ()) -> Command:
-    """A command on the small config; `DISK` in its last words is the disk."""
+    """Return a command on the small config; `DISK` in the last arguments stands for the disk."""
     return lambda run, corpus, disk: [
         *before, corpus / "small.yaml", *(word.replace("DISK", str(disk)) for word in after),
     ]  # fmt: skip
@@ -50,35 +50,37 @@ def small_disk(folder: Path, num_bytes: int) -> Iterator[Path]:
         ["mount", "-t", "tmpfs", "-o", f"size={num_bytes}", "tmpfs", str(folder)], check=False, capture_output=True
     )
     if done.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.decode().strip()}")
+        pytest.skip(f"cannot mount a tmpfs: {done.stderr.decode().strip()}")
     try:
         yield folder
     finally:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def holds(command: Command, run: Path, corpus: Path, disk: Path) -> tuple[bool, str]:
-    """Return whether the command succeeds, or says in one line that the disk is full and leaves no half result."""
+def passes(command: Command, run: Path, corpus: Path, disk: Path) -> tuple[bool, str]:
+    """Return True if the command succeeds, or reports a full disk in one line and leaves no output; and what it did."""
     result = invoke(*command(run, corpus, disk))
     if result.exit_code == 0:
         return True, ""
-    is_told = is_good_error(result.exit_code, result.stderr) and str(disk) in result.stderr
-    is_told &= "No space left on device" in result.stderr or "B free, and two" in result.stderr
-    return is_told and not (disk / "out").exists(), f"{result.exit_code} {result.stderr[-500:]} {names(disk)}"
+    is_reported = is_good_error(result.exit_code, result.stderr) and str(disk) in result.stderr
+    is_reported &= "No space left on device" in result.stderr or "B free, but two" in result.stderr
+    return is_reported and not (disk / "out").exists(), f"{result.exit_code} {result.stderr[-500:]} {names(disk)}"
 
 
-def test_full_disk(trained: tuple[Path, object], corpus: Path, attacks: Attacks, held: Held, tmp_path: Path) -> None:
+def test_full_disk(
+    trained: tuple[Path, object], corpus: Path, attacks: Attacks, passed: Passed, tmp_path: Path
+) -> None:
     if shutil.which("mount") is None:
-        pytest.skip("there is no `mount` here")
+        pytest.skip("the program `mount` is not available")
     failures, total = list[str](), attacks(12)
-    # Each import of transformers takes seconds.
+    # Importing transformers takes seconds each time.
     cases = [name for name in COMMANDS if attacks(1) > 1 or name != "export to Hugging Face"]
     chance = random.Random(SEED)
     for number in range(total):
         name, size = cases[number % len(cases)], PAGE * round(2 ** chance.uniform(0, 7))
         with small_disk(tmp_path / str(number), size) as disk:
-            is_held, seen = holds(COMMANDS[name], trained[0], corpus, disk)
-        if not is_held:
+            is_passed, seen = passes(COMMANDS[name], trained[0], corpus, disk)
+        if not is_passed:
             failures.append(f"{name} on {size:,} bytes: {seen}")
     print("\n".join(failures))
-    held("disks that become full", total - len(failures), total)
+    passed("disks that become full", total - len(failures), total)

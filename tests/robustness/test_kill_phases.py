@@ -1,4 +1,4 @@
-"""Commands that are killed at a random moment and started again leave what an undisturbed call leaves, and no more."""
+"""Attacks on all commands: killed at a random time and repeated, they leave the same files as an undisturbed call."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from attack_tools import Attacks, Held, is_good_error, tree
+from attack_tools import Attacks, Passed, is_good_error, tree
 from forked import PATIENCE_SECONDS, Program
 
 from mtformer.experiment.run_state import read_state
@@ -24,12 +24,12 @@ SMALL = ("data.num_workers=1", "data.test={}")
 
 
 @dataclass(frozen=True)
-class Place:
-    """The files of a phase: what it reads, and an own folder to write to."""
+class Files:
+    """Files of a phase: its input, and its own output folder."""
 
     corpus: Path
     run: Path
-    """A finished run, to be copied before it is changed."""
+    """A finished run, which must be copied before it is changed."""
     folder: Path
 
     @property
@@ -39,101 +39,101 @@ class Place:
 
 @dataclass(frozen=True)
 class Phase:
-    """A command; `result` returns what it leaves, and tests that each file which exists is whole."""
+    """A command; `result` returns its output after checking that all files are complete."""
 
-    arguments: Callable[[Place], list[object]]
-    result: Callable[[Place], object]
-
-
-def prepared(place: Place) -> object:
-    """The cache without its locks: all names of prepared corpora are hashes of their content."""
-    assert not list((place.folder / "cache").glob("*.building"))
-    return {name: data for name, data in tree(place.folder / "cache").items() if not name.startswith(".locks")}
+    arguments: Callable[[Files], list[object]]
+    result: Callable[[Files], object]
 
 
-def copied(place: Place) -> Path:
-    """A copy of the run without its average."""
-    run = place.folder / "run"
+def prepared(files: Files) -> object:
+    """Return the cache without its locks; the names of prepared corpora are hashes of their contents."""
+    assert not list((files.folder / "cache").glob("*.building"))
+    return {name: data for name, data in tree(files.folder / "cache").items() if not name.startswith(".locks")}
+
+
+def copied(files: Files) -> Path:
+    """Return a copy of the run without averaged weights."""
+    run = files.folder / "run"
     if not run.exists():
-        shutil.copytree(place.run, run)
+        shutil.copytree(files.run, run)
         shutil.rmtree(RunDir(run).averaged)
     return run
 
 
-def averaged(place: Place) -> object:
-    run = RunDir(place.folder / "run")
+def averaged(files: Files) -> object:
+    run = RunDir(files.folder / "run")
     meta = json.loads((run.averaged / "meta.json").read_text(encoding="utf-8"))
     return (run.averaged / WEIGHTS).read_bytes(), meta["metrics"]
 
 
-def sources(place: Place) -> Path:
-    path = place.folder / "sources.txt"
+def sources(files: Files) -> Path:
+    path = files.folder / "sources.txt"
     if not path.exists():
-        lines = (place.corpus / "train.en").read_text(encoding="utf-8").splitlines()[:SOURCE_LINES]
+        lines = (files.corpus / "train.en").read_text(encoding="utf-8").splitlines()[:SOURCE_LINES]
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return path
 
 
-def translated(place: Place) -> object:
-    """The translations; the file exists only when it is whole."""
-    text = (place.folder / "out.txt").read_text(encoding="utf-8")
+def translated(files: Files) -> object:
+    """Return the translations; the file exists only if it is complete."""
+    text = (files.folder / "out.txt").read_text(encoding="utf-8")
     assert text.count("\n") == SOURCE_LINES
     return text
 
 
 def exporting(name: str) -> Phase:
     return Phase(
-        lambda place: ["export", place.run, "--format", name, "--output", place.folder / "out"],
-        lambda place: tree(place.folder / "out"),
+        lambda files: ["export", files.run, "--format", name, "--output", files.folder / "out"],
+        lambda files: tree(files.folder / "out"),
     )
 
 
 PHASES = {
     "training a tokenizer": Phase(
-        lambda place: ["tokenizer", "train", place.config, "--output", place.folder / "out"],
-        lambda place: tree(place.folder / "out"),
+        lambda files: ["tokenizer", "train", files.config, "--output", files.folder / "out"],
+        lambda files: tree(files.folder / "out"),
     ),
-    "preparing": Phase(lambda place: ["train", place.config, "--dry-run", *SMALL, "data.dev=[]"], prepared),
+    "preparing": Phase(lambda files: ["train", files.config, "--dry-run", *SMALL, "data.dev=[]"], prepared),
     "averaging": Phase(
-        lambda place: ["train", place.config, "--run-dir", copied(place), "--resume", "auto", *SMALL], averaged
+        lambda files: ["train", files.config, "--run-dir", copied(files), "--resume", "auto", *SMALL], averaged
     ),
     "translating": Phase(
-        lambda place: ["translate", place.run, "--input", sources(place), "--output", place.folder / "out.txt"],
+        lambda files: ["translate", files.run, "--input", sources(files), "--output", files.folder / "out.txt"],
         translated,
     ),
     "exporting a bundle": exporting("bundle"),
     "exporting to CTranslate2": exporting("ctranslate2"),
     "exporting to Hugging Face": exporting("huggingface"),
     "cleaning": Phase(
-        lambda place: ["data", "clean", place.config, place.folder / "out", *SMALL],
-        lambda place: tree(place.folder / "out"),
+        lambda files: ["data", "clean", files.config, files.folder / "out", *SMALL],
+        lambda files: tree(files.folder / "out"),
     ),
 }
 
 SAMPLE = ("training a tokenizer", "preparing", "averaging", "translating", "exporting a bundle")
 SAMPLE_OF_TWO = ("preparing", "translating")
-ONLY_MORE = "not in the sample: only with --attacks of at least 2"
+ONLY_MORE = "not in the sample: needs --attacks of at least 2"
 
 
-def start(phase: Phase, place: Place, number: int = 0) -> Program:
-    place.folder.mkdir(exist_ok=True)
-    cache, stderr = str(place.folder / "cache"), place.folder.with_suffix(f".stderr{number}")
-    return Program(*phase.arguments(place), stderr=stderr, MTFORMER_CACHE=cache)
+def start(phase: Phase, files: Files, number: int = 0) -> Program:
+    files.folder.mkdir(exist_ok=True)
+    cache, stderr = str(files.folder / "cache"), files.folder.with_suffix(f".stderr{number}")
+    return Program(*phase.arguments(files), stderr=stderr, MTFORMER_CACHE=cache)
 
 
-def finish(phase: Phase, place: Place) -> object:
-    """Let the command run to its end; if it was complete already, it may refuse to write the folder again."""
-    program = start(phase, place)
+def finish(phase: Phase, files: Files) -> object:
+    """Let the command finish; if its output is already complete, it may refuse to overwrite the folder."""
+    program = start(phase, files)
     code, words = program.wait(), program.stderr.read_text()
-    assert code == 0 or "exists already" in words, words
-    return result_of(phase, place)
+    assert code == 0 or "already exists" in words or "exists already" in words, words
+    return result_of(phase, files)
 
 
-def result_of(phase: Phase, place: Place) -> object:
-    """Return what the command left, after a test that nothing else is there."""
-    left = [path for path in place.folder.rglob(".*") if LEFTOVER.fullmatch(path.name)]
-    assert not left, f"seed {SEED}: left behind: {left}"
-    return phase.result(place)
+def result_of(phase: Phase, files: Files) -> object:
+    """Return the output of the command after checking that there are no other files."""
+    left = [path for path in files.folder.rglob(".*") if LEFTOVER.fullmatch(path.name)]
+    assert not left, f"seed {SEED}: remaining temporary files: {left}"
+    return phase.result(files)
 
 
 @pytest.fixture(scope="module", params=PHASES)
@@ -144,91 +144,91 @@ def undisturbed(
     attacks: Attacks,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[str, object, float]:
-    """A phase, its result without an attack, and the time that it took."""
+    """Return a phase, its result without an attack, and its duration."""
     name: str = request.param
     if name not in SAMPLE and attacks(1) == 1:
         pytest.skip(ONLY_MORE)
     begin = time.monotonic()
-    result = finish(PHASES[name], Place(corpus, trained[0], tmp_path_factory.mktemp("undisturbed") / "whole"))
+    result = finish(PHASES[name], Files(corpus, trained[0], tmp_path_factory.mktemp("undisturbed") / "whole"))
     return name, result, time.monotonic() - begin
 
 
 @pytest.mark.process
-def test_killed_and_started_again(
+def test_killed_and_repeated_commands(
     undisturbed: tuple[str, object, float],
     corpus: Path,
     trained: tuple[Path, object],
     attacks: Attacks,
-    held: Held,
+    passed: Passed,
     tmp_path: Path,
 ) -> None:
     name, expected, seconds = undisturbed
     phase, chance = PHASES[name], random.Random(f"{SEED} {name}")
-    count, num_killed, num_held, number = attacks(1), 0, 0, 0
+    count, num_killed, num_passed, number = attacks(1), 0, 0, 0
     while num_killed < count:
-        place, number = Place(corpus, trained[0], tmp_path / str(number)), number + 1
-        program = start(phase, place)
+        files, number = Files(corpus, trained[0], tmp_path / str(number)), number + 1
+        program = start(phase, files)
         time.sleep(chance.uniform(0.0, seconds))
         program.signal(signal.SIGKILL)
-        if program.wait() == 0:  # it was faster than the first one
+        if program.wait() == 0:  # finished before the signal
             seconds *= 0.7
             continue
         num_killed += 1
-        num_held += finish(phase, place) == expected
-    held(f"kills while {name}", num_held, count)
+        num_passed += finish(phase, files) == expected
+    passed(f"kills while {name}", num_passed, count)
 
 
 @pytest.mark.process
-def test_two_processes_that_write_the_same(
+def test_two_processes_with_the_same_output(
     undisturbed: tuple[str, object, float],
     corpus: Path,
     trained: tuple[Path, object],
     attacks: Attacks,
-    held: Held,
+    passed: Passed,
     tmp_path: Path,
 ) -> None:
-    """Both end well, or one is refused in one line; what they leave is what one leaves."""
+    """Both succeed, or one is rejected in one line; the output is that of a single process."""
     name, expected, seconds = undisturbed
     if name not in SAMPLE_OF_TWO and attacks(1) == 1:
         pytest.skip(ONLY_MORE)
-    phase, chance, num_held = PHASES[name], random.Random(f"{SEED} {name}"), 0
+    phase, chance, num_passed = PHASES[name], random.Random(f"{SEED} {name}"), 0
     for number in range(attacks(1)):
-        place = Place(corpus, trained[0], tmp_path / str(number))
-        first = start(phase, place)
+        files = Files(corpus, trained[0], tmp_path / str(number))
+        first = start(phase, files)
         time.sleep(chance.uniform(0.0, seconds / 2))
-        second = start(phase, place, 1)
+        second = start(phase, files, 1)
         codes = [program.wait() for program in (first, second)]
         words = [program.stderr.read_text() for program in (first, second)]
         assert 0 in codes, words
         is_answered = all(code == 0 or is_good_error(code, text) for code, text in zip(codes, words, strict=True))
-        num_held += is_answered and result_of(phase, place) == expected
-    held(f"two processes at a time: {name}", num_held, attacks(1))
+        num_passed += is_answered and result_of(phase, files) == expected
+    passed(f"two processes at a time: {name}", num_passed, attacks(1))
 
 
 @pytest.mark.process
-def test_two_trainings_of_one_run(corpus: Path, attacks: Attacks, held: Held, tmp_path: Path) -> None:
-    """One trains; the other is refused."""
-    num_held, settings = 0, ["data.test={}", "training.max_steps=4", "training.average_last=1"]
+def test_two_trainings_of_the_same_run(corpus: Path, attacks: Attacks, passed: Passed, tmp_path: Path) -> None:
+    """One process trains, and the other is rejected."""
+    num_passed, settings = 0, ["data.test={}", "training.max_steps=4", "training.average_last=1"]
     for number in range(attacks(1)):
         arguments = ["train", corpus / "small.yaml", *settings, "--run-dir", tmp_path / f"run{number}"]
         programs = [Program(*arguments, stderr=tmp_path / f"{number}.{one}") for one in range(2)]
         codes = [program.wait() for program in programs]
         words = [program.stderr.read_text() for program in programs]
         assert sorted(codes) == [0, 2], words
-        num_held += is_good_error(2, words[codes.index(2)]) and RunDir(tmp_path / f"run{number}").steps() == [4]
-    held("two trainings of one run", num_held, attacks(1))
+        num_passed += is_good_error(2, words[codes.index(2)]) and RunDir(tmp_path / f"run{number}").steps() == [4]
+    passed("two trainings of the same run", num_passed, attacks(1))
 
 
 def children(pid: int) -> list[int]:
-    with contextlib.suppress(OSError):  # it has ended
+    with contextlib.suppress(OSError):  # the process has ended
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return []
 
 
 @pytest.mark.process
-def test_a_killed_sweep_is_resumed(corpus: Path, attacks: Attacks, held: Held, tmp_path: Path) -> None:
-    """The process of its run lives on, and ends before the sweep is resumed."""
-    chance, count, num_held = random.Random(SEED), attacks(1), 0
+def test_a_killed_sweep_can_be_resumed(corpus: Path, attacks: Attacks, passed: Passed, tmp_path: Path) -> None:
+    """The process of its run survives, and ends before the sweep is resumed."""
+    chance, count, num_passed = random.Random(SEED), attacks(1), 0
     for number in range(count):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -245,8 +245,8 @@ def test_a_killed_sweep_is_resumed(corpus: Path, attacks: Attacks, held: Held, t
         wait_until(lambda training=training: not any(Path(f"/proc/{pid}/exe").exists() for pid in training))
         again = Program("sweep", file, "--resume", stderr=folder / "stderr")
         assert again.wait() == 0, again.stderr.read_text()
-        num_held += read_state(run).state == "finished" and run.steps()[-1] == 8
-    held("kills of a sweep", num_held, count)
+        num_passed += read_state(run).state == "finished" and run.steps()[-1] == 8
+    passed("kills of a sweep", num_passed, count)
 
 
 def wait_until(happens: Callable[[], object]) -> None:

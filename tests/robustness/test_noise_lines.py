@@ -1,4 +1,4 @@
-"""Lines of random bytes and Unicode through filters, tokenizer, `data check`, `data clean` and `translate`."""
+"""Attacks with lines of random bytes and Unicode: filters, tokenizer, `data check`, `data clean` and `translate`."""
 
 import json
 import random
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from attack_tools import Attacks, Held, is_calm
+from attack_tools import Attacks, Passed, is_calm
 from program import invoke
 
 from mtformer.config.data import FilterConfig
@@ -20,7 +20,7 @@ LINES_AT_ONCE = 2000
 PLANES = [(0x20, 0x7F), (0x00, 0x20), (0x80, 0x250), (0x300, 0x370), (0x400, 0x530), (0x590, 0x780), (0x900, 0xE80),
           (0x2000, 0x2070), (0x3040, 0x3100), (0x4E00, 0x9FFF), (0xAC00, 0xD7A4), (0xE000, 0xE100), (0xFE00, 0xFE10),
           (0xFFF0, 0x10000), (0x1F300, 0x1FAFF), (0xE0000, 0xE0100), (0x10FF00, 0x110000)]  # fmt: skip
-"""Ranges of characters: letters of many scripts, controls, accents, marks of direction, private use, tags."""
+"""Ranges of characters: letters of many scripts, controls, accents, direction marks, private use, tags."""
 WORDS = [
     "the",
     "Hund",
@@ -40,7 +40,7 @@ WORDS = [
 
 
 def unicode_line(chance: random.Random) -> str:
-    """A line of characters from a few ranges, with words, repetitions and white space in between; at times long."""
+    """Return a line of characters from a few ranges, with words, repetitions and white space; some are long."""
     ranges = chance.sample(PLANES, chance.randint(1, 3))
     parts = list[str]()
     for _ in range(chance.choice([0, 1, 3, 10, 10, 10, 200])):
@@ -55,7 +55,7 @@ def unicode_line(chance: random.Random) -> str:
 
 
 def byte_line(chance: random.Random) -> bytes:
-    """A line of random bytes, or one of text with a few wrong bytes."""
+    """Return a line of random bytes, or a line of text with a few invalid bytes."""
     if chance.random() < 0.5:
         return chance.randbytes(chance.choice([0, 1, 5, 40, 400])).replace(b"\n", b" ")
     line = bytearray(unicode_line(chance).encode("utf-8"))
@@ -69,10 +69,10 @@ def tokenizers(trained: tuple[Path, object]) -> TokenizerPair:
     return TokenizerPair.load(RunDir(trained[0]).tokenizer)
 
 
-def test_filters_and_tokenizer(tokenizers: TokenizerPair, attacks: Attacks, held: Held) -> None:
-    """Each pair has a reason, or is kept with the tokens of its text; each line decodes to one line."""
+def test_filters_and_tokenizer(tokenizers: TokenizerPair, attacks: Attacks, passed: Passed) -> None:
+    """Each pair is removed for a reason or kept with all its tokens, and each line decodes to one line."""
     pipeline = Pipeline(FilterConfig(max_different_punctuation=3), ("en", "ja"), tokenizers)
-    chance, total, num_held = random.Random(SEED), attacks(3000), 0
+    chance, total, num_passed = random.Random(SEED), attacks(3000), 0
     for start in range(0, total, LINES_AT_ONCE):
         size = min(LINES_AT_ONCE, total - start)
         texts = [unicode_line(chance) for _ in range(size)], [unicode_line(chance) for _ in range(size)]
@@ -82,15 +82,15 @@ def test_filters_and_tokenizer(tokenizers: TokenizerPair, attacks: Attacks, held
         decoded = [tokenizers.src.decode(tokenizers.src.encode(lines)) for lines in texts]
         for code, counts, *own in zip(done.codes, done.counts, *lengths, *decoded, strict=True):
             is_kept = code == KEPT and counts[:2].tolist() == own[:2] and min(own[:2]) > 0
-            num_held += (is_kept or 0 < code <= len(REASONS)) and "\n" not in own[2] + own[3]
-    held("noise lines through filters and tokenizer", num_held, total)
+            num_passed += (is_kept or 0 < code <= len(REASONS)) and "\n" not in own[2] + own[3]
+    passed("noise lines through filters and tokenizer", num_passed, total)
 
 
 @pytest.mark.parametrize("make", [unicode_line, byte_line])
 def test_data_check_and_clean(
-    make: Callable[[random.Random], str | bytes], attacks: Attacks, held: Held, tmp_path: Path
+    make: Callable[[random.Random], str | bytes], attacks: Attacks, passed: Passed, tmp_path: Path
 ) -> None:
-    """All lines are counted: each is kept or removed; what is kept is valid and passes again."""
+    """Each line is either kept or removed, and kept lines are valid."""
     chance, total = random.Random(SEED), attacks(1500)
     names = [tmp_path / "noise.en", tmp_path / "noise.de"]
     for path in names:
@@ -110,13 +110,13 @@ def test_data_check_and_clean(
     for language in ("en", "de"):
         lines = (tmp_path / "out" / f"kept.{language}").read_bytes()
         assert lines.decode("utf-8").count("\n") == report["kept"]
-    held(f"noise lines ({make.__name__.partition('_')[0]}) through data check and data clean",
+    passed(f"noise lines ({make.__name__.partition('_')[0]}) through data check and data clean",
          report["kept"] + num_removed, total)  # fmt: skip
 
 
-def test_translate(trained: tuple[Path, object], attacks: Attacks, held: Held) -> None:
+def test_translate(trained: tuple[Path, object], attacks: Attacks, passed: Passed) -> None:
     """Each line of noise has one line of translation."""
-    chance, left, num_held, total = random.Random(SEED), attacks(60), 0, attacks(60)
+    chance, left, num_passed, total = random.Random(SEED), attacks(60), 0, attacks(60)
     while left > 0:
         lines = [byte_line(chance)[:200] for _ in range(min(left, 500))]
         result = invoke(
@@ -124,6 +124,6 @@ def test_translate(trained: tuple[Path, object], attacks: Attacks, held: Held) -
         )
         assert result.exit_code == 0, result.stderr
         assert is_calm(result.stderr)
-        num_held += result.stdout_bytes.count(b"\n")
+        num_passed += result.stdout_bytes.count(b"\n")
         left -= len(lines)
-    held("noise lines through translate", num_held, total)
+    passed("noise lines through translate", num_passed, total)

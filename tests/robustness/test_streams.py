@@ -1,4 +1,4 @@
-"""Commands whose stdin, stdout or stderr is closed, full, or a pipe that nobody reads end without a traceback."""
+"""Attacks with closed, full or broken stdin, stdout and stderr: commands end without a traceback."""
 
 import itertools
 import os
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from attack_tools import Attacks, Held, is_calm, is_good_error, run_with_streams
+from attack_tools import Attacks, Passed, is_calm, is_good_error, run_with_streams
 
 SEED = 1
 BROKEN_PIPE = 141
@@ -35,7 +35,7 @@ CONDITIONS: dict[str, dict[str, str | None]] = {
     "stdout full": {"stdout": "/dev/full"},
     "stderr full": {"stderr": "/dev/full"},
     "stdin of noise": {"stdin": "noise"},
-    "stdout a pipe that is closed": {"stdout": "pipe"},
+    "stdout is a closed pipe": {"stdout": "pipe"},
 }
 
 
@@ -44,8 +44,8 @@ def read_one_byte(path: Path) -> None:
         file.read(1)
 
 
-def holds(name: str, streams: dict[str, str | None], run: Path, corpus: Path, folder: Path) -> bool:
-    """Run the command, and return True if it ends as it should."""
+def passes(name: str, streams: dict[str, str | None], run: Path, corpus: Path, folder: Path) -> bool:
+    """Run the command, and return True if it ends with an expected exit code and message."""
     chance = random.Random(SEED)
     lines = [line for line in (corpus / "train.en").read_bytes().split(b"\n") if line][:NUM_LINES]
     (folder / "lines").write_bytes(b"".join(line + b"\n" for line in lines))
@@ -60,12 +60,12 @@ def holds(name: str, streams: dict[str, str | None], run: Path, corpus: Path, fo
     words = (folder / "stderr").read_text(encoding="utf-8", errors="replace") if (folder / "stderr").exists() else ""
     if code == 2 and "stderr" not in streams:
         return is_good_error(2, words)
-    others = {"data check": 1, "help": 1}  # limits are exceeded; Click's own code for a broken pipe
+    others = {"data check": 1, "help": 1}  # exceeded limits; Click's exit code for a broken pipe
     return code in (0, 2, others.get(name), BROKEN_PIPE) and is_calm(words)
 
 
 @pytest.mark.process
-def test_streams(trained: tuple[Path, object], corpus: Path, attacks: Attacks, held: Held, tmp_path: Path) -> None:
+def test_streams(trained: tuple[Path, object], corpus: Path, attacks: Attacks, passed: Passed, tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     cases = list(itertools.product(COMMANDS, CONDITIONS))
@@ -74,7 +74,7 @@ def test_streams(trained: tuple[Path, object], corpus: Path, attacks: Attacks, h
     for number, (name, condition) in enumerate(cases[:total]):
         folder = tmp_path / str(number)
         folder.mkdir()
-        if not holds(name, CONDITIONS[condition], trained[0], corpus, folder):
+        if not passes(name, CONDITIONS[condition], trained[0], corpus, folder):
             failures.append((name, condition))
-    print("these did not hold:", failures)
-    held("streams that are closed, full or broken", total - len(failures), total)
+    print("failed attacks:", failures)
+    passed("streams that are closed, full or broken", total - len(failures), total)

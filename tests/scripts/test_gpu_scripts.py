@@ -1,4 +1,4 @@
-"""The scripts for a GPU, on a CPU: gpu.sh without the packages that its machine may lack, and sections of gpu.py."""
+"""Tests of the GPU scripts on a CPU: gpu.sh without packages that the machine may lack, and sections of gpu.py."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 REPOSITORY = Path(__file__).resolve().parents[2]
 BENCH = REPOSITORY / "scripts" / "bench"
 INSTALLED = {"torch", "numpy", "pytest", "sentencepiece", "pydantic", "safetensors", "pyarrow", "pyyaml", "filelock"}
-"""With what these depend on, all that the tests marked gpu may import; gpu.py may import transformers too."""
+"""Packages that, with their dependencies, the tests marked gpu may import; gpu.py may also import transformers."""
 NOT_INSTALLED = {"playwright", "datasets", "matplotlib", "ctranslate2", "fastapi", "tensorboard", "wandb", "xdist"}
 BLOCK_IMPORTS = """
 import importlib.abc, os, sys
@@ -38,7 +38,7 @@ def canonical(name: str) -> str:
 
 
 def with_dependencies(names: set[str]) -> set[str]:
-    """Return the distributions that these install, themselves included."""
+    """Return the distributions that these install, including themselves."""
     found: set[str] = set()
     while names:
         found |= names
@@ -50,7 +50,7 @@ def with_dependencies(names: set[str]) -> set[str]:
 
 @pytest.fixture
 def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An interpreter without CUDA that finds `INSTALLED` and transformers only."""
+    """Return an interpreter without CUDA that can import only `INSTALLED` and transformers."""
     allowed = with_dependencies({*INSTALLED, "transformers"}) | {"mtformer"}
     owners = metadata.packages_distributions()
     blocked = {module for module, names in owners.items() if not {canonical(name) for name in names} & allowed}
@@ -67,8 +67,8 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_gpu_sh(python: Path, tmp_path: Path) -> None:
-    """All CUDA tests are collected, and skipped; the measurements are made."""
-    limits = {"SECONDS_FOR_TESTS": "900", "SECONDS_IN_ALL": "1800"}  # for a machine with other work on it
+    """All CUDA tests are collected and skipped, and the benchmarks run."""
+    limits = {"SECONDS_FOR_TESTS": "900", "SECONDS_IN_ALL": "1800"}  # for a machine that is busy with other work
     speed = "--device cpu --scale tiny --sections limits"
     done = subprocess.run(
         ["bash", "scripts/bench/gpu.sh"],
@@ -93,8 +93,8 @@ def test_gpu_sh(python: Path, tmp_path: Path) -> None:
         ("decoding", "| Hugging Face generate | 2 |"),
     ],
 )
-def test_a_section_of_gpu_py(name: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this process, which spares the imports. Compiling takes long: that section has no time left."""
+def test_gpu_py_section(name: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in this process to save the imports. Compilation is slow, so that section gets no time."""
     monkeypatch.syspath_prepend(str(BENCH))
     import gpu
     import gpu_sections
@@ -108,7 +108,7 @@ def test_a_section_of_gpu_py(name: str, expected: str, monkeypatch: pytest.Monke
     assert torch.backends.cuda.cudnn_sdp_enabled() == cudnn
 
 
-def test_a_section_that_dies_costs_only_its_figures(
+def test_a_crashed_section_loses_only_its_own_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(str(BENCH))
@@ -128,7 +128,7 @@ def test_a_section_that_dies_costs_only_its_figures(
 
 
 class FakeWorker:
-    """Measures a copy, or dies in section base."""
+    """Fake worker that measures a copy, or crashes in the section base."""
 
     def __init__(self, build: object, name: str, *arguments: object, **options: object) -> None:
         self.answers = iter([{"kind": "limit", "name": "copy", "TB/s": 1.0}, None])
@@ -142,7 +142,7 @@ class FakeWorker:
     def close(self) -> None: ...
 
 
-def test_gpu_py_needs_a_gpu(
+def test_gpu_py_requires_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(str(BENCH))
@@ -153,5 +153,5 @@ def test_gpu_py_needs_a_gpu(
     with pytest.raises(SystemExit) as ended:
         gpu.main()
     assert ended.value.code == 2
-    message = "PyTorch sees no CUDA device; to try the script on a CPU: --device cpu --scale tiny"
+    message = "PyTorch finds no CUDA device; to try the script on a CPU: --device cpu --scale tiny"
     assert capsys.readouterr().err.endswith(f"error: {message}\n")

@@ -1,4 +1,4 @@
-"""The scripts that need no GPU, each at toy size."""
+"""Tests of the scripts that need no GPU, at toy size."""
 
 import importlib
 import json
@@ -23,7 +23,7 @@ Run = Callable[..., ModuleType]
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the first lines of the demo corpus."""
+    """Return a folder with the first lines of the demo corpus."""
     folder = tmp_path_factory.mktemp("corpus")
     for name, path in write_demo(tmp_path_factory.mktemp("demo")).items():
         lines = path.read_text(encoding="utf-8").splitlines()[: LINES[name.split(".")[0]]]
@@ -33,7 +33,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def config(corpus: Path, tmp_path: Path) -> Path:
-    """A config that trains a toy model on the corpus."""
+    """Return a config that trains a toy model on the corpus."""
     path = tmp_path / "toy.yaml"
     sources = {name: f"{{src: {corpus}/{name}.en, tgt: {corpus}/{name}.de}}" for name in LINES}
     path.write_text(
@@ -50,9 +50,9 @@ training: {{device: cpu, batch_tokens: 512, max_steps: 4, log_every: 1, validate
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a script with arguments in this process; the processes that it starts are forked from a server.
+    """Return a function that runs a script in this process; worker processes are forked from a server.
 
-    The server has imported PyTorch and the peers once, which takes seconds in each process otherwise.
+    The server imports PyTorch and the other libraries once, which would otherwise take seconds in each process.
     """
     monkeypatch.syspath_prepend(str(BENCH))
     monkeypatch.syspath_prepend(str(SCRIPTS))
@@ -79,14 +79,14 @@ def toy_options(corpus: Path) -> list[object]:
 def test_train_speed(
     run: Run, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """JoeyNMT fails, because this interpreter has no such package; bf16 is left out, as on an older processor."""
+    """JoeyNMT fails because it is not installed; bf16 is skipped, as on an older processor."""
     monkeypatch.setattr(importlib.import_module("turns"), "pick_precision", lambda *_: "fp32")
     systems = ["mtformer-fp32", "mtformer-bf16", "torch-fp32", "marian-fp32", "joeynmt-fp32"]
     options = [*toy_options(corpus), "--systems", *systems, "--steps", 2, "--batches", 3, "--batch-tokens", 256]
     file = tmp_path / "figures.json"
     with pytest.raises(SystemExit) as ended:
         run("train_speed", *options, "--joeynmt", sys.executable, "--json", file)
-    error = "RuntimeError: JoeyNMT's process ended with exit code 1, its error is above"
+    error = "RuntimeError: JoeyNMT's process ended with exit code 1; see its error above"
     assert ended.value.code == f"error: toy, joeynmt-fp32 failed: {error}"
     figures = json.loads(file.read_text())["sizes"]["toy"]
     assert {name: len(rates) for name, rates in figures["tokens_per_second"].items()} == {
@@ -94,11 +94,11 @@ def test_train_speed(
     }  # fmt: skip
     assert [ratio["ours"] for ratio in figures["ratios"]] == ["mtformer-fp32"]
     printed = capsys.readouterr().out
-    assert "- left out, because this processor has no fast bf16: mtformer-bf16\n" in printed
+    assert "- skipped, because this processor has no fast bf16: mtformer-bf16\n" in printed
     assert f"- failed: joeynmt-fp32: {error}\n" in printed
 
 
-def test_joeynmt_gets_its_own_special_ids(run: Run) -> None:
+def test_joeynmt_peer_converts_special_ids(run: Run) -> None:
     import joeynmt_peer
 
     ids_BS, lengths_B = joeynmt_peer.pad([[4, 5, 1], [7]])
@@ -106,7 +106,7 @@ def test_joeynmt_gets_its_own_special_ids(run: Run) -> None:
     assert lengths_B.tolist() == [4, 2]
 
 
-def test_a_failing_worker_leaves_the_answers_of_the_others(run: Run) -> None:
+def test_a_failed_worker_does_not_affect_the_others(run: Run) -> None:
     import turns
 
     answers, failed = turns.take_turns(
@@ -120,7 +120,7 @@ def test_a_failing_worker_leaves_the_answers_of_the_others(run: Run) -> None:
     }
 
 
-def test_a_worker_that_hangs_is_killed(run: Run) -> None:
+def test_a_hanging_worker_is_killed(run: Run) -> None:
     import turns
 
     worker = turns.Worker(_hangs)

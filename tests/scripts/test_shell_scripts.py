@@ -1,4 +1,4 @@
-"""The shell scripts: they parse, say how they are used, and call the right commands; no environment is installed."""
+"""Tests of the shell scripts: syntax, usage errors and the commands they call; no environment is installed."""
 
 import gzip
 import os
@@ -15,7 +15,7 @@ from mtformer.run_dir import RunDir
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((REPOSITORY / "scripts").rglob("*.sh"))
 RECORD = '#!/bin/sh\nprintf "%s\\n" "$*" >>"$CALLS"\n[ -t 0 ] || cat\n'
-"""Notes how it is called, and repeats its input."""
+"""Program that records its arguments and repeats its input."""
 
 
 def bash(folder: Path, *arguments: object, **environment: object) -> subprocess.CompletedProcess[str]:
@@ -29,7 +29,7 @@ def bash(folder: Path, *arguments: object, **environment: object) -> subprocess.
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A copy of the files that the scripts read."""
+    """Return a copy of the files that the scripts read."""
     folder = tmp_path / "repository"
     shutil.copytree(REPOSITORY / "scripts", folder / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(REPOSITORY / "configs", folder / "configs")
@@ -39,7 +39,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def prepare(repository: Path, environment: str, package: str, **programs: str) -> None:
-    """Make an environment that `make_environment` takes for its own and up to date."""
+    """Create an environment that `make_environment` accepts as its own and up to date."""
     binaries = repository / environment / "bin"
     binaries.mkdir(parents=True)
     for name, text in programs.items():
@@ -51,7 +51,7 @@ def prepare(repository: Path, environment: str, package: str, **programs: str) -
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_it_parses(script: Path) -> None:
+def test_scripts_have_valid_syntax(script: Path) -> None:
     done = bash(REPOSITORY, "-n", script)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -63,13 +63,13 @@ def test_it_parses(script: Path) -> None:
         ("scripts/multi30k.sh nowhere", 2, "usage: bash scripts/multi30k.sh FOLDER "),
         ("scripts/studies.sh", 2, "usage: bash scripts/studies.sh FOLDER "),
         ("scripts/robustness.sh much", 2, "usage: bash scripts/robustness.sh [SHARE]"),
-        ("scripts/studies.sh /", 1, "error: .venv exists and was not made by this script; move it away"),
+        ("scripts/studies.sh /", 1, "error: .venv exists but was not created by this script; move it away"),
         ("scripts/bench/gpu.sh nowhere", 2, "realpath: nowhere: No such file or directory"),
         ("source scripts/environment.sh; find_python", 1,
-         "error: no Python from 3.10 to 3.13 that has its venv module, tried: /bin/false;"),
+         "error: no Python from 3.10 to 3.13 with the module venv found (tried: /bin/false);"),
     ],
 )  # fmt: skip
-def test_errors(command: str, status: int, error: str, repository: Path) -> None:
+def test_usage_errors(command: str, status: int, error: str, repository: Path) -> None:
     (repository / ".venv").mkdir()
     done = bash(repository, *(("-c", command) if ";" in command else command.split()), PYTHON="/bin/false")
     assert done.returncode == status
@@ -77,7 +77,7 @@ def test_errors(command: str, status: int, error: str, repository: Path) -> None
 
 
 def test_multi30k_sh_trains(repository: Path, tmp_path: Path) -> None:
-    """Two steps of a toy model, on files plain and compressed."""
+    """Trains a toy model for two steps on plain and compressed files."""
     python = f'#!/bin/sh\nPYTHONPATH="{REPOSITORY}" exec "{sys.executable}" '
     prepare(repository, ".venv", ".", python=f'{python}"$@"\n', mtformer=f'{python}-m mtformer "$@"\n')
     corpus = tmp_path / "corpus"
@@ -100,17 +100,17 @@ def test_multi30k_sh_trains(repository: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("status", "share"), [(0, 1.0), (1, 0.5)])
-def test_robustness_sh_attacks_and_prints_what_held(
+def test_robustness_sh_runs_the_attacks_and_prints_the_results(
     status: int, share: float, repository: Path, tmp_path: Path
 ) -> None:
     calls = tmp_path / "calls"
-    attacks = f'printf "%s\\n" "$*" >>"{calls}"; echo "kills   {status} of 1 held"; exit {status}'
+    attacks = f'printf "%s\\n" "$*" >>"{calls}"; echo "kills   {status} of 1 passed"; exit {status}'
     python = f'#!/bin/sh\n[ "$1" = -c ] && exec "{sys.executable}" "$@"\n{attacks}\n'
     prepare(repository, ".venv-test", ".[test]", python=python)
     (repository / "tests" / "robustness").mkdir(parents=True)
     done = bash(repository, "scripts/robustness.sh", *([share] if share != 1 else []))
     assert (done.returncode, done.stderr) == (status, "")
-    assert done.stdout.endswith(f"Attacks that held:\nkills   {status} of 1 held\n")
+    assert done.stdout.endswith(f"Passed attacks:\nkills   {status} of 1 passed\n")
     factors = [call.split(" --attacks ")[1].split()[0] for call in calls.read_text().splitlines()]
     assert factors == [str(factor * share) for factor in (8, 166, 25)]
     last = calls.read_text().splitlines()[-1]

@@ -4,16 +4,26 @@ import sys
 from pathlib import Path
 
 import torch
+from torch import nn
 from toy_training import toy_batch, toy_config, toy_step
 
+from mtformer.model.ops import Linear
 from mtformer.training.ranks import join_ranks, unshard
 from mtformer.training.validation import dev_loss
 
 if __name__ == "__main__":
-    target, sharded = Path(sys.argv[1]), sys.argv[2] == "sharded"
+    target, sharded, precision = Path(sys.argv[1]), sys.argv[2] == "sharded", sys.argv[3]
     with join_ranks(torch.device("cpu")) as ranks:
         config = toy_config(learning_rate=1e-2, eps=1e-3, clip_norm=0.1, sharded=sharded)
-        step = toy_step(config, ranks=ranks, dropout=0.0)
+        step = toy_step(config, precision, ranks=ranks, dropout=0.0)
+        dtypes = set()  # of the weights of the layers while they are used
+
+        def record(module: nn.Module, inputs: object) -> None:
+            dtypes.add(str(module.weight.dtype))
+
+        for module in [*step.model.encoder.modules(), *step.model.decoder.modules()]:
+            if isinstance(module, Linear):
+                module.register_forward_pre_hook(record)
         norms, losses = [], []
         for number in range(1, 4):
             # Batches of different sizes, two to a step and process; the last has nothing left for process 1.
@@ -31,6 +41,7 @@ if __name__ == "__main__":
             "optimizer": step.optimizer_state(),
             "norms": norms,
             "losses": losses,
+            "dtypes": sorted(dtypes),
             "dev": dev_loss(step, [toy_batch(number) for number in (90, 91, 92)]),
         }
         # And the state goes back in.

@@ -242,5 +242,5 @@ def test_average_is_the_mean_and_leaves_out_interrupted_ones(tmp_path: Path) -> 
     averaged, four, eight = average_weights(files), *map(read_weights, files)
     for name, weight in averaged.items():
         torch.testing.assert_close(weight, ((four[name].double() + eight[name].double()) / 2).float(), rtol=0, atol=0)
-    with pytest.raises(CheckpointError, match="3 checkpoints to average asked for, 2 there"):
+    with pytest.raises(CheckpointError, match="3 checkpoints requested, but only 2 exist"):
         find_weights(run, "last:3", "bleu")

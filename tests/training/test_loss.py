@@ -1,10 +1,12 @@
 """The chunked loss against the naive formula."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mtformer.training import loss as loss_module
 from mtformer.training.loss import PAD, linear_cross_entropy
@@ -83,6 +85,49 @@ def test_equals_torch_without_smoothing() -> None:
     loss, _ = linear_cross_entropy(hidden, weight, target, 0.0)
     expected = torch.nn.functional.cross_entropy(hidden @ weight.t(), target, ignore_index=PAD, reduction="sum")
     torch.testing.assert_close(loss, expected)
+
+
+class Products(TorchDispatchMode):
+    """Counts matrix products, and zeros of the size of the gradient of the weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = self.gradients = 0
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = operator.overloadpacket.__name__
+        result = operator(*args, **(kwargs or {}))
+        self.number += name in ("mm", "addmm")
+        self.gradients += "zeros" in name and result.shape == (V, D)
+        return result
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_without_gradients_there_is_one_product_a_chunk(
+    dtype: torch.dtype, has_bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(loss_module.CHUNK_LOGITS, "cpu", 13 * V)  # 3 chunks
+    hidden, weight, target = example(torch.float32)
+    bias = torch.randn(V, generator=torch.Generator().manual_seed(1)).requires_grad_() if has_bias else None
+    with Products() as training:
+        expected = linear_cross_entropy(hidden.to(dtype), weight, target, 0.1, bias)
+    with torch.no_grad(), Products() as validation:
+        found = linear_cross_entropy(hidden.to(dtype), weight, target, 0.1, bias)
+    assert [one.item() for one in found] == [one.item() for one in expected]
+    assert (training.number, training.gradients) == (9 + has_bias, 1)  # with a bias one for the uniform part
+    assert (validation.number, validation.gradients) == (3 + has_bias, 0)
+
+
+def test_chunks_of_float16_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, weight, target = example(torch.float32)
+    with Products() as whole:
+        expected = torch.autograd.grad(linear_cross_entropy(hidden.half(), weight, target, 0.1)[0], weight)[0]
+    monkeypatch.setattr(loss_module, "FP16_ROWS", 10)
+    with Products() as limited:
+        found = torch.autograd.grad(linear_cross_entropy(hidden.half(), weight, target, 0.1)[0], weight)[0]
+    assert (whole.number, limited.number) == (3, 12)
+    torch.testing.assert_close(found, expected, rtol=0.01, atol=0.01)
 
 
 def test_pad_tokens_give_no_loss_and_no_gradient() -> None:

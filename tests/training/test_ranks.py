@@ -30,9 +30,9 @@ def torchrun(*arguments: object, processes: int = 2) -> subprocess.CompletedProc
     )
 
 
-def of_one_process() -> dict[str, Any]:
+def of_one_process(precision: str) -> dict[str, Any]:
     """The steps of `distributed_step.py`, all in this process."""
-    step = toy_step(toy_config(learning_rate=1e-2, eps=1e-3, clip_norm=0.1), dropout=0.0)
+    step = toy_step(toy_config(learning_rate=1e-2, eps=1e-3, clip_norm=0.1), precision, dropout=0.0)
     norms, losses = [], []
     for number in range(1, 4):
         batches = [
@@ -53,11 +53,25 @@ def of_one_process() -> dict[str, Any]:
     }
 
 
+def test_sharded_layers_are_gathered_in_bf16(tmp_path: Path) -> None:
+    """Their gradients are summed in float32, so the figures differ from those of one process by rounding only."""
+    done = torchrun(HERE / "distributed_step.py", tmp_path / "outcome.pt", "sharded", "bf16")
+    assert done.returncode == 0, done.stderr
+    two, one = torch.load(tmp_path / "outcome.pt", weights_only=True), of_one_process("bf16")
+    assert two["dtypes"] == ["torch.bfloat16"]
+    for name in ("norms", "losses"):
+        assert two[name] == pytest.approx(one[name], rel=2e-3)
+    for name, weight in one["weights"].items():
+        assert two["weights"][name].dtype == torch.float32
+        assert (two["weights"][name] - weight).norm() < 1e-3 * weight.norm() + 1e-3
+
+
 @pytest.mark.parametrize("kind", ["copied", "sharded"])
 def test_two_processes_with_half_the_batch_each_are_one_process(tmp_path: Path, kind: str) -> None:
-    done = torchrun(HERE / "distributed_step.py", tmp_path / "outcome.pt", kind)
+    done = torchrun(HERE / "distributed_step.py", tmp_path / "outcome.pt", kind, "fp32")
     assert done.returncode == 0, done.stderr
-    two, one = torch.load(tmp_path / "outcome.pt", weights_only=True), of_one_process()
+    two, one = torch.load(tmp_path / "outcome.pt", weights_only=True), of_one_process("fp32")
+    assert two["dtypes"] == ["torch.float32"]
     for name in ("norms", "losses"):
         assert two[name] == pytest.approx(one[name], rel=1e-5)
     assert two["dev"] == pytest.approx(one["dev"], rel=1e-4)

@@ -1,5 +1,6 @@
 """One optimizer step: what is summed, divided, clipped, skipped."""
 
+import functools
 from collections.abc import Sequence
 
 import pytest
@@ -48,9 +49,9 @@ def test_the_same_seed_gives_the_same_weights_with_dropout() -> None:
     assert torch.equal(*results)
 
 
-def test_training_decides_on_cudnn_attention_by_the_device_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_sets_up_the_kernels_of_the_device_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     devices: list[torch.device] = []
-    monkeypatch.setattr("mtformer.training.step.disable_cudnn_attention", devices.append)
+    monkeypatch.setattr("mtformer.training.step.set_up_kernels", devices.append)
     assert [toy_step(toy_config()).device] == devices
 
 
@@ -227,11 +228,13 @@ def test_fp16_clips_the_true_gradient_and_halves_the_scale_on_overflow() -> None
     assert step.scaler.get_scale() == scale / 2
 
 
-def test_compiled_equals_eager() -> None:
+def test_compiled_equals_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     config = toy_config(learning_rate=1e-2, eps=1e-3)
     eager = without_dropout(toy_step(config))
     compiled = without_dropout(toy_step(config))
-    compiled.objective.states = torch.compile(compiled.model, dynamic=True, backend="aot_eager")
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager", fullgraph=True))
+    compiled.compile()
+    assert (eager.is_compiled, compiled.is_compiled) == (False, True)
     for number in range(1, 4):
         eager.run([toy_batch(number)], number)
         compiled.run([toy_batch(number)], number)

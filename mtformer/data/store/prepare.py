@@ -45,10 +45,11 @@ from mtformer.data.store.ragged import bytes_of
 from mtformer.data.store.store import BLOCK_PAIRS, DUPLICATES, Pairs, Shard, Store, write_shard
 from mtformer.data.workers import WorkerEndedError, Workers
 from mtformer.errors import DataError, explain_write_errors
-from mtformer.files import atomic_file, cache_folder, read_json, sync, write_text
+from mtformer.files import FORMAT, atomic_file, cache_folder, read_json, sync, write_text
 from mtformer.text.tokenizer import TokenizerPair
 
-FORMAT_VERSION = 3
+PREPARATION = 3
+"""Part of the fingerprint; another number for a change after which the same input gives another corpus."""
 SHARD_PAIRS = 200 * BLOCK_PAIRS
 LOG_PAIRS = 20 * SHARD_PAIRS
 STALE_SECONDS = 7 * 24 * 3600
@@ -123,7 +124,7 @@ def prepare(
 def _fingerprint(sources: Sequence[str], pipeline: Pipeline, tokenizers: TokenizerPair, keep_text: bool) -> str:
     """Return the name of a corpus in the cache; filters that are off do not change it."""
     settings = {
-        "version": [FORMAT_VERSION, SHARD_PAIRS],
+        "version": [PREPARATION, SHARD_PAIRS],
         "sources": sources,
         "tokenizers": [tokenizers.src.sha256, tokenizers.tgt.sha256],
         "filters": _active(pipeline.filters) if pipeline.filters is not None else None,
@@ -326,6 +327,7 @@ def _finish(job: _Job, num_shards: int) -> None:
         (job.folder / DUPLICATES).unlink()
     report.left_out = in_order(report.left_out)
     contents = {
+        "format": FORMAT,
         "shards": [vars(shard) for shard in shards],
         "longest": longest.tolist(),
         "has_text": job.keep_text,

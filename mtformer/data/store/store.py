@@ -26,7 +26,7 @@ from mtformer.data.data_report import DataReport
 from mtformer.data.store.cache import STORE
 from mtformer.data.store.ragged import Ints, Ragged, text_of
 from mtformer.errors import DataError
-from mtformer.files import read_json
+from mtformer.files import FORMAT, read_json, require_format
 
 BLOCK_PAIRS = 256
 """Pairs that are read together. An epoch has an order of blocks, and then of the pairs of many blocks."""
@@ -108,6 +108,7 @@ class Store:
 
                 fcntl.flock(self._lock, fcntl.LOCK_SH)  # see `delete_unused` of the cache
             contents = read_json(folder / STORE)
+            require_format(folder / STORE, contents.get("format", FORMAT), DataError)
             self.report = DataReport.from_dict(contents["report"])
             self.has_text: bool = contents["has_text"]
             self.longest: tuple[int, int] = tuple(contents["longest"])
@@ -193,7 +194,7 @@ class Store:
         """Turn the errors of a damaged file into DataError."""
         try:
             yield
-        except (ValueError, KeyError, TypeError, pa.ArrowException, OSError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException, OSError) as error:
             raise DataError(
                 f"{path}: not as it was written ({' '.join(str(error).split()):.200}); delete the folder "
                 f"{self.folder}, and it is prepared again"

@@ -1,0 +1,99 @@
+"""Each kind of file carries its format; a file of a newer format is refused in one line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from program import invoke
+
+from mtformer.data.store.store import Store
+from mtformer.errors import DataError
+from mtformer.files import CHECKSUMS, META, read_meta, require_format
+from mtformer.run_dir import RunDir, write_config
+
+
+def newer(path: Path) -> None:
+    """Set the format in a JSON file to 2, with a correct checksum."""
+    import hashlib
+
+    values = json.loads(path.read_text(encoding="utf-8"))
+    values.pop("checksum", None)
+    assert values["format"] == 1
+    values["format"] = 2
+    checksum = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps({**values, "checksum": checksum}), encoding="utf-8")
+
+
+def newer_config(run: Path) -> None:
+    text = (run / "config.yaml").read_text(encoding="utf-8")
+    assert text.startswith("format: 1\n")
+    write_config(RunDir(run), text.replace("format: 1\n", "format: 2\n", 1))
+
+
+def newer_checkpoint(run: Path) -> None:
+    for folder in RunDir(run).checkpoints.iterdir():
+        newer(folder / META)
+
+
+def newer_card(run: Path) -> None:
+    path = next(run.glob("eval/*/scores.json"))
+    path.write_text(path.read_text(encoding="utf-8").replace('"format": 1', '"format": 2', 1), encoding="utf-8")
+
+
+@pytest.mark.parametrize(("change", "command", "file"), [
+    (newer_config, ["translate"], "config.yaml"),
+    (newer_config, ["eval"], "config.yaml"),
+    (newer_checkpoint, ["translate"], META),
+    (newer_checkpoint, ["export", "--format", "bundle"], META),
+    (newer_card, ["compare"], "scores.json"),
+    (lambda run: newer(run / CHECKSUMS), ["translate"], CHECKSUMS),
+])  # fmt: skip
+def test_a_newer_format_is_refused_in_one_line(
+    run: Path, trained: tuple[Path, object], change: Callable[[Path], None], command: list[str], file: str
+) -> None:
+    change(run)
+    result = invoke(*command, run, *([trained[0]] if command == ["compare"] else []), stdin=b"a dog\n")
+    assert result.exit_code == 2
+    lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    assert f"{file}: has format 2; this version of mtformer reads format 1 only" in lines[0].replace(":1:", ":")
+
+
+def test_a_newer_checkpoint_is_not_set_aside_as_damaged(run: Path, corpus: Path) -> None:
+    newer_checkpoint(run)
+    before = sorted(RunDir(run).checkpoints.iterdir())
+    result = invoke("train", corpus / "small.yaml", "--run-dir", run, "--resume")
+    assert result.exit_code == 2
+    assert "has format 2" in result.stderr
+    assert sorted(RunDir(run).checkpoints.iterdir()) == before
+
+
+def test_a_newer_user_config_is_refused(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.yaml").write_text(f"extends: {corpus}/small.yaml\nformat: 7\n", encoding="utf-8")
+    result = invoke("train", tmp_path / "new.yaml", "--dry-run")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert f"{tmp_path}/new.yaml:2: has format 7; this version of mtformer reads format 1 only" in result.stderr
+
+
+def test_a_newer_prepared_corpus_is_refused(
+    trained: tuple[Path, object], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = next((tmp_path_factory.getbasetemp() / "cache").glob("*/store.json"))
+    contents = json.loads(path.read_text(encoding="utf-8"))
+    assert contents["format"] == 1
+    copy = tmp_path_factory.mktemp("store")
+    (copy / "store.json").write_text(json.dumps({**contents, "format": 2}), encoding="utf-8")
+    with pytest.raises(DataError, match=r"store\.json: has format 2; this version of mtformer reads format 1 only"):
+        Store(copy)
+
+
+@pytest.mark.parametrize("form", ["bundle", "ctranslate2", "huggingface"])
+def test_exports_carry_their_format(run: Path, tmp_path: Path, form: str) -> None:
+    result = invoke("export", run, "--format", form, "--output", tmp_path / "export")
+    assert result.exit_code == 0, result.stderr
+    assert read_meta(tmp_path / "export", CHECKSUMS)["format"] == 1
+
+
+def test_the_present_format_is_accepted() -> None:
+    require_format("x", 1)

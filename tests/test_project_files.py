@@ -1,0 +1,93 @@
+"""The files about the project parse, and agree with each other and with the package."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import mtformer
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[1]
+WORKFLOW = ".github/workflows/tests.yml"
+TEMPLATES = [f".github/ISSUE_TEMPLATE/{name}.yml" for name in ("bug_report", "feature_request")]
+RELEASE = re.compile(r"^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d{2}-\d{2})$", re.MULTILINE)
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def project() -> dict[str, Any]:
+    return tomllib.loads(text("pyproject.toml"))["project"]
+
+
+def steps(job: str) -> dict[str, str]:
+    """Return the commands of a job of the workflow by the name of the step."""
+    return {step["name"]: step["run"] for step in yaml.safe_load(text(WORKFLOW))["jobs"][job]["steps"] if "run" in step}
+
+
+def test_the_citation_names_this_version_and_license() -> None:
+    citation = yaml.safe_load(text("CITATION.cff"))
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()  # required by the format
+    assert citation["version"] == mtformer.__version__
+    assert citation["license"] == project()["license"]
+    assert str(citation["date-released"]) == RELEASE.findall(text("CHANGELOG.md"))[0][1]
+
+
+def test_the_changelog_lists_releases_from_new_to_old_under_the_usual_headings() -> None:
+    changelog = text("CHANGELOG.md")
+    releases = RELEASE.findall(changelog)
+    numbers = [tuple(map(int, version.split("."))) for version, _ in releases]
+    assert releases[0][0] == mtformer.__version__
+    assert numbers == sorted(set(numbers), reverse=True)
+    assert re.findall(r"^## (?!\[\d)(.*)", changelog, re.MULTILINE) == ["[Unreleased]"]
+    kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert set(re.findall(r"^### (.*)", changelog, re.MULTILINE)) <= kinds
+
+
+def test_the_workflow_runs_the_test_command_of_the_readme() -> None:
+    command = "bash scripts/test.sh"
+    assert f"\n{command}\n" in text("README.md")
+    assert command in steps("linux").values()
+
+
+def test_the_workflow_tests_the_python_versions_of_the_metadata() -> None:
+    versions = yaml.safe_load(text(WORKFLOW))["jobs"]["linux"]["strategy"]["matrix"]["python"]
+    prefix = "Programming Language :: Python :: 3."
+    classified = [line.rpartition(" ")[2] for line in project()["classifiers"] if line.startswith(prefix)]
+    assert versions == classified
+    assert project()["requires-python"] == f">={versions[0]}"
+
+
+def test_the_workflow_imports_all_modules() -> None:
+    program = re.search(r"<<'END'\n(.*)\nEND", steps("others")["Import all modules"], re.DOTALL)
+    assert program is not None
+    exec(program[1], {})
+    imported = {name for name in sys.modules if name.startswith("mtformer.")}
+    paths = {path.relative_to(ROOT).with_suffix("") for path in (ROOT / "mtformer").rglob("*.py")}
+    modules = {".".join(path.parts).removesuffix(".__init__") for path in paths}
+    assert modules - imported == {"mtformer", "mtformer.__main__"}
+
+
+def test_the_workflow_trains_a_shipped_config() -> None:
+    configs = re.findall(r"mtformer train (\S+)", steps("others")["Train the demo"])
+    assert [path for path in configs if (ROOT / path).is_file()] == ["configs/demo.yaml"]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_issue_templates_have_what_github_needs(name: str) -> None:
+    template = yaml.safe_load(text(name))
+    assert {"name", "description", "body"} <= template.keys()
+    assert len({field["id"] for field in template["body"]}) == len(template["body"])
+
+
+def test_the_metadata_has_no_license_classifier_beside_the_license_expression() -> None:
+    assert not [line for line in project()["classifiers"] if line.startswith("License ::")]

@@ -1,0 +1,142 @@
+"""Training and search on a pretended GPU: devices do not mix, the host does not wait, and launches are limited."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from pretended_gpu import PretendedGpu, nested
+from torch import Tensor
+
+from mtformer.config.schema import DecodingConfig, ModelConfig, TrainingConfig
+from mtformer.data.batching.batches import Batch
+from mtformer.decoding.engine import OwnEngine, Segment
+from mtformer.decoding.inference import InferenceModel
+from mtformer.model import ops, transformer
+from mtformer.model.transformer import Transformer
+from mtformer.training.metrics import Window
+from mtformer.training.step import TrainingStep
+
+V = 500
+TOY = {"d_model": 64, "d_ff": 128, "num_heads": 4, "num_encoder_layers": 1, "num_decoder_layers": 1}
+BASE = {"d_model": 512, "d_ff": 2048, "num_heads": 8, "num_encoder_layers": 6, "num_decoder_layers": 6}
+MODELS: list[dict[str, Any]] = [
+    {},
+    {"output_bias": True},
+    {"norm": "rmsnorm", "activation": "swiglu", "positions": "rotary", "num_kv_heads": 2},
+    {"norm_position": "post", "positions": "learned", "tie_embeddings": "none"},
+    {"attention_dropout": 0.1, "activation_dropout": 0.1},
+]
+TRAINING_LAUNCHES = 1200
+DECODING_LAUNCHES = {"greedy": 155, "beam": 200}
+
+
+def model_on(gpu: PretendedGpu, vocab: int = V, **options: Any) -> Transformer:
+    with torch.device(gpu.device):  # `Module.to` cannot swap fake tensors
+        return Transformer(ModelConfig(**{**TOY, **options}), vocab, vocab)
+
+
+def batch(B: int = 8, S: int = 7, T: int = 9) -> Batch:
+    def ids(*shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.long)
+
+    return Batch(ids(B, S), ids(B, T), ids(B, T), ids(B), B, B * S, B * T)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("options", MODELS, ids=str)
+def test_a_training_step_does_not_wait_for_the_device(options: dict[str, Any], precision: str) -> None:
+    with PretendedGpu() as gpu:
+        step = TrainingStep(model_on(gpu, **options), TrainingConfig(ema_decay=0.9), precision)
+        window = Window()
+        for number in (1, 2):
+            window.add([batch()], step.run([batch()], number))
+        gpu.reset()
+        batches = [batch(4, 5, 6), batch()]
+        window.add(batches, step.run(batches, 3))
+        assert gpu.syncs == []
+
+
+def test_launches_of_a_training_step(record_property: Callable[[str, object], None]) -> None:
+    with PretendedGpu() as gpu:
+        step = TrainingStep(model_on(gpu, vocab=32_000, **BASE), TrainingConfig(), "bf16")
+        one = batch(1024, 32, 32)
+        for number in (1, 2):
+            step.run([one], number)
+        gpu.reset()
+        step.run([one], 3)
+    print(f"launches of a training step of the base model: {gpu.launches.total()} {gpu.launches.most_common(12)}")
+    record_property("launches", gpu.launches.total())
+    assert gpu.launches.total() <= TRAINING_LAUNCHES
+
+
+SEARCHES: dict[str, dict[str, Any]] = {
+    "greedy": {"beam_size": 1},
+    "beam": {"beam_size": 5},
+    "certain": {"beam_size": 5, "early_stopping": "certain"},
+    "diverse": {"beam_size": 4, "beam_groups": 2, "diversity_penalty": 0.5},
+    "rules": {"beam_size": 5, "repetition_penalty": 1.2, "no_repeat_ngram_size": 3},
+    "samples": {"sampling": True, "top_k": 10, "top_p": 0.9},
+}
+STEPS = 13
+
+
+def unfinished(what: str, tensor: Tensor) -> Any:
+    """No sentence finishes; each may have STEPS - 1 tokens."""
+    if what == "nonzero":
+        return tensor.shape[0]
+    if what == "tolist":
+        return nested(tuple(tensor.shape), 1)
+    return 1.0 if tensor.is_floating_point() else STEPS - 1
+
+
+def search(gpu: PretendedGpu, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[Any]:
+    """Search with a model, and return (synchronizations, launches) before each step."""
+    model = model_on(gpu, **options).eval().requires_grad_(False)
+    marks: list[Any] = []
+    real = InferenceModel.step
+
+    def step(self: InferenceModel, *arguments: Any) -> Any:
+        marks.append((len(gpu.syncs), gpu.launches.total()))
+        return real(self, *arguments)
+
+    monkeypatch.setattr(InferenceModel, "step", step)
+    segments = [Segment([5] * 6, line) for line in range(4)]
+    list(OwnEngine([InferenceModel(model)]).search([segments], DecodingConfig(**settings), None))
+    return marks
+
+
+@pytest.mark.parametrize("settings", SEARCHES.values(), ids=SEARCHES.keys())
+def test_search_waits_at_most_at_every_fourth_step(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    with PretendedGpu(unfinished) as gpu:
+        marks = search(gpu, settings, monkeypatch)
+    assert len(marks) == STEPS
+    assert marks[-1][0] - marks[0][0] <= STEPS // 4, gpu.syncs
+
+
+@pytest.mark.parametrize("name", DECODING_LAUNCHES)
+def test_launches_of_a_decoding_step(
+    name: str, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+) -> None:
+    with PretendedGpu(unfinished) as gpu:
+        marks = search(gpu, SEARCHES[name], monkeypatch, **BASE)
+    launches = sorted(after[1] - before[1] for before, after in pairwise(marks))
+    print(f"launches of a decoding step of the base model, {name}: {launches}")
+    record_property("launches", launches)
+    assert launches[len(launches) // 2] <= DECODING_LAUNCHES[name]
+
+
+def test_mixed_devices_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformer, "padding_mask", lambda lengths_B, S: torch.arange(S) < lengths_B.unsqueeze(-1))
+    with PretendedGpu() as gpu, pytest.raises(Exception, match="same device"):
+        TrainingStep(model_on(gpu), TrainingConfig(), "bf16").run([batch()], 1)
+
+
+def test_waiting_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = ops.padding_mask
+    monkeypatch.setattr(transformer, "padding_mask", lambda lengths_B, S: real(lengths_B, int(lengths_B.max())))
+    with PretendedGpu(lambda what, tensor: 7) as gpu:
+        TrainingStep(model_on(gpu), TrainingConfig(), "bf16").run([batch()], 1)
+    assert len(gpu.syncs) == 1
+    assert gpu.syncs[0].startswith("_local_scalar_dense in model/transformer.py") or "item" in gpu.syncs[0]
