@@ -21,7 +21,7 @@ DETAILS = ("at", "weights")  # columns that only `--all` shows
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(help="Folder with runs (default: runs).")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(help="Folder with runs.")] = Path("runs"),
     sort: Annotated[str, typer.Option(help="Sort by a column or a config key, best first.")] = "name",
     show_all: Annotated[bool, optional("Show all columns, as in output to a pipe or file.", "--all")] = False,
     as_json: Annotated[bool, optional("Print a JSON list with all values.", "--json")] = False,

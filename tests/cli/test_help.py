@@ -28,6 +28,7 @@ def test_each_screen_fits_80_columns(words: str, monkeypatch: pytest.MonkeyPatch
     lines = [line.rstrip() for line in shown.splitlines()]
     assert max(map(len, lines)) <= 80
     assert "…" not in shown
+    assert not re.search(r"\(default: [^)]*\)\.? \(default: ", shown)
     assert not re.search(r"<(?! )", shown)  # no type in angle brackets
     assert lines[0].startswith(f"Usage: {f'mtformer {words}'.strip()} [OPTIONS]")
     assert lines[lines.index("Examples:") + 1].startswith("  mtformer ")
