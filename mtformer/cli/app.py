@@ -1,6 +1,6 @@
 """The program `mtformer`: its commands and exit codes.
 
-The module of a command, and what it needs, is imported only when the command runs, so that `--help` is fast.
+The module of a command and its dependencies are imported only when the command runs, so that `--help` is fast.
 """
 
 import inspect
@@ -12,9 +12,9 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from mtformer import __version__
+from mtformer.cli.help import DATA, Command, Group, complete_help
 from mtformer.cli.output import error_lines, flush_or_discard_stdout, printable, set_up_logging, use_utf8
 from mtformer.errors import LostProcessError, MtformerError
 
@@ -22,35 +22,34 @@ DEBUG = "MTFORMER_DEBUG"
 SECONDS_OF_SILENCE = 3.0
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-"""The exit code that a shell reports for a filter that SIGPIPE ended."""
-
+"""Exit code that a shell reports for a process terminated by SIGPIPE."""
 
 OUT_OF_MEMORY = re.compile(
     "allocate memory|out of memory|bad_alloc|failed to map segment|size calculation overflowed", re.IGNORECASE
 )
-"""Messages of PyTorch, C++ and the dynamic linker, whose errors have no type of their own."""
+"""Messages of PyTorch, C++ and the dynamic linker, which have no exception class for this error."""
 COMMANDS = {
     "train": ("train:train", "Train a model: tokenizer, data, training, averaging, test scores."),
     "translate": ("translate:translate", "Translate lines from stdin (or a file) to stdout (or a file)."),
-    "serve": ("serve:serve", "Serve a model: a page to translate on, and an API as LibreTranslate's."),
+    "serve": ("serve:serve", "Serve a model: a web page and an API compatible with LibreTranslate."),
     "score": ("score:score", "Print the log-probability of given translations."),
     "eval": ("eval:evaluate", "Score a model: BLEU, chrF2++ and TER on test sets."),
-    "compare": ("compare:compare", "Compare runs, or files of hypotheses: scores, significance, sentences."),
-    "sweep": ("sweep:sweep", "Train many runs: a base config, and values of its keys multiplied out."),
-    "runs": ("runs:runs", "List the runs in a folder: state, step, best dev score, speed, differences."),
-    "report": ("report:report", "Write an HTML page about runs, or draw their curves for a paper."),
-    "reproduce": ("reproduce:reproduce", "Train the first steps of a run again, and compare losses to the last digit."),
-    "export": ("export:export", "Write a run in a form that can be given away."),
-    "import": ("export:import_model", "Make a Marian model from Hugging Face a bundle."),
+    "compare": ("compare:compare", "Compare runs or hypothesis files: scores, significance, sentences."),
+    "sweep": ("sweep:sweep", "Train many runs: a base config with combinations of values."),
+    "runs": ("runs:runs", "List the runs in a folder: state, scores, speed, differences."),
+    "report": ("report:report", "Write an HTML report about runs, or plot their curves."),
+    "reproduce": ("reproduce:reproduce", "Repeat the first steps of a run and compare the losses exactly."),
+    "export": ("export:export", "Export a run as a bundle, or for CTranslate2 or Hugging Face."),
+    "import": ("export:import_model", "Convert a Marian model from Hugging Face to a bundle."),
     "tokenizer": ("tokenizer:app", "Train and use tokenizers."),
-    "data": ("data:app", "Corpora."),
-    "config": ("config:app", "Show configs and their schema."),
+    "data": ("data:app", "Inspect, clean and generate corpora; manage the cache."),
+    "config": ("config:app", "Show configs and their JSON Schema."),
 }
-"""Name: module in `mtformer.cli` with its function or `typer.Typer`, and summary; in the order of the help."""
+"""The commands by name, in the order of the help: module in `mtformer.cli` and its attribute, and summary."""
 
 
-class _Program(TyperGroup):
-    """Loads the command that runs, and reports errors of the user or the system in one line with an exit code."""
+class _Program(Group):
+    """Imports the command to run, and reports user and system errors in one line with an exit code."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
@@ -79,8 +78,10 @@ class _Program(TyperGroup):
 
 
 app = typer.Typer(
+    name="mtformer",
     cls=_Program,
-    help="Train, run and measure Transformer translation models.",
+    help="Train, run and evaluate Transformer translation models.",
+    epilog="\n".join(DATA["examples"][:2]),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -98,7 +99,7 @@ def _program(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help=f"Show tracebacks, as {DEBUG}=1 does.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help=f"Show tracebacks of errors, like {DEBUG}=1.")] = False,
 ) -> None:
     if debug:
         os.environ[DEBUG] = "1"
@@ -110,7 +111,7 @@ for _name, (_, _summary) in COMMANDS.items():
 
 
 def load_command(name: str) -> Any:
-    """Return the Click command of this name, with its options."""
+    """Return the Click command of this name, with its options, help and examples."""
     module_name, attribute = COMMANDS[name][0].split(":")
     module = import_module(f"mtformer.cli.{module_name}")
     function = getattr(module, attribute)
@@ -122,23 +123,21 @@ def load_command(name: str) -> Any:
 
             function = with_decoding_options(function)
         alone = typer.Typer(add_completion=False)
-        alone.command(name, cls=getattr(module, "COMMAND_CLASS", None))(function)
+        alone.command(name, cls=getattr(module, "COMMAND_CLASS", Command))(function)
         command = typer.main.get_command(alone)
     command.name = name
-    for one in (command, *getattr(command, "commands", {}).values()):
-        # Typer keeps the line ends of a docstring, which is wider than a terminal.
-        one.help = re.sub(r"(?<=\S)\n(?=\S)", " ", one.help or "")
+    complete_help(command, name)
     return command
 
 
 def main() -> None:
-    """Run the command line and exit: 0 done, 1 internal error, 2 user error, 130 interrupted."""
+    """Run the command line and exit: 0 success, 1 internal error, 2 user error, 130 interrupted."""
     use_utf8()
     try:
         app(prog_name="mtformer")
     except Exception as error:
         _show_traceback_if_asked()
-        message = _describe(error)  # such as a full disk under the output of --help
+        message = _describe(error)  # for example if the output of --help goes to a full disk
         what = f"{type(error).__name__}: {error}".splitlines()[0]
         error_lines(message or f"{what}; this is a bug in mtformer, please report it; {DEBUG}=1 shows the traceback")
         sys.exit(1 if message is None else 2)
@@ -147,8 +146,8 @@ def main() -> None:
 def _let_others_speak(error: Exception) -> None:
     """Wait if `torchrun` started several processes and another one reports the error.
 
-    All processes meet an error in the config, and the end of one ends all. Process 0, or the one that failed by itself,
-    reports it; `torchrun` ends the others while they wait here.
+    All processes find an error in the config, and `torchrun` stops all of them when one exits. Process 0, or the only
+    process that failed, reports the error; `torchrun` stops the others while they wait here.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and (
         isinstance(error, LostProcessError) or os.environ.get("RANK", "0") != "0"
@@ -157,12 +156,12 @@ def _let_others_speak(error: Exception) -> None:
 
 
 def _describe(error: Exception) -> str | None:
-    """Return the message of an error of the user or the system; None for an internal error."""
+    """Return the message of a user or system error, or None for an internal error."""
     if isinstance(error, MtformerError | LostProcessError):
         return str(error)
     text = " ".join(str(error).split())
-    if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(text):  # of PyTorch, ImportError and others
-        return f"not enough memory ({text or 'MemoryError'}); free some, or take smaller batches or a smaller model"
+    if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(text):  # PyTorch errors, ImportError and others
+        return f"not enough memory ({text or 'MemoryError'}); free memory, or use smaller batches or a smaller model"
     if not isinstance(error, OSError):
         return None
     where = error.filename

@@ -4,7 +4,7 @@ import json
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,67 +17,54 @@ from mtformer.errors import ConfigError
 if TYPE_CHECKING:
     from mtformer.config.schema import EvaluationConfig
     from mtformer.evaluation.compare import Comparison, MetricTable
-    from mtformer.evaluation.systems import Material, System
+    from mtformer.evaluation.systems import Material, Run, System
 
 INDENT = 2
 READING = (
-    "95% interval and p: for other sentences, with these trained models; p by paired bootstrap and by approximate "
-    "randomization against the first system ({tests})."
+    "95% intervals and p-values: variation over test sentences, for these trained models. p-values: paired bootstrap "
+    "and approximate randomization against the first system ({tests})."
 )
-SEEDS_READING = "Over seeds: Welch's 95% interval of the difference for other seeds, on these sentences."
+SEEDS_READING = "Over seeds: Welch's 95% interval of the difference; variation over seeds, for these sentences."
 
 
 def compare(
-    paths: Annotated[list[Path], argument("Run directories, or with --ref files of hypotheses.", metavar="RUN...")],
+    paths: Annotated[list[Path], argument("Run directories, or hypothesis files; the first is the baseline.")],
     sets: Annotated[
-        list[str] | None, optional("A test set; default: each that all runs have scores on.", "--set")
+        list[str] | None, optional("Test set (default: all that all runs have scores on).", "--set")
     ] = None,
-    ref: Annotated[list[Path] | None, optional("File of references; several may be given.")] = None,
-    src: Annotated[Path | None, optional("File of sources, with --ref.")] = None,
-    bleu_tokenizer: Annotated[
-        str | None,
-        optional(
-            "With --ref: as the key of the `evaluation` section; default: 13a. Runs have their own.", metavar="NAME"
-        ),
-    ] = None,
-    group: Annotated[
-        bool, typer.Option("--group/--no-group", help="Runs that differ in their seed only are one system.")
-    ] = True,
-    sentences: Annotated[
-        int, typer.Option("--sentences", min=0, metavar="N", help="Show the N sentences that differ most.")
-    ] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="All of it as JSON.")] = False,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Compare score cards that differ in data, metrics, decoding settings or precision."
-        ),
-    ] = False,
+    ref: Annotated[list[Path] | None, optional("Reference file; repeat for several references.")] = None,
+    src: Annotated[Path | None, optional("Source file; requires --ref.")] = None,
+    bleu_tokenizer: Annotated[str | None, optional("With --ref: tokenizer of BLEU (default: 13a).")] = None,
+    group: Annotated[bool, optional("Do not group runs that differ only in their seed.", "--group/--no-group")] = True,
+    sentences: Annotated[int, typer.Option(min=0, help="Number of most different sentences to show.")] = 5,
+    as_json: Annotated[bool, optional("Print everything as JSON.", "--json")] = False,
+    force: Annotated[bool, optional("Compare despite different data, metrics or settings.", "--force")] = False,
     comet: CometOption = None,
 ) -> None:
-    """Compare runs, or files of hypotheses: scores, significance, lengths, sentences. The first is the baseline.
+    """Compare runs or hypothesis files: scores, significance, lengths and sentences.
 
-    Scores are computed again from the translations that `eval` kept. P-values are sacreBLEU's, by paired bootstrap
-    resampling (1,000 samples) and paired approximate randomization (10,000 trials); SACREBLEU_SEED sets their seed.
-    The second is 2^(1-n) above that of `sacrebleu --paired-ar`, where n is the number of sentences on which the metric
-    tells the two apart: sacreBLEU counts larger differences than the observed one only, and two of the 2^n ways to
-    swap translations give exactly the observed one. With fewer than 10 such sentences this is visible.
+    Scores are computed from the translations that `eval` saved, p-values with sacreBLEU by paired bootstrap resampling
+    (1,000 samples) and paired approximate randomization (10,000 trials); SACREBLEU_SEED is the seed. The second p-value
+    is 2^(1-n) above that of `sacrebleu --paired-ar`, where n is the number of sentences for which the metric
+    distinguishes the systems: two of the 2^n ways to swap translations give exactly the observed difference, and
+    sacreBLEU counts only larger ones. The effect is visible only for n below 10.
     """
     from mtformer.evaluation.systems import common_sets, group_runs, open_runs, read_files, read_material
 
     if len(paths) < 2:
-        raise ConfigError(f"{paths[0]} alone: give at least two to compare")
+        raise ConfigError(f"{paths[0]}: only one system; give at least two to compare")
     if ref and (sets or force):
-        raise ConfigError("--set and --force are for runs; leave them out with --ref")
+        raise ConfigError("--set and --force are for runs; remove them, or remove --ref")
     if not ref and (src is not None or bleu_tokenizer is not None):
-        raise ConfigError("--src and --bleu-tokenizer are for files of hypotheses; give --ref too")
+        raise ConfigError("--src and --bleu-tokenizer are for hypothesis files; give --ref too")
     if ref:
         runs, material = read_files(paths, ref, src, _evaluation(bleu_tokenizer or "13a"))
+        runs = _named(runs)
         systems, materials = group_runs(runs), [material]
         if comet is not None and material.sources is None:
-            raise ConfigError("--comet judges by the sources too; give them with --src")
+            raise ConfigError("--comet requires the sources; give them with --src")
     else:
-        runs = open_runs(paths)
+        runs = _named(open_runs(paths))
         systems = group_runs(runs, group)
         materials = [read_material(name, runs, force) for name in common_sets(runs, sets or [])]
     comparisons = _compare_all(systems, materials, sentences, comet)
@@ -89,13 +76,20 @@ def compare(
     echo(*(f"differences on {name}: {line}" for name, line in differences), err=True)
 
 
+def _named(runs: "list[Run]") -> "list[Run]":
+    """Return the runs with the names that `report` uses."""
+    from mtformer.experiment.runs import run_names
+
+    return [replace(run, name=name) for run, name in zip(runs, run_names([run.path for run in runs]), strict=True)]
+
+
 def _evaluation(bleu_tokenizer: str) -> "EvaluationConfig":
     from pydantic import ValidationError
 
     from mtformer.config.schema import EvaluationConfig
 
     if bleu_tokenizer == "auto":
-        raise ConfigError("--bleu-tokenizer auto needs a language, which files do not have; name a tokenizer")
+        raise ConfigError("--bleu-tokenizer auto requires a target language, which files do not have; name a tokenizer")
     try:
         return EvaluationConfig.model_validate({"bleu_tokenizer": bleu_tokenizer})
     except ValidationError as error:
@@ -105,8 +99,7 @@ def _evaluation(bleu_tokenizer: str) -> "EvaluationConfig":
 def _compare_all(
     systems: "list[System]", materials: "list[Material]", num_sentences: int, comet_model: str | None
 ) -> "list[Comparison]":
-    from tqdm import tqdm
-
+    from mtformer.cli.progress import alive
     from mtformer.evaluation.compare import compare as compare_one
     from mtformer.evaluation.compare import num_units
 
@@ -117,7 +110,7 @@ def _compare_all(
 
         comet = Comet(comet_model, pick_device("auto").type)
     total = num_units(systems, comet is not None) * len(materials)
-    with tqdm(total=total, desc="compare", unit="test", disable=None, leave=False) as bar:
+    with alive("compare", total=total, unit="test") as bar:
         return [compare_one(systems, material, num_sentences, comet, bar.update) for material in materials]
 
 
@@ -139,18 +132,21 @@ def _json(systems: "list[System]", comparisons: "list[Comparison]") -> str:
 
 
 def _lines(systems: "list[System]", comparisons: "list[Comparison]", width: int) -> Iterator[str]:
-    """Yield lines no longer than `width`: the systems, then each comparison."""
+    """Yield lines of at most `width` characters: the systems, then each comparison."""
     from mtformer.evaluation.compare import config_differences
+    from mtformer.experiment.sweep import short_keys
 
     grouped = [[f"{system.name}:", "; ".join(run.name for run in system.runs)] for system in systems if system.runs[1:]]
     if grouped:
-        yield from ("systems of several seeds", *table_lines(grouped, width, indent=INDENT), "")
+        yield from ("systems with several seeds", *table_lines(grouped, width, indent=INDENT), "")
     rows = []
-    for key, values in config_differences(systems):
+    found = dict(config_differences(systems))
+    labels = short_keys(found)
+    for key, values in found.items():
         names: dict[str, list[str]] = {}
         for system, value in zip(systems, values, strict=True):
             names.setdefault(json.dumps(value, ensure_ascii=False), []).append(system.name)
-        rows += [[key if n == 0 else "", f"{value}:", ", ".join(names[value])] for n, value in enumerate(names)]
+        rows += [[labels[key] if n == 0 else "", f"{value}:", ", ".join(names[value])] for n, value in enumerate(names)]
     if rows:
         yield from ("configs differ in", *table_lines(rows, width, indent=INDENT), "")
     for number, comparison in enumerate(comparisons):
@@ -170,7 +166,7 @@ def _comparison_lines(comparison: "Comparison", width: int) -> Iterator[str]:
     if any(row.seeds_interval for row in bleu.systems):
         yield from textwrap.wrap(SEEDS_READING, width)
     if comparison.buckets:
-        yield from ("", f"{bleu.label} by the source's number of {comparison.unit}")
+        yield from ("", f"{bleu.label} by number of source {comparison.unit}")
         columns = [[comparison.unit, "sentences", *names]]
         for bucket in comparison.buckets:
             lengths = f"{bucket.low}+" if bucket.high is None else f"{bucket.low}-{bucket.high}"
@@ -178,7 +174,7 @@ def _comparison_lines(comparison: "Comparison", width: int) -> Iterator[str]:
             columns.append([lengths, f"{bucket.num_sentences:,}", *scores])
         yield from table_lines(list(zip(*columns, strict=True)), width, right=range(1, len(columns)), indent=INDENT)
     if comparison.sentences:
-        of_first = ", in the first run of each" if any(len(row.runs) > 1 for row in bleu.systems) else ""
+        of_first = ", in the first run of each system" if any(len(row.runs) > 1 for row in bleu.systems) else ""
         yield from ("", f"sentences that differ most, by chrF2++{of_first}")
     for sentence in comparison.sentences:
         rows = [["source", "", sentence.source]] if sentence.source is not None else []
@@ -189,7 +185,7 @@ def _comparison_lines(comparison: "Comparison", width: int) -> Iterator[str]:
 
 
 def _metric_rows(table: "MetricTable") -> list[Sequence[str]]:
-    """Return the rows of a table without the columns that would be empty."""
+    """Return the rows of a table, without empty columns."""
     digits, rows = 4 if table.name == "comet" else 2, table.systems
     scores = [f"{row.mean:.{digits}f}" for row in rows]
     columns = {"system": [row.system for row in rows], "score": scores}

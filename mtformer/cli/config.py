@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mtformer.cli.help import Command, Group
 from mtformer.cli.options import OverridesArgument, argument, optional
 from mtformer.cli.output import echo
 from mtformer.errors import ConfigError
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 WIDTH = 118
 ORIGIN_COLUMN = 40
-app = typer.Typer(help="Show configs and their schema.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Show configs and their JSON Schema.", no_args_is_help=True)
 
 
 def _sections(incomplete: str) -> list[str]:
@@ -26,23 +27,20 @@ def _sections(incomplete: str) -> list[str]:
     return [name for name in Config.model_fields if name.startswith(incomplete)]
 
 
-@app.command()
+@app.command(cls=Command)
 def show(
     config: Annotated[
-        Path | None,
-        argument(
-            "YAML file of the experiment, or a run directory; default: the defaults of all keys.", metavar="[CONFIG]"
-        ),
+        Path | None, argument("YAML file of the experiment, or a run directory (default: all default values).")
     ] = None,
     overrides: OverridesArgument = None,
-    section: Annotated[str | None, optional("Print this section alone.", autocompletion=_sections)] = None,
+    section: Annotated[str | None, optional("Print only this section.", autocompletion=_sections)] = None,
 ) -> None:
-    """Print every value with its documentation above and its origin beside it: a file, an override, or the default."""
+    """Print every value with its documentation and its origin: a file, an override, or the default."""
     from mtformer.config.loading import load_config, load_defaults
     from mtformer.run_dir import RunDir
 
     if section is not None and section not in _sections(""):
-        raise ConfigError(f"--section {section}: no such section; there are {', '.join(_sections(''))}")
+        raise ConfigError(f"--section {section}: no such section; the sections are {', '.join(_sections(''))}")
     if config is None:
         loaded = load_defaults()
     else:
@@ -51,9 +49,9 @@ def show(
     echo(*_listing(loaded, section))
 
 
-@app.command()
+@app.command(cls=Command)
 def schema() -> None:
-    """Print the JSON Schema of configs, for editors."""
+    """Print the JSON Schema of configs, for validation in editors."""
     from mtformer.config.loading import json_schema
 
     echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))

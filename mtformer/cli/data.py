@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mtformer.cli.help import Command, Group
 from mtformer.cli.options import PRECISION_HELP, argument, optional
 from mtformer.cli.output import echo, error_lines, printable, table_lines
 from mtformer.errors import ConfigError, explain_write_errors
@@ -25,38 +26,27 @@ if TYPE_CHECKING:
     from mtformer.text.tokenizer import TokenizerPair
 
 log = logging.getLogger("mtformer")
-app = typer.Typer(help="Corpora.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Inspect, clean and generate corpora; manage the cache.", no_args_is_help=True)
 
-SrcLang = Annotated[str | None, optional("With files: code of the source language.", "--src-lang")]
-TgtLang = Annotated[str | None, optional("With files: code of the target language.", "--tgt-lang")]
+SrcLang = Annotated[str | None, optional("With files: source language code.", "--src-lang")]
+TgtLang = Annotated[str | None, optional("With files: target language code.", "--tgt-lang")]
 TokenizerFolder = Annotated[
-    Path | None,
-    optional(
-        "Tokenizers to count tokens with; default: the config's models, or the run's.", "--tokenizer", metavar="FOLDER"
-    ),
+    Path | None, optional("Folder of tokenizers to count tokens with (default: those of the run or config).")
 ]
 
 
-@app.command()
+@app.command(cls=Command)
 def check(
-    words: Annotated[
-        list[str],
-        argument(
-            "A config or run directory, two parallel files, or one TSV or JSONL file.",
-            metavar="CONFIG_OR_FILES... [SECTION.KEY=VALUE]...",
-        ),
-    ],
+    words: Annotated[list[str], argument("A config, a run directory, two parallel files, or a TSV or JSONL file.")],
     src_lang: SrcLang = None,
     tgt_lang: TgtLang = None,
     tokenizer: TokenizerFolder = None,
-    json: Annotated[Path | None, optional("Write all counts to this file.", "--json", metavar="FILE")] = None,
-    html: Annotated[
-        Path | None, optional("Write a page with histograms and samples.", "--html", metavar="FILE")
-    ] = None,
+    json: Annotated[Path | None, optional("Write all counts to this file.", "--json")] = None,
+    html: Annotated[Path | None, optional("Write a page with histograms and samples.", "--html")] = None,
 ) -> None:
-    """Inspect corpora before training: faults, duplicates, outliers, overlap, and what the filters remove.
+    """Inspect corpora before training: errors, duplicates, outliers, overlap, and pairs that the filters remove.
 
-    Exits with 1 when a limit of data.check or data.filters is exceeded.
+    The exit code is 1 if a limit in data.check or data.filters is exceeded.
     """
     from tqdm import tqdm
 
@@ -67,7 +57,7 @@ def check(
     config, tokenizers = _load(words, src_lang, tgt_lang, tokenizer)
     data = config.data
     if not (data.sources or data.dev or data.test):
-        raise ConfigError(f"{words[0]}: data names no corpus; name at least one source in data.train")
+        raise ConfigError(f"{words[0]}: `data` has no corpus; add at least one source to data.train")
     with tqdm(total=num_bytes(data) or None, unit="B", unit_scale=True, disable=None, leave=False) as bar:
 
         def advance(name: str, num_pairs: int, size: int) -> None:
@@ -87,37 +77,29 @@ def check(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=Command)
 def clean(
-    words: Annotated[
+    words_and_folder: Annotated[
         list[str],
-        argument(
-            "A config or run directory, two parallel files, or one TSV or JSONL file; then the new folder.",
-            metavar="CONFIG_OR_FILES... OUT [SECTION.KEY=VALUE]...",
-        ),
+        argument("A config, a run directory, two parallel files, or a TSV or JSONL file; then the folder to write."),
     ],
     src_lang: SrcLang = None,
     tgt_lang: TgtLang = None,
     tokenizer: TokenizerFolder = None,
-    gz: Annotated[bool, typer.Option("--gz", help="Write texts as .gz.")] = False,
+    gz: Annotated[bool, optional("Compress the written text files with gzip.", "--gz")] = False,
     score_with: Annotated[
         list[Path] | None,
-        optional(
-            "Score what is kept by this model; given twice, the second translates back: both must agree.",
-            "--score-with",
-            metavar="RUN",
-        ),
+        optional("Score the kept pairs with this model; a second model is for the reverse direction.", "--score-with"),
     ] = None,
-    keep_share: Annotated[
-        float | None, optional("Keep only this share of the scored pairs, the best.", "--keep-share")
-    ] = None,
-    min_score: Annotated[float | None, optional("Keep only pairs of at least this score.", "--min-score")] = None,
+    keep_share: Annotated[float | None, optional("Share of the pairs to keep, the best ones.", "--keep-share")] = None,
+    min_score: Annotated[float | None, optional("Keep only pairs with at least this score.", "--min-score")] = None,
     device: Annotated[str, typer.Option(help="Device for scoring: auto, cpu or cuda.")] = "auto",
-    precision: Annotated[str, typer.Option(help="Precision of scoring. " + PRECISION_HELP)] = "fp32",
+    precision: Annotated[str, typer.Option(help="Precision for scoring: " + PRECISION_HELP)] = "fp32",
 ) -> None:
-    """Write the training pairs that the filters keep, those they remove with the reason, and a report.
+    """Write the training pairs that the filters keep, the removed pairs with the reason, and a report.
 
-    Scores are log-probabilities per token; of two models exp(-(|H1 - H2| + (H1 + H2) / 2)), H being minus that.
+    The score of a pair is its log-probability per token. With two models it is exp(-(|H1 - H2| + (H1 + H2) / 2)), where
+    H1 and H2 are the negative log-probabilities per token.
     """
     from tqdm import tqdm
 
@@ -125,18 +107,18 @@ def clean(
     from mtformer.data.corpus.sources import languages, read_records, require_files
     from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
 
-    plain = [word for word in words if not _is_override(word)]
+    plain = [word for word in words_and_folder if not _is_override(word)]
     if len(plain) < 2:
-        raise ConfigError("name a config or files, and then the folder to write")
+        raise ConfigError("name a config or files, then the folder to write")
     folder = Path(plain.pop())
-    config, tokenizers = _load([*plain, *filter(_is_override, words)], src_lang, tgt_lang, tokenizer)
+    config, tokenizers = _load([*plain, *filter(_is_override, words_and_folder)], src_lang, tgt_lang, tokenizer)
     data = config.data
     _require_one_direction(config)
     require_files(data.train)
     direction = languages(data.train[0], data)
     scoring = _scoring(score_with or [], direction, keep_share, min_score, device, precision)
     if tokenizers is None:
-        log.info("no tokenizer, so max_tokens and max_length_ratio are not applied; name one with --tokenizer")
+        log.info("max_tokens and max_length_ratio are not applied without a tokenizer; name one with --tokenizer")
     with tqdm(desc="clean", unit="pair", unit_scale=True, disable=None, leave=False) as bar:
         report = clean_corpus(
             chain.from_iterable(read_records(source, data, PAIRS_AT_ONCE) for source in data.train),
@@ -152,30 +134,31 @@ def clean(
             log.info("%s", line)
     max_share = data.filters.max_filtered_share
     if not report.kept:
-        log.warning("%s: not one pair is kept; see removed.tsv there, and data.filters", folder)
+        log.warning("%s: no pair is kept; see removed.tsv in this folder, and data.filters", folder)
     elif report.left_out_share > max_share:
         log.warning("more than data.filters.max_filtered_share %g is removed; see removed.tsv", max_share)
     log.info("written: %s", folder)
 
 
-@app.command()
+@app.command(cls=Command)
 def demo(
-    folder: Annotated[Path, argument("The folder to write to.", metavar="DIR")],
-    seed: Annotated[int, typer.Option(min=0, help="Another seed gives other sentences.")] = 1,
+    folder: Annotated[Path, argument("Folder to write.")],
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the generated sentences.")] = 1,
 ) -> None:
-    """Write a small English-German corpus, made by a grammar, for a first training."""
+    """Write a small English-German corpus, generated from a grammar, for a first training run."""
     from mtformer.data.demo import write_demo
 
     echo(*map(str, write_demo(folder, seed).values()))
 
 
-@app.command()
+@app.command(cls=Command)
 def cache(
-    clear: Annotated[bool, typer.Option("--clear", help="Delete everything that no other process uses.")] = False,
+    clear: Annotated[bool, optional("Delete all entries that no other process uses.", "--clear")] = False,
 ) -> None:
-    """List the prepared corpora, tokenizers and converted models that the cache keeps, or delete them.
+    """List or delete the prepared corpora, tokenizers and converted models in the cache.
 
-    The cache is MTFORMER_CACHE, or mtformer in XDG_CACHE_HOME (~/.cache); data.cache_dir of configs is not searched.
+    The cache is the folder MTFORMER_CACHE, or mtformer in XDG_CACHE_HOME (~/.cache). Folders named by data.cache_dir in
+    configs are not included.
     """
     from mtformer.data.store.cache import delete_unused, entries
     from mtformer.files import cache_folder
@@ -198,12 +181,13 @@ def cache(
 def _load(
     words: Sequence[str], src_lang: str | None, tgt_lang: str | None, tokenizer_folder: Path | None
 ) -> "tuple[Config, TokenizerPair | None]":
-    """Return the config that the words name, or one for files, with the overrides among them, and its tokenizers.
+    """Return the config that the words name, or a config for files, with overrides applied, and its tokenizers.
 
-    The tokenizers are those in the folder, else those of the run, else the models that the config names, if any.
+    The tokenizers come from the folder, else from the run, else from the models named in the config, if any.
 
     Raises:
-        ConfigError, DataError: Words contradict each other, or files are missing or damaged.
+        ConfigError: The words are inconsistent.
+        DataError: Files are missing or damaged.
     """
     from mtformer.config.loading import load_config
     from mtformer.run_dir import RunDir
@@ -216,13 +200,13 @@ def _load(
     first = Path(paths[0])
     if first.is_dir() or first.suffix in (".yaml", ".yml"):
         if src_lang is not None or tgt_lang is not None:
-            raise ConfigError("--src-lang and --tgt-lang are for files; a config names its languages itself")
+            raise ConfigError("--src-lang and --tgt-lang are for files; a config has its own languages")
         if len(paths) > 1:
-            raise ConfigError(f"{paths[1]}: give one config; values that replace its own are written section.key=value")
+            raise ConfigError(f"{paths[1]}: give only one config; write overrides as section.key=value")
         config = load_config(RunDir.open(first).config if first.is_dir() else first, overrides).config
     else:
         if src_lang is None or tgt_lang is None:
-            raise ConfigError(f"{first}: no config (.yaml), so name its languages by --src-lang and --tgt-lang")
+            raise ConfigError(f"{first}: not a config (.yaml), so give its languages with --src-lang and --tgt-lang")
         languages = [f"data.{key}={json.dumps(code)}" for key, code in (("src_lang", src_lang), ("tgt_lang", tgt_lang))]
         config = load_config(os.devnull, [*languages, *overrides]).config
         data = config.data.model_copy(update={"train": [_source(paths)]})
@@ -233,7 +217,7 @@ def _load(
 
 
 def _is_override(word: str) -> bool:
-    """Return True for section.key=value that is not the name of a file."""
+    """Return True if the word is section.key=value and not the name of a file."""
     return re.match(r"[\w.-]+=", word) is not None and not os.path.exists(word)
 
 
@@ -241,7 +225,7 @@ def _source(files: Sequence[str]) -> "Source":
     from mtformer.config.data import JsonlFile, TextFiles, TsvFile
 
     if len(files) > 2:
-        raise ConfigError(f"{files[2]}: too much; give a config, two parallel files, or one TSV or JSONL file")
+        raise ConfigError(f"{files[2]}: too many files; give a config, two parallel files, or one TSV or JSONL file")
     if len(files) == 2:
         return TextFiles(src=files[0], tgt=files[1])
     return JsonlFile(jsonl=files[0]) if ".jsonl" in Path(files[0]).suffixes else TsvFile(tsv=files[0])
@@ -258,7 +242,7 @@ def _named_tokenizers(config: "Config") -> "TokenizerPair | None":
 
 
 def _require_one_direction(config: "Config") -> None:
-    """Raise ConfigError unless data.train names sources of one direction; log that data.corpora is not cleaned."""
+    """Raise ConfigError if data.train does not have exactly one direction; log that data.corpora is not cleaned."""
     from mtformer.data.corpus.sources import describe, languages
 
     data = config.data
@@ -267,10 +251,7 @@ def _require_one_direction(config: "Config") -> None:
     first = "-".join(languages(data.train[0], data))
     for source in data.train:
         if (direction := "-".join(languages(source, data))) != first:
-            raise ConfigError(
-                f"{describe(source)}: is {direction} and not {first} as the first of data.train; clean one direction "
-                "at a time, by its files"
-            )
+            raise ConfigError(f"{describe(source)}: is {direction}, not {first}; clean one direction at a time")
     if data.corpora:
         log.info("only data.train is cleaned; clean the files of data.corpora (%s) too", ", ".join(data.corpora))
 
@@ -286,15 +267,15 @@ def _scoring(
     device: str,
     precision: str,
 ) -> "Scoring | None":
-    """Load the models; return None if none is named."""
+    """Load the models for scoring; return None if there are none."""
     if not runs:
         if keep_share is not None or min_score is not None:
-            raise ConfigError("--keep-share and --min-score go by scores; name a model with --score-with")
+            raise ConfigError("--keep-share and --min-score require scores; name a model with --score-with")
         return None
     if len(runs) > 2:
-        raise ConfigError("--score-with: give one run, or two, the second of which translates back")
+        raise ConfigError("--score-with: give one run, or two for both directions")
     if keep_share is not None and not 0 < keep_share <= 1:
-        raise ConfigError(f"--keep-share {keep_share:g}: is a share, above 0 and at most 1")
+        raise ConfigError(f"--keep-share {keep_share:g}: must be above 0 and at most 1")
     from mtformer.data.check.clean import Scoring
     from mtformer.decoding.translator import Translator
 
@@ -310,7 +291,7 @@ def _scoring(
 
 
 def _scores(translators: "Sequence[Translator]", texts: "Columns") -> "Rows":
-    """Return for each pair the score and, if there are two models, the log-probability per token of each."""
+    """Return the score of each pair and, with two models, the log-probability per token of each model."""
     import numpy as np
 
     from mtformer.data.check.clean import dual_scores

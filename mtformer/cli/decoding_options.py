@@ -1,21 +1,19 @@
-"""Search options of the command line, one for each key of the `decoding` section: --beam-size for beam_size."""
+"""Decoding options of the command line, one for each key of the `decoding` section: --beam-size for beam_size."""
 
 import inspect
 from collections.abc import Callable
 from typing import Annotated, Any, get_type_hints
 
-import typer
-
+from mtformer.cli.options import optional
 from mtformer.config.schema import DecodingConfig
 from mtformer.config.section import key_of
 
-PANEL = "Search (default: as the run's config has it)"
 ALIASES = {"sampling": ["--sample"]}
 KEYS = [key for key in DecodingConfig.model_fields if key_of(DecodingConfig, key).is_option]
 
 
 def with_decoding_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with these options, which receives the given ones in `settings`, a dict by key."""
+    """Return the command with these options; it receives those that are given as the dict `settings`."""
     own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "settings"]
     types = get_type_hints(DecodingConfig)
     options = [
@@ -36,8 +34,8 @@ def with_decoding_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _option(key: str, kind: Any) -> Any:
-    """Return the annotation of an option; the schema checks its value."""
+    """Return the annotation of an option, whose value the schema validates."""
     name = key.replace("_", "-")
     names = [f"--{name}/--no-{name}" if kind is bool else f"--{name}", *ALIASES.get(key, ())]
-    text = DecodingConfig.model_fields[key].description
-    return Annotated[kind | None, typer.Option(*names, help=text, show_default=False, rich_help_panel=PANEL)]
+    text = " ".join((DecodingConfig.model_fields[key].description or "").split())
+    return Annotated[kind | None, optional(text, *names)]

@@ -1,4 +1,4 @@
-"""`mtformer eval`, also at the end of a training."""
+"""`mtformer eval`, which also runs at the end of training."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,22 +24,25 @@ if TYPE_CHECKING:
 
 def evaluate(
     runs: EnsembleArgument,
-    src: Annotated[Path | None, optional("File of sources, with --ref.")] = None,
-    ref: Annotated[Path | None, optional("File of references.")] = None,
-    testset: Annotated[str | None, optional("A test set of sacreBLEU, such as wmt14/full.")] = None,
+    src: Annotated[Path | None, optional("Source file; requires --ref.")] = None,
+    ref: Annotated[Path | None, optional("Reference file; requires --src.")] = None,
+    testset: Annotated[str | None, optional("Test set of sacreBLEU, such as wmt14/full.")] = None,
     to: ToOption = None,
     device: DeviceOption = "auto",
     precision: PrecisionOption = None,
     backend: BackendOption = None,
     checkpoint: CheckpointsOption = None,
-    output: Annotated[Path | None, optional("Folder of the results; default: RUN/eval.")] = None,
+    output: Annotated[Path | None, optional("Folder for the results (default: RUN/eval).")] = None,
     comet: CometOption = None,
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Score a model: BLEU, chrF2++ and TER on the config's test sets, two files, or a set of sacreBLEU."""
+    """Score a model: BLEU, chrF2++ and TER on the config's test sets, two files, or a test set of sacreBLEU.
+
+    Decoding options default to the values in the run's config; see docs/decoding.md.
+    """
     if (src is None) != (ref is None):
-        raise ConfigError("--src and --ref go together; give both")
+        raise ConfigError("--src and --ref require each other; give both")
     require_at_most_one({"--testset": testset, "--src": src})
     from mtformer.decoding.translator import Translator
 
@@ -55,7 +58,7 @@ def evaluate_sets(
     output: Path | None = None,
     comet_model: str | None = None,
 ) -> None:
-    """Translate and score each set, save the results, and print them as a table to stdout."""
+    """Translate and score each test set, save the results, and print a table of the scores to stdout."""
     from tqdm import tqdm
 
     from mtformer.config.loading import load_config
@@ -89,12 +92,11 @@ def _sets(run: Path, src: Path | None, ref: Path | None, testset: str | None, to
     if src is not None and ref is not None:
         return [source_set(src.name.split(".")[0], TextFiles(src=str(src), tgt=str(ref), tgt_lang=to), data)]
     if not data.test:
-        raise ConfigError(f"{run}: its config names no test set; give --src and --ref, or --testset")
+        raise ConfigError(f"{run}: its config has no test set; give --src and --ref, or --testset")
     return config_sets(data)
 
 
 def _print_table(by_folder: "dict[Path, ScoreCard]") -> None:
-
     cards = list(by_folder.values())
     rows = [["test set", "lines", *(score.label for score in cards[0].scores)]]
     for card in cards:

@@ -1,4 +1,4 @@
-"""Parallel reading of line files, and an output file that an interrupted command can resume."""
+"""Parallel reading of line files, and resumable output files."""
 
 import hashlib
 import itertools
@@ -22,19 +22,19 @@ from mtformer.files import atomic_file, file_sha256, read_json, sync, write_text
 
 log = logging.getLogger("mtformer")
 LINES_AT_ONCE = 2000
-"""Lines that are read, sorted by length and translated together; with the bytes below they bound the memory."""
+"""Maximum number of lines that are read, sorted by length and translated together, to limit memory."""
 BYTES_AT_ONCE = 1 << 20
 RECORD_KEYS = ("lines", "input_sha256", "bytes", "settings")
 
 
 class ParallelLines:
-    """Blocks of lines from one or more files; line n of one belongs to line n of the others.
+    r"""Blocks of lines from one or more parallel files.
 
-    Lines end at \\n only. Bytes that are no UTF-8 are counted and become U+FFFD.
+    Lines end only at \n. Lines with invalid UTF-8 are counted, and invalid bytes become U+FFFD.
 
     Args:
-        files: open for reading bytes, with their names in errors.
-        total: number of their lines, if known.
+        files: Names for messages, and files opened for reading bytes.
+        total: Number of lines of each file, if known.
     """
 
     def __init__(self, files: Sequence[tuple[str, IO[bytes]]], total: int | None = None) -> None:
@@ -43,26 +43,26 @@ class ParallelLines:
         self.num_lines = 0
         self._digests = [hashlib.sha256() for _ in files]
         self._num_bad = 0
-        self._ahead = b""  # a line of the first file that `has_more` has read
+        self._ahead = b""  # line of the first file that `has_more` has read
 
     @property
     def sha256(self) -> list[str]:
-        """Checksum of all lines of each file that are read so far."""
+        """Checksum for each file of the lines read so far."""
         return [digest.hexdigest() for digest in self._digests]
 
     def skip(self, num_lines: int) -> None:
-        """Read up to `num_lines` lines for their checksum only."""
+        """Skip up to `num_lines` lines; they are included in the checksum."""
         while num_lines and (block := self._block(min(num_lines, LINES_AT_ONCE))):
             num_lines -= len(block[0])
 
     def has_more(self) -> bool:
-        """Return True if a line is left in the first file."""
+        """Return True if the first file has another line."""
         with reading(self.files[0][0]):
             self._ahead = self._readline()
         return bool(self._ahead)
 
     def blocks(self) -> Iterator[list[list[str]]]:
-        """Yield lists of lines, one list a file, of up to LINES_AT_ONCE lines or about BYTES_AT_ONCE bytes.
+        """Yield blocks of up to LINES_AT_ONCE lines or about BYTES_AT_ONCE bytes, with a list of lines for each file.
 
         Raises:
             DataError: A file has more lines than another, or compressed data is damaged.
@@ -70,17 +70,17 @@ class ParallelLines:
         while block := self._block(LINES_AT_ONCE):
             yield [[self._text(line) for line in lines] for lines in block]
         if self._num_bad:
-            log.warning("%d lines were not UTF-8; invalid bytes became U+FFFD", self._num_bad)
+            log.warning("%d lines were not valid UTF-8; invalid bytes were replaced by U+FFFD", self._num_bad)
 
     def _block(self, most: int) -> list[list[bytes]]:
-        """Return the next lines of each file; nothing at the end."""
+        """Return the next lines of each file; an empty list at the end."""
         lines, num_bytes = list[bytes](), 0
         with reading(self.files[0][0]):
             while len(lines) < most and num_bytes < BYTES_AT_ONCE and (line := self._readline()):
                 lines.append(line)
                 num_bytes += len(line)
         is_end = len(lines) < most and num_bytes < BYTES_AT_ONCE
-        # At the end of the first file, the others must end too.
+        # The other files must end where the first one ends.
         others = []
         for name, file in self.files[1:]:
             with reading(name):
@@ -114,12 +114,12 @@ class ParallelLines:
 
 @contextmanager
 def parallel_lines(paths: Sequence[Path | None]) -> Iterator[ParallelLines]:
-    """Open the files, plain or compressed; None is stdin.
+    """Open plain or compressed files; None is stdin.
 
-    Lines are counted in advance, except in a single compressed file, which would be decompressed twice.
+    Lines are counted in advance, except for a single compressed file, to avoid decompressing it twice.
 
     Raises:
-        DataError: A file is missing or damaged, or has more lines than another (for pipes: raised at their end).
+        DataError: A file is missing or damaged, or has more lines than another (raised at the end for pipes).
     """
     for path in paths:
         if path is not None and (path.is_dir() or not path.exists()):
@@ -141,7 +141,7 @@ def _open(path: Path, stack: ExitStack) -> IO[bytes]:
 
 
 def _count_lines(path: Path) -> int:
-    """Return the number of lines; the last one need not have an end."""
+    """Return the number of lines; the last line may lack its line end."""
     count, last = 0, b"\n"
     with reading(str(path)), open_bytes(path) as file:
         while block := file.read(1 << 20):
@@ -151,15 +151,15 @@ def _count_lines(path: Path) -> int:
 
 def _refuse_unequal(totals: Sequence[tuple[str, int]]) -> None:
     described = ", ".join(f"{name} has {total}" for name, total in totals)
-    raise DataError(f"files of unequal length: {described} lines; give files whose lines belong together")
+    raise DataError(f"files of unequal length: {described} lines; give parallel files")
 
 
 class ResumableOutput:
     """An output file that an interrupted command can resume.
 
-    NAME.partial holds the output until it is complete, uncompressed, because a compressed file cannot be cut at a line.
-    The record, .NAME.mtformer.json, is updated after each block with the size of the output, the checksum of the input
-    and the settings. It remains beside the complete file, with the checksum of that.
+    Until the output is complete, it is written uncompressed to NAME.partial, because a compressed file cannot be
+    truncated at a line. After each block, the record .NAME.mtformer.json is updated with the output size, the input
+    checksum and the settings. It is kept next to the complete file, with the checksum of the output.
 
     Args:
         path: The output file; its suffix selects the compression.
@@ -167,7 +167,7 @@ class ResumableOutput:
 
     def __init__(self, path: Path) -> None:
         self.name = path
-        self.path = Path(os.path.realpath(path))  # a link stays a link
+        self.path = Path(os.path.realpath(path))  # symbolic links are kept
         self.settings: dict[str, Any] = {}
         self.partial = self.path.with_name(f"{self.path.name}.partial")
         self.record = self.path.with_name(f".{self.path.name}.mtformer.json")
@@ -185,9 +185,7 @@ class ResumableOutput:
         try:
             lock.acquire(timeout=0)
         except Timeout as error:
-            raise DataError(
-                f"{self.name}: another process is writing this file; wait for it, or name another file with --output"
-            ) from error
+            raise DataError(f"{self.name}: another process is writing this file; wait, or change --output") from error
         try:
             yield
         finally:
@@ -195,17 +193,17 @@ class ResumableOutput:
             lock.release()
 
     def open(self, lines: ParallelLines, settings: dict[str, Any], continues: bool) -> IO[bytes] | None:
-        """Return the partial file, open at the position to write to, or None if the output is already complete.
+        """Return the partial file opened at the position to write to, or None if the output is already complete.
 
         Args:
-            lines: The input; with `continues`, the lines that are done are read.
-            settings: Everything else that the output depends on.
-            continues: Resume an interrupted output, or extend a complete one by the lines added to its input.
+            lines: The input; with `continues`, finished lines are skipped.
+            settings: All other values that affect the output.
+            continues: Resume an interrupted output, or extend a complete one if lines were added to the input.
 
         Raises:
             DataError: The output was not written from this input with these settings, or has changed since.
         """
-        self.settings = json.loads(json.dumps(settings))  # as they come back from a file
+        self.settings = json.loads(json.dumps(settings))  # as they are read from the record
         done = self._read_record() if continues else None
         is_partial = done is not None and self.partial.is_file() and self.partial.stat().st_size >= done["bytes"]
         if not is_partial and not (continues and self.path.exists()):
@@ -215,11 +213,13 @@ class ResumableOutput:
             self.save(out, lines)
             return out
         if done is None:
-            raise DataError(f"{self.name}: no record of how this file was written; leave out --continue to replace it")
+            raise DataError(
+                f"{self.name}: there is no record of how this file was written; remove --continue to replace it"
+            )
         self._check(done, lines)
         if not is_partial:
             if file_sha256(self.path) != done.get("output_sha256"):
-                raise DataError(f"{self.name}: changed since it was written; leave out --continue to replace it")
+                raise DataError(f"{self.name}: changed since it was written; remove --continue to replace it")
             if not lines.has_more():
                 log.info("%s: already complete", self.name)
                 return None
@@ -232,15 +232,15 @@ class ResumableOutput:
         return out
 
     def save(self, out: IO[bytes], lines: ParallelLines) -> None:
-        """Record that the output of all lines read so far is written."""
+        """Record that the output for all lines read so far is written."""
         out.flush()
         os.fsync(out.fileno())
         self._write_record(lines, out.tell())
 
     def finish(self, lines: ParallelLines) -> None:
-        """Move the complete output, closed by now, into place."""
+        """Move the complete and closed output to its final path."""
         num_bytes = self.partial.stat().st_size
-        # The record comes first: if the process is killed in between, the partial file is still there to resume from.
+        # The record is written first: if the process is killed in between, the partial file still allows resuming.
         if self.name.suffix in SUFFIXES:
             with atomic_file(self.path) as temporary:
                 with self.partial.open("rb") as plain, create_bytes(temporary, self.name) as out:
@@ -265,11 +265,11 @@ class ResumableOutput:
         return done if isinstance(done, dict) and done.keys() >= set(RECORD_KEYS) else None
 
     def _check(self, done: dict[str, Any], lines: ParallelLines) -> None:
-        advice = "repeat the same command, or leave out --continue to start over"
+        advice = "repeat the same command, or remove --continue to start over"
         for key in sorted(done["settings"].keys() | self.settings.keys()):
             old, new = done["settings"].get(key), self.settings.get(key)
             if old != new:
-                raise DataError(f"{self.name}: made with {key} {old}, not {new}; {advice}")
+                raise DataError(f"{self.name}: was written with {key} {old}, not {new}; {advice}")
         lines.skip(done["lines"])
         if (lines.num_lines, lines.sha256) != (done["lines"], done["input_sha256"]):
-            raise DataError(f"{self.name}: made from another input; {advice}")
+            raise DataError(f"{self.name}: was written from a different input; {advice}")

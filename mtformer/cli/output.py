@@ -1,4 +1,4 @@
-"""Output on the terminal and in the log of a run."""
+"""Output to the terminal and to the log of a run."""
 
 import contextlib
 import io
@@ -15,20 +15,20 @@ from typing import IO, Any
 import typer
 
 UNLIMITED = 1_000_000
-"""Width of a console where no line wraps."""
+"""Console width at which no line wraps."""
 MAX_ERRORS = 20
 MAX_ERROR_LENGTH = 500
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 """Control characters except tabs and line ends."""
 OTHER_LOGS = ("sacrebleu", "asyncio")
 _passed = set[str]()
-"""Lines of these logs that are shown already, each once."""
+"""Lines of these logs that have been logged; each is logged once."""
 log = logging.getLogger("mtformer")
 
 
 def use_utf8() -> None:
-    """Make stdin, stdout and stderr UTF-8 with `\\n` line ends, in any locale."""
-    # The next file would get the number of a closed one. Reading this stdin and writing this stdout fail.
+    r"""Make stdin, stdout and stderr UTF-8 with `\n` line ends, in any locale."""
+    # Replace closed streams, so that no other file gets their descriptor. Reading stdin and writing stdout then fail.
     for name, flag, mode in (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, flag), mode))
@@ -40,7 +40,7 @@ def use_utf8() -> None:
 
 
 def set_up_logging() -> None:
-    """Send the package's log to stderr as plain lines; further calls change nothing."""
+    """Send the package's log to stderr as plain lines; repeated calls have no further effect."""
     for handler in [handler for handler in log.handlers if isinstance(handler, _TerminalHandler)]:
         log.removeHandler(handler)
     terminal = _TerminalHandler()
@@ -55,7 +55,7 @@ def set_up_logging() -> None:
 
 @contextlib.contextmanager
 def log_to_file(path: Path) -> Iterator[None]:
-    """Also append the package's log to `path` in the context, with times; lines wait until its folder exists."""
+    """Append the package's log with timestamps to `path` too; lines are held until its folder exists."""
     handler = _RunLogHandler(path, encoding="utf-8", delay=True)
     handler.setFormatter(_Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     log.addHandler(handler)
@@ -68,7 +68,7 @@ def log_to_file(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def clean_up_on_sigterm() -> Iterator[None]:
-    """Exit in the regular way on SIGTERM, so that temporary folders are deleted."""
+    """Exit through SystemExit on SIGTERM, so that temporary folders are deleted."""
     previous = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         yield
@@ -77,12 +77,12 @@ def clean_up_on_sigterm() -> Iterator[None]:
 
 
 def printable(text: str) -> str:
-    """Escape control characters, so that data and names cannot control the terminal."""
+    """Return the text with control characters escaped, so that it cannot control the terminal."""
     return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def for_terminal(text: str, out: IO[Any]) -> str:
-    """Return the text, printable if it is written to a terminal; files and pipes get it unchanged."""
+    """Return the text for a stream: escaped for a terminal, unchanged for files and pipes."""
     return printable(text) if out.isatty() else text
 
 
@@ -93,11 +93,11 @@ def echo(*lines: str, err: bool = False) -> None:
 
 
 def error_lines(message: str) -> None:
-    """Write the first lines of a message to stderr as errors, without the middle of those that are too long."""
+    """Write the first lines of a message to stderr as errors; cut the middle of very long lines."""
     lines = printable(message).splitlines()
     if len(lines) > MAX_ERRORS:
         lines[MAX_ERRORS:] = [f"and {len(lines) - MAX_ERRORS} more"]
-    with contextlib.suppress(OSError):  # the exit code remains
+    with contextlib.suppress(OSError):  # the exit code still reports the error
         for line in (f"error: {line}" for line in lines):
             cut = line if len(line) <= MAX_ERROR_LENGTH else f"{line[:300]} … {line[-190:]}"
             sys.stderr.write(f"{cut}\n")
@@ -109,10 +109,10 @@ def table_lines(
     """Return the rows as lines with aligned columns.
 
     Args:
-        rows: cells of text.
-        width: maximum of a line, where cells wrap; None: any.
-        right: numbers of the columns that are aligned to the right.
-        indent: number of spaces before each line.
+        rows: Rows of text cells.
+        width: Maximum line length, at which cells wrap; None: unlimited.
+        right: Indices of right-aligned columns.
+        indent: Number of spaces before each line.
     """
     from rich.console import Console
     from rich.table import Table
@@ -130,7 +130,7 @@ def table_lines(
 
 
 def flush_or_discard_stdout() -> bool:
-    """Flush stdout; discard the buffer and return False if stdout is closed or cannot be written."""
+    """Flush stdout; if it is closed or cannot be written, discard its buffer and return False."""
     try:
         sys.stdout.flush()
         return True
@@ -148,7 +148,7 @@ class _Formatter(logging.Formatter):
 
 
 class _OnceHandler(logging.Handler):
-    """Passes the first line of each message to the package's log, named after its own log, and only once."""
+    """Handler that forwards the first line of each different message to the package's log, with the logger name."""
 
     def emit(self, record: logging.LogRecord) -> None:
         line = f"{record.name}: {record.getMessage().splitlines()[0]}"
@@ -158,13 +158,13 @@ class _OnceHandler(logging.Handler):
 
 
 class _TerminalHandler(logging.Handler):
-    """Writes lines to stderr, above a progress bar when there is one."""
+    """Handler that writes to stderr, above a progress bar if there is one."""
 
     def emit(self, record: logging.LogRecord) -> None:
         line = self.format(record)
         if record.levelno >= logging.WARNING:
             line = f"{record.levelname.lower()}: {line}"
-        with contextlib.suppress(OSError):  # a full disk does not end a training
+        with contextlib.suppress(OSError):  # a full disk must not stop training
             if "tqdm" in sys.modules:
                 from tqdm import tqdm
 
@@ -174,7 +174,7 @@ class _TerminalHandler(logging.Handler):
 
 
 class _RunLogHandler(WatchedFileHandler):
-    """Appends to a file whose folder may not exist yet, and may be deleted and created again."""
+    """Handler that appends to a file whose folder may not exist yet, or may be deleted and created again."""
 
     def __init__(self, path: Path, encoding: str, delay: bool) -> None:
         super().__init__(path, encoding=encoding, delay=delay)
@@ -187,10 +187,12 @@ class _RunLogHandler(WatchedFileHandler):
             for waiting in ready:
                 try:
                     super().emit(waiting)
-                except OSError:  # When the file is opened; logging calls handleError for later errors.
+                except OSError:  # Raised when the file is opened; logging calls handleError for later errors.
                     self.handleError(waiting)
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # the name is logging's
-        """Report an error of the log once, and continue without it."""
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # name defined by logging
+        """Report the first error of the log file, and continue without the file."""
         log.removeHandler(self)
-        log.warning("%s: cannot be written (%s); the log continues only here", self.baseFilename, sys.exc_info()[1])
+        log.warning(
+            "%s: cannot be written (%s); logging continues on stderr only", self.baseFilename, sys.exc_info()[1]
+        )

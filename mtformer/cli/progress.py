@@ -1,26 +1,61 @@
-"""Progress of a training: bars on a terminal, plain log lines elsewhere."""
+"""Progress bars on a terminal, and plain log lines elsewhere."""
 
 import logging
 import sys
-from contextlib import AbstractContextManager
-from typing import NoReturn
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, NoReturn
 
 from tqdm import tqdm
 
 from mtformer.data.store.prepare import log_progress
 from mtformer.experiment.runs import format_duration
-from mtformer.training.figures import bar_text
+from mtformer.training.figures import bar_texts
 
 log = logging.getLogger("mtformer")
+SECONDS_PER_LINE = 30.0
+ELAPSED = "{desc}: {elapsed}"
+BAR = "{desc}: {percentage:3.0f}%|{bar}| {remaining} left{postfix}"
+BAR_WIDTH = len("train: 100%|") + 10 + len("| 100:00:00 left")  # without the postfix
+
+
+@contextmanager
+def alive(desc: str, **settings: Any) -> Iterator["tqdm[NoReturn]"]:
+    """Yield a bar that is refreshed every second; if there is no terminal, log the elapsed time at intervals."""
+    end, start = threading.Event(), time.monotonic()
+
+    def refresh(bar: "tqdm[NoReturn]") -> None:
+        while not end.wait(SECONDS_PER_LINE if bar.disable else 1.0):
+            if bar.disable:
+                log.info("%s: running for %s", desc, format_duration(time.monotonic() - start))
+            else:
+                bar.refresh()
+
+    with tqdm(desc=desc, disable=None, leave=False, dynamic_ncols=True, **settings) as bar:
+        thread = threading.Thread(target=refresh, args=[bar], daemon=True)
+        thread.start()
+        try:
+            yield bar
+        finally:
+            end.set()
+            thread.join()
 
 
 class TrainingProgress(AbstractContextManager["TrainingProgress"]):
-    """Shows the progress of preparation and training; `num_steps`: total number of optimizer steps."""
+    """Progress of preparation and training; `num_steps` is the total number of optimizer steps."""
 
     def __init__(self, num_steps: int) -> None:
         self.num_steps = num_steps
         self.bar: tqdm[NoReturn] | None = None
         self.preparing: tqdm[NoReturn] | None = None
+        self._start = ExitStack()
+
+    def __enter__(self) -> "TrainingProgress":
+        if log.isEnabledFor(logging.INFO):
+            self._start.enter_context(alive("prepare", bar_format=ELAPSED))
+        return self
 
     def __exit__(self, *error: object) -> None:
         self._end_preparing()
@@ -29,6 +64,7 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
 
     def prepared(self, num_pairs: int, share: float) -> None:
         """Show the progress of a corpus; see `mtformer.training.metrics.Progress`."""
+        self._start.close()
         if not sys.stderr.isatty() or not log.isEnabledFor(logging.INFO):
             log_progress(num_pairs, share)
             return
@@ -46,15 +82,24 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
         self._end_preparing()
         if sys.stderr.isatty():
             if self.bar is None:
-                self.bar = tqdm(total=self.num_steps, initial=step - 1, unit="step", desc="train", dynamic_ncols=True)
+                self.bar = tqdm(
+                    total=self.num_steps, initial=step - 1, desc="train", bar_format=BAR, dynamic_ncols=True
+                )
             self.bar.update(step - self.bar.n)
             if figures is not None:
-                self.bar.set_postfix_str(f"epoch {epoch + 1}, {bar_text(figures)}")
+                texts, postfix = bar_texts(figures), ""
+                first = (texts.pop("loss"), texts.pop("tokens_per_second"), f"step {step}/{self.num_steps}")
+                for text in (*first, *reversed(texts.values()), f"epoch {epoch + 1}"):
+                    if BAR_WIDTH + len(f"{postfix}, {text}") < (self.bar.format_dict["ncols"] or 80):
+                        postfix += f", {text}"
+                self.bar.set_postfix_str(postfix.removeprefix(", "))
         elif figures is not None:
             left = format_duration((self.num_steps - step) * figures["seconds_per_step"])
-            log.info("step %d/%d, epoch %d, %s, %s left", step, self.num_steps, epoch + 1, bar_text(figures), left)
+            shown = ", ".join(bar_texts(figures).values())
+            log.info("step %d/%d, epoch %d, %s, %s left", step, self.num_steps, epoch + 1, shown, left)
 
     def _end_preparing(self) -> None:
+        self._start.close()
         if self.preparing is not None:
             self.preparing.close()
             self.preparing = None

@@ -1,4 +1,4 @@
-"""`mtformer report`, also at the end of a training."""
+"""`mtformer report`, which also runs at the end of training."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,26 +7,20 @@ from mtformer.cli.options import argument, optional, require_at_most_one
 from mtformer.cli.output import echo
 from mtformer.errors import ConfigError
 
-METRIC_HELP = (
-    "With --plot: a key of metrics.jsonl, such as bleu, chrf, perplexity, train.loss; several are panels. "
-    "Default: loss and bleu, on dev."
-)
+METRIC_HELP = "With --plot: metric, such as bleu, perplexity or train.loss; repeat for more (default: loss and bleu)."
 
 
 def report(
-    runs: Annotated[list[Path], argument("Run directory or bundle; the curves of several share the panels.")],
+    runs: Annotated[list[Path], argument("Run directories or bundles.")],
     out: Annotated[
-        Path | None, optional("The HTML file; default: RUN/report.html, of several runs ./report.html.")
+        Path | None, optional("HTML file to write (default: RUN/report.html; for several runs report.html).")
     ] = None,
     plot: Annotated[
-        Path | None,
-        optional(
-            "Instead of the report write curves for a paper, one column wide: .pdf, .svg or .png.", metavar="FILE"
-        ),
+        Path | None, optional("Instead of a report, write a plot of the curves, one column wide: .pdf, .svg or .png.")
     ] = None,
     metric: Annotated[list[str] | None, optional(METRIC_HELP)] = None,
 ) -> None:
-    """Write an HTML file on a run, or several: curves, scores, sentences, attention, config; it needs no network."""
+    """Write a self-contained HTML report about runs: curves, scores, sentences, attention and config."""
     from mtformer.run_dir import RunDir
 
     require_at_most_one({"--plot": plot, "--out": out})
@@ -38,7 +32,7 @@ def report(
         echo(f"plot: {plot}", err=True)
         return
     if metric:
-        raise ConfigError("--metric is for plots; give --plot FILE too")
+        raise ConfigError("--metric requires --plot FILE; add it")
     from mtformer.report.run_report import write_report
 
     file = out or (RunDir(runs[0]).report if len(runs) == 1 else Path("report.html"))

@@ -16,13 +16,13 @@ DIFFERENT = 1
 def reproduce(
     run: Annotated[Path, argument("Run directory.")],
     steps: Annotated[
-        int | None, optional("Steps to train again; default: 50, or to the first log line.", min=1)
+        int | None, optional("Number of steps to repeat (default: 50, or up to the first log line).", min=1)
     ] = None,
 ) -> None:
-    """Train the first steps of a run again, from its config, and compare losses to the last digit.
+    """Repeat the first steps of a run from its config and compare the losses exactly.
 
-    Tokenizer, data and model are made again in a temporary folder. Exits with 0 if all figures are equal, else with 1;
-    then the output names the first difference, and the differences in data, versions and device.
+    The tokenizer, data and model are created again in a temporary folder. The exit code is 0 if all figures are equal
+    and 1 otherwise; the output then shows the first difference, and changes of data, versions and device.
     """
     from mtformer.cli.progress import TrainingProgress
     from mtformer.experiment import verify
@@ -39,7 +39,7 @@ def reproduce(
     echo(*(f"changed since: {what}: {then} -> {now}" for what, then, now in found.environment or ()), err=True)
     if found.first is None:
         counts = f"{found.num_figures} figures in {found.num_records} records"
-        echo(f"steps 1 to {num_steps}: equal to the last digit ({counts})")
+        echo(f"steps 1 to {num_steps}: exactly equal ({counts})")
         return
     first = found.first
     echo(f"{first.name} was {first.then!r} and is {first.now!r}")
@@ -48,7 +48,7 @@ def reproduce(
     elif found.environment is None:
         why = "it has no checkpoint that records its data, versions and device"
     elif found.is_deterministic:
-        why = "data, versions and device are the same, so its config may have been changed since"
+        why = "data, versions and device are the same; its config may have been edited"
     else:
         why = "data, versions and device are the same, but training.deterministic is off"
     error_lines(f"{run} is not reproduced: {why}")

@@ -1,6 +1,7 @@
 """`mtformer runs`."""
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -9,27 +10,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.options import require_at_most_one
+from mtformer.cli.options import optional, require_at_most_one
 from mtformer.cli.output import echo, for_terminal, table_lines
 
 if TYPE_CHECKING:
     from mtformer.experiment.runs import RunRow
 
 MOST_NAMED = 5
+DETAILS = ("at", "weights")  # columns that only `--all` shows
 
 
 def runs(
     folder: Annotated[Path, typer.Argument(help="Folder with runs.")] = Path("runs"),
-    sort: Annotated[
-        str,
-        typer.Option(metavar="COLUMN", help="Header of the table, or key of the config; the best come first."),
-    ] = "name",
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list with all values.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    sort: Annotated[str, typer.Option(help="Sort by a column or a config key, best first.")] = "name",
+    show_all: Annotated[bool, optional("Show all columns, as in output to a pipe or file.", "--all")] = False,
+    as_json: Annotated[bool, optional("Print a JSON list with all values.", "--json")] = False,
+    as_csv: Annotated[bool, optional("Print CSV.", "--csv")] = False,
 ) -> None:
-    """List the runs in a folder and below it: state, step, best dev score, speed, time, differences of their configs.
+    """List the runs in a folder and its subfolders: state, step, scores, speed, time and differing settings.
 
-    The time is that of the steps; the speed counts tokens of both sides.
+    Scores are the best dev score and BLEU on the first test set. The speed counts source and target tokens; the time
+    excludes validation.
     """
     from mtformer.experiment.runs import differing_keys, list_runs, sort_runs
 
@@ -42,27 +43,33 @@ def runs(
     elif as_csv:
         _print_csv(rows, keys)
     elif not rows:
-        echo(f"{folder}: no runs here", err=True)
+        echo(f"{folder}: contains no runs", err=True)
     else:
-        _print_table(rows, keys, shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
+        is_whole = show_all or not sys.stdout.isatty()
+        _print_table(rows, keys, None if is_whole else shutil.get_terminal_size().columns)
 
 
 def table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | None) -> tuple[list[str], list[str]]:
-    """Return the lines of a table no wider than `width`, and the keys whose columns do not fit."""
+    """Return the lines of a table of at most `width` characters (None: all columns), and the columns left out."""
     from mtformer.experiment.runs import COLUMNS, format_value, without_folder
     from mtformer.experiment.sweep import short_keys
 
-    cells = [[*COLUMNS], *(_cells(row) for row in rows)]
-    if not any(row.weights for row in rows):  # no run has averaged weights
-        cells = [[cell for cell, header in zip(line, COLUMNS, strict=True) if header != "weights"] for line in cells]
-    left_out = []
-    for key, short in short_keys(keys).items():
-        column = [short, *(format_value(without_folder(key, row.config.get(key, ""))) for row in rows)]
+    columns = [list(column) for column in zip(COLUMNS, *map(_cells, rows), strict=True)]
+    left_out = [header for header, *cells in columns if header in DETAILS and any(cells)] if width is not None else []
+    shown = [one for one in columns if any(one[1:]) and one[0] not in left_out]
+    if width is not None:
+        excess = max(map(len, table_lines(list(zip(*shown, strict=True))))) - width
+        longest = max(map(len, shown[0]))
+        shown[0] = [_wrapped(name, max(longest - excess, len("name"))) for name in shown[0]]
+    cells = [list(line) for line in zip(*shown, strict=True)]
+    labels = short_keys([*keys, *COLUMNS])  # unique among all columns
+    for key in keys:
+        column = [labels[key], *(format_value(without_folder(key, row.config.get(key, ""))) for row in rows)]
         wider = [[*line, cell] for line, cell in zip(cells, column, strict=True)]
         if width is None or max(map(len, table_lines(wider))) <= width:
             cells = wider
         else:
-            left_out.append(key)
+            left_out.append(labels[key])
     return table_lines(cells, width), left_out
 
 
@@ -72,7 +79,7 @@ def _print_table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | Non
     echo(*(f"{row.name}: {row.problem}" for row in rows if row.problem is not None), err=True)
     if left_out:
         more = f" and {len(left_out) - MOST_NAMED} more" if len(left_out) > MOST_NAMED else ""
-        echo(f"columns left out: {', '.join(left_out[:MOST_NAMED])}{more}; --csv and --json have them", err=True)
+        echo(f"columns left out: {', '.join(left_out[:MOST_NAMED])}{more}; --all shows them", err=True)
 
 
 def _print_csv(rows: "Sequence[RunRow]", keys: Sequence[str]) -> None:
@@ -90,7 +97,7 @@ def _print_csv(rows: "Sequence[RunRow]", keys: Sequence[str]) -> None:
 
 
 def _cells(row: "RunRow") -> list[str]:
-    """Return the cells below the headers."""
+    """Return the cells of COLUMNS."""
     from mtformer.experiment.runs import format_duration
 
     of = f"/{row.max_steps}" if row.max_steps is not None else ""
@@ -100,10 +107,21 @@ def _cells(row: "RunRow") -> list[str]:
         "" if row.step is None else f"{row.step}{of}",
         "" if row.best is None else f"{row.metric} {row.best:.2f}",
         _number(row.best_step),
+        "" if row.test is None else f"{row.test_set} {row.test:.2f}",
         row.weights or "",
         _number(row.tokens_per_second),
         "" if row.seconds is None else format_duration(row.seconds),
     ]
+
+
+def _wrapped(name: str, width: int) -> str:
+    """Return the name in lines of at most `width` characters where possible, with breaks after `/` and `,` only."""
+    lines = [""]
+    for part in re.split(r"(?<=[/,])", name):
+        if lines[-1] and len(lines[-1] + part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def _number(value: float | None) -> str:

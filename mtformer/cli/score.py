@@ -7,9 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from mtformer.cli.options import CheckpointsOption, DeviceOption, PrecisionOption, ToOption, argument
+from mtformer.cli.options import CheckpointsOption, DeviceOption, PrecisionOption, ToOption, argument, optional
 from mtformer.cli.output import for_terminal
 
 if TYPE_CHECKING:
@@ -20,16 +18,16 @@ log = logging.getLogger("mtformer")
 
 def score(
     run: Annotated[Path, argument("Run directory or bundle.")],
-    src: Annotated[Path, argument("File of sources, plain, .gz, .xz or .zst.")],
-    tgt: Annotated[Path, argument("File of their translations, likewise.")],
-    tokens: Annotated[bool, typer.Option("--tokens", help="Each piece and its log-probability, too.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="An object a line, with the pieces.")] = False,
+    src: Annotated[Path, argument("Source file: plain, .gz, .xz or .zst.", metavar="SOURCE")],
+    tgt: Annotated[Path, argument("File with one translation per source line.", metavar="TARGET")],
+    tokens: Annotated[bool, optional("Also print each token with its log-probability.", "--tokens")] = False,
+    as_json: Annotated[bool, optional("Print one JSON object per line, with the tokens.", "--json")] = False,
     to: ToOption = None,
     device: DeviceOption = "auto",
     precision: PrecisionOption = None,
     checkpoint: CheckpointsOption = None,
 ) -> None:
-    """Log-probability, in nats, of given translations: a line for each to stdout, the perplexity to stderr."""
+    """Print the log-probability (in nats) of given translations to stdout, and the perplexity to stderr."""
     from tqdm import tqdm
 
     from mtformer.cli.line_files import parallel_lines
@@ -49,7 +47,9 @@ def score(
                 sys.stdout.flush()
         num_lines = lines.num_lines
     if num_long:
-        log.warning("%d of %d lines have more tokens than the model has positions for: nan", num_long, num_lines)
+        log.warning(
+            "%d of %d lines have more tokens than the model has positions; their score is nan", num_long, num_lines
+        )
     if num_tokens:
         perplexity = math.exp(-total / num_tokens)
         log.info("%d lines, %d tokens, log-probability %.4f, perplexity %.4f", num_lines, num_tokens, total, perplexity)

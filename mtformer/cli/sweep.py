@@ -13,29 +13,27 @@ if TYPE_CHECKING:
     from mtformer.experiment.sweep import Sweep
 
 FAILED = 1
-"""Exit code when a run has failed."""
+"""Exit code if a run failed."""
 
 
 def sweep(
-    file: Annotated[Path, argument("YAML file of the sweep.", metavar="SWEEP")],
+    file: Annotated[Path, argument("YAML file of the sweep.")],
     overrides: OverridesArgument = None,
     jobs: Annotated[
-        int | None,
-        optional("Runs at a time, which share the cores; default: the number of CUDA devices, or 1.", min=1),
+        int | None, optional("Number of concurrent runs (default: number of CUDA devices, or 1).", min=1)
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Skip finished runs and resume the others.")] = False,
+    resume: Annotated[bool, optional("Skip finished runs and resume the others.", "--resume")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs with estimates of time and disk space; train nothing.")
+        bool, optional("List the runs with estimated time and disk space, without training.", "--dry-run")
     ] = False,
     print_commands: Annotated[
-        bool,
-        typer.Option("--print-commands", help="Print one command line a run, for a scheduler; train nothing."),
+        bool, optional("Print one command line per run, for a scheduler, without training.", "--print-commands")
     ] = False,
 ) -> None:
-    """Train many runs: a base config, and values of its keys multiplied out.
+    """Train many runs: a base config with combinations of values.
 
-    A run that fails does not stop the others; the exit code is then 1. SIGTERM and Ctrl-C are passed on to the
-    trainings, which save; the exit code is then 143 or 130, and --resume continues. `mtformer runs` shows the state.
+    A failed run does not stop the others; the exit code is then 1. On SIGTERM or Ctrl-C, all runs save a checkpoint and
+    the exit code is 143 or 130; --resume continues. `mtformer runs` shows the state of the runs.
     """
     from mtformer.experiment.sweep import plan_sweep
 
@@ -57,7 +55,7 @@ def _dry_run(planned: "Sweep", jobs: int | None) -> None:
     from mtformer.experiment.sweep_runner import devices, estimate, finishing_time, threads_each
 
     jobs = jobs or max(1, len(devices(planned)))
-    logging.getLogger("mtformer").setLevel(logging.WARNING)  # each check would repeat the same lines
+    logging.getLogger("mtformer").setLevel(logging.WARNING)  # each check would log the same lines
     with tqdm(total=len(planned.runs), desc="memory check", unit="run", disable=None, leave=False) as bar:
         needs = estimate(planned, threads_each(jobs), bar.update)
     keys = short_keys(dict.fromkeys(key for run in planned.runs for key in run.values))
@@ -72,10 +70,8 @@ def _dry_run(planned: "Sweep", jobs: int | None) -> None:
     echo(*table_lines(rows))
     time = format_duration(finishing_time([need.total_seconds for need in needs], jobs))
     disk, free = sum(need.disk_bytes for need in needs), min(need.free_bytes for need in needs)
-    echo(
-        f"{len(needs)} runs, {jobs} at a time: about {time}; up to {format_bytes(disk)} for checkpoints, "
-        f"{format_bytes(free)} free"
-    )
+    space = f"up to {format_bytes(disk)} for checkpoints, {format_bytes(free)} free"
+    echo(f"{len(needs)} runs, {jobs} at a time: about {time}; {space}")
 
 
 def _train(planned: "Sweep", jobs: int | None, resume: bool, command: list[str]) -> None:
@@ -95,6 +91,6 @@ def _train(planned: "Sweep", jobs: int | None, resume: bool, command: list[str])
         echo(f"stopped, {num_finished} of {num_runs} runs finished; resume with: {again}", err=True)
         raise typer.Exit(128 + outcome.stopped_by)
     if outcome.failed:
-        error_lines(f"{len(outcome.failed)} of {num_runs} runs failed; fix the errors, and resume with: {again}")
+        error_lines(f"{len(outcome.failed)} of {num_runs} runs failed; fix the errors and resume with: {again}")
         raise typer.Exit(FAILED)
     echo(f"{num_finished} of {num_runs} runs finished: {planned.folder}", err=True)

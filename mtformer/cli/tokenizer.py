@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtformer.cli.options import OverridesArgument, argument, optional
+from mtformer.cli.help import Command, Group
+from mtformer.cli.options import ConfigArgument, OverridesArgument, argument, optional
 from mtformer.cli.output import echo, for_terminal
 from mtformer.errors import ConfigError, DataError
 
@@ -20,31 +21,30 @@ if TYPE_CHECKING:
 LINES_AT_ONCE = 1000
 MOST_DIGITS = 9
 
-app = typer.Typer(help="Train and use tokenizers.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Train and use tokenizers.", no_args_is_help=True)
 
 
 class Side(str, Enum):
-    """The side whose tokenizer is used."""
+    """Side of the translation that a tokenizer belongs to."""
 
     SRC = "src"
     TGT = "tgt"
 
 
-ModelArgument = Annotated[
-    Path, argument("Run directory, bundle, folder of tokenizers, or SentencePiece model.", metavar="RUN_OR_MODEL")
-]
-SideOption = Annotated[Side, typer.Option("--side", help="Which tokenizer, if source and target have their own.")]
+ModelArgument = Annotated[Path, argument("Run directory, bundle, folder of tokenizers, or SentencePiece model.")]
+SideOption = Annotated[Side, optional("Tokenizer to use if they are separate: src or tgt (default: src).", "--side")]
 
 
-@app.command()
+@app.command(cls=Command)
 def train(
-    config: Annotated[Path, argument("YAML file of the experiment.")],
+    config: ConfigArgument,
     overrides: OverridesArgument = None,
     output: Annotated[
-        Path | None, optional("The new folder; default: tokenizers/ and the config's name.", "--output", metavar="DIR")
+        Path | None, optional("New folder to write (default: tokenizers/ and the config's name).", "--output")
     ] = None,
 ) -> None:
-    """Train SentencePiece on the training data of a config, by its section `tokenizer`."""
+    """Train SentencePiece models on the training data of a config, with the settings of its `tokenizer` section."""
+    from mtformer.cli.progress import ELAPSED, alive
     from mtformer.config.loading import load_config
     from mtformer.experiment.prepare import make_tokenizers
     from mtformer.text.tokenizer import TokenizerPair
@@ -54,20 +54,21 @@ def train(
     if not loaded.data.train:
         raise ConfigError("data.train: no training data; name at least one source")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataError(f"{folder}: exists already; name another folder with --output, or delete it")
-    make_tokenizers(loaded, folder)
+        raise DataError(f"{folder}: already exists; name another folder with --output, or delete it")
+    with alive("train the tokenizer", bar_format=ELAPSED):
+        make_tokenizers(loaded, folder)
     pair = TokenizerPair.load(folder)
     sizes = [("joint", pair.src)] if pair.joint else [("source", pair.src), ("target", pair.tgt)]
     echo(*(f"{folder}: {name}, {one.vocab_size} pieces, sha256 {one.sha256}" for name, one in sizes))
 
 
-@app.command()
+@app.command(cls=Command)
 def encode(
     model: ModelArgument,
-    ids: Annotated[bool, typer.Option("--ids", help="Write ids, not pieces.")] = False,
+    ids: Annotated[bool, optional("Write ids instead of pieces.", "--ids")] = False,
     side: SideOption = Side.SRC,
 ) -> None:
-    """Split text from stdin into pieces, one line for one line."""
+    """Split each line of stdin into pieces."""
     tokenizer = _load(model, side)
 
     def split(line: str, place: str) -> str:
@@ -76,13 +77,13 @@ def encode(
     _convert_lines(split)
 
 
-@app.command()
+@app.command(cls=Command)
 def decode(
     model: ModelArgument,
-    ids: Annotated[bool, typer.Option("--ids", help="Read ids, not pieces.")] = False,
+    ids: Annotated[bool, optional("Read ids instead of pieces.", "--ids")] = False,
     side: SideOption = Side.SRC,
 ) -> None:
-    """Join pieces from stdin to text, one line for one line."""
+    """Join the pieces in each line of stdin to text."""
     tokenizer = _load(model, side)
 
     def join(line: str, place: str) -> str:
@@ -91,7 +92,7 @@ def decode(
             return tokenizer.decode_pieces(words)
         for word in words:
             if not word.isdecimal() or len(word) > MOST_DIGITS or int(word) >= tokenizer.vocab_size:
-                raise DataError(f"{place}: '{word:.20}' is no id; ids are 0 to {tokenizer.vocab_size - 1}")
+                raise DataError(f"{place}: '{word:.20}' is not an id; ids are 0 to {tokenizer.vocab_size - 1}")
         return tokenizer.decode([[int(word) for word in words]])[0]
 
     _convert_lines(join)
@@ -111,14 +112,14 @@ def _load(path: Path, side: Side) -> "Tokenizer":
 
 
 def _convert_lines(convert: Callable[[str, str], str]) -> None:
-    """Write the converted lines of stdin to stdout; `convert` takes a line and its place for messages."""
+    """Write the converted lines of stdin to stdout; `convert` takes a line and its location for messages."""
     from mtformer.data.corpus.compressed import read_line
     from mtformer.data.corpus.readers import decode
 
     first = 0
     while block := list(islice(iter(partial(read_line, sys.stdin.buffer, "stdin"), b""), LINES_AT_ONCE)):
         lines = decode("stdin", first, b"".join(block))
-        # With byte fallback, a model can spell a line break, which would make two lines of one.
+        # With byte fallback, a model can generate a line break, which would split the line.
         converted = [convert(line, f"stdin:{first + n}").replace("\n", " ") for n, line in enumerate(lines, start=1)]
         sys.stdout.buffer.write("".join(f"{for_terminal(line, sys.stdout)}\n" for line in converted).encode("utf-8"))
         sys.stdout.buffer.flush()

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
+from mtformer.cli.help import Command
 from mtformer.cli.options import ConfigArgument, OverridesArgument, optional, require_at_most_one
 from mtformer.cli.output import clean_up_on_sigterm, echo, error_lines, log_to_file, table_lines
 from mtformer.errors import ConfigError, InterruptedRunError
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from mtformer.experiment.open_run import Resume
 
 DIFFERENT = 1
-"""Exit code of `--verify-resume` if the resumed run differs from one that never stopped."""
+"""Exit code of `--verify-resume` if the resumed run differs from an uninterrupted one."""
 
 
-class TrainCommand(TyperCommand):
-    """Accepts `--resume` with the optional value `auto`; any other word after it is a separate argument."""
+class TrainCommand(Command):
+    """Command that accepts `--resume` with the optional value `auto`; any other word after it is an argument."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments after joining `--resume` and its value."""
         return super().parse_args(ctx, join_resume(args))
 
 
@@ -55,27 +56,20 @@ COMMAND_CLASS = TrainCommand
 def train(
     config: ConfigArgument,
     overrides: OverridesArgument = None,
-    run_dir: Annotated[Path | None, optional("Run directory; default: runs/ and the config's name.")] = None,
+    run_dir: Annotated[Path | None, optional("Run directory (default: runs/ and the config's name).")] = None,
     resume: Annotated[
-        str | None,
-        optional("Resume from the latest checkpoint (auto: start a new run if none exists).", metavar="[auto]"),
+        str | None, optional("Resume from the latest checkpoint (auto: start a new run if none exists).")
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Delete the run in the run directory and start over.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, train nothing.")] = False,
+    overwrite: Annotated[bool, optional("Replace the existing run in the run directory.", "--overwrite")] = False,
+    dry_run: Annotated[bool, optional("Check config, data and memory without training.", "--dry-run")] = False,
     verify_resume: Annotated[
-        bool,
-        typer.Option(
-            "--verify-resume",
-            help="Prove that stopping and resuming changes nothing: train a few steps of this config in a temporary "
-            "folder, without a stop and with one, and compare all bits.",
-        ),
+        bool, optional("Test that resuming gives exactly the same run.", "--verify-resume")
     ] = False,
 ) -> None:
     """Train a model: tokenizer, data, training, averaging, test scores.
 
-    SIGTERM saves and exits with 143, Ctrl-C with 130; the same command with --resume auto starts and resumes.
+    On SIGTERM or Ctrl-C, training saves a checkpoint and exits with 143 or 130. With --resume auto, the same command
+    starts and resumes a run.
     """
     from mtformer.config.loading import load_config
     from mtformer.files import CHECKSUMS
@@ -88,9 +82,12 @@ def train(
     loaded = load_config(config, overrides or [])
     run_dir = run_dir or Path("runs") / config.stem
     if dry_run:
+        from mtformer.cli.progress import ELAPSED, alive
         from mtformer.experiment import preflight
 
-        echo(*(f"{name:<28} {value}" for name, value in preflight.dry_run(loaded.config, RunDir(run_dir))))
+        with alive("check", bar_format=ELAPSED):
+            rows = preflight.dry_run(loaded.config, RunDir(run_dir))
+        echo(*(f"{name:<28} {value}" for name, value in rows))
     elif verify_resume:
         _verify_resume(loaded.config)
     else:
@@ -112,7 +109,7 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
     from mtformer.run_dir import RunDir
 
     run, is_main = RunDir(run_dir), os.environ.get("RANK", "0") == "0"
-    if not is_main:  # of the processes that torchrun started, only the first one logs
+    if not is_main:  # only the first process started by torchrun logs
         logging.getLogger("mtformer").setLevel(logging.ERROR)
     log_file = log_to_file(run.log) if is_main else contextlib.nullcontext()
     try:
@@ -138,6 +135,8 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
         evaluate_sets(run_dir, sets, Translator.load(run_dir, device=config.training.device))
     if config.training.report:
         report([run_dir])
+    commands = [["translate", str(run_dir)], ["export", str(run_dir)], ["runs", str(run_dir.parent)]]
+    echo(f"run directory: {run_dir}", "next steps:", *(f"  mtformer {shlex.join(one)}" for one in commands), err=True)
 
 
 def _verify_resume(config: "Config") -> None:
@@ -153,5 +152,5 @@ def _verify_resume(config: "Config") -> None:
     echo(*table_lines([header, *rows]))
     first = next((f"{part.what}: {part.difference.name}" for part in compared if part.difference), None)
     if first is not None:
-        error_lines(f"the resumed run is not the run that never stopped; the first that differs: {first}")
+        error_lines(f"the resumed run differs from the uninterrupted one; first difference: {first}")
         raise typer.Exit(DIFFERENT)

@@ -1,4 +1,4 @@
-"""`mtformer translate`: a filter, one line out for one line in."""
+"""`mtformer translate`: read lines and write one translation per line."""
 
 import atexit
 import json
@@ -38,43 +38,20 @@ MAX_HISTORY = 1000
 
 def translate(
     run: EnsembleArgument,
-    source: Annotated[
-        Path | None, optional("File to translate, plain, .gz, .xz or .zst; default: stdin.", "--input")
-    ] = None,
-    target: Annotated[
-        Path | None, optional("File to write, plain, .gz, .xz or .zst; default: stdout.", "--output")
-    ] = None,
-    continues: Annotated[bool, typer.Option("--continue", help="Resume an --output that was interrupted.")] = False,
+    source: Annotated[Path | None, optional("File to translate (default: stdin).", "--input")] = None,
+    target: Annotated[Path | None, optional("File to write (default: stdout).", "--output")] = None,
+    continues: Annotated[bool, optional("Resume writing an interrupted --output.", "--continue")] = False,
     to: ToOption = None,
-    prefixes: Annotated[Path | None, optional("File: target prefix for each source line.")] = None,
-    required: Annotated[
-        Path | None, optional("File: phrases that each translation must contain, separated by tabs.", "--require")
-    ] = None,
-    forbidden: Annotated[
-        Path | None, optional("File: phrases that no translation contains, one a line.", "--forbid")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="An object a line: text, score, flags, and other requested values.")
-    ] = False,
-    json_attention: Annotated[
-        bool, typer.Option("--json-attention", help="With --json: cross-attention, piece by piece.")
-    ] = False,
-    attention: Annotated[
-        Path | None,
-        optional(
-            "File of the attention of every layer and head: numbers, heat maps of one line, or a page.",
-            metavar="FILE.{json,png,html}",
-        ),
-    ] = None,
-    attention_layer: Annotated[int | None, optional("Decoder layer of a .png, from 1; default: the last.")] = None,
-    attention_head: Annotated[int | None, optional("Head of a .png, from 1; default: all.")] = None,
-    targets: Annotated[
-        Path | None,
-        optional("File: translations whose attention is written instead of that of the model's own, one a line."),
-    ] = None,
-    alignment: Annotated[
-        bool, typer.Option("--alignment", help="Source word - target word, as in 0-0 1-2, after ' ||| '.")
-    ] = False,
+    prefixes: Annotated[Path | None, optional("Target prefix for each source line.")] = None,
+    required: Annotated[Path | None, optional("Required phrases per source line, tab-separated.", "--require")] = None,
+    forbidden: Annotated[Path | None, optional("Forbidden phrases, one per line.", "--forbid")] = None,
+    as_json: Annotated[bool, optional("Write a JSON object per line: text, score, flags.", "--json")] = False,
+    json_attention: Annotated[bool, optional("With --json: add cross-attention weights.", "--json-attention")] = False,
+    attention: Annotated[Path | None, optional("Write attention as .json, .html, or .png (for one line).")] = None,
+    attention_layer: Annotated[int | None, optional("Decoder layer of a .png, from 1 (default: last).")] = None,
+    attention_head: Annotated[int | None, optional("Attention head of a .png, from 1 (default: all).")] = None,
+    targets: Annotated[Path | None, optional("With --attention: translations to analyze.")] = None,
+    alignment: Annotated[bool, optional("Append ||| and word alignments, such as 0-0 1-2.", "--alignment")] = False,
     device: DeviceOption = "auto",
     precision: PrecisionOption = None,
     backend: BackendOption = None,
@@ -84,7 +61,8 @@ def translate(
 ) -> None:
     """Translate lines from stdin (or a file) to stdout (or a file); interactive at a terminal.
 
-    With --n-best the lines are as Moses writes them: number ||| text ||| score.
+    Decoding options default to the values in the run's config; see docs/decoding.md. Files may be plain, .gz, .xz or
+    .zst. With --n-best, lines have the format of Moses: number ||| text ||| score.
     """
     from mtformer.cli.line_files import ResumableOutput, parallel_lines
     from mtformer.data.corpus.compressed import create_bytes
@@ -92,12 +70,12 @@ def translate(
 
     is_resumable = target is not None and (target.is_file() or not target.exists())  # no pipe or device
     errors = {
-        "--json-attention needs --json": json_attention and not as_json,
-        "--attention-layer, --attention-head and --targets need --attention FILE": attention is None
+        "--json-attention requires --json": json_attention and not as_json,
+        "--attention-layer, --attention-head and --targets require --attention FILE": attention is None
         and (attention_layer or attention_head or targets),
-        "--attention needs all lines; leave --continue out": attention is not None and continues,
+        "--attention requires all lines; remove --continue": attention is not None and continues,
         f"--output {target} is a folder; name a file": target is not None and target.is_dir(),
-        "--continue resumes a file; name it with --output": continues and not is_resumable,
+        "--continue requires a file to resume; name it with --output": continues and not is_resumable,
     }
     for message, applies in errors.items():
         if applies:
@@ -138,7 +116,7 @@ def translate(
 
 
 def _made_by(translator: "Translator") -> dict[str, Any]:
-    """Return everything except the input that determines the output; batch size does not."""
+    """Return everything that affects the output except the input; the batch size has no effect."""
     from mtformer.files import file_sha256
     from mtformer.text.tags import Target
 
@@ -156,12 +134,12 @@ Write = Callable[[int, "Translation"], str]
 
 @dataclass
 class _Work:
-    """Translation block after block, in order.
+    """Translation of the input in blocks of lines.
 
     Args:
-        write: (number of the line, translation) -> lines of output.
-        arguments: of `Translator.translate`.
-        given: names of the files beside the source, in their order.
+        write: Function of a line number and a translation that returns the lines of output.
+        arguments: Keyword arguments for `Translator.translate`.
+        given: Names of the files that are read in parallel with the source, in order.
     """
 
     translator: "Translator"
@@ -174,7 +152,7 @@ class _Work:
     flags: Counter[str] = field(default_factory=Counter)
 
     def run_to_file(self, output: "ResumableOutput", made_with: dict[str, Any], continues: bool) -> None:
-        """Write a file that appears when it is complete and can be resumed before."""
+        """Write an output file that can be resumed after an interruption and appears once complete."""
         out = output.open(self.lines, made_with, continues)
         if out is None:
             return
@@ -182,15 +160,15 @@ class _Work:
             try:
                 self.run(out, lambda: output.save(out, self.lines))
             except KeyboardInterrupt:
-                log.info("%s holds the finished lines; repeat the command with --continue to resume", output.partial)
+                log.info("finished lines are in %s; repeat the command with --continue to resume", output.partial)
                 raise
         output.finish(self.lines)
 
     def converse(self) -> None:
-        """Translate each line that is typed at a prompt on stderr, until the end of input."""
-        typer.echo("type a sentence and press Enter; Ctrl-D ends", err=True)
-        out = open(os.dup(1), "w", encoding="utf-8")  # noqa: SIM115  # closed with the process
-        os.dup2(2, 1)  # where `input` writes the prompt
+        """Translate each line typed at a prompt on stderr, until the end of the input."""
+        typer.echo("type a sentence and press Enter; Ctrl-D exits", err=True)
+        out = open(os.dup(1), "w", encoding="utf-8")  # noqa: SIM115  # closed when the process exits
+        os.dup2(2, 1)  # `input` writes the prompt to file descriptor 1
         for number, line in enumerate(_typed_lines()):
             translation = self.translator.translate([line], first_line=number, **self.arguments)[0]
             typer.echo(for_terminal(self.write(number, translation), out), out, nl=False)
@@ -199,7 +177,7 @@ class _Work:
                 self.attention_file.add(self.translator, number + 1, line, translation)
 
     def run(self, out: IO[bytes], save: Callable[[], object]) -> None:
-        """Translate the rest of the input; `save` is called after each block."""
+        """Translate the remaining input; call `save` after each block."""
         from tqdm import tqdm
 
         first_line = self.lines.num_lines
@@ -225,7 +203,7 @@ class _Work:
                 save()
 
     def warn_of_flags(self) -> None:
-        """Warn of the flags of all translations, in one line."""
+        """Log one warning that counts the flags of all translations."""
         from mtformer.decoding.translation import MEANINGS
 
         counts = [(self.flags[flag], meaning) for flag, meaning in MEANINGS.items() if self.flags[flag]]
@@ -239,11 +217,11 @@ class _Work:
 
 
 def _typed_lines() -> Iterator[str]:
-    """Yield typed lines; readline edits them, and recalls those of earlier calls."""
+    """Yield typed lines, with line editing and the history of earlier calls where readline is available."""
     from mtformer.files import cache_folder
 
     history = cache_folder() / "history"
-    with suppress(ImportError, OSError):  # OSError: there is no history yet
+    with suppress(ImportError, OSError):  # OSError: no history exists yet
         import readline
 
         history.parent.mkdir(parents=True, exist_ok=True)
@@ -257,7 +235,7 @@ def _typed_lines() -> Iterator[str]:
 
 
 def _phrases(path: Path | None) -> list[str]:
-    """Return the phrases of a file, one a line, without blank lines."""
+    """Return the phrases in a file, one per line; blank lines are ignored."""
     from mtformer.cli.line_files import parallel_lines
 
     if path is None:
@@ -267,7 +245,7 @@ def _phrases(path: Path | None) -> list[str]:
 
 
 def _writer(n_best: int, as_json: bool, attention: bool, alignment: bool) -> Write:
-    """Return the function that formats a translation."""
+    """Return a function that formats a translation."""
 
     def aligned(one: "Translation") -> str:
         from mtformer.decoding.translation import pharaoh
@@ -287,7 +265,7 @@ def _writer(n_best: int, as_json: bool, attention: bool, alignment: bool) -> Wri
 
 
 def describe(one: "Translation", attention: bool = False, alignment: bool = False) -> dict[str, Any]:
-    """Return a translation as JSON."""
+    """Return a translation as a JSON object."""
     found: dict[str, Any] = {
         "text": one.text,
         "score": one.score,

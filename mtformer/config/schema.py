@@ -183,69 +183,67 @@ Stopping = Literal["ended", "estimate", "certain"]
 
 
 class DecodingConfig(Section):
-    """Search, for `translate`, `eval` and validation."""
+    """Search and sampling in `translate`, `eval`, `serve` and validation."""
 
     on_resume = "same"
 
     beam_size: NumHypotheses = 5
-    """1: greedy."""
+    """Beam size; 1: greedy search."""
     n_best: Annotated[NumHypotheses, Key(in_validation=False)] = 1
-    """Number of translations per source: the best of the beam (fewer if its groups find the same), or samples."""
+    """Number of translations per source sentence."""
     length_penalty: Annotated[float, Field(ge=0.0, le=10.0)] = 1.0
-    """alpha in score = log-probability / length^alpha."""
+    """Exponent alpha in score = log-probability / length^alpha."""
     coverage_penalty: Annotated[float, Field(ge=0.0), Key(in_validation=False)] = 0.0
-    """beta: finished hypotheses are ranked by score + beta x sum over source tokens of log(min(1, its attention))."""
+    """Weight beta in ranking finished hypotheses by score + beta x sum of log(min(1, attention)) over the source."""
     early_stopping: Annotated[Stopping, Key(in_validation=False)] = "ended"
     """Stop when `beam_size` hypotheses are finished (`ended`), none of the unfinished scores higher (`estimate`), or
     none can still win (`certain`)."""
     max_length_ratio: Annotated[float, Field(gt=0.0)] = 2.0
-    """A translation has at most this many times the source's tokens, plus 10."""
+    """Maximum length: this ratio x source tokens + 10."""
     min_length_ratio: Annotated[float, Field(ge=0.0)] = 0.0
-    """A translation has at least this many times the source's tokens."""
+    """Minimum length: this ratio x source tokens."""
     max_length: Positive | None = None
-    """Maximum tokens of a translation, whatever its source."""
+    """Maximum number of tokens of any translation."""
     min_length: Count = 0
-    """Minimum tokens of a translation, whatever its source."""
+    """Minimum number of tokens of any translation."""
     no_repeat_ngram_size: Count = 0
-    """Length of n-grams that may not occur twice in a translation; 0: no limit."""
+    """Forbid repeated n-grams of this length; 0: off."""
     repetition_penalty: Annotated[float, Field(ge=1.0)] = 1.0
-    """Factor on the log-probabilities of tokens that the hypothesis already has; 1: no penalty."""
+    """Factor on log-probabilities of tokens already generated; 1: no penalty."""
     beam_groups: Annotated[Positive, Key(in_validation=False)] = 1
-    """Diverse beam search: number of groups of the beam; each is penalized for tokens that earlier groups chose."""
+    """Number of groups of diverse beam search."""
     diversity_penalty: Annotated[float, Field(ge=0.0), Key(in_validation=False)] = 0.0
-    """With `beam_groups`: penalty of a token for each beam of an earlier group that chose it at this step."""
+    """With beam groups: penalty for tokens that earlier groups chose at the same step."""
     sampling: Annotated[bool, Key(in_validation=False)] = False
-    """Draw translations at random instead of searching for the best."""
+    """Draw translations at random instead of searching."""
     temperature: Annotated[float, Field(gt=0.0), Key(in_validation=False)] = 1.0
-    """With `sampling`: softmax temperature; below 1 favors probable tokens."""
+    """Softmax temperature of sampling."""
     top_k: Annotated[Count, Key(in_validation=False)] = 0
-    """With `sampling`: draw from the k most probable tokens only; 0: from all."""
+    """Sample from the K most probable tokens; 0: all."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0), Key(in_validation=False)] = 1.0
-    """With `sampling`: draw from the smallest set of tokens with this total probability (nucleus)."""
+    """Sample from the most probable tokens with total probability P (nucleus sampling)."""
     seed: Annotated[Count, Key(in_validation=False)] = 1
     """Sampling seed; results do not depend on batching."""
     mbr_samples: Annotated[int, Field(ge=0, le=MAX_HYPOTHESES), Key(in_validation=False)] = 0
-    """Minimum Bayes risk: draw this many samples and return the one most like the others; 0: off."""
+    """Minimum Bayes risk (MBR): draw this many samples and return the one most similar to the others; 0: off."""
     mbr_metric: Annotated[Literal["chrf", "bleu"], Key(in_validation=False)] = "chrf"
-    """With `mbr_samples`: the measure of similarity."""
+    """Similarity metric of MBR, chrf or bleu."""
     split: Literal["auto", "always", "never"] = "auto"
-    """Translate the sentences of a line separately. auto: if less than a tenth of the training lines have several, or
-    their share is unknown; otherwise in lines longer than `data.filters.max_tokens`. never: only in lines that are too
-    long for the model."""
+    """Translate each sentence of a line separately: auto, always or never. See docs/decoding.md."""
     replace_unknowns: bool = False
     """Replace unknown tokens with the most-attended source word."""
     batch_tokens: Annotated[Positive, Key(has_effect=False)] = 8192
-    """A batch of n sentences has n x beam_size x (longest source, in tokens) up to this."""
+    """Batch size in tokens: sentences x beam size x length of the longest source."""
     validation_beam_size: Annotated[NumHypotheses, Key(is_option=False)] = 1
-    """Beam size when dev is decoded in training."""
+    """Beam size for decoding the dev set during training."""
 
     def for_validation(self) -> "DecodingConfig":
-        """Return the section that validation in training uses: `validation_beam_size`, one translation, no sampling."""
+        """Return the section for validation: `validation_beam_size`, a single translation, no sampling."""
         kept = {key for key in type(self).model_fields if key_of(DecodingConfig, key).in_validation}
         return DecodingConfig.model_validate({**self.model_dump(include=kept), "beam_size": self.validation_beam_size})
 
     def output_settings(self) -> dict[str, Any]:
-        """Return the settings that determine a translation, as JSON values."""
+        """Return the settings that affect a translation, as JSON values."""
         keys = {name: key_of(DecodingConfig, name) for name in type(self).model_fields}
         return self.model_dump(
             mode="json", include={name for name, key in keys.items() if key.has_effect and key.is_option}
@@ -253,12 +251,12 @@ class DecodingConfig(Section):
 
     @property
     def draws(self) -> bool:
-        """Return True if translations are sampled, for MBR too."""
+        """Return True if translations are sampled, including for MBR."""
         return self.sampling or self.mbr_samples > 0
 
     @property
     def num_rows(self) -> int:
-        """Number of hypotheses of one sentence that are computed together."""
+        """Number of hypotheses that are computed together for a sentence."""
         if self.draws:
             return self.mbr_samples or self.n_best
         return self.beam_size
@@ -273,18 +271,18 @@ class DecodingConfig(Section):
             raise ValueError(f"min_length {self.min_length} is above max_length {self.max_length}")
         if self.n_best > self.num_rows:
             what = "mbr_samples" if self.mbr_samples else "beam_size"
-            raise ValueError(f"n_best {self.n_best} is above {what} {self.num_rows}; give {what} at least that")
+            raise ValueError(f"n_best {self.n_best} is above {what} {self.num_rows}; set {what} to at least n_best")
         if self.beam_size % self.beam_groups:
             raise ValueError(f"beam_groups {self.beam_groups} does not divide beam_size {self.beam_size}")
         if (self.beam_groups > 1) != (self.diversity_penalty > 0):
-            raise ValueError("beam_groups above 1 and a diversity_penalty above 0 go together; give both or neither")
+            raise ValueError("beam_groups above 1 and diversity_penalty above 0 require each other; set both")
         if self.beam_groups > 1 and self.draws:
-            raise ValueError("beam_groups is for beam search; leave it out when sampling")
+            raise ValueError("beam_groups is for beam search; remove it or sampling")
         for name, neutral in (("temperature", 1.0), ("top_k", 0), ("top_p", 1.0), ("seed", 1)):
             if getattr(self, name) != neutral and not self.draws:
-                raise ValueError(f"{name} is for sampling; set sampling: true too")
+                raise ValueError(f"{name} is for sampling; also set sampling: true")
         if self.mbr_metric != "chrf" and not self.mbr_samples:
-            raise ValueError(f"mbr_metric {self.mbr_metric} goes with mbr_samples; set that too")
+            raise ValueError(f"mbr_metric {self.mbr_metric} requires mbr_samples; set mbr_samples too")
         return self
 
 

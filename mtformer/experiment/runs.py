@@ -1,4 +1,4 @@
-"""Read run directories, also damaged or incomplete ones, and list the runs below a folder."""
+"""Read run directories, including damaged and incomplete ones, and list the runs below a folder."""
 
 import contextlib
 import json
@@ -32,36 +32,37 @@ COLUMNS = {
     "name": "name",
     "state": "state",
     "step": "step",
-    "best": "best",
+    "best dev": "best",
     "at": "best_step",
+    "test BLEU": "test",
     "weights": "weights",
     "tokens/s": "tokens_per_second",
     "time": "seconds",
 }
-"""Headers of the table and their fields of a row; the settings that differ follow."""
-LARGEST_FIRST = ("step", "best_step", "tokens_per_second")
+"""Fields of a row by the header of their column; columns for the settings that differ follow."""
+LARGEST_FIRST = ("step", "best_step", "test", "tokens_per_second")
 RECENT = 20
-"""Number of last log lines whose median is the speed."""
+"""Number of most recent log lines over which the median speed is computed."""
 Record = dict[str, Any]
 
 
 class RunContents:
-    """Contents of a run directory or bundle; each part is read at its first use.
+    """Contents of a run directory or bundle; each part is read on first use.
 
     Args:
-        path: the run directory.
-        name: distinguishes it from other runs; default: the name of the folder.
+        path: The run directory.
+        name: Name that distinguishes it from other runs; default: the name of the folder.
     """
 
     def __init__(self, path: Path, name: str | None = None) -> None:
         self.run = RunDir(path)
         self.name = name or path.name or str(path)
         self.unread: list[str] = []
-        """Parts that exist and cannot be read, one line each; reports add theirs."""
+        """Parts that exist but cannot be read, one line each; reports add their own."""
 
     @cached_property
     def loaded(self) -> LoadedConfig | None:
-        """The config; None if it is missing or cannot be read."""
+        """The config with its origins; None if it is missing or cannot be read."""
         if not self.run.config.is_file():
             return None
         try:
@@ -72,44 +73,48 @@ class RunContents:
 
     @property
     def config(self) -> Config | None:
+        """The config; None if it is missing or cannot be read."""
         return self.loaded.config if self.loaded is not None else None
 
     @property
     def evaluation(self) -> EvaluationConfig:
-        """The section, or the default one."""
+        """The `evaluation` section of the config, or its default."""
         return self.config.evaluation if self.config is not None else EvaluationConfig()
 
     @property
     def max_steps(self) -> int | None:
+        """Number of training steps in the config."""
         return self.config.training.max_steps if self.config is not None else None
 
     @cached_property
     def state(self) -> RunState:
+        """State of the training."""
         return read_state(self.run)
 
     @cached_property
     def records(self) -> list[Record]:
-        """The lines of metrics.jsonl."""
+        """Records of metrics.jsonl."""
         return read_records(self.run.metrics)
 
     @property
     def step(self) -> int:
-        """Step of the last line of metrics.jsonl, or of the latest checkpoint if that is later."""
+        """Step of the last record of metrics.jsonl or of the latest checkpoint, whichever is later."""
         logged = [record["step"] for record in self.records[-1:] if is_number(record["step"])]
         return max(logged + self.run.steps()[-1:], default=0)
 
     @cached_property
     def samples(self) -> list[Record]:
-        """Dev translations by validation: `step` and `samples`, which are lists of source, reference and hypothesis."""
+        """Dev translations of each validation: `step` and `samples`, a list of [source, reference, hypothesis]."""
         return [one for one in read_records(self.run.samples) if _is_sample(one)]
 
     @cached_property
     def data_report(self) -> dict[str, Any] | None:
+        """Report of the training data."""
         return self._json(self.run.data_report)
 
     @cached_property
     def scores(self) -> "dict[str, ScoreCard]":
-        """The score cards by the name of the test set."""
+        """Score cards by name of the test set."""
         from mtformer.evaluation.card import read_card
 
         cards = {}
@@ -122,7 +127,7 @@ class RunContents:
 
     @cached_property
     def made_with(self) -> dict[str, Any]:
-        """Device, precision and versions of the latest readable checkpoint."""
+        """Device, precision and package versions recorded in the latest readable checkpoint."""
         for step in reversed(self.run.steps()):
             with contextlib.suppress(CheckpointError):
                 made_with: dict[str, Any] = read_meta(self.run.checkpoint(step))["made_with"]
@@ -131,27 +136,27 @@ class RunContents:
 
     @property
     def training_seconds(self) -> float:
-        """Time of the logged steps, without validations."""
+        """Training time of the logged steps in seconds, without validation."""
         points = [(0, 0.0), *self.points("train", "seconds_per_step")]
         return sum((after[0] - before[0]) * after[1] for before, after in pairwise(points))
 
     def points(self, kind: str, key: str) -> list[tuple[int, float]]:
-        """Return (step, value) of a figure of the records of this kind, where it is finite."""
+        """Return (step, value) for each record of this kind in which the figure is finite."""
         of_kind = [record for record in self.records if record["kind"] == kind]
         return [(one["step"], float(one[key])) for one in of_kind if is_number(one.get(key)) and is_number(one["step"])]
 
     def best(self, key: str) -> tuple[int, float] | None:
-        """Return step and value of the best validation by this metric, the earlier one when equal; None without any."""
+        """Return (step, value) of the best validation by this metric, the earliest if tied; None if there is none."""
         sign = 1 if key in LOWER_IS_BETTER else -1
         return min(self.points("dev", key), key=lambda point: (sign * point[1], point[0]), default=None)
 
     def _json(self, path: Path) -> dict[str, Any] | None:
-        """Return the object in a file; None if there is no file, or, with a line in `unread`, no object in it."""
+        """Return the JSON object in a file; None if the file is missing or, with an entry in `unread`, not readable."""
         try:
             value = read_json(path)
             if isinstance(value, dict):
                 return value
-            self.unread.append(f"{path}: has no JSON object")
+            self.unread.append(f"{path}: is not a JSON object")
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:
@@ -166,7 +171,7 @@ def read_run(path: Path, name: str | None = None) -> RunContents:
 
 
 def run_names(paths: Sequence[Path]) -> list[str]:
-    """Return the shortest ends of the paths that differ, numbered where the same run is given twice."""
+    """Return the shortest unique suffix of each path; paths given more than once are numbered."""
     parts = [Path(os.path.realpath(path)).parts for path in paths]
     depth = next((n for n in range(1, 1 + max(map(len, parts))) if len({p[-n:] for p in parts}) == len(parts)), 1)
     names = ["/".join(part.strip("/") for part in p[-depth:]) or "/" for p in parts]
@@ -179,7 +184,7 @@ def is_number(value: object) -> bool:
 
 
 def format_bytes(number: float) -> str:
-    """Return a number of bytes as GB, or as MB if it is small."""
+    """Return a number of bytes in GB, or in MB below 0.1 GB."""
     return f"{number / 1e9:.2f} GB" if number >= 1e8 else f"{number / 1e6:.2f} MB"
 
 
@@ -190,7 +195,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Return text unchanged, and all other values of a config as JSON."""
+    """Return a string unchanged, and any other config value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -203,42 +208,46 @@ def _is_sample(record: Record) -> bool:
 
 @dataclass
 class RunRow:
-    """A run in a table; None is unknown."""
+    """A row in the table of runs; None: unknown."""
 
     name: str
-    """The path below the folder that was searched."""
+    """Path relative to the folder that is searched."""
     path: Path
     state: str
-    """That of `RunState`, or: bundle; half-made (without config.yaml); waiting (planned by a sweep); unreadable."""
+    """State of `RunState`, or bundle, incomplete (no config.yaml), waiting (planned by a sweep), unreadable."""
     note: str | None = None
-    """damaged config: it cannot be read."""
+    """Addition to the state: damaged config."""
     problem: str | None = None
-    """Part that cannot be read, or error of the run, in one line."""
+    """Error of the run, or a part that cannot be read, in one line."""
     step: int | None = None
     max_steps: int | None = None
     metric: str | None = None
     """`training.best_metric`."""
     best: float | None = None
     best_step: int | None = None
+    test_set: str | None = None
+    """First test set of the config that has scores."""
+    test: float | None = None
+    """BLEU on this test set."""
     weights: str | None = None
-    """Weights that commands use, where the run has averaged ones: average or best, and how the average compares."""
+    """Weights that commands use (average or best) and the gain of the average, if the run has averaged weights."""
     tokens_per_second: float | None = None
-    """Median of the last log lines."""
+    """Median over the most recent log lines."""
     seconds: float | None = None
-    """Time of its steps, without validations."""
+    """Training time in seconds, without validation."""
     config: dict[str, Any] = field(default_factory=dict)
-    """Values by dotted key."""
+    """Config values by dotted key."""
     is_planned: bool = False
-    """The run of a sweep has not begun: its config has only the values that the sweep sets."""
+    """The run is part of a sweep and has not started; `config` has only the values that the sweep sets."""
 
     def to_dict(self, keys: Sequence[str]) -> dict[str, Any]:
-        """Return plain values; of the config only these keys."""
+        """Return the fields as plain values, with only these keys of the config."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "is_planned"}
         return {**values, "path": str(self.path), "config": {key: self.config.get(key) for key in keys}}
 
 
 def list_runs(folder: Path) -> list[RunRow]:
-    """Return all runs and bundles in a folder and below it, by name; raise CheckpointError if there is no folder."""
+    """Return all runs and bundles in a folder and its subfolders, by name; raise CheckpointError if it is missing."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder; name the folder of the runs")
     rows = {row.path: row for row in _walk(folder)}.values()
@@ -249,12 +258,12 @@ def list_runs(folder: Path) -> list[RunRow]:
 
 
 def summarize(path: Path) -> RunRow:
-    """Return the row of one run; unreadable parts are left out."""
+    """Return the row of a run, without unreadable parts."""
     contents = RunContents(path)
     row = RunRow(contents.name, path, "unreadable")
     try:
         _fill(row, contents)
-    except (MtformerError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:  # files of any content
+    except (MtformerError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:  # damaged files
         row.problem = row.problem or " ".join(f"{path}: {error}".split())
     return row
 
@@ -271,7 +280,7 @@ def _fill(row: RunRow, contents: RunContents) -> None:
         row.state = "bundle"
         return
     if state.state == "new" and not contents.run.config.is_file():
-        row.state = "half-made"
+        row.state = "incomplete"
     row.step = contents.step
     speeds = [speed for _, speed in contents.points("train", "tokens_per_second")[-RECENT:]]
     row.tokens_per_second = statistics.median(speeds) if speeds else None
@@ -280,30 +289,32 @@ def _fill(row: RunRow, contents: RunContents) -> None:
     if row.metric is not None:
         row.best_step, row.best = contents.best(row.metric) or (None, None)
         row.weights = _weights(contents.run, row.metric)
+    row.test_set, row.test = _test_score(contents)
 
 
 def differing_keys(rows: Sequence[RunRow]) -> list[str]:
-    """Return the dotted keys whose values are not the same in all runs that have a config; those of the data last."""
+    """Return the dotted keys whose values differ between runs with a config; keys of `data` come last."""
     known = [row for row in rows if row.config]
     keys = dict.fromkeys(key for row in sorted(known, key=lambda row: row.is_planned) for key in row.config)
 
     def differs(key: str) -> bool:
-        stated = (row for row in known if key in row.config or not row.is_planned)
-        return key_metadata(key).has_effect and len({_comparable(key, row.config.get(key)) for row in stated}) > 1
+        having = (row for row in known if key in row.config or not row.is_planned)
+        return key_metadata(key).has_effect and len({_comparable(key, row.config.get(key)) for row in having}) > 1
 
     return sorted((key for key in keys if differs(key)), key=lambda key: key.startswith("data."))
 
 
 def sort_runs(rows: Sequence[RunRow], by: str, keys: Sequence[str]) -> list[RunRow]:
-    """Return the rows by a column or by a key of the config, dotted or short; the best, furthest and fastest first.
+    """Return the rows sorted by a column or by a config key (dotted or short), best, furthest or fastest first.
 
     Raises:
-        ConfigError: if there is no such column or key.
+        ConfigError: There is no such column or key.
     """
-    column, short = COLUMNS.get(by, by), short_keys(keys)
+    column, short = COLUMNS.get(by, by), short_keys([*keys, *COLUMNS])
     key = next((key for key in keys if by in (key, short[key])), None)
     if column not in COLUMNS.values() and key is None:
-        raise ConfigError(f"--sort {by}: no such column; there are {', '.join([*COLUMNS, *short.values()])}")
+        names = [*COLUMNS, *(short[key] for key in keys)]
+        raise ConfigError(f"--sort {by}: no such column; the columns are {', '.join(names)}")
 
     def order(row: RunRow) -> tuple[int, float, list[tuple[bool, int, str]]]:
         """Return a sort key: numbers, then text, then missing values."""
@@ -319,12 +330,12 @@ def sort_runs(rows: Sequence[RunRow], by: str, keys: Sequence[str]) -> list[RunR
 
 
 def natural(text: str) -> list[tuple[bool, int, str]]:
-    """Return a key to sort names by: `seed=10` comes after `seed=2`."""
+    """Return a sort key in natural order: `seed=10` comes after `seed=2`."""
     return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", text)]
 
 
 def without_folder(key: str, value: Any) -> Any:
-    """Return a value, without the folder if it is a path: the same file name elsewhere is no difference."""
+    """Return a value, without the folder if it is a path: the same file name in another folder is not a difference."""
     return os.path.basename(value) if isinstance(value, str) and key_metadata(key).path else value
 
 
@@ -333,7 +344,7 @@ def _comparable(key: str, value: Any) -> str:
 
 
 def _walk(folder: Path) -> Iterator[RunRow]:
-    """Yield rows of the runs in a folder, and of planned runs of sweeps that have no folder."""
+    """Yield rows of the runs in a folder, and of planned sweep runs that have no folder yet."""
     for place, folders, files in os.walk(folder):
         here = RunDir(place)
         if {here.config.name, here.metrics.name, here.state.name}.intersection(files) or here.checkpoints.is_dir():
@@ -345,8 +356,8 @@ def _walk(folder: Path) -> Iterator[RunRow]:
             yield from _of_sweep(here.path, folders)
 
 
-def _of_sweep(folder: Path, begun: Sequence[str]) -> Iterator[RunRow]:
-    """Yield rows of the runs in sweep.json that have no folder."""
+def _of_sweep(folder: Path, started: Sequence[str]) -> Iterator[RunRow]:
+    """Yield rows of the runs in sweep.json that have no folder yet."""
     try:
         runs = read_json(folder / SWEEP)["runs"]
         planned = [
@@ -363,7 +374,17 @@ def _of_sweep(folder: Path, begun: Sequence[str]) -> Iterator[RunRow]:
     except (OSError, ValueError, TypeError, KeyError) as error:
         yield RunRow(SWEEP, folder / SWEEP, "unreadable", f"{folder / SWEEP}: {error}")
         return
-    yield from (row for row in planned if row.name not in begun)
+    yield from (row for row in planned if row.name not in started)
+
+
+def _test_score(contents: RunContents) -> tuple[str | None, float | None]:
+    """Return the first test set that has scores, and BLEU on it; read without torch, which `scores` imports."""
+    names = [*contents.config.data.test] if contents.config is not None else []
+    scored = sorted(file.parent.name for file in contents.run.evaluations.glob(f"*/{SCORES}"))
+    name = next((name for name in [*names, *scored] if name in scored), None)
+    scores = read_json(contents.run.evaluation(name) / SCORES)["scores"] if name is not None else []
+    value = next((score["value"] for score in scores if score["name"] == "bleu"), None)
+    return (name, value) if is_number(value) else (None, None)
 
 
 def _weights(run: RunDir, metric: str) -> str | None:

@@ -1,9 +1,9 @@
-"""A sweep: one base config and axes, multiplied out into named runs whose configs are all validated.
+"""Sweeps: a base config and axes, expanded to named runs whose configs are all validated.
 
-    config: base.yaml                                  # from this file's folder
-    run_dir: runs/study                                # default: runs/ and this file's name
-    set: {training.max_steps: 1000}                    # in all runs
-    grid:                                              # each value of one key with each of the others
+    config: base.yaml                                  # relative to this file
+    run_dir: runs/study                                # default: runs/ and the name of this file
+    set: {training.max_steps: 1000}                    # for all runs
+    grid:                                              # all combinations of values
       model.positions: [sinusoidal, rotary]
     list:                                              # variants of several keys
       - {name: small, model.d_model: 128, model.d_ff: 512}
@@ -16,7 +16,7 @@
         model.activation: {choice: [relu, swiglu]}
     seeds: [1, 2, 3]                                   # training.seed
 
-Every variant of `list` comes with every combination of `grid`, every draw of `random` and every seed.
+Each variant of `list` is combined with each combination of `grid`, each draw of `random` and each seed.
 """
 
 import contextlib
@@ -48,26 +48,26 @@ from mtformer.run_dir import RunDir
 
 MAX_RUNS = 10_000
 LONGEST_NAME = 120
-"""Characters; file systems allow 255 bytes, and files beside a run have longer names."""
+"""In characters. File systems allow 255 bytes, and some files next to a run have longer names."""
 ATTEMPTS_PER_DRAW = 100
 DIGITS = 4
-"""Significant digits of a drawn number, so that the name of a run shows all of it."""
+"""Significant digits of a drawn number; the name of a run shows all of them."""
 SEED = "training.seed"
 PLAIN = frozenset(string.ascii_letters + string.digits + "._+-")
 NAME = "name"
-"""The only key of a variant that is not a config key."""
+"""Key of a variant that is not a config key."""
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
 
 
 class Draw(Section):
-    """Values to draw from: `choice`, or the numbers from `min` to `max`, integers if both and `step` are integers."""
+    """Values to draw from: `choice`, or numbers from `min` to `max` (integers if these and `step` are integers)."""
 
     choice: Annotated[list[Any], Field(min_length=1)] | None = None
     """The values."""
     min: int | float = 0
     max: int | float = 0
     log: bool = False
-    """Draw on a logarithmic scale: as often between 1 and 10 as between 10 and 100."""
+    """Draw uniformly on a logarithmic scale."""
     step: Annotated[int | float, Field(gt=0)] | None = None
     """Only min, min + step, and so on."""
 
@@ -76,19 +76,19 @@ class Draw(Section):
         given = self.model_fields_set
         if self.choice is not None:
             if len(given) > 1:
-                raise ValueError("choice excludes min, max, log and step")
+                raise ValueError("choice cannot be combined with min, max, log or step")
         elif not {"min", "max"} <= given:
             raise ValueError("give choice, or min and max")
         if self.min > self.max:
             raise ValueError(f"min {self.min} is above max {self.max}")
         if self.log and self.min <= 0:
-            raise ValueError(f"log needs a min above 0, not {self.min}")
+            raise ValueError(f"log requires a min above 0, not {self.min}")
         if self.log and self.step is not None:
-            raise ValueError("log and step exclude each other; leave one out")
+            raise ValueError("log and step cannot be combined; remove one of them")
         return self
 
     def at(self, chance: float) -> Any:
-        """Return the value at a position in the list or range; `chance` is at least 0 and below 1."""
+        """Return the value at a relative position (0 <= `chance` < 1) in the list or range."""
         if self.choice is not None:
             return self.choice[int(chance * len(self.choice))]
         low, high, step = self.min, self.max, self.step
@@ -105,31 +105,31 @@ class Draw(Section):
 
 
 class Random(Section):
-    """Draws of several keys together."""
+    """Random draws of several keys."""
 
     count: Positive
-    """Draws."""
+    """Number of draws."""
     seed: Count = 1
-    """Seed of the draws."""
+    """Random seed."""
     keys: Annotated[dict[str, Draw], Field(min_length=1)]
-    """The values of each key."""
+    """Values to draw from, by key."""
 
 
 class SweepFile(Section):
     """The contents of a sweep file."""
 
     config: str
-    """The base, relative to the sweep file."""
+    """Base config, relative to the sweep file."""
     run_dir: str | None = None
-    """Folder of the runs; default `runs/` and the name of the sweep file."""
+    """Folder of the runs; default: `runs/` and the name of the sweep file."""
     common: dict[str, Any] = Field({}, alias="set")
-    """Values that all runs have."""
+    """Values for all runs."""
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field({})
-    """Values by key."""
+    """Lists of values by key."""
     variants: list[dict[str, Any]] = Field([], alias="list")
-    """Each with a `name` and values by key."""
+    """Variants, each with a `name` and values by key."""
     random: Random | None = None
-    """Draws."""
+    """Random draws."""
     seeds: list[Count] = Field([])
     """Values of training.seed."""
 
@@ -145,35 +145,33 @@ class SweepFile(Section):
         for number, variant in enumerate(self.variants, 1):
             name = variant.get(NAME)
             if not isinstance(name, str) or not SAFE_NAME.fullmatch(name):
-                raise ValueError(
-                    f"variant {number} of list needs a name of letters, digits and ._+=- (in quotes if it is a number)"
-                )
+                raise ValueError(f"variant {number} of list needs a name: letters, digits, ._+=- (quote numbers)")
         return self
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a sweep, with a valid config."""
+    """Run of a sweep, with a validated config."""
 
     name: str
     run: RunDir
     values: dict[str, Any]
-    """Values of the axes by dotted key."""
+    """Values of the axes, by dotted key."""
     overrides: tuple[str, ...]
     config: Config
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep file with its axes multiplied out."""
+    """Expanded sweep file."""
 
     path: Path
     config: Path
-    """The base config."""
+    """Base config."""
     folder: Path
     """Folder of the run directories."""
     common: tuple[str, ...]
-    """Overrides of all runs."""
+    """Overrides for all runs."""
     runs: list[PlannedRun]
 
     def arguments(self, run: PlannedRun) -> list[str]:
@@ -186,7 +184,7 @@ class Sweep:
 
 
 class _Option(NamedTuple):
-    """One of the alternatives of an axis."""
+    """One alternative of an axis."""
 
     label: str
     """Part of the run's name."""
@@ -197,18 +195,18 @@ class _Option(NamedTuple):
 
 
 Locate = Callable[[KeyPath], str]
-"""(path in the sweep file) -> its file, line and top-level key, for messages."""
+"""Function from a path in the sweep file to its file, line and top-level key, for messages."""
 
 
 def plan_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
-    """Read a sweep file, multiply its axes out, and validate the config of every run.
+    """Read a sweep file, expand its axes and validate the config of each run.
 
     Args:
-        path: the file.
-        overrides: each `section.key=value`, for all runs; they replace values under `set`.
+        path: The sweep file.
+        overrides: Overrides `section.key=value` for all runs; they replace values under `set`.
 
     Raises:
-        ConfigError: one line with the place in the file, and the run whose config is not valid.
+        ConfigError: The sweep file or the config of a run is invalid; the message has the line in the file.
     """
     file, origins = _read(path)
 
@@ -252,11 +250,11 @@ def short_keys(keys: Iterable[str]) -> dict[str, str]:
 
 
 def _read(path: Path) -> tuple[SweepFile, Origins]:
-    """Return a sweep file and the origins of its keys; raise ConfigError, one line for each user error."""
+    """Return a sweep file and the origins of its keys; raise ConfigError with a line for each error."""
     tree, origins = read_tree(str(path), "sweep")
     origins[()] = Origin("file", str(path))
     if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: a sweep is a mapping of {', '.join(fields(SweepFile))}, not {tree!r:.40}")
+        raise ConfigError(f"{path}: a sweep must be a mapping of {', '.join(fields(SweepFile))}, not {tree!r:.40}")
     try:
         return SweepFile.model_validate(tree, strict=True), origins
     except ValidationError as error:
@@ -264,7 +262,7 @@ def _read(path: Path) -> tuple[SweepFile, Origins]:
 
 
 def _axes(file: SweepFile, locate: Locate) -> Iterator[list[_Option]]:
-    """Yield the alternatives of each axis, in the order of a run's name."""
+    """Yield the alternatives of each axis, in the order of their labels in run names."""
     drawn = file.random.keys if file.random is not None else {}
     short = short_keys([*file.grid, *drawn, *([SEED] if file.seeds else [])])
 
@@ -286,8 +284,8 @@ def _axes(file: SweepFile, locate: Locate) -> Iterator[list[_Option]]:
 
 
 def _draws(section: Random, locate: Locate) -> Iterator[dict[str, Any]]:
-    """Yield different draws; the first ones do not depend on the count, nor those of a key on other keys."""
-    # The standard library guarantees the same sequence in all versions only for random().
+    """Yield distinct draws; a larger count keeps the first ones, and each key has its own random sequence."""
+    # Only random() is guaranteed to give the same sequence in all Python versions.
     generators = {key: random.Random(f"{section.seed} {key}") for key in section.keys}
     found: list[dict[str, Any]] = []
     for _ in range(ATTEMPTS_PER_DRAW * section.count):
@@ -298,13 +296,13 @@ def _draws(section: Random, locate: Locate) -> Iterator[dict[str, Any]]:
         if len(found) == section.count:
             return
     where = locate(("random",))
-    raise ConfigError(f"{where}: its keys give only {len(found)} different draws; lower count to that")
+    raise ConfigError(f"{where}: its keys give only {len(found)} distinct draws; set count to at most that")
 
 
 def _label(key: str, value: Any, where: str) -> str:
     """Return `key=value` with characters that are safe in file names."""
     if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict | list) for item in value)):
-        raise ConfigError(f"{where}: {key}: such values need names; make them variants under list")
+        raise ConfigError(f"{where}: {key}: such a value needs a name; make it a variant under list")
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if isinstance(value, str | list):
         text = re.sub("-+", "-", "".join(one if one in PLAIN else "-" for one in text)).strip("-.")
@@ -312,45 +310,46 @@ def _label(key: str, value: Any, where: str) -> str:
 
 
 def _shortened(name: str) -> str:
-    """Return the name; if it is too long, its end is replaced by a hash."""
+    """Return the name, with its end replaced by a hash if it is too long."""
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 9]}-{sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _check_axes(path: Path, axes: Sequence[Sequence[_Option]], locate: Locate) -> None:
     """Raise ConfigError if there is no axis, two options have the same name, or the axes give too many runs."""
     if not axes:
-        raise ConfigError(f"{path}: has no axis; give grid, list, random or seeds")
+        raise ConfigError(f"{path}: has no axis; add grid, list, random or seeds")
     for axis in axes:
         labels = Counter(option.label.lower() for option in axis)  # some file systems ignore case
         for option in axis:
             if labels[option.label.lower()] > 1:
                 raise ConfigError(
-                    f"{locate(option.path)}: two runs would be called {option.label}; leave one out, or give them "
-                    "names as variants under list"
+                    f"{locate(option.path)}: duplicate run name {option.label}; use list to name the runs"
                 )
     num_runs = math.prod(map(len, axes))
     if num_runs > MAX_RUNS:
-        raise ConfigError(f"{path}: its axes give {num_runs:,} runs, more than {MAX_RUNS:,}; take random, not grid")
+        raise ConfigError(
+            f"{path}: its axes give {num_runs:,} runs, more than {MAX_RUNS:,}; use random instead of grid"
+        )
 
 
 def _check_keys(options: Sequence[_Option], overrides: Sequence[str], locate: Locate) -> None:
-    """Raise ConfigError if a key is set in two places."""
+    """Raise ConfigError if a key is set more than once."""
     paths: dict[str, KeyPath] = {}
     for option in options:
         for key in option.values:
             path = (*option.path, key)
             other = paths.setdefault(key, path)
             if other[0] != path[0]:
-                raise ConfigError(f"{locate(path)}: {key} is set by {locate(other)} too; leave one of them out")
+                raise ConfigError(f"{locate(path)}: {key} is also set by {locate(other)}; remove one of them")
     for override in overrides:
         key = override.partition("=")[0].strip()
         if key in paths and paths[key][0] != "set":
             axis = locate(paths[key])
-            raise ConfigError(f"override '{override}': {key} is an axis of the sweep ({axis}); leave one out")
+            raise ConfigError(f"override '{override}': {key} is an axis of the sweep ({axis}); remove one of them")
 
 
 def _describe_invalid(message: str, common: _Option, options: Sequence[_Option], name: str, locate: Locate) -> str:
-    """Return the first line of the message about a run's config, with the place in the sweep file."""
+    """Return the first line of the message about a run's config, with the position in the sweep file."""
     line = message.splitlines()[0]
     for option in (*options, common):
         for key, value in option.values.items():
@@ -366,7 +365,7 @@ def _overrides(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _override(key: str, value: Any) -> str:
-    """Return `key=value` with the value as YAML in one line, which `read_yaml` reads back unchanged."""
+    """Return `key=value` with the value as a line of YAML that `read_yaml` reads back unchanged."""
     text = json.dumps(value, ensure_ascii=False)
     if isinstance(value, str) and value == value.strip() and value.isprintable():
         with contextlib.suppress(ConfigError):

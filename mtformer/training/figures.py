@@ -1,4 +1,4 @@
-"""Figures of a training in metrics.jsonl, and their form in progress bar, report and plots."""
+"""Training figures in metrics.jsonl, and their form in the progress bar, report and plots."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Summary(NamedTuple):
-    """A figure over a whole run, in a report."""
+    """Summary of a figure over a whole run, in a report."""
 
     label: str
     summarize: Callable[[Sequence[float]], float]
@@ -16,25 +16,25 @@ class Summary(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingFigure:
-    """A figure of train or dev lines."""
+    """A figure in the train or dev records."""
 
     key: str
     label: str
-    """Name on an axis."""
+    """Axis label."""
     on_dev: bool = False
-    """Dev lines have it."""
+    """Dev records have it."""
     is_timing: bool = False
-    """It depends on clock and machine, and differs from run to run."""
+    """Depends on time and machine, and differs between repetitions of a run."""
     bar: str | None = None
     """Format in the progress bar."""
     is_exceptional: bool = False
-    """Progress bar and report show it only above 0."""
+    """Progress bar and report show it only if it is above 0."""
     chart: str | None = None
     """Caption of its chart in a report."""
     is_log: bool = False
     """The chart has a logarithmic axis."""
     summary: Summary | None = None
-    """Its row in the section on speed of a report."""
+    """Its row in the speed section of a report."""
 
 
 FIGURES = (
@@ -82,20 +82,20 @@ FIGURES = (
         summary=Summary("batches split in two to fit the memory", sum, "{:,.0f}"),
     ),
 )
-"""In the order of charts, of summaries and of the progress bar. Train lines have neither perplexity, which
-`nll` gives, nor scores; `pairs NAME` counts the pairs of a corpus where there are several."""
+"""In the order of charts, summaries and the progress bar. Train records have `nll` instead of perplexity, no scores,
+and with several corpora `pairs NAME`, the number of pairs of each."""
 BY_KEY = {figure.key: figure for figure in FIGURES}
 TIMINGS = frozenset(figure.key for figure in FIGURES if figure.is_timing)
 
 
-def bar_text(values: Mapping[str, float]) -> str:
-    """Return the text of the progress bar for the figures of a log line."""
+def bar_texts(values: Mapping[str, float]) -> dict[str, str]:
+    """Return the texts in the progress bar for the figures of a log line, by key."""
     figures = (figure for figure in FIGURES if figure.bar and (values[figure.key] or not figure.is_exceptional))
-    return ", ".join(str(figure.bar).format(values[figure.key]) for figure in figures)
+    return {figure.key: str(figure.bar).format(values[figure.key]) for figure in figures}
 
 
 def axis_label(metric: str) -> str:
-    """Return the label of a metric such as `bleu` (of dev) or `train.loss`."""
+    """Return the label of a metric such as `bleu` (on dev) or `train.loss`."""
     figure = BY_KEY.get(metric.removeprefix("train."))
     if figure is None:
         return metric

@@ -1,4 +1,4 @@
-"""The program in processes that are forked from one that has imported it, so that they start at once."""
+"""The program in processes forked from a server that has imported it, so that they start quickly."""
 
 import atexit
 import contextlib
@@ -14,13 +14,13 @@ import pytest
 
 PATIENCE_SECONDS = 900.0
 LOCK = threading.Lock()
-"""multiprocessing asks for exit codes of all processes at each start, and two threads may not ask at once."""
+"""multiprocessing polls the exit codes of all processes at each start, which is not thread-safe."""
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["mtformer.cli.train", "mtformer.cli.eval", "mtformer.experiment.train"])
 
 
 class Program:
-    """A running call of `mtformer`, which computes in one thread and writes stderr to a file."""
+    """A running call of `mtformer` that uses one thread and writes stderr to a file."""
 
     def __init__(self, *arguments: object, stderr: Path, **environment: str) -> None:
         self.stderr = stderr
@@ -42,11 +42,11 @@ class Program:
         return self._process.pid
 
     def signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):  # it has ended
+        with contextlib.suppress(ProcessLookupError):  # the process has already exited
             os.kill(self.pid, number)
 
     def wait(self) -> int:
-        """Return the exit code when the process has ended."""
+        """Wait for the process and return its exit code."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while (code := self.exit_code) is None:
             assert time.monotonic() < deadline
@@ -55,7 +55,7 @@ class Program:
 
 
 def start_several(number: int, *arguments: object, folder: Path) -> list[Program]:
-    """Start processes that train together, as torchrun does; their stderr goes to files in a folder."""
+    """Start processes that train together, like torchrun; write their stderr to files in a folder."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

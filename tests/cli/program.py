@@ -1,4 +1,4 @@
-"""The program, run in this process."""
+"""The program, run in the test process."""
 
 from typer.testing import CliRunner, Result
 
@@ -6,5 +6,5 @@ from mtformer.cli.app import app
 
 
 def invoke(*arguments: object, stdin: bytes = b"") -> Result:
-    """What a call of `mtformer` printed, and its exit code."""
+    """Run `mtformer` and return its output and exit code."""
     return CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)

@@ -20,7 +20,7 @@ WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine
 
 
 def error_of(*arguments: object) -> str:
-    """The one error line of a call that must fail."""
+    """Return the only error line of a call that must fail."""
     result = invoke(*arguments)
     assert result.exit_code == 2, (result.exit_code, result.stderr)
     errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
@@ -51,7 +51,7 @@ def cut_gz(corpus: Path, folder: Path) -> list[object]:
 
 
 def second_source(ending: str, text: str) -> Callable[[Path, Path], list[object]]:
-    """A source behind the good one."""
+    """Return a call with an additional bad source."""
 
     def make(corpus: Path, folder: Path) -> list[object]:
         (folder / f"x.{ending}").write_text(text)
@@ -88,7 +88,9 @@ def weighing(weight: float) -> Callable[[Path, Path], list[object]]:
         (lambda c, f: ["data.train=[]"], ["data.train"]),
     ],
 )
-def test_train(make: Callable[[Path, Path], list[object]], fragments: list[str], corpus: Path, tmp_path: Path) -> None:
+def test_train_errors(
+    make: Callable[[Path, Path], list[object]], fragments: list[str], corpus: Path, tmp_path: Path
+) -> None:
     message = error_of("train", corpus / "small.yaml", *make(corpus, tmp_path), "--run-dir", tmp_path / "run")
     for fragment in fragments:
         assert fragment in message
@@ -96,7 +98,7 @@ def test_train(make: Callable[[Path, Path], list[object]], fragments: list[str],
 
 
 @pytest.mark.parametrize("override", ["data.test.small.src=nowhere.en", "tokenizer.vocab_size=20000"])
-def test_a_dry_run_meets_the_same_errors(override: str, corpus: Path, tmp_path: Path) -> None:
+def test_a_dry_run_reports_the_same_errors(override: str, corpus: Path, tmp_path: Path) -> None:
     config = corpus / "small.yaml"
     assert error_of("train", config, override, "--dry-run") == error_of(
         "train", config, override, "--run-dir", tmp_path / "run"
@@ -113,7 +115,7 @@ def test_a_dry_run_meets_the_same_errors(override: str, corpus: Path, tmp_path: 
         lambda c, f: ["data.test.small.tgt=nowhere.de"],
     ],
 )
-def test_what_is_cheap_to_see_is_told_before_the_tokenizer_is_made(
+def test_cheap_checks_run_before_tokenizer_training(
     make: Callable[[Path, Path], list[object]], corpus: Path, tmp_path: Path
 ) -> None:
     result = invoke("train", corpus / "small.yaml", *make(corpus, tmp_path), "--run-dir", tmp_path / "run")
@@ -126,7 +128,7 @@ def full_disk(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_full_disk_while_the_tokenizer_is_made(
+def test_a_full_disk_during_tokenizer_training(
     corpus: Path, trained: tuple[Path, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, model = tmp_path / "run", trained[0] / "tokenizer" / "joint.model"
@@ -134,8 +136,8 @@ def test_a_full_disk_while_the_tokenizer_is_made(
     monkeypatch.setattr("pathlib.Path.write_bytes", full_disk)
     for settings in ([], [f"tokenizer.src_model={model}"]):
         message = error_of("train", corpus / "small.yaml", *settings, "--run-dir", run)
-        told = "cannot be written: No space left on device; free some space, or choose another folder"
-        assert message == f"error: {run}/tokenizer: the tokenizer {told}"
+        reason = "cannot be written: No space left on device; free some space, or choose another folder"
+        assert message == f"error: {run}/tokenizer: the tokenizer {reason}"
         assert not run.exists()
     cache = tmp_path / "cache"
     message = error_of("train", corpus / "small.yaml", f"data.cache_dir={cache}", "--run-dir", run)
@@ -143,9 +145,7 @@ def test_a_full_disk_while_the_tokenizer_is_made(
     assert message.endswith("set data.cache_dir to another folder")
 
 
-def test_a_full_disk_while_the_corpus_is_tokenised(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_during_tokenization(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "cache"
     monkeypatch.setattr("mtformer.data.store.prepare.write_shard", full_disk)
     settings = [f"data.cache_dir={cache}", "--run-dir", tmp_path / "run"]
@@ -158,7 +158,7 @@ def test_a_full_disk_while_the_corpus_is_tokenised(
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed"])
-def test_a_store_that_is_not_as_it_was_written(damage: str, corpus: Path, tmp_path: Path) -> None:
+def test_a_damaged_store(damage: str, corpus: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     settings = [corpus / "small.yaml", f"data.cache_dir={cache}", "data.dev=[]", "data.test="]
     assert invoke("train", *settings, "--dry-run").exit_code == 0
@@ -195,7 +195,7 @@ def test_wrong_arguments(words: str, fragments: list[str], trained: tuple[Path, 
         assert fragment in message
 
 
-def test_a_checkpoint_that_is_cut_short(run: Path, corpus: Path) -> None:
+def test_a_truncated_checkpoint(run: Path, corpus: Path) -> None:
     for weights in (RunDir(run).averaged / "model.safetensors", RunDir(run).checkpoint(8) / "model.safetensors"):
         data = bytearray(weights.read_bytes())
         data[-100] ^= 1
@@ -216,7 +216,7 @@ def _output(command: str, folder: Path) -> list[object]:
     return ["--output", folder / "bundle"] if command == "export" else []
 
 
-def test_a_checkpoint_that_does_not_fit_the_config(run: Path) -> None:
+def test_a_checkpoint_of_another_config(run: Path) -> None:
     config = RunDir(run).config
     write_config(RunDir(run), config.read_text().replace("d_ff: 64", "d_ff: 96"))
     message = error_of("translate", run)
@@ -226,8 +226,8 @@ def test_a_checkpoint_that_does_not_fit_the_config(run: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_full_disk_while_saving_keeps_the_last_good_checkpoint(run: Path, corpus: Path) -> None:
-    """A limit on the size of files makes the system refuse to write on in the middle, as a full disk does."""
+def test_a_full_disk_during_saving_keeps_the_last_checkpoint(run: Path, corpus: Path) -> None:
+    """A file size limit makes writes fail in the middle of a file, like a full disk."""
     before = {p: p.read_bytes() for p in RunDir(run).checkpoint(12).iterdir()}
     limit = (RunDir(run).checkpoint(12) / "model.safetensors").stat().st_size // 2
     command = [sys.executable, "-m", "mtformer", "train", corpus / "small.yaml", "training.max_steps=16"]

@@ -1,4 +1,4 @@
-"""Changed, cut or missing files of a run or an export are refused in one line that names the file."""
+"""Modified, truncated or missing files of a run or export are refused with one line that names the file."""
 
 import random
 import shutil
@@ -16,10 +16,10 @@ COMMANDS = {
     "ctranslate2": ["translate", "--backend", "ctranslate2"],
     "huggingface": ["import", "again"],
 }
-"""The command that reads each kind of folder, with its options or arguments."""
+"""Command that reads each kind of folder, with its arguments."""
 READ = {"run": ("config.yaml", "checksums.json", "tokenizer/*", "checkpoints/averaged/*")}
 FLIPS = 6
-"""Number of bits that are tried in each file."""
+"""Number of bits that are flipped in each file."""
 
 
 @pytest.fixture(params=COMMANDS)
@@ -29,7 +29,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def folder(kind: str, run: Path, tmp_path: Path) -> Path:
-    """A run or an export of it."""
+    """Return a run or an export of it."""
     if kind == "run":
         return run
     result = invoke("export", run, "--format", kind, "--output", tmp_path / kind)
@@ -45,7 +45,7 @@ def error_of(*arguments: object) -> str:
     return str(line)
 
 
-def test_every_flipped_bit_is_noticed(kind: str, folder: Path, tmp_path: Path) -> None:
+def test_flipped_bits_are_detected(kind: str, folder: Path, tmp_path: Path) -> None:
     command, *options = COMMANDS[kind]
     options = [str(tmp_path / option) if option == "again" else option for option in options]
     result = invoke(command, folder, *options, stdin=b"A dog runs.\n")
@@ -69,7 +69,7 @@ def test_every_flipped_bit_is_noticed(kind: str, folder: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", ["run", "bundle", "ctranslate2"], indirect=True)
-def test_a_config_cut_at_any_line_is_refused(kind: str, folder: Path) -> None:
+def test_a_truncated_config_is_refused(kind: str, folder: Path) -> None:
     config = folder / "config.yaml"
     lines = config.read_bytes().splitlines(keepends=True)
     message = (
@@ -82,11 +82,11 @@ def test_a_config_cut_at_any_line_is_refused(kind: str, folder: Path) -> None:
             RunDir.open(folder)
         assert str(error.value) == message
     assert error_of(COMMANDS[kind][0], folder, *COMMANDS[kind][1:]) == f"error: {message}"
-    assert invoke("config", "show", folder).exit_code == 0  # it only shows what is there
+    assert invoke("config", "show", folder).exit_code == 0  # it does not verify checksums
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "tokenizer/joint.model"])
-def test_every_command_that_uses_a_run_refuses_it(name: str, run: Path, corpus: Path, tmp_path: Path) -> None:
+def test_every_command_refuses_a_damaged_run(name: str, run: Path, corpus: Path, tmp_path: Path) -> None:
     data = (run / name).read_bytes()
     (run / name).write_bytes(data[:-1] + b"7")
     small, new = corpus / "small.yaml", tmp_path / "new"
@@ -113,7 +113,7 @@ def test_every_command_that_uses_a_run_refuses_it(name: str, run: Path, corpus: 
     assert invoke("runs", run.parent).exit_code == 0
 
 
-def test_without_checksums_a_run_or_export_is_refused(run: Path, corpus: Path, tmp_path: Path) -> None:
+def test_a_run_or_export_without_checksums_is_refused(run: Path, corpus: Path, tmp_path: Path) -> None:
     assert invoke("export", run, "--output", tmp_path / "bundle").exit_code == 0
     for folder in (run, tmp_path / "bundle"):
         (folder / "checksums.json").unlink()
@@ -127,6 +127,6 @@ def test_without_checksums_a_run_or_export_is_refused(run: Path, corpus: Path, t
     )
 
 
-def test_weights_that_checksums_do_not_list_are_refused(run: Path) -> None:
+def test_weights_without_a_checksum_are_refused(run: Path) -> None:
     shutil.copyfile(run / "checkpoints" / "averaged" / "model.safetensors", run / "model.safetensors")
     assert error_of("translate", run).startswith(f"error: {run / 'model.safetensors'}: truncated or changed since")

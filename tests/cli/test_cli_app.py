@@ -1,4 +1,4 @@
-"""Start of the program, exit codes, and the log."""
+"""Program start, exit codes and logging."""
 
 import errno
 import io
@@ -27,7 +27,7 @@ HEAVY = ("torch", "datasets", "sentencepiece", "sacrebleu", "numpy", "yaml", "py
 
 
 def run_process(*arguments: str, environment: dict[str, str] | None = None, **options: Any) -> Any:
-    """`python -m mtformer` as a process of its own."""
+    """Run `python -m mtformer` in a separate process."""
     return subprocess.run(
         [sys.executable, "-m", "mtformer", *arguments],
         env={**os.environ, **(environment or {})},
@@ -40,7 +40,7 @@ def run_process(*arguments: str, environment: dict[str, str] | None = None, **op
 
 @pytest.fixture
 def end_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], Result]:
-    """Runs a command that ends with an exception."""
+    """Return a function that runs a command which raises an exception."""
     monkeypatch.delenv(program.DEBUG, raising=False)
 
     def end(error: BaseException) -> Result:
@@ -60,7 +60,7 @@ def end_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], Resul
 
 
 def imported(*arguments: str) -> set[str]:
-    """Return the modules that a command has imported when it ends."""
+    """Return the modules that a command imports."""
     code = (
         "import sys; from mtformer.cli.app import app\n"
         f"try: app({list(arguments)!r})\n"
@@ -100,7 +100,7 @@ def test_each_command_has_a_help(name: str) -> None:
 
 
 def complete(words: str) -> list[str]:
-    """Return what bash completes the last word to."""
+    """Return the bash completions of the last word."""
     count = str(len(words.split()) - 1)
     variables = {"COMP_WORDS": words, "COMP_CWORD": count, "_MTFORMER_COMPLETE": "complete_bash"}
     code = "import sys; sys.argv = ['mtformer']; from mtformer.cli.app import main; main()"
@@ -146,7 +146,7 @@ def test_errors_and_exit_codes(
 
 
 @pytest.mark.process
-def test_nobody_reads_a_real_pipe() -> None:
+def test_a_closed_pipe() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = run_process("config", "schema", stdout=writing)
@@ -155,7 +155,7 @@ def test_nobody_reads_a_real_pipe() -> None:
 
 
 @pytest.mark.process
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="requires /dev/full")
 def test_a_full_disk_under_stdout() -> None:
     with open("/dev/full", "wb") as full:
         done = run_process("config", "schema", stdout=full)
@@ -164,7 +164,9 @@ def test_a_full_disk_under_stdout() -> None:
     assert (short.returncode, short.stderr) == (2, b"error: stdout: No space left on device\n")
 
 
-def test_a_bug_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_internal_error_is_reported_as_a_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail(**_: Any) -> None:
         raise ValueError("odd\nthing")
 
@@ -195,7 +197,7 @@ def test_debug_option_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.process
-def test_output_is_utf8_whatever_the_locale(tmp_path: Path) -> None:
+def test_output_is_utf8_in_any_locale(tmp_path: Path) -> None:
     (tmp_path / "é.yaml").write_text("data: {src_lang: en, tgt_lang: de, cache_dir: 日本}\n", encoding="utf-8")
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
     done = run_process("config", "show", str(tmp_path / "é.yaml"), environment=plain)
@@ -205,7 +207,7 @@ def test_output_is_utf8_whatever_the_locale(tmp_path: Path) -> None:
 
 @pytest.fixture
 def log() -> Any:
-    """The package's logger, put back as it was."""
+    """Yield the package's logger and restore it."""
     logger = logging.getLogger("mtformer")
     handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
     yield logger
@@ -229,20 +231,20 @@ def test_log_lines_do_not_break_a_bar(log: logging.Logger, capsys: pytest.Captur
         bar.update()
         log.info("a line")
     written = capsys.readouterr().err
-    # The bar is wiped before the line, and drawn again after it.
+    # The bar is cleared before the line and redrawn after it.
     before, after = written.split("a line\n")
     assert before.endswith("\r")
     assert "1/3" in after
 
 
-def test_the_runs_log(log: logging.Logger, tmp_path: Path) -> None:
+def test_the_log_of_a_run(log: logging.Logger, tmp_path: Path) -> None:
     set_up_logging()
     path = tmp_path / "run" / "train.log"
     with log_to_file(path):
-        log.info("before the folder is there")
+        log.info("before the folder exists")
         path.parent.mkdir()
         log.info("é")
-        assert [line[20:] for line in path.read_text("utf-8").splitlines()] == ["before the folder is there", "é"]
+        assert [line[20:] for line in path.read_text("utf-8").splitlines()] == ["before the folder exists", "é"]
         path.unlink()
         log.info("started again")
     log.info("after")
@@ -252,7 +254,7 @@ def test_the_runs_log(log: logging.Logger, tmp_path: Path) -> None:
     assert [line[20:] for line in path.read_text(encoding="utf-8").splitlines()] == ["started again", "resumed"]
 
 
-def test_a_log_that_cannot_be_written_stops_nothing(
+def test_an_unwritable_log_does_not_stop_the_program(
     log: logging.Logger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     set_up_logging()
@@ -265,7 +267,7 @@ def test_a_log_that_cannot_be_written_stops_nothing(
     assert len(written) == 3
 
 
-def test_of_many_errors_the_first_are_listed_without_the_middle_of_long_ones(tmp_path: Path) -> None:
+def test_long_lists_of_errors_and_long_errors_are_shortened(tmp_path: Path) -> None:
     config = tmp_path / "bad.yaml"
     keys = [f"key{number}" for number in range(30)] + ["x" * 1000]
     data = "data:\n  src_lang: en\n  tgt_lang: de\n"
@@ -290,7 +292,7 @@ def test_control_characters_of_names_and_configs_are_escaped(tmp_path: Path) -> 
     config.write_text('data: {"a\\e\\x07": 1}', encoding="utf-8")
     assert r"data.a\u001b\u0007: unknown key" in invoke("train", config).stderr
     (tmp_path / ESCAPES).mkdir()
-    assert invoke("runs", tmp_path / ESCAPES).stderr == f"{tmp_path}/{SHOWN}: no runs here\n"
+    assert invoke("runs", tmp_path / ESCAPES).stderr == f"{tmp_path}/{SHOWN}: contains no runs\n"
 
 
 def test_control_characters_of_data_are_escaped_in_tables_and_logs(corpus: Path, tmp_path: Path) -> None:
@@ -334,14 +336,14 @@ def test_warnings_of_packages_are_logged_once_with_their_names(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("words", "nearest"), [(["trian"], "train"), (["data", "chek"], "check")])
-def test_an_unknown_command_names_the_nearest(words: list[str], nearest: str) -> None:
+def test_an_unknown_command_suggests_the_nearest(words: list[str], nearest: str) -> None:
     result = invoke(*words)
     assert result.exit_code == 2
     assert re.search(f"Did you mean .*'{nearest}'", result.stderr)
 
 
 def test_closed_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading and writing fail as in other programs; messages are discarded."""
+    """Reading and writing fail as in other programs, and messages are discarded."""
     for name in ("stdin", "stdout", "stderr"):
         monkeypatch.setattr(sys, name, None)
     use_utf8()
@@ -361,7 +363,7 @@ class FullDisk(io.StringIO):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_messages_on_a_full_disk_stop_nothing(log: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_to_a_full_disk_do_not_stop_the_program(log: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", FullDisk())
     set_up_logging()
     log.info("a line")
@@ -372,7 +374,7 @@ def test_messages_on_a_full_disk_stop_nothing(log: logging.Logger, monkeypatch: 
     "error",
     [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"), ImportError("failed to map segment")],
 )
-def test_no_memory_is_no_bug(error: Exception, end_with: Callable[[BaseException], Result]) -> None:
+def test_out_of_memory_is_a_user_error(error: Exception, end_with: Callable[[BaseException], Result]) -> None:
     result = end_with(error)
     assert result.exit_code == 2
     assert result.stderr.startswith("error: not enough memory (")

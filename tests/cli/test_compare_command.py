@@ -18,14 +18,14 @@ from mtformer.run_dir import RunDir, write_config
 
 @pytest.fixture(autouse=True)
 def _few_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many there are is the matter of other tests."""
+    """Use few samples and trials; other tests check their number."""
     monkeypatch.setattr(significance, "NUM_RESAMPLES", 100)
     monkeypatch.setattr(significance, "NUM_TRIALS", 200)
 
 
 @pytest.fixture
 def runs(trained: tuple[Path, Result], tmp_path: Path) -> list[Path]:
-    """The run, a copy of it, and one of another config and seed whose translations are worse."""
+    """Return the run, a copy, and a run with another config, seed and worse translations."""
     paths = [tmp_path / name for name in ("base", "copy", "other")]
     for path in paths:
         shutil.copytree(trained[0], path, ignore=shutil.ignore_patterns("checkpoints"))
@@ -77,7 +77,7 @@ def test_runs_as_text(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None
     assert max(map(len, lines)) <= 80
     assert "configs differ in" in lines[0]
     assert [line.split() for line in lines[1:3]] == [
-        ["training.learning_rate", "0.003:", "base,", "copy"], ["0.002:", "other"]
+        ["learning_rate", "0.003:", "base,", "copy"], ["0.002:", "other"]
     ]  # fmt: skip
     assert "small: 20 sentences" in lines
     assert re.search(r"copy +\d+\.\d\d +\d+\.\d\d to \d+\.\d\d +\+0\.00 +1\.0000 +1\.0000\n", result.stdout)
@@ -98,6 +98,12 @@ def test_many_systems_fit_a_narrow_terminal(runs: list[Path], monkeypatch: pytes
     assert all(names.count(f"a-rather-long-name-of-a-run-{n}") >= 3 for n in range(5))
 
 
+def test_names_are_the_shortest_unique_ends_of_paths(runs: list[Path], tmp_path: Path) -> None:
+    other = Path(shutil.copytree(runs[2], tmp_path / "more" / "base"))
+    names = [system["name"] for system in compared(runs[0], runs[2], other, "--no-group")["systems"]]
+    assert names == [f"{tmp_path.name}/base", f"{tmp_path.name}/other", "more/base"]
+
+
 def test_seeds_of_a_config_are_one_system(runs: list[Path], tmp_path: Path) -> None:
     edit(runs[1], "  seed: 1\n  init_from", "  seed: 2\n  init_from")
     (table, *_) = compared(*runs)["sets"][0]["metrics"]
@@ -111,13 +117,13 @@ def test_seeds_of_a_config_are_one_system(runs: list[Path], tmp_path: Path) -> N
     edit(last, "  seed: 1\n  init_from", "  seed: 3\n  init_from")
     result = invoke("compare", *runs, last)
     assert result.exit_code == 0, result.stderr
-    assert "systems of several seeds\n  base:   base; copy\n  other:  other; other_s3" in result.stdout
+    assert "systems with several seeds\n  base:   base; copy\n  other:  other; other_s3" in result.stdout
     assert "Welch's 95% interval" in result.stdout
-    assert "by chrF2++, in the first run of each" in result.stdout
+    assert "by chrF2++, in the first run of each system" in result.stdout
     assert re.search(r"other +2 +\d+\.\d\d ± 0\.00 ", result.stdout)
 
 
-def test_sets_that_differ_are_named_and_forced(runs: list[Path], corpus: Path) -> None:
+def test_different_test_sets_are_reported_and_can_be_forced(runs: list[Path], corpus: Path) -> None:
     edit(runs[2], str(corpus / "test.de"), str(corpus / "test.en"))
     assert invoke("eval", runs[2]).exit_code == 0
     result = invoke("compare", *runs)
@@ -130,15 +136,15 @@ def test_sets_that_differ_are_named_and_forced(runs: list[Path], corpus: Path) -
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["base"], "base alone: give at least two to compare"),
+    (["base"], "base: only one system; give at least two to compare"),
     (["base", "copy", "--set", "big"], "no scores on 'big' (it has small)"),
     (["base", "nothing"], "not a run directory or bundle"),
-    (["base", "copy", "--src", "x"], "--src and --bleu-tokenizer are for files of hypotheses; give --ref too"),
-    (["base", "copy", "--ref", "x", "--set", "small"], "--set and --force are for runs; leave them out with --ref"),
+    (["base", "copy", "--src", "x"], "--src and --bleu-tokenizer are for hypothesis files; give --ref too"),
+    (["base", "copy", "--ref", "x", "--set", "small"], "--set and --force are for runs; remove them, or remove --ref"),
     (["base", "copy", "--ref", "x", "--bleu-tokenizer", "12a"], "--bleu-tokenizer '12a': Input should be 'auto',"),
-    (["base", "copy", "--ref", "x", "--bleu-tokenizer", "auto"], "--bleu-tokenizer auto needs a language"),
+    (["base", "copy", "--ref", "x", "--bleu-tokenizer", "auto"], "--bleu-tokenizer auto requires a target language"),
 ])  # fmt: skip
-def test_mistakes_are_one_line(
+def test_user_errors_are_one_line(
     runs: list[Path], monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     monkeypatch.chdir(runs[0].parent)
@@ -150,7 +156,7 @@ def test_mistakes_are_one_line(
 
 @pytest.fixture
 def files(tmp_path: Path, corpus: Path) -> Path:
-    """A folder with a good and a bad translation of the test set."""
+    """Return a folder with a good and a bad translation of the test set."""
     references = (corpus / "test.de").read_text(encoding="utf-8").splitlines()
     for name, step in (("good", 7), ("bad", 2)):
         lines = [" ".join(w for i, w in enumerate(line.split()) if i % step != 1) for line in references]
@@ -175,9 +181,9 @@ def test_files_of_hypotheses(files: Path, corpus: Path) -> None:
     assert two["signature"].startswith("nrefs:2|case:mixed|eff:no|tok:char|")
     result = invoke("compare", *options, "--comet", "x")
     assert result.exit_code == 2
-    assert "--comet judges by the sources too; give them with --src" in result.stderr
+    assert "--comet requires the sources; give them with --src" in result.stderr
 
 
 def test_the_help_explains_the_difference_to_sacrebleu() -> None:
     text = " ".join(invoke("compare", "--help").stdout.split())
-    assert "The second is 2^(1-n) above that of `sacrebleu --paired-ar`" in text
+    assert "The second p-value is 2^(1-n) above that of `sacrebleu --paired-ar`" in text

@@ -15,7 +15,7 @@ CONFIG = "data: {src_lang: en, tgt_lang: de}\nmodel:\n  num_heads: 4\n"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with a config and a run."""
+    """Return the working directory, with a config and a run."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.yaml").write_text(CONFIG)
     (tmp_path / "run").mkdir()
@@ -27,7 +27,7 @@ def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments)
 
 
-def test_show_tells_where_each_value_comes_from(folder: Path) -> None:
+def test_show_prints_the_origin_of_each_value(folder: Path) -> None:
     result = invoke("config", "show", "a.yaml", "training.max_steps=5")
     assert result.exit_code == 0
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
@@ -37,7 +37,7 @@ def test_show_tells_where_each_value_comes_from(folder: Path) -> None:
     assert "model:" in lines
 
 
-def test_what_show_prints_is_the_config(folder: Path) -> None:
+def test_the_output_of_show_is_a_valid_config(folder: Path) -> None:
     result = invoke("config", "show", "a.yaml", "data.train=[{tsv: 'a #b'}]")
     (folder / "again.yaml").write_text(result.stdout)
     assert load_config("again.yaml").config == load_config("a.yaml", ["data.train=[{tsv: 'a #b'}]"]).config
@@ -58,22 +58,22 @@ def test_show_prints_the_defaults_or_a_section(folder: Path) -> None:
     assert (part[1], "  beam_size: 5                            # default" in part) == ("decoding:", True)
     assert not any("src_lang" in line for line in part)
     assert invoke("config", "show", "--section", "x").stderr == (
-        "error: --section x: no such section; there are data, tokenizer, model, training, decoding, evaluation\n"
+        "error: --section x: no such section; the sections are data, tokenizer, model, training, decoding, evaluation\n"
     )
 
 
-def test_show_takes_a_run(folder: Path) -> None:
+def test_show_accepts_a_run(folder: Path) -> None:
     assert "seed: 7" in invoke("config", "show", "run").stdout
 
 
-def test_a_folder_that_is_no_run(folder: Path) -> None:
+def test_a_folder_without_a_run(folder: Path) -> None:
     (folder / "empty").mkdir()
     result = invoke("config", "show", "empty")
     assert result.exit_code == 2
     assert result.stderr == "error: empty: not a run directory or bundle (it has no config.yaml)\n"
 
 
-def test_mistakes_in_a_config_are_lines_on_stderr(folder: Path) -> None:
+def test_errors_in_a_config_are_lines_on_stderr(folder: Path) -> None:
     result = invoke("config", "show", "a.yaml", "model.num_head=2", "training.seed=-1")
     assert (result.exit_code, result.stdout) == (2, "")
     first, second = result.stderr.splitlines()

@@ -12,7 +12,7 @@ from mtformer.files import cache_folder
 
 @pytest.fixture
 def cache(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache with two prepared corpora, an interrupted one, a tokenizer, a converted model, and foreign files."""
+    """Return a cache with prepared corpora (one interrupted), a tokenizer, a converted model and unrelated files."""
     monkeypatch.setenv("MTFORMER_CACHE", str(tmp_path / "cache"))
     changes = ("training.max_steps=1", "data.test={}")
     assert invoke("train", corpus / "small.yaml", "--run-dir", tmp_path / "run", *changes).exit_code == 0
@@ -45,7 +45,7 @@ def test_entries_are_listed_and_deleted(cache: Path) -> None:
     assert invoke("data", "cache").stdout == ""
 
 
-def test_what_a_process_uses_is_kept(cache: Path) -> None:
+def test_entries_in_use_are_kept(cache: Path) -> None:
     corpus = next(path for path in cache.iterdir() if (path / "store.json").is_file())
     store = Store(corpus)
     with make_lock(cache / f"{'a' * 32}.building"), make_lock(cache / "ctranslate2" / ("b" * 32)):

@@ -11,7 +11,7 @@ from program import invoke
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
-    """Two clean parallel files."""
+    """Return two clean parallel files."""
     paths = (tmp_path / "a.en", tmp_path / "a.de")
     for path in paths:
         path.write_text("".join(f"{path.suffix} line {number}\n" for number in range(50)), encoding="utf-8")
@@ -34,7 +34,7 @@ def test_a_config_is_checked(corpus: Path, tmp_path: Path) -> None:
     assert html.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
-def test_a_run_brings_its_config_and_tokenizer(trained: tuple[Path, object], tmp_path: Path) -> None:
+def test_the_config_and_tokenizer_of_a_run_are_used(trained: tuple[Path, object], tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     result = invoke("data", "check", trained[0], "data.check.max_test_overlap=1", "--json", report)
     assert result.exit_code == 0, result.stderr
@@ -43,7 +43,7 @@ def test_a_run_brings_its_config_and_tokenizer(trained: tuple[Path, object], tmp
     assert values["sets"][0]["src"]["tokens_per_word"] > 1
 
 
-def test_the_models_of_a_config_and_a_folder_give_the_same(
+def test_tokenizers_of_a_config_and_of_a_folder_give_equal_results(
     corpus: Path, trained: tuple[Path, object], tmp_path: Path
 ) -> None:
     folder = trained[0] / "tokenizer"
@@ -111,21 +111,21 @@ def test_broken_json_is_counted_and_exit_code_1(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["a.en", "a.de"], "a.en: no config (.yaml), so name its languages by --src-lang and --tgt-lang"),
-        (["a.en", "a.de", "a.fr", *LANGUAGES], "a.fr: too much; give a config, two parallel files"),
+        (["a.en", "a.de"], "a.en: not a config (.yaml), so give its languages with --src-lang and --tgt-lang"),
+        (["a.en", "a.de", "a.fr", *LANGUAGES], "a.fr: too many files; give a config, two parallel files"),
         (["missing.en", "missing.de", *LANGUAGES], "missing.en: no such file"),
         (["missing.yaml"], "missing.yaml: no such config file"),
-        (["empty.yaml"], "data names no corpus"),
+        (["empty.yaml"], "`data` has no corpus"),
         (["empty.yaml", *LANGUAGES], "are for files"),
         ([".", *LANGUAGES[:0]], "not a run directory"),
         (["a.en", "a.de", *LANGUAGES, "--tokenizer", "nowhere"], "nowhere: no tokenizer found"),
         (["data.dev=[]"], "data.dev=[]: name a config first"),
-        (["empty.yaml", "a.en"], "a.en: give one config"),
+        (["empty.yaml", "a.en"], "a.en: give only one config"),
         (["empty.yaml", "seed=3"], "seed: unknown key; did you mean 'training.seed'"),
         (["a.en", "a.de", *LANGUAGES, "data.filters.max_token=3"], "did you mean 'max_tokens'"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(
+def test_user_errors_are_one_line(
     words: list[str], message: str, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -136,7 +136,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert message in result.stderr
 
 
-def test_the_last_line_of_the_program_is_the_verdict(files: tuple[Path, Path]) -> None:
+def test_the_last_line_is_the_verdict(files: tuple[Path, Path]) -> None:
     config = files[0].parent / "c.yaml"
     config.write_text(
         f"data: {{src_lang: en, tgt_lang: de, num_workers: 2, train: [{{src: {files[0]}, tgt: {files[1]}}}]}}\n",

@@ -27,7 +27,7 @@ KEPT = ["a dog runs", "the small house", "a stone"]
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
-    """Two parallel files, four of whose pairs must go."""
+    """Return two parallel files with four pairs that must be removed."""
     paths = (tmp_path / "a.en", tmp_path / "a.de")
     for path, lines in zip(paths, (EN, DE), strict=True):
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -36,7 +36,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def backward(trained: tuple[Path, object], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle with the finished run's tokenizer and random weights, from German to English."""
+    """Return a German-English bundle with the tokenizer of the finished run and random weights."""
     run, forward = RunDir(tmp_path_factory.mktemp("backward") / "bundle"), RunDir(trained[0])
     tokenizers = TokenizerPair.load(forward.tokenizer)
     run.path.mkdir()
@@ -66,7 +66,7 @@ def test_two_files(files: tuple[Path, Path], tmp_path: Path) -> None:
         "duplicate\t5\tthe small house\tdas kleine Haus",
         "different numbers\t6\t35 trees\t43 Bäume",
     ]
-    assert "no tokenizer, so max_tokens and max_length_ratio are not applied" in result.stderr
+    assert "max_tokens and max_length_ratio are not applied without a tokenizer" in result.stderr
     assert "duplicate" in result.stderr
     assert " tokens  " not in result.stderr
     assert "warning: more than data.filters.max_filtered_share 0.5 is removed" in result.stderr
@@ -74,7 +74,7 @@ def test_two_files(files: tuple[Path, Path], tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["kept"] == 3
 
 
-def test_overrides_choose_the_filters(files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_overrides_change_the_filters(files: tuple[Path, Path], tmp_path: Path) -> None:
     overrides = ["data.filters.drop_identical=false", "data.filters.drop_different_numbers=false"]
     result = invoke("data", "clean", *files, tmp_path / "out", *overrides, *LANGUAGES, "--gz")
     assert result.exit_code == 0, result.stderr
@@ -104,7 +104,7 @@ def test_a_config(corpus: Path, tmp_path: Path) -> None:
     assert len(found) == len(set(found)) > 500
 
 
-def test_the_tokenizer_of_a_run_or_a_named_one(
+def test_tokenizers_of_a_run_and_of_a_folder(
     trained: tuple[Path, object], files: tuple[Path, Path], tmp_path: Path
 ) -> None:
     result = invoke("data", "clean", trained[0], tmp_path / "out", "data.filters.max_tokens=10")
@@ -118,11 +118,11 @@ def test_the_tokenizer_of_a_run_or_a_named_one(
     result = invoke("data", "clean", *files, tmp_path / "two", *options)
     assert result.exit_code == 0, result.stderr
     assert kept(tmp_path / "two") == []
-    assert f"warning: {tmp_path}/two: not one pair is kept; see removed.tsv" in result.stderr
+    assert f"warning: {tmp_path}/two: no pair is kept; see removed.tsv" in result.stderr
 
 
 def per_token(run: Path, files: tuple[Path, Path]) -> list[float]:
-    """Return the score of each line by `mtformer score`."""
+    """Return the scores of the lines according to `mtformer score`."""
     result = invoke("score", run, *files, "--json", "--device", "cpu")
     assert result.exit_code == 0, result.stderr
     scored = [json.loads(line) for line in result.stdout.splitlines()]
@@ -144,7 +144,7 @@ def test_scores_of_one_model(trained: tuple[Path, object], files: tuple[Path, Pa
     assert any(row.startswith("low score\t") for row in kept(tmp_path / "two", "removed.tsv"))
 
 
-def test_two_models_must_agree(
+def test_scores_of_two_models(
     trained: tuple[Path, object], backward: Path, files: tuple[Path, Path], tmp_path: Path
 ) -> None:
     both = ["--score-with", trained[0], "--score-with", backward, "--device", "cpu"]
@@ -162,7 +162,7 @@ def test_two_models_must_agree(
     assert kept(tmp_path / "two") == [KEPT[best]]
 
 
-def test_pairs_that_no_model_can_take(trained: tuple[Path, object], tmp_path: Path) -> None:
+def test_pairs_that_are_too_long_for_the_model(trained: tuple[Path, object], tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text(f"a dog\tein Hund\n{'a dog runs ' * 300}\t{'ein Hund rennt ' * 300}\n")
     options = ["--score-with", trained[0], "--device", "cpu", *LANGUAGES]
     result = invoke("data", "clean", tmp_path / "a.tsv", tmp_path / "out", *options)
@@ -174,16 +174,16 @@ def test_pairs_that_no_model_can_take(trained: tuple[Path, object], tmp_path: Pa
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    (["{0}/a.en", *LANGUAGES], "name a config or files, and then the folder to write"),
+    (["{0}/a.en", *LANGUAGES], "name a config or files, then the folder to write"),
     (["{0}/a.en", "{0}/a.de", "{0}", *LANGUAGES], "{0}: already exists; choose another folder, or delete it"),
     (["{0}/a.en", "{0}/a.de", "{0}/out", *LANGUAGES, "--keep-share", "0.5"], "name a model with --score-with"),
     (["{0}/a.en", "{0}/a.de", "{0}/out", *LANGUAGES, *["--score-with", "x"] * 3], "give one run, or two"),
     (["{0}/a.en", "{0}/a.de", "{0}/out", *LANGUAGES, "--score-with", "x"], "x: not a run directory or bundle"),
-    (["{0}/a.en", "{0}/a.de", "{0}/out", *LANGUAGES, "--score-with", "x", "--keep-share", "2"], "--keep-share 2: is a"),
+    (["{0}/a.en", "{0}/a.de", "{0}/out", *LANGUAGES, "--score-with", "x", "--keep-share", "2"], "share 2: must be"),
     (["{0}/c.yaml", "{0}/out", "data.train=[]"], "data.train: no training data; name at least one source"),
-    (["{0}/c.yaml", "{0}/out", "data.train.0.tgt_lang=fr"], "is en-de and not en-fr as the first of data.train"),
+    (["{0}/c.yaml", "{0}/out", "data.train.0.tgt_lang=fr"], "is en-de, not en-fr; clean one direction"),
 ])  # fmt: skip
-def test_mistakes_are_one_line(options: list[str], message: str, files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_user_errors_are_one_line(options: list[str], message: str, files: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(
         f"data: {{src_lang: en, tgt_lang: de, language_tags: source,\n  train: [{{src: {files[0]}, tgt: {files[1]}}}, "
         f"{{src: {files[0]}, tgt: {files[1]}}}]}}\n"
@@ -200,7 +200,9 @@ def test_a_model_of_another_direction(backward: Path, files: tuple[Path, Path], 
     assert (result.exit_code, result.stderr) == (2, f"error: {backward}: translates de-en, not en-de\n")
 
 
-def test_nothing_but_the_report_off_a_terminal_and_no_torch(files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_without_a_terminal_only_the_report_is_printed_and_torch_is_not_imported(
+    files: tuple[Path, Path], tmp_path: Path
+) -> None:
     program = "import sys, mtformer.cli.app as a\ntry: a.main()\nfinally: print('torch' in sys.modules)"
     command = [sys.executable, "-c", program, "data", "clean", *files, tmp_path / "out", *LANGUAGES]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=900)

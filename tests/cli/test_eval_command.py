@@ -15,7 +15,7 @@ from mtformer.files import file_sha256
 from mtformer.run_dir import RunDir
 
 
-def test_training_ends_with_a_card_that_is_read_back(trained: tuple[Path, Result], corpus: Path) -> None:
+def test_training_writes_a_score_card(trained: tuple[Path, Result], corpus: Path) -> None:
     run = RunDir(trained[0])
     card = read_card(run.evaluation("small"))
     test, _ = read_texts(run.evaluation("small"), card)
@@ -29,7 +29,7 @@ def test_training_ends_with_a_card_that_is_read_back(trained: tuple[Path, Result
     assert f" {card.scores[0].value:.2f} " in trained[1].stdout
 
 
-def test_options_of_search_are_on_the_card(trained: tuple[Path, Result], tmp_path: Path) -> None:
+def test_decoding_options_are_in_the_score_card(trained: tuple[Path, Result], tmp_path: Path) -> None:
     options = ("--beam-size", 1, "--precision", "bf16", "--checkpoint", 4, "--checkpoint", 8)
     result = invoke("eval", trained[0], "--output", tmp_path, *options)
     assert result.exit_code == 0, result.stderr
@@ -39,7 +39,7 @@ def test_options_of_search_are_on_the_card(trained: tuple[Path, Result], tmp_pat
 
 
 class FakeComet:
-    """Stands in for the package; see tests/evaluation/test_comet.py."""
+    """Replacement for the package; see tests/evaluation/test_comet.py."""
 
     __version__ = "0"
 
@@ -61,7 +61,7 @@ def test_comet_on_request(trained: tuple[Path, Result], tmp_path: Path, monkeypa
     assert (scores[-1]["name"], scores[-1]["value"]) == ("comet", 0.25)
 
 
-def test_comet_that_is_not_there_is_reported_before_anything_is_translated(
+def test_missing_comet_is_reported_before_translating(
     trained: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "comet", None)  # type: ignore[arg-type]  # which makes its import fail

@@ -15,7 +15,7 @@ LONG = ["training.max_steps=8", "training.validate_every=8", "training.log_every
 
 @pytest.fixture(scope="module", params=["source", "target"])
 def both(request: pytest.FixtureRequest, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """en-de in both directions, with a corpus of its own weight and tag that comes half as often from step 4 on."""
+    """Return an en-de run in both directions, with a tagged corpus whose weight is halved from step 4."""
     run = RunDir(tmp_path_factory.mktemp("runs") / request.param)
     extra = f"[{{src: {corpus}/dev.en, tgt: {corpus}/dev.de}}]"
     result = invoke(
@@ -53,7 +53,7 @@ def test_the_tokenizer_has_the_tags_as_pieces(both: RunDir) -> None:
         assert tokenizer.id_pieces([tokenizer.piece_id(tag)]) == [tag]
 
 
-def test_the_language_is_chosen_by_to(both: RunDir, tmp_path: Path) -> None:
+def test_to_selects_the_target_language(both: RunDir, tmp_path: Path) -> None:
     found = {}
     for options in ((), ("--to", "de"), ("--to", "en")):
         result = invoke("translate", both.path, *options, "--json", stdin=b"The man sleeps.\nA dog.\n")
@@ -66,7 +66,7 @@ def test_the_language_is_chosen_by_to(both: RunDir, tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_scores_of_search_are_those_of_score(both: RunDir, tmp_path: Path) -> None:
+def test_translate_and_score_give_equal_scores(both: RunDir, tmp_path: Path) -> None:
     translator = Translator.load(both.path).into("en")
     lines = ["Der Mann schläft.", "Ein Hund."]
     found = translator.translate(lines, attention=True, min_length=1)
@@ -93,7 +93,7 @@ def test_eval_in_a_direction(both: RunDir, corpus: Path, tmp_path: Path) -> None
     assert json.loads((folder / "scores.json").read_text())["scores"][0]["value"] == whole
 
 
-def test_a_bundle_knows_its_languages(both: RunDir, tmp_path: Path) -> None:
+def test_a_bundle_has_its_languages(both: RunDir, tmp_path: Path) -> None:
     result = invoke("export", both.path, "--output", tmp_path / "bundle")
     assert result.exit_code == 0, result.stderr
     outputs = [
@@ -103,7 +103,7 @@ def test_a_bundle_knows_its_languages(both: RunDir, tmp_path: Path) -> None:
     assert outputs[0] == outputs[1] != ""
 
 
-def test_ctranslate2_takes_tags_before_the_source(both: RunDir, tmp_path: Path) -> None:
+def test_ctranslate2_supports_source_tags(both: RunDir, tmp_path: Path) -> None:
     result = invoke("export", both.path, "--format", "ctranslate2", "--output", tmp_path / "ct2")
     if both.path.name == "target":
         assert result.exit_code == 2
@@ -119,7 +119,7 @@ def test_ctranslate2_takes_tags_before_the_source(both: RunDir, tmp_path: Path) 
     assert (one["text"], one["score"]) == (other["text"], pytest.approx(other["score"], abs=1e-4))
 
 
-def test_resume_with_another_mixture_says_so(both: RunDir, corpus: Path) -> None:
+def test_resuming_with_another_mixture_is_logged(both: RunDir, corpus: Path) -> None:
     overrides = ["data.both_directions=true", f"data.language_tags={both.path.name}", "data.corpora={}"]
     result = invoke(
         "train", corpus / "small.yaml", *LONG, *overrides, "training.max_steps=9", "--run-dir", both.path, "--resume"
@@ -128,8 +128,8 @@ def test_resume_with_another_mixture_says_so(both: RunDir, corpus: Path) -> None
     assert "the run now differs" in result.stderr
 
 
-def test_a_tag_that_is_not_in_the_tokenizer(trained: tuple[Path, object], corpus: Path, tmp_path: Path) -> None:
-    """One error names the model as in the config and all missing pieces, before anything is tokenized."""
+def test_a_tag_missing_from_the_tokenizer(trained: tuple[Path, object], corpus: Path, tmp_path: Path) -> None:
+    """One error names the model and all missing pieces, before tokenization."""
     model = trained[0] / "tokenizer" / "joint.model"
     tagged = f"data.corpora={{x: {{sources: [{{src: {corpus}/dev.en, tgt: {corpus}/dev.de}}], tag: <bt>}}}}"
     languages = ["data.both_directions=true", "data.language_tags=source"]

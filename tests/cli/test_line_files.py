@@ -1,4 +1,4 @@
-"""Parallel lines in blocks, and an output file that can be resumed."""
+"""Blocks of parallel lines, and resumable output files."""
 
 import gzip
 import io
@@ -30,7 +30,7 @@ def opened(*texts: bytes) -> ParallelLines:
 
 
 def lines_of(*texts: bytes) -> list[list[str]]:
-    """All lines of each file."""
+    """Return all lines of each file."""
     blocks = list(opened(*texts).blocks())
     return [[line for block in blocks for line in block[number]] for number in range(len(texts))]
 
@@ -41,7 +41,7 @@ def test_lines_end_at_newline_only() -> None:
     assert lines_of(b"\n") == [[""]]
 
 
-def test_blocks_are_bounded_in_lines_and_bytes() -> None:
+def test_blocks_have_limited_lines_and_bytes() -> None:
     text = b"\n".join([*b"1 2 3 4 5".split(), b"x" * 300, b"7", b"y" * 60, b"z" * 60, b"10"])
     lines = opened(text, b"ab\n" * 10)
     assert [[len(of_file) for of_file in block] for block in lines.blocks()] == [[4, 4], [2, 2], [3, 3], [1, 1]]
@@ -65,7 +65,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
 def test_unequal_files_are_refused_with_all_counts(counts: tuple[int, ...], tmp_path: Path) -> None:
     texts = [b"x\n" * count for count in counts]
     message = "files of unequal length: " + ", ".join(f"file {i} has {count}" for i, count in enumerate(counts))
-    with pytest.raises(DataError, match=f"^{message} lines; give files whose lines belong together$"):
+    with pytest.raises(DataError, match=f"^{message} lines; give parallel files$"):
         lines_of(*texts)
     paths = [tmp_path / str(number) for number in range(len(counts))]
     for path, text in zip(paths, texts, strict=True):
@@ -95,7 +95,7 @@ def test_compressed_files_are_read(suffix: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("num_files", [1, 2])
-def test_a_compressed_file_that_is_cut_short_is_refused(suffix: str, num_files: int, tmp_path: Path) -> None:
+def test_a_truncated_compressed_file_is_refused(suffix: str, num_files: int, tmp_path: Path) -> None:
     path = tmp_path / f"in{suffix}"
     with create_bytes(path) as file:
         file.write(TEXT)
@@ -105,13 +105,13 @@ def test_a_compressed_file_that_is_cut_short_is_refused(suffix: str, num_files: 
         list(lines.blocks())
 
 
-def test_what_is_no_utf8_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_utf8_is_counted(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "mtformer"):
         assert lines_of(b"ok\n\xff\n\xef\xbf\xbd\na\xe2\x82\n") == [["ok", "\ufffd", "\ufffd", "a\ufffd"]]
-    assert "2 lines were not UTF-8" in caplog.text
+    assert "2 lines were not valid UTF-8" in caplog.text
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     for path, what in ((tmp_path / "no", "no such file"), (tmp_path, "is a folder, not a file")):
         with pytest.raises(DataError, match=f"{path}: {what}"), parallel_lines([path]):
             pass
@@ -121,11 +121,11 @@ TEXT = b"".join(f"line {number}\n".encode() for number in range(37))
 
 
 class CrashError(Exception):
-    """Instead of a killed process."""
+    """Simulates a killed process."""
 
 
 def write(path: Path, continues: bool, crash_after: int | None = None, text: bytes = TEXT, **settings: object) -> int:
-    """Write the lines in upper case; crash in the middle of a block. Return the number of lines done before."""
+    """Write the lines in upper case and crash in the middle of a block; return the number of finished lines."""
     lines, output = opened(text), ResumableOutput(path)
     with output.locked():
         out = output.open(lines, settings, continues)
@@ -163,7 +163,7 @@ def test_a_file_appears_when_it_is_complete(suffix: str, tmp_path: Path) -> None
     path = tmp_path / "folder" / f"out{suffix}"
     crash(path)
     assert names(path.parent) == [f".out{suffix}.mtformer.json", f"out{suffix}.partial"]
-    with (path.parent / f"out{suffix}.partial").open("ab") as out:  # as a crash of the whole machine may leave it
+    with (path.parent / f"out{suffix}.partial").open("ab") as out:  # as after a crash of the machine
         out.write(b"\0" * 10_000)
     assert write(path, continues=True) == 12
     assert read(path) == TEXT.upper()
@@ -186,12 +186,12 @@ def test_any_number_of_crashes_gives_the_same_bytes(tmp_path: Path) -> None:
         assert path.read_bytes() == TEXT.upper()
 
 
-def test_without_continue_it_starts_over(tmp_path: Path) -> None:
+def test_writing_starts_over_without_continue(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_bytes(b"of another program\n")
     crash(path, color="red")
     crash(path, crash_after=0, text=b"other " * 99 + b"\n", color="blue")
-    with pytest.raises(DataError, match="out: made with color blue, not red"):
+    with pytest.raises(DataError, match="out: was written with color blue, not red"):
         write(path, continues=True, color="red")
     assert path.read_bytes() == b"of another program\n"
     assert write(path, continues=False, color="green") == 0
@@ -202,12 +202,12 @@ def test_other_settings_and_other_inputs_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "out"
     crash(path, beam_size=2, words=("a",))
     before = (tmp_path / "out.partial").read_bytes()
-    with pytest.raises(DataError, match="out: made with beam_size 2, not 5; repeat the same command, or leave"):
+    with pytest.raises(DataError, match="out: was written with beam_size 2, not 5; repeat the same command, or remove"):
         write(path, continues=True, beam_size=5, words=("a",))
-    with pytest.raises(DataError, match=r"made with words .*'a'.*, not None"):
+    with pytest.raises(DataError, match=r"was written with words .*'a'.*, not None"):
         write(path, continues=True, beam_size=2)
     for text in (TEXT.replace(b"line 7", b"line 8"), TEXT[:40]):
-        with pytest.raises(DataError, match="made from another input"):
+        with pytest.raises(DataError, match="was written from a different input"):
             write(path, continues=True, text=text, beam_size=2, words=("a",))
     assert (tmp_path / "out.partial").read_bytes() == before, "a refusal must not harm it"
     assert write(path, continues=True, text=TEXT + b"more\n", beam_size=2, words=("a",)) == 12
@@ -219,12 +219,18 @@ def test_other_settings_and_other_inputs_are_refused(tmp_path: Path) -> None:
     ("changed", "message"),
     [
         ("nothing", None),
-        ("settings", "made with color red, not blue; repeat the same command, or leave out --continue to start over"),
-        ("input", "made from another input; repeat the same command, or leave out --continue to start over"),
-        ("shorter input", "made from another input; repeat the same command, or leave out --continue to start over"),
-        ("output", "changed since it was written; leave out --continue to replace it"),
-        ("no record", "no record of how this file was written; leave out --continue to replace it"),
-        ("damaged record", "no record of how this file was written; leave out --continue to replace it"),
+        (
+            "settings",
+            "was written with color red, not blue; repeat the same command, or remove --continue to start over",
+        ),
+        ("input", "was written from a different input; repeat the same command, or remove --continue to start over"),
+        (
+            "shorter input",
+            "was written from a different input; repeat the same command, or remove --continue to start over",
+        ),
+        ("output", "changed since it was written; remove --continue to replace it"),
+        ("no record", "there is no record of how this file was written; remove --continue to replace it"),
+        ("damaged record", "there is no record of how this file was written; remove --continue to replace it"),
     ],
 )
 def test_continue_on_a_complete_file(
@@ -278,7 +284,9 @@ def test_a_damaged_record_is_ignored(record: str, tmp_path: Path, caplog: pytest
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_killed_before_the_partial_file_is_gone(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_before_the_partial_file_is_deleted(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / f"out{suffix}"
 
     def crashing(function: Callable[..., None], first: Path, *more: Any, **named: Any) -> None:
@@ -297,7 +305,7 @@ def test_killed_before_the_partial_file_is_gone(suffix: str, tmp_path: Path, mon
     assert names(tmp_path) == [f".out{suffix}.mtformer.json", f"out{suffix}"]
 
 
-def test_a_second_writer_is_refused_and_harms_nothing(tmp_path: Path) -> None:
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "out")
     first, lines = ResumableOutput(tmp_path / "out"), opened(TEXT)
     with first.locked():
@@ -307,18 +315,18 @@ def test_a_second_writer_is_refused_and_harms_nothing(tmp_path: Path) -> None:
             for number, block in enumerate(lines.blocks()):
                 out.write("".join(f"{line}\n" for line in block[0]).upper().encode())
                 for name in ("out", "link"):
-                    message = f"{tmp_path}/{name}: another process is writing this file; wait for it, or name another"
+                    message = f"{tmp_path}/{name}: another process is writing this file; wait, or change --output"
                     with pytest.raises(DataError, match=message):
                         write(tmp_path / name, continues=number % 2 == 0)
                 first.save(out, lines)
         first.finish(lines)
     assert (tmp_path / "out").read_bytes() == TEXT.upper()
     assert names(tmp_path) == [".out.mtformer.json", "link", "out"]
-    (tmp_path / ".out.lock").touch()  # as a killed process leaves it
+    (tmp_path / ".out.lock").touch()  # as after a killed process
     assert write(tmp_path / "out", continues=False) == 0
 
 
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
+def test_symbolic_links_are_kept(tmp_path: Path) -> None:
     (tmp_path / "link.gz").symlink_to(tmp_path / "elsewhere" / "out")
     write(tmp_path / "link.gz", continues=False)
     assert (tmp_path / "link.gz").is_symlink()

@@ -1,11 +1,19 @@
-"""On a terminal a bar with the figures that matter; elsewhere plain lines."""
+"""Progress bars on a terminal, and plain log lines elsewhere."""
 
+import fcntl
 import io
+import os
+import pty
+import re
+import struct
 import sys
+import termios
+import time
 
 import pytest
 
-from mtformer.cli.progress import TrainingProgress
+from mtformer.cli import progress as module
+from mtformer.cli.progress import ELAPSED, TrainingProgress, alive
 from mtformer.data.store.prepare import LOG_PAIRS, SHARD_PAIRS
 
 FIGURES = {
@@ -14,7 +22,7 @@ FIGURES = {
 }  # fmt: skip
 
 
-def test_plain_lines_tell_the_time_left(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_lines_show_the_time_left(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="mtformer"), TrainingProgress(100) as progress:
         progress.advance(9, 0, None)
         progress.advance(10, 0, FIGURES)
@@ -25,7 +33,7 @@ def test_plain_lines_tell_the_time_left(caplog: pytest.LogCaptureFixture) -> Non
     ]
 
 
-def test_plain_lines_tell_of_each_million_pairs(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_line_for_each_million_pairs(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="mtformer"), TrainingProgress(100) as progress:
         for part in range(1, 41):
             progress.prepared(part * SHARD_PAIRS, part / 80)
@@ -42,10 +50,10 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_has_a_bar_of_each_corpus_and_of_the_training(
+def test_bars_for_each_corpus_and_for_training(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """That of a corpus estimates the number of pairs, and ends when all are prepared, or with the next corpus."""
+    """The bar of a corpus estimates the number of pairs, and closes when all are prepared or the next corpus starts."""
     terminal = Terminal()
     caplog.set_level("INFO", logger="mtformer")
     monkeypatch.setattr(sys, "stderr", terminal)
@@ -63,5 +71,50 @@ def test_a_terminal_has_a_bar_of_each_corpus_and_of_the_training(
         assert progress.preparing is None
         progress.advance(90, 2, FIGURES)
     prepare = ("prepare:  25%", "500k/2.00M", "prepare: 1.00kpair", "pair/s")
-    for part in (*prepare, "train:  90%", "90/100", "epoch 3, loss 1.500, lr 1.00e-03, grad 0.50, 12,345 tokens/s"):
+    for part in (*prepare, "train:  90%", " left, loss 1.500, 12,345 tokens/s, "):
         assert part in terminal.getvalue()
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_training_bar_is_never_cut(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    large = {**FIGURES, "loss": 123.456, "tokens_per_second": 1234567.0, "skipped_steps": 12.0}
+    with os.fdopen(slave, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        with TrainingProgress(1_000_000) as progress:
+            progress.advance(1, 0, None)
+            assert progress.bar is not None
+            progress.bar.start_t -= 36_000
+            progress.advance(100_000, 9, large)
+            progress.bar.refresh()
+            terminal.flush()
+            written = b""
+            while written.count(b"tokens/s") < 2:
+                written += os.read(master, 1 << 16)
+    os.close(master)
+    lines = written.decode().rpartition("\r")[0].split("\r")
+    drawn = [line for line in lines if "tokens/s" in line]
+    assert drawn
+    for line in drawn:
+        assert len(line) <= columns
+        left = r"\d+:\d\d:\d\d left"
+        assert re.match(rf"train:  10%\|█[^|]{{8,}}\| {left}, loss 123\.456, 1,234,567 tokens/s(, |$)", line)
+        assert ("step 100000/1000000" in line) == (columns == 120)
+
+
+def test_elapsed_time_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with alive("tokenizer", bar_format=ELAPSED) as bar:
+        bar.start_t -= 61
+        time.sleep(1.1)
+    assert "tokenizer: 01:02" in terminal.getvalue()
+
+
+def test_elapsed_time_in_the_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(module, "SECONDS_PER_LINE", 0.01)
+    with caplog.at_level("INFO", logger="mtformer"), alive("compare", total=3):
+        time.sleep(0.1)
+    assert caplog.messages[0] == "compare: running for 0:00:00"
+    assert len(caplog.messages) > 1

@@ -23,19 +23,19 @@ def test_the_report_of_several_runs_is_in_the_working_directory(
     assert "run (2)" in Path("report.html").read_text(encoding="utf-8")
 
 
-def test_training_writes_it_at_the_end(run: Path, corpus: Path) -> None:
+def test_training_writes_the_report(run: Path, corpus: Path) -> None:
     command = ["train", corpus / "small.yaml", "training.max_steps=16", "--run-dir", run, "--resume"]
     assert invoke(*command).exit_code == 0
     assert not (run / "report.html").exists()
     result = invoke(*command[:3], "training.report=true", *command[3:])
     assert result.exit_code == 0, result.stderr
-    assert result.stderr.endswith(f"report: {run}/report.html\n")
+    assert f"\nreport: {run}/report.html\n" in result.stderr
     text = (run / "report.html").read_text(encoding="utf-8")
     assert 'class="state finished"' in text
     assert "step 16 of 16" in text
 
 
-def test_what_cannot_be_is_one_line(run: Path, tmp_path: Path) -> None:
+def test_user_errors_are_one_line(run: Path, tmp_path: Path) -> None:
     for arguments, message in (
         ((tmp_path / "none",), f"{tmp_path}/none: not a run directory or bundle"),
         ((run, "--out", tmp_path), f"{tmp_path}: is a folder; give the HTML file a name"),
@@ -47,7 +47,7 @@ def test_what_cannot_be_is_one_line(run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_matplotlib")
-def test_only_a_plot_needs_matplotlib(run: Path, tmp_path: Path) -> None:
+def test_only_plots_need_matplotlib(run: Path, tmp_path: Path) -> None:
     assert invoke("report", run, "--out", tmp_path / "new" / "page.html").exit_code == 0
     assert (tmp_path / "new" / "page.html").is_file()
     assert not (run / "report.html").exists()

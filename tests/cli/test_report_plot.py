@@ -15,14 +15,14 @@ def plot(*arguments: object) -> None:
 
 
 def texts(file: Path) -> list[str]:
-    """Return the texts in an SVG, whose letters are shapes with the text in comments."""
+    """Return the texts in an SVG, which are in comments next to the drawn letters."""
     return re.findall(r"<!-- (.*?) -->", file.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(
     ("ending", "magic"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml"), ("PDF", b"%PDF")]
 )
-def test_the_ending_is_the_format(run: Path, tmp_path: Path, ending: str, magic: bytes) -> None:
+def test_the_suffix_selects_the_format(run: Path, tmp_path: Path, ending: str, magic: bytes) -> None:
     files = [tmp_path / f"{name}.{ending}" for name in ("a", "b")]
     for file in files:
         plot(run, "--plot", file)
@@ -30,7 +30,7 @@ def test_the_ending_is_the_format(run: Path, tmp_path: Path, ending: str, magic:
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_the_metrics_asked_for_and_the_names_of_several_runs(run: Path, tmp_path: Path) -> None:
+def test_selected_metrics_and_names_of_several_runs(run: Path, tmp_path: Path) -> None:
     plot(run, "--plot", tmp_path / "one.svg")
     assert {"dev loss", "dev BLEU", "step"} <= set(texts(tmp_path / "one.svg"))
     assert "run" not in texts(tmp_path / "one.svg")
@@ -42,7 +42,7 @@ def test_the_metrics_asked_for_and_the_names_of_several_runs(run: Path, tmp_path
     assert "dev BLEU" not in found
 
 
-def test_the_curve_is_that_of_the_metric(run: Path, tmp_path: Path) -> None:
+def test_the_curve_shows_the_metric(run: Path, tmp_path: Path) -> None:
     rows = [{"kind": "dev", "step": step, "bleu": value} for step, value in ((10, 5.0), (20, 25.0), (30, 15.0))]
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     plot(run, "--plot", tmp_path / "a.svg", "--metric", "bleu")
@@ -51,7 +51,7 @@ def test_the_curve_is_that_of_the_metric(run: Path, tmp_path: Path) -> None:
     assert len(points) == 3
     (x1, y1), (x2, y2), (x3, y3) = points
     assert x2 - x1 == pytest.approx(x3 - x2, rel=1e-3)
-    assert (y1 - y3) / (y1 - y2) == pytest.approx(0.5, rel=1e-3)  # down is up: 5, 15 and 25
+    assert (y1 - y3) / (y1 - y2) == pytest.approx(0.5, rel=1e-3)  # values 5, 15 and 25; y points down
     assert y2 < y3 < y1
 
 
@@ -68,10 +68,10 @@ def test_a_run_without_the_metric_is_reported_and_left_out(run: Path, tmp_path: 
 @pytest.mark.parametrize(("arguments", "message"), [
     (("--plot", "a.jpg"), "--plot a.jpg: unknown format; use one of .pdf, .png, .svg"),
     (("--plot", "a.pdf", "--metric", "blue"), "--metric blue: no run has it; available are bleu, chrf, "),
-    (("--metric", "bleu"), "--metric is for plots; give --plot FILE too"),
-    (("--plot", "a.pdf", "--out", "a.html"), "--plot and --out exclude each other; give one of them"),
+    (("--metric", "bleu"), "--metric requires --plot FILE; add it"),
+    (("--plot", "a.pdf", "--out", "a.html"), "--plot and --out cannot be combined; give only one of them"),
 ])  # fmt: skip
-def test_mistakes_are_one_line(
+def test_user_errors_are_one_line(
     run: Path, tmp_path: Path, arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -82,7 +82,7 @@ def test_mistakes_are_one_line(
     assert not Path("a.pdf").exists()
 
 
-def test_a_run_that_has_just_begun_has_nothing_to_plot(run: Path, tmp_path: Path) -> None:
+def test_a_run_without_metrics_cannot_be_plotted(run: Path, tmp_path: Path) -> None:
     (run / "metrics.jsonl").unlink()
     result = invoke("report", run, "--plot", tmp_path / "a.pdf")
     assert result.exit_code == 2

@@ -1,4 +1,4 @@
-"""`mtformer reproduce`: exit codes and what is told."""
+"""`mtformer reproduce`: exit codes and messages."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from mtformer.training.history import read_records
 
 @pytest.fixture(autouse=True)
 def _one_thread(_few_threads: None) -> None:
-    torch.set_num_threads(1)  # The models here are too small for two.
+    torch.set_num_threads(1)  # These models are too small for two threads.
 
 
 def test_a_run_is_reproduced(run: Path) -> None:
@@ -20,13 +20,13 @@ def test_a_run_is_reproduced(run: Path) -> None:
     assert result.exit_code == 0, result.stderr
     records = [record for record in read_records(run / "metrics.jsonl") if record["step"] == 4]
     assert [record["kind"] for record in records] == ["train", "dev"]
-    assert result.stdout.startswith("steps 1 to 5: equal to the last digit (")
+    assert result.stdout.startswith("steps 1 to 5: exactly equal (")
     assert result.stdout.endswith(" figures in 2 records)\n")
     assert "step 4/5, epoch 1" in result.stderr
     assert "step 6/" not in result.stderr
 
 
-def test_a_changed_config_is_not(run: Path) -> None:
+def test_a_run_with_a_changed_config_is_not_reproduced(run: Path) -> None:
     text = (run / "config.yaml").read_text()
     write_config(RunDir(run), text.replace("seed: 1\n", "seed: 2\n", 1))
     [then, *_] = [record["loss"] for record in read_records(run / "metrics.jsonl")]
@@ -35,12 +35,11 @@ def test_a_changed_config_is_not(run: Path) -> None:
     assert result.stdout.startswith(f"step 4: train loss was {then} and is ")
     *_, last = result.stderr.splitlines()
     assert last == (
-        f"error: {run} is not reproduced: data, versions and device are the same, so its config may have been changed "
-        "since"
+        f"error: {run} is not reproduced: data, versions and device are the same; its config may have been edited"
     )
 
 
-def test_what_is_not_as_it_was_is_told(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_since_the_run_are_reported(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mtformer.experiment.open_run.__version__", "9.9")
     result = invoke("reproduce", run, "--steps", 4)
     assert result.exit_code == 0

@@ -1,4 +1,4 @@
-"""`--resume` and `--resume auto`: one command line that starts, goes on, and says when all is done."""
+"""`--resume`, `--resume auto` and `--verify-resume`."""
 
 import os
 import random
@@ -34,7 +34,7 @@ from mtformer.run_dir import RunDir
         ("c.yaml -- --resume auto", "c.yaml -- --resume auto"),
     ],
 )
-def test_only_the_word_auto_belongs_to_resume(
+def test_only_auto_is_a_value_of_resume(
     words: str, joined: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -43,7 +43,7 @@ def test_only_the_word_auto_belongs_to_resume(
 
 
 @pytest.mark.parametrize("words", ["--resume always", "--resume=always", "--resume=newest", "--resume=", "--resume 7"])
-def test_any_other_word_is_a_mistake(words: str, corpus: Path) -> None:
+def test_other_values_of_resume_are_errors(words: str, corpus: Path) -> None:
     with pytest.raises(ConfigError, match="write --resume or --resume auto"):
         join_resume(["c.yaml", *words.split()])
     result = invoke("train", corpus / "small.yaml", *words.split())
@@ -54,13 +54,13 @@ def test_any_other_word_is_a_mistake(words: str, corpus: Path) -> None:
 @pytest.mark.parametrize(
     "words", ["--resume auto --overwrite", "--resume --verify-resume", "--dry-run --verify-resume"]
 )
-def test_what_excludes_each_other(words: str, corpus: Path) -> None:
+def test_options_that_cannot_be_combined(words: str, corpus: Path) -> None:
     result = invoke("train", corpus / "small.yaml", *words.split())
     assert result.exit_code == 2
-    assert "exclude each other; give one of them" in result.stderr
+    assert "cannot be combined; give only one of them" in result.stderr
 
 
-def test_one_command_line_starts_goes_on_and_says_when_it_is_done(corpus: Path, tmp_path: Path) -> None:
+def test_resume_auto_starts_resumes_and_detects_finished_runs(corpus: Path, tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     settings = ["--run-dir", run.path, "data.test=", "training.average_last=0"]
     first = invoke("train", "--resume", "auto", corpus / "small.yaml", *settings, "training.max_steps=4")
@@ -77,10 +77,10 @@ def test_one_command_line_starts_goes_on_and_says_when_it_is_done(corpus: Path, 
 
 
 @pytest.mark.process
-def test_sigterm_while_the_tokenizer_is_trained_ends_at_once_and_the_same_command_starts(
+def test_sigterm_during_tokenizer_training_exits_and_the_same_command_starts_again(
     corpus: Path, tmp_path: Path
 ) -> None:
-    """Random words take SentencePiece seconds, in which Python sees no signal."""
+    """SentencePiece needs seconds for random words, and Python handles no signals meanwhile."""
     letters = random.Random(1)
     words = ["".join(letters.choices("abcdefghijklmnop", k=8)) for _ in range(40_000)]
     lines = [" ".join(words[start : start + 10]) for start in range(0, len(words), 10)]
@@ -107,7 +107,7 @@ def test_sigterm_while_the_tokenizer_is_trained_ends_at_once_and_the_same_comman
 # --verify-resume
 
 SAMPLED = ("tokenizer.model_type=bpe", "tokenizer.sampling_alpha=0.1", "training.accumulation_steps=2")
-"""BPE-dropout, and 9 steps an epoch, so that the stop falls into the second one."""
+"""BPE-dropout and 9 steps per epoch, so that the interruption is in the second epoch."""
 
 
 def start_verifying(corpus: Path, folder: Path) -> "subprocess.Popen[str]":
@@ -122,7 +122,7 @@ def start_verifying(corpus: Path, folder: Path) -> "subprocess.Popen[str]":
 
 
 @pytest.mark.process
-def test_verify_resume_shows_that_all_is_equal(corpus: Path, tmp_path: Path) -> None:
+def test_verify_resume_succeeds(corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "runs" / "small").mkdir(parents=True)
     (tmp_path / "runs" / "small" / "config.yaml").write_text("the user's run")
     process = start_verifying(corpus, tmp_path)
@@ -139,9 +139,7 @@ def test_verify_resume_shows_that_all_is_equal(corpus: Path, tmp_path: Path) -> 
     assert (tmp_path / "runs" / "small" / "config.yaml").read_text() == "the user's run"
 
 
-def test_verify_resume_gives_exit_code_1_and_the_name_of_the_first_difference(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_resume_reports_the_first_difference(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loss = Difference("step 4: train.loss", 1.0, 2.0)
     parts = [Compared("weights", 2, 9, None), Compared("metrics", 0, 3, loss), Compared("x", 0, 1, loss)]
     monkeypatch.setattr(verify, "verify_resume", lambda config: parts)
@@ -151,17 +149,17 @@ def test_verify_resume_gives_exit_code_1_and_the_name_of_the_first_difference(
         ["weights", "2", "9", "yes"], ["metrics", "0", "3", "no"], ["x", "0", "1", "no"],
     ]  # fmt: skip
     assert result.stderr.splitlines() == [
-        "error: the resumed run is not the run that never stopped; the first that differs: metrics: step 4: train.loss"
+        "error: the resumed run differs from the uninterrupted one; first difference: metrics: step 4: train.loss"
     ]
 
 
 @pytest.mark.process
-def test_sigterm_while_verifying_leaves_nothing_behind(corpus: Path, tmp_path: Path) -> None:
+def test_sigterm_during_verification_deletes_temporary_files(corpus: Path, tmp_path: Path) -> None:
     process = start_verifying(corpus, tmp_path)
     while not list(tmp_path.glob("mtformer-*/whole")):
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)  # which waits for the leg too: it has the same stderr
+    process.communicate(timeout=60)  # also waits for the subprocess, which shares stderr
     assert process.returncode == 143
     assert not list(tmp_path.glob("mtformer-*"))

@@ -1,9 +1,11 @@
 """`translate`, `eval`, `score` and `export` on a run and on a bundle."""
 
 import contextlib
+import importlib
 import json
 import os
 import pty
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +30,7 @@ def bundle(trained: tuple[Path, Result], tmp_path: Path) -> Path:
     return tmp_path / "bundle"
 
 
-def test_translate_gives_one_line_for_each(trained: tuple[Path, Result]) -> None:
+def test_translate_writes_one_line_per_input_line(trained: tuple[Path, Result]) -> None:
     text = "".join(f"{line}\n" for line in HARD_LINES)
     result = invoke("translate", trained[0], "--min-length-ratio", 2, stdin=text.encode())
     assert result.exit_code == 0, result.stderr
@@ -39,7 +41,7 @@ def test_translate_gives_one_line_for_each(trained: tuple[Path, Result]) -> None
     assert "end at the maximum length" in result.stderr
 
 
-def test_files_pipes_bundle_and_batch_size_give_the_same(
+def test_files_pipes_bundle_and_batch_size_give_equal_translations(
     trained: tuple[Path, Result], bundle: Path, corpus: Path, tmp_path: Path
 ) -> None:
     source = corpus / "test.en"
@@ -61,7 +63,7 @@ def test_files_pipes_bundle_and_batch_size_give_the_same(
     assert str(corpus) not in (bundle / "config.yaml").read_text()
 
 
-def test_checkpoint_and_search_options_matter(trained: tuple[Path, Result], corpus: Path) -> None:
+def test_checkpoint_and_decoding_options_have_an_effect(trained: tuple[Path, Result], corpus: Path) -> None:
     def first(*options: object) -> str:
         result = invoke("translate", trained[0], *options, stdin=(corpus / "test.en").read_bytes())
         assert result.exit_code == 0, result.stderr
@@ -78,7 +80,9 @@ def test_checkpoint_and_search_options_matter(trained: tuple[Path, Result], corp
     assert first("--beam-size", 1) != averaged or first("--beam-size", 5) != averaged
 
 
-def test_eval_of_two_files_equals_the_config_s_set(trained: tuple[Path, Result], corpus: Path, tmp_path: Path) -> None:
+def test_eval_of_two_files_equals_the_test_set_of_the_config(
+    trained: tuple[Path, Result], corpus: Path, tmp_path: Path
+) -> None:
     result = invoke("eval", trained[0], "--src", corpus / "test.en", "--ref", corpus / "test.de", "--output", tmp_path)
     assert result.exit_code == 0, result.stderr
     of_files = json.loads((tmp_path / "test" / "scores.json").read_text())
@@ -87,7 +91,7 @@ def test_eval_of_two_files_equals_the_config_s_set(trained: tuple[Path, Result],
     assert f"{of_files['scores'][0]['value']:.2f}" in result.stdout
 
 
-def test_the_last_checkpoints_are_averaged_wherever_one_is_named(run: Path, corpus: Path) -> None:
+def test_every_command_can_average_the_last_checkpoints(run: Path, corpus: Path) -> None:
     source, target = corpus / "test.en", corpus / "test.de"
     averaged = [
         invoke("translate", run, "--checkpoint", name, "--input", source).stdout for name in ("averaged", "last:2")
@@ -105,7 +109,7 @@ def test_the_last_checkpoints_are_averaged_wherever_one_is_named(run: Path, corp
 
 
 @pytest.mark.process
-def test_translate_in_a_real_pipe_starts_and_ends_cleanly(trained: tuple[Path, Result]) -> None:
+def test_translate_in_a_pipe(trained: tuple[Path, Result]) -> None:
     command = f"yes 'The man sleeps.' | head -n 5000 | {sys.executable} -m mtformer translate {trained[0]} | head -n 2"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=900, check=False)
     assert done.stdout.count("\n") == 2
@@ -113,7 +117,7 @@ def test_translate_in_a_real_pipe_starts_and_ends_cleanly(trained: tuple[Path, R
 
 
 def talk(run: Path, cache: Path, typed: bytes, out: Any) -> bytes:
-    """Type at a terminal, where stderr goes too; return what the terminal shows."""
+    """Type at a terminal that also shows stderr, and return its contents."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "mtformer", "translate", str(run)]
     environment = {**os.environ, "MTFORMER_CACHE": str(cache), "TERM": "dumb"}
@@ -123,7 +127,7 @@ def talk(run: Path, cache: Path, typed: bytes, out: Any) -> bytes:
         while not shown.endswith(b"> "):
             shown += os.read(ours, 1 << 16)
         os.write(ours, typed)
-        with contextlib.suppress(OSError):  # Linux' end of file
+        with contextlib.suppress(OSError):  # end of file on Linux
             while found := os.read(ours, 1 << 16):
                 shown += found
         os.close(ours)
@@ -132,8 +136,8 @@ def talk(run: Path, cache: Path, typed: bytes, out: Any) -> bytes:
 
 
 @pytest.mark.process
-def test_translate_talks_at_a_terminal(trained: tuple[Path, Result], tmp_path: Path) -> None:
-    """Lines can be edited and recalled, also those of an earlier call; the prompt is not in the output."""
+def test_translate_is_interactive_at_a_terminal(trained: tuple[Path, Result], tmp_path: Path) -> None:
+    """Lines can be edited and recalled, including those of earlier calls; the prompt is not in the output."""
     texts = ["The woman sees a dog.", "The man sleeps."]
     woman, man = (invoke("translate", trained[0], stdin=f"{text}\n".encode()).stdout for text in texts)
     with (tmp_path / "out").open("wb") as out:
@@ -144,3 +148,18 @@ def test_translate_talks_at_a_terminal(trained: tuple[Path, Result], tmp_path: P
     assert shown.count(b"\n> ") == 4
     assert (tmp_path / "out").read_text(encoding="utf-8") == man + woman + man
     assert man.strip().encode() in talk(trained[0], tmp_path, b"\x1b[A\n\x04", None)
+
+
+@pytest.mark.parametrize("kind", ["bundle", "ctranslate2", "huggingface"])
+def test_an_export_shows_how_to_load_it(run: Path, kind: str) -> None:
+    result = invoke("export", run, "--format", kind)
+    assert result.stdout == f"{run}/{kind}\n"
+    line = next(line for line in result.stderr.splitlines() if line.startswith("load it with: "))
+    command = line.removeprefix("load it with: ")
+    if kind == "bundle":
+        shown = invoke(*shlex.split(command)[1:], stdin=b"The man sleeps.\n")
+        assert shown.exit_code == 0, shown.stderr
+        assert shown.stdout.count("\n") == 1
+    else:
+        module = command.split(".")[0]
+        assert type(eval(command, {module: importlib.import_module(module)})).__module__.startswith(module)

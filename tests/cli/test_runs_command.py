@@ -1,4 +1,4 @@
-"""`mtformer runs`: a table that fits, and the same as JSON and CSV."""
+"""`mtformer runs`: a table that fits the terminal, and the same data as JSON and CSV."""
 
 import csv
 import io
@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from program import invoke
@@ -16,7 +17,7 @@ from mtformer.experiment.runs import RunRow, differing_keys, format_duration
 
 @pytest.fixture
 def folder(run: Path, tmp_path: Path) -> Path:
-    """A finished run, the same with another dropout and no checkpoints left, and a half-made one."""
+    """Return a folder with a finished run, a copy with another dropout and no checkpoints, and an incomplete run."""
     other = Path(shutil.copytree(run, tmp_path / "runs" / "study" / "other"))
     shutil.rmtree(other / "checkpoints")
     text = (other / "config.yaml").read_text()
@@ -30,16 +31,19 @@ def test_the_table(folder: Path) -> None:
     result = invoke("runs", folder)
     assert result.exit_code == 0, result.stderr
     header, half, run, other = result.stdout.splitlines()
-    assert header.split() == ["name", "state", "step", "best", "at", "weights", "tokens/s", "time", "dropout"]
-    assert half.split() == ["half", "half-made", "0"]
+    headers = ["name", "state", "step", "best dev", "at", "test BLEU", "weights", "tokens/s", "time", "dropout"]
+    assert re.split("  +", header) == headers
+    assert half.split() == ["half", "incomplete", "0"]
     assert run.split()[:4] == ["run", "finished", "12/12", "bleu"]
+    scores = json.loads((folder / "run" / "eval" / "small" / "scores.json").read_text())["scores"]
+    assert f" small {scores[0]['value']:.2f} " in run
     assert re.search(r" (average|best \(average) [+-]\d+\.\d\d", run)
     assert (run.split()[-1], other.split()[-1]) == ("0.1", "0.3")
     assert other.startswith("study/other")
     assert result.stderr == ""
 
 
-def test_runs_is_the_folder_when_none_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_folder_is_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.parent)
     assert invoke("runs").stdout == invoke("runs", folder).stdout
     monkeypatch.chdir(folder / "study")
@@ -47,7 +51,7 @@ def test_runs_is_the_folder_when_none_is_named(folder: Path, monkeypatch: pytest
     assert (missing.exit_code, missing.stderr) == (2, "error: runs: no such folder; name the folder of the runs\n")
 
 
-def test_json_and_csv_say_the_same(folder: Path) -> None:
+def test_json_and_csv_have_the_same_values(folder: Path) -> None:
     rows = json.loads(invoke("runs", folder, "--json", "--sort", "dropout").stdout)
     assert [row["name"] for row in rows] == ["run", "study/other", "half"]
     assert rows[0]["config"] == {"model.dropout": 0.1}
@@ -62,19 +66,19 @@ def test_json_and_csv_say_the_same(folder: Path) -> None:
 
 def test_no_runs(tmp_path: Path) -> None:
     result = invoke("runs", tmp_path)
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"{tmp_path}: no runs here\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"{tmp_path}: contains no runs\n")
     assert json.loads(invoke("runs", tmp_path, "--json").stdout) == []
     assert invoke("runs", tmp_path, "--csv").stdout.startswith("name")
 
 
-def test_mistakes(folder: Path) -> None:
+def test_user_errors(folder: Path) -> None:
     result = invoke("runs", folder, "--sort", "speed")
     assert result.exit_code == 2
-    assert result.stderr.startswith("error: --sort speed: no such column; there are name, state,")
+    assert result.stderr.startswith("error: --sort speed: no such column; the columns are name, state,")
     assert invoke("runs", folder, "--json", "--csv").exit_code == 2
 
 
-def test_what_is_wrong_with_a_run_is_reported_below_the_table(folder: Path) -> None:
+def test_an_error_of_a_run_is_reported_below_the_table(folder: Path) -> None:
     with (folder / "run" / "config.yaml").open("a") as file:
         file.write("gone: 1\n")
     result = invoke("runs", folder)
@@ -84,9 +88,13 @@ def test_what_is_wrong_with_a_run_is_reported_below_the_table(folder: Path) -> N
     assert "gone: unknown key" in result.stderr
 
 
-def test_a_table_is_as_wide_as_the_terminal() -> None:
+def test_a_table_fits_the_terminal() -> None:
+    figures: dict[str, Any] = {
+        "max_steps": 100_000, "best": 31.5, "best_step": 9, "metric": "bleu", "test_set": "flickr2016", "test": 33.25,
+        "weights": "best", "tokens_per_second": 12345.0, "seconds": 45678.0,
+    }  # fmt: skip
     rows = [
-        RunRow(f"study/norm={norm},layers={layers},seed={seed}", Path(), "finished", step=seed, best=1.5, metric="bleu",
+        RunRow(f"study/norm={norm},layers={layers},seed={seed}", Path(), "finished", step=90_000 + seed, **figures,
                config={"model.norm": norm, "model.d_ff": layers, "training.init_from": "x" * 60 + norm})
         for norm in ("pre", "post") for layers in (2, 6) for seed in (1, 2)
     ]  # fmt: skip
@@ -95,12 +103,24 @@ def test_a_table_is_as_wide_as_the_terminal() -> None:
     assert left_out == []
     assert whole[0].split()[-3:] == ["norm", "d_ff", "init_from"]
     assert whole[1].startswith("study/norm=pre,layers=2,seed=1 ")
-    for width in range(120, 61, -1):
+    lines, left_out = table(rows, keys, 120)
+    headers = ["name", "state", "step", "best dev", "test BLEU", "tokens/s", "time", "norm", "d_ff"]
+    assert re.split("  +", lines[0]) == headers
+    assert left_out == ["at", "weights", "init_from"]
+    for width in range(120, 79, -1):
         lines, left_out = table(rows, keys, width)
         assert max(map(len, lines)) <= width
-        assert "training.init_from" in left_out
-    names = "".join(line.split()[0] for line in lines[1:])
-    assert names == "".join(row.name for row in rows)  # wrapped
+        assert "init_from" in left_out
+        words = [line.split(" ")[0] for line in lines[1:]]
+        assert "".join(words) == "".join(row.name for row in rows)  # broken only between parts
+        assert all(word.endswith((",", "/")) or re.search(r"seed=\d$", word) for word in words)
+
+
+def test_labels_of_settings_are_unique() -> None:
+    configs = [{"data.corpora.a.weights": [1], "data.corpora.b.weights": [1]}, {"data.corpora.a.weights": [2]}]
+    rows = [RunRow(f"run{n}", Path(), "new", weights="best", config=config) for n, config in enumerate(configs)]
+    (header, *_), _ = table(rows, differing_keys(rows), None)
+    assert header.split() == ["name", "state", "weights", "a.weights", "b.weights"]
 
 
 @pytest.mark.parametrize(

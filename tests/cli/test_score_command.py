@@ -15,13 +15,13 @@ from mtformer.decoding.translator import Translator
 
 @pytest.fixture
 def run(trained: tuple[Path, Result]) -> Path:
-    """The finished run, which no test here changes."""
+    """Return the finished run, which these tests do not change."""
     return trained[0]
 
 
 @pytest.fixture
 def expected(run: Path, corpus: Path) -> list[Scored]:
-    """What the class says of the test set."""
+    """Return the scores of the test set according to `Translator`."""
     src, tgt = ((corpus / f"test.{language}").read_text(encoding="utf-8").splitlines() for language in ("en", "de"))
     found = Translator.load(run, device="cpu").score(src, tgt)
     return [one for one in found if one is not None]
@@ -33,7 +33,7 @@ def score(run: Path, src: Path, tgt: Path, *options: object) -> Result:
     return result
 
 
-def test_a_line_for_each_and_the_perplexity(run: Path, corpus: Path, expected: list[Scored]) -> None:
+def test_scores_and_perplexity(run: Path, corpus: Path, expected: list[Scored]) -> None:
     result = score(run, corpus / "test.en", corpus / "test.de")
     assert [float(line) for line in result.stdout.splitlines()] == [
         pytest.approx(one.log_probability, abs=1e-4) for one in expected
@@ -49,7 +49,7 @@ def test_a_line_for_each_and_the_perplexity(run: Path, corpus: Path, expected: l
     assert float(message[3]) == pytest.approx(math.exp(-total / num_tokens), rel=1e-4)
 
 
-def test_each_piece_with_its_log_probability(run: Path, corpus: Path, expected: list[Scored]) -> None:
+def test_log_probabilities_of_tokens(run: Path, corpus: Path, expected: list[Scored]) -> None:
     result = score(run, corpus / "test.en", corpus / "test.de", "--tokens")
     for line, one in zip(result.stdout.splitlines(), expected, strict=True):
         total, pieces = line.split("\t")
@@ -70,10 +70,8 @@ def test_json(run: Path, corpus: Path, expected: list[Scored]) -> None:
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
-def test_what_translate_reports_is_what_score_gives(
-    run: Path, corpus: Path, expected: list[Scored], beam_size: int
-) -> None:
-    # Forced to write the reference and no more, search finds what `score` was given.
+def test_translate_and_score_give_equal_scores(run: Path, corpus: Path, expected: list[Scored], beam_size: int) -> None:
+    # Search with the reference as prefix finds exactly the hypothesis that `score` scores.
     options = ("--json", "--beam-size", beam_size, "--prefixes", corpus / "test.de", "--max-length", 1)
     shown = invoke("translate", run, "--input", corpus / "test.en", *options).stdout.splitlines()
     for line, one in zip(shown, expected, strict=True):
@@ -83,13 +81,13 @@ def test_what_translate_reports_is_what_score_gives(
         assert found["log_probability"] == pytest.approx(one.log_probability, abs=1e-3)
 
 
-def test_lines_that_are_too_long_are_nan_and_counted(run: Path, tmp_path: Path) -> None:
+def test_scores_of_too_long_lines_are_nan(run: Path, tmp_path: Path) -> None:
     (tmp_path / "src").write_text("The man sleeps.\n" + "word " * 2000 + "\n\nThe man sleeps.\n", encoding="utf-8")
     (tmp_path / "tgt").write_text("Der Mann schläft.\na\n\n" + "wort " * 2000, encoding="utf-8")
     result = score(run, tmp_path / "src", tmp_path / "tgt")
     lines = result.stdout.splitlines()
     assert [line == "nan" for line in lines] == [False, True, False, True]
-    assert "2 of 4 lines have more tokens than the model has positions for: nan" in result.stderr
+    assert "2 of 4 lines have more tokens than the model has positions; their score is nan" in result.stderr
     shown = score(run, tmp_path / "src", tmp_path / "tgt", "--json").stdout.splitlines()
     assert [json.loads(line)["log_probability"] is None for line in shown] == [False, True, False, True]
     assert json.loads(shown[2])["pieces"] == ["</s>"]

@@ -20,12 +20,12 @@ from typer.testing import Result
 from mtformer.cli.serve import PACKAGES
 from mtformer.decoding.translator import Translator
 
-ADDRESS = re.compile(r"(http://127\.0\.0\.1:\d+) translates with .*; Ctrl-C ends it\n")
+ADDRESS = re.compile(r"(http://127\.0\.0\.1:\d+) serves .*; press Ctrl-C to stop\n")
 
 
 @pytest.fixture
 def run(trained: tuple[Path, Result]) -> Path:
-    """The finished run, which no test here changes."""
+    """Return the finished run, which these tests do not change."""
     return trained[0]
 
 
@@ -33,7 +33,7 @@ def run(trained: tuple[Path, Result]) -> Path:
 def server(
     *arguments: object, before: Sequence[str] = (), **environment: str
 ) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """A process of `mtformer serve` on a free port, and its address."""
+    """Yield a process of `mtformer serve` on a free port, and its address."""
     process = subprocess.Popen(
         [*before, sys.executable, "-m", "mtformer", *map(str, arguments), "--port", "0"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment},
@@ -55,7 +55,7 @@ def ask(address: str, **fields: object) -> dict[str, object]:
         return json.load(answer)
 
 
-def test_it_translates_until_ctrl_c_and_says_one_line(run: Path) -> None:
+def test_the_server_logs_one_line_and_stops_on_ctrl_c(run: Path) -> None:
     expected = Translator.load(run, device="cpu").translate(["The man sleeps."], beam_size=1)[0].text
     with server("serve", run, "--beam-size", 1, "--device", "cpu") as (process, address):
         assert ask(address, q="The man sleeps.", source="en", target="de") == {"translatedText": expected}
@@ -64,7 +64,7 @@ def test_it_translates_until_ctrl_c_and_says_one_line(run: Path) -> None:
     assert (process.returncode, out, err) == (0, "", "")
 
 
-def test_debug_logs_requests_to_stderr_and_the_key_may_be_in_the_environment(run: Path) -> None:
+def test_debug_logs_requests_and_the_key_can_be_an_environment_variable(run: Path) -> None:
     with server("--debug", "serve", run, MTFORMER_API_KEY="s3cret") as (process, address):
         with pytest.raises(urllib.error.HTTPError, match="403"):
             ask(address, q="The man sleeps.", source="en", target="de")
@@ -79,7 +79,7 @@ def test_debug_logs_requests_to_stderr_and_the_key_may_be_in_the_environment(run
 
 @pytest.mark.process
 def test_more_connections_than_open_files_wait(run: Path) -> None:
-    """Connections that send nothing hold all files until they are closed."""
+    """Idle connections use all file descriptors until they are closed."""
     limited = ("prlimit", "--nofile=64")
     with server("serve", run, "--device", "cpu", before=limited) as (process, address), contextlib.ExitStack() as stack:
         port = int(address.rsplit(":", 1)[1])
@@ -102,13 +102,13 @@ def test_a_port_in_use_is_one_line(run: Path) -> None:
     )
 
 
-def test_other_machines_need_a_key(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_public_host_requires_a_key(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for key in ((), ("--api-key", "")):
         result = invoke("serve", run, "--host", "0.0.0.0", "--port", 0, *key)
         assert result.exit_code == 2
         assert result.stderr == (
-            "error: --host 0.0.0.0 can be reached from other machines; give a key with --api-key or MTFORMER_API_KEY, "
-            "or leave --host out\n"
+            "error: --host 0.0.0.0 is reachable from other machines; give --api-key or MTFORMER_API_KEY, or remove "
+            "--host\n"
         )
 
 
@@ -128,7 +128,7 @@ def test_the_missing_extra_is_one_line(run: Path, package: str, monkeypatch: pyt
         (["--checkpoint", "77"], "77"),
     ],
 )
-def test_mistakes_are_one_line(run: Path, arguments: list[str], message: str) -> None:
+def test_user_errors_are_one_line(run: Path, arguments: list[str], message: str) -> None:
     result = invoke("serve", run, "--port", 0, *arguments)
     assert result.exit_code == 2
     assert message in result.stderr

@@ -1,4 +1,4 @@
-"""`mtformer sweep`, with real trainings."""
+"""`mtformer sweep` with real training runs."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from mtformer.run_dir import RunDir
 
 @pytest.fixture
 def study(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Writes a sweep over the small config, whose runs lie in tmp_path/runs."""
+    """Return a function that writes a sweep of the small config with runs in tmp_path/runs."""
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
 
@@ -48,14 +48,14 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def test_one_of_two_fails_and_the_resumed_sweep_finishes_it(study: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_resumed_sweep_finishes_a_failed_run(study: Callable[[str], Path], tmp_path: Path) -> None:
     axes = "list: [{name: a, model.d_ff: 32}, {name: b, tokenizer.vocab_size: 9999}]"
     result = invoke("sweep", study(axes), "--jobs", 2)
     assert result.exit_code == 1, result.stderr
     assert "a: finished: bleu " in result.stderr
     assert "error: b: " in result.stderr
     last = result.stderr.splitlines()[-1]
-    assert last.startswith("error: 1 of 2 runs failed; fix the errors, and resume with: mtformer sweep ")
+    assert last.startswith("error: 1 of 2 runs failed; fix the errors and resume with: mtformer sweep ")
     assert last.endswith(" --jobs 2 --resume")
     assert "done at step 2 of 2" in (tmp_path / "runs" / "a.log").read_text()
     rows = {row["name"]: row for row in json.loads(invoke("runs", tmp_path / "runs", "--json").stdout)}
@@ -75,8 +75,8 @@ def test_one_of_two_fails_and_the_resumed_sweep_finishes_it(study: Callable[[str
 
 
 @pytest.mark.process
-def test_a_killed_run_and_a_stopped_one_go_on(study: Callable[[str], Path], tmp_path: Path) -> None:
-    # What is waited for lies far before the end, which only the resumed runs reach, with fewer steps.
+def test_killed_and_stopped_runs_resume(study: Callable[[str], Path], tmp_path: Path) -> None:
+    # The runs have many steps, so that they are stopped early; the resumed runs have fewer steps and finish.
     path = study("seeds: [1, 2]")
     long = ["training.max_steps=100000", "training.log_every=1", "training.validate_every=100000"]
     first, second = run_of(tmp_path, "seed=1"), run_of(tmp_path, "seed=2")
@@ -113,7 +113,7 @@ def test_a_printed_command_trains_the_run(study: Callable[[str], Path], tmp_path
     assert "  d_ff: 48\n" in run_of(tmp_path, "dropout=0.3").config.read_text()
 
 
-def test_a_dry_run_lists_the_runs_and_tries_each_kind_once(
+def test_a_dry_run_lists_the_runs_and_checks_each_kind_once(
     study: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check_memory, made = preflight.check_memory, []
@@ -139,16 +139,16 @@ def test_a_dry_run_lists_the_runs_and_tries_each_kind_once(
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_error_that_a_dry_run_meets_names_the_run(study: Callable[[str], Path]) -> None:
+def test_an_error_in_a_dry_run_names_the_run(study: Callable[[str], Path]) -> None:
     result = invoke("sweep", study("list: [{name: fits}, {name: large, tokenizer.vocab_size: 9999}]"), "--dry-run")
     assert result.exit_code == 2
     assert result.stderr.startswith("error: run large: ")
 
 
-def test_mistakes_are_told_before_anything_starts(study: Callable[[str], Path], tmp_path: Path) -> None:
+def test_user_errors_are_reported_before_training(study: Callable[[str], Path], tmp_path: Path) -> None:
     for axes, options, message in (
         ("grid: {model.num_heads: [2, 5]}", [], "num_heads 5 does not divide d_model 24 (run num_heads=5)\n"),
-        ("seeds: [1]", ["--dry-run", "--print-commands"], "exclude each other; give one of them\n"),
+        ("seeds: [1]", ["--dry-run", "--print-commands"], "cannot be combined; give only one of them\n"),
     ):
         result = invoke("sweep", study(axes), *options)
         assert (result.exit_code, result.stderr.count("\n")) == (2, 1)

@@ -1,4 +1,4 @@
-"""`mtformer tokenizer`: training by a config; encode and decode keep the number of lines."""
+"""`mtformer tokenizer`: training, encoding and decoding."""
 
 import os
 import random
@@ -25,7 +25,7 @@ LINES = ["the green house", "", "  a  tree ", "x\u2028y", "grün\rläuft", "日�
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with text, a config, and trained tokenizers: `joint` and `separate`."""
+    """Return a folder with text, a config, and trained tokenizers `joint` and `separate`."""
     folder = tmp_path_factory.mktemp("tokenizers")
     generator = random.Random(1)
     for language, syllables in SYLLABLES.items():
@@ -49,7 +49,7 @@ def invoke(*arguments: str, stdin: bytes = b"") -> Result:
     return CliRunner().invoke(app, arguments, input=stdin)
 
 
-def test_training_by_a_config(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     joint, separate = TokenizerPair.load(folder / "joint"), TokenizerPair.load(folder / "separate")
     assert (joint.joint, joint.src.vocab_size) == (True, 60)
     assert (separate.joint, separate.src.vocab_size, separate.tgt.vocab_size) == (False, 50, 50)
@@ -60,19 +60,19 @@ def test_training_by_a_config(folder: Path, tmp_path: Path, monkeypatch: pytest.
     assert result.stdout == f"tokenizers/a: joint, 60 pieces, sha256 {sha256}\n"
 
 
-def test_train_replaces_nothing(folder: Path) -> None:
+def test_train_does_not_replace_a_folder(folder: Path) -> None:
     result = invoke("tokenizer", "train", str(folder / "a.yaml"), "--output", str(folder / "joint"))
     assert result.exit_code == 2
-    assert result.stderr.startswith(f"error: {folder / 'joint'}: exists already; ")
+    assert result.stderr.startswith(f"error: {folder / 'joint'}: already exists; ")
     result = invoke("tokenizer", "train", str(folder / "a.yaml"), "data.train=[]", "--output", str(folder / "new"))
     assert (result.exit_code, result.stderr) == (2, "error: data.train: no training data; name at least one source\n")
 
 
-def test_train_on_a_file_that_changes_meanwhile_is_an_error(
+def test_a_file_that_changes_during_training_is_an_error(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "train.en"
-    path.write_bytes((folder / "train.en").read_bytes().swapcase())  # no tokenizer of it is in the cache
+    path.write_bytes((folder / "train.en").read_bytes().swapcase())  # the cache has no tokenizer for it
 
     def change_meanwhile(source: Source, data: DataConfig) -> Iterator[tuple[str, str]]:
         yield from read_pairs(source, data)
@@ -86,7 +86,7 @@ def test_train_on_a_file_that_changes_meanwhile_is_an_error(
     assert not (tmp_path / "new").exists()
 
 
-def test_the_checked_model_is_kept(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_verified_model_is_cached(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tmp_path / "a.model"
     checked = (folder / "joint" / "joint.model").read_bytes()
     model.write_bytes(checked)
@@ -98,7 +98,7 @@ def test_the_checked_model_is_kept(folder: Path, tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("options", [[], ["--ids"]])
-def test_encode_and_decode_keep_lines(folder: Path, options: list[str]) -> None:
+def test_encode_and_decode_keep_the_lines(folder: Path, options: list[str]) -> None:
     text = ["the green house", "", "klein tree under"]
     stdin = "".join(line + "\n" for line in text).encode()
     encoded = invoke("tokenizer", "encode", str(folder / "joint"), *options, stdin=stdin)
@@ -122,7 +122,7 @@ def test_sides(folder: Path) -> None:
         assert result.stdout == " ".join(map(str, tokenizer.encode([line])[0])) + "\n"
 
 
-def test_a_run_or_a_model(folder: Path, tmp_path: Path) -> None:
+def test_tokenizers_of_a_run_and_of_a_model_file(folder: Path, tmp_path: Path) -> None:
     TokenizerPair.load(folder / "joint").save(tmp_path / "run" / "tokenizer")
     outputs = [
         invoke("tokenizer", "encode", str(path), stdin=b"the tree").stdout
@@ -136,12 +136,12 @@ def test_a_run_or_a_model(folder: Path, tmp_path: Path) -> None:
     ("command", "stdin", "message"),
     [
         ("encode", b"a\n\xff\n", "stdin:2: not UTF-8 (byte 0xff at column 1); "),
-        ("decode", b"5 6\n5 x\n", "stdin:2: 'x' is no id; ids are 0 to 59"),
-        ("decode", b"60\n", "stdin:1: '60' is no id; ids are 0 to 59"),
-        ("decode", b"-1\n", "stdin:1: '-1' is no id; ids are 0 to 59"),
+        ("decode", b"5 6\n5 x\n", "stdin:2: 'x' is not an id; ids are 0 to 59"),
+        ("decode", b"60\n", "stdin:1: '60' is not an id; ids are 0 to 59"),
+        ("decode", b"-1\n", "stdin:1: '-1' is not an id; ids are 0 to 59"),
     ],
 )
-def test_mistakes_name_the_line(folder: Path, command: str, stdin: bytes, message: str) -> None:
+def test_errors_name_the_line(folder: Path, command: str, stdin: bytes, message: str) -> None:
     result = invoke("tokenizer", command, str(folder / "joint"), "--ids", stdin=stdin)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {message}")

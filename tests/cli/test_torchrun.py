@@ -1,4 +1,4 @@
-"""`torchrun -m mtformer train`: two processes on this machine train as one, and end as one."""
+"""`torchrun -m mtformer train`: two processes on one machine."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from mtformer.weights import read_weights
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OPTIONS = ("training.precision=fp32", "training.eps=1e-3", "model.dropout=0", "training.clip_norm=0.1")
-"""In fp32 without dropout, and with an eps that keeps Adam from blowing up the rounding of gradients that are 0."""
+"""fp32 without dropout, with an eps that keeps Adam from amplifying rounding errors of zero gradients."""
 
 
 def start(corpus: Path, run: Path, *options: str) -> "subprocess.Popen[str]":
@@ -35,7 +35,7 @@ def start(corpus: Path, run: Path, *options: str) -> "subprocess.Popen[str]":
 
 
 def train(corpus: Path, run: Path, *options: str, processes: int) -> str:
-    """Train with this number of processes, and return what the first one wrote to stderr."""
+    """Train with this number of processes; return stderr of the first one."""
     arguments = ["train", corpus / "small.yaml", *options, "--run-dir", run]
     programs = start_several(processes, *arguments, folder=run.parent)
     codes = [program.wait() for program in programs]
@@ -70,7 +70,7 @@ def of_one(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def assert_close(one: Path, two: Path) -> None:
-    """The two runs are one run, but for the order in which sums are taken."""
+    """Assert that two runs are equal up to the order of summation."""
     assert [path.name for path in RunDir(one).checkpoint_folders()] == [
         path.name for path in RunDir(two).checkpoint_folders()
     ]
@@ -87,18 +87,18 @@ def assert_close(one: Path, two: Path) -> None:
 
 
 @pytest.mark.process
-def test_two_processes_are_one_with_twice_the_accumulation(of_one: Path, of_two: Path) -> None:
+def test_two_processes_equal_one_with_twice_the_accumulation(of_one: Path, of_two: Path) -> None:
     assert_close(of_one, of_two)
 
 
 @pytest.mark.process
-def test_sharded_weights_make_the_same_run_and_the_same_files(corpus: Path, of_one: Path, tmp_path: Path) -> None:
+def test_sharded_weights_give_the_same_run_and_files(corpus: Path, of_one: Path, tmp_path: Path) -> None:
     train(corpus, tmp_path / "run", *OPTIONS, "training.sharded=true", processes=2)
     assert_close(of_one, tmp_path / "run")
 
 
 @pytest.mark.process
-def test_a_run_of_two_killed_and_resumed_is_bitwise_the_run_that_never_stopped(corpus: Path, tmp_path: Path) -> None:
+def test_a_killed_and_resumed_run_is_bitwise_equal_to_an_uninterrupted_one(corpus: Path, tmp_path: Path) -> None:
     options = ("training.validate_every=3", "--resume", "auto")
     train(corpus, tmp_path / "whole", *options, processes=2)
     halves = tmp_path / "halves"
@@ -116,7 +116,7 @@ def test_a_run_of_two_killed_and_resumed_is_bitwise_the_run_that_never_stopped(c
 
 
 @pytest.mark.process
-def test_going_on_with_another_number_of_processes_works_and_is_told(corpus: Path, tmp_path: Path) -> None:
+def test_resuming_with_another_number_of_processes_is_logged(corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(corpus, run, "training.max_steps=8", processes=2)
     stderr = train(corpus, run, "training.max_steps=12", "--resume", processes=1)
@@ -129,7 +129,7 @@ def test_going_on_with_another_number_of_processes_works_and_is_told(corpus: Pat
 
 
 @pytest.mark.process
-def test_sigterm_saves_once_and_all_end(corpus: Path, tmp_path: Path) -> None:
+def test_sigterm_saves_once_and_stops_all_processes(corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = start(corpus, run, "training.max_steps=100000", "training.keep_last=2")
     while not RunDir(run).steps():
@@ -142,7 +142,7 @@ def test_sigterm_saves_once_and_all_end(corpus: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_mistake_is_told_once(corpus: Path, tmp_path: Path) -> None:
+def test_a_user_error_is_reported_once(corpus: Path, tmp_path: Path) -> None:
     process = start(corpus, tmp_path / "run", "data.train.0.src=nowhere.en")
     _, stderr = process.communicate(timeout=60)
     assert process.returncode != 0
@@ -152,7 +152,7 @@ def test_a_mistake_is_told_once(corpus: Path, tmp_path: Path) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("victim", [0, 1])
-def test_when_one_process_dies_all_end(corpus: Path, tmp_path: Path, victim: int) -> None:
+def test_all_processes_stop_if_one_dies(corpus: Path, tmp_path: Path, victim: int) -> None:
     run = tmp_path / "run"
     process = start(corpus, run, "training.max_steps=100000", "training.keep_last=2")
     while not RunDir(run).steps():
@@ -165,5 +165,5 @@ def test_when_one_process_dies_all_end(corpus: Path, tmp_path: Path, victim: int
 
 
 def children(pid: int) -> list[int]:
-    """Processes started by one, in the order of their starts."""
+    """Return the child processes of a process, in the order of their starts."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

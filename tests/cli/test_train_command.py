@@ -1,4 +1,4 @@
-"""`mtformer train`: from the config to scores, the files of the run, and resuming."""
+"""`mtformer train`: files of the run, scores, resuming and interruption."""
 
 import gzip
 import json
@@ -18,7 +18,7 @@ from mtformer.files import read_meta
 from mtformer.run_dir import RunDir
 
 
-def test_the_road_ends_with_scores_and_their_signatures(trained: tuple[Path, Result]) -> None:
+def test_training_ends_with_scores_and_next_steps(trained: tuple[Path, Result]) -> None:
     run, result = RunDir(trained[0]), trained[1]
     assert run.steps() == [4, 8, 12]
     assert run.averaged.is_dir()
@@ -30,10 +30,16 @@ def test_the_road_ends_with_scores_and_their_signatures(trained: tuple[Path, Res
     assert len((run.evaluation("small") / "hypotheses.txt").read_text().splitlines()) == 20
     assert "tokens/s" in result.stderr
     assert "hypothesis" in result.stderr
+    *_, place, title, one, two, three = result.stderr.splitlines()
+    assert (place, title) == (f"run directory: {run.path}", "next steps:")
+    for command in (one, two):
+        shown = invoke(*command.split()[1:], stdin=b"The man sleeps.\n")
+        assert shown.exit_code == 0, shown.stderr
+    assert three == f"  mtformer runs {run.path.parent}"
     assert re.search(r"step 12: dev loss .* perplexity .* bleu .* chrf", result.stderr)
 
 
-def test_a_run_holds_what_reproduces_it(trained: tuple[Path, Result], corpus: Path) -> None:
+def test_a_run_has_its_config_metrics_and_log(trained: tuple[Path, Result], corpus: Path) -> None:
     run = RunDir(trained[0])
     config = load_config(run.config).config
     assert config == load_config(corpus / "small.yaml").config
@@ -44,14 +50,14 @@ def test_a_run_holds_what_reproduces_it(trained: tuple[Path, Result], corpus: Pa
     assert "dev loss" in run.log.read_text()
 
 
-def test_the_resolved_config_alone_gives_the_same_weights(trained: tuple[Path, Result], tmp_path: Path) -> None:
+def test_the_saved_config_gives_the_same_weights(trained: tuple[Path, Result], tmp_path: Path) -> None:
     result = invoke("train", RunDir(trained[0]).config, "--run-dir", tmp_path / "again")
     assert result.exit_code == 0, result.stderr
     one, other = (RunDir(path).checkpoint(12) / "model.safetensors" for path in (trained[0], tmp_path / "again"))
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_resume_goes_on_and_tells_what_changed(run: Path, corpus: Path) -> None:
+def test_resume_continues_and_logs_changes(run: Path, corpus: Path) -> None:
     result = invoke("train", corpus / "small.yaml", "training.max_steps=16", "--run-dir", run, "--resume")
     assert result.exit_code == 0, result.stderr
     assert "training.max_steps 12 -> 16" in result.stderr
@@ -62,14 +68,14 @@ def test_resume_goes_on_and_tells_what_changed(run: Path, corpus: Path) -> None:
 
 
 @pytest.mark.parametrize(("dev", "loss"), [([], "dev"), (["data.dev=[]"], "training")])
-def test_a_training_that_diverges_ends_with_one_line_and_leaves_no_bad_weights(
+def test_diverged_training_ends_with_one_line_and_no_bad_weights(
     corpus: Path, tmp_path: Path, dev: list[str], loss: str
 ) -> None:
     path = tmp_path / "run"
     result = invoke("train", corpus / "small.yaml", "training.learning_rate=1e30", *dev, "--run-dir", path)
     assert result.exit_code == 2
-    told = f"step 4: the {loss} loss is not finite; there is no earlier checkpoint. Lower training.learning_rate, "
-    assert result.stderr.splitlines()[-1].startswith(f"error: {told}")
+    message = f"step 4: the {loss} loss is not finite; there is no earlier checkpoint. Lower training.learning_rate, "
+    assert result.stderr.splitlines()[-1].startswith(f"error: {message}")
     assert result.stderr.count("error: ") == 1
     assert RunDir(path).checkpoint_folders() == []
     assert json.loads(RunDir(path).state.read_text())["state"] == "failed"
@@ -86,7 +92,7 @@ def test_overwrite_starts_a_new_run(run: Path, corpus: Path) -> None:
     assert (run / "eval" / "small" / "hypotheses.txt").read_text() != "old\n"
 
 
-def test_dry_run_checks_all_and_trains_nothing(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dry_run_checks_without_training(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = invoke("train", corpus / "small.yaml", "--dry-run")
     assert result.exit_code == 0, result.stderr
@@ -116,8 +122,8 @@ def test_a_dry_run_keeps_tokenizer_and_data_for_the_training(
 
 
 @pytest.mark.process
-def test_ctrl_c_saves_and_the_message_tells_how_to_resume(corpus: Path, tmp_path: Path) -> None:
-    """SIGTERM: see test_kill.py."""
+def test_ctrl_c_saves_and_shows_how_to_resume(corpus: Path, tmp_path: Path) -> None:
+    """Test Ctrl-C only; test_kill.py tests SIGTERM."""
     run = RunDir(tmp_path / "run")
     endless = ["training.max_steps=100000", "training.log_every=1", "training.validate_every=100000"]
     program = Program(
@@ -138,7 +144,7 @@ def test_ctrl_c_saves_and_the_message_tells_how_to_resume(corpus: Path, tmp_path
 
 
 def test_sources_of_every_kind_separate_vocabularies_and_sampling(corpus: Path, tmp_path: Path) -> None:
-    """Each kind of source gives 100 other lines of the same corpus, and the report counts all of them."""
+    """Each kind of source has 100 different lines of a corpus; the data report counts all of them."""
     pairs = list(zip(*((corpus / f"train.{side}").read_text().splitlines() for side in ("en", "de")), strict=True))
     with gzip.open(tmp_path / "a.en.gz", "wt") as en, lzma.open(tmp_path / "a.de.xz", "wt") as de:
         en.writelines(f"{src}\n" for src, _ in pairs[:100])

@@ -1,4 +1,4 @@
-"""`mtformer translate`: its output, the forms of that, and how it resumes."""
+"""`mtformer translate`: output formats, files and resuming."""
 
 import json
 import os
@@ -24,12 +24,12 @@ from mtformer.decoding.attention_maps import attention_maps
 from mtformer.decoding.translator import Translator
 
 PROGRAM = "import mtformer.cli.line_files as f; f.LINES_AT_ONCE = 40; from mtformer.cli.app import main; main()"
-"""The program with small blocks, as a process of its own."""
+"""Code that runs the program with small blocks, for a separate process."""
 
 
 @pytest.fixture
 def run(trained: tuple[Path, Result]) -> Path:
-    """The finished run, which no test here changes."""
+    """Return the finished run, which these tests do not change."""
     return trained[0]
 
 
@@ -50,7 +50,7 @@ def translate(run: Path, *options: object, stdin: str | bytes = "") -> Result:
 
 
 def refusal(*arguments: object) -> str:
-    """The one line with which a call is refused."""
+    """Return the only error line of a call that must fail."""
     result = invoke("translate", *arguments, stdin=b"a\n")
     assert result.exit_code == 2
     assert result.stdout == ""
@@ -62,12 +62,12 @@ def text_of(lines: list[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def test_plain_text_is_what_the_class_gives(run: Path, lines: list[str], translator: Translator) -> None:
+def test_plain_text_equals_the_python_interface(run: Path, lines: list[str], translator: Translator) -> None:
     expected = [one.text for one in translator.translate(lines, beam_size=3)]
     assert translate(run, "--beam-size", 3, stdin=text_of(lines)).stdout == text_of(expected)
 
 
-def test_blocks_change_nothing(run: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_do_not_change_translations(run: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     options = ("--sampling", "--seed", 3, "--json")
     whole = translate(run, *options, stdin=text_of(lines)).stdout
     monkeypatch.setattr(line_files, "LINES_AT_ONCE", 3)
@@ -78,7 +78,7 @@ def test_blocks_change_nothing(run: Path, lines: list[str], monkeypatch: pytest.
     ]
 
 
-def test_json_has_the_promised_fields(run: Path, lines: list[str], translator: Translator) -> None:
+def test_json_has_the_documented_fields(run: Path, lines: list[str], translator: Translator) -> None:
     given, alpha = [lines[0], "", lines[1], f"{lines[2]} {lines[3]}"], translator.decoding.length_penalty
     shown = translate(run, "--json", "--json-attention", "--alignment", "--n-best", 2, stdin=text_of(given)).stdout
     objects = [json.loads(line) for line in shown.splitlines()]
@@ -122,7 +122,7 @@ def test_json_of_a_line_that_was_split(run: Path, lines: list[str]) -> None:
     assert found["text"].count("\n") == 0
 
 
-def test_n_best_lines_are_as_moses_writes_them(run: Path, lines: list[str], translator: Translator) -> None:
+def test_n_best_lines_have_the_format_of_moses(run: Path, lines: list[str], translator: Translator) -> None:
     shown = translate(run, "--n-best", 2, stdin=text_of([lines[0], "", lines[1]])).stdout.splitlines()
     expected = translator.translate([lines[0], "", lines[1]], n_best=2)
     rows = [re.fullmatch(r"(\d+) \|\|\| (.*) \|\|\| (-?\d+\.\d{6})", line) for line in shown]
@@ -166,7 +166,7 @@ def test_prefixes_required_and_forbidden_come_from_files(run: Path, lines: list[
     assert "Der" not in result.stdout
 
 
-def test_what_could_not_be_met_is_reported(run: Path, lines: list[str], tmp_path: Path) -> None:
+def test_unsatisfied_constraints_are_reported(run: Path, lines: list[str], tmp_path: Path) -> None:
     (tmp_path / "required").write_text("☃\n", encoding="utf-8")
     result = translate(run, "--require", tmp_path / "required", stdin=lines[0] + "\n")
     assert "warning: 1 of 1 translations lacks a required phrase" in result.stderr
@@ -179,21 +179,21 @@ def test_what_could_not_be_met_is_reported(run: Path, lines: list[str], tmp_path
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--json-attention"], "--json-attention needs --json"),
-        (["--targets", "x"], "need --attention FILE"),
-        (["--attention", "maps.html", "--output", "x", "--continue"], "--attention needs all lines"),
-        (["--continue"], "--continue resumes a file; name it with --output"),
-        (["--continue", "--output", "/dev/null"], "--continue resumes a file"),
+        (["--json-attention"], "--json-attention requires --json"),
+        (["--targets", "x"], "require --attention FILE"),
+        (["--attention", "maps.html", "--output", "x", "--continue"], "--attention requires all lines"),
+        (["--continue"], "--continue requires a file to resume; name it with --output"),
+        (["--continue", "--output", "/dev/null"], "--continue requires a file to resume"),
         (["--output", "/"], "--output / is a folder; name a file"),
         (["--input", "nowhere"], "nowhere: no such file"),
         (["--forbid", "nowhere"], "nowhere: no such file"),
         (["--beam-size", "0"], "decoding: beam_size: must be at least 1 and at most 1000, not 0"),
         (["--n-best", "9"], "n_best 9 is above beam_size 2"),
         (["--top-k", "5"], "top_k is for sampling"),
-        (["--beam-groups", "2"], "go together"),
+        (["--beam-groups", "2"], "require each other"),
     ],
 )
-def test_options_that_make_no_sense_are_one_line(run: Path, options: list[str], message: str) -> None:
+def test_inconsistent_options_are_one_line(run: Path, options: list[str], message: str) -> None:
     assert message in refusal(run, *options)
 
 
@@ -232,13 +232,13 @@ def test_a_pipe_as_input(run: Path, lines: list[str], tmp_path: Path) -> None:
     assert found == translate(run, stdin=text_of(lines)).stdout
 
 
-def test_an_error_leaves_no_file(run: Path, tmp_path: Path) -> None:
+def test_no_file_is_written_after_an_error(run: Path, tmp_path: Path) -> None:
     (tmp_path / "prefixes").write_text("a\n" * 3)
     refusal(run, "--prefixes", tmp_path / "prefixes", "--output", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_an_interrupted_translation_says_how_to_resume(
+def test_an_interrupted_translation_shows_how_to_resume(
     run: Path, lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(line_files, "LINES_AT_ONCE", 5)
@@ -254,7 +254,7 @@ def test_an_interrupted_translation_says_how_to_resume(
     source.write_text(text_of(lines))
     result = invoke("translate", run, "--input", source, "--output", target)
     assert result.exit_code == 130
-    assert "out.partial holds the finished lines; repeat the command with --continue to resume" in result.stderr
+    assert f"finished lines are in {tmp_path}/out.partial; repeat the command with --continue" in result.stderr
     assert not target.exists()
     stop_after = 100
     result = invoke("translate", run, "--input", source, "--output", target, "--continue", "--batch-tokens", 100)
@@ -294,13 +294,13 @@ def test_a_killed_translation_resumes_to_the_same_bytes(run: Path, lines: list[s
     done = lines_done(target)
     assert 80 <= done < 400
     for changed, message in (
-        (["--seed", "2"], "made with seed 1, not 2"),
-        (["--precision", "bf16"], "made with precision"),
+        (["--seed", "2"], "was written with seed 1, not 2"),
+        (["--precision", "bf16"], "was written with precision"),
     ):
         assert message in refusal(*options[1:], "--output", target, "--continue", *changed)
     (tmp_path / "other").write_text("something else\n" * 400)
     other = [str(tmp_path / "other") if option == str(source) else option for option in options[1:]]
-    assert "made from another input" in refusal(*other, "--output", target, "--continue")
+    assert "was written from a different input" in refusal(*other, "--output", target, "--continue")
     last = subprocess.run(
         [sys.executable, "-c", PROGRAM, *options, "--output", str(target), "--continue"],
         capture_output=True, timeout=900, check=True,
@@ -312,7 +312,7 @@ def test_a_killed_translation_resumes_to_the_same_bytes(run: Path, lines: list[s
     ]  # fmt: skip
 
 
-def test_stdout_comes_block_by_block(run: Path, lines: list[str]) -> None:
+def test_stdout_is_written_after_each_block(run: Path, lines: list[str]) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, "translate", str(run)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -320,7 +320,7 @@ def test_stdout_comes_block_by_block(run: Path, lines: list[str]) -> None:
     assert process.stdout is not None
     process.stdin.write(text_of((lines * 2)[:40]).encode())
     process.stdin.flush()
-    # The input is still open: what has been translated must be here all the same.
+    # The input is still open, but finished blocks must already be written.
     first = [process.stdout.readline() for _ in range(40)]
     assert all(line.endswith(b"\n") for line in first)
     out, _ = process.communicate(lines[0].encode() + b"\n", timeout=60)
@@ -330,7 +330,7 @@ def test_stdout_comes_block_by_block(run: Path, lines: list[str]) -> None:
 # ---- attention of every layer and head ------------------------------------------------------------------------------
 
 
-def test_attention_is_written_beside_the_translations(run: Path, tmp_path: Path) -> None:
+def test_attention_is_written_to_a_file(run: Path, tmp_path: Path) -> None:
     text, target = "The man sleeps in the small house.\n\nA dog.\n", "Der Mann schläft im Haus."
     (tmp_path / "targets").write_text(f"{target}\n\n\n")
     plain = translate(run, stdin=text)
@@ -356,7 +356,7 @@ def test_attention_is_written_beside_the_translations(run: Path, tmp_path: Path)
     assert "line 3: A dog." in page.read_text(encoding="utf-8")
 
 
-def test_attention_of_one_line_is_a_picture(run: Path, tmp_path: Path) -> None:
+def test_attention_of_one_line_as_an_image(run: Path, tmp_path: Path) -> None:
     whole, one = tmp_path / "maps.png", tmp_path / "one.png"
     (tmp_path / "targets").write_text("Der Mann schläft.\n")
     options = ("--targets", tmp_path / "targets", "--attention")

@@ -144,7 +144,7 @@ def test_incomplete_runs_and_other_folders(tmp_path: Path) -> None:
     make_run(tmp_path / "deep" / "er" / "b")
     make_run(tmp_path / "deep" / "er" / "b" / "checkpoints" / "c")
     rows = list_runs(tmp_path)
-    assert [(row.name, row.state) for row in rows] == [("deep/er/b", "new"), ("half", "half-made")]
+    assert [(row.name, row.state) for row in rows] == [("deep/er/b", "new"), ("half", "incomplete")]
     assert [row.name for row in list_runs(tmp_path / "deep" / "er" / "b")] == ["b"]
     assert list_runs(tmp_path / "text") == []
     with pytest.raises(CheckpointError, match="no such folder"):
@@ -201,7 +201,7 @@ def test_sorting(tmp_path: Path) -> None:
     ]  # fmt: skip
     losses = [row("a", best=1.0, metric="loss"), row("b", best=3.0, metric="loss")]
     assert [one.name for one in sort_runs(losses[::-1], "best", [])] == ["a", "b"]
-    with pytest.raises(ConfigError, match="--sort speed: no such column; there are name, state, step"):
+    with pytest.raises(ConfigError, match="--sort speed: no such column; the columns are name, state, step"):
         sort_runs(rows, "speed", keys)
 
 

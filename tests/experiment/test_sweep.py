@@ -178,7 +178,7 @@ def test_draws_are_distinct(folder: Path) -> None:
     text = "random: {count: 4, keys: {model.dropout: {choice: [0.1, 0.2]}, model.norm: {choice: [layernorm, rmsnorm]}}}"
     assert len(set(names(folder, text))) == 4
     assert error_of(folder, text.replace("4", "5", 1)) == (
-        "study.yaml:2: random: its keys give only 4 different draws; lower count to that"
+        "study.yaml:2: random: its keys give only 4 distinct draws; set count to at most that"
     )
 
 
@@ -192,23 +192,23 @@ def test_draws_are_distinct(folder: Path) -> None:
         ("grid: {model.dropout: 0.1}", "study.yaml:2: grid.model.dropout: must be a list, not 0.1"),
         ("grid: {model: {dropout: [0.1]}}", "study.yaml:2: grid: write dotted keys, such as model.dropout"),
         ("seeds: [one]", "study.yaml:2: seeds.0: must be a whole number of at least 0, not 'one'"),
-        ("seeds: [1, 1]", "study.yaml:2: seeds: two runs would be called seed=1; leave one out"),
+        ("seeds: [1, 1]", "study.yaml:2: seeds: duplicate run name seed=1; use list to name the runs"),
         ("list: [{model.dropout: 0.1}]", "study.yaml:2: list: variant 1 of list needs a name"),
         ("list: [{name: a/b}]", "study.yaml:2: list: variant 1 of list needs a name"),
-        ("list:\n- {name: a}\n- {name: A}", "study.yaml:3: list: two runs would be called a"),
+        ("list:\n- {name: a}\n- {name: A}", "study.yaml:3: list: duplicate run name a"),
         ("random: {count: 1}", "study.yaml:2: random.keys: is missing"),
         ("random: {count: 1, keys: {a.b: {min: 1, max: 2, lgo: true}}}", "study.yaml:2: random.keys.a.b.lgo: unknown"),
         ("random: {count: 1, keys: {a.b: {min: 2, max: 1}}}", "study.yaml:2: random.keys.a.b: min 2 is above max 1"),
-        ("random: {count: 1, keys: {a.b: {min: 0, max: 1, log: true}}}", "study.yaml:2: random.keys.a.b: log needs"),
+        ("random: {count: 1, keys: {a.b: {min: 0, max: 1, log: true}}}", "study.yaml:2: random.keys.a.b: log requires"),
         ("random: {count: 1, keys: {a.b: {min: x, max: 2}}}", "study.yaml:2: random.keys.a.b.min: must be"),
         ("random: {count: 1, keys: {a.b: {choice: []}}}", "study.yaml:2: random.keys.a.b.choice: must be"),
-        ("random: {count: 1, keys: {a.b: {choice: [1], max: 2}}}", "study.yaml:2: random.keys.a.b: choice excludes"),
+        ("random: {count: 1, keys: {a.b: {choice: [1], max: 2}}}", "study.yaml:2: random.keys.a.b: choice cannot be"),
         ("random: {count: 1, keys: {a.b: {max: 2}}}", "study.yaml:2: random.keys.a.b: give choice, or min and max"),
-        ("run_dir: x", "study.yaml: has no axis; give grid, list, random or seeds"),
+        ("run_dir: x", "study.yaml: has no axis; add grid, list, random or seeds"),
         ("seeds: []", "study.yaml: has no axis"),
-        ("grid: {training.seed: [1]}\nseeds: [2]", "study.yaml:3: seeds: training.seed is set by study.yaml:2: grid"),
-        ("set: {training.seed: 1}\nseeds: [2]", "study.yaml:3: seeds: training.seed is set by study.yaml:2: set too"),
-        ("grid: {data.train: [[{src: a, tgt: b}]]}", "study.yaml:2: grid: train: such values need names; make them"),
+        ("grid: {training.seed: [1]}\nseeds: [2]", "study.yaml:3: seeds: training.seed is also set by study.yaml:2"),
+        ("set: {training.seed: 1}\nseeds: [2]", "study.yaml:3: seeds: training.seed is also set by study.yaml:2: set"),
+        ("grid: {data.train: [[{src: a, tgt: b}]]}", "study.yaml:2: grid: train: such a value needs a name; make it"),
         ("seeds: [1", "study.yaml:3: not valid YAML"),
         ("seeds: [1]\ngrid:\n  model.dropuot: [0.1]", "study.yaml:4: grid: model.dropuot: unknown key; did you me"),
         ("set: {model.dropuot: 1}\nseeds: [1]", "study.yaml:2: set: model.dropuot: unknown key; did you mean"),
@@ -229,7 +229,7 @@ def test_errors_in_a_sweep_file(folder: Path, text: str, message: str) -> None:
 
 def test_an_override_of_an_axis_is_rejected(folder: Path) -> None:
     assert error_of(folder, "seeds: [1]", "training.seed=2") == (
-        "override 'training.seed=2': training.seed is an axis of the sweep (study.yaml:2: seeds); leave one out"
+        "override 'training.seed=2': training.seed is an axis of the sweep (study.yaml:2: seeds); remove one of them"
     )
 
 
@@ -241,8 +241,8 @@ def test_too_many_runs_are_rejected(folder: Path) -> None:
 
 def test_files_that_are_not_sweeps(folder: Path) -> None:
     for name, content, message in (
-        ("list.yaml", b"- a\n", "a sweep is a mapping of config, run_dir, set, grid, list, random, seeds, not "),
-        ("empty.yaml", b"", "a sweep is a mapping of "),
+        ("list.yaml", b"- a\n", "a sweep must be a mapping of config, run_dir, set, grid, list, random, seeds, not "),
+        ("empty.yaml", b"", "a sweep must be a mapping of "),
         ("lost.yaml", b"config: lost_base.yaml\nseeds: [1]\n", "no such file: "),
     ):
         path = folder / name

@@ -423,8 +423,8 @@ def test_export_and_translate_from_the_command_line(bundle: RunDir, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("export", "RUN", "--quantization", "int8"), "--quantization is for --format ctranslate2"),
-        (("export", "RUN", "--format", "huggingface", "--quantization", "int8"), "--quantization is for --format"),
+        (("export", "RUN", "--quantization", "int8"), "--quantization requires --format ctranslate2"),
+        (("export", "RUN", "--format", "huggingface", "--quantization", "int8"), "--quantization requires --format"),
         (("translate", "RUN", "RUN", "--backend", "ctranslate2"), "only one model at a time; give one run"),
         (
             ("translate", "RUN", "--backend", "ctranslate2", "--checkpoint", "last"),
