@@ -49,7 +49,13 @@ def format_time(text: Any) -> str:
 def resumes(run: RunContents) -> list[tuple[int, str, dict[str, list[Any]]]]:
     """Return step, time, and changes (old and new value) of each resume; earlier versions recorded only the step."""
     records = [one for one in run.records if one["kind"] == "resume" and is_number(one["step"])]
-    return [(one["step"], format_time(one.get("time")), dict(one.get("changes", {}))) for one in records]
+    return [(one["step"], format_time(one.get("time")), _pairs(one.get("changes"))) for one in records]
+
+
+def _pairs(changes: Any) -> dict[str, list[Any]]:
+    """Return the old and new values in a record, without anything else that an edited file may have there."""
+    items = changes.items() if isinstance(changes, dict) else ()
+    return {key: pair for key, pair in items if isinstance(pair, list) and len(pair) == 2}
 
 
 def describe_changes(changes: Mapping[str, Sequence[Any]], prefix: str = "") -> str:

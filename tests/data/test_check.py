@@ -396,7 +396,7 @@ def test_the_page_shows_twenty_pairs_per_reason(checked: CorpusCheck, chromium: 
     bars = opened.locator("svg").first.locator("rect")
     assert bars.count() == 40
     assert max(bars.evaluate_all("all => all.map(bar => bar.getBoundingClientRect().height)")) > 50
-    assert opened.title() == "Corpora en to de"
+    assert opened.title() == "Corpus check, en-de"
     check_contrast(opened, is_dark=False, min_texts=50)
     opened.emulate_media(color_scheme="dark")
     opened.locator("details").evaluate_all("all => all.forEach(one => { one.open = true; })")

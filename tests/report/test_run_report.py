@@ -14,8 +14,10 @@ from small_run import IMAGE, PAIRS, SCRIPT, STEPS, Opens, begin_run, finished_ru
 
 from mtformer.decoding.attention_maps import attention_maps
 from mtformer.decoding.translator import Translator
+from mtformer.experiment.runs import read_run
 from mtformer.files import write_checksums
 from mtformer.report.run_report import write_report
+from mtformer.report.tables import resumes
 from mtformer.run_dir import SCORES, WEIGHTS, RunDir
 from mtformer.training.checkpoint import save_averaged, save_checkpoint
 from mtformer.training.history import append_record
@@ -345,6 +347,17 @@ def test_damaged_files_are_reported_and_the_rest_is_shown(made: RunDir, opens: O
     assert "hypotheses.txt: changed since it was scored" in unread
     ids = page.locator("section").evaluate_all("all => all.map((one) => one.id)")
     assert ids == [name for name in SECTIONS if name not in ("attention", "sentences")]
+
+
+@pytest.mark.parametrize(
+    "changes", [None, 3, "a", ["a"], {"training.seed": 3}, {"training.seed": [1]}, {"a": [{}, []]}]
+)
+def test_invalid_changes_of_a_resume_are_ignored(made: RunDir, tmp_path: Path, changes: Any) -> None:
+    run = RunDir(shutil.copytree(made.path, tmp_path / "edited"))
+    with run.metrics.open("a") as file:
+        file.write(json.dumps({"kind": "resume", "step": STEPS, "time": 7, "changes": changes}) + "\n")
+    write_report([run.path], run.report)
+    assert resumes(read_run(run.path))[-1] == (STEPS, "7", {})
 
 
 def test_incomparable_scores_are_reported(made: RunDir, tmp_path: Path, opens: Opens) -> None:

@@ -165,4 +165,6 @@ def page(check: CorpusCheck, exceeded: Sequence[Excess]) -> str:
     values = {"check": check, "exceeded": exceeded, "units": UNITS, "sides": SIDE_NAMES, "max_text": TEXT_LENGTH}
     functions = {"figures": figures, "random_pairs": random_pairs, "finding_title": title, "percentile": percentile}
     filters = {"printable": printable, "percent": percent}
-    return render("check.html", title=f"Corpora {check.src_lang} to {check.tgt_lang}", **values, **functions, **filters)
+    return render(
+        "check.html", title=f"Corpus check, {check.src_lang}-{check.tgt_lang}", **values, **functions, **filters
+    )
