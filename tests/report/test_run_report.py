@@ -349,9 +349,7 @@ def test_damaged_files_are_reported_and_the_rest_is_shown(made: RunDir, opens: O
     assert ids == [name for name in SECTIONS if name not in ("attention", "sentences")]
 
 
-@pytest.mark.parametrize(
-    "changes", [None, 3, "a", ["a"], {"training.seed": 3}, {"training.seed": [1]}, {"a": [{}, []]}]
-)
+@pytest.mark.parametrize("changes", [None, 3, "a", ["a"], {"training.seed": 3}, {"training.seed": [1]}])
 def test_invalid_changes_of_a_resume_are_ignored(made: RunDir, tmp_path: Path, changes: Any) -> None:
     run = RunDir(shutil.copytree(made.path, tmp_path / "edited"))
     with run.metrics.open("a") as file:
