@@ -174,6 +174,14 @@ def test_data_speed(run: Run, corpus: Path, capsys: pytest.CaptureFixture[str], 
         assert f"\n{line}" in printed
 
 
+def test_ranks_speed(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    run("ranks_speed", "--size", "toy", "--rounds", 1, "--steps", 2, "--json", file)
+    figures = json.loads(file.read_text())
+    assert figures["ratios"].keys() == {"one process", "DDP", "FSDP2"}
+    assert all(rate > 0 for rates in figures["tokens_per_second"].values() for rate in rates)
+
+
 def test_kftt_lengths(run: Run, config: Path, tmp_path: Path) -> None:
     run("kftt_lengths", config, "--out", tmp_path / "out.json")
     batches = json.loads((tmp_path / "out.json").read_text())["batches"]
