@@ -132,8 +132,14 @@ def test_override_values_are_yaml(write: Write) -> None:
         ("=5", "write section.key=value"),
         ("training..seed=5", "write section.key=value"),
         ("training.seed.x=5", "training.seed is a single value and has no key 'x'"),
-        ("data.train.3.tsv=x", "data.train is a list of 2; '3' is neither an index of it (from 0) nor the next one"),
-        ("data.train.src=x", "data.train is a list of 2; 'src' is neither an index of it (from 0) nor the next one"),
+        (
+            "data.train.3.tsv=x",
+            "data.train is a list of 2 items; '3' is neither the index of an item (from 0) nor the next index",
+        ),
+        (
+            "data.train.src=x",
+            "data.train is a list of 2 items; 'src' is neither the index of an item (from 0) nor the next index",
+        ),
         ("data.train=[x", "not valid YAML: "),
         ("model.num_head=4", "model.num_head: unknown key; did you mean 'num_heads'? allowed: d_model, num_heads, "),
         ("max_steps=4", "max_steps: unknown key; did you mean 'training.max_steps'? allowed: data, "),
