@@ -40,7 +40,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig
 
     Args:
         path: the YAML file.
-        overrides: `section.key=value`, where value is YAML; list items are given by index, as in `data.train.0.src=a.en`.
+        overrides: `section.key=value`, where value is YAML; list items by their index, as in `data.train.0.src=a.en`.
 
     Raises:
         ConfigError: if the config is invalid; one line per error: location, dotted path, problem, allowed values.

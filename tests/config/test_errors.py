@@ -1,4 +1,4 @@
-"""Each config error is one line: file and line, dotted path, problem, allowed values."""
+"""Each config error is one line with the file and line number, the dotted path, the problem, and allowed values."""
 
 from collections.abc import Callable
 
@@ -83,7 +83,7 @@ def test_a_source_outside_a_list_is_an_error(write: Write) -> None:
     assert line.endswith("begin each item with '- '")
 
 
-def test_names_of_test_sets_are_safe_as_folders(write: Write) -> None:
+def test_names_of_test_sets_are_valid_folder_names(write: Write) -> None:
     path = write("a.yaml", "data:\n  src_lang: en\n  tgt_lang: de\n  test:\n    ../x: {tsv: a}\n")
     assert messages(path) == ["a.yaml:5: data.test.../x: a set name may only contain letters, digits, '_' and '-'"]
 

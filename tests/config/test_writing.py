@@ -1,4 +1,4 @@
-"""Dumped configs are read back, their paths are absolute, and the JSON Schema contains every key."""
+"""Dumped configs can be read back, their paths are absolute, and the JSON Schema contains every key."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -105,7 +105,7 @@ def test_json_schema_supports_extends_and_test_sets() -> None:
     assert schema["properties"]["extends"]["type"] == "string"
     sections = {"Config": schema, **schema["$defs"]}
     assert all(section["additionalProperties"] is False for section in sections.values())
-    # Keys are optional, because an extended file may set them, except in sources.
+    # Except in sources, keys are optional, because an extended file may set them.
     required = {name: section["required"] for name, section in sections.items() if "required" in section}
     assert required == {
         "TextFiles": ["src", "tgt"],
