@@ -40,7 +40,7 @@ def test_there_are_configs() -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
-def test_two_steps(config: Path, sources: list[str], tmp_path: Path) -> None:
+def test_each_config_trains_for_two_steps(config: Path, sources: list[str], tmp_path: Path) -> None:
     overrides = [
         *sources,
         "data.src_lang=en",

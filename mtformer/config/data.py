@@ -43,9 +43,9 @@ class JsonlFile(_Source):
     jsonl: Annotated[str, Key(path="file")]
     """Path of the file, optionally compressed (`.gz`, `.xz`, `.zst`)."""
     src_field: str | None = None
-    """Field with the source text, with dots for nested fields; default: `translation.LANG`, or `LANG`."""
+    """Field with the source text (`a.b` for nested fields); default: `translation.LANG`, or `LANG` (language code)."""
     tgt_field: str | None = None
-    """Field with the target text, with dots for nested fields; default: `translation.LANG`, or `LANG`."""
+    """Field with the target text (`a.b` for nested fields); default: `translation.LANG`, or `LANG` (language code)."""
 
 
 class HubDataset(_Source):
@@ -62,9 +62,9 @@ class HubDataset(_Source):
     revision: str | None = None
     """Git revision on the Hub; `refs/convert/parquet` for older datasets with a loading script."""
     src_field: str | None = None
-    """Field with the source text, with dots for nested fields; default: `translation.LANG`, or `LANG`."""
+    """Field with the source text (`a.b` for nested fields); default: `translation.LANG`, or `LANG` (language code)."""
     tgt_field: str | None = None
-    """Field with the target text, with dots for nested fields; default: `translation.LANG`, or `LANG`."""
+    """Field with the target text (`a.b` for nested fields); default: `translation.LANG`, or `LANG` (language code)."""
 
     @model_validator(mode="after")
     def _fits(self) -> "HubDataset":
@@ -139,13 +139,13 @@ class FilterConfig(Section):
 class CheckConfig(Section):
     """Limits for `mtformer data check`, which reports an error if one is exceeded.
 
-    Files of unequal length and a share above `filters.max_filtered_share` are errors too.
+    Files of unequal length, and filters that remove more than `filters.max_filtered_share`, are also errors.
     """
 
     on_resume = "same"
 
     max_invalid_lines: Count = 0
-    """Maximum number of lines per set that are not UTF-8, lack a column or are invalid JSON; `train` accepts none."""
+    """Maximum number of lines per set that are not UTF-8, lack a column or are invalid JSON; `train` allows none."""
     max_faulty_share: Share = 0.01
     """Maximum share of lines per side with characters that break lines or indicate damage."""
     max_unknown_rate: Share = 0.01

@@ -200,9 +200,9 @@ class DecodingConfig(Section):
     """Stop when `beam_size` hypotheses are finished (`ended`), none of the unfinished scores higher (`estimate`), or
     none can still win (`certain`)."""
     max_length_ratio: Annotated[float, Field(gt=0.0)] = 2.0
-    """Maximum length: this ratio x source tokens + 10."""
+    """Maximum length in tokens: this ratio x number of source tokens + 10."""
     min_length_ratio: Annotated[float, Field(ge=0.0)] = 0.0
-    """Minimum length: this ratio x source tokens."""
+    """Minimum length in tokens: this ratio x number of source tokens."""
     max_length: Positive | None = None
     """Maximum number of tokens in any translation."""
     min_length: Count = 0
@@ -296,7 +296,7 @@ class EvaluationConfig(Section):
     """sacreBLEU tokenizer for BLEU. auto: zh for Chinese, ja-mecab for Japanese (extra `ja`), ko-mecab for Korean
     (extra `ko`), char for Japanese and Korean if the extra is not installed, otherwise 13a."""
     lowercase: bool = False
-    """Ignore case in scores."""
+    """Ignore case when computing scores."""
 
 
 class Config(Section):

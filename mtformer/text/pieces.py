@@ -17,7 +17,7 @@ SPACE = "▁"
 
 @dataclass
 class Pieces:
-    """Pieces by type; values are ids."""
+    """Pieces of a model by type, with their ids as values."""
 
     kind: int = UNIGRAM
     normal: dict[str, int] = field(default_factory=dict)

@@ -27,7 +27,7 @@ def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -
     """Train a model and write it to `path` atomically; the same lines and config give an identical file.
 
     Args:
-        lines: the text (of both languages if joint); if there are more than `train_sentences`, a sample is used.
+        lines: the text (of both languages if joint); only a uniform sample of `train_sentences` lines is used.
         config: the `tokenizer` section.
         path: the file to write.
 

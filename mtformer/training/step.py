@@ -75,7 +75,7 @@ class TrainingStep:
         self.skipped_in_a_row = torch.zeros((), dtype=torch.int64, device=self.device)
         """Number of consecutive steps with a non-finite gradient; not reset after reaching `MAX_SKIPPED_IN_A_ROW`."""
         self.max_padded_tokens: int | None = None
-        """Maximum padded tokens (pairs x longest side) of a micro-batch that fits in memory; None: no limit yet."""
+        """Maximum number of padded tokens (pairs x longest side) in a micro-batch; None: memory has not run out."""
 
     @property
     def is_compiled(self) -> bool:

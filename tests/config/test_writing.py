@@ -71,7 +71,7 @@ def test_paths_are_valid_in_another_folder(write: Write, tmp_path: Path, monkeyp
     assert resolve_paths(load_config(write("b.yaml", dump_config(resolved))).config) == resolved
 
 
-def test_diff(write: Write) -> None:
+def test_config_diff(write: Write) -> None:
     path = write("a.yaml", FULL)
     old = load_config(path).config
     assert config_diff(old, old) == []

@@ -181,7 +181,7 @@ def test_backward_of_dropout_drops_the_same_elements() -> None:
     assert torch.equal(x.grad == 0, y == 0)
 
 
-def test_dropout_of_transposed_inputs() -> None:
+def test_dropout_works_for_transposed_inputs() -> None:
     x = torch.rand(40, 50).add_(1)
     torch.manual_seed(0)
     transposed = dropout(x.t(), 0.5)
@@ -189,7 +189,7 @@ def test_dropout_of_transposed_inputs() -> None:
     assert torch.equal(transposed, dropout(x.t().contiguous(), 0.5))
 
 
-def test_nothing_is_dropped_at_0_or_in_evaluation() -> None:
+def test_nothing_is_dropped_at_probability_0_or_in_evaluation() -> None:
     x, module = torch.randn(100), Dropout(0.5)
     state = torch.get_rng_state()
     for y in (dropout(x, 0.0), Dropout(0.0)(x), module.eval()(x)):
@@ -198,7 +198,7 @@ def test_nothing_is_dropped_at_0_or_in_evaluation() -> None:
     assert not torch.equal(module.train()(x), x)
 
 
-def test_a_probability_close_to_1_drops_almost_all() -> None:
+def test_a_probability_close_to_1_drops_almost_all_elements() -> None:
     """The config allows any p below 1."""
     y, zero = dropped(0.999)
     assert 0.99 < zero.double().mean().item() < 1

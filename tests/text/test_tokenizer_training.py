@@ -75,7 +75,7 @@ def test_the_error_for_too_little_text_gives_the_possible_size(
 
 def test_more_characters_than_pieces_is_an_error(tmp_path: Path) -> None:
     text = ["".join(chr(0x4E00 + n) for n in range(start, start + 20)) for start in range(0, 200, 20)]
-    with pytest.raises(DataError, match=r"vocab_size 100: special pieces and the distinct characters .* need 20\d;"):
+    with pytest.raises(DataError, match=r"vocab_size 100: special pieces and the distinct .* need 20\d pieces;"):
         train_tokenizer(text, config(), tmp_path / "x.model")
 
 

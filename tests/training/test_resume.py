@@ -243,7 +243,7 @@ def test_a_validation_may_be_stopped_repeatedly(tmp_path: Path) -> None:
 
 
 def test_a_signal_after_the_last_checkpoint_ends_the_run(tmp_path: Path) -> None:
-    """Later work, such as computing test scores, does not start."""
+    """Later work, such as computing test scores, must not start."""
     validation = Validation()
     subject = validated(trainer, tmp_path, validation, max_steps=4)
     subject._update_best = lambda metrics: os.kill(os.getpid(), signal.SIGTERM)  # type: ignore[method-assign]
@@ -406,7 +406,7 @@ def test_optimizer_settings_are_taken_from_the_config(tmp_path: Path) -> None:
     assert all(any(torch.equal(value, one) for one in own) for value in moments.values())
 
 
-def test_changing_best_metric_resets_the_count(tmp_path: Path) -> None:
+def test_changing_best_metric_resets_the_best_score_and_patience(tmp_path: Path) -> None:
     config = toy_config(max_steps=4, validate_every=2, patience=5)
     trainer(config, tmp_path, decode=given([30.0, 20.0])).train()
     same = resumed(toy_config(max_steps=8), tmp_path)
