@@ -1,4 +1,4 @@
-"""mtformer: train, run and measure Transformer translation models from the command line.
+"""mtformer: train, run and evaluate Transformer translation models from the command line.
 
 From Python: `mtformer.Translator.load("runs/en_de").translate(["A dog runs."])`; docs/python.md has more examples.
 """
@@ -21,7 +21,7 @@ _MODULES = {
     "Scored": "translation",
     "Attention": "translation",
 }
-"""Modules of `mtformer.decoding` by the public name that they define."""
+"""Modules of `mtformer.decoding`, by the public name that each defines."""
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ from mtformer.errors import DeviceError
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": 64, "LRU_CACHE_CAPACITY": 32}
 """Sizes of oneDNN's kernel caches. Each kernel, with its scratch memory, serves one shape, and nearly every batch has
-new shapes. At the default size of 1,024, only kernels of the current step are reused, and the others fill gigabytes
+new shapes. At the default size of 1,024, only kernels of the current step are reused, and the others take up gigabytes
 (docs/benchmarks.md)."""
 log = logging.getLogger("mtformer")
 

@@ -54,7 +54,7 @@ def explain_write_errors(what: str, remedy: str) -> Iterator[None]:
 
     Args:
         what: the object that is written, and its path.
-        remedy: what the user can do other than free disk space.
+        remedy: what the user can do besides freeing disk space.
     """
     try:
         yield

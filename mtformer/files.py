@@ -1,7 +1,7 @@
 """Atomic writes, checksums, and cleanup of the leftovers of killed processes.
 
-A file or folder is first written next to its destination as `.NAME@HOST.PID.tmp`; a folder that is replaced is renamed
-to `.NAME@HOST.PID.old` for a moment. The next process that writes there deletes leftovers of killed processes, or
+A file or folder is first written next to its destination as `.NAME@HOST.PID.tmp`; a folder that is replaced is briefly
+renamed to `.NAME@HOST.PID.old`. The next process that writes there deletes leftovers of killed processes, or
 restores the old folder if the destination does not exist.
 """
 
@@ -24,7 +24,7 @@ from pydantic import ConfigDict, create_model
 from mtformer.errors import CheckpointError, ConfigError, MtformerError
 
 FORMAT: Final = 1
-"""Format of configs, checkpoints, prepared corpora, score cards and exports; a file without the number has format 1."""
+"""Format of configs, checkpoints, prepared corpora, score cards and exports; a file without a format has format 1."""
 META = "meta.json"
 CHECKSUMS = "checksums.json"
 LEFTOVER = re.compile(r"\.(?P<name>.+)@(?P<host>[^@]*)\.(?P<pid>\d{1,9})\.(?P<kind>tmp|old)", re.DOTALL)
@@ -40,7 +40,7 @@ class DamagedError(CheckpointError):
     Args:
         path: the file.
         what: the problem, such as "missing".
-        listing: name of the file with its checksum: `META` in a checkpoint, otherwise `CHECKSUMS`.
+        listing: name of the file that contains its checksum: `META` in a checkpoint, otherwise `CHECKSUMS`.
     """
 
     def __init__(self, path: Path, what: str, listing: str = META) -> None:
@@ -154,7 +154,7 @@ def cache_folder(chosen: str | None = None) -> Path:
 
 @contextmanager
 def naming_file(path: Path) -> Iterator[None]:
-    """Set the file name of an OSError that names no file, or a temporary one."""
+    """Set the file name of an OSError to `path` if it names no file or a temporary one."""
     try:
         yield
     except OSError as error:
@@ -302,7 +302,7 @@ def read_json(path: Path) -> Any:
 
 
 def expand_user(path: str | Path) -> Path:
-    """Replace `~` by the home folder; raise ConfigError if that is unknown, or the path is not UTF-8."""
+    """Replace `~` with the home folder; raise ConfigError if that is unknown, or the path is not UTF-8."""
     require_text(path)
     try:
         return Path(path).expanduser()
@@ -327,7 +327,7 @@ def file_sha256(path: str | Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the list of names in a folder, is written to disk."""
+    """Wait until a file, or the list of files in a folder, is written to disk."""
     if os.name == "nt":  # Windows cannot open folders, and syncs only files opened for writing
         return
     descriptor = os.open(path, os.O_RDONLY)

@@ -15,10 +15,10 @@
     RUN/eval/NAME/                        scores.json, {sources,references,hypotheses}.txt
     RUN/report.html                       HTML report
 
-A sweep, in the folder that contains its runs:
+Files of a sweep, in the folder that contains its runs:
 
-    SWEEP/sweep.json                      its runs, their commands and exit codes
-    SWEEP/RUN.log                         output of the command
+    SWEEP/sweep.json                      the runs, their commands and exit codes
+    SWEEP/RUN.log                         output of the command of one run
 
 A bundle contains only config.yaml, tokenizer/, model.safetensors, checksums.json and, from data_report.json, the share
 of lines with several sentences. checksums.json of an export (bundle or other format) lists all files of the folder.
@@ -118,11 +118,11 @@ class RunDir:
         return list(self._metas())
 
     def regular_steps(self) -> list[int]:
-        """Return the steps without temporary checkpoints, which interrupted runs save."""
+        """Return the steps of all checkpoints except temporary ones, which interrupted runs save."""
         return [step for step, meta in self._metas().items() if not meta["is_temporary"]]
 
     def best_steps(self, metric: str) -> list[int]:
-        """Return the steps of all checkpoints that have this dev metric, best first; equal ones by ascending step."""
+        """Return the steps of all checkpoints that have this dev metric, best first; ties in ascending order."""
         values = {step: meta["metrics"].get(metric) for step, meta in self._metas().items()}
         sign = 1 if metric in LOWER_IS_BETTER else -1
         return sorted(

@@ -1,6 +1,6 @@
 """HTML pages, each a single file that needs no network and supports light mode, dark mode and phones.
 
-The templates, style sheets and scripts are in the folder `templates`; all pages share `base.html` and `base.css`.
+The templates, style sheets and scripts are in the `templates` folder; all pages share `base.html` and `base.css`.
 """
 
 import re
@@ -35,7 +35,7 @@ def render(template: str, **values: Any) -> str:
     """Return a page.
 
     Args:
-        template: file name in the folder of templates.
+        template: file name in the `templates` folder.
         **values: variables of the template; text is escaped.
     """
     return _environment().get_template(template).render(values)
@@ -48,6 +48,6 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )  # fmt: skip
     environment.filters["breakable"] = lambda text: Markup("<wbr>").join(BREAKS.split(text))
-    # The filter tojson, for the data of scripts, escapes everything that could end the script.
+    # The `tojson` filter, used for data in scripts, escapes everything that could end the script.
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
     return environment

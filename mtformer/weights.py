@@ -71,7 +71,7 @@ def load_weights(
     Args:
         model: the model to change.
         *paths: safetensors files.
-        place: function from a full weight and its parameter to the local shard of a sharded parameter.
+        place: function that takes a full weight and its parameter, and returns the local shard if it is sharded.
 
     Raises:
         CheckpointError: if a tensor does not fit the model; the message names the first one.

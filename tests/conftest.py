@@ -13,7 +13,7 @@ import pytest
 
 # Tests share the cores with other processes, so threads that spin while waiting slow everything down.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-import torch  # reads the policy when its threads start
+import torch  # its threads read this variable when they start
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -46,7 +46,7 @@ decoding: {{beam_size: 2}}
 """
 LINES = {"train": 600, "dev": 20, "test": 20}
 HELD = "held"
-"""Property of a test report: (attack, number withstood, number tried), set by the fixture `held`."""
+"""Property of a test report: (attack, number withstood, number tried), set by the `held` fixture."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,7 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print how many attacks were withstood; test reports carry the counts, so all processes are included."""
+    """Print how many attacks were withstood; the counts come from test reports, so all processes are included."""
     totals = dict[str, tuple[int, int]]()
     reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
     for name, num_held, num_tried in (
@@ -93,7 +93,7 @@ def _own_log_handlers() -> None:
 
 @pytest.fixture
 def no_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make imports fail as if the extra `report` were not installed."""
+    """Make imports fail as if the `report` extra were not installed."""
     real = builtins.__import__
 
     def refuse(name: str, *arguments: Any, **named: Any) -> Any:
@@ -148,7 +148,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, "Result"]:
-    """A finished run, which tests must not change, and the output of its training."""
+    """A finished run, which tests must not change, and the output of the command that trained it."""
     from program import invoke
 
     run = tmp_path_factory.mktemp("runs") / "small"

@@ -22,7 +22,7 @@ CONFIGS = [*sorted(FOLDER.glob("*.yaml")), BASE_OF_STUDIES]
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Overrides that replace the public corpus by a local one."""
+    """Overrides that replace the public corpus with a local one."""
     folder = tmp_path_factory.mktemp("corpus")
     for path in write_demo(folder).values():
         lines = path.read_text(encoding="utf-8").splitlines()[: 300 if path.name.startswith("train") else 20]
@@ -40,7 +40,7 @@ def test_there_are_configs() -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
-def test_two_steps(config: Path, sources: list[str], tmp_path: Path) -> None:
+def test_each_config_trains_for_two_steps(config: Path, sources: list[str], tmp_path: Path) -> None:
     overrides = [
         *sources,
         "data.src_lang=en",
@@ -70,8 +70,8 @@ def test_untrained_configs_say_that_they_are_untrained(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["iwslt14_de_en", "wmt14_en_de_base", "wmt14_en_de_big"])
-def test_published_protocols_filter_by_length_only(name: str) -> None:
-    """Tokenized text has entities, which count as markup, and pairs with equal text or different numbers."""
+def test_configs_of_published_protocols_filter_by_length_only(name: str) -> None:
+    """Tokenized corpora contain entities, which count as markup, and other pairs that the default filters remove."""
     pairs = [
         ("&quot; ja &quot;", "&quot; yes &quot;"),
         ("okay .", "okay ."),
@@ -86,7 +86,7 @@ def test_published_protocols_filter_by_length_only(name: str) -> None:
     assert not config.filters.drop_duplicates
 
 
-def test_iwslt14_is_scored_on_its_tokens_at_a_fixed_revision() -> None:
+def test_iwslt14_uses_tokenized_bleu_and_a_fixed_revision() -> None:
     config = load_config(FOLDER / "iwslt14_de_en.yaml").config
     assert config.evaluation.bleu_tokenizer == "none"
     sources = [*config.data.train, *config.data.dev, *config.data.test.values()]
@@ -94,14 +94,14 @@ def test_iwslt14_is_scored_on_its_tokens_at_a_fixed_revision() -> None:
 
 
 @pytest.mark.parametrize(("name", "num_values"), [("positions", 3), ("norm", 4), ("vocabulary", 4), ("averaging", 4)])
-def test_studies(name: str, num_values: int, sources: list[str]) -> None:
+def test_studies_vary_one_setting_with_three_seeds(name: str, num_values: int, sources: list[str]) -> None:
     sweep = plan_sweep(STUDIES / f"{name}.yaml", sources)
     assert sweep.config == BASE_OF_STUDIES
     assert sweep.folder == Path("runs/studies", name)
     base = load_config(BASE_OF_STUDIES, sources).config
     differences = [config_diff(base, run.config) for run in sweep.runs]
     assert sorted(run.config.training.seed for run in sweep.runs) == sorted([1, 2, 3] * num_values)
-    assert name == "averaging" or [] in differences  # one value of each axis equals the base config
+    assert name == "averaging" or [] in differences  # one of the compared settings is that of the base config
     assert len({str(one) for one in differences}) == 3 * num_values
 
 

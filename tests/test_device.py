@@ -88,7 +88,7 @@ def test_device_imports_without_the_resource_module(monkeypatch: pytest.MonkeyPa
     assert runpy.run_path(device.__file__)["pick_device"]("cpu") == CPU
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="page faults are counted as on Linux")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="page faults are only counted on Linux")
 def test_freed_memory_is_kept() -> None:
     """Repeatedly allocating and freeing a block reuses memory without page faults, after a few rounds."""
     program = """
@@ -111,7 +111,7 @@ print(by_default, later_faults())
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
 def test_kernels_for_new_shapes_do_not_accumulate_memory() -> None:
-    """Compute products of 400 different shapes; the default cache size keeps all kernels."""
+    """Compute products of 400 different shapes; a cache of the default size would keep all kernels."""
     program = """
 import resource, sys, torch
 from mtformer.device import set_up_memory

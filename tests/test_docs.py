@@ -1,4 +1,4 @@
-"""Files, functions and config keys that the README and docs name exist."""
+"""All files, functions and config keys mentioned in the README and docs exist."""
 
 import ast
 import re

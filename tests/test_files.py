@@ -1,4 +1,4 @@
-"""Leftovers of killed writers are deleted or restored, files of running ones are kept; damage is detected."""
+"""Leftovers of killed processes are deleted or restored, files of running ones are kept; damage is detected."""
 
 import errno
 import json
@@ -48,7 +48,7 @@ def dead() -> int:
 
 
 def leave(folder: Path, name: str, host: str, pid: int, kind: str, is_file: bool = False) -> Path:
-    """Write what a process leaves if it is killed while writing `name`."""
+    """Create the leftover of a process that was killed while writing `name`."""
     path = folder / f".{name}@{host}.{pid}.{kind}"
     if not is_file:
         path.mkdir()
@@ -67,7 +67,7 @@ def test_only_leftovers_of_ended_processes_are_deleted(tmp_path: Path, live: int
     for kind in ("tmp", "old"):
         leave(tmp_path, "b", HERE, dead, kind, is_file)
     (tmp_path / "b").mkdir()
-    for name in (".b.tmp", f".b.{dead}.tmp", f"b@{HERE}.{dead}.tmp", f".b@{HERE}.{dead}.bak"):  # names of other formats
+    for name in (".b.tmp", f".b.{dead}.tmp", f"b@{HERE}.{dead}.tmp", f".b@{HERE}.{dead}.bak"):  # not names of leftovers
         (tmp_path / name).touch()
         stays.add(name)
     clear_leftovers(tmp_path)
@@ -136,7 +136,7 @@ def test_new_files_are_synced_before_renames_and_deletions(tmp_path: Path, monke
     assert order == [
         *("sync file", "sync .x.tmp"),
         *("rename x", "rename .x.tmp", f"sync {tmp_path.name}"),
-        *("delete .x.old", "delete .x.tmp"),  # the latter no longer exists
+        *("delete .x.old", "delete .x.tmp"),  # .x.tmp no longer exists
     ]
 
 
@@ -181,7 +181,7 @@ def test_every_flipped_bit_of_meta_is_detected(checkpoint: Path) -> None:
 
 
 def _is_same(one: bytes, other: bytes) -> bool:
-    """Return True if both are the same JSON, for example if a space was replaced by a line end."""
+    """Return True if both are the same JSON value, for example if a space was replaced with a line end."""
     try:
         return bool(json.loads(one) == json.loads(other))
     except ValueError:

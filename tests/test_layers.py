@@ -24,13 +24,13 @@ LAYERS = [
 ]
 LAYER_OF = {part: number for number, parts in enumerate(LAYERS) for part in parts}
 PUBLIC = {"mtformer.decoding.translation", "mtformer.decoding.translator", "mtformer.errors"}
-"""Modules of the public names, which the package imports."""
+"""Modules that define the public names, which the package imports."""
 ENDS = ("print", "input", "exit", "quit", "SystemExit")
 EXITS = {("sys", "exit"), ("os", "_exit"), ("sys", "stdout"), ("sys", "stderr")}
 
 
 def part_of(module: str) -> str:
-    """Return the part of `mtformer.part.module`; the package itself is the part without a name."""
+    """Return the part of `mtformer.part.module`; the package itself is the part with an empty name."""
     return [*module.split("."), ""][1]
 
 
@@ -40,7 +40,7 @@ def imports(tree: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
+            assert node.level == 0, "imports must be absolute"
             assert node.module is not None
             if node.module == "mtformer":
                 # `from mtformer import x`: a module of the package, or a name of its __init__.
@@ -51,7 +51,7 @@ def imports(tree: ast.Module) -> Iterator[str]:
 
 
 def prints_or_exits(tree: ast.Module) -> list[int]:
-    """Return the lines that write to the terminal or end the process."""
+    """Return the numbers of the lines that write to the terminal or end the process."""
     lines = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ENDS:

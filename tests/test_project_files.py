@@ -1,4 +1,4 @@
-"""The files about the project parse, and agree with each other and with the package."""
+"""Citation, changelog, metadata, workflow and issue templates are valid and agree with each other and the package."""
 
 import re
 import sys
@@ -30,7 +30,7 @@ def project() -> dict[str, Any]:
 
 
 def steps(job: str) -> dict[str, str]:
-    """Return the commands of a job of the workflow by the name of the step."""
+    """Return the commands of a workflow job by step name."""
     return {step["name"]: step["run"] for step in yaml.safe_load(text(WORKFLOW))["jobs"][job]["steps"] if "run" in step}
 
 
@@ -53,13 +53,13 @@ def test_the_changelog_lists_releases_from_new_to_old_under_the_usual_headings()
     assert set(re.findall(r"^### (.*)", changelog, re.MULTILINE)) <= kinds
 
 
-def test_the_workflow_runs_the_test_command_of_the_readme() -> None:
+def test_the_workflow_runs_the_test_command_from_the_readme() -> None:
     command = "bash scripts/test.sh"
     assert f"\n{command}\n" in text("README.md")
     assert command in steps("linux").values()
 
 
-def test_the_workflow_tests_the_python_versions_of_the_metadata() -> None:
+def test_the_workflow_tests_the_python_versions_in_the_metadata() -> None:
     versions = yaml.safe_load(text(WORKFLOW))["jobs"]["linux"]["strategy"]["matrix"]["python"]
     prefix = "Programming Language :: Python :: 3."
     classified = [line.rpartition(" ")[2] for line in project()["classifiers"] if line.startswith(prefix)]
@@ -83,7 +83,7 @@ def test_the_workflow_trains_a_shipped_config() -> None:
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_issue_templates_have_what_github_needs(name: str) -> None:
+def test_issue_templates_have_the_fields_that_github_requires(name: str) -> None:
     template = yaml.safe_load(text(name))
     assert {"name", "description", "body"} <= template.keys()
     assert len({field["id"] for field in template["body"]}) == len(template["body"])

@@ -1,4 +1,4 @@
-"""The common parts of all pages: they are complete, and no text in them can become markup."""
+"""Parts shared by all pages: they are complete, and no text in them can become markup."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ document.body.dataset.found = JSON.stringify(JSON.parse(document.getElementById(
 
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Add a template, and return its name."""
+    """Add a template and return its name."""
     environment = templating._environment.__wrapped__()
     files = {path.name: path.read_text(encoding="utf-8") for path in templating.TEMPLATES.iterdir()}
     environment.loader = DictLoader({**files, "page.html": PAGE})
@@ -40,12 +40,12 @@ def test_any_data_and_text_are_shown_unchanged(page: str, chromium: Browser) -> 
     opened.close()
 
 
-def test_numbers_that_json_cannot_hold_are_refused(page: str) -> None:
+def test_numbers_that_json_cannot_represent_are_errors(page: str) -> None:
     with pytest.raises(ValueError, match="JSON"):
         render(page, title="", value=float("nan"), cells=Table((), []))
 
 
-def test_tables_name_rows_and_columns(page: str) -> None:
+def test_tables_have_row_and_column_headers(page: str) -> None:
     html = render(page, title="", value=0, cells=Table(("", "n"), [("a", "1"), ("b", "2")], (1,)))
     assert html.count('<th scope="row">') == 2
     assert html.count(' scope="col"') == 2
@@ -58,7 +58,7 @@ def test_names_break_at_commas_slashes_and_dots_of_keys_only() -> None:
     assert broken("a.b_c,d=0.1/e<") == "a.<wbr>b_c,<wbr>d=0.1/<wbr>e&lt;"
 
 
-def test_a_phone_scrolls_the_table_and_not_the_page(page: str, chromium: Browser) -> None:
+def test_on_a_phone_the_table_scrolls_and_the_page_does_not(page: str, chromium: Browser) -> None:
     opened = chromium.new_page(viewport={"width": 390, "height": 844})
     opened.set_content(render(page, title="wide", value=0, cells=Table((), [["word"] * 40])))
     assert opened.evaluate("document.documentElement.scrollWidth") == 390

@@ -9,7 +9,7 @@ from mtformer.config.section import Count, Fraction, Key, Positive, Section, Sha
 
 
 class _Source(Section):
-    """Keys shared by all kinds of sources."""
+    """Keys shared by all types of sources."""
 
     src_lang: Language | None = None
     """Source language code, if different from `data.src_lang`."""
@@ -43,9 +43,9 @@ class JsonlFile(_Source):
     jsonl: Annotated[str, Key(path="file")]
     """Path of the file, optionally compressed (`.gz`, `.xz`, `.zst`)."""
     src_field: str | None = None
-    """Field with the source text, with dots for nested fields; default: `translation.LANG`, or `LANG`."""
+    """Field with the source text (`a.b` for nested fields); default: `translation.LANG`, or `LANG` (language code)."""
     tgt_field: str | None = None
-    """Field with the target text, with dots for nested fields; default: `translation.LANG`, or `LANG`."""
+    """Field with the target text (`a.b` for nested fields); default: `translation.LANG`, or `LANG` (language code)."""
 
 
 class HubDataset(_Source):
@@ -54,7 +54,7 @@ class HubDataset(_Source):
     dataset: Annotated[str, Key(path="folder or name")]
     """Name or folder, as accepted by `datasets.load_dataset`."""
     name: str | None = None
-    """Configuration of the dataset."""
+    """Name of the dataset configuration."""
     split: str = "train"
     """Name of the split; slices such as `train[:1000]` are allowed."""
     stream: bool = False
@@ -62,9 +62,9 @@ class HubDataset(_Source):
     revision: str | None = None
     """Git revision on the Hub; `refs/convert/parquet` for older datasets with a loading script."""
     src_field: str | None = None
-    """Field with the source text, with dots for nested fields; default: `translation.LANG`, or `LANG`."""
+    """Field with the source text (`a.b` for nested fields); default: `translation.LANG`, or `LANG` (language code)."""
     tgt_field: str | None = None
-    """Field with the target text, with dots for nested fields; default: `translation.LANG`, or `LANG`."""
+    """Field with the target text (`a.b` for nested fields); default: `translation.LANG`, or `LANG` (language code)."""
 
     @model_validator(mode="after")
     def _fits(self) -> "HubDataset":
@@ -74,7 +74,7 @@ class HubDataset(_Source):
 
 
 SOURCES: dict[str, type[Section]] = {"src": TextFiles, "tsv": TsvFile, "jsonl": JsonlFile, "dataset": HubDataset}
-"""Kinds of sources by distinguishing key."""
+"""Types of sources, by the key that identifies them."""
 
 
 def source_kind(value: Any) -> str | None:
@@ -104,10 +104,10 @@ class FilterConfig(Section):
     max_length_ratio: Annotated[Annotated[float, Field(ge=1.0)] | None, Key(off=None)] = 4.0
     """Maximum ratio of the token counts, checked if the longer side has more than 10 tokens; null: no check."""
     max_length_difference: Annotated[Annotated[float, Field(gt=0.0)] | None, Key(off=None)] = 3.0
-    """Maximum length difference in characters, in standard deviations. A standard deviation is the square root of 6.8
-    times the length (Gale and Church 1993), plus 15 percent of the length for differences between languages (25 percent
-    for Chinese, Japanese, Korean and unknown languages). A Han character counts as 3.5, kana and Hangul as 2; null: no
-    check."""
+    """Maximum difference in length (in characters), as a number of standard deviations. A standard deviation is the
+    square root of 6.8 times the length (Gale and Church 1993), plus 15 percent of the length for differences between
+    languages (25 percent for Chinese, Japanese, Korean and unknown languages). A Han character counts as 3.5
+    characters, a kana or Hangul character as 2; null: no check."""
     drop_identical: Annotated[bool, Key(off=False)] = True
     """Remove pairs whose source and target are equal, ignoring case, punctuation and whitespace."""
     drop_duplicates: Annotated[bool, Key(off=False)] = True
@@ -115,20 +115,20 @@ class FilterConfig(Section):
     normalize_duplicates: Annotated[bool, Key(off=False)] = False
     """With `drop_duplicates`: ignore case, punctuation and whitespace when comparing pairs."""
     min_script_share: Annotated[Share, Key(off=0)] = 0.3
-    """Minimum share of letters in a script of the expected language, checked if a side has at least 10 letters and its
-    language is known; 0: no check."""
+    """Minimum share of letters that belong to a script of the expected language, checked if a side has at least 10
+    letters and its language is known; 0: no check."""
     min_letter_share: Annotated[Share, Key(off=0)] = 0.2
     """Minimum share of letters among the non-whitespace characters of each side; 0: no check."""
     max_repeats: Annotated[Positive | None, Key(off=None)] = 8
-    """Maximum length of a run of one word or one character, except digits and whitespace; null: no check."""
+    """Maximum number of consecutive occurrences of a word or character except digits and whitespace; null: no check."""
     max_markup_share: Annotated[Share, Key(off=1)] = 0.5
     """Maximum share of characters in URLs, email addresses, and HTML tags and entities; 1: no check."""
     drop_different_numbers: Annotated[bool, Key(off=False)] = True
     """Remove pairs in which most numbers have no match on the other side (formats are normalized)."""
     max_different_punctuation: Annotated[Count | None, Key(off=None)] = None
-    """Maximum number of question marks, brackets, quotes, colons and symbols on one side only; null: no check."""
+    """Maximum number of question marks, brackets, quotes, colons and symbols without a match; null: no check."""
     drop_other_languages: Annotated[bool, Key(off=False)] = True
-    """Remove pairs if a side has common words of another language but none of the expected one (30 languages)."""
+    """Remove pairs if a side has common words of another language but none of the expected one (for 30 languages)."""
     min_language_confidence: Annotated[Share, Key(off=0)] = 0.0
     """Minimum probability of the expected language and its close relatives according to py3langid (extra `langid`).
     Languages that py3langid does not support are not checked; 0: no check."""
@@ -139,23 +139,23 @@ class FilterConfig(Section):
 class CheckConfig(Section):
     """Limits for `mtformer data check`, which reports an error if one is exceeded.
 
-    Files of unequal length and a share above `filters.max_filtered_share` are errors too.
+    Files of unequal length, and filters that remove more than `filters.max_filtered_share`, are also errors.
     """
 
     on_resume = "same"
 
     max_invalid_lines: Count = 0
-    """Maximum number of lines per set that are not UTF-8, lack a column or are invalid JSON; `train` accepts none."""
+    """Maximum number of lines per set that are not UTF-8, lack a column or are invalid JSON; `train` allows none."""
     max_faulty_share: Share = 0.01
     """Maximum share of lines per side with characters that break lines or indicate damage."""
     max_unknown_rate: Share = 0.01
     """Maximum share of unknown tokens per side of train or dev."""
     max_test_overlap: Share = 0.01
-    """Maximum share of pairs of dev or a test set that also occur in train."""
+    """Maximum share of the pairs in dev or a test set that also occur in train."""
 
 
 class WeightChange(Section):
-    """Change of the weight of a corpus during training."""
+    """A change to the weight of a corpus during training."""
 
     step: Positive
     """First step with the new weight."""
@@ -171,13 +171,13 @@ class CorpusConfig(Section):
     weight: Annotated[float, Field(gt=0.0)] = 1.0
     """Number of times that each pair occurs in an epoch; 2: twice, 0.5: every other pair."""
     weight_changes: list[WeightChange] = []
-    """Changes of the weight during training, by ascending step; a change starts a new epoch."""
+    """Changes to the weight during training, in ascending order of step; each change starts a new epoch."""
     tag: TagPiece | None = None
-    """Tag before each source sentence, such as `<bt>` for back-translations (Caswell et al. 2019)."""
+    """Tag to insert before each source sentence, such as `<bt>` for back-translations (Caswell et al. 2019)."""
 
     @property
     def weights(self) -> list[tuple[int, float]]:
-        """Return (first step, weight) by ascending step."""
+        """Return pairs (first step, weight) in ascending order of step."""
         return [(0, self.weight), *((change.step, change.weight) for change in self.weight_changes)]
 
     def weight_at(self, step: int) -> float:
@@ -195,14 +195,14 @@ class CorpusConfig(Section):
 
 
 class NoiseConfig(Section):
-    """Random noise on training sources, different in each epoch, for robust models; off by default."""
+    """Random noise added to training sources, different in each epoch, for more robust models; off by default."""
 
     word_dropout: Fraction = 0.0
-    """Share of words that are removed."""
+    """Share of words to remove."""
     typos: Fraction = 0.0
-    """Share of words that get a typo: two letters swapped, or one letter deleted, doubled or replaced."""
+    """Share of words in which to insert a typo: two letters swapped, or one letter deleted, doubled or replaced."""
     case: Fraction = 0.0
-    """Share of sentences that are converted to uppercase or lowercase."""
+    """Share of sentences to convert to uppercase or lowercase."""
 
 
 class DataConfig(Section):
@@ -219,9 +219,10 @@ class DataConfig(Section):
     temperature: Annotated[float, Field(ge=1.0)] = 1.0
     """Temperature T: corpora are sampled in proportion to size^(1/T); above 1, small corpora are sampled more often."""
     both_directions: bool = False
-    """Also use all data, including dev and test sets, from target to source (joint vocabulary, `language_tags`)."""
+    """Also use all data, including dev and test sets, from target to source; needs a joint vocabulary and
+    `language_tags`."""
     tgt_langs: list[Language] = []
-    """Target languages of the model in addition to those of the data (needed in bundles, which name no data)."""
+    """Target languages of the model in addition to those of the data (needed in bundles, which list no data)."""
     language_tags: Annotated[Literal["none", "source", "target"], Key(on_resume="refuse")] = "none"
     """Target language tag (`<2de>`) in multilingual models. source: before each source; target: instead of bos."""
     dev: Annotated[list[Source], Key(on_resume="same")] = []
@@ -236,7 +237,7 @@ class DataConfig(Section):
     """Folder for tokenized corpora and trained tokenizers; default: `MTFORMER_CACHE`, or `mtformer` in `XDG_CACHE_HOME`
     or `~/.cache`."""
     noise: NoiseConfig = NoiseConfig()
-    """Noise on training sources."""
+    """Noise added to training sources."""
     num_workers: Annotated[Positive | None, Key(on_resume="same", has_effect=False)] = None
     """Number of tokenizer processes; default: one per core."""
 

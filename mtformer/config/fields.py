@@ -32,18 +32,18 @@ TYPES = {
     "dict": "a mapping of keys to values",
     "model": "a section (a mapping of keys to values)",
 }
-"""Names of types by the first word of pydantic's error types."""
+"""Descriptions of types, by the first word of pydantic's error types."""
 
 
 @cache
 def fields(section: type[Section]) -> dict[str, Any]:
-    """Return the annotation, including ranges, of each key of a section, by its name in config files."""
+    """Return the annotations of the keys of a section, including ranges, by key name in config files."""
     hints = get_type_hints(section, include_extras=True)
     return {field.alias or name: hints[name] for name, field in section.model_fields.items()}
 
 
 def is_source(annotation: Any) -> bool:
-    """Return True for the union of all kinds of sources."""
+    """Return True if the annotation is the union of all types of sources."""
     return annotation == Source
 
 
@@ -53,7 +53,7 @@ def plain(annotation: Any) -> Any:
 
 
 def unwrapped(annotation: Any) -> Any:
-    """Return the annotation without ranges and null."""
+    """Return the annotation without ranges and without the option null."""
     annotation = plain(annotation)
     options = [option for option in get_args(annotation) if option is not NoneType]
     return plain(options[0]) if _is_optional(annotation) and len(options) == 1 else annotation
@@ -65,12 +65,12 @@ def _is_optional(annotation: Any) -> bool:
 
 
 def is_section(annotation: Any) -> bool:
-    """Return True for a subclass of `Section`."""
+    """Return True if the annotation is a subclass of `Section`."""
     return isinstance(annotation, type) and issubclass(annotation, Section)
 
 
 def child(annotation: Any, key: str | int) -> Any:
-    """Return the annotation of a key or list item of `annotation`; None if the schema does not have it."""
+    """Return the annotation of a key or list item inside `annotation`; None if the schema has no such key or item."""
     annotation = unwrapped(annotation)
     if is_section(annotation):
         return fields(annotation).get(str(key))
@@ -93,7 +93,7 @@ def _sections_on(path: KeyPath) -> Iterator[tuple[type[Section] | None, str, Any
 
 
 def key_metadata(path: str) -> Key:
-    """Return the metadata of a dotted key, with inherited `on_resume`; defaults for an unknown key."""
+    """Return the metadata of a dotted key, including an inherited `on_resume`; unknown keys have default metadata."""
     key, on_resume = Key(), DEFAULT_ON_RESUME
     for section, name, annotation in _sections_on(tuple(int(n) if n.isdecimal() else n for n in path.split("."))):
         key = Key() if section is None else key_of(section, name)
@@ -113,7 +113,7 @@ def documentation(path: KeyPath) -> str | None:
 
 
 def section_keys(section: type[Section] = Config, prefix: KeyPath = (), leaves_only: bool = False) -> Iterator[KeyPath]:
-    """Yield the paths of all keys below `section`, except in sources; `leaves_only` omits keys of sections."""
+    """Yield the paths of all keys below `section`, except in sources; `leaves_only` omits the sections themselves."""
     for key, annotation in fields(section).items():
         has_keys = is_section(plain(annotation))
         if not (has_keys and leaves_only):
@@ -195,7 +195,7 @@ def _describe(details: ErrorDetails, origins: Origins, root: type[Section]) -> s
     elif kind == "string_pattern_mismatch":
         what = "a set name may only contain letters, digits, '_' and '-'"
     elif kind == "too_long":
-        what = f"must be a list of {details['ctx']['max_length']}, not {_format(value)}"
+        what = f"must be a list of {details['ctx']['max_length']} items, not {_format(value)}"
     else:
         what = f"must be {_expected(kind, annotation)}, not {_format(value)}{_remedy(kind, value)}"
     return f"{nearest_origin(origins, path)}: {dotted(path)}: {what}"
@@ -232,7 +232,7 @@ def _format(value: Any) -> str:
 
 
 def _describe_combination(message: str, path: KeyPath, origins: Origins, root: type[Section]) -> str:
-    """Describe a conflict between several keys, with the origin of the first one that was set."""
+    """Describe a conflict between several keys, and give the origin of the first one that was set."""
     known = set(section_keys(root))
     named = [(*path, *word.split(".")) for word in re.findall(r"[a-z][a-z0-9_.]*[a-z0-9]", message)]
     given = [key for key in named if key in origins and key in known]

@@ -30,7 +30,7 @@ def language_name(code: str) -> str:
 
 
 def is_language(code: str) -> bool:
-    """Return True for a language code; any three letters are accepted, because there are thousands of such codes."""
+    """Return True for a language code; any three letters are accepted, because thousands of such codes exist."""
     is_code = re.fullmatch("[A-Za-z]{2,3}([-_][A-Za-z0-9]{1,8})*", code) is not None
     return is_code and (len(base_code(code)) == 3 or base_code(code) in _table())
 
@@ -45,5 +45,5 @@ def _check_language(code: str) -> str:
 
 
 Language = Annotated[str, AfterValidator(_check_language)]
-"""A code such as de, pt-BR or zho_Hans. Two-letter codes must exist, because filters, BLEU tokenizers and names depend
-on them; any three letters are accepted."""
+"""A language code such as de, pt-BR or zho_Hans. Two-letter codes must exist, because filters, BLEU tokenizers and
+names depend on them; any three letters are accepted."""

@@ -20,7 +20,7 @@ SectionT = TypeVar("SectionT", bound=Section)
 MOST_BYTES = 1_000_000
 """Maximum size of a config in bytes; reading YAML of this size takes a minute."""
 LONGEST_CHAIN = 20
-"""Maximum number of configs that extend one another, and of keys in a dotted path."""
+"""Maximum number of configs in a chain of `extends`, and of keys in a dotted path."""
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,16 @@ class LoadedConfig:
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     """Read a YAML file and the files it extends, apply overrides, and validate the result.
 
-    Sections are merged key by key, and test sets and corpora by name; lists are replaced. If a source changes its kind
-    (files instead of a dataset), the keys of the old kind are removed. `NAME: null` removes a test set or corpus, and
+    Sections are merged key by key, and test sets and corpora by name; lists are replaced. If a source changes its type
+    (files instead of a dataset), the keys of the old type are removed. `NAME: null` removes a test set or corpus, and
     an empty `test:` removes all test sets.
 
     Args:
         path: the YAML file.
-        overrides: `section.key=value`, where value is YAML; list items by index, as in `data.train.0.src=a.en`.
+        overrides: `section.key=value`, where value is YAML; list items by their index, as in `data.train.0.src=a.en`.
 
     Raises:
-        ConfigError: one line per error: location, dotted path, problem, and allowed values.
+        ConfigError: if the config is invalid; one line per error: location, dotted path, problem, allowed values.
     """
     origins: Origins = {}
     tree = _read_file(str(path), origins, ())
@@ -71,7 +71,7 @@ def load_defaults() -> LoadedConfig:
 
 
 def read_tree(path: str, what: str) -> tuple[Any, Origins]:
-    """Return the value of a YAML file and the origins of its keys; raise ConfigError if it cannot be read."""
+    """Return the contents of a YAML file and the origins of its keys; raise ConfigError if it cannot be read."""
     try:
         data = read_bytes(path, MOST_BYTES)
         text = data.decode("utf-8-sig")
@@ -88,7 +88,7 @@ def read_tree(path: str, what: str) -> tuple[Any, Origins]:
 
 
 def _read_file(path: str, origins: Origins, extended_by: tuple[str, ...]) -> dict[str, Any]:
-    """Return the values of a file, merged into those of the file it extends; add the origins of its keys."""
+    """Return the values of a file, merged into those of the file it extends; add their origins to `origins`."""
     value, own = read_tree(path, "config")
     if not isinstance(value, dict | None):
         raise ConfigError(f"{path}:1: a config is a mapping of sections (data, model, ...), not {value!r:.40}")
@@ -168,15 +168,15 @@ def _apply(override: str, tree: dict[str, Any], origins: Origins) -> None:
 
 
 def _position(container: Any, key: str, path: KeyPath, origin: Origin) -> str | int:
-    """Return the key of a mapping, or the index in a list; the length of the list appends an item."""
+    """Convert a part of a dotted path to a mapping key or list index; an index equal to the length appends an item."""
     if isinstance(container, dict):
         return key
     if not isinstance(container, list):
         raise ConfigError(f"{origin}: {dotted(path)} is a single value and has no key '{key}'")
     if not key.isdecimal() or len(key) > len(str(len(container))) or int(key) > len(container):
         raise ConfigError(
-            f"{origin}: {dotted(path)} is a list of {len(container)}; '{key}' is neither an index of it "
-            f"(from 0) nor the next one"
+            f"{origin}: {dotted(path)} is a list of {len(container)} items; '{key}' is neither the index of "
+            f"an item (from 0) nor the next index"
         )
     return int(key)
 
@@ -184,8 +184,8 @@ def _position(container: Any, key: str, path: KeyPath, origin: Origin) -> str | 
 def _put(container: Any, key: str | int, value: Any, around: Any, path: KeyPath, origins: Origins) -> None:
     """Merge mappings, replace all other values, and drop the origins of replaced values.
 
-    Null stands for an empty section, list or mapping, whose keys or items may all be commented out. In a mapping by
-    name, null removes an item. `around` is the annotation of the container.
+    Null stands for an empty section, list or mapping, because all its keys or items may be commented out. In a mapping
+    from names to items, null removes an item. `around` is the annotation of the container.
     """
     annotation = child(_narrow(around, container), key)
     if isinstance(key, int) and key == len(container):
@@ -212,7 +212,7 @@ def _put(container: Any, key: str | int, value: Any, around: Any, path: KeyPath,
 
 
 def _remove_other_kind(source: dict[str, Any], addition: dict[Any, Any], path: KeyPath, origins: Origins) -> None:
-    """Remove the keys of the old kind if a source changes its kind."""
+    """Remove the keys of the old type if a source changes its type."""
     old, new = source_kind(source), source_kind(addition)
     if old and new and old != new:
         for key in fields(SOURCES[old]):
@@ -226,12 +226,12 @@ def _forget(path: KeyPath, origins: Origins) -> None:
 
 
 def _narrow(annotation: Any, value: Any) -> Any:
-    """Return the section for the kind of a source; return other annotations unchanged."""
+    """Return the section class for the type of a source; return other annotations unchanged."""
     return SOURCES.get(source_kind(value) or "") if is_source(annotation) else annotation
 
 
 def dump_config(config: Config) -> str:
-    """Return all values as YAML; `load_config` restores the same config."""
+    """Return the complete config as YAML; `load_config` restores the same config."""
     return write_yaml({"format": FORMAT, **config.model_dump()})
 
 
@@ -242,7 +242,7 @@ def key_lines(text: str) -> dict[int, KeyPath]:
 
 
 def resolve_paths(section: SectionT) -> SectionT:
-    """Return the section with absolute local paths, so that it is valid in any working directory."""
+    """Return the section with local paths made absolute, so that it is valid in any working directory."""
 
     def resolve(key: Key, value: Any) -> Any:
         if key.path is None or value is None or (key.path != "file" and not expand_user(value).is_dir()):
@@ -264,7 +264,7 @@ def without_files(section: SectionT) -> SectionT:
 
 
 def _map_values(section: SectionT, change: Callable[[Key, Any], Any]) -> SectionT:
-    """Replace each value by `change(metadata of the key, value)`, recursively."""
+    """Replace each value with `change(metadata of the key, value)`, recursively."""
 
     def changed(key: Key, value: Any) -> Any:
         if isinstance(value, Section):
@@ -279,7 +279,7 @@ def _map_values(section: SectionT, change: Callable[[Key, Any], Any]) -> Section
 
 
 def without_side_outputs(config: Config, **training: Any) -> Config:
-    """Return the config with default side outputs and with the given values in the `training` section."""
+    """Return the config with side outputs reset to defaults, and with the given values in the `training` section."""
     changes: dict[str, Section] = {}
     for name, section in config:
         own = type(section).model_fields
@@ -321,7 +321,7 @@ def config_diff(old: Config, new: Config) -> list[tuple[str, Any, Any]]:
 
 
 def json_schema() -> dict[str, Any]:
-    """Return a JSON Schema of config files for editors; keys that an extended file can provide are optional."""
+    """Return a JSON Schema of config files for editors; keys that may be set in an extended file are optional."""
     schema = Config.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "mtformer experiment"

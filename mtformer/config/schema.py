@@ -16,7 +16,7 @@ class TokenizerConfig(Section):
     src_model: Annotated[str | None, Key(path="file")] = None
     """Existing SentencePiece model to use instead of training one (for both sides if joint)."""
     tgt_model: Annotated[str | None, Key(path="file")] = None
-    """Existing target model, if vocabularies are separate."""
+    """Existing SentencePiece model of the target side, if vocabularies are separate."""
     model_type: Literal["unigram", "bpe"] = "unigram"
     """SentencePiece algorithm."""
     vocab_size: Annotated[int, Field(ge=16, le=500_000)] = 8000
@@ -69,7 +69,7 @@ class ModelConfig(Section):
     activation_dropout: Annotated[Fraction, Key(on_resume="warn")] = 0.0
     """Dropout probability in the feed-forward layers, after the activation."""
     norm_position: Literal["pre", "post"] = "pre"
-    """Normalize before (pre) or after (post, as in the paper) each sub-layer; pre also normalizes the output."""
+    """Normalize before (pre) or after (post, as in the paper) each sub-layer; pre also normalizes the final output."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     """Normalization layer."""
     activation: Literal["relu", "gelu", "silu", "swiglu", "geglu"] = "relu"
@@ -100,7 +100,7 @@ class TrainingConfig(Section):
     """Optimization, checkpoints and logging."""
 
     seed: Count = 1
-    """Seed of the initial weights, dropout, subword sampling and the order of the data."""
+    """Random seed for the initial weights, dropout, subword sampling and the order of the data."""
     init_from: Annotated[str | None, Key(on_resume="refuse", path="file")] = None
     """Run or bundle to fine-tune: provides the initial weights (those that `translate` uses by default), the tokenizer,
     and all model and tokenizer settings that the config does not set. Incompatible settings are an error."""
@@ -115,9 +115,9 @@ class TrainingConfig(Section):
     """Shard weights, gradients and optimizer states over the processes of `torchrun` (FSDP2), for models that do not
     fit on one device; otherwise, each process has a full copy (DDP)."""
     compile: Literal["auto", "always", "never"] = "auto"
-    """Compile the model with `torch.compile` (CUDA only). auto: if training is long enough to outweigh compilation."""
+    """Compile the model with `torch.compile` (CUDA only). auto: if training is long enough for this to save time."""
     batch_tokens: Positive = 4096
-    """Micro-batch size: maximum of number of pairs x length of the longest side in tokens."""
+    """Micro-batch size, including padding: maximum of (number of pairs) x (length of the longest side in tokens)."""
     accumulation_steps: Positive = 1
     """Number of micro-batches per optimizer step and process."""
     max_steps: Annotated[Positive, Key(on_resume="same")] = 100_000
@@ -194,30 +194,31 @@ class DecodingConfig(Section):
     length_penalty: Annotated[float, Field(ge=0.0, le=10.0)] = 1.0
     """Exponent alpha in score = log-probability / length^alpha."""
     coverage_penalty: Annotated[float, Field(ge=0.0), Key(in_validation=False)] = 0.0
-    """Weight beta in ranking finished hypotheses by score + beta x sum of log(min(1, attention)) over the source."""
+    """Weight beta of the coverage penalty: finished hypotheses are ranked by score + beta x sum of
+    log(min(1, attention)) over the source tokens."""
     early_stopping: Annotated[Stopping, Key(in_validation=False)] = "ended"
     """Stop when `beam_size` hypotheses are finished (`ended`), none of the unfinished scores higher (`estimate`), or
     none can still win (`certain`)."""
     max_length_ratio: Annotated[float, Field(gt=0.0)] = 2.0
-    """Maximum length: this ratio x source tokens + 10."""
+    """Maximum length in tokens: this ratio x number of source tokens + 10."""
     min_length_ratio: Annotated[float, Field(ge=0.0)] = 0.0
-    """Minimum length: this ratio x source tokens."""
+    """Minimum length in tokens: this ratio x number of source tokens."""
     max_length: Positive | None = None
-    """Maximum number of tokens of any translation."""
+    """Maximum number of tokens in any translation."""
     min_length: Count = 0
-    """Minimum number of tokens of any translation."""
+    """Minimum number of tokens in any translation."""
     no_repeat_ngram_size: Count = 0
     """Forbid repeated n-grams of this length; 0: off."""
     repetition_penalty: Annotated[float, Field(ge=1.0)] = 1.0
-    """Factor on log-probabilities of tokens already generated; 1: no penalty."""
+    """Factor applied to the log-probabilities of tokens already generated; 1: no penalty."""
     beam_groups: Annotated[Positive, Key(in_validation=False)] = 1
-    """Number of groups of diverse beam search."""
+    """Number of groups in diverse beam search."""
     diversity_penalty: Annotated[float, Field(ge=0.0), Key(in_validation=False)] = 0.0
     """With beam groups: penalty for tokens that earlier groups chose at the same step."""
     sampling: Annotated[bool, Key(in_validation=False)] = False
     """Draw translations at random instead of searching."""
     temperature: Annotated[float, Field(gt=0.0), Key(in_validation=False)] = 1.0
-    """Softmax temperature of sampling."""
+    """Softmax temperature for sampling."""
     top_k: Annotated[Count, Key(in_validation=False)] = 0
     """Sample from the K most probable tokens; 0: all."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0), Key(in_validation=False)] = 1.0
@@ -227,7 +228,7 @@ class DecodingConfig(Section):
     mbr_samples: Annotated[int, Field(ge=0, le=MAX_HYPOTHESES), Key(in_validation=False)] = 0
     """Minimum Bayes risk (MBR): draw this many samples and return the one most similar to the others; 0: off."""
     mbr_metric: Annotated[Literal["chrf", "bleu"], Key(in_validation=False)] = "chrf"
-    """Similarity metric of MBR, chrf or bleu."""
+    """Similarity metric for MBR: chrf or bleu."""
     split: Literal["auto", "always", "never"] = "auto"
     """Translate each sentence of a line separately: auto, always or never. See docs/decoding.md."""
     replace_unknowns: bool = False
@@ -238,7 +239,7 @@ class DecodingConfig(Section):
     """Beam size for decoding the dev set during training."""
 
     def for_validation(self) -> "DecodingConfig":
-        """Return the section for validation: `validation_beam_size`, a single translation, no sampling."""
+        """Return the settings for validation: `validation_beam_size`, a single translation, no sampling."""
         kept = {key for key in type(self).model_fields if key_of(DecodingConfig, key).in_validation}
         return DecodingConfig.model_validate({**self.model_dump(include=kept), "beam_size": self.validation_beam_size})
 
@@ -295,7 +296,7 @@ class EvaluationConfig(Section):
     """sacreBLEU tokenizer for BLEU. auto: zh for Chinese, ja-mecab for Japanese (extra `ja`), ko-mecab for Korean
     (extra `ko`), char for Japanese and Korean if the extra is not installed, otherwise 13a."""
     lowercase: bool = False
-    """Ignore case in scores."""
+    """Ignore case when computing scores."""
 
 
 class Config(Section):

@@ -20,7 +20,7 @@ def _check_size(number: int) -> int:
 
 Count = Annotated[int, Field(ge=0), AfterValidator(_check_size)]
 Positive = Annotated[int, Field(ge=1), AfterValidator(_check_size)]
-# YAML has lists and no tuples.
+# YAML has lists but no tuples.
 Pair = Annotated[
     tuple[Fraction, Fraction], BeforeValidator(lambda items: tuple(items) if type(items) is list else items)
 ]
@@ -38,16 +38,17 @@ TestName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
 """Name of a test set or corpus, used in folder names and dotted keys: letters, digits, `_` and `-`."""
 OnResume = Literal["refuse", "warn", "same"]
 """What happens if a value differs when a run is resumed. refuse: error, because the saved weights or optimizer state
-depend on the value; warn: the run continues, but differs from an uninterrupted one; same: the steps do not change."""
+depend on the value; warn: the run continues, but differs from an uninterrupted one; same: training steps do not depend
+on the value."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """Metadata of a key in addition to type, range, default and help text.
+    """Metadata of a config key in addition to its type, range, default and help text.
 
     Args:
         on_resume: see `OnResume`; None: inherited from the section.
-        path: the value is a path; `folder or name`: a path if the folder exists, otherwise a name.
+        path: set if the value is a path; `folder or name`: a path if the folder exists, otherwise a name.
         has_effect: True if the value affects the result of a run.
         is_option: True if a `decoding` key is also an option of `translate`, `eval` and `serve`.
         side_output: True if the key enables additional output, which `verify` does not need.
@@ -67,7 +68,7 @@ class Key:
 
 
 class Section(BaseModel):
-    """Base class of config sections: frozen, and unknown keys are errors."""
+    """Base class of config sections; instances are frozen, and unknown keys are errors."""
 
     on_resume: ClassVar[OnResume | None] = None
     """Default `on_resume` of the keys in this section; None: inherited from the key of the section itself."""

@@ -39,7 +39,7 @@ class Origin:
 DEFAULT = Origin("default")
 REQUIRED = Origin("required")
 Origins = dict[KeyPath, Origin]
-"""Origins of all keys, including sections, and list items that files or overrides set."""
+"""Origins of the keys (including sections) and list items that are set in files or overrides."""
 
 
 def nearest_origin(origins: Origins, path: KeyPath) -> Origin:
@@ -56,7 +56,7 @@ def dotted(path: KeyPath) -> str:
 DEEPEST = 30
 """Maximum nesting depth; a config has 6 levels."""
 MOST_VALUES = 100_000
-"""Maximum number of values in a document; nested aliases can expand to more than fits in memory."""
+"""Maximum number of values in a document; without it, nested aliases could expand to more than fits in memory."""
 TOO_LARGE = f"nested more than {DEEPEST} levels deep, or more than {MOST_VALUES:,} values, including aliases"
 _TAG = "tag:yaml.org,2002:"
 _FLOAT = r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$"
@@ -169,7 +169,7 @@ class _Reader:
         return value
 
     def _pairs(self, node: yaml.MappingNode, path: KeyPath) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-        """Yield the keys and values of a mapping; report keys that are not scalars or occurred before as errors."""
+        """Yield the keys and values of a mapping; add an error for each key that is not a scalar or occurs twice."""
         lines: dict[str, int] = {}
         for key, item in node.value:
             if not isinstance(key, yaml.ScalarNode):

@@ -22,8 +22,8 @@ from mtformer.model.cache import KeyValues, LayerCache
 from mtformer.model.ops import Linear, causal_mask, dropout
 from mtformer.model.positions import Rotation
 
-# Smallest T x S for which the fused kernel is used on a CPU. Forward and backward in ms on two Zen 4 cores, unfused and
-# fused: fp32 14 x 14: 5.6, 10.1; 128 x 128: 14.2, 10.5; bf16 14 x 14: 3.5, 35.9; 512 x 512: 22.2, 32.4.
+# Smallest T x S for which the fused kernel is used on a CPU. Time of forward and backward in ms on two Zen 4 cores
+# (unfused, fused): fp32 14 x 14: 5.6, 10.1; 128 x 128: 14.2, 10.5; bf16 14 x 14: 3.5, 35.9; 512 x 512: 22.2, 32.4.
 CPU_FUSED_FROM = {torch.float32: 128 * 128, torch.float64: 128 * 128, torch.bfloat16: 1024 * 1024}
 
 
@@ -43,7 +43,7 @@ def attend(
         v_BHSK: values.
         mask: bool, broadcastable to (B, H, T, S), True = attend, or the result of `additive_mask`; None: attend to all
             positions.
-        is_causal: attend only to the query's own position and earlier ones; excludes `mask`.
+        is_causal: attend only to the query's own position and earlier ones; cannot be combined with `mask`.
         dropout_p: probability of dropping an attention weight.
     """
     assert mask is None or not is_causal, "mask and is_causal are mutually exclusive"
@@ -112,13 +112,13 @@ class MultiHeadAttention(nn.Module):
         rotation: Rotation | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        """Return the attended values, projected to (B, T, D).
+        """Return the attention output, projected to (B, T, D).
 
         Args:
-            x_BTD: inputs of the query projection; when decoding with a cache, T counts the beams at one position.
+            x_BTD: inputs of the query projection; when decoding with a cache, T is the number of beams at one position.
             kv: keys and values of another sequence (cross-attention); None: project them from x (self-attention).
             mask: bool, broadcastable to (B, H, T, S), True = attend; None: attend to all positions.
-            is_causal: attend only to the query's own position and earlier ones; excludes `mask`.
+            is_causal: attend only to the query's own position and earlier ones; cannot be combined with `mask`.
             rotation: rotary embeddings for the positions of x (self-attention only).
             cache: keys and values of earlier positions; the keys and values of x are appended.
         """

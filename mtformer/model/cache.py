@@ -43,7 +43,7 @@ class LayerCache:
         self.num_filled = 0
 
     def append(self, k_BGRK: Tensor, v_BGRK: Tensor) -> KeyValues:
-        """Append one step of all beams and return views of all steps, (B, G, (t + 1)*R, K)."""
+        """Append one step for all beams; return views of the keys and values of all steps, (B, G, (t + 1)*R, K)."""
         start, self.num_filled = self.num_filled, self.num_filled + k_BGRK.size(2)
         assert self.num_filled <= self.k.size(2), "the cache is full"
         self.k[:, :, start : self.num_filled] = k_BGRK
@@ -67,7 +67,7 @@ class DecoderCache:
 
     Source keys and values are stored once per sentence and shared by its beams. Self-attention is computed for all R
     beams of a sentence at once: each query is multiplied with the keys of all beams, and `is_own_BRTR` masks the keys
-    that are not part of its history. This replaces R products with one query by one product with R queries, and
+    that are not part of its history. This replaces R products of one query each with one product of R queries, and
     reordering beams copies no keys or values. For example, the mask of 2 beams at the third step, if both continue the
     first token of beam 0:
 
@@ -79,7 +79,7 @@ class DecoderCache:
     Args:
         encoder_output: the encoder output of the batch. Only its mask is kept; `layers` hold its keys and values.
         layers: one cache per decoder layer.
-        R: beams per sentence.
+        R: number of beams per sentence.
         T: maximum number of steps.
     """
 

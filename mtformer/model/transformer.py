@@ -1,4 +1,4 @@
-"""The Transformer ("Attention Is All You Need", Vaswani et al. 2017), top to bottom.
+"""The Transformer ("Attention Is All You Need", Vaswani et al. 2017), from token ids to logits.
 
     source ids -> embedding + positions -> N x EncoderLayer -> norm -> EncoderOutput
     target ids -> embedding + positions -> N x DecoderLayer -> norm -> hidden states -> project -> logits
@@ -40,7 +40,7 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (..., D)."""
+        """Return the output (..., D)."""
         h = self.expand(x)
         if self.is_gated:
             gate, up = h.chunk(2, dim=-1)
@@ -84,7 +84,7 @@ class EncoderLayer(nn.Module):
         self.feed_forward_residual = Residual(config)
 
     def forward(self, x_BSD: Tensor, mask_B11S: Tensor, rotation: Rotation | None = None) -> Tensor:
-        """Return (B, S, D)."""
+        """Return the hidden states (B, S, D)."""
         x_BSD = self.self_attention_residual(x_BSD, lambda x: self.self_attention(x, mask=mask_B11S, rotation=rotation))
         return self.feed_forward_residual(x_BSD, self.feed_forward)
 
@@ -109,10 +109,10 @@ class DecoderLayer(nn.Module):
         cache: LayerCache | None = None,
         history_mask: Tensor | None = None,
     ) -> Tensor:
-        """Return (B, T, D).
+        """Return the hidden states (B, T, D).
 
         Without a cache the causal mask is the only target mask: targets are padded on the right, and the loss ignores
-        padding. With a cache, T counts the beams at one position, and `history_mask` is `DecoderCache.mask()`.
+        padding. With a cache, T is the number of beams at one position, and `history_mask` is `DecoderCache.mask()`.
         """
         states_BSD, source_mask = encoder_output
         kv = self.cross_attention.keys_values(states_BSD) if cache is None else cache.source
@@ -237,7 +237,7 @@ class Transformer(nn.Module):
 
 
 def _kernel_mask(mask: Tensor, x: Tensor) -> Tensor:
-    """Convert the mask for all layers on a GPU, because each layer would convert a boolean mask again."""
+    """Convert the mask once for all layers on a GPU, where each layer would otherwise convert a boolean mask again."""
     return mask if mask.device.type == "cpu" else additive_mask(mask, x)
 
 
@@ -251,7 +251,7 @@ def _added_positions(config: ModelConfig) -> nn.Module | None:
 
 @torch.inference_mode()
 def greedy_decode(model: Transformer, src_BS: Tensor, src_lengths_B: Tensor, bos: int, eos: int, steps: int) -> Tensor:
-    """Return the most probable token of each of at most `steps` steps (B, T); tokens after eos are meaningless.
+    """Return the most probable token at each of at most `steps` steps (B, T); tokens after eos are meaningless.
 
     This decoder without a cache is the reference implementation for tests.
     """

@@ -1,1 +1,1 @@
-"""SentencePiece: between lines of text and token ids."""
+"""SentencePiece tokenizers: training, and conversion between lines of text and token ids."""

@@ -1,8 +1,8 @@
 """Parse a SentencePiece model: its pieces with scores and types, and the model type.
 
 SentencePiece's Python module does not report which pieces are user-defined or whether the model is unigram or BPE.
-The file is a protocol buffer (`ModelProto`): each field 1 is a piece (1 text, 2 score, 3 type), and field 2 has the
-training settings (3 model type).
+The file is a protocol buffer (`ModelProto`): field 1 occurs once per piece (subfields: 1 text, 2 score, 3 type), and
+field 2 holds the training settings (subfield 3: model type).
 """
 
 import struct
@@ -17,7 +17,7 @@ SPACE = "▁"
 
 @dataclass
 class Pieces:
-    """Pieces by type; values are ids."""
+    """Pieces of a model by type, with their ids as values."""
 
     kind: int = UNIGRAM
     normal: dict[str, int] = field(default_factory=dict)

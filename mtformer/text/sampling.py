@@ -1,8 +1,8 @@
 """Reproducible random segmentation: subword regularization and BPE-dropout.
 
-SentencePiece can sample too, but newer versions seed its generator differently in each process, so a run could not be
-resumed exactly. Here, all random numbers come from a NumPy generator created from the seed, and all words of a batch of
-lines are sampled at once.
+SentencePiece can sample too, but its newer versions seed the generator differently in each process, so a run could not
+be resumed exactly. Here, all random numbers come from a NumPy generator created from the seed, and all words of a batch
+of lines are sampled at once.
 """
 
 import math
@@ -40,7 +40,7 @@ def make_sampler(processor: Any) -> "Sampler":
 
 
 class Sampler(ABC):
-    """Base class of samplers. Lines are split into words and user-defined symbols, which are never split."""
+    """Base class of samplers. Lines are split into words and user-defined symbols; only words are split further."""
 
     def __init__(self, processor: Any, pieces: Pieces) -> None:
         self.processor, self.pieces = processor, pieces
@@ -83,7 +83,7 @@ class UnigramSampler(Sampler):
     Forward filtering and backward sampling (Kudo 2018, "Subword Regularization", equation 8 with unlimited l). The
     filtered lattice of each word is cached. Its nodes are the positions between characters; the edges that end in a
     node divide the range 0 to 2^32 in proportion to their probabilities, and each stores the upper end of its part.
-    All lattices are in the same arrays, sorted by node, so one binary search goes one edge back in all words.
+    All lattices are in the same arrays, sorted by node, so a single binary search goes back by one edge in all words.
     """
 
     def __init__(self, processor: Any, pieces: Pieces) -> None:
@@ -119,7 +119,7 @@ class UnigramSampler(Sampler):
         """Key (node and upper end of the range), piece, and start node of each edge, by ascending key."""
 
     def _last_nodes(self, words: Sequence[str], alpha: float) -> Ints:
-        """Return the last node of each word; add its lattice if missing."""
+        """Return the last node of each word; add lattices that are not in the cache."""
         if alpha != self.alpha or self.edges.shape[1] > MAX_EDGES:
             self._clear_cache()
             self.alpha = alpha
@@ -153,7 +153,7 @@ class UnigramSampler(Sampler):
     def _arriving(
         self, word: str, end: int, nodes: list[int], forward: list[float], edges: list[tuple[int, int, int]]
     ) -> list[tuple[float, int, int]]:
-        """Return (log weight, piece, start node) of each piece or last byte of a character that ends at a position."""
+        """Return (log weight, piece, start node) of each edge to a position: a piece or last byte of a character."""
         arriving = []
         for start in range(max(0, end - self.longest), end):
             piece = self.pieces.normal.get(word[start:end])
@@ -183,8 +183,8 @@ class BpeSampler(Sampler):
     """BPE in which each merge that becomes possible is dropped with probability alpha.
 
     See Provilkov et al. 2020, "BPE-Dropout". Words of similar length are processed together; each step applies the best
-    merge that is left in each word, the leftmost one if equal. A symbol is the id of a piece, `num_pieces` + code point
-    of an unknown character, or `pad`. N words, L symbols in the longest word.
+    remaining merge in each word (the leftmost if several are equal). A symbol is the id of a piece, `num_pieces` + code
+    point of an unknown character, or `pad`. N words, L symbols in the longest word.
     """
 
     def __init__(self, processor: Any, pieces: Pieces) -> None:
@@ -268,13 +268,13 @@ class BpeSampler(Sampler):
         return left * (self.pad + 1) + right
 
     def _open_ranks(self, left: Ints, right: Ints, alpha: float, random: np.random.Generator) -> NDArray[np.float64]:
-        """Return the rank of the merge of each adjacent pair; infinite if there is none, or it is dropped."""
+        """Return the rank of the merge of each adjacent pair; infinite if there is no merge, or it is dropped."""
         pair = self._pair(left, right)
         at = np.searchsorted(self.pairs, pair)
         return np.where((self.pairs[at] == pair) & (random.random(pair.shape) >= alpha), self.ranks[at], np.inf)
 
     def _spelled(self, ids_N: Ints, word_N: Ints) -> tuple[Ints, Ints]:
-        """Replace unknown characters by byte pieces or unk."""
+        """Replace unknown characters with byte pieces or unk."""
         known_N = ids_N < self.num_pieces
         if known_N.all():
             return ids_N, word_N

@@ -39,7 +39,7 @@ class Tokenizer:
         name: name in error messages, such as the path.
 
     Raises:
-        DataError: if it is not a SentencePiece model, or its special ids are not pad 0, unk 1, bos 2, eos 3.
+        DataError: if `model` is not a SentencePiece model, or its special ids are not pad 0, unk 1, bos 2, eos 3.
     """
 
     def __init__(self, model: bytes, name: str = "tokenizer") -> None:

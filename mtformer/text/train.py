@@ -19,15 +19,15 @@ MAX_LINE_BYTES = 1 << 14
 NUM_THREADS = 8
 """Fixed, because the order of floating-point sums, and thus the model, depends on the number of threads."""
 SLOW_FROM = 200_000
-"""Number of lines from which training takes minutes: 876,000 Japanese and English lines take 9 minutes and 2.9 GB."""
+"""Number of lines above which training takes minutes: 876,000 Japanese and English lines take 9 minutes and 2.9 GB."""
 log = logging.getLogger("mtformer")
 
 
 def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -> None:
-    """Train a model and write it to `path` atomically; the same lines and config give the same bytes.
+    """Train a model and write it to `path` atomically; the same lines and config give an identical file.
 
     Args:
-        lines: the text (of both languages if joint); if longer than `train_sentences`, a uniform sample is used.
+        lines: the text (of both languages if joint); only a uniform sample of `train_sentences` lines is used.
         config: the `tokenizer` section.
         path: the file to write.
 
@@ -38,7 +38,7 @@ def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -
     sentences = _sample(_usable(lines), config.train_sentences)
     log.info(
         "training a %s tokenizer of %d pieces on %s lines%s", config.model_type, config.vocab_size,
-        f"{len(sentences):,}", "; this takes minutes" if len(sentences) > SLOW_FROM else "",
+        f"{len(sentences):,}", "; this takes several minutes" if len(sentences) > SLOW_FROM else "",
     )  # fmt: skip
     model = io.BytesIO()
     try:
@@ -97,7 +97,7 @@ def _explain(message: str, config: TokenizerConfig) -> str:
         return f"{setting}: the training text gives at most {found[1]} pieces; set tokenizer.vocab_size to that or less"
     if found := re.search(r"smaller than required_chars\D*\d+ vs (\d+)", message):
         return (
-            f"{setting}: special pieces and the distinct characters of the training text alone need {found[1]}; "
+            f"{setting}: special pieces and the distinct characters of the training text alone need {found[1]} pieces; "
             "set tokenizer.vocab_size above that, or lower tokenizer.character_coverage"
         )
     if "sentences_.empty()" in message or "Input corpus is empty" in message:

@@ -89,7 +89,7 @@ def newest_good(run: RunDir) -> Path | None:
     `damaged-...`, with a warning for each.
 
     Raises:
-        CheckpointError: if all checkpoints are damaged (none is renamed then), or one cannot be read or renamed.
+        CheckpointError: if all checkpoints are damaged (then none is renamed), or one cannot be read or renamed.
     """
     try:
         for folder in (run.path, run.checkpoints):
@@ -145,7 +145,7 @@ def load_trainer_state(folder: Path) -> dict[str, Any]:
 
 
 def prune(run: RunDir, config: TrainingConfig) -> None:
-    """Keep the latest checkpoint, and the last `keep_last` and best `keep_best` regular ones; delete all others.
+    """Keep the latest checkpoint and the `keep_last` latest and `keep_best` best regular ones; delete all others.
 
     If a checkpoint cannot be deleted, a warning is logged.
     """
@@ -164,7 +164,7 @@ def prune(run: RunDir, config: TrainingConfig) -> None:
 
 
 def last_good(run: RunDir) -> str:
-    """Describe the latest checkpoint in an error message."""
+    """Describe the latest checkpoint, for an error message."""
     steps = run.steps()
     if not steps:
         return "there is no earlier checkpoint"

@@ -1,4 +1,4 @@
-"""Training figures in metrics.jsonl, and their form in the progress bar, report and plots."""
+"""Values recorded in metrics.jsonl during training, and how the progress bar, reports and plots show them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Summary(NamedTuple):
-    """Summary of a figure over a whole run, in a report."""
+    """Summary of a value over a whole run, shown in a report."""
 
     label: str
     summarize: Callable[[Sequence[float]], float]
@@ -16,25 +16,25 @@ class Summary(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingFigure:
-    """A figure in the train or dev records."""
+    """A value in train or dev records, and how it is shown."""
 
     key: str
     label: str
     """Axis label."""
     on_dev: bool = False
-    """Dev records have it."""
+    """True if dev records also contain it."""
     is_timing: bool = False
-    """Depends on time and machine, and differs between repetitions of a run."""
+    """True if it depends on time and machine, so that it differs between repetitions of a run."""
     bar: str | None = None
-    """Format in the progress bar."""
+    """Format in the progress bar; None: not shown there."""
     is_exceptional: bool = False
-    """Progress bar and report show it only if it is above 0."""
+    """True if the progress bar and reports show it only if it is above 0."""
     chart: str | None = None
-    """Caption of its chart in a report."""
+    """Caption of its chart in a report; None: no chart."""
     is_log: bool = False
-    """The chart has a logarithmic axis."""
+    """True if the chart has a logarithmic axis."""
     summary: Summary | None = None
-    """Its row in the speed section of a report."""
+    """Its row in the speed section of a report; None: no row."""
 
 
 FIGURES = (
@@ -82,20 +82,20 @@ FIGURES = (
         summary=Summary("batches split in two to fit the memory", sum, "{:,.0f}"),
     ),
 )
-"""In the order of charts, summaries and the progress bar. Train records have `nll` instead of perplexity, no scores,
-and with several corpora `pairs NAME`, the number of pairs of each."""
+"""Values in the order of charts, summaries and the progress bar. Train records have `nll` instead of perplexity and no
+scores; with several corpora, they also have `pairs NAME`, the number of pairs from each."""
 BY_KEY = {figure.key: figure for figure in FIGURES}
 TIMINGS = frozenset(figure.key for figure in FIGURES if figure.is_timing)
 
 
 def bar_texts(values: Mapping[str, float]) -> dict[str, str]:
-    """Return the texts in the progress bar for the figures of a log line, by key."""
+    """Return the text that the progress bar shows for each value of a log line, by key."""
     figures = (figure for figure in FIGURES if figure.bar and (values[figure.key] or not figure.is_exceptional))
     return {figure.key: str(figure.bar).format(values[figure.key]) for figure in figures}
 
 
 def axis_label(metric: str) -> str:
-    """Return the label of a metric such as `bleu` (on dev) or `train.loss`."""
+    """Return the axis label of a metric such as `bleu` (on dev) or `train.loss`."""
     figure = BY_KEY.get(metric.removeprefix("train."))
     if figure is None:
         return metric

@@ -7,7 +7,7 @@ the sums of the current log window, so the next line is the same as without inte
 resumed and an uninterrupted run differ only in times and `resume` lines.
 
 Files are rewritten atomically. Each checkpoint stores the size and SHA-256 of both files; on resuming, a warning is
-logged if that part has changed.
+logged if the part of that size has changed.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ def warn_if_changed(path: Path, saved: dict[str, Any], step: int) -> None:
     if hashlib.sha256(data).hexdigest() != saved["sha256"]:
         log.warning(
             "%s: changed or truncated since the checkpoint of step %d was saved; training is not affected, but reports "
-            "of the steps up to %d may be wrong or incomplete; restore the file from a copy",
+            "on the steps up to %d may be wrong or incomplete; restore the file from a copy",
             *(path, step, step),
         )
 

@@ -56,7 +56,7 @@ class Trainer:
         config: the config of the experiment.
         run: the run directory.
         step: the training step, with model and optimizer.
-        batches_from: function from a sampler state and a step to the batches that follow, each with its `end`.
+        batches_from: function that returns the batches after a sampler state and a step, each with its `end` state.
         dev_batches: function that returns the dev batches; None without dev data.
         decode_dev: function that translates and scores dev; None without dev data.
         progress: progress display.
@@ -112,7 +112,7 @@ class Trainer:
         self.step.load_weights(checkpoint / WEIGHTS)
         try:
             self._restore(state, meta["made_with"])
-        except Exception as error:  # any of the calls may fail on values of wrong types
+        except Exception as error:  # any of these calls may fail on values of wrong types
             what = " ".join(f"{type(error).__name__}: {error}".split())
             raise CheckpointError(
                 f"{checkpoint / TRAINER_STATE}: not a trainer state of this run ({what:.200}); move {checkpoint} away"
@@ -129,13 +129,13 @@ class Trainer:
         log.info("resumed at step %d of %d", self.position.step, self.config.max_steps)
 
     def _record_resume(self, changes: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-        """Write time and changes, also those of data, device and versions since the checkpoint, to metrics.jsonl."""
+        """Write a `resume` line: time and changes (config, data, device, versions) since the checkpoint."""
         other = {key: [before.get(key), value] for key, value in self.made_with.items() if before.get(key) != value}
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         append_record(self.run.metrics, "resume", self.position.step, time=now, changes={**changes, **other})
 
     def _restore(self, state: dict[str, Any], made_with: dict[str, Any]) -> None:
-        """Restore the state saved by `_save`; raise any exception if it is invalid."""
+        """Restore the state saved by `_save`; if it is invalid, exceptions of any type may be raised."""
         if state["training_weights"]:
             self.step.load_training_weights(state["training_weights"])
         # Moments are restored from the checkpoint; betas, eps and weight decay are those of the current config.
@@ -199,7 +199,7 @@ class Trainer:
         return step > 0 and (step % self.config.validate_every == 0 or self.is_done())
 
     def _validate(self) -> None:
-        """Validate and save a checkpoint; after a signal, the resumed run does both."""
+        """Validate and save a checkpoint; if a signal interrupts this, the resumed run does both."""
         start = time.perf_counter()
         try:
             self._validate_and_save()
@@ -212,7 +212,7 @@ class Trainer:
         return self.is_validated and self.saved_step == self.position.step
 
     def _check_stop(self) -> None:
-        # Distributed processes synchronize in a validation, so a single one cannot abandon it.
+        # Distributed processes synchronize during validation, so a single process cannot abandon it.
         if self.stop.received is not None and self.ranks.size == 1:
             raise _AbandonedError
 
@@ -239,7 +239,7 @@ class Trainer:
         self.position.place = micro_batches[-1].end
         self.last_batches = micro_batches
         self.window.add(micro_batches, result)
-        # Reading the count waits for the GPU, so it is only checked with log lines, which wait anyway.
+        # Reading the count waits for the GPU, so it is only checked at log lines, which wait anyway.
         if self.step.device.type == "cpu" or self.position.step % self.config.log_every == 0:
             self._check_gradients()
 
@@ -335,7 +335,7 @@ class Trainer:
             log.info("step %d: early stopping: no improvement of %s in %d validations", position.step, metric, count)
 
     def _check_loss(self) -> None:
-        """Raise MtformerError if the loss of the last batch is not finite; used before checkpoints without validation.
+        """Raise MtformerError if the loss on the last batch is not finite; called before saving without validation.
 
         The gradient check is not sufficient, because the last gradient was computed before the weights changed.
         """
@@ -388,7 +388,7 @@ def random_state(device: torch.device) -> list[Tensor]:
 
 
 def set_random_state(state: list[Tensor], device: torch.device) -> None:
-    """Restore states returned by `random_state`; a device state only on the same type of device."""
+    """Restore the result of `random_state`; the state of a CUDA device is ignored on a CPU."""
     torch.set_rng_state(state[0])
     if device.type == "cuda" and len(state) > 1:
         torch.cuda.set_rng_state(state[1], device)

@@ -91,7 +91,7 @@ class _SmoothedClasses(NamedTuple):
     """1 for each of these classes, otherwise 0; None: all except pad."""
 
     def subtract_from(self, grad_weight_VD: Tensor, row_D: Tensor, grad_bias_V: Tensor | None, number: Tensor) -> None:
-        """Subtract the smoothing part of the gradients."""
+        """Subtract the contribution of label smoothing from the gradients."""
         if self.is_in_V is None:
             grad_weight_VD -= row_D
             grad_weight_VD[PAD] += row_D

@@ -87,7 +87,7 @@ def _open_wandb(run: RunDir, config: Config) -> Any:
     except wandb.Error as error:
         why = " ".join(str(error).split())
         raise MtformerError(
-            f"training.wandb: {why} (`wandb login` logs in; with WANDB_MODE=offline no account is needed)"
+            f"training.wandb: {why} (run `wandb login`, or set WANDB_MODE=offline, which needs no account)"
         ) from error
     # W&B's own step must not decrease, but the step of a resumed run may.
     client.define_metric("step")
@@ -98,7 +98,7 @@ def _open_wandb(run: RunDir, config: Config) -> Any:
 
 TENSORS = ("sums", "grad_norm")
 WATCH_SECONDS, MIN_CORE_SHARE = 10.0, 0.8
-"""Seconds of training that are evaluated together; the main thread runs nearly all the time if undisturbed."""
+"""Seconds of training per measurement, and minimum share in which the main thread runs (undisturbed: nearly 1)."""
 
 
 class Window:
@@ -113,7 +113,7 @@ class Window:
         self.grad_norm = torch.zeros(())
         self.tokens = self.cells = self.steps = self.splits = 0
         self.untimed_tokens = self.untimed_steps = 0
-        """The part of these from before the run was resumed."""
+        """Tokens and steps from before the run was resumed, which are excluded from speeds."""
         self.learning_rate = 0.0
         self.pairs_of: Counter[str] = Counter()
         """Number of pairs by corpus, if there are several."""
@@ -135,7 +135,7 @@ class Window:
         self.sums = self.sums.to(sums.device) + sums.where(result.is_finite, 0.0)
 
     def figures(self, ranks: Ranks = ALONE) -> dict[str, float]:
-        """Return means over the window and all processes: per target token, per second, and as shares of 1.
+        """Return the values of a log line, aggregated over the window and all processes; shares are between 0 and 1.
 
         If all steps were skipped, the loss is nan. `memory_gb` is the highest peak memory usage of a process since the
         start.
@@ -181,10 +181,10 @@ class Window:
 
 
 class CoreWatch:
-    """Logs a warning, once, if other processes use the cores of a training run on a CPU.
+    """Logs a warning once if other processes use the cores of a training run on a CPU.
 
     The main thread does not sleep during a step, so its CPU time equals the wall time unless the core is shared. With
-    OMP_WAIT_POLICY=PASSIVE, threads sleep while waiting, so sharing is not detected, but also less harmful.
+    OMP_WAIT_POLICY=PASSIVE, threads sleep while waiting, so sharing is not detected, but is also less harmful.
     """
 
     def __init__(self) -> None:
@@ -204,9 +204,9 @@ class CoreWatch:
         if share < MIN_CORE_SHARE:
             self.is_over = True
             log.warning(
-                "other processes use the cores of this run, which has them %.0f%% of the time and slows down by "
-                "more than that: run fewer processes, set OMP_NUM_THREADS (now %d) to the number of free cores, or set "
-                "OMP_WAIT_POLICY=PASSIVE", 100 * share, torch.get_num_threads(),
+                "other processes use the cores of this run, so that its main thread runs only %.0f%% of the time and "
+                "training slows down even more: run fewer processes, set OMP_NUM_THREADS (now %d) to the number of "
+                "free cores, or set OMP_WAIT_POLICY=PASSIVE", 100 * share, torch.get_num_threads(),
             )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ def learning_rate(step: int, config: TrainingConfig, d_model: int) -> float:
     """Return the learning rate of optimizer step `step` (the first is 1).
 
     noam is equation 3 of "Attention Is All You Need", multiplied by `learning_rate`. The other schedules increase
-    linearly to `learning_rate` within `warmup_steps`; then they are constant, decay to 0 at `max_steps` (cosine,
+    linearly to `learning_rate` over `warmup_steps`; then they are constant, decay to 0 at `max_steps` (cosine,
     linear), or decay with the square root of the step (inverse_sqrt).
     """
     warmup = config.warmup_steps
@@ -54,11 +54,11 @@ class Ema:
     average <- d average + (1 - d) weights    after each step, with d = min(decay, (1 + step) / (10 + step))
 
     See Polyak and Juditsky (1992). The smaller d of the first steps, as in TensorFlow's `ExponentialMovingAverage`,
-    reduces the influence of the initial weights. Averages have the device and sharding of the parameters.
+    reduces the influence of the initial weights. Averages have the same device and sharding as the parameters.
 
     Args:
         model: the model; its current weights are the initial averages.
-        decay: d.
+        decay: maximum of d.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:

@@ -1,6 +1,6 @@
 """Distributed training: communication between the processes of `torchrun`, and DDP or FSDP2.
 
-Numbers and small objects are exchanged between hosts (gloo), so they never wait for a device; gradients and sharded
+Numbers and small objects are exchanged on the CPU (gloo), so this never waits for a device; gradients and sharded
 weights use PyTorch's DistributedDataParallel and FSDP2 (`fully_shard`).
 """
 
@@ -24,8 +24,8 @@ from torch.nn.parallel import DistributedDataParallel
 from mtformer.errors import DeviceError, LostProcessError
 
 TIMEOUT = timedelta(hours=12)
-"""Maximum time that a process waits for another one; longer than any data preparation or checkpoint. If a process ends,
-the others notice immediately, because its connections are closed."""
+"""Maximum time that a process waits for another one; longer than preparing data or saving a checkpoint. If a process
+ends, the others notice immediately, because its connections are closed."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ class Ranks:
 
     @contextlib.contextmanager
     def main_first(self) -> Iterator[None]:
-        """Run the context on process 0 first, then on one process per machine, then on the others.
+        """Run the body of the context on process 0 first, then on one process per machine, then on the others.
 
-        This way, shared files are written once, and errors in them are reported once.
+        This way, shared files are written once, and their errors are reported once.
         """
         order = 0 if self.is_main else 1 if self.local_rank == 0 else 2
         for _ in range(order):
@@ -103,7 +103,7 @@ def join_ranks(device: torch.device) -> Iterator[Ranks]:
     try:
         dist.init_process_group(backend, timeout=TIMEOUT)
         yield Ranks(rank, size, local_rank)
-        # Threads of gloo need the interpreter lock to free their last tensors; destroying the group while one of them
+        # Threads of gloo need the interpreter lock to free their last tensors. Destroying the group while one of them
         # waits for the lock causes a deadlock (PyTorch 2.13).
         time.sleep(0.2)
         dist.destroy_process_group()  # not after an error, because it would wait for the others

@@ -1,6 +1,6 @@
 """One optimizer step over micro-batches.
 
-Steps do not wait for the device: results stay in tensors until a log line needs them.
+Steps do not wait for the device: results stay there until a log line needs them.
 """
 
 import contextlib
@@ -75,7 +75,7 @@ class TrainingStep:
         self.skipped_in_a_row = torch.zeros((), dtype=torch.int64, device=self.device)
         """Number of consecutive steps with a non-finite gradient; not reset after reaching `MAX_SKIPPED_IN_A_ROW`."""
         self.max_padded_tokens: int | None = None
-        """Maximum padded tokens (pairs x longest side) of a micro-batch that fits in memory; None: no limit yet."""
+        """Maximum number of padded tokens (pairs x longest side) in a micro-batch; None: memory has not run out."""
 
     @property
     def is_compiled(self) -> bool:
@@ -125,7 +125,7 @@ class TrainingStep:
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, float]:
-        """Return `loss` as numbers, without dropout and gradients; the batch is halved if memory runs out."""
+        """Return `loss` as numbers, without dropout and without gradients; halve the batch if memory runs out."""
         self.objective.eval()
         (loss, nll), _ = self._sums([batch], None, is_alone=True)
         return loss.item(), nll.item()
@@ -143,7 +143,7 @@ class TrainingStep:
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices):
             self._sums([batch], 1.0, is_alone=True)
-            # A skipped step allocates the optimizer moments.
+            # Even a skipped step allocates the optimizer moments.
             self._update(torch.ones((), dtype=torch.bool, device=self.device))
         self.optimizer.zero_grad(set_to_none=True)
         if devices:
@@ -151,7 +151,7 @@ class TrainingStep:
         return time.perf_counter() - start
 
     def ema_weights(self) -> AbstractContextManager[None]:
-        """Return a context in which the model has the weights for validation: with `ema_decay`, the averages."""
+        """Return a context in which the model has the weights for validation (with `ema_decay`, the averages)."""
         return contextlib.nullcontext() if self.ema is None else self.ema.applied()
 
     def full_model(self) -> Transformer:
@@ -213,8 +213,8 @@ class TrainingStep:
 
         Args:
             batches: the micro-batches.
-            scale: factor of the loss; None: compute no gradients.
-            is_alone: True outside of a training step: gradients are not synchronized.
+            scale: factor by which to multiply the loss; None: compute no gradients.
+            is_alone: True outside of training steps, where gradients are not synchronized.
         """
         while True:
             pieces = [piece for batch in batches for piece in batch.split(self.max_padded_tokens)]
@@ -227,7 +227,7 @@ class TrainingStep:
             self._reduce_batch_size(outcome, may_retry=self.ranks.size == 1 or (is_alone and not self.config.sharded))
 
     def _accumulate(self, pieces: Sequence[Batch], scale: float | None, synced: int | None) -> Tensor | Batch:
-        """Return the sums (loss, nll), or the piece on which memory ran out.
+        """Return the sums (loss, nll), or the piece of a batch that did not fit in memory.
 
         Gradients are synchronized at the piece with index `synced`.
         """

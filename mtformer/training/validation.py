@@ -1,4 +1,4 @@
-"""Validation on dev: loss and perplexity of the references, and types for decoding."""
+"""Validation on dev: loss and perplexity on the references, and types of the function that decodes and scores dev."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ from mtformer.training.step import TrainingStep
 
 
 class Decoded(NamedTuple):
-    """Scores and samples of decoding dev."""
+    """Scores and sample translations from decoding dev."""
 
     metrics: dict[str, float]
     """Scores by name, e.g. bleu and chrf."""
@@ -42,7 +42,7 @@ def dev_loss(step: TrainingStep, batches: Iterable[Batch]) -> dict[str, float]:
 
 
 def _own(batches: Iterable[Batch], ranks: Ranks) -> Iterator[Batch]:
-    """Yield the batches of this process; all processes get the same number, because each gathers sharded weights."""
+    """Yield the batches of this process; all get the same number, because gathering sharded weights needs all."""
     rest = iter(batches)
     while group := list(itertools.islice(rest, ranks.size)):
         yield group[ranks.rank] if ranks.rank < len(group) else group[-1].without_targets()

@@ -1,4 +1,4 @@
-"""Each config error is one line: file and line, dotted path, problem, allowed values."""
+"""Each config error is one line with the file and line number, the dotted path, the problem, and allowed values."""
 
 from collections.abc import Callable
 
@@ -45,7 +45,7 @@ def messages(path: str, *overrides: str) -> list[str]:
         ("training:\n  learning_rate: 0\n", "3: training.learning_rate: must be above 0, not 0"),
         ("training:\n  betas: 0.9\n", "3: training.betas: must be a list, not 0.9"),
         ("training:\n  betas:\n  - 0.9\n  - 1.0\n", "5: training.betas.1: must be at least 0 and below 1, not 1.0"),
-        ("training:\n  betas: [0.1, 0.2, 0.3]\n", "3: training.betas: must be a list of 2, not [0.1, 0.2, 0.3]"),
+        ("training:\n  betas: [0.1, 0.2, 0.3]\n", "3: training.betas: must be a list of 2 items, not [0.1, 0.2, 0.3]"),
         ("tokenizer:\n  src_model: 2016\n", "3: tokenizer.src_model: must be text or null, not 2016; put it in quotes"),
         ("tokenizer:\n  user_symbols: <a>\n", "3: tokenizer.user_symbols: must be a list, not '<a>'"),
         ("evaluation: 13a\n", "2: evaluation: must be a section (a mapping of keys to values), not '13a'"),
@@ -83,7 +83,7 @@ def test_a_source_outside_a_list_is_an_error(write: Write) -> None:
     assert line.endswith("begin each item with '- '")
 
 
-def test_names_of_test_sets_are_safe_as_folders(write: Write) -> None:
+def test_names_of_test_sets_are_valid_folder_names(write: Write) -> None:
     path = write("a.yaml", "data:\n  src_lang: en\n  tgt_lang: de\n  test:\n    ../x: {tsv: a}\n")
     assert messages(path) == ["a.yaml:5: data.test.../x: a set name may only contain letters, digits, '_' and '-'"]
 

@@ -83,7 +83,7 @@ def test_sections_with_all_keys_commented_out_are_empty(write: Write) -> None:
     assert config.data.test == {}
 
 
-def test_overrides_of_sources(write: Write) -> None:
+def test_overrides_replace_and_append_sources(write: Write) -> None:
     path = write("a.yaml", BASE)
     overrides = ["data.train.1.src=b.no", "data.train.1.tgt=b.de", "data.train.2.tsv=c.tsv", "data.dev.0.dataset=d"]
     data = load_config(path, overrides).config.data
@@ -132,8 +132,14 @@ def test_override_values_are_yaml(write: Write) -> None:
         ("=5", "write section.key=value"),
         ("training..seed=5", "write section.key=value"),
         ("training.seed.x=5", "training.seed is a single value and has no key 'x'"),
-        ("data.train.3.tsv=x", "data.train is a list of 2; '3' is neither an index of it (from 0) nor the next one"),
-        ("data.train.src=x", "data.train is a list of 2; 'src' is neither an index of it (from 0) nor the next one"),
+        (
+            "data.train.3.tsv=x",
+            "data.train is a list of 2 items; '3' is neither the index of an item (from 0) nor the next index",
+        ),
+        (
+            "data.train.src=x",
+            "data.train is a list of 2 items; 'src' is neither the index of an item (from 0) nor the next index",
+        ),
         ("data.train=[x", "not valid YAML: "),
         ("model.num_head=4", "model.num_head: unknown key; did you mean 'num_heads'? allowed: d_model, num_heads, "),
         ("max_steps=4", "max_steps: unknown key; did you mean 'training.max_steps'? allowed: data, "),
@@ -176,7 +182,7 @@ def test_null_removes_a_test_set_or_corpus_of_the_extended_file(by_override: boo
     assert "data.test.news.tsv" not in loaded.origins
 
 
-def test_null_for_a_missing_test_set(write: Write) -> None:
+def test_null_for_a_missing_test_set_or_corpus_is_an_error(write: Write) -> None:
     write("a.yaml", "data: {src_lang: en, tgt_lang: de, test: {news: {tsv: n.tsv}}}\n")
     top = write("b.yaml", "extends: a.yaml\ndata: {test: {new: null}, corpora: {old: null}}\n")
     with pytest.raises(ConfigError) as raised:

@@ -1,4 +1,4 @@
-"""Dumped configs are read back, their paths are absolute, and the JSON Schema contains every key."""
+"""Dumped configs can be read back, their paths are absolute, and the JSON Schema contains every key."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -71,7 +71,7 @@ def test_paths_are_valid_in_another_folder(write: Write, tmp_path: Path, monkeyp
     assert resolve_paths(load_config(write("b.yaml", dump_config(resolved))).config) == resolved
 
 
-def test_diff(write: Write) -> None:
+def test_config_diff(write: Write) -> None:
     path = write("a.yaml", FULL)
     old = load_config(path).config
     assert config_diff(old, old) == []
@@ -105,7 +105,7 @@ def test_json_schema_supports_extends_and_test_sets() -> None:
     assert schema["properties"]["extends"]["type"] == "string"
     sections = {"Config": schema, **schema["$defs"]}
     assert all(section["additionalProperties"] is False for section in sections.values())
-    # Keys are optional, because an extended file may set them, except in sources.
+    # Except in sources, keys are optional, because an extended file may set them.
     required = {name: section["required"] for name, section in sections.items() if "required" in section}
     assert required == {
         "TextFiles": ["src", "tgt"],

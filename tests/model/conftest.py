@@ -7,11 +7,11 @@ from tiny import use_kernel
 
 @pytest.fixture(autouse=True)
 def _one_thread(_few_threads: None) -> None:
-    """Use one thread, because a second one only waits at these sizes."""
+    """Use one thread, because a second one would only wait at these sizes."""
     torch.set_num_threads(1)
 
 
-@pytest.fixture(params=["written", "fused"])
+@pytest.fixture(params=["unfused", "fused"])
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run the test with each attention implementation."""
     use_kernel(request.param, monkeypatch)

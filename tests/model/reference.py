@@ -1,7 +1,7 @@
 """Formulas of the papers in plain NumPy, independent of torch and mtformer.
 
-B batch, T query length, S key length, D model width, H heads, G key/value heads, K width of a head, F feed-forward.
-Matrices are (out, in): y = W x + b.
+B batch, T query length, S key length, D model width, H heads, G key/value heads, K width of a head, F feed-forward
+width. Matrices are (out, in): y = W x + b.
 """
 
 import math
@@ -31,7 +31,7 @@ def attention(q_TK: Array, k_SK: Array, v_SK: Array, mask_TS: Mask | None = None
 
 
 def rotate(x_TK: Array) -> Array:
-    """Rotate the complex numbers of dimensions i and i + K/2 by pos / 10000^(2i/K) (Su et al. 2021, equation 34)."""
+    """Rotate the complex numbers x_i + j x_(i + K/2) by pos / 10000^(2i/K) (Su et al. 2021, equation 34)."""
     T, K = x_TK.shape
     out = np.empty_like(x_TK)
     for pos in range(T):
@@ -44,7 +44,7 @@ def rotate(x_TK: Array) -> Array:
 def multi_head_attention(
     x_BTD: Array, source_BSD: Array, w: Weights, H: int, G: int, mask_BTS: Mask | None = None, rotary: bool = False
 ) -> Array:
-    """Compute section 3.2.2 with loops over sentences and heads; head h uses key/value head h // (H/G).
+    """Compute section 3.2.2 in loops over sentences and heads; query head h uses key/value head h // (H/G).
 
     Weights: q, k, v, out, each with its `_bias`.
     """
@@ -101,7 +101,7 @@ def gated_feed_forward(x: Array, w: Weights, activation: Callable[[Array], Array
 
 
 def post_norm_encoder_layer(x_BSD: Array, attention: Weights, rest: Weights, H: int, mask_BTS: Mask | None) -> Array:
-    """Compute LayerNorm(x + Sublayer(x)) twice. `rest`: w1 b1 w2 b2, norm1 norm1_bias norm2 norm2_bias."""
+    """Compute LayerNorm(x + Sublayer(x)) twice; `rest` has w1, b1, w2, b2, norm1, norm1_bias, norm2, norm2_bias."""
     x_BSD = x_BSD + multi_head_attention(x_BSD, x_BSD, attention, H, H, mask_BTS)
     x_BSD = layer_norm(x_BSD, rest["norm1"], rest["norm1_bias"])
     x_BSD = x_BSD + feed_forward(x_BSD, rest)
@@ -109,7 +109,7 @@ def post_norm_encoder_layer(x_BSD: Array, attention: Weights, rest: Weights, H: 
 
 
 def sinusoid(num_positions: int, D: int) -> Array:
-    """Compute section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D))."""
+    """Compute PE of section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D))."""
     table = np.empty((num_positions, D))
     for pos in range(num_positions):
         for i in range(D // 2):

@@ -55,7 +55,7 @@ def test_attend_equals_equation_1(mask: Tensor | None) -> None:
 def test_unfused_and_fused_kernels_are_equal(mask: Tensor | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare outputs and gradients of queries, keys and values."""
     outs, inputs = [], []
-    for kernel in ("written", "fused"):
+    for kernel in ("unfused", "fused"):
         use_kernel(kernel, monkeypatch)
         inputs.append(heads())
         outs.append(attend(*inputs[-1], mask))
@@ -68,7 +68,7 @@ def test_unfused_and_fused_kernels_are_equal(mask: Tensor | None, monkeypatch: p
 
 @pytest.mark.parametrize("is_compiling", [False, True])
 @pytest.mark.usefixtures("kernel")
-def test_fully_masked_queries_get_0(is_compiling: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_of_fully_masked_queries_are_0(is_compiling: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: is_compiling)
     q, k, v = heads()
     out = attend(q, k, v, NOTHING_B11S)
@@ -81,7 +81,7 @@ def test_fully_masked_queries_get_0(is_compiling: bool, monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("kernel")
-def test_is_causal_equals_the_causal_mask_and_excludes_a_mask() -> None:
+def test_is_causal_equals_the_causal_mask_and_cannot_be_combined_with_a_mask() -> None:
     q, k, v = (random(2, H, 6, 4, seed=seed) for seed in range(3))
     assert_same(attend(q, k, v, is_causal=True), attend(q, k, v, causal_mask(6)))
     with pytest.raises(AssertionError, match="mask and is_causal"):
@@ -212,7 +212,7 @@ def test_recorded_weights_are_those_of_the_last_forward_pass() -> None:
     assert_same(recorded[attention], attention.weights(x, kv, PADDING_B11S))
 
 
-def test_weights_with_a_cache_are_an_error() -> None:
+def test_computing_weights_with_a_cache_is_an_error() -> None:
     """A second projection would append to the cache again."""
     attention, x = randomize(MultiHeadAttention(D, H)), random(B, 1, D)
     empty = torch.empty(B, H, 0, D // H, dtype=torch.float64)

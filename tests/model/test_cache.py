@@ -27,7 +27,7 @@ def for_rows(encoder_output: EncoderOutput, num_beams: int) -> EncoderOutput:
 
 
 def assert_cached_equals_uncached(model: Transformer, num_beams: int) -> None:
-    """Check that the hidden states of each step equal those of the full target."""
+    """Check that the hidden states of each cached step equal those computed from the full target at once."""
     encoder_output, tgt_NT = model.encode(*sources([7, 2, 4])), tokens(B * num_beams, T, seed=1)
     expected_NTD = model.decode(tgt_NT, for_rows(encoder_output, num_beams))
     cache = model.new_cache(encoder_output, num_beams, T)
@@ -45,7 +45,7 @@ def test_cached_decoding_equals_uncached(values: tuple[str | int | None, ...]) -
 
 @torch.no_grad()
 @pytest.mark.usefixtures("kernel")
-def test_cached_decoding_equals_uncached_with_output_tied_and_one_key_head() -> None:
+def test_cached_decoding_equals_uncached_with_tied_output_and_one_key_head() -> None:
     assert_cached_equals_uncached(tiny_model(tie_embeddings="output", num_kv_heads=1, activation="geglu").eval(), 1)
 
 

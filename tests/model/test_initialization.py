@@ -12,7 +12,7 @@ from mtformer.model.transformer import Transformer
 
 
 def assert_xavier(projection: Tensor) -> None:
-    """Check for a uniform distribution in +-sqrt(6 / (fan in + fan out)) (Glorot and Bengio 2010, equation 16)."""
+    """Check that weights are uniform in +-sqrt(6 / (fan in + fan out)) (Glorot and Bengio 2010, equation 16)."""
     bound = math.sqrt(6 / (projection.size(0) + projection.size(1)))
     assert projection.abs().max() <= bound
     assert projection.max() > 0.98 * bound

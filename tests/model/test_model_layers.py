@@ -56,7 +56,7 @@ def test_feed_forward_equals_equation_2(name: str, function: Callable[[reference
 
 @pytest.mark.parametrize(("name", "function"), [("swiglu", reference.swish), ("geglu", reference.gelu)])
 def test_gated_feed_forward_equals_shazeer(name: str, function: Callable[[reference.Array], reference.Array]) -> None:
-    """The gate is first in the fused matrix."""
+    """The gate comes first in the fused matrix."""
     layer, x = randomize(FeedForward(tiny_config(activation=name))), random(B, T, D)
     (w, v), (b, c) = layer.expand.weight.split(F), layer.expand.bias.split(F)
     weights = arrays(w=w, v=v, b=b, c=c, w2=layer.contract.weight, b2=layer.contract.bias)
@@ -92,7 +92,7 @@ def test_post_norm_dropout_applies_before_the_norm() -> None:
 
 
 def test_activation_dropout_applies_between_the_projections() -> None:
-    """If the second projection sums, all outputs of a row are equal, so none was dropped after it."""
+    """The second projection sums its inputs, so all outputs of a row are equal unless some are dropped after it."""
     torch.manual_seed(0)
     layer = randomize(FeedForward(tiny_config(activation_dropout=0.5)))
     torch.nn.init.ones_(layer.contract.weight)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from mtformer.model.ops import NORMS, Dropout, Linear, LinearCopies, additive_mask, causal_mask, dropout, padding_mask
 
 N = 1 << 17
-"""Number of elements for each of the 8 bytes of a random word."""
+"""Number of random words, each of which has 8 bytes for 8 elements."""
 probabilities = pytest.mark.parametrize("p", [0.001, 0.1, 0.3, 0.5, 0.9])
 
 
@@ -60,7 +60,7 @@ def gradients(linear: Linear, x: Tensor, gradient: Tensor, *rows: int | None) ->
 
 
 @pytest.mark.parametrize("rows", [(0, None), (16, None), (0, 16)], ids=str)
-def test_copies_change_only_the_rounding_of_the_gradients_of_the_weights(rows: tuple[int, int | None]) -> None:
+def test_copies_change_only_the_rounding_of_weight_gradients(rows: tuple[int, int | None]) -> None:
     torch.manual_seed(0)
     linear = randomize(Linear(32, 16, 8)).float()
     x, gradient = torch.randn(4, 64, 32).bfloat16(), torch.randn(4, 64, 24).bfloat16()[..., slice(*rows)]
@@ -75,7 +75,7 @@ def test_copies_change_only_the_rounding_of_the_gradients_of_the_weights(rows: t
         assert (one - expected).norm() < 1e-5 * expected.norm() < (other - expected).norm()
 
 
-def test_copies_follow_the_weights_and_are_for_training_only() -> None:
+def test_copies_follow_the_weights_and_are_used_in_training_only() -> None:
     model = nn.ModuleList([randomize(Linear(6, 4)).float(), randomize(Linear(4, 3)).float()])
     x = torch.randn(5, 6).bfloat16()
     copies = LinearCopies(model, torch.bfloat16)
@@ -129,8 +129,8 @@ def dropped(p: float) -> tuple[Tensor, Tensor]:
 
 
 @probabilities
-def test_each_byte_of_a_random_word_drops_its_share(p: float) -> None:
-    """Check each index mod 8 within 5 standard deviations; p below 1/512 still drops 1 of 256."""
+def test_each_byte_of_a_random_word_drops_the_same_share_of_elements(p: float) -> None:
+    """Check the share at each index mod 8 within 5 standard deviations; p below 1/512 still drops 1 of 256 elements."""
     shares = dropped(p)[1].view(N, 8).double().mean(dim=0)
     deviation = (rounded(p) * (1 - rounded(p)) / N) ** 0.5
     assert (shares - rounded(p)).abs().max() < 5 * deviation
@@ -181,7 +181,7 @@ def test_backward_of_dropout_drops_the_same_elements() -> None:
     assert torch.equal(x.grad == 0, y == 0)
 
 
-def test_dropout_of_transposed_inputs() -> None:
+def test_dropout_works_for_transposed_inputs() -> None:
     x = torch.rand(40, 50).add_(1)
     torch.manual_seed(0)
     transposed = dropout(x.t(), 0.5)
@@ -189,7 +189,7 @@ def test_dropout_of_transposed_inputs() -> None:
     assert torch.equal(transposed, dropout(x.t().contiguous(), 0.5))
 
 
-def test_nothing_is_dropped_at_0_or_in_evaluation() -> None:
+def test_nothing_is_dropped_at_probability_0_or_in_evaluation() -> None:
     x, module = torch.randn(100), Dropout(0.5)
     state = torch.get_rng_state()
     for y in (dropout(x, 0.0), Dropout(0.0)(x), module.eval()(x)):
@@ -198,7 +198,7 @@ def test_nothing_is_dropped_at_0_or_in_evaluation() -> None:
     assert not torch.equal(module.train()(x), x)
 
 
-def test_a_probability_close_to_1_drops_almost_all() -> None:
+def test_a_probability_close_to_1_drops_almost_all_elements() -> None:
     """The config allows any p below 1."""
     y, zero = dropped(0.999)
     assert 0.99 < zero.double().mean().item() < 1

@@ -14,7 +14,7 @@ HALF_UNIT = 2.0**-25
 
 
 @pytest.mark.parametrize("D", [2, 6, 64])
-def test_sinusoid_equals_the_formula_rounded_once(D: int) -> None:
+def test_sinusoid_equals_the_formula_up_to_one_rounding(D: int) -> None:
     """[sin | cos] is the table of the paper with even columns first."""
     table = sinusoid(300, D)
     assert table.dtype == torch.float32
@@ -60,7 +60,7 @@ def test_rotary_is_a_complex_rotation() -> None:
 
 
 def test_a_rotation_of_one_position_applies_to_all_beams() -> None:
-    """In decoding, dimension 2 counts beams."""
+    """In decoding, dimension 2 contains the beams."""
     rotary, x_BHTK = RotaryPositions(7, 8), random(2, 3, 1, 8).expand(2, 3, 7, 8)
     at_each = rotary(slice(7))(x_BHTK)
     for t in range(7):

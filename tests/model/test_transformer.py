@@ -56,7 +56,7 @@ TORCH_NAMES = {
     r"(encoder.*)feed_forward_residual\.norm": r"\1norm2",
     r"(decoder.*)feed_forward_residual\.norm": r"\1norm3",
 }
-"""Patterns of our parameter names, and the names in torch.nn.Transformer."""
+"""Patterns of our parameter names, with the corresponding names in torch.nn.Transformer."""
 
 
 def as_torch(ours: Transformer) -> tuple[nn.Transformer, list[tuple[nn.Parameter, nn.Parameter]]]:
@@ -153,7 +153,7 @@ def test_no_gradient_reaches_encoder_states_of_padding() -> None:
 
 @ALL_POSITIONS
 @pytest.mark.usefixtures("kernel")
-def test_later_target_tokens_change_no_earlier_state(positions: str) -> None:
+def test_later_target_tokens_do_not_change_earlier_states(positions: str) -> None:
     model = tiny_model(positions=positions)
     encoder_output, tgt_BT = model.encode(*sources(LENGTHS)), tokens(3, 6, seed=1)
     states = model.decode(tgt_BT, encoder_output)
@@ -197,8 +197,8 @@ def test_order_affects_the_states(positions: str) -> None:
     ("tie", "shared"),
     [("all", {"src_embedding", "output", "tgt_embedding"}), ("output", {"output", "tgt_embedding"}), ("none", set())],
 )
-def test_which_embeddings_are_one_parameter(tie: str, shared: set[str]) -> None:
-    """Also check this after changing the dtype and loading weights."""
+def test_tied_embeddings_are_one_parameter(tie: str, shared: set[str]) -> None:
+    """They stay tied when the dtype changes and weights are loaded."""
     model = Transformer(tiny_config(tie_embeddings=tie), V, V)
     model.double()
     model.load_state_dict(model.state_dict())
@@ -210,7 +210,7 @@ def test_which_embeddings_are_one_parameter(tie: str, shared: set[str]) -> None:
 
 @pytest.mark.parametrize(("tie", "rows"), [("all", 17), ("output", 11 + 17), ("none", 11 + 17 + 17)])
 def test_parameter_counts_equal_the_formula(tie: str, rows: int) -> None:
-    """Use width 16, 4 heads of width 4, 2 key/value heads, SwiGLU 24, 32 learned positions, 3 + 2 layers, pre-norm."""
+    """Test width 16, 4 heads of width 4, 2 key/value heads, SwiGLU 24, 32 learned positions, 3 + 2 layers, pre-norm."""
     config = tiny_config(
         tie_embeddings=tie, num_kv_heads=2, activation="swiglu", positions="learned", num_encoder_layers=3
     )
@@ -280,7 +280,7 @@ def test_cached_decoding_in_bf16_is_close_to_uncached_in_bf16() -> None:
     assert (steps_BTD.float() - whole_BTD).norm() < 0.02 * whole_BTD.norm()
 
 
-def test_the_output_bias_is_optional_zero_at_first_and_counted() -> None:
+def test_the_output_bias_is_optional_initialized_to_zero_and_counted() -> None:
     plain, biased = (Transformer(tiny_config(output_bias=has_bias), V, V) for has_bias in (False, True))
     assert plain.output_bias is None
     assert "output_bias" not in plain.state_dict()
@@ -338,7 +338,7 @@ def test_dropout_applies_to_the_embeddings_of_both_sides() -> None:
 
 
 def test_every_parameter_has_a_gradient() -> None:
-    """No weight is unused with any option."""
+    """All weights are used with every option."""
     for changes in ({"positions": "learned"}, {"norm": "rmsnorm", "norm_position": "post", "activation": "geglu"}):
         model = tiny_model(tie_embeddings="none", num_kv_heads=2, **changes)
         src_BS, lengths_B = sources(LENGTHS)

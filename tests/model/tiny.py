@@ -63,7 +63,7 @@ def sources(lengths: list[int], seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def use_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make `attend` without dropout use the fused kernel at all sizes, or never (`written`)."""
+    """Make `attend` without dropout always use the fused kernel (`fused`), or never (`unfused`)."""
     threshold = 0 if name == "fused" else math.inf
     monkeypatch.setattr(attention, "CPU_FUSED_FROM", dict.fromkeys(attention.CPU_FUSED_FROM, threshold))
 

@@ -121,7 +121,7 @@ def test_deeply_nested_overrides_are_rejected(override: str, corpus: Path) -> No
         ("tokenizer.vocab_size=2147483648", "must be at least 16 and at most 500000"),
         ("model.num_encoder_layers=2147483648", "at most 1000"),
         ("model.d_model=9223372036854775808", "must be at most 9,007,199,254,740,992"),
-        ("data.train.99999999999999999999.src=x", "is neither an index of it"),
+        ("data.train.99999999999999999999.src=x", "is neither the index of an item"),
         ("data.filters.max_tokens=300", "lower the former or raise the latter"),
     ],
 )

@@ -24,7 +24,7 @@ def kind(tokenizer: Tokenizer) -> int:
 
 
 def sharp(tokenizer: Tokenizer) -> float:
-    """Return the alpha for which sampling is deterministic."""
+    """Return the alpha at which sampling is deterministic."""
     return 1000.0 if kind(tokenizer) == UNIGRAM else 0.0
 
 
@@ -98,7 +98,7 @@ def test_user_symbols_are_not_split_and_empty_lines_stay_empty(tokenizer: Tokeni
 
 
 @pytest.mark.parametrize("alpha", [0.2, 0.7])
-def test_unigram_probabilities_equal_the_paper(unigram: Tokenizer, alpha: float) -> None:
+def test_unigram_probabilities_equal_those_in_the_paper(unigram: Tokenizer, alpha: float) -> None:
     pieces = read_pieces(unigram.model)
     word = f"▁{WORD}"
     weights: dict[tuple[int, ...], float] = {}
@@ -113,12 +113,12 @@ def test_unigram_probabilities_equal_the_paper(unigram: Tokenizer, alpha: float)
 
 
 @pytest.mark.parametrize("alpha", [0.2, 0.7])
-def test_bpe_dropout_probabilities_equal_the_paper(bpe: Tokenizer, alpha: float) -> None:
+def test_bpe_dropout_probabilities_equal_those_in_the_paper(bpe: Tokenizer, alpha: float) -> None:
     pieces = read_pieces(bpe.model)
     weights: dict[tuple[int, ...], float] = Counter()
 
     def expand(parts: tuple[str, ...], closed: frozenset[int], weight: float) -> None:
-        """Add all outcomes; `closed`: starts of the left symbols of dropped merges."""
+        """Add the probability of each outcome; `closed` has the start positions of dropped merges."""
         starts = [sum(map(len, parts[:n])) for n in range(len(parts))]
         candidates = [
             (-pieces.scores[pieces.normal[a + b]], start)
@@ -132,7 +132,7 @@ def test_bpe_dropout_probabilities_equal_the_paper(bpe: Tokenizer, alpha: float)
         at = starts.index(start)
         expand(parts, closed | {start}, weight * alpha)
         merged = (*parts[:at], parts[at] + parts[at + 1], *parts[at + 2 :])
-        # The pairs on both sides of the merge are new, so they can be merged again.
+        # The pairs on both sides of the merged symbol are new, so they can be merged again.
         renewed = {start, starts[at - 1]} if at else {start}
         expand(merged, closed - renewed, weight * (1 - alpha))
 

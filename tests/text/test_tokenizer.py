@@ -43,7 +43,7 @@ def test_byte_fallback(byte_tokenizer: Tokenizer) -> None:
     assert byte_tokenizer.decode([ids]) == [text]
 
 
-def test_pieces_join_to_the_line(tokenizer: Tokenizer, lines: list[str]) -> None:
+def test_joined_pieces_equal_the_line(tokenizer: Tokenizer, lines: list[str]) -> None:
     pieces = tokenizer.pieces(lines[0])
     vocabulary = tokenizer.vocabulary()
     assert [vocabulary.index(piece) for piece in pieces] == tokenizer.encode(lines[:1])[0]
@@ -77,7 +77,7 @@ def test_damaged_and_missing_models_are_errors(tmp_path: Path, tokenizer: Tokeni
         TokenizerPair.load(tmp_path)
 
 
-def test_a_pickled_tokenizer_is_the_same(tokenizer: Tokenizer, lines: list[str]) -> None:
+def test_pickling_does_not_change_a_tokenizer(tokenizer: Tokenizer, lines: list[str]) -> None:
     copy = pickle.loads(pickle.dumps(tokenizer))
     assert copy.sha256 == tokenizer.sha256
     assert copy.encode(lines) == tokenizer.encode(lines)

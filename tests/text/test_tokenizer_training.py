@@ -1,4 +1,4 @@
-"""Training of tokenizers: settings, reproducibility, and errors."""
+"""Tokenizer training: settings, reproducibility, and errors."""
 
 from pathlib import Path
 
@@ -54,14 +54,16 @@ def test_coverage_excludes_rare_characters(tmp_path: Path, lines: list[str]) -> 
 
 
 def test_the_training_sample_covers_the_whole_text(tmp_path: Path, lines: list[str]) -> None:
-    # Each tenth of the text uses different letters; a sample of a third of the lines contains all of them.
+    # Each tenth of the text uses different letters; a sample of a third of the lines contains all these letters.
     text = [f"{line} {chr(0x3042 + 10 * number // len(lines))}" for number, line in enumerate(lines)]
     train_tokenizer(text, config(train_sentences=len(text) // 3), tmp_path / "x.model")
     assert UNK not in Tokenizer.load(tmp_path / "x.model").encode(["".join(chr(0x3042 + n) for n in range(10))])[0]
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
-def test_too_little_text_reports_the_possible_size(tmp_path: Path, lines: list[str], model_type: str) -> None:
+def test_the_error_for_too_little_text_gives_the_possible_size(
+    tmp_path: Path, lines: list[str], model_type: str
+) -> None:
     asked = config(vocab_size=8000, model_type=model_type)
     with pytest.raises(DataError, match=r"vocab_size 8000: the training text gives at most (\d+) pieces") as error:
         train_tokenizer(lines, asked, tmp_path / "x.model")
@@ -71,14 +73,14 @@ def test_too_little_text_reports_the_possible_size(tmp_path: Path, lines: list[s
     assert [path.name for path in tmp_path.iterdir()] == ["y.model"]
 
 
-def test_more_characters_than_pieces(tmp_path: Path) -> None:
+def test_more_characters_than_pieces_is_an_error(tmp_path: Path) -> None:
     text = ["".join(chr(0x4E00 + n) for n in range(start, start + 20)) for start in range(0, 200, 20)]
-    with pytest.raises(DataError, match=r"vocab_size 100: special pieces and the distinct characters .* need 20\d;"):
+    with pytest.raises(DataError, match=r"vocab_size 100: special pieces and the distinct .* need 20\d pieces;"):
         train_tokenizer(text, config(), tmp_path / "x.model")
 
 
 @pytest.mark.parametrize("text", [[], ["", "  ", "\u3000"]])
-def test_no_text_is_an_error(tmp_path: Path, text: list[str]) -> None:
+def test_training_data_without_text_is_an_error(tmp_path: Path, text: list[str]) -> None:
     with pytest.raises(DataError, match="the corpus is empty: the training data has no line with text"):
         train_tokenizer(text, config(), tmp_path / "x.model")
 

@@ -16,7 +16,7 @@ if __name__ == "__main__":
     with join_ranks(torch.device("cpu")) as ranks:
         config = toy_config(learning_rate=1e-2, eps=1e-3, clip_norm=0.1, sharded=sharded)
         step = toy_step(config, precision, ranks=ranks, dropout=0.0)
-        dtypes = set()  # of the weights of the layers while they are used
+        dtypes = set()  # of the layer weights in forward passes
 
         def record(module: nn.Module, inputs: object) -> None:
             dtypes.add(str(module.weight.dtype))
@@ -26,7 +26,7 @@ if __name__ == "__main__":
                 module.register_forward_pre_hook(record)
         norms, losses = [], []
         for number in range(1, 4):
-            # Batches of different sizes, two per step and process; in the last step, process 1 gets none.
+            # Batches of different sizes, two per step and process; in the last step, process 1 has none.
             first = 4 * number + ranks.rank
             own = [toy_batch(first, num_pairs=3 + ranks.rank), toy_batch(first + 2, num_pairs=4 + 3 * ranks.rank)]
             if number == 3 and ranks.rank == 1:

@@ -1,4 +1,4 @@
-"""Kill a process before each of its operations on the disk."""
+"""Kill a process before each of its disk operations."""
 
 import logging
 import os
@@ -13,11 +13,11 @@ STAGES = {
     *("open", "write", "__exit__", "fsync", "close", "mkdir", "rename", "replace", "unlink", "rmdir"),
     *("serialize_file", "write_record", "write_end_of_file"),  # functions of safetensors and torch
 }
-"""Names of functions, in C code of Python and in libraries, that change files."""
+"""Names of functions that change files, in Python's C code and in libraries."""
 
 
 def killed_at_each_stage(prepare: Callable[[], None], act: Callable[[], object]) -> Iterator[str]:
-    """Run `prepare`, then kill a process that runs `act` right before its first, second, ... operation on the disk.
+    """Run `prepare`, then kill a process that runs `act` right before its first, second, ... disk operation.
 
     Yield the name of the operation after each kill, and "none" once the process has finished.
     """

@@ -35,12 +35,12 @@ WITHOUT_KERNEL = frozenset(
 )
 """Operators that launch no kernel."""
 READS = frozenset(["item", "_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "_unique2"])
-"""Operators for whose results the host must wait."""
+"""Operators that make the host wait for their results."""
 Answer = Callable[[str, Tensor], Any]
 
 
 def answer_one(what: str, tensor: Tensor) -> Any:
-    """Return the number 1 for each value that the host reads; `nonzero` finds the first row of each."""
+    """Supply the number 1 for each value that the host reads; for `nonzero`, return the number of rows."""
     if what == "nonzero":
         return tensor.shape[0]
     return nested(tuple(tensor.shape), 1.0 if tensor.is_floating_point() else 1) if what == "tolist" else 1
@@ -59,7 +59,7 @@ class SimulatedGpu:
         self.device = torch.device(DEVICE_TYPE, 0)
         self.answer = answer
         self.syncs: list[str] = []
-        """Operators for which the host waited, with the line in the package."""
+        """Operators for which the host waited, each with the line in the package that called it."""
         self.launches = Counter[str]()
         """Operators that launched kernels, with counts."""
 

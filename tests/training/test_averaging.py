@@ -37,7 +37,7 @@ def test_averages_equal_the_formula() -> None:
             torch.testing.assert_close(own, other.float(), rtol=1e-4, atol=1e-6)
 
 
-def test_averages_of_biases_of_minus_infinity() -> None:
+def test_averages_of_infinite_biases_are_not_nan() -> None:
     model = torch.nn.ParameterList([torch.tensor([1.0, -torch.inf])])
     ema = Ema(model, DECAY)
     ema.update(1)

@@ -1,4 +1,4 @@
-"""Checkpoints are complete or absent at any time a process is killed, and disk errors lose no checkpoint."""
+"""After a process is killed at any time, checkpoints are complete or absent; disk errors lose no checkpoint."""
 
 import errno
 import json
@@ -35,7 +35,7 @@ def save(run: RunDir, step: int, is_temporary: bool = False) -> None:
 
 
 def assert_intact(folder: Path, step: int) -> None:
-    """Check that the checkpoint is verified and contains what was saved at its step."""
+    """Check that the checkpoint passes verification and contains what was saved at its step."""
     assert verify(folder, WEIGHTS, TRAINER_STATE)["step"] == step
     assert load_trainer_state(folder) == {"step": step}
     assert all((weight == step).all() for weight in read_weights(folder / WEIGHTS).values())
@@ -43,7 +43,7 @@ def assert_intact(folder: Path, step: int) -> None:
 
 @pytest.fixture
 def start_again(tmp_path: Path) -> Callable[[Callable[[RunDir], None]], tuple[RunDir, Callable[[], None]]]:
-    """Return a function that fills a run, and returns it and a function that restores it."""
+    """Return a function that creates a run, and returns it and a function that restores its initial state."""
 
     def make(fill: Callable[[RunDir], None]) -> tuple[RunDir, Callable[[], None]]:
         template, run = RunDir(tmp_path / "template"), RunDir(tmp_path / "run")
@@ -83,7 +83,7 @@ def test_killed_while_saving_and_pruning(start_again: StartAgain) -> None:
         for step in run.steps():
             assert_intact(run.checkpoint(step), step)
         assert newest_good(run) == run.checkpoint(newest)
-        assert set(names(run.checkpoints)) <= {run.checkpoint(step).name for step in LOSSES}  # others are deleted
+        assert set(names(run.checkpoints)) <= {run.checkpoint(step).name for step in LOSSES}  # leftovers are deleted
         if newest == 3:
             save(run, 4)
         prune(run, CONFIG)

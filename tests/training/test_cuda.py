@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device"),
 ]
 TOLERANCE = {"fp32": 2e-5, "bf16": 1e-2, "fp16": 2e-3}
-"""Relative tolerance of the loss; for gradients, twice this share of the norm is allowed."""
+"""Relative tolerance of the loss; for gradients, the tolerance is twice this share of their norm."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 WIDE = ModelConfig(
     d_model=128, num_heads=2, d_ff=64, num_encoder_layers=1, num_decoder_layers=1, dropout=0.0, activation="gelu"
@@ -110,7 +110,7 @@ def test_loss_and_gradient_agree_with_float64_with_other_options(options: dict[s
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES.keys())
-def test_chunked_loss_over_32k_pieces(dtype: torch.dtype) -> None:
+def test_chunked_loss_with_a_vocabulary_of_32k_pieces(dtype: torch.dtype) -> None:
     N, D, V, smoothing = 4_099, 64, 32_000, 0.1
     assert 2 * loss_module.CHUNK_LOGITS["cuda"] < N * V, "the test needs more than two chunks"
     torch.manual_seed(1)
@@ -135,7 +135,7 @@ def test_chunked_loss_over_32k_pieces(dtype: torch.dtype) -> None:
 
 
 @precisions
-def test_it_learns(precision: str) -> None:
+def test_training_reduces_the_loss(precision: str) -> None:
     step = on_device(MODEL, precision, learning_rate=1e-2, schedule="constant", warmup_steps=20)
     losses = [step.run([toy_batch(n % 4)], n).nll for n in range(1, 151)]
     assert float(sum(losses[-8:])) < 0.55 * float(sum(losses[:8]))
@@ -219,7 +219,7 @@ def test_a_non_finite_gradient_changes_nothing(precision: str) -> None:
     assert not torch.equal(weights(step), before)
 
 
-def test_memory_of_the_loss_does_not_grow_with_tokens_times_pieces() -> None:
+def test_loss_memory_does_not_grow_with_tokens_times_vocabulary_size() -> None:
     D, V = 64, 32_000
     weight = torch.randn(V, D, device=DEVICE, requires_grad=True)
     peaks = []

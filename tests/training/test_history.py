@@ -7,7 +7,7 @@ import pytest
 from mtformer.training.history import append_record, cut_after, log_checksum, read_records, warn_if_changed
 
 
-def test_records_are_read_in_order_without_an_incomplete_line(tmp_path: Path) -> None:
+def test_records_are_read_in_order_and_invalid_lines_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"kind": "train", "step": 1, "loss": 2.5}\n{"kind": "dev", "step": 1}\n[1]\n{"kind": "tr', "utf-8")
     assert read_records(path) == [{"kind": "train", "step": 1, "loss": 2.5}, {"kind": "dev", "step": 1}]

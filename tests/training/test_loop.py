@@ -78,7 +78,7 @@ def test_metrics_are_appended_and_complete(tmp_path: Path) -> None:
     assert 0 < rows[0]["padding"] < 1
 
 
-def test_metrics_that_cannot_be_written_are_a_clear_error(tmp_path: Path) -> None:
+def test_the_error_for_metrics_that_cannot_be_written_is_clear(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")  # a device whose disk is always full
     with pytest.raises(CheckpointError) as error:
         trainer(toy_config(), tmp_path).train()
@@ -121,7 +121,7 @@ def test_persistent_non_finite_gradients_stop_the_run(tmp_path: Path) -> None:
 
 
 def changed_by(subject: Trainer, number: int, change: Callable[[TrainingStep], object]) -> Trainer:
-    """Patch the trainer so that it makes a change after this step."""
+    """Patch the trainer so that it calls `change` after step `number`."""
     original = subject.step.run
 
     def run(batches: list[Batch], step: int) -> StepResult:
@@ -144,7 +144,7 @@ def diverge(step: TrainingStep) -> None:
 @pytest.mark.parametrize("ema_decay", [0.0, 0.9])
 @pytest.mark.parametrize("has_dev", [True, False])
 def test_weights_with_a_non_finite_loss_are_not_saved(tmp_path: Path, has_dev: bool, ema_decay: float) -> None:
-    """Gradient and weights of step 1 are finite with a learning rate of 1e30; another run diverges in step 4."""
+    """A learning rate of 1e30 gives finite weights with a non-finite loss in step 1; another run diverges in step 4."""
     for name, rate, step in (("at once", 1e30, 1), ("later", 5e-4, 4)):
         config = toy_config(validate_every=1, ema_decay=ema_decay, learning_rate=rate)
         subject = changed_by(trainer(config, tmp_path / name), 4, diverge)

@@ -42,7 +42,7 @@ def naive(hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float, bias
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("chunk_tokens", [1, 7, 1000])
-def test_equals_the_naive_formula(smoothing: float, chunk_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_equals_the_naive_formula(smoothing: float, chunk_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(loss_module.CHUNK_LOGITS, "cpu", chunk_tokens * V)
     hidden, weight, target = example()
     expected = naive(hidden, weight, target, smoothing)
@@ -57,7 +57,7 @@ def test_equals_the_naive_formula(smoothing: float, chunk_tokens: int, monkeypat
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("closed", [[], [2], [PAD, 2, 7]])
-def test_with_a_bias_equals_the_naive_formula(
+def test_loss_with_a_bias_equals_the_naive_formula(
     smoothing: float, closed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also test biases of -inf, with which a class never occurs."""
@@ -80,7 +80,7 @@ def test_with_a_bias_equals_the_naive_formula(
     assert not grads[2][closed].any()
 
 
-def test_equals_torch_without_smoothing() -> None:
+def test_loss_without_smoothing_equals_torch() -> None:
     hidden, weight, target = example()
     loss, _ = linear_cross_entropy(hidden, weight, target, 0.0)
     expected = torch.nn.functional.cross_entropy(hidden @ weight.t(), target, ignore_index=PAD, reduction="sum")
@@ -88,7 +88,7 @@ def test_equals_torch_without_smoothing() -> None:
 
 
 class Products(TorchDispatchMode):
-    """Counts matrix products, and zeros of the size of the gradient of the weight."""
+    """Counts matrix products, and zero tensors of the size of the weight gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ def test_without_gradients_there_is_one_product_per_chunk(
     with torch.no_grad(), Products() as validation:
         found = linear_cross_entropy(hidden.to(dtype), weight, target, 0.1, bias)
     assert [one.item() for one in found] == [one.item() for one in expected]
-    assert (training.number, training.gradients) == (9 + has_bias, 1)  # with a bias one for the uniform part
+    assert (training.number, training.gradients) == (9 + has_bias, 1)  # with a bias, one more for the uniform part
     assert (validation.number, validation.gradients) == (3 + has_bias, 0)
 
 
@@ -140,7 +140,7 @@ def test_padding_has_no_loss_and_no_gradient() -> None:
 
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 4e-3)])
-def test_loss_and_weight_gradient_are_float32_for_narrow_states(
+def test_loss_and_weight_gradient_are_float32_for_16_bit_states(
     dtype: torch.dtype, tolerance: float, has_bias: bool
 ) -> None:
     hidden, weight, target = example(torch.float32)
@@ -188,7 +188,7 @@ def autocast_gradients(hidden: Tensor, weight: Tensor, target: Tensor, smoothing
 
 @pytest.mark.parametrize(("sharpness", "limit"), [(0.0, 1.4), (2.0, 1.4), (9.0, 1.1), (9.5, 1.1), (10.0, 1.1)])
 def test_bfloat16_gradients_are_at_least_as_accurate_as_autocast(sharpness: float, limit: float) -> None:
-    """Test untrained (sharpness 0) to confident models, for which p - q is a small difference."""
+    """Test models from untrained (sharpness 0) to confident, for which p - q is a small difference."""
     hidden, weight, target = memorized_batch(sharpness)
 
     def gradients(dtype: torch.dtype) -> tuple[Tensor, Tensor]:

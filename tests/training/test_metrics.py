@@ -1,4 +1,4 @@
-"""metrics.jsonl, TensorBoard and Weights & Biases contain the same values; memory usage and shared cores."""
+"""metrics.jsonl, TensorBoard and Weights & Biases contain the same values; also test memory usage and shared cores."""
 
 import builtins
 import logging
@@ -182,4 +182,4 @@ def test_shared_cores_are_reported_once(
     assert metrics.CoreWatch().is_over
     messages = [one.getMessage() for one in caplog.records if "other processes use the cores" in one.getMessage()]
     assert len(messages) == expected
-    assert all("has them 50% of the time" in one and "OMP_WAIT_POLICY=PASSIVE" in one for one in messages)
+    assert all("runs only 50% of the time" in one and "OMP_WAIT_POLICY=PASSIVE" in one for one in messages)

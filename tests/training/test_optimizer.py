@@ -34,7 +34,7 @@ def test_noam_equals_equation_3() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["noam", "inverse_sqrt", "cosine", "linear", "constant"])
-def test_no_warmup_starts_at_the_peak(schedule: str) -> None:
+def test_schedules_without_warmup_start_at_the_peak(schedule: str) -> None:
     config = TrainingConfig(schedule=schedule, learning_rate=1.0, warmup_steps=0, max_steps=1000)
     found = [learning_rate(step, config, 1) for step in range(1, 1001)]
     assert found[0] == pytest.approx(1.0, rel=1e-2)

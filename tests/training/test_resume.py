@@ -90,7 +90,7 @@ def test_killed_between_the_samples_and_the_checkpoint(
 
 
 def test_killed_before_old_checkpoints_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also at the end of the run, after the last save."""
+    """Also test this at the end of the run, after the last checkpoint is saved."""
     whole, run = finished(tmp_path / "whole", keep_last=1, max_steps=8), RunDir(tmp_path / "halves")
     with monkeypatch.context() as patch:
         patch.setattr(loop, "prune", lambda run, config: kill() if run.steps()[-1] == 8 else None)
@@ -106,7 +106,7 @@ def kill(*_: object, **__: object) -> None:
 
 
 def stops_within(run: RunDir, step: int) -> Callable[[], Iterator[Batch]]:
-    """Return dev batches that send SIGTERM in the first validation at or after a step."""
+    """Return a function that yields dev batches and sends SIGTERM in the first validation at or after a step."""
 
     def dev_batches() -> Iterator[Batch]:
         last = json.loads(run.metrics.read_text().splitlines()[-1])
@@ -127,7 +127,7 @@ def stops_within(run: RunDir, step: int) -> Callable[[], Iterator[Batch]]:
         lambda data: data[:-1],  # the line end is missing
     ],
 )
-def test_incomplete_lines(tmp_path: Path, tear: Callable[[bytes], bytes]) -> None:
+def test_incomplete_lines_do_not_change_the_resumed_run(tmp_path: Path, tear: Callable[[bytes], bytes]) -> None:
     whole, run = finished(tmp_path / "whole", max_steps=6), RunDir(tmp_path / "halves")
     with pytest.raises(InterruptedRunError):
         trainer(toy_config(max_steps=6), run.path, Quiet(signal_at=3)).train()
@@ -136,7 +136,7 @@ def test_incomplete_lines(tmp_path: Path, tear: Callable[[bytes], bytes]) -> Non
     assert_same_run(whole, run)
 
 
-def test_the_count_of_bad_gradients_is_restored(tmp_path: Path) -> None:
+def test_the_count_of_skipped_steps_is_restored(tmp_path: Path) -> None:
     def with_bad_gradients(subject: Trainer) -> Trainer:
         subject.step.model.decoder_norm.weight.register_hook(lambda grad: grad * float("nan"))
         return subject
@@ -148,7 +148,7 @@ def test_the_count_of_bad_gradients_is_restored(tmp_path: Path) -> None:
         with_bad_gradients(resumed(config, tmp_path)).train()
 
 
-def test_no_checkpoint_is_saved_while_gradients_stay_bad(tmp_path: Path) -> None:
+def test_no_checkpoint_is_saved_after_too_many_skipped_steps(tmp_path: Path) -> None:
     """On a GPU, the count is only checked with log lines, and a checkpoint may be due earlier."""
     subject = trainer(toy_config(max_steps=4), tmp_path)
     subject.step.skipped_in_a_row.fill_(25)
@@ -232,7 +232,7 @@ def test_an_abandoned_validation_is_repeated(
     assert_same_run(RunDir(whole), RunDir(halves))
 
 
-def test_a_validation_that_is_stopped_repeatedly(tmp_path: Path) -> None:
+def test_a_validation_may_be_stopped_repeatedly(tmp_path: Path) -> None:
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     validated(trainer, whole, Validation(), max_steps=4).train()
     for make in (trainer, resumed, resumed):
@@ -243,7 +243,7 @@ def test_a_validation_that_is_stopped_repeatedly(tmp_path: Path) -> None:
 
 
 def test_a_signal_after_the_last_checkpoint_ends_the_run(tmp_path: Path) -> None:
-    """Later work, such as computing test scores, does not start."""
+    """Later work, such as computing test scores, must not start."""
     validation = Validation()
     subject = validated(trainer, tmp_path, validation, max_steps=4)
     subject._update_best = lambda metrics: os.kill(os.getpid(), signal.SIGTERM)  # type: ignore[method-assign]
@@ -384,7 +384,7 @@ def test_an_unreadable_checkpoint_is_not_treated_as_damaged(tmp_path: Path, monk
     assert names(run.checkpoints) == ["step-00000004", "step-00000008"]
 
 
-def test_an_invalid_trainer_state_is_a_clear_error(tmp_path: Path) -> None:
+def test_the_error_for_an_invalid_trainer_state_is_clear(tmp_path: Path) -> None:
     run = finished(tmp_path, max_steps=4)
     (run.checkpoint(4) / TRAINER_STATE).write_bytes(b"no zip file")
     with pytest.raises(CheckpointError, match=r"trainer\.pt: cannot be loaded"):
@@ -406,7 +406,7 @@ def test_optimizer_settings_are_taken_from_the_config(tmp_path: Path) -> None:
     assert all(any(torch.equal(value, one) for one in own) for value in moments.values())
 
 
-def test_changing_best_metric_resets_the_count(tmp_path: Path) -> None:
+def test_changing_best_metric_resets_the_best_score_and_patience(tmp_path: Path) -> None:
     config = toy_config(max_steps=4, validate_every=2, patience=5)
     trainer(config, tmp_path, decode=given([30.0, 20.0])).train()
     same = resumed(toy_config(max_steps=8), tmp_path)

@@ -83,7 +83,7 @@ STEPS = 13
 
 
 def unfinished(what: str, tensor: Tensor) -> Any:
-    """Return values for the host with which no sentence finishes and each may have STEPS - 1 tokens."""
+    """Supply values to the host so that no sentence finishes and each may have STEPS - 1 tokens."""
     if what == "nonzero":
         return tensor.shape[0]
     if what == "tolist":
@@ -92,7 +92,7 @@ def unfinished(what: str, tensor: Tensor) -> Any:
 
 
 def search(gpu: SimulatedGpu, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[Any]:
-    """Run a search and return (synchronizations, launches) before each step."""
+    """Run a search and return the numbers of synchronizations and launches before each step."""
     model = model_on(gpu, **options).eval().requires_grad_(False)
     marks: list[Any] = []
     real = InferenceModel.step

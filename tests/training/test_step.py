@@ -27,7 +27,7 @@ def without_dropout(step: TrainingStep) -> TrainingStep:
     return step
 
 
-def test_accumulation_equals_one_batch_of_all() -> None:
+def test_accumulating_micro_batches_equals_one_large_batch() -> None:
     # Use a large eps: the gradient of a key bias is 0 except for rounding, which Adam would amplify to a full step.
     config = toy_config(learning_rate=1e-2, clip_norm=0.1, eps=1e-3)
     whole, parts = without_dropout(toy_step(config)), without_dropout(toy_step(config))
@@ -89,7 +89,7 @@ def test_a_non_finite_gradient_changes_nothing(precision: str) -> None:
     handle.remove()
     assert step.run([toy_batch(2)], 2).is_finite
     assert not same(everything(step), before)
-    assert int(step.skipped_in_a_row) > MAX_SKIPPED_IN_A_ROW  # the count is not reset before it is checked
+    assert int(step.skipped_in_a_row) > MAX_SKIPPED_IN_A_ROW  # not reset, so that the trainer detects it
 
 
 def test_the_count_of_skipped_steps_restarts_after_a_finite_one() -> None:
@@ -106,7 +106,7 @@ def test_the_count_of_skipped_steps_restarts_after_a_finite_one() -> None:
 
 
 def limited(step: TrainingStep, max_padded_tokens: int) -> list[int]:
-    """Simulate running out of memory above a size, alternately in forward and backward; return the list of attempts."""
+    """Simulate running out of memory above a batch size, alternately in forward and backward; return the attempts."""
     tries: list[int] = []
 
     def forward(module: Objective, arguments: tuple[torch.Tensor, ...]) -> None:
@@ -120,7 +120,7 @@ def limited(step: TrainingStep, max_padded_tokens: int) -> list[int]:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 12 bytes")
 
     step.objective.register_forward_pre_hook(forward)
-    # At this point in the backward pass, the decoder has gradients already.
+    # At this point in the backward pass, the decoder already has gradients.
     step.model.encoder[0].feed_forward.expand.weight.register_hook(fail)
     return tries
 

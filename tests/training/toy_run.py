@@ -86,7 +86,7 @@ def finished(folder: Path, *rest: Any, **settings: Any) -> RunDir:
 
 
 def given(values: Iterable[float]) -> DecodeDev:
-    """Return a decoding function with these BLEU scores."""
+    """Return a decoding function that gives these BLEU scores."""
     rest = iter(values)
     return lambda progress: Decoded({"bleu": next(rest)}, [("a", "b", "c")])
 
