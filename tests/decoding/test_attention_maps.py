@@ -235,5 +235,5 @@ def test_too_long_lines_raise_data_error(tokenizer: Tokenizer) -> None:
 
 
 def test_several_models_raise_config_error(tokenizer: Tokenizer) -> None:
-    with pytest.raises(ConfigError, match="need a single model"):
+    with pytest.raises(ConfigError, match="need one model and the mtformer backend"):
         attention_maps(translator(tokenizer, num_models=2), SOURCE)
