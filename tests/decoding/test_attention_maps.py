@@ -207,7 +207,7 @@ def test_attention_maps_ignore_concurrent_use_of_the_model(
     decode, ids, read = Transformer.decode, torch.tensor([[5, 6, EOS]]), []
 
     def interrupted(self: Transformer, *arguments: Any) -> Tensor:
-        """Encode another sentence in another thread, between encoder and decoder."""
+        """Encode another sentence in another thread, after the encoder and before the decoder."""
 
         def read_another() -> None:
             with torch.inference_mode():
