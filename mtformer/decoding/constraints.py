@@ -114,7 +114,7 @@ class Continuation(NamedTuple):
 
 
 class RequiredPhrases:
-    """Beam allocation by number of met constraints (Post and Vilar 2018); one instance per search.
+    """Allocation of beams by the number of met constraints (Post and Vilar 2018); use one instance per search.
 
     Half of the beam is divided among banks, one per number of met tokens, so that hypotheses that have met few tokens,
     and therefore score better, do not displace the others. Eos is allowed only after all phrases. A hypothesis that

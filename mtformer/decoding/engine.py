@@ -49,7 +49,7 @@ class Engine(ABC):
     """Target language."""
 
     def with_target(self, target: Target) -> "Engine":
-        """Return the engine for another target language."""
+        """Return a copy of the engine for another target language."""
         other = copy.copy(self)
         other.target = target
         return other

@@ -178,7 +178,7 @@ def make_segments(
 def _watch_segment(
     report: Callable[[str], object], progress: list[str], tokenizer: Tokenizer
 ) -> Callable[[list[int]], None]:
-    """Return the function that watches the next segment of a line; it reports the joined texts of all segments."""
+    """Return the function that watches the next segment of a line; it reports the joined text of all segments."""
     index = len(progress)
     progress.append("")
 

@@ -52,7 +52,7 @@ def join_lines(parts: Iterable[str]) -> str:
 
 
 def needs_space(before: str, after: str) -> bool:
-    """Return True if a space belongs between two nonempty texts."""
+    """Return True if a space belongs between two nonempty strings."""
     return not (UNSPACED.match(before[-1]) or UNSPACED.match(after[0]))
 
 

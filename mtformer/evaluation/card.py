@@ -105,7 +105,7 @@ def write_card(
     translator: Translator,
     seconds: float,
 ) -> ScoreCard:
-    """Write the texts and then the score card to `folder`.
+    """Write the sources, hypotheses and references, and then the score card, to `folder`.
 
     Args:
         folder: folder of the evaluation.
@@ -177,7 +177,7 @@ def read_texts(folder: Path, card: ScoreCard) -> tuple[EvalSet, list[str]]:
 
 
 def differences(a: ScoreCard, b: ScoreCard) -> list[str]:
-    """Return the differences that make the scores of two cards incomparable: texts, signatures, decoding, precision.
+    """Return differences in text, signatures, decoding and precision that make the scores of two cards incomparable.
 
     The sacreBLEU version in a signature is ignored; `notes` reports it.
     """

@@ -74,7 +74,7 @@ def _checkpoint(comet: Any, model: str) -> Path:
     if Path(model).is_file():
         return Path(model).resolve()
     if model.endswith(".ckpt") or Path(model).is_dir():
-        raise DataError(f"--comet {model}: no such file; give the model's checkpoints/model.ckpt or a name on the Hub")
+        raise DataError(f"--comet {model}: no such file; give the model's checkpoints/model.ckpt or its Hub name")
     try:
         return Path(comet.download_model(model)).resolve(strict=True)
     except Exception as error:  # the Hub client and both download methods raise exceptions of many types

@@ -106,7 +106,7 @@ def common_sets(runs: Sequence[Run], chosen: Sequence[str] = ()) -> list[str]:
         missing = [name for name in chosen if name not in names]
         if missing:
             raise DataError(
-                f"{path}: no scores on '{missing[0]}' (it has {', '.join(names)}); `mtformer eval` computes them"
+                f"{path}: no scores on '{missing[0]}' (only on {', '.join(names)}); `mtformer eval` computes them"
             )
     common = set.intersection(*map(set, scored.values()))
     if not common:

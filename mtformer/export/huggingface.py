@@ -115,7 +115,7 @@ def to_tensors(model: Transformer) -> dict[str, Tensor]:
 
 
 def _check_model(config: ModelConfig) -> None:
-    """Raise ConfigError for the first setting that the class does not support."""
+    """Raise ConfigError for the first setting that the Hugging Face class does not support."""
     _, name = CLASSES[config.norm_position]
     cannot = {
         "norm": config.norm != "layernorm",

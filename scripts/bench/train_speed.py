@@ -243,7 +243,7 @@ def measure(size: Size, batches: Sequence[Pairs], options: argparse.Namespace) -
 
 
 def report(size_name: str, figures: dict[str, Any]) -> str:
-    """Return the Markdown section of one size, and add the ratios to the figures."""
+    """Return the Markdown section of one size, and add the ratios to the results."""
     rates, shares, failed = figures["tokens_per_second"], figures["share_of_limit"], figures["failed"]
     rows = [[name, turns.format_range(rates[name]), f"{shares.get(name, math.nan):.1%}"] for name in rates]
     limits = ", ".join(f"{name} {rate / 1e9:.0f}" for name, rate in figures["limits_flops_per_second"].items())

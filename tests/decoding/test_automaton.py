@@ -68,14 +68,14 @@ def test_piece_bytes() -> None:
     assert piece_bytes("▁") == b" "
     assert piece_bytes("a▁b") == b"a b"
     assert piece_bytes("<0xC3>") + piece_bytes("<0xB6>") == "ö".encode()
-    assert piece_bytes("<0xc3>") == b"<0xc3>", "SentencePiece uses upper case"
+    assert piece_bytes("<0xc3>") == b"<0xc3>", "only upper-case digits denote a byte"
     assert piece_bytes("</s>", is_control=True) == b""
 
 
 def assert_pieces_concatenate_to_the_text(tokenizer: Tokenizer, ids: list[int]) -> None:
     pieces = [piece_bytes(piece, number in CONTROL_IDS) for number, piece in enumerate(tokenizer.vocabulary())]
     joined = b"".join(pieces[number] for number in ids).decode()
-    assert tokenizer.decode([ids])[0].lstrip(" ") == joined.lstrip(" "), "except for leading spaces"
+    assert tokenizer.decode([ids])[0].lstrip(" ") == joined.lstrip(" "), "more than leading spaces differs"
 
 
 def test_piece_bytes_concatenate_to_the_decoded_text(run: RunDir) -> None:

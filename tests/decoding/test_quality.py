@@ -120,7 +120,7 @@ def test_expected_utilities_equal_mean_sacrebleu_scores(metric: str) -> None:
     for seed in range(5):
         lines = [*random_lines(8, seed), "", "x", "ab", "das ist  ein\tTest, é 東京 .", "ein hund " * 20]
         texts = [rng.choice(lines) for _ in range(15)]
-        assert len(set(texts)) < len(texts), "some texts should occur more than once"
+        assert len(set(texts)) < len(texts), "some samples should occur more than once"
         found = expected_utilities(texts, metric)  # type: ignore[arg-type]  # mypy infers str for a parameter
         assert found == pytest.approx(plain(texts, metric).tolist(), abs=1e-9)
 
@@ -129,4 +129,4 @@ def test_coverage_equals_its_formula() -> None:
     weights_TS = torch.tensor([[0.5, 0.25, 0.25], [0.9, 0.1, 0.0]])
     assert coverage(weights_TS) == pytest.approx(math.log(0.35) + math.log(0.25))
     assert coverage(torch.eye(3)) == 0.0
-    assert coverage(torch.tensor([[1.0, 0.0]])) == pytest.approx(math.log(1e-20)), "never negative infinity"
+    assert coverage(torch.tensor([[1.0, 0.0]])) == pytest.approx(math.log(1e-20)), "it must be finite"

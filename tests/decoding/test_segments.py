@@ -149,7 +149,7 @@ def test_translations_begin_with_their_prefixes(translator: Translator) -> None:
             assert not any(flag.startswith("missing") for flag in one.flags)
         assert (found[5].text, found[5].flags) == ("", ("missing: die",))
         assert found[6].text.startswith("im park")
-        assert found[6].text.count("im park") < 3, "only at its beginning"
+        assert found[6].text.count("im park") < 3, "the prefix occurs only at the beginning"
     free = translator.translate(lines)
     assert translator.translate(lines, prefixes=[""] * 7) == free
     assert not any(one.text.startswith(p.strip()) for one, p in zip(free[:1], prefixes, strict=False))

@@ -294,7 +294,7 @@ def test_unknown_tokens_are_replaced_by_the_attended_source_word(translator: Tra
     assert plain.pieces == ["▁die", "▁", "▁⁇▁", "▁rot", "</s>"]
     engine.num_attended = 0
     replaced = ours.translate(["der katze ☃ rot"], replace_unknowns=True, n_best=2)[0]
-    assert engine.num_attended == 1, "only for hypotheses with unknown tokens"
+    assert engine.num_attended == 1, "attention is needed only for hypotheses with unknown tokens"
     assert replaced.text == "die ☃ rot"
     assert replaced.pieces == ["▁die", "▁", "☃", "▁rot", "</s>"]
     assert replaced.attention is None

@@ -173,7 +173,7 @@ def test_translations_are_equal(make_trained: Make, tmp_path: Path, options: dic
         for one, another in zip(theirs, ours, strict=True):
             assert one.token_log_probabilities == pytest.approx(another.token_log_probabilities, abs=1e-4)
     for one in other.translate(lines, beam_size=1):
-        assert not one.token_log_probabilities or "length limit" in one.flags, "these need a second pass"
+        assert not one.token_log_probabilities or "length limit" in one.flags, "token scores need a second pass"
     # The logarithm of the very small attention to eos is less accurate.
     ours, theirs = [one.translate(lines, n_best=3, coverage_penalty=0.3) for one in (own, other)]
     assert [one.tokens for one in theirs] == [one.tokens for one in ours]
@@ -515,7 +515,7 @@ def test_int8_on_a_cpu_uses_ctranslate2(bundle: RunDir, cache: Path, monkeypatch
     assert found.exit_code == 0, found.stderr
     for line in found.stdout.splitlines():
         one = json.loads(line)
-        assert len(one["token_log_probabilities"]) == one["length"], "included in JSON output"
+        assert len(one["token_log_probabilities"]) == one["length"], "JSON output includes a value for each token"
     assert len(folders(cache)) == 1
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     missing = invoke("translate", bundle.path, "--device", "cpu", "--precision", "int8", stdin=text)

@@ -71,7 +71,7 @@ def test_full_disk(
     trained: tuple[Path, object], corpus: Path, attacks: Attacks, passed: Passed, tmp_path: Path
 ) -> None:
     if shutil.which("mount") is None:
-        pytest.skip("the program `mount` is not available")
+        pytest.skip("the `mount` program is not available")
     failures, total = list[str](), attacks(12)
     # Importing transformers takes seconds each time.
     cases = [name for name in COMMANDS if attacks(1) > 1 or name != "export to Hugging Face"]
