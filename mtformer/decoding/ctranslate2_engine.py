@@ -39,7 +39,7 @@ BATCH_TOKENS = 512
 SCORED_TOKENS = 2048
 """Source tokens, including padding, in a batch of `score`."""
 NO_PENALTY = 1e-9
-"""Used instead of a length penalty of 0, which changes how the library stops; has the same effect in float32."""
+"""Used instead of a length penalty of 0, for which the library stops differently; scores are the same in float32."""
 
 
 def import_ctranslate2() -> ModuleType:

@@ -158,7 +158,7 @@ def _fill_ends(spec: Any, embeddings: Any, weight_VD: Tensor, positions: nn.Modu
 
 
 def _fill_attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module, num_queries: int | None = None) -> None:
-    """Fill in an attention layer; for cross-attention, the first `num_queries` rows of the projection are separate."""
+    """Fill in an attention layer; for cross-attention, `num_queries` is the number of projection rows for queries."""
     _fill_norm(spec.layer_norm, norm)
     _fill_linear(spec.linear[0], attention.in_projection, stop=num_queries)  # queries, keys, values, as in our model
     if num_queries is not None:

@@ -44,7 +44,7 @@ class Engine(ABC):
     max_positions: int
     """Maximum length of source and target, including eos."""
     max_batch_tokens = sys.maxsize
-    """Largest useful `batch_tokens` of `plan_batches`: the caller processes a batch while others are searched."""
+    """Upper limit of `batch_tokens`; small batches let the caller process one while others are being searched."""
     target = Target()
     """Target language."""
 

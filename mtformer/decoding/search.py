@@ -98,7 +98,8 @@ def correction(exact_logits: ExactLogits | None, logits_NV: Tensor, R: int) -> C
 def sentences_to_keep(done_B: Tensor, position: int) -> Tensor | None:
     """Return the indices of unfinished sentences if removing the others saves time, else None.
 
-    Removing sentences copies the cache. Reading the flags synchronizes with a GPU, so a GPU does it every fourth step.
+    Removing sentences copies the cache. Reading the flags synchronizes with a GPU, so on a GPU
+    sentences are removed only at every fourth step.
     """
     if done_B.device.type != "cpu" and position % 4 != 3:
         return None

@@ -97,7 +97,7 @@ def bleu_tokenizer(config: EvaluationConfig, tgt_lang: str | None) -> str:
 
 
 def for_language(config: EvaluationConfig, tgt_lang: str | None) -> EvaluationConfig:
-    """Return the settings for a target language: its tokenizer replaces `auto`, or `char` does if it is unavailable.
+    """Return the settings for a target language: `auto` becomes its tokenizer, or `char` if that is unavailable.
 
     Args:
         config: `evaluation` section of the config.

@@ -77,7 +77,7 @@ def export_huggingface(run: RunDir, target: Path, checkpoint: str | None) -> Non
 
 
 def tensor_names(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
-    """Yield our name of each parameter in the layers, and the Hugging Face tensors that form it when concatenated."""
+    """Yield our name of each layer parameter, and the names of the Hugging Face tensors that it concatenates."""
     for side, num_layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
         for kind in [f"{number}.{{}}.{leaf}" for number in range(num_layers) for leaf in ("weight", "bias")]:
             ours, theirs = f"{side}.{kind}".format, f"model.{side}.layers.{kind}".format
@@ -132,7 +132,7 @@ def _check_model(config: ModelConfig) -> None:
 
 
 def _vocabulary(tokenizers: TokenizerPair, side: str) -> dict[str, int]:
-    """Return the ids of the pieces; these are spelled as `MarianTokenizer` looks them up.
+    """Return the id of each piece, spelled as `MarianTokenizer` looks it up.
 
     `MarianTokenizer` adds no space before a language code, so the codes of imported models are written without
     SentencePiece's space (see `mtformer.export.marian_tokenizer`).
