@@ -1,7 +1,7 @@
 """Write docs/config.md from the config schema and docs/commands.md from the command line.
 
 python scripts/docs.py             write both pages
-python scripts/docs.py --check     exit with 1 if a page is stale
+python scripts/docs.py --check     exit with code 1 if a page is out of date
 """
 
 import re
@@ -47,7 +47,7 @@ stderr. Exit codes: 0 success; 1 internal error, or a failed check; 2 user error
 stopped by Ctrl-C or SIGTERM.
 """
 NOT_RUN = {"serve": "starts a server", "import": "needs the internet", "data clean": "template"}
-"""Reasons for which the tests of the pages do not run the examples of a command."""
+"""Commands whose examples are not run by the tests of the pages, with the reason."""
 TYPES = {bool: "true or false", int: "integer", float: "number", str: "string", type(None): "null"}
 
 
@@ -222,7 +222,7 @@ def main() -> None:
     stale = [path for path, page in PAGES.items() if not path.is_file() or path.read_text(encoding="utf-8") != page()]
     for path in stale:
         if "--check" in sys.argv[1:]:
-            sys.exit(f"{path.relative_to(DOCS.parent)} is stale: python scripts/docs.py writes it")
+            sys.exit(f"{path.relative_to(DOCS.parent)} is out of date; run: python scripts/docs.py")
         path.write_text(PAGES[path](), encoding="utf-8")
 
 

@@ -16,13 +16,13 @@ find_python() {
             return
         fi
     done
-    echo "error: no Python from 3.10 to 3.13 with the module venv found (tried: ${candidates[*]});" \
+    echo "error: no Python from 3.10 to 3.13 with the venv module found (tried: ${candidates[*]});" \
         "install one (on Debian and Ubuntu also python3-venv), or set PYTHON to its path" >&2
     return 1
 }
 
-# make_environment FOLDER PACKAGE: install PACKAGE in FOLDER with the versions in constraints.txt. An environment that
-# exists is kept if pyproject.toml and constraints.txt are unchanged, else replaced. Run it in the repository root.
+# make_environment FOLDER PACKAGE: install PACKAGE in FOLDER with the versions in constraints.txt. An existing
+# environment is kept if pyproject.toml and constraints.txt are unchanged, else replaced. Run it in the repository root.
 make_environment() {
     local folder=$1 package=$2 stamp=$1/mtformer-environment wanted python
     wanted="$package $PWD $(cat pyproject.toml constraints.txt | cksum)"

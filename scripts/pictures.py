@@ -2,8 +2,8 @@
 
     python scripts/pictures.py [FOLDER]
 
-FOLDER (default: a temporary one) keeps the corpus, the runs and the output; a second call uses them. Needs Chromium,
-and the extra `test`.
+FOLDER (default: a temporary one) keeps the corpus, the runs and the output; a second call uses them. Requires
+Chromium and the `test` extra.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ RUNS = ("sinusoidal", "rotary")
 SETTINGS = ["training.log_every=25", "training.validate_every=50", "training.sample_sentences=1"]
 MAX_BYTES = 150_000
 MOMENT = re.compile(rb"train: +(5[5-9]|6\d|7\d)%")
-"""The progress bar in the picture of the terminal."""
+"""Progress bar at which the picture of the terminal is taken."""
 TERMINAL = """<!doctype html><meta charset="utf-8"><style>
 body {{ margin: 0; display: inline-block; background: #16181d; padding: 14px 18px; }}
 pre {{ margin: 0; color: #dfe3ea; font: 14px/1.35 "DejaVu Sans Mono", monospace; }}
@@ -40,7 +40,7 @@ pre {{ margin: 0; color: #dfe3ea; font: 14px/1.35 "DejaVu Sans Mono", monospace;
 
 
 def mtformer(*arguments: str) -> list[str]:
-    """Return the command line of the mtformer in this environment."""
+    """Return a command line that runs mtformer in this environment."""
     return [sys.executable, "-m", "mtformer", *arguments]
 
 
@@ -49,7 +49,7 @@ def train(folder: Path, name: str) -> bytes:
     saved = folder / f"{name}.terminal"
     if saved.is_file():
         return saved.read_bytes()
-    shutil.rmtree(folder / "runs" / name, ignore_errors=True)  # it did not end
+    shutil.rmtree(folder / "runs" / name, ignore_errors=True)  # the earlier run did not finish
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     command = mtformer("train", "demo.yaml", "--run-dir", f"runs/{name}", f"model.positions={name}", *SETTINGS)
@@ -61,13 +61,13 @@ def train(folder: Path, name: str) -> bytes:
         if not picture and MOMENT.search(chunk):
             picture = received
     if process.wait() or not picture:
-        sys.exit(f"the training of {name} failed, or its progress bar did not show:\n{received.decode()}")
+        sys.exit(f"the run {name} failed, or its progress bar did not appear:\n{received.decode()}")
     saved.write_bytes(picture)
     return picture
 
 
 def read(terminal: int) -> bytes:
-    """Return the next bytes of a terminal; none when its program has ended."""
+    """Return the next bytes of a terminal; empty when its program has ended."""
     try:
         return os.read(terminal, 65536)
     except OSError:  # on Linux, the end of a terminal is an error

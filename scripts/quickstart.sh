@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Install mtformer in .venv, create the demo corpus, train, evaluate and translate. Run it again to resume an
-# interrupted training; bash scripts/quickstart.sh --overwrite starts a new one.
+# interrupted training run; bash scripts/quickstart.sh --overwrite starts a new one.
 set -euo pipefail
 CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh

@@ -26,15 +26,15 @@ class AttentionMaps:
     The dimensions are (layers, heads, query, key).
 
     Args:
-        source, translation: text of both.
-        src_pieces: encoder input: the tag of the target language (if the model needs one), the source pieces, eos.
+        source, translation: the source text and its translation.
+        src_pieces: encoder input: the tag of the target language (if the model needs one), the source pieces and eos.
         tgt_pieces: pieces of the translation, then eos.
         encoder_LHSS: encoder self-attention between source pieces.
-        decoder_LHTT: decoder self-attention, from the query that predicts target piece t to `decoder_keys`; 0 for later
-            keys.
+        decoder_LHTT: decoder self-attention, from the query that predicts target piece t to `decoder_keys`; 0 for keys
+            after the query.
         cross_LHTS: cross-attention, from the query that predicts target piece t to the source pieces.
         num_tags: number of tags at the beginning of `src_pieces`.
-        start: piece of the decoder's first input token.
+        start: piece that the decoder receives first.
     """
 
     source: str
@@ -72,14 +72,14 @@ def attention_maps(translator: Translator, source: str, translation: str | Trans
     Args:
         translator: translator with a single model, which may be in training mode.
         source: a single line.
-        translation: a single line, or a result of the translator; None: translate the source.
+        translation: a single line, or a result of the translator; if None, the translator translates the source.
 
     Raises:
         ConfigError: if the translator has several models or uses another backend.
         DataError: if the source or the translation is longer than the model supports.
     """
     if len(translator.models) != 1:
-        raise ConfigError("attention maps need a single model and backend mtformer; give one run and one checkpoint")
+        raise ConfigError("attention maps need one model and the mtformer backend; give one run and one checkpoint")
     [model], tgt, target = translator.models, translator.tokenizers.tgt, translator.engine.target
     [source] = check_lines([source])
     if translation is None:
@@ -115,7 +115,7 @@ def attention_maps(translator: Translator, source: str, translation: str | Trans
 
 @torch.inference_mode()
 def _weights(model: Transformer, src: list[int], tgt_in: list[int]) -> dict[nn.Module, Tensor]:
-    """Return the weights (H, query, key) of each attention module."""
+    """Return the attention weights (H, query, key) of each attention module."""
     device = model.output.device
     modules = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
     with evaluating([model]), record_weights(modules) as recorded:

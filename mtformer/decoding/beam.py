@@ -29,13 +29,13 @@ class Candidates(NamedTuple):
     """Possible continuations of each unit, best first."""
 
     score_UK: Tensor
-    """Sum of log-probabilities after the rules."""
+    """Sum of the log-probabilities as modified by the rules."""
     beam_UK: Tensor
     token_UK: Tensor
 
 
 Chooser = Callable[[Step, Tensor, int], Candidates]
-"""(step, score_UR, K) -> candidates."""
+"""Function (step, score_UR, K) -> candidates that chooses the continuations of each unit."""
 Ranked = dict[tuple[int, ...], tuple[float, Hypothesis]]
 """Finished hypotheses of a sentence with their ranking scores, keyed by tokens to merge duplicates across groups."""
 
@@ -87,9 +87,9 @@ def beam_search(
 
     A hypothesis is finished when its eos is among the best R candidates of a step. Unfinished candidates replace it, so
     R beams stay alive. `early_stopping` decides when a sentence is done: `ended`, when R hypotheses are finished (as
-    in CTranslate2 and fairseq); `estimate`, when also no live beam has a higher score at its current length (as in
-    Hugging Face); `certain`, when no live beam can still reach a higher score, which takes nearly all steps, because
-    a longer hypothesis may still improve if alpha > 0.
+    in CTranslate2 and fairseq); `estimate`, when in addition no live beam has a higher score at its current length
+    (as in Hugging Face); `certain`, when in addition no live beam can still reach a higher score. With alpha > 0,
+    `certain` takes nearly all steps, because the score of a beam may still improve as it becomes longer.
 
     Finished hypotheses are ranked by a score that includes the repetition penalty; the returned scores do not include
     it. A translation found by several groups is returned once.
@@ -101,8 +101,8 @@ def beam_search(
         settings: uses `beam_size` (R times the number of groups), `length_penalty`, `early_stopping`, `beam_groups` and
             `diversity_penalty`; each group is a separate search.
         bounds: minimum and maximum lengths.
-        rules: applied at each step.
-        choose: function that selects continuations; None: the best ones, or diverse ones if there are groups.
+        rules: rules to apply at each step.
+        choose: function that chooses the continuations; None: the best ones, or diverse ones if there are groups.
         start: first token of the decoder.
         watch: function called at each step; the live beams of each unit are sorted, best first.
     """
@@ -144,7 +144,7 @@ class _Beams:
     """Live beams of all units and the best R finished hypotheses of each; the tensors have one row per unit.
 
     Args:
-        B, G, R, T: number of sentences, groups, beams per group, and steps at most.
+        B, G, R, T: number of sentences, groups and beams per group, and maximum number of steps.
         alpha: exponent of the length penalty.
         device: device of the tensors.
         start: first token of the decoder.
@@ -167,7 +167,7 @@ class _Beams:
         self.done_U = torch.zeros(U, dtype=torch.bool, device=device)
 
     def finish(self, candidates: Candidates, raw_UK: Tensor, position: int) -> None:
-        """Add hypotheses that end among the first R candidates to the finished ones, and keep the best R."""
+        """Add those of the first R candidates that end to the finished hypotheses, and keep the best R of these."""
         R, length = self.R, position + 1
         score_UR, beam_UR = candidates.score_UK[:, :R], candidates.beam_UK[:, :R]
         ends_UR = (candidates.token_UK[:, :R] == EOS) & (score_UR != -math.inf) & ~self.done_U.unsqueeze(1)
@@ -186,7 +186,7 @@ class _Beams:
             finished_URT[..., :t] = _pick(torch.cat([finished_URT[..., :t], new_URt], dim=1), place_UR)
 
     def extend(self, candidates: Candidates, raw_UK: Tensor, position: int) -> Tensor:
-        """Continue with the first R candidates that do not end, and return the parent beam (U, R) of each.
+        """Extend the beams with the first R candidates that do not end, and return the parent beam (U, R) of each.
 
         At most R of the 2R candidates end, one per beam, so at least R remain.
         """
@@ -212,7 +212,7 @@ class _Beams:
         self.done_U = self.done_U | is_enough_U | (position >= max_B[self.sentence_U])
 
     def keep(self, keep_M: Tensor) -> Tensor:
-        """Keep only these sentences in the batch, and return the indices of their units."""
+        """Keep only the given sentences in the batch, and return the indices of their units."""
         units = (keep_M.unsqueeze(1) * self.G + torch.arange(self.G, device=keep_M.device)).flatten()
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
@@ -220,7 +220,7 @@ class _Beams:
         return units
 
     def collect(self, found: list[Ranked]) -> None:
-        """Add the finished hypotheses of each sentence whose groups are all done."""
+        """Add the finished hypotheses of each sentence whose groups are all done to `found`."""
         done_U = self.done_U.view(-1, self.G).all(dim=1).repeat_interleave(self.G).nonzero().squeeze(1)
         ranks = self.finished_rank_UR[done_U].flatten().tolist()
         parts = (self.finished_tokens_URT[done_U], self.finished_raw_URT[done_U], self.finished_length_UR[done_U])

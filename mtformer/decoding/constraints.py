@@ -24,7 +24,7 @@ FOUND = -1
 
 
 class Prefixes:
-    """Rule that forces the first tokens of each translation and overrides earlier rules; a prefix may be empty."""
+    """Rule that forces each translation to begin with its prefix and overrides earlier rules; a prefix may be empty."""
 
     def __init__(self, prefixes: Sequence[Sequence[int]], device: torch.device) -> None:
         longest = max(map(len, prefixes))
@@ -46,13 +46,13 @@ class Prefixes:
 
 
 class ForbiddenPhrases:
-    """Rule that excludes tokens that complete a forbidden phrase, in any segmentation; see `over_vocabulary`."""
+    """Rule that excludes tokens that would complete a forbidden phrase, in any segmentation; see `over_vocabulary`."""
 
     def __init__(self, next_SV: Tensor) -> None:
         self.next_SV = next_SV
 
     def __call__(self, step: Step) -> None:
-        """Exclude tokens that complete a phrase, given the tokens so far."""
+        """Exclude the tokens that would complete a phrase after the tokens so far."""
         state_UR = step.history_URt.new_zeros(step.history_URt.shape[:2])
         for position in range(step.history_URt.size(2)):
             state_UR = self.next_SV[state_UR, step.history_URt[..., position]].clamp(min=0).long()
@@ -104,7 +104,7 @@ def over_vocabulary(next_Sb: npt.NDArray[np.int32], pieces: Sequence[bytes]) -> 
 
 
 class Continuation(NamedTuple):
-    """A beam of a unit extended by one token."""
+    """One beam of a unit, extended by one token."""
 
     score: float
     beam: int
@@ -114,14 +114,15 @@ class Continuation(NamedTuple):
 
 
 class RequiredPhrases:
-    """Beam allocation by number of met constraints (Post and Vilar 2018); one instance per search.
+    """Allocation of beams by the number of met constraints (Post and Vilar 2018); use one instance per search.
 
     Half of the beam is divided among banks, one per number of met tokens, so that hypotheses that have met few tokens,
-    and therefore score better, do not displace the others. Eos is allowed only after all phrases. A hypothesis without
-    all phrases at the maximum length is used only if the sentence has no other; the caller checks the text.
+    and therefore score better, do not displace the others. Eos is allowed only after all phrases. A hypothesis that
+    reaches the maximum length without all phrases is used only if the sentence has no other; the caller checks whether
+    the text contains the phrases.
 
     Args:
-        phrases: phrases of each sentence of the batch, as token ids; may be empty.
+        phrases: required phrases of each sentence in the batch, as token ids; a sentence may have none.
     """
 
     def __init__(self, phrases: Sequence[Sequence[Phrase]]) -> None:
@@ -130,12 +131,12 @@ class RequiredPhrases:
         """Indices of sentences with a finished hypothesis that contains all phrases."""
 
     def choose(self, step: Step, score_UR: Tensor, K: int) -> Candidates:
-        """Return the best candidates; for sentences with phrases they are allocated to banks."""
+        """Return the best candidates; for sentences with required phrases, they are selected from the banks."""
         lists = [part.tolist() for part in best_candidates(step, score_UR, K)]
         for unit, sentence in enumerate(step.sentence_U.tolist()):
             if self.phrases[sentence]:
                 chosen = self._choose(step, score_UR, unit, sentence)[:K]
-                # Padded with dead beams. As in standard search, at most R candidates are eos.
+                # Pad with dead beams. As in standard search, at most R candidates are eos.
                 filled = [one[:3] for one in chosen] + [(-math.inf, 0, PAD)] * (K - len(chosen))
                 for part, values in zip(lists, zip(*filled, strict=True), strict=True):
                     part[unit] = list(values)
@@ -167,9 +168,10 @@ def missing(tokens: Sequence[int], phrases: Sequence[Phrase]) -> list[Phrase]:
 
 
 def num_met(tokens: Sequence[int], open_phrases: Sequence[Phrase]) -> int:
-    """Return the number of met tokens of the phrases that were incomplete before the last token.
+    """Return how many tokens of `open_phrases` are met; these phrases were incomplete before the last token.
 
-    This counts the tokens of complete phrases, and the longest phrase beginning at the end of the hypothesis.
+    These are all tokens of the phrases that are now complete, and the longest beginning of any other phrase with which
+    the hypothesis ends.
     """
     begun = [(phrase, _num_begun(tokens, phrase)) for phrase in open_phrases]
     complete = sum(count for phrase, count in begun if count == len(phrase))
@@ -187,7 +189,7 @@ def _continuations(
 ) -> list[Continuation]:
     """Return the best continuations of each live beam, and those that add the next token of a phrase.
 
-    The best tokens are selected per beam: globally, beams that have met phrases would be pruned for their lower scores.
+    The best tokens are selected per beam: a global selection would prune beams that have met phrases and score lower.
     """
     R, V = log_prob_RV.shape
     best = log_prob_RV.topk(min(R + 1, V), dim=1).indices.tolist()  # R tokens besides eos
@@ -211,7 +213,7 @@ def _allocate(continuations: list[Continuation], R: int) -> list[Continuation]:
 
     Half of the R are the highest-scoring ones. The others are taken from the banks in turn: the best of each bank, from
     most to fewest met tokens, then the second best of each, and so on. This keeps beams that make progress, and beams
-    that wait for the right position of a phrase.
+    that wait for the right position for a phrase.
     """
     ranked = sorted(continuations, key=lambda one: -one.score)
     sizes: Counter[int] = Counter()

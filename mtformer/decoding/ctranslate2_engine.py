@@ -35,11 +35,11 @@ COMPUTE_TYPES = {
 BATCHES_AHEAD = 2 * MAX_WORKERS
 """Maximum number of batches queued for the workers."""
 BATCH_TOKENS = 512
-"""Source tokens including padding, times beams, that a worker translates at once; 1024 takes 10 % longer."""
+"""Batch size of a worker: source tokens, including padding, times the number of beams; 1024 takes 10 % longer."""
 SCORED_TOKENS = 2048
 """Source tokens, including padding, in a batch of `score`."""
 NO_PENALTY = 1e-9
-"""Replaces a length penalty of 0, with which the library stops differently; equal to 0 in float32."""
+"""Used instead of a length penalty of 0, for which the library stops differently; scores are the same in float32."""
 
 
 def import_ctranslate2() -> ModuleType:
@@ -111,11 +111,11 @@ def _compute_type(library: ModuleType, precision: str | None, device: str) -> st
 class CTranslate2Engine(Engine):
     """Backend that uses a `ctranslate2.Translator`; its decoder starts with bos.
 
-    In fp32, beam search returns the same translations as ours. Scores are those of the search, without scores of single
-    tokens. Differences: excluded tokens (pad, bos, eos below the minimum length, repeated n-grams) are removed before
-    the softmax, which increases the probability of all others; the repetition penalty applies to logits instead of
-    log-probabilities; the first step after a prefix drops all but one of the beams that would end there; and a beam
-    that reaches the maximum length does not replace one that ended a step earlier.
+    In fp32, beam search returns the same translations as ours. Hypotheses have the score from the search, but no scores
+    of single tokens. The two searches differ as follows: excluded tokens (pad, bos, eos below the minimum length,
+    repeated n-grams) are removed before the softmax, which increases the probability of all others; the repetition
+    penalty applies to logits instead of log-probabilities; the first step after a prefix drops all but one of the beams
+    that would end there; and a beam that reaches the maximum length does not replace one that ended a step earlier.
     """
 
     max_batch_tokens = 4 * BATCH_TOKENS
@@ -155,7 +155,7 @@ class CTranslate2Engine(Engine):
             yield self._finish(started.popleft(), settings)
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Return the log-probability of each token of each target and its eos."""
+        """Return the log-probability of each token of each target, including its eos."""
         results = self.translator.score_batch(
             self._sources(sources),
             [self._target(target) for target in targets],
@@ -166,7 +166,7 @@ class CTranslate2Engine(Engine):
         return [list(result.log_probs) for result in results]
 
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Return the attention (T, S) of each target and its eos to its source, float32 on the CPU."""
+        """Return the attention (T, S) from each target, including its eos, to its source: float32, on the CPU."""
         results = self.translator.translate_batch(
             self._sources(sources),
             [self._target(target) for target in targets],
@@ -181,7 +181,7 @@ class CTranslate2Engine(Engine):
         )
         found = []
         for result, source, target in zip(results, sources, targets, strict=True):
-            # Later rows are not needed. The library omits eos, whose weight is the remainder (up to 1e-7).
+            # Later rows are not needed. The library omits the weight of eos, which is the remainder (up to 1e-7).
             weights_TS = torch.tensor(result.attention[0])[: len(target) + 1, : len(self.target.tags) + len(source) - 1]
             eos_T1 = (1.0 - weights_TS.sum(dim=1, keepdim=True)).clamp(min=0.0)
             found.append(torch.cat([weights_TS, eos_T1], dim=1)[:, len(self.target.tags) :])
@@ -190,8 +190,8 @@ class CTranslate2Engine(Engine):
     def _start(self, batch: Sequence[Segment], settings: DecodingConfig) -> "list[_Search]":
         """Start the search of a batch.
 
-        A library call has a single maximum length. It affects only searches that reach it, so all sentences get the
-        largest one, and `_finish` repeats the search for the few that reach their own maximum.
+        A library call has a single maximum length. It affects only searches that reach it, so all sentences use the
+        largest maximum, and `_finish` repeats the search for the few that reach their own maximum.
         """
         lengths_B = torch.tensor([len(self.target.tags) + len(segment.source) for segment in batch])
         prefixes = [len(segment.prefix) for segment in batch]
@@ -224,7 +224,7 @@ class CTranslate2Engine(Engine):
         return found
 
     def _translate(self, searches: "Sequence[_Search]", settings: DecodingConfig) -> None:
-        """Start searches with one call for each combination of bounds, separately with and without a prefix.
+        """Start searches with one call per combination of bounds, separately for segments with and without a prefix.
 
         A prefix changes the library's first free step for all sentences of the call.
         """
@@ -232,7 +232,7 @@ class CTranslate2Engine(Engine):
         for one in searches:
             groups[one.shortest, one.bound, one.is_cut, bool(one.segment.prefix)].append(one)
         for (shortest, bound, is_cut, _), some in groups.items():
-            # If the limit truncates hypotheses, double the beam: finished hypotheses and truncated ones.
+            # If the limit truncates hypotheses, request twice as many, because truncated ones are returned too.
             patience = 2 if is_cut else 1
             futures = self.translator.translate_batch(
                 self._sources([one.segment.source for one in some]),
@@ -271,7 +271,7 @@ class _Search:
     Args:
         shortest, longest: minimum and maximum length of the translation, in tokens without eos.
         bound: maximum length passed to the library, at least `longest`.
-        is_cut: True if hypotheses are known to reach the bound.
+        is_cut: True if it is known that hypotheses reach the bound.
         future: pending result of the library.
     """
 
@@ -283,7 +283,7 @@ class _Search:
     future: Any = None
 
     def hypotheses(self, ids_of: Mapping[str, int], settings: DecodingConfig) -> list[Hypothesis]:
-        """Wait for the result and return distinct hypotheses; truncated ones are omitted if enough have ended.
+        """Wait for the result and return distinct hypotheses, without truncated ones if enough others have ended.
 
         Beams that remain empty after a prefix are duplicates or contain pad.
         """

@@ -38,10 +38,11 @@ log = logging.getLogger("mtformer")
 
 
 def cached_model(weights: Sequence[Path], config: ModelConfig, tokenizers: TokenizerPair) -> Path:
-    """Return the folder of the model converted in float32; the conversion runs on first use.
+    """Return the folder of the converted model (float32), which is created on first use.
 
     It is in the cache, because a run directory may be read-only or temporary, and its name is a checksum of the inputs.
-    Converting a model deletes models unused for a month. For arguments and errors see `write_model`.
+    Converting a model also deletes converted models that have not been used for a month. For arguments and errors see
+    `write_model`.
     """
     library = import_ctranslate2()
     sources = {
@@ -147,7 +148,7 @@ def _fill_ends(spec: Any, embeddings: Any, weight_VD: Tensor, positions: nn.Modu
     """Fill in the embeddings, positions and final norm of the encoder or decoder."""
     embeddings.weight = _copy(weight_VD)
     if positions is not None:
-        # By default, CTranslate2 computes its own sinusoids, which start at position 1 and have other frequencies.
+        # By default, CTranslate2 computes its own sinusoids, which start at position 1 and have different frequencies.
         is_fixed = isinstance(positions, SinusoidalPositions)
         spec.position_encodings.encodings = _copy(positions.table if is_fixed else positions.weight)
     elif hasattr(spec, "position_encodings"):
@@ -157,7 +158,7 @@ def _fill_ends(spec: Any, embeddings: Any, weight_VD: Tensor, positions: nn.Modu
 
 
 def _fill_attention(spec: Any, attention: MultiHeadAttention, norm: nn.Module, num_queries: int | None = None) -> None:
-    """Fill in an attention layer; cross-attention separates the first `num_queries` rows of the input projection."""
+    """Fill in an attention layer; for cross-attention, `num_queries` is the number of projection rows for queries."""
     _fill_norm(spec.layer_norm, norm)
     _fill_linear(spec.linear[0], attention.in_projection, stop=num_queries)  # queries, keys, values, as in our model
     if num_queries is not None:
@@ -188,7 +189,7 @@ def _fill_norm(spec: Any, norm: nn.Module) -> None:
 
 
 def _copy(weight: Tensor | nn.Module) -> Tensor:
-    """Return a copy, because CTranslate2 quantizes in place."""
+    """Return a copy of the weight, because CTranslate2 quantizes in place."""
     assert isinstance(weight, Tensor)
     return weight.detach().to("cpu", torch.float32, copy=True)
 

@@ -1,4 +1,4 @@
-"""Decoding backends, which search for hypotheses given source ids, and the planning of their batches.
+"""Decoding backends, which search for translations of source ids, and the function that plans their batches.
 
 B sentences, S source length, T target length.
 """
@@ -44,12 +44,12 @@ class Engine(ABC):
     max_positions: int
     """Maximum length of source and target, including eos."""
     max_batch_tokens = sys.maxsize
-    """Largest useful budget of `plan_batches`; small batches let the caller process one while others are searched."""
+    """Upper limit of `batch_tokens`; small batches let the caller process one while others are being searched."""
     target = Target()
     """Target language."""
 
     def with_target(self, target: Target) -> "Engine":
-        """Return the engine for another target language."""
+        """Return a copy of the engine for another target language."""
         other = copy.copy(self)
         other.target = target
         return other
@@ -62,7 +62,7 @@ class Engine(ABC):
     def search(
         self, batches: Batches, settings: DecodingConfig, forbidden: Tensor | None
     ) -> Generator[NBests, None, None]:
-        """Yield the hypotheses of each batch, in order, as many as `settings` requires.
+        """Yield the hypotheses of each batch, in order; `settings` determines their number per sentence.
 
         Args:
             batches: batches from `plan_batches`.
@@ -72,18 +72,18 @@ class Engine(ABC):
 
     @abstractmethod
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Return log-probabilities of given targets (see `mtformer.decoding.inference.score_targets`)."""
+        """Return the log-probabilities of given targets (see `mtformer.decoding.inference.score_targets`)."""
 
     @abstractmethod
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Return the attention of given targets, without tag columns (see `inference.attention_of_targets`)."""
+        """Return the attention from given targets, without columns for tags (see `inference.attention_of_targets`)."""
 
 
 def plan_batches(lengths: Sequence[int], batch_tokens: int, num_rows: int) -> list[list[int]]:
     """Group sentences of similar lengths into batches of sentence indices.
 
-    The longest sentences come first, so that a lack of memory shows at once. For n sentences, n x num_rows x (longest
-    source) is at most `batch_tokens`; a sentence that exceeds this budget alone forms its own batch.
+    The longest sentences come first, so that a lack of memory is detected early. For n sentences, n x num_rows x
+    (longest source) is at most `batch_tokens`; a sentence that alone exceeds this budget forms its own batch.
 
     Args:
         lengths: number of tokens of each source.
@@ -101,7 +101,7 @@ def plan_batches(lengths: Sequence[int], batch_tokens: int, num_rows: int) -> li
 
 
 class OwnEngine(Engine):
-    """Our own search with one model, or with the mean of several.
+    """Our own search with one model, or with the mean probabilities of several.
 
     The models are in evaluation mode, on one device, and share a vocabulary. `precision` is the name shown in reports;
     None: the dtype of the weights.
@@ -125,7 +125,7 @@ class OwnEngine(Engine):
     ) -> Generator[NBests, None, None]:
         """Yield the hypotheses of each batch; a CPU searches several batches at once, dividing its threads among them.
 
-        A search step consists of many small operations, which gain little from multithreading.
+        This is faster, because a search step consists of many small operations, which gain little from multithreading.
         """
         num_threads = torch.get_num_threads()
         num_workers = min(MAX_WORKERS, num_threads, len(batches))
@@ -160,11 +160,11 @@ class OwnEngine(Engine):
         return [n_best for some in halves for n_best in self._search_within_memory(some, settings, forbidden)]
 
     def score(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Return the log-probability of each token of each target and its eos."""
+        """Return the log-probability of each token of each target, including its eos."""
         return score_targets(self.models, self._tagged(sources), targets, self.target.start)
 
     def attention(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Return the attention (T, S) of each target and its eos to its source, float32 on the CPU."""
+        """Return the attention (T, S) from each target, including its eos, to its source: float32, on the CPU."""
         found = attention_of_targets(self.models, self._tagged(sources), targets, self.target.start)
         return [weights_TS[:, len(self.target.tags) :] for weights_TS in found]
 

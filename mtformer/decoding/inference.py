@@ -1,4 +1,4 @@
-"""Models for inference, single or as an ensemble: search steps, and scores and attention of given translations.
+"""Inference with a model or an ensemble: search steps, and the scores and attention of given translations.
 
 On a CPU, weights are converted once to the layout of the kernels, in fp32 or bf16. Embeddings, norms and the
 residual stream stay in float32, which costs little time and leaves nearly all translations unchanged.
@@ -27,16 +27,16 @@ from mtformer.text.tokenizer import BOS, EOS, PAD
 ROWS = 256
 """Number of rows of a typical matrix product, for which the layout is optimized."""
 POSITIONS_AT_ONCE = 2048
-"""Number of target positions whose V probabilities are in memory at once."""
+"""Number of target positions for which the probabilities of all V tokens are in memory at once."""
 
 
 class PackedMatrix:
-    """Linear layer x W^T + b with the weight in the layout of the kernel; the output has the dtype of the weight.
+    """Linear layer x W^T + b whose weight has the layout of the kernel; the output has the dtype of the weight.
 
     Args:
         weight: (out, in), float32.
         bias: (out,), or None.
-        dtype: dtype of the product.
+        dtype: dtype of the matrix product.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
@@ -57,7 +57,7 @@ class PackedMatrix:
 
 
 class PackedLinear(nn.Module):
-    """Replacement for `Linear`; slices of a fused matrix are packed on first use."""
+    """Replacement for `Linear` that packs a matrix, or each slice of a fused one, on first use."""
 
     def __init__(self, linear: Linear, dtype: torch.dtype) -> None:
         super().__init__()
@@ -88,10 +88,10 @@ class InferenceModel:
 
     @classmethod
     def prepare(cls, transformer: Transformer, device: torch.device, precision: str) -> "InferenceModel":
-        """Move a float32 model from the CPU to a device and precision. On a CPU it can no longer be trained afterwards.
+        """Convert a float32 model on the CPU to a device and precision. On a CPU it can no longer be trained.
 
         Args:
-            transformer: model to move; modified in place.
+            transformer: model to convert; modified in place.
             device: target device.
             precision: `fp32`, `bf16`, or `fp16` (CUDA only).
         """
@@ -134,7 +134,7 @@ class EnsembleCache:
             cache.reorder(rows_N)
 
     def keep(self, sentences_B: Tensor) -> None:
-        """Keep only these sentences of the batch in each member."""
+        """Keep only the given sentences of the batch in each member."""
         for cache in self.caches:
             cache.keep(sentences_B)
 
@@ -146,7 +146,7 @@ class Ensemble:
         self.models = models
 
     def start(self, src_BS: Tensor, src_lengths_B: Tensor, num_beams: int, max_length: int) -> EnsembleCache:
-        """Encode the source and return an empty cache of each member."""
+        """Encode the source and return an empty cache for each member."""
         return EnsembleCache([model.start(src_BS, src_lengths_B, num_beams, max_length) for model in self.models])
 
     def step(self, token_N: Tensor, cache: EnsembleCache) -> tuple[Tensor, None]:
@@ -176,7 +176,7 @@ def score_targets(
     targets: Sequence[Sequence[int]],
     start: int = BOS,
 ) -> list[list[float]]:
-    """Return log p(token | source, previous tokens) for each token of each target and its eos.
+    """Return log p(token | source, previous tokens) for each token of each target, including its eos.
 
     Args:
         models: models in evaluation mode; with several, the mean of their probabilities is used.
@@ -206,10 +206,10 @@ def attention_of_targets(
     targets: Sequence[Sequence[int]],
     start: int = BOS,
 ) -> list[Tensor]:
-    """Return the attention (T, S) of each target and its eos to its source, on the CPU.
+    """Return the attention (T, S) from each target, including its eos, to its source, on the CPU.
 
-    For arguments see `score_targets`. The weights are float32, the mean over the heads of `alignment_layer`, and the
-    mean over the models.
+    For arguments see `score_targets`. The weights are float32, averaged over the heads of `alignment_layer`
+    and over the models.
     """
     device = models[0].transformer.output.device
     src_BS, src_lengths_B = pad(sources, device)

@@ -9,7 +9,7 @@ from mtformer.decoding.sentences import join_lines, split_line, split_sentences
 from mtformer.errors import DataError
 from mtformer.text.tokenizer import EOS, UNK, Tokenizer, TokenizerPair
 
-# Every character that some program treats as a line break, and NUL. Inside a line, each run becomes a space.
+# Every character that some program treats as a line break, and NUL. Inside a line, each run of them becomes a space.
 LINE_BREAKS = re.compile("[\x00\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]+")
 
 
@@ -19,9 +19,9 @@ class Line:
 
     Args:
         text: source text.
-        prefix, prefix_ids, prefix_pieces: required beginning of its translation as text, token ids and pieces.
+        prefix, prefix_ids, prefix_pieces: required beginning of its translation, as text, token ids and pieces.
         required: phrases that its translation must contain, as normalized by the tokenizer.
-        required_ids: ids of the phrases without unknown pieces; the search supports only these.
+        required_ids: ids of those phrases that have no unknown pieces; the search supports only these.
     """
 
     text: str
@@ -38,11 +38,11 @@ class Segment:
 
     Args:
         source: source ids, ending with eos.
-        line: number of its line in the user's input; seeds its samples.
-        prefix, prefix_pieces: required beginning of its translation as token ids and pieces.
+        line: number of its line in the user's input, which determines the seed of its samples.
+        prefix, prefix_pieces: required beginning of its translation, as token ids and pieces.
         required: ids of phrases that its translation must contain.
-        watch: function called at each step of our own search with the ids of the best hypothesis so far, in the thread
-            that searches.
+        watch: function called at each step of our own search with the ids of the best hypothesis so far; it runs in
+            the search thread.
         text: source text.
         continues_word: True if no space separates it from the previous segment.
     """
@@ -116,12 +116,12 @@ def check_lines(lines: Sequence[str], name: str = "lines") -> list[str]:
 
 
 def one_line(text: str) -> str:
-    """Return the text without line breaks, NUL and lone surrogates, which tokenizers reject."""
+    """Return the text without line breaks, NUL or lone surrogates, which tokenizers reject."""
     return LINE_BREAKS.sub(" ", text.encode("utf-8", "replace").decode("utf-8"))
 
 
 def as_written(phrases: Sequence[str], tokenizer: Tokenizer) -> list[str]:
-    """Return the phrases as normalized by the tokenizer: Unicode normalization and single spaces."""
+    """Return the phrases as normalized by the tokenizer, with Unicode normalization and single spaces."""
     return [tokenizer.decode_pieces(tokenizer.pieces(one_line(phrase))).strip() for phrase in phrases]
 
 
@@ -137,7 +137,7 @@ def make_segments(
     """Return the segments of all lines: none for a blank line, several for a line that is split.
 
     Lines of more than `preferred` tokens are split into sentences. With `splits_sentences`, all lines are split, except
-    those with a prefix or required phrases, because it is unknown which sentence these belong to. For `preferred` and
+    those with a prefix or required phrases, because it is unknown to which sentence these belong. For `preferred` and
     `max_tokens` see `split_line`; for `first_line` and `watch` see `Translator.translate`.
     """
 
@@ -178,7 +178,7 @@ def make_segments(
 def _watch_segment(
     report: Callable[[str], object], progress: list[str], tokenizer: Tokenizer
 ) -> Callable[[list[int]], None]:
-    """Return the function that watches the next segment of a line; it reports the joined texts of all segments."""
+    """Return the function that watches the next segment of a line; it reports the joined text of all segments."""
     index = len(progress)
     progress.append("")
 

@@ -105,7 +105,7 @@ def _load_ctranslate2(run: RunDir, checkpoint: str | None, device: str, precisio
 
 
 def multi_sentence_share(run: RunDir) -> float | None:
-    """Return the share of the model's training lines with several sentences, or None if unknown."""
+    """Return the share of the model's training lines that have several sentences, or None if unknown."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return float(read_json(run.data_report)[MULTI_SENTENCE_SHARE])
     return None
@@ -115,5 +115,5 @@ def _check_same_tokenizers(tokenizers: TokenizerPair, first: RunDir, other: RunD
     theirs = TokenizerPair.load(other.tokenizer)
     if (theirs.src.sha256, theirs.tgt.sha256) != (tokenizers.src.sha256, tokenizers.tgt.sha256):
         raise CheckpointError(
-            f"{other.path}: its tokenizer differs from that of {first.path}; an ensemble needs equal tokenizers"
+            f"{other.path}: its tokenizer differs from that of {first.path}; an ensemble needs identical tokenizers"
         )

@@ -50,8 +50,8 @@ MIN_CONFIDENCE = -1.2
 class Postprocessor:
     """Conversion of hypotheses to translations, with the vocabulary of the target language.
 
-    With `token_scores`, it computes `Translation.token_log_probabilities` if the search did not. For `in_digits` see
-    `numbers_differ`.
+    With `token_scores`, it computes `Translation.token_log_probabilities` if the search has not done so. For
+    `in_digits` see `numbers_differ`.
     """
 
     engine: Engine
@@ -79,7 +79,7 @@ class Postprocessor:
         return [[next(translations) for _ in n_best] for n_best in n_bests]
 
     def _choose(self, segments: Sequence[Segment], found: NBests) -> NBests:
-        """Return the n best: with MBR by expected utility, when sampling in the order drawn, else by score."""
+        """Return the n best by score; with MBR, those by expected utility; when sampling, all in the order drawn."""
         if self.decoding.coverage_penalty:
             weights, beta = iter(self.engine.attention(*_ids(_pairs(segments, found)))), self.decoding.coverage_penalty
             found = [
@@ -103,7 +103,7 @@ class Postprocessor:
         return list(distinct.values())[: self.decoding.n_best]
 
     def _attention(self, pairs: Sequence[Pair]) -> list[Tensor | None]:
-        """Return the attention (T, S) of all hypotheses, or only of those with unknown tokens to replace."""
+        """Return the attention (T, S) for all hypotheses, or only for those with unknown tokens to replace."""
         replaces = self.decoding.replace_unknowns
         chosen = [i for i, (_, one) in enumerate(pairs) if self.attention or (replaces and UNK in one.tokens)]
         weights: list[Tensor | None] = [None] * len(pairs)
@@ -140,7 +140,7 @@ class Postprocessor:
         )
 
     def _with_unknowns(self, segment: Segment, hypothesis: Hypothesis, weights_TS: Tensor | None) -> list[str]:
-        """Return the pieces; unknown ones are replaced by those of the prefix, or by the most-attended source word."""
+        """Return the pieces, with unknown ones replaced with pieces of the prefix or the most-attended source word."""
         pieces = [self.vocabulary[token] for token in hypothesis.tokens]
         num_given = len(segment.prefix_pieces)
         pieces[:num_given] = segment.prefix_pieces
@@ -195,7 +195,7 @@ def text_flags(source: str, text: str, in_digits: bool) -> Iterator[str]:
 
 
 def is_looping(tokens: Sequence[int]) -> bool:
-    """Return True if a sequence of up to 8 tokens occurs four times in a row, over at least 8 tokens."""
+    """Return True if a sequence of up to 8 tokens occurs at least four times in a row, spanning at least 8 tokens."""
     if len(tokens) - len(set(tokens)) < 6:  # too few repeated tokens for any loop
         return False
     for period in range(1, MAX_LOOP_LENGTH + 1):
@@ -207,7 +207,7 @@ def is_looping(tokens: Sequence[int]) -> bool:
 
 
 def is_padded(tokens: Sequence[int], min_length: int) -> bool:
-    """Return True if the tokens end with a repetition and would be too few without it."""
+    """Return True if the tokens end with a repetition, without which they would be fewer than `min_length`."""
     periods = range(max(1, len(tokens) - min_length + 1), len(tokens) // 2 + 1)
     return any(tokens[-period:] == tokens[-2 * period : -period] for period in periods)
 

@@ -1,7 +1,7 @@
 """Rules applied to the log-probabilities of each search step: length limits, repeated n-grams, repetition penalty.
 
 A rule depends only on the tokens so far, so it needs no update when beams are reordered or finished sentences removed.
-For rules about given words see `mtformer.decoding.constraints`.
+For rules that require or forbid words see `mtformer.decoding.constraints`.
 
 B sentences, U units (a sentence, or one group of its beams), R beams per unit, V vocabulary, t tokens so far.
 """
@@ -54,7 +54,7 @@ class LengthBounds:
     Args:
         settings: `decoding` section of the config.
         src_lengths_B: source lengths including eos.
-        reserved: number of tokens needed for the constraints of each sentence.
+        reserved: number of tokens that the constraints of each sentence need.
         capacity: maximum length that the model supports.
     """
 
@@ -66,7 +66,7 @@ class LengthBounds:
         self.max_B = torch.maximum(max_B, torch.tensor(reserved, device=max_B.device)).clamp(max=capacity)
         min_B = (src_B * settings.min_length_ratio).floor().long().clamp(min=settings.min_length)
         self.min_B = torch.minimum(min_B, self.max_B)
-        # Python numbers, so that the steps do not synchronize with the device.
+        # Python numbers, so that search steps do not synchronize with the device.
         self.longest_min, self.shortest_max = int(self.min_B.max()), int(self.max_B.min())
         self.max_steps = int(self.max_B.max()) + 1
         """Maximum length in the batch, including eos."""
@@ -87,7 +87,7 @@ class LengthBounds:
 
 
 def apply(rules: Sequence[Rule], bounds: LengthBounds, step: Step) -> Step:
-    """Return the step after all rules, with the bounds last. A row without any allowed token ends with eos."""
+    """Apply all rules, then the bounds, and return the step. A row without any allowed token ends with eos."""
     if rules:
         step = Step(step.raw_URV.clone(), step.raw_URV, step.history_URt, step.sentence_U)
         for rule in rules:

@@ -1,4 +1,4 @@
-"""Greedy search and sampling: one token per row and step, either the most probable one or a random one.
+"""Greedy search and sampling: each step adds one token to each row, either the most probable one or a random one.
 
 B sentences, C translations per sentence, N = B x C rows, M rows still in the batch, S source length, T target length,
 V vocabulary, X tokens to draw from.
@@ -37,7 +37,7 @@ def generate(
     start: int = BOS,
     watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
-    """Return the greedy translation of each sentence, or its samples.
+    """Return the greedy translation or the samples of each sentence.
 
     For all arguments except `keys` see `beam_search`; the length penalty affects only scores. Samples are returned in
     the order of their numbers, with scores at temperature 1. `keys` are the line numbers of the sentences in the user's
@@ -84,7 +84,7 @@ def generate(
 def _uniform_numbers(seed: int, keys: Sequence[int], num_samples: int, max_steps: int) -> Tensor:
     """Return a number in [0, 1) for each sample and step, (N, T) in float64.
 
-    Each sample has its own generator, so draws do not depend on other sentences or on the number of samples.
+    Each sample has its own generator, so its numbers do not depend on other sentences or on the number of samples.
     """
     rows = [
         np.random.default_rng((seed, key, number)).random(max_steps) for key in keys for number in range(num_samples)

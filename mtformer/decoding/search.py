@@ -27,9 +27,9 @@ class Cache(Protocol):
 
 
 ExactLogits = Callable[[Tensor, Tensor], Tensor]
-"""(rows (...,), tokens (...,)) -> logits (...,) in float32."""
+"""Function (rows (...,), tokens (...,)) -> exact logits (...,) of these tokens in float32."""
 Correction = Callable[[Tensor, Tensor], Tensor]
-"""(beam_BX, token_BX) -> values (B, X) to add to their rounded log-probabilities."""
+"""Function (beam_BX, token_BX) -> values (B, X) to add to the rounded log-probabilities of these tokens."""
 
 
 class Decodable(Protocol):
@@ -50,8 +50,8 @@ class Hypothesis:
     """A translation as token ids, without bos and eos.
 
     `token_log_probabilities` are the model's values for each token and eos, before any rules; `log_probability` is
-    their sum. `at_limit` is True at the maximum length. `score` is log_probability / length^alpha, where the length
-    includes eos, as in CTranslate2 (Wu et al. 2016, equation 14, without its constant 5).
+    their sum. `at_limit` is True if it has the maximum length. `score` is log_probability / length^alpha, where the
+    length includes eos, as in CTranslate2 (Wu et al. 2016, equation 14, without its constant 5).
     """
 
     tokens: list[int]
@@ -98,7 +98,8 @@ def correction(exact_logits: ExactLogits | None, logits_NV: Tensor, R: int) -> C
 def sentences_to_keep(done_B: Tensor, position: int) -> Tensor | None:
     """Return the indices of unfinished sentences if removing the others saves time, else None.
 
-    Removing sentences copies the cache. Reading the flags synchronizes a GPU, so there it is done every fourth step.
+    Removing sentences copies the cache. Reading the flags synchronizes with a GPU, so on a GPU
+    sentences are removed only at every fourth step.
     """
     if done_B.device.type != "cpu" and position % 4 != 3:
         return None
@@ -113,14 +114,15 @@ def top_candidates(
     """Return the K pairs of beam and token with the highest score_BR + log_prob_BRV, best first.
 
     The result is exact. Selecting among all R x V sums is slow on a CPU, but the K best are in the K chunks of columns
-    with the highest maxima. The maxima take one vectorized pass, and only the columns of these chunks are ranked.
+    with the highest maxima. The maxima are computed in one vectorized pass, and only the columns of these chunks are
+    ranked.
 
     Args:
         log_prob_BRV: log-probabilities, float32; modified by `correct`.
         score_BR: score of each beam so far.
         K: number of candidates.
         correct: function that corrects rounded log-probabilities; it is applied to twice as many candidates. Rounding
-            to bf16 creates ties of different values: without the correction, one line in 15 changes.
+            to bf16 makes different values equal: without the correction, one translation in 15 changes.
 
     Returns:
         score_BK, beam_BK and token_BK.

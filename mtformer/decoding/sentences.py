@@ -12,11 +12,11 @@ TITLES = (
     "adm|bzw|ca|capt|col|dhr|dott|dra?|evtl|fr|ft|gen|gov|hon|hr|inkl|lt|maj|mevr|mlle|mme|mrs?|ms|mt|prof|rev|sen|sgt|"
     "sig|sog|sra?|srta|st|uds?|vgl|vs"
 )
-"""Abbreviations of several languages that nearly always precede another word."""
+"""Abbreviations in several languages that are nearly always followed by another word."""
 ABBREVIATION = re.compile(rf"(?<![^\s(])(?:(?![ap]\.m\.)(?:\w\.)+|\d\d\.|(?:{TITLES})\.)\s+$", re.IGNORECASE)
 """Initials, an ordinal number or a title, as in `J. R. Smith`, `21. März` and `Dr. Smith`."""
 SHORT_WORD = re.compile(r"(?<!\w)\w{1,4}\.\s+$")
-"""Usually an abbreviation if a number follows, as in `Nr. 5`."""
+"""Short word that ends with a period; usually an abbreviation if a number follows, as in `Nr. 5`."""
 OPENING, CLOSING_BRACKETS = "(（「『【｢", ")）」』】｣"
 UNSPACED = re.compile("[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
 """Chinese characters, kana and their punctuation, which are not separated by spaces."""
@@ -52,7 +52,7 @@ def join_lines(parts: Iterable[str]) -> str:
 
 
 def needs_space(before: str, after: str) -> bool:
-    """Return True if a space belongs between two nonempty texts."""
+    """Return True if a space belongs between two nonempty strings."""
     return not (UNSPACED.match(before[-1]) or UNSPACED.match(after[0]))
 
 

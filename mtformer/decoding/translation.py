@@ -71,13 +71,13 @@ class Translation:
         text: translation without line breaks.
         score: log-probability / length^alpha, plus the coverage penalty if enabled; 0 for a blank line.
         tokens: token ids without eos.
-        log_probability: sum over the tokens and eos, in nats.
-        token_log_probabilities: one per token, then eos; a split line has one eos per segment. Empty if the backend
-            computes them only with `token_scores`.
-        pieces: text of each of these tokens, with eos as `</s>`.
-        flags: warnings: constants of this module, and flags that name missing or forbidden phrases.
+        log_probability: sum of the log-probabilities of the tokens and eos, in nats.
+        token_log_probabilities: one per token, then that of eos; a split line has one eos per segment. Empty if the
+            backend computes them only with `token_scores`.
+        pieces: text of each token, including eos as `</s>`.
+        flags: warnings, which are constants of this module, or name a missing or forbidden phrase.
         attention: attention weights, computed only on request.
-        alternatives: other translations with `n_best`, best first.
+        alternatives: the other translations if `n_best` is above 1, best first.
     """
 
     text: str
@@ -105,7 +105,7 @@ class Scored:
 
     @property
     def log_probability(self) -> float:
-        """Sum over the tokens and eos, in nats."""
+        """Sum of the log-probabilities of the tokens and eos, in nats."""
         return sum(self.token_log_probabilities)
 
 
@@ -152,7 +152,7 @@ def flag_phrases(
 
 
 def _join_attention(segments: Sequence[Translation]) -> Attention | None:
-    """Join the attention of all segments; the joined target pieces form the text."""
+    """Join the attention of all segments; the joined target pieces form the joined text."""
     whole, text = Attention([], [], [], []), ""
     for one in segments:
         if one.attention is None:
@@ -169,7 +169,7 @@ def _join_attention(segments: Sequence[Translation]) -> Attention | None:
 
 
 def word_numbers(pieces: Sequence[str]) -> list[int]:
-    """Return the index of the word in which each piece begins; a piece with only a space counts as the next word."""
+    """Return the index of the word in which each piece begins; a piece with only a space belongs to the next word."""
     numbers, word, has_begun = [], 0, False
     for piece in pieces:
         first = None
@@ -203,8 +203,8 @@ def align(attention_TS: Tensor, src_pieces: Sequence[str], tgt_pieces: Sequence[
 def best_source_words(attention_TS: Tensor, src_pieces: Sequence[str], is_unknown: Sequence[bool]) -> list[str]:
     """Return the text of the most-attended source word for each row.
 
-    For a word with unknown pieces, it is only the most-attended unknown piece, since the model can generate the others;
-    in a script without spaces, it is the most-attended piece.
+    For a word with unknown pieces, return only the most-attended unknown piece, because the model can generate the
+    others; for a word in a script without spaces, return only the most-attended piece.
 
     Args:
         attention_TS: attention weights; columns beyond the pieces (eos) are ignored.
@@ -225,7 +225,7 @@ def pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
 
 
 def _over_words(weights_TS: Tensor, words: Sequence[int]) -> Tensor:
-    """Return the sum over the columns of each word, (T, W)."""
+    """Return the weights (T, W), summed over the columns that belong to each word."""
     sums_TW = weights_TS.new_zeros(len(weights_TS), words[-1] + 1)
     return sums_TW.index_add_(1, weights_TS.new_tensor(words).long(), weights_TS[:, : len(words)])
 

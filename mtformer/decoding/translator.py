@@ -31,15 +31,15 @@ from mtformer.text.tags import target
 from mtformer.text.tokenizer import CONTROL_IDS, EOS, TokenizerPair, piece_bytes
 
 KNOWN_SHARE = 0.1
-"""Minimum share of multi-sentence training lines for a model to translate several sentences at once."""
+"""Minimum share of training lines with several sentences for a model to translate such lines without splitting them."""
 
 
 class Translator:
     """A model with its tokenizers, for Python programs, the command line and validation.
 
     Args:
-        models: an engine, or models on their device, in their precision; several form an ensemble. Models may be in
-            training mode, which is restored after each call.
+        models: an engine, or models that are already on their device and in their precision; several form an ensemble.
+            Models may be in training mode, which is restored after each call.
         tokenizers: tokenizers of the models.
         decoding: default settings of `translate`.
         trained_tokens: length of the longest training source; None: the maximum that the models support.
@@ -152,7 +152,7 @@ class Translator:
             attention: compute `Translation.attention`.
             token_scores: compute `Translation.token_log_probabilities`. CTranslate2 needs a second pass for them; our
                 own search always returns them.
-            first_line: number of the first line in the user's input, which seeds samples.
+            first_line: number of the first line in the user's input, which determines the seeds of samples.
             progress: function called with the number of lines finished since the last call.
             watch: a function or None for each line. Our own search calls it at each step with the best translation so
                 far, possibly from several threads.
@@ -208,7 +208,7 @@ class Translator:
         automaton_SV = _automaton(forbidden, self._vocabulary)
         found: list[list[Translation]] = [[] for _ in segments]
         num_left = Counter(segment.line for segment in segments)
-        # Closed immediately after an error, because the search changes the number of threads.
+        # The search is closed immediately after an error, because it changes the number of threads.
         searched = self.engine.search(by_batch, decoding, automaton_SV)
         with contextlib.closing(searched):
             for batch, some, n_bests in zip(batches, by_batch, searched, strict=True):
@@ -273,7 +273,7 @@ class Translator:
 
 
 def override(decoding: DecodingConfig, **values: Any) -> DecodingConfig:
-    """Return the section with other values, validated; None keeps the current one. Raise a one-line ConfigError."""
+    """Return the section with these values, or raise a one-line ConfigError; None keeps the current value."""
     given = {name: value for name, value in values.items() if value is not None}
     try:
         return DecodingConfig.model_validate({**decoding.model_dump(), **given})

@@ -50,8 +50,8 @@ class DefaultWeights(NamedTuple):
 def default_weights(run: RunDir, best_metric: str) -> DefaultWeights | None:
     """Return the better of the averaged weights and the best checkpoint by dev score; None if there is no checkpoint.
 
-    Without dev scores, it is the averaged weights or else the last checkpoint; if only checkpoints have dev scores, it
-    is the best checkpoint.
+    Without dev scores, return the averaged weights, or else the last checkpoint; if only checkpoints have dev scores,
+    return the best checkpoint.
 
     Raises:
         CheckpointError: if meta.json of the averaged weights is damaged.

@@ -52,7 +52,7 @@ class Hardware(_Model):
 
 
 class TextHashes(_Model):
-    r"""SHA-256 of each text as UTF-8 lines that end with \n, equal to `sha256sum` of the files next to the card."""
+    r"""SHA-256 of each text as UTF-8 lines that end with \n, as printed by `sha256sum` for the saved files."""
 
     sources: str
     references: list[str]
@@ -105,14 +105,14 @@ def write_card(
     translator: Translator,
     seconds: float,
 ) -> ScoreCard:
-    """Write the texts and then the score card to `folder`.
+    """Write the sources, hypotheses and references, and then the score card, to `folder`.
 
     Args:
         folder: folder of the evaluation.
         test: test set.
         hypotheses: its translations.
         scores: their scores.
-        evaluation: settings of the scores.
+        evaluation: settings of the metrics.
         translator: translator that produced the hypotheses, with its settings.
         seconds: translation time.
     """
@@ -177,7 +177,7 @@ def read_texts(folder: Path, card: ScoreCard) -> tuple[EvalSet, list[str]]:
 
 
 def differences(a: ScoreCard, b: ScoreCard) -> list[str]:
-    """Return the differences that make the scores of two cards incomparable: texts, signatures, decoding, precision.
+    """Return differences in text, signatures, decoding and precision that make the scores of two cards incomparable.
 
     The sacreBLEU version in a signature is ignored; `notes` reports it.
     """
@@ -207,7 +207,7 @@ def notes(a: ScoreCard, b: ScoreCard) -> list[str]:
 
 
 def _decoding(a: ScoreCard, b: ScoreCard) -> dict[str, str]:
-    """Return a description of each decoding setting that differs, by key."""
+    """Return descriptions of the decoding settings that differ, by key."""
     defaults = {key: field.default for key, field in DecodingConfig.model_fields.items()}  # old cards lack newer keys
     values = {key: (a.decoding.get(key, default), b.decoding.get(key, default)) for key, default in defaults.items()}
     return {key: f"decoding.{key} {one} and {other}" for key, (one, other) in values.items() if one != other}

@@ -1,4 +1,4 @@
-"""COMET (Rei et al. 2020), a learned metric, computed by the package unbabel-comet (installed by the extra `comet`).
+"""COMET (Rei et al. 2020), a learned metric, computed by the unbabel-comet package (installed with the `comet` extra).
 
 COMET checkpoints are pickles, which can execute code when loaded. PyTorch is therefore restricted to loading weights: a
 checkpoint that contains anything but tensors and plain values is rejected.
@@ -57,7 +57,7 @@ class Comet:
         rows = zip(sources, hypotheses, references, strict=True)
         samples = [{"src": src, "mt": hypothesis, "ref": reference} for src, hypothesis, reference in rows]
         log.info("scoring %d translations with COMET (%s)", len(samples), self.signature)
-        # Its progress bar writes to stdout, which is reserved for results.
+        # COMET's progress bar writes to stdout, which is reserved for results.
         found = self._model.predict(
             samples, batch_size=BATCH_SIZE, gpus=self._gpus, accelerator=self._accelerator, progress_bar=False
         )
@@ -74,10 +74,10 @@ def _checkpoint(comet: Any, model: str) -> Path:
     if Path(model).is_file():
         return Path(model).resolve()
     if model.endswith(".ckpt") or Path(model).is_dir():
-        raise DataError(f"--comet {model}: no such file; give the model's checkpoints/model.ckpt or a name on the Hub")
+        raise DataError(f"--comet {model}: no such file; give the model's checkpoints/model.ckpt or its Hub name")
     try:
         return Path(comet.download_model(model)).resolve(strict=True)
-    except Exception as error:  # the Hub client and two download methods raise many types
+    except Exception as error:  # the Hub client and both download methods raise exceptions of many types
         reason = " ".join(str(error).strip("'\"").split())
         raise DataError(
             f"--comet {model}: cannot be downloaded ({reason}); check the network connection, or give the path of a "
@@ -92,9 +92,9 @@ def _load(comet: Any, checkpoint: Path) -> Any:
     except pickle.UnpicklingError as error:
         raise DataError(
             f"--comet {checkpoint}: rejected, because it contains more than weights and plain values, and loading it "
-            "might execute code; use a model from Unbabel's pages"
+            "might execute code; use a model published by Unbabel"
         ) from error
-    except Exception as error:  # Lightning, transformers and the Hub client raise many types
+    except Exception as error:  # Lightning, transformers and the Hub client raise exceptions of many types
         reason = " ".join(str(error).split())
         raise DataError(f"--comet {checkpoint}: COMET cannot load this file ({reason:.300})") from error
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LENGTHS = (10, 20, 30, 40, 50, 60)
 """Source lengths at which a new bucket begins."""
 LONG_WORDS = 20
-"""Mean number of characters per word above which a language is assumed not to separate words by spaces."""
+"""Mean number of characters per word above which a language is assumed not to separate words with spaces."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class RunScore:
 
 @dataclass(frozen=True)
 class SystemScore:
-    """Scores of a system under one metric, compared to the baseline.
+    """Scores of a system for one metric, compared to the baseline.
 
     Args:
         system: name of the system.
@@ -52,7 +52,7 @@ class SystemScore:
         deviation: their sample standard deviation; None for a single run.
         estimate: score of all runs together, with a confidence interval over sentences.
         difference: mean minus the baseline's mean. This and the following values are None for the baseline.
-        tests: tests against the baseline, with the same number of runs from both (the first ones).
+        tests: significance tests against the baseline, with the same number of runs of both (the first ones).
         seeds_interval: 95 % confidence interval of the difference over seeds; None unless both have several runs.
     """
 
@@ -68,7 +68,7 @@ class SystemScore:
 
 @dataclass(frozen=True)
 class MetricTable:
-    """Scores of all systems under one metric."""
+    """Scores of all systems for one metric."""
 
     name: ScoreName
     label: str
@@ -131,7 +131,7 @@ def compare(
     Args:
         systems: systems with translations in `material`.
         material: translations, sources and references.
-        num_sentences: number of sentences to return, those with the largest differences.
+        num_sentences: number of sentences with the largest differences to return.
         comet: COMET model to use as an additional metric; ignored if `material` has no sources.
         progress: function called after each system and metric.
 
@@ -223,7 +223,7 @@ def _by_length(
 
 
 def _most_different(systems: Sequence[System], material: Material, measure: Measure, number: int) -> list[SentenceRow]:
-    """Return the sentences with the widest range of chrF2++ (`measure`), widest first."""
+    """Return the sentences for which chrF2++ (`measure`) differs most between systems, largest differences first."""
     if number == 0 or len(systems) < 2:
         return []
     paths = [system.runs[0].path for system in systems]

@@ -21,7 +21,7 @@ BY_LANGUAGE = {
     **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
     **dict.fromkeys(("ko", "kor"), "ko-mecab"),
 }
-"""BLEU tokenizers selected by `auto`, by the language of a code such as zh-CN or zho_Hant; the default is 13a."""
+"""BLEU tokenizers that `auto` selects, by the language in a code such as zh-CN or zho_Hant; the default is 13a."""
 UNSPACED = ("zh", "ja-mecab", "ko-mecab", "char")
 """BLEU tokenizers for text without spaces between words."""
 log = logging.getLogger("mtformer")
@@ -79,7 +79,7 @@ def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str], lowercas
 
 
 def looks_tokenized(references: Sequence[str]) -> bool:
-    """Return True if the lines look tokenized, which increases BLEU and makes it incomparable.
+    """Return True if the lines look tokenized, which increases BLEU and makes scores incomparable.
 
     The signs are a space before the final period, and markers of the Moses tokenizer and subword-nmt. They are rare in
     raw text and frequent in tokenized text.
@@ -97,7 +97,7 @@ def bleu_tokenizer(config: EvaluationConfig, tgt_lang: str | None) -> str:
 
 
 def for_language(config: EvaluationConfig, tgt_lang: str | None) -> EvaluationConfig:
-    """Return the settings for a target language, with `auto` replaced by its tokenizer, or `char` if unavailable.
+    """Return the settings for a target language: `auto` becomes its tokenizer, or `char` if that is unavailable.
 
     Args:
         config: `evaluation` section of the config.
@@ -141,6 +141,6 @@ def make_metric(name: MetricName, config: EvaluationConfig) -> "Metric":
     try:
         return BLEU(lowercase=config.lowercase, tokenize=config.bleu_tokenizer)
     except (ImportError, RuntimeError, OSError, SystemExit, AssertionError) as error:
-        # ja-mecab and ko-mecab require packages and assert their dictionary; flores200 downloads a model.
+        # ja-mecab and ko-mecab require packages and assert that a dictionary exists; flores200 downloads a model.
         reason = " ".join(str(error).split())
         raise ConfigError(f"evaluation.bleu_tokenizer '{config.bleu_tokenizer}' is not available: {reason}") from error

@@ -43,7 +43,7 @@ class Measure:
     label: str
     signature: str
     score_of: Callable[[Any], float]
-    """(counts summed over sentences) -> score."""
+    """Function (counts summed over sentences) -> score."""
     counts: dict[Path, Counts]
     """Counts by path of the hypotheses."""
 
@@ -64,7 +64,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class PairedTests:
-    """Probabilities of a difference at least this large if the systems are equal (two-sided).
+    """Two-sided p-values: probabilities of a difference at least this large if the systems are equal.
 
     The bootstrap value is computed as in the Moses script, whose values are below one half even for equal systems.
     """
@@ -105,7 +105,7 @@ def mean_measure(signature: str, outputs: Mapping[Path, Sequence[float]]) -> Mea
 
 
 def estimate(measure: Measure, counts_NC: Counts) -> Estimate:
-    """Return the score of a system with its confidence interval; for several runs pass the sum of their counts."""
+    """Return the score of a system with its confidence interval; for several runs, pass the sum of their counts."""
     (found,) = _test(measure, [counts_NC], "bs", NUM_RESAMPLES)
     mean, half = float(found.mean or 0.0), float(found.ci or 0.0)
     return Estimate(float(found.score), mean, mean - half, mean + half)
@@ -163,7 +163,7 @@ def t_quantile(probability: float, freedom: float) -> float:
 
 
 class _Counted:
-    """Adapter for sacreBLEU's tests, which passes rows of precomputed counts as hypotheses."""
+    """Adapter that passes rows of precomputed counts to sacreBLEU's tests in place of hypotheses."""
 
     def __init__(self, measure: Measure) -> None:
         self.measure = measure
@@ -189,7 +189,7 @@ def _test(measure: Measure, systems: Sequence[Counts], kind: str, number: int) -
     from sacrebleu.significance import PairedTest
 
     _checked_seed()
-    metric = cast("Metric", _Counted(measure))  # has all methods that the tests call
+    metric = cast("Metric", _Counted(measure))  # it has all methods that the tests call
     named = [(str(position), cast("Sequence[str]", counts)) for position, counts in enumerate(systems)]
     _, found = PairedTest(named, {measure.name: metric}, None, test_type=kind, n_samples=number)()
     return cast("list[Result]", found[measure.label])

@@ -20,7 +20,7 @@ log = logging.getLogger("mtformer")
 
 
 def distinguishes(key: str) -> bool:
-    """Return True if runs that differ in this key are different systems: neither the seed nor a key without effect."""
+    """Return True if runs that differ in this key are different systems: it affects results and is not the seed."""
     return key != SEED and key_metadata(key).has_effect
 
 
@@ -76,8 +76,8 @@ def open_runs(paths: Sequence[Path]) -> list[Run]:
 def group_runs(runs: Sequence[Run], by_seed: bool = True) -> list[System]:
     """Return systems in the order of their first runs; the runs of a system are sorted by seed.
 
-    Runs whose configs differ only in the seed form one system, unless two of them have the same seed, because these
-    are not independent samples.
+    Runs whose configs differ only in the seed form one system, unless two of them have the same seed, because such
+    runs are not independent samples.
     """
     groups: list[list[Run]] = []
     for run in runs:
@@ -106,7 +106,7 @@ def common_sets(runs: Sequence[Run], chosen: Sequence[str] = ()) -> list[str]:
         missing = [name for name in chosen if name not in names]
         if missing:
             raise DataError(
-                f"{path}: no scores on '{missing[0]}' (it has {', '.join(names)}); `mtformer eval` computes them"
+                f"{path}: no scores on '{missing[0]}' (only on {', '.join(names)}); `mtformer eval` computes them"
             )
     common = set.intersection(*map(set, scored.values()))
     if not common:
@@ -124,10 +124,10 @@ def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Materi
     Args:
         name: test set on which all runs have scores.
         runs: runs to compare; sources, references and metrics are those of the first.
-        force: accept differing cards.
+        force: accept score cards with differences that make scores incomparable.
 
     Raises:
-        DataError: if a card is missing or damaged, or differs from the first one.
+        DataError: if a card is missing or damaged, or its scores are not comparable to those of the first.
     """
     folders = [RunDir(run.path).evaluation(name) for run in runs]
     cards = [read_card(folder) for folder in folders]
@@ -150,7 +150,7 @@ def read_material(name: str, runs: Sequence[Run], force: bool = False) -> Materi
 def read_files(
     hypotheses: Sequence[Path], references: Sequence[Path], sources: Path | None, evaluation: EvaluationConfig
 ) -> tuple[list[Run], Material]:
-    """Return files of hypotheses as runs without a config; raise DataError if one is missing or lengths differ."""
+    """Return files of hypotheses as runs without a config; raise DataError if one is missing or line counts differ."""
     names = _names(hypotheses)
     paths = [*references, *([sources] if sources else []), *hypotheses]
     for path in paths:
@@ -170,7 +170,7 @@ def read_files(
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Return distinct names: the last part of each path, or the whole path if that is ambiguous."""
+    """Return distinct names: the last part of each path, or the whole path if that part is ambiguous."""
     resolved = [Path(os.path.realpath(path)) for path in paths]
     for path, real in zip(paths, resolved, strict=True):
         if resolved.count(real) > 1:

@@ -62,13 +62,13 @@ def export_ctranslate2(run: RunDir, target: Path, checkpoint: str | None, quanti
 def open_for_export(
     run: RunDir, target: Path, checkpoint: str | None, library: str | None = None
 ) -> tuple[Config, list[Path]]:
-    """Return the config, and the files whose mean gives the weights.
+    """Return the config, and the weight files whose mean is exported.
 
     Args:
         run: run to export.
         target: folder to create.
         checkpoint: checkpoint name (see `find_weights`).
-        library: library that loads the export, if it supports only one start token of the decoder.
+        library: name of the library that will load the export; None if it supports several decoder start tokens.
 
     Raises:
         CheckpointError: if the target exists, or the checkpoint does not exist.

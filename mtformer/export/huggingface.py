@@ -77,7 +77,7 @@ def export_huggingface(run: RunDir, target: Path, checkpoint: str | None) -> Non
 
 
 def tensor_names(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
-    """Yield the parameters of all layers: our name, and the Hugging Face tensors that are concatenated to it."""
+    """Yield our name of each layer parameter, and the names of the Hugging Face tensors that it concatenates."""
     for side, num_layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
         for kind in [f"{number}.{{}}.{leaf}" for number in range(num_layers) for leaf in ("weight", "bias")]:
             ours, theirs = f"{side}.{kind}".format, f"model.{side}.layers.{kind}".format
@@ -115,7 +115,7 @@ def to_tensors(model: Transformer) -> dict[str, Tensor]:
 
 
 def _check_model(config: ModelConfig) -> None:
-    """Raise ConfigError for the first setting that the class does not support."""
+    """Raise ConfigError for the first setting that the Hugging Face class does not support."""
     _, name = CLASSES[config.norm_position]
     cannot = {
         "norm": config.norm != "layernorm",
@@ -132,7 +132,7 @@ def _check_model(config: ModelConfig) -> None:
 
 
 def _vocabulary(tokenizers: TokenizerPair, side: str) -> dict[str, int]:
-    """Return the id of each piece, in the form that `MarianTokenizer` looks up.
+    """Return the id of each piece, spelled as `MarianTokenizer` looks it up.
 
     `MarianTokenizer` adds no space before a language code, so the codes of imported models are written without
     SentencePiece's space (see `mtformer.export.marian_tokenizer`).

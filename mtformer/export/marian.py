@@ -51,9 +51,9 @@ ONLY = {
     "add_final_layer_norm": False,
     "static_position_embeddings": True,
 }
-"""Settings of which only one value can be imported. It is the default of all but the first two."""
+"""Settings for which only one value can be imported. It is also the default, except for the first two."""
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
-"""Our activation names by Marian's names."""
+"""Our names of activations, by Marian's names."""
 EMBEDDINGS = (
     "model.shared.weight",
     "model.encoder.embed_tokens.weight",
@@ -128,7 +128,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
-    """Return config.json with defaults; raise CheckpointError for the first unsupported setting."""
+    """Return the settings in config.json, with defaults; raise CheckpointError for the first unsupported one."""
     settings = {**DEFAULTS, **_read_json(path)}
     for key, value in ONLY.items():
         if settings.get(key, None if key == "model_type" else value) != value:
@@ -251,7 +251,7 @@ def _read_tensors(source: Path) -> tuple[Path, dict[str, Tensor]]:
             raise CheckpointError(f"{source}: neither model.safetensors nor pytorch_model.bin exists; {FOLDER}")
         try:
             tensors = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # pickle, zipfile and torch raise many types
+        except Exception as error:  # pickle, zipfile and torch raise exceptions of many types
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise CheckpointError(f"{path}: cannot be loaded as weights without executing code ({reason})") from error
     if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):

@@ -87,7 +87,7 @@ def source_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: 
 def target_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: SpecialRows) -> Side:
     """Return the SentencePiece model of the target; for arguments and errors see `source_side`.
 
-    The text of unknown pieces is empty, as in `MarianTokenizer` with special tokens skipped.
+    Unknown pieces are decoded to empty text, as by `MarianTokenizer` if it skips special tokens.
     """
     known = _known(path, spm)
     kinds = {text: (known.scores[number], kind) for text, number, kind in _pieces(known)}
@@ -144,7 +144,7 @@ def _build(
     special: SpecialRows,
     unk_surface: str | None = None,
 ) -> bytes:
-    """Return a model with our special pieces, these entries, and the settings of `spm`."""
+    """Return a model with our special pieces, the given entries, and the settings of `spm`."""
     text_of = {row: text for text, row in vocabulary.items()}
     pad, unk, start, eos = (text_of[row] for row in special)
     bos = start if special.start not in (special.pad, special.unk, special.eos) else "<s>"

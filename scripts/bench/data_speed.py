@@ -1,15 +1,16 @@
-"""Measure speed and memory of the data path: preparation compared to SentencePiece alone, and data loading.
+"""Measure the speed and memory of preparing data, compared to SentencePiece alone, and of loading it.
 
     python scripts/bench/data_speed.py
     python scripts/bench/data_speed.py --src train.en --tgt train.de --sampling-alpha 0.1
     python scripts/bench/data_speed.py --pairs 400000 20000000 --workers 0 --batches 3000 --folder /some/disk
 
-Creates corpora from the two files by repeating lines, with a number added to each line and words removed so that all
-pairs differ, and a joint tokenizer. Then measures alternately, without filters and with the default ones: SentencePiece
-alone (`encode` of the lines, in calls of the same size as in `prepare`, and likewise without garbage collection), and
-`prepare`, from two files to the store. Then iterates over epochs as in training, through the prefetch thread, without
-using the batches, and finally resumes in the middle of an epoch. Source and target tokens are counted, including eos
-and excluding padding. Each kind of measurement runs in a separate process. A folder given by --folder is kept.
+Creates corpora by repeating the lines of the two files, with a number added to each line and words removed so that all
+pairs differ, and trains a joint tokenizer. Then measures in turn, without filters and with the default ones,
+SentencePiece alone (`encode` with as many lines per call as in `prepare`, and like it without garbage collection), and
+`prepare`, which reads two files and writes the store. Then iterates over epochs as in training, with the prefetch
+thread but without using the batches, and finally resumes in the middle of an epoch. Source and target tokens are
+counted, including eos and excluding padding. Each kind of measurement runs in a separate process. A folder given by
+--folder is kept.
 """
 
 import argparse
@@ -42,9 +43,9 @@ from mtformer.text.train import train_tokenizer
 
 DEFAULT_DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "multi30k"
 BARE_LINES = 1_000_000
-"""Maximum number of lines per file for SentencePiece alone."""
+"""Maximum number of lines per file when SentencePiece is measured alone."""
 LINES_AT_ONCE = 20 * PAIRS_AT_ONCE
-"""Lines in memory for SentencePiece alone; a fifth or twice as many are as fast, but all lines at once are slower."""
+"""Number of lines in memory in this case; a fifth or twice as many give the same speed, but all at once are slower."""
 Figures = dict[str, Any]
 
 
@@ -121,7 +122,7 @@ def bare_seconds_of_pair(source: TextFiles, folder: Path, num_lines: int, num_wo
 def build_preparing(
     options: argparse.Namespace, source: TextFiles, folder: Path, num_pairs: int, has_filters: bool
 ) -> Callable[[], Figures]:
-    """Return a function that prepares the corpus once, with filters including deduplication; called in a worker."""
+    """Return a function that prepares the corpus once, with or without the default filters; called in a worker."""
     num_workers, num_lines = options.workers or os.cpu_count() or 1, min(num_pairs, BARE_LINES)
     data = DataConfig.model_validate(
         {"src_lang": "en", "tgt_lang": "de", "train": [source.model_dump()], "cache_dir": str(folder / "cache"),

@@ -4,11 +4,12 @@
 
 Models of the same shape with random weights translate the same token ids, sorted by length, into exactly 16 target
 tokens each, with greedy search and with beam size 5. Each system uses the batch size and the division of threads that
-are fastest in a short scan. The systems take turns; each turn is the whole text. Requires the extras `bench` and
+are fastest in a short scan. The systems take turns at translating the whole text. Requires the extras `bench` and
 `ctranslate2`, and an otherwise idle machine.
 
-The searches "greedy, text" and "beam 5, text" measure text-to-text translation in int8: `Translator` with the backend
-ctranslate2 and its default settings, compared to direct use of CTranslate2 and SentencePiece with the fastest settings.
+The searches "greedy, text" and "beam 5, text" measure text-to-text translation in int8: `Translator` with the
+ctranslate2 backend and default settings, compared to direct use of CTranslate2 and SentencePiece with the fastest
+settings.
 
 Systems in bf16 are skipped on processors without fast bf16. If a system fails, the others are still measured, and the
 exit code is 1.
@@ -58,7 +59,7 @@ TEXT_SYSTEMS = ("mtformer-ctranslate2-int8", "ctranslate2-sentencepiece-int8")
 NUM_TARGET_TOKENS = 16
 BATCH_SIZES = (32, 64, 128, 256)
 EOS_BIAS = 50.0
-"""Makes translations end at the minimum length, before the maximum."""
+"""Bias of eos that makes translations end at the minimum length, before the maximum."""
 
 Decode = Callable[[Tensor, Tensor], object]  # src_BS, src_lengths_B
 Setting = tuple[int, int, str] | None
@@ -190,7 +191,7 @@ def huggingface_on_ids(size: Size, folder: Path, precision: str, num_beams: int)
 
 
 def ctranslate2_on(is_text: bool, size: Size, folder: Path, precision: str, num_beams: int) -> System:
-    """Return CTranslate2 on pieces, or with SentencePiece on text."""
+    """Return CTranslate2 for pieces, or CTranslate2 with SentencePiece for text."""
     import ctranslate2
     import sentencepiece
 
@@ -226,7 +227,7 @@ def ctranslate2_on(is_text: bool, size: Size, folder: Path, precision: str, num_
 
 
 def mtformer_on_text(size: Size, folder: Path, precision: str, num_beams: int) -> System:
-    """Return a `Translator` with the backend ctranslate2, which makes its own batches."""
+    """Return a `Translator` with the ctranslate2 backend, which makes its own batches."""
     translator = Translator.load(folder / "text", device="cpu", precision=precision, backend="ctranslate2")
     translator = translator.with_decoding(
         beam_size=num_beams, min_length=NUM_TARGET_TOKENS - 1, max_length=NUM_TARGET_TOKENS
@@ -235,7 +236,7 @@ def mtformer_on_text(size: Size, folder: Path, precision: str, num_beams: int) -
 
 
 def scan(workers: set[int], tokens: Sequence[int] = ()) -> list[Setting]:
-    """Return the settings to try."""
+    """Return the settings to try, to find the fastest."""
     batches = [*((size, "examples") for size in BATCH_SIZES), *((size, "tokens") for size in tokens)]
     return [(number, *batch) for number in sorted(workers) for batch in batches]
 
@@ -295,7 +296,7 @@ def measure(
 
 
 def report(size_name: str, figures: dict[str, dict[str, Any]]) -> str:
-    """Return the Markdown section of one size, and add the ratios to the figures."""
+    """Return the Markdown section of one size, and add the ratios to the results."""
     rows, ratios = [], []
     for search, of_search in figures.items():
         rates = of_search["sentences_per_second"]

@@ -28,7 +28,7 @@ from turns import Worker, describe_environment, format_range, markdown_table
 from mtformer.files import write_text
 
 SHUTDOWN_SECONDS = 20
-"""Reserved at the end for the last result of a section."""
+"""Time reserved at the end for the last result of a section."""
 DATASHEET = {"NVIDIA H100 80GB HBM3": 989.4, "NVIDIA H200": 989.4}
 """Dense bf16 TFLOP/s by device name, according to the data sheets; utilization is relative to these."""
 
@@ -53,10 +53,10 @@ def report(result: dict[str, Any]) -> str:
     lines += [f"- {name}: {value}" for name, value in result["environment"].items()]
     sizes = SCALES[result["scale"]].sizes
     lines += [f"- {name}: {size}, vocabulary {size.vocab_size}, dropout {p}" for name, (size, p) in sizes.items()]
-    lines += [f"- seconds of sections: {', '.join(f'{name} {s:.0f}' for name, s in result['seconds'].items())}", ""]
+    lines += [f"- seconds per section: {', '.join(f'{name} {s:.0f}' for name, s in result['seconds'].items())}", ""]
     failed = [figure for figure in result["figures"] if "error" in figure]
     if failed:
-        lines += [f"## {len(failed)} figures are missing", ""]
+        lines += [f"## {len(failed)} results are missing", ""]
         lines += [f"- {', '.join(map(str, figure.values()))}" for figure in failed] + [""]
     figures = [figure for figure in result["figures"] if "error" not in figure]
     add_ratios(figures, DATASHEET.get(result["environment"].get("device", "")))

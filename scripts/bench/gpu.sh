@@ -26,7 +26,7 @@ mkdir -p "$out"
 export PYTHONPATH=$PWD PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
 if [[ -n $wheels ]]; then
-  # Not in a virtual environment, which would not see the packages of the environment that `python3` may belong to.
+  # Not into a virtual environment, which would not see the packages of the environment to which `python3` may belong.
   site=$(mktemp -d)
   trap 'rm -rf "$site"' EXIT
   timeout 120 "$python" -m pip install -q --no-index --no-deps --no-compile --target "$site" "$wheels"/*.whl || exit 2

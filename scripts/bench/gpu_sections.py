@@ -30,12 +30,12 @@ LENGTHS_BATCH_TOKENS = 32_768
 SYNTHETIC_LENGTH = 64
 BEAMS = {"greedy": 1, "beam 5": 5}
 SYSTEMS = {"mtformer": "mtformer", "torch": "torch.nn.Transformer", "marian": "Hugging Face Marian"}
-FIRST_WORD = 4  # ids below are special
+FIRST_WORD = 4  # lower ids are special
 
 Figure = dict[str, Any]
 """A result by label; labels include the unit."""
 Measurements = Generator[tuple[Figure, Callable[[], Figure]], Figure, None]
-"""Yields the description of each result with the function that measures it, and receives the result."""
+"""Generator that yields the description of each result and the function that measures it, and receives the result."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def training(bench: Bench, size_name: str, compile: bool) -> Measurements:
 def measure_training(
     bench: Bench, size: Size, step: Callable[[], Step], batches: Sequence[Batch], warm_up: int
 ) -> Figure:
-    """Measure the training of a system on these batches."""
+    """Measure the training speed of a system on these batches."""
     gc.collect()  # frees the memory of the previous system
     begin = time.perf_counter()
     train, moved = step(), [batch.to(bench.device) for batch in batches]
@@ -332,7 +332,7 @@ SECTIONS: dict[str, tuple[float, Callable[[Bench], Measurements]]] = {
     "base, compiled": (15, lambda bench: training(bench, "base", compile=True)),
     "big, compiled": (16, lambda bench: training(bench, "big", compile=True)),
 }
-"""Relative share of the time and the measurements of each section."""
+"""Relative share of the time, and the function that yields the measurements, of each section."""
 
 
 def build(name: str, device: Literal["cpu", "cuda"], scale_name: str) -> Callable[[bool], Figure | None]:

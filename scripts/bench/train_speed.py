@@ -2,13 +2,13 @@
 
     python scripts/bench/train_speed.py --sizes tiny --json train_speed.json
 
-All systems use the same model sizes and the same batches (as mtformer makes them: n x longest side <= 4096). Source and
-target tokens are counted, but not padding. Peers train in a minimal loop with label smoothing, Adam (fused) and
+All systems use the same model sizes and the same batches (as mtformer makes them: pairs x longest side <= 4096). Source
+and target tokens are counted, but not padding. Peers train in a minimal loop with label smoothing, Adam (fused) and
 clipping, in fp32 and in bf16 (`torch.autocast`). No system has attention dropout, so all can use fused attention.
-Systems named `+allocator` run with glibc settings that keep freed memory, which mtformer sets itself. Each system first
-trains on all batches once, so that the kernels for each shape are compiled or cached as after a first epoch; then the
-systems take turns in short slices. Requires the extra `bench`, and an otherwise idle machine. JoeyNMT is included if
-`--joeynmt` is an interpreter that can import it (see joeynmt_peer.py).
+Systems with `+allocator` in their names run with glibc settings that keep freed memory, which mtformer sets itself.
+Each system first trains on all batches once, so that the kernels for each shape are compiled or cached as after a first
+epoch; then the systems take turns in short slices. Requires the `bench` extra and an otherwise idle machine. JoeyNMT is
+included if `--joeynmt` is an interpreter that can import it (see joeynmt_peer.py).
 
 Systems in bf16 are skipped on processors without fast bf16. If a system fails, the others are still measured, and the
 exit code is 1.
@@ -243,7 +243,7 @@ def measure(size: Size, batches: Sequence[Pairs], options: argparse.Namespace) -
 
 
 def report(size_name: str, figures: dict[str, Any]) -> str:
-    """Return the Markdown section of one size, and add the ratios to the figures."""
+    """Return the Markdown section of one size, and add the ratios to the results."""
     rates, shares, failed = figures["tokens_per_second"], figures["share_of_limit"], figures["failed"]
     rows = [[name, turns.format_range(rates[name]), f"{shares.get(name, math.nan):.1%}"] for name in rates]
     limits = ", ".join(f"{name} {rate / 1e9:.0f}" for name, rate in figures["limits_flops_per_second"].items())
@@ -284,7 +284,7 @@ def main() -> None:
     environment["JoeyNMT"] = joeynmt_peer.version(options.joeynmt) if options.joeynmt else "not measured (no --joeynmt)"
     batches = cut_batches(options.src, options.tgt, options.vocab_size, options.batch_tokens, options.batches)
     environment["settings"] = (
-        f"{len(batches)} batches of n x longest side <= {options.batch_tokens}, "
+        f"{len(batches)} batches of pairs x longest side <= {options.batch_tokens}, "
         f"{100 * padding([make_batch(pairs) for pairs in batches]):.1f} % padding; "
         f"{options.rounds} rounds of {options.steps} steps; vocabulary {options.vocab_size}; dropout {DROPOUT}, "
         "attention dropout 0"

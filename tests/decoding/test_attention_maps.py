@@ -207,7 +207,7 @@ def test_attention_maps_ignore_concurrent_use_of_the_model(
     decode, ids, read = Transformer.decode, torch.tensor([[5, 6, EOS]]), []
 
     def interrupted(self: Transformer, *arguments: Any) -> Tensor:
-        """Encode another sentence in another thread, between encoder and decoder."""
+        """Encode another sentence in another thread, after the encoder and before the decoder."""
 
         def read_another() -> None:
             with torch.inference_mode():
@@ -235,5 +235,5 @@ def test_too_long_lines_raise_data_error(tokenizer: Tokenizer) -> None:
 
 
 def test_several_models_raise_config_error(tokenizer: Tokenizer) -> None:
-    with pytest.raises(ConfigError, match="need a single model"):
+    with pytest.raises(ConfigError, match="need one model and the mtformer backend"):
         attention_maps(translator(tokenizer, num_models=2), SOURCE)

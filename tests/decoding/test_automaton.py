@@ -34,12 +34,12 @@ def plain_first_end(phrases: Sequence[bytes], parts: Sequence[bytes]) -> int | N
 
 
 def words(letters: str) -> strategies.SearchStrategy[bytes]:
-    """Return a strategy for texts of a few letters, so that phrases overlap, share prefixes and contain each other."""
+    """Return a strategy for text of a few letters, so that phrases overlap, share prefixes and contain each other."""
     return strategies.text(letters, min_size=1, max_size=5).map(str.encode)
 
 
 @pytest.mark.parametrize("letters", ["ab", "abc", "aö京🚂 "])
-def test_any_segmentation_finds_the_same_phrases_as_in(letters: str) -> None:
+def test_the_same_phrases_are_found_as_by_python_in_any_segmentation(letters: str) -> None:
     """Pieces may end within a multi-byte character."""
 
     @given(strategies.lists(words(letters), min_size=1), strategies.lists(words(letters)), strategies.data())
@@ -68,20 +68,20 @@ def test_piece_bytes() -> None:
     assert piece_bytes("▁") == b" "
     assert piece_bytes("a▁b") == b"a b"
     assert piece_bytes("<0xC3>") + piece_bytes("<0xB6>") == "ö".encode()
-    assert piece_bytes("<0xc3>") == b"<0xc3>", "SentencePiece uses upper case"
+    assert piece_bytes("<0xc3>") == b"<0xc3>", "only upper-case digits denote a byte"
     assert piece_bytes("</s>", is_control=True) == b""
 
 
-def assert_pieces_are_the_text(tokenizer: Tokenizer, ids: list[int]) -> None:
+def assert_pieces_concatenate_to_the_text(tokenizer: Tokenizer, ids: list[int]) -> None:
     pieces = [piece_bytes(piece, number in CONTROL_IDS) for number, piece in enumerate(tokenizer.vocabulary())]
     joined = b"".join(pieces[number] for number in ids).decode()
-    assert tokenizer.decode([ids])[0].lstrip(" ") == joined.lstrip(" "), "except for leading spaces"
+    assert tokenizer.decode([ids])[0].lstrip(" ") == joined.lstrip(" "), "more than leading spaces differs"
 
 
 def test_piece_bytes_concatenate_to_the_decoded_text(run: RunDir) -> None:
     tokenizer, rng = TokenizerPair.load(run.tokenizer).tgt, random.Random(2)
     for _ in range(200):
-        assert_pieces_are_the_text(tokenizer, rng.choices(range(tokenizer.vocab_size), k=rng.randint(1, 12)))
+        assert_pieces_concatenate_to_the_text(tokenizer, rng.choices(range(tokenizer.vocab_size), k=rng.randint(1, 12)))
 
 
 def test_byte_pieces_concatenate_to_the_decoded_text() -> None:
@@ -101,4 +101,4 @@ def test_byte_pieces_concatenate_to_the_decoded_text() -> None:
     tokenizer = Tokenizer(model.getvalue())
     (ids,) = tokenizer.encode(["der hund größer 東京 🚂 im park"])
     assert sum(piece.startswith("<0x") for piece in tokenizer.id_pieces(ids)) >= 10
-    assert_pieces_are_the_text(tokenizer, ids)
+    assert_pieces_concatenate_to_the_text(tokenizer, ids)

@@ -138,10 +138,10 @@ def test_a_sample_depends_only_on_seed_line_and_sample_number() -> None:
     first, second = (draw(model, many, 4, Limits(), keys, seed=seed) for seed in (1, 2))
     assert first == together
     num_same = sum(a.tokens == b.tokens for x, y in zip(first, second, strict=True) for a, b in zip(x, y, strict=True))
-    assert num_same < 40, "out of 120"
+    assert num_same < 40, "of 120 samples"
 
 
 def test_samples_differ_within_a_line_and_between_equal_lines() -> None:
     drawn = draw(ToyModel(seed=4), [TEN] * 20, 20, Limits())
-    assert len({tuple(h.tokens) for of_line in drawn for h in of_line}) > 100, "out of 400"
+    assert len({tuple(h.tokens) for of_line in drawn for h in of_line}) > 100, "of 400 samples"
     assert all(len({tuple(h.tokens) for h in of_line}) > 10 for of_line in drawn)

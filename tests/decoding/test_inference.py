@@ -1,4 +1,4 @@
-"""Tests of inference models: packed weights compared to plain ones, and search to greedy decoding without a cache."""
+"""Tests of inference models: packed weights compared to plain ones, and search to decoding without a cache."""
 
 import copy
 
@@ -15,7 +15,7 @@ from mtformer.text.tokenizer import BOS, EOS, PAD
 CPU = torch.device("cpu")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 TOLERANCE = {"fp32": 1e-6, "bf16": 2e-2}
-"""Norm of the difference divided by the norm."""
+"""Maximum norm of the difference, divided by the norm of the expected values."""
 CONFIGS = {
     "default": {},
     "post-norm, grouped heads": {"norm_position": "post", "num_heads": 4, "num_kv_heads": 2},
@@ -30,7 +30,7 @@ def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found.double() - expected.double()).norm() / expected.double().norm())
 
 
-def test_processor_without_bf16_support_uses_the_plain_product(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_processor_without_bf16_support_uses_unpacked_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """With ONEDNN_MAX_CPU_ISA=AVX2, oneDNN cannot pack a bf16 matrix."""
     weight, x = torch.randn(8, 4), torch.randn(3, 4)
     packed = PackedMatrix(weight, None, torch.bfloat16)(x)
@@ -114,7 +114,7 @@ def test_fp32_logits_need_no_correction() -> None:
 def test_greedy_search_and_beam_size_one_equal_greedy_decoding_without_a_cache(
     is_packed: bool, changes: dict[str, object]
 ) -> None:
-    """Sentences leave the batch at different steps. The bias excludes pad and bos, and in two models favors eos."""
+    """Sentences leave the batch at different steps. The bias excludes pad and bos, and favors eos in two models."""
     most, found = 20, set()
     for seed, eos_bias in [(0, 0.0), (1, 0.0), (2, 6.0), (3, 6.0)]:
         # With tied embeddings a random model repeats one token.

@@ -1,4 +1,4 @@
-"""Tests of warning flags, coverage and minimum Bayes risk, the last compared to a simple implementation."""
+"""Tests of warning flags, coverage and minimum Bayes risk decoding (compared to a simple implementation)."""
 
 import math
 import random
@@ -46,7 +46,7 @@ from mtformer.decoding.translation import MEANINGS
         ([], False),
     ],
 )
-def test_looping(tokens: list[int], expected: bool) -> None:
+def test_loops_are_detected(tokens: list[int], expected: bool) -> None:
     assert is_looping(tokens) == expected
 
 
@@ -71,7 +71,7 @@ def test_looping(tokens: list[int], expected: bool) -> None:
         ),
     ],
 )
-def test_flags_of_a_hypothesis(given: dict[str, Any], expected: tuple[str, ...]) -> None:
+def test_flags_that_depend_on_tokens(given: dict[str, Any], expected: tuple[str, ...]) -> None:
     ordinary = {"src_tokens": [4, 5, 6], "min_length": 0}
     found = Hypothesis(**{
         "tokens": [7, 8, 9], "score": 0.0, "log_probability": -1.0, "token_log_probabilities": [],
@@ -103,7 +103,7 @@ def test_flags_of_a_hypothesis(given: dict[str, Any], expected: tuple[str, ...])
         ("Write to a.b@c-d.org and me.", "Schreib mir.", [LOST_ADDRESS]),
     ],
 )
-def test_flags_of_a_text(source: str, text: str, expected: list[str]) -> None:
+def test_flags_that_depend_on_text(source: str, text: str, expected: list[str]) -> None:
     assert list(text_flags(source, text, in_digits=True)) == expected
     assert set(expected) <= set(MEANINGS)
 
@@ -120,7 +120,7 @@ def test_expected_utilities_equal_mean_sacrebleu_scores(metric: str) -> None:
     for seed in range(5):
         lines = [*random_lines(8, seed), "", "x", "ab", "das ist  ein\tTest, é 東京 .", "ein hund " * 20]
         texts = [rng.choice(lines) for _ in range(15)]
-        assert len(set(texts)) < len(texts), "some texts should occur more than once"
+        assert len(set(texts)) < len(texts), "some samples should occur more than once"
         found = expected_utilities(texts, metric)  # type: ignore[arg-type]  # mypy infers str for a parameter
         assert found == pytest.approx(plain(texts, metric).tolist(), abs=1e-9)
 
@@ -129,4 +129,4 @@ def test_coverage_equals_its_formula() -> None:
     weights_TS = torch.tensor([[0.5, 0.25, 0.25], [0.9, 0.1, 0.0]])
     assert coverage(weights_TS) == pytest.approx(math.log(0.35) + math.log(0.25))
     assert coverage(torch.eye(3)) == 0.0
-    assert coverage(torch.tensor([[1.0, 0.0]])) == pytest.approx(math.log(1e-20)), "never negative infinity"
+    assert coverage(torch.tensor([[1.0, 0.0]])) == pytest.approx(math.log(1e-20)), "it must be finite"

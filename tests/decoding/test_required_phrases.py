@@ -37,13 +37,13 @@ def search(
 
 
 def contains_all(hypothesis: Hypothesis, phrases: Sequence[Phrase]) -> bool:
-    """Return True if the hypothesis contains all phrases, computed in another way than by the search."""
+    """Return True if the hypothesis contains all phrases, computed differently than in the search."""
     text = " ".join(["", *map(str, hypothesis.tokens), ""])
     return all(" ".join(["", *map(str, phrase), ""]) in text for phrase in phrases)
 
 
 def random_phrases(count: int, seed: int) -> list[list[Phrase]]:
-    """Return up to three phrases of one to four tokens per sentence; they may share tokens."""
+    """Return up to three phrases of one to four tokens for each sentence; they may share tokens."""
     rng = random.Random(seed)
     return [
         [tuple(rng.choices((UNK, 4, 5, 6), k=rng.randint(1, 4))) for _ in range(rng.randint(0, 3))]
@@ -82,7 +82,7 @@ def test_very_wide_beam_finds_all_translations_with_the_phrases(phrases: list[Ph
 
 @pytest.mark.parametrize("beam_size", [1, 2, 5])
 @pytest.mark.parametrize("phrases", SHARING)
-def test_narrow_beams_contain_the_phrases_and_end_at_eos(phrases: list[Phrase], beam_size: int) -> None:
+def test_narrow_beams_find_translations_with_the_phrases(phrases: list[Phrase], beam_size: int) -> None:
     model, many = ToyModel(seed=2), sentences(6, seed=1)
     for limits in (Limits(max_length_ratio=0.5), limits_for([phrases] * 6, 2), limits_for([phrases] * 6, 0)):
         found = search(model, many, [phrases] * 6, beam_size, limits)
@@ -135,7 +135,7 @@ def test_phrases_occur_at_natural_positions() -> None:
     phrases = [[tuple(n_best[-1].tokens[4:9])] for n_best in natural]
     narrow, wide = (search(model, many, phrases, beam_size, Limits()) for beam_size in (5, 16))
     losses = [b[0].score - a[0].score for a, b in zip(narrow, wide, strict=True)]
-    assert sum(losses) / len(losses) < 0.3, "2.5 if all beams generate their phrases immediately"
+    assert sum(losses) / len(losses) < 0.3, "it is 2.5 if all beams generate their phrases immediately"
 
 
 def test_phrases_that_cannot_be_generated_still_give_a_translation() -> None:
@@ -151,7 +151,7 @@ def test_phrases_that_cannot_be_generated_still_give_a_translation() -> None:
 
 
 def test_hypotheses_without_a_phrase_are_returned_only_if_there_are_no_others() -> None:
-    """Tokens do not repeat, so a beam that used 4 or 5 alone cannot contain (4, 5), and ends if no token is allowed."""
+    """Tokens do not repeat, so a beam that used only 4 or 5 cannot contain (4, 5); it ends if no token is allowed."""
     model, many = ToyModel(seed=6), sentences(30, seed=3)
     for limits in (Limits(), up_to(3)):
         for n_best in search(model, many, [[(4, 5)]] * 30, 5, limits, [NoRepeatedNgrams(1)]):

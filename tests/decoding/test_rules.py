@@ -30,7 +30,7 @@ TEN = [4, 5, 6, 5, 4, 6, 6, 4, 5, 5]
 
 
 def everything(rules: Sequence[Rule], model: ToyModel, limits: Limits, source: list[int] = TEN) -> list[Hypothesis]:
-    """Search with a beam that keeps all hypotheses."""
+    """Return the hypotheses from a search whose beam is wide enough to keep all of them."""
     return beam_search(model, *batch(source), 400, 0.6, limits, rules=rules)[0]
 
 
@@ -87,7 +87,7 @@ def test_prefixes_override_other_rules() -> None:
     rules: list[Rule] = [*others, Prefixes([prefix] * 20, CPU)]
     limits = Limits(max_length=3, reserved=[len(prefix)] * 20)
     for n_best in everywhere(rules, sentences(20), limits):
-        assert all(h.tokens == prefix for h in n_best), "the limit allows exactly the prefix"
+        assert all(h.tokens == prefix for h in n_best), "the length limit allows only the prefix"
     for n_best in everywhere(rules, sentences(20), Limits()):
         assert all(h.tokens[:6] == prefix for h in n_best)
         assert not any(b"aaa" in text(h.tokens[6:]) or repeats(h.tokens[6:], 2) for h in n_best)

@@ -1,4 +1,4 @@
-"""Tests of scoring: scores equal those of the search, and neither scores nor attention depend on the batch."""
+"""Tests of scoring given translations: scores equal those of the search, and nothing depends on batching."""
 
 import pytest
 import torch
@@ -55,7 +55,7 @@ def test_attention_does_not_depend_on_the_batch(norm_position: str) -> None:
         torch.testing.assert_close(weights_TS.sum(dim=1), torch.ones(len(target) + 1))  # no weight on padding
         torch.testing.assert_close(weights_TS, attention_of_targets([model], [source], [target])[0])
         sharpest = max(sharpest, float(weights_TS.max() * weights_TS.size(1)))
-    assert sharpest > 1.5, "all weights are nearly uniform, so nothing was tested"
+    assert sharpest > 1.5, "all attention weights are nearly uniform, so nothing was tested"
 
 
 def test_attention_of_several_models_is_their_mean() -> None:

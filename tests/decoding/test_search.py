@@ -1,4 +1,4 @@
-"""Tests of candidate selection (compared to sorting), beam search (to a naive implementation) and batch planning."""
+"""Tests of candidate selection and beam search (compared to naive implementations), and of planning batches."""
 
 import math
 import random
@@ -87,7 +87,7 @@ RULES: list[tuple[Callable[[int], list[Rule]], Steer]] = [
     (lambda count: [forbid(b"aba", b"bb")], plain_forbidden(b"aba", b"bb")),
     (lambda count: [Prefixes([[6, 4, 1]] * count, torch.device("cpu"))], plain_prefix([6, 4, 1])),
 ]
-"""Functions from the number of sentences to rules, each with an equivalent on Python lists."""
+"""Functions that return rules for a number of sentences, each with an equivalent that uses Python lists."""
 
 
 @pytest.mark.parametrize("early_stopping", ["ended", "estimate", "certain"])
@@ -132,7 +132,7 @@ def test_beam_search_equals_naive_implementation(
         for source, n_best in zip(many, found, strict=True):
             expected = naive_beam_search(model, (*source, EOS), width * num_groups, alpha, limits, **how)
             assert_same(n_best, expected)
-            for one, other in zip(n_best, expected, strict=True):  # values of the model, for any rules and penalties
+            for one, other in zip(n_best, expected, strict=True):  # the model's values, for any rules and penalties
                 assert one.token_log_probabilities == pytest.approx(other.token_log_probabilities, rel=1e-5, abs=1e-6)
         if width * num_groups == 1 and early_stopping == "ended":
             one_by_one = greedy(model, *batch(*many), limits, alpha, make_rules(len(many)))

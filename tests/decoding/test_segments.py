@@ -64,7 +64,7 @@ def test_the_sentences_of_a_long_line_are_translated_separately_and_joined(trans
         assert whole.attention.alignment == expected_pairs
 
 
-def test_a_sentence_longer_than_training_sources_stays_whole_if_supported(translator: Translator) -> None:
+def test_a_sentence_longer_than_training_sources_is_not_split_if_the_model_supports_it(translator: Translator) -> None:
     line = " ".join(WORDS * 3)
     line = line[:300]
     num_tokens = len(translator.tokenizers.src.encode([line])[0])
@@ -107,7 +107,7 @@ def test_sentences_are_split_unless_training_had_many_multi_sentence_lines(
 @pytest.mark.parametrize(
     "given", [{"prefixes": ["im park"]}, {"required": [["katze"]]}, {"min_length": 4}, {"max_length": 6}], ids=str
 )
-def test_settings_of_the_whole_line_prevent_splitting(translator: Translator, given: dict[str, Any]) -> None:
+def test_settings_that_apply_to_the_whole_line_prevent_splitting(translator: Translator, given: dict[str, Any]) -> None:
     line = ["der hund läuft. die katze schläft."]
     assert translator.translate(line, split="always", **given) == translator.translate(line, split="never", **given)
 
@@ -149,7 +149,7 @@ def test_translations_begin_with_their_prefixes(translator: Translator) -> None:
             assert not any(flag.startswith("missing") for flag in one.flags)
         assert (found[5].text, found[5].flags) == ("", ("missing: die",))
         assert found[6].text.startswith("im park")
-        assert found[6].text.count("im park") < 3, "only at its beginning"
+        assert found[6].text.count("im park") < 3, "the prefix occurs only at the beginning"
     free = translator.translate(lines)
     assert translator.translate(lines, prefixes=[""] * 7) == free
     assert not any(one.text.startswith(p.strip()) for one, p in zip(free[:1], prefixes, strict=False))

@@ -37,7 +37,7 @@ def test_scores_and_tokens_are_joined() -> None:
     assert whole.score == pytest.approx(-6.75 / 5**0.6)
 
 
-def test_coverage_penalties_add_up() -> None:
+def test_joined_score_includes_the_sum_of_coverage_penalties() -> None:
     first, second = part("A.", ["▁A."], [-1.0, -0.5]), part("B.", ["▁B."], [-2.0, -0.5])
     penalized = Translation(second.text, second.score - 0.7, second.tokens, -2.5, [-2.0, -0.5], second.pieces)
     assert join([first, penalized], 0.6).score == pytest.approx(join([first, second], 0.6).score - 0.7)
@@ -130,13 +130,13 @@ def test_words_are_aligned_by_the_sum_over_their_pieces() -> None:
     assert align(weights_TS, src, tgt) == [(1, 0), (2, 1)]
 
 
-def test_empty_texts_have_no_alignment() -> None:
+def test_empty_text_has_no_alignment() -> None:
     assert align(torch.zeros(1, 3), ["▁a", "▁b"], []) == []
     assert align(torch.zeros(2, 1), [], ["▁a"]) == []
     assert align(torch.zeros(1, 2), ["▁a", "▁b"], ["▁"]) == [], "a space is not a word"
 
 
-def test_a_piece_with_two_words_aligns_the_first_word() -> None:
+def test_a_piece_with_two_words_aligns_only_the_first_word() -> None:
     weights_TS = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
     assert align(weights_TS, ["▁New▁York", "▁ist"], ["▁NY", "▁is"]) == [(0, 0), (2, 1)]
 

@@ -81,7 +81,7 @@ def test_translations_do_not_depend_on_batch_size_and_order(
     assert len({one.text for one in alone}) > 8
     assert len({one.length for one in alone}) > 4, "sentences should end at different steps"
     assert_same(translator.translate(lines, prefixes=prefixes, batch_tokens=100_000, **MODES[mode]), alone)
-    if mode in ("sampling", "mbr"):  # these depend on the line number
+    if mode in ("sampling", "mbr"):  # samples depend on the line number
         first = translator.translate(lines[:5], prefixes=prefixes[:5], **MODES[mode])
         assert_same(
             [*first, *translator.translate(lines[5:], prefixes=prefixes[5:], first_line=5, **MODES[mode])], alone
@@ -103,7 +103,7 @@ def test_score_equals_the_scores_from_translate(translator: Translator, mode: st
     for one, each in zip(found, translator.engine.score(sources, [one.tokens for one in found]), strict=True):
         assert one.token_log_probabilities == pytest.approx(each, abs=1e-4)
         assert one.log_probability == pytest.approx(sum(each), abs=1e-3)
-    # Only texts that the tokenizer segments in the same way as the model generated them.
+    # Keep only translations for which the tokenizer returns the tokens that the model generated.
     ids = translator.tokenizers.tgt.encode([one.text for one in found])
     same = [i for i, one in enumerate(found) if ids[i] == one.tokens]
     assert len(same) > 3
@@ -133,7 +133,7 @@ def test_too_large_weights_raise_one_clear_error(run: RunDir, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_weights_that_are_not_finite_are_rejected_by_name(run: RunDir, tmp_path: Path, value: float) -> None:
+def test_weights_that_are_not_finite_are_named_in_the_error(run: RunDir, tmp_path: Path, value: float) -> None:
     weights = load_file(run.bundle_weights)
     weights["decoder_norm.weight"][-1] = value
     save_file(weights, tmp_path / "x.safetensors")
@@ -274,7 +274,7 @@ class FixedEngine(Engine):
 
 
 def fixed(translator: Translator, *texts: list[str]) -> tuple[Translator, FixedEngine]:
-    """Return a translator that finds these lists of pieces, best first."""
+    """Return a translator whose search returns these lists of pieces as hypotheses, best first."""
     vocabulary = translator.tokenizers.tgt.vocabulary()
     rows = [[vocabulary.index(piece) for piece in pieces] for pieces in texts]
     scores = [-float(i + 1) for i in range(len(texts))]
@@ -294,7 +294,7 @@ def test_unknown_tokens_are_replaced_by_the_attended_source_word(translator: Tra
     assert plain.pieces == ["▁die", "▁", "▁⁇▁", "▁rot", "</s>"]
     engine.num_attended = 0
     replaced = ours.translate(["der katze ☃ rot"], replace_unknowns=True, n_best=2)[0]
-    assert engine.num_attended == 1, "only for hypotheses with unknown tokens"
+    assert engine.num_attended == 1, "attention is needed only for hypotheses with unknown tokens"
     assert replaced.text == "die ☃ rot"
     assert replaced.pieces == ["▁die", "▁", "☃", "▁rot", "</s>"]
     assert replaced.attention is None

@@ -88,7 +88,7 @@ def test_a_missing_checkpoint_raises_an_error_that_lists_the_available_ones(tmp_
 
 
 @pytest.mark.parametrize("choice", [None, "averaged", "best", "last", "20", "folder", "file"])
-def test_a_damaged_file_is_detected_for_any_choice(tmp_path: Path, choice: str | None) -> None:
+def test_damaged_weights_are_detected_however_the_checkpoint_is_selected(tmp_path: Path, choice: str | None) -> None:
     run = RunDir(tmp_path)
     good = add(run.checkpoint(10), bleu=20.0)
     damaged = add(run.averaged, bleu=30.0) if choice in (None, "averaged") else add(run.checkpoint(20), bleu=30.0)

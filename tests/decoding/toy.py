@@ -29,7 +29,7 @@ WORDS = [
 ]
 VOCAB = 7  # pad, unk, bos, eos and three words
 Steer = Callable[[tuple[int, ...], list[float]], list[float]]
-"""(tokens so far, log-probability of each token) -> log-probabilities for the search; -inf excludes a token."""
+"""Function (tokens, log-probability of each next token) -> values for the search; -inf excludes a token."""
 
 
 class ToyCache:
@@ -51,7 +51,7 @@ class ToyCache:
 
 
 class ToyModel:
-    """Model with random distributions; counts the computed rows, so that tests see when sentences leave the batch."""
+    """Model with random distributions; counts computed rows, so that tests detect when sentences leave the batch."""
 
     def __init__(self, seed: int = 0, vocab: int = VOCAB, dtype: torch.dtype = torch.float32) -> None:
         self.seed, self.vocab, self.dtype = seed, vocab, dtype
@@ -109,7 +109,7 @@ class Limits:
     capacity: int = 10_000
 
     def settings(self, **others: Any) -> DecodingConfig:
-        """Return settings without validation, because tests also use groups without a penalty."""
+        """Return decoding settings without validation, because tests also use beam groups without a penalty."""
         names = ("max_length_ratio", "min_length_ratio", "max_length", "min_length")
         return DecodingConfig.model_construct(**{name: getattr(self, name) for name in names}, **others)
 

@@ -28,7 +28,7 @@ def test_the_page_is_current(script: ModuleType, name: str, columns: str, monkey
     monkeypatch.setenv("COLUMNS", columns)
     path = ROOT / "docs" / name
     assert path.read_text(encoding="utf-8") == script.PAGES[path](), (
-        f"{name} is stale: python scripts/docs.py writes it"
+        f"{name} is out of date; run: python scripts/docs.py"
     )
 
 
@@ -44,7 +44,7 @@ def test_check_finds_a_stale_page_and_writing_repairs_it(
     monkeypatch.setattr("sys.argv", ["docs.py", "--check"])
     script.main()
     (tmp_path / "docs" / "config.md").write_text("old\n", encoding="utf-8")
-    with pytest.raises(SystemExit, match=r"docs/config\.md is stale"):
+    with pytest.raises(SystemExit, match=r"docs/config\.md is out of date"):
         script.main()
 
 

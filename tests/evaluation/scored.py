@@ -1,4 +1,4 @@
-"""Scored runs that were made without a model, and a small corpus of good and bad translations."""
+"""Scored runs created without a model, and a small corpus of good and bad translations."""
 
 import random
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Tests of score cards and the texts saved with them: writing, reading, comparing."""
+"""Tests of writing, reading and comparing score cards and the text files saved with them."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Tests of COMET with a fake of unbabel-comet; its interface was compared to version 2.2.7."""
+"""Tests of COMET with a fake unbabel-comet package; its interface was compared to that of version 2.2.7."""
 
 import os
 import pickle
@@ -37,7 +37,7 @@ class Model:
 
 
 class Package:
-    """Fake of the parts of the module `comet` that are used."""
+    """Fake `comet` module with only the parts that are used."""
 
     __version__ = "2.2.7"
 

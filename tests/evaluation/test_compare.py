@@ -33,7 +33,7 @@ MATERIAL = Material("made", REFERENCES, [REFERENCES], EvaluationConfig(), OUTPUT
 
 @pytest.fixture(autouse=True)
 def _few_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use few samples to save time."""
+    """Use few bootstrap samples and randomization trials to save time."""
     monkeypatch.setattr(significance, "NUM_RESAMPLES", 100)
     monkeypatch.setattr(significance, "NUM_TRIALS", 200)
 
@@ -74,7 +74,7 @@ def test_the_order_of_systems_does_not_matter() -> None:
     assert [row.line for row in one.sentences] == [row.line for row in other.sentences]
 
 
-def test_a_single_run_is_compared_with_a_single_seed() -> None:
+def test_a_single_run_is_tested_against_a_single_run_of_the_baseline() -> None:
     two_seeds = System("a", [A.runs[0], A.runs[2]])
     row = compare([two_seeds, single("a2")], MATERIAL).metrics[0].systems[1]
     outputs = {Path(name): OUTPUTS[Path(name)] for name in ("a1", "a2")}
@@ -191,7 +191,7 @@ def test_only_test_sets_scored_by_all_runs_are_compared(tmp_path: Path, caplog: 
         assert common_sets(runs) == ["small"]
     assert "ignored test sets on which some runs have no scores: more" in caplog.text
     assert common_sets(runs, ["small"]) == ["small"]
-    with pytest.raises(DataError, match=r"b: no scores on 'more' \(it has small\)"):
+    with pytest.raises(DataError, match=r"b: no scores on 'more' \(only on small\)"):
         common_sets(runs, ["more"])
     c = make_run(tmp_path / "c", REFERENCES, name="other")
     with pytest.raises(DataError, match=r"no test set on which all runs have scores: .*b has small; .*c has other"):

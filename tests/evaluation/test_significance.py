@@ -71,7 +71,7 @@ def test_scores_and_signatures_equal_those_of_score(config: EvaluationConfig) ->
 
 
 @pytest.mark.parametrize("name", ["bleu", "chrf", "ter"])
-def test_a_much_better_system_is_significant_in_either_order(name: MetricName) -> None:
+def test_a_much_better_system_is_significantly_different_in_either_order(name: MetricName) -> None:
     found = result(name, GOOD, BAD)
     assert found.p_bootstrap < 0.002
     assert found.p_randomization < 0.001

@@ -1,4 +1,4 @@
-"""A short training, after which a tiny model generates eos and a different translation for each line."""
+"""Short training, after which a tiny model generates eos and a different translation for each line."""
 
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -16,13 +16,13 @@ def teach(
     targets: Sequence[list[int]],
     pad: int,
 ) -> None:
-    """Train for some steps with Adam.
+    """Train a model for some steps with Adam.
 
     Args:
         parameters: parameters of the model.
-        logits: (src_BS, tgt_in_BT) -> logits_BTV.
+        logits: function (src_BS, tgt_in_BT) -> logits_BTV.
         sources: source ids ending with eos.
-        targets: start token of the decoder, target ids, eos.
+        targets: decoder start token, target ids and eos.
         pad: padding id.
     """
     parameters, rng = list(parameters), random.Random(0)

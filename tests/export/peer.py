@@ -16,7 +16,7 @@ class Peer(NamedTuple):
     tokenizer: Any
 
     def translate(self, lines: Sequence[str], **settings: Any) -> list[tuple[str, float]]:
-        """Return text and score (0 if greedy) of each line; default settings come from generation_config.json."""
+        """Return the text and score (0 if greedy) of each translation; generation_config.json has the defaults."""
         generated = self.model.generate(
             **self.tokenizer(list(lines), return_tensors="pt", padding=True),
             return_dict_in_generate=True,
@@ -28,7 +28,7 @@ class Peer(NamedTuple):
         return list(zip(texts, scores, strict=True))
 
     def logits(self, src_BS: Tensor, tgt_BT: Tensor) -> Tensor:
-        """Return logits (B, T, V) for ids padded with the pad id of the model."""
+        """Return the logits (B, T, V) for ids padded with the pad id of the model."""
         keep_BS = (src_BS != self.model.config.pad_token_id).long()
         with torch.no_grad():
             return self.model(input_ids=src_BS, attention_mask=keep_BS, decoder_input_ids=tgt_BT).logits

@@ -57,7 +57,7 @@ EXPORTED = ["checksums.json", "config.json", "config.yaml", "model.bin", "shared
 
 
 def both(model: Transformer, tokenizers: TokenizerPair, folder: Path) -> tuple[Translator, Translator]:
-    """Return translators with the model itself, and with its float32 export."""
+    """Return translators for the model itself and for its float32 export."""
     folder.mkdir()
     spec = to_spec(model, tokenizers)
     spec.validate()
@@ -79,7 +79,7 @@ def search(engine: Engine, segment: Segment, settings: DecodingConfig) -> Hypoth
 
 
 def with_bias(model: Transformer, token: int, by: float) -> Transformer:
-    """Return a copy with the bias of one token changed."""
+    """Return a copy of the model with the bias of one token changed."""
     other = copy.deepcopy(model)
     assert other.output_bias is not None
     other.output_bias.data[token] += by
@@ -97,7 +97,7 @@ def n_best_scores(translations: list[Translation]) -> list[float]:
 # ---- equal scores ----------------------------------------------------------------------------------------------------
 
 
-def test_all_model_options_are_covered_here() -> None:
+def test_these_tests_cover_all_model_options() -> None:
     """A new option must be exported or rejected by name, and then added here."""
     sizes = {"d_model", "num_heads", "d_ff", "num_encoder_layers", "num_decoder_layers", "max_positions"}
     for_training = {"dropout", "attention_dropout", "activation_dropout"}
@@ -131,7 +131,7 @@ def test_unusual_model_sizes(make_random: Make, tmp_path: Path) -> None:
         ]
 
 
-def test_texts_of_the_maximum_length(make_random: Make, tmp_path: Path) -> None:
+def test_text_of_the_maximum_length(make_random: Make, tmp_path: Path) -> None:
     own, other = both(*make_random(max_positions=1200, positions="rotary"), tmp_path / "it")
     tokens = own.tokenizers.src.encode([" ".join(LINES * 9)])[0]
     sources, targets = [[*tokens[:1199], EOS]], [tokens[-1199:]]
@@ -173,7 +173,7 @@ def test_translations_are_equal(make_trained: Make, tmp_path: Path, options: dic
         for one, another in zip(theirs, ours, strict=True):
             assert one.token_log_probabilities == pytest.approx(another.token_log_probabilities, abs=1e-4)
     for one in other.translate(lines, beam_size=1):
-        assert not one.token_log_probabilities or "length limit" in one.flags, "these need a second pass"
+        assert not one.token_log_probabilities or "length limit" in one.flags, "token scores need a second pass"
     # The logarithm of the very small attention to eos is less accurate.
     ours, theirs = [one.translate(lines, n_best=3, coverage_penalty=0.3) for one in (own, other)]
     assert [one.tokens for one in theirs] == [one.tokens for one in ours]
@@ -201,7 +201,7 @@ def test_pad_and_bos_are_never_generated(make_random: Make, tmp_path: Path) -> N
         assert not {PAD, BOS} & set(tokens)
 
 
-def test_settings_with_a_different_implementation_still_apply(make_trained: Make, tmp_path: Path) -> None:
+def test_settings_that_ctranslate2_implements_differently_have_an_effect(make_trained: Make, tmp_path: Path) -> None:
     _, other = both(*make_trained(), tmp_path / "it")
     longer = other.translate(LINES, min_length=7, max_length=9)
     assert {len(one.tokens) for one in longer} <= {7, 8, 9}
@@ -231,7 +231,9 @@ def test_a_prefix_does_not_affect_other_sentences(make_trained: Make, tmp_path: 
     settings: dict[str, Any] = {"n_best": 5, "length_penalty": 0.0, "batch_tokens": 100_000}
     prefixes = [("", "die katze")[i % 2] for i in range(len(LINES))]
     mixed, plain = other.translate(LINES, prefixes=prefixes, **settings), other.translate(LINES, **settings)
-    assert any(each.tokens == [] for one in plain[::2] for each in one.alternatives), "a prefix could prevent these"
+    assert any(each.tokens == [] for one in plain[::2] for each in one.alternatives), (
+        "there are no empty hypotheses, so nothing was tested"
+    )
     for one, another in zip(mixed[::2], plain[::2], strict=True):
         assert [each.tokens for each in one.alternatives] == [each.tokens for each in another.alternatives]
 
@@ -513,7 +515,7 @@ def test_int8_on_a_cpu_uses_ctranslate2(bundle: RunDir, cache: Path, monkeypatch
     assert found.exit_code == 0, found.stderr
     for line in found.stdout.splitlines():
         one = json.loads(line)
-        assert len(one["token_log_probabilities"]) == one["length"], "included in JSON output"
+        assert len(one["token_log_probabilities"]) == one["length"], "JSON output includes a value for each token"
     assert len(folders(cache)) == 1
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     missing = invoke("translate", bundle.path, "--device", "cpu", "--precision", "int8", stdin=text)
@@ -521,7 +523,7 @@ def test_int8_on_a_cpu_uses_ctranslate2(bundle: RunDir, cache: Path, monkeypatch
     assert missing.stderr == "error: CTranslate2 is not installed; pip install 'mtformer[ctranslate2]'\n"
 
 
-def test_a_language_as_start_token_is_rejected_before_conversion(bundle: RunDir, cache: Path) -> None:
+def test_a_language_tag_as_start_token_is_rejected_before_conversion(bundle: RunDir, cache: Path) -> None:
     bundle.config.write_text(re.sub("language_tags: .*", "language_tags: target", bundle.config.read_text()))
     write_checksums(bundle.path)
     with pytest.raises(ConfigError, match=r"data\.language_tags 'target': not supported by CTranslate2"):

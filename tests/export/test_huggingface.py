@@ -71,7 +71,7 @@ def test_logits_are_equal(options: dict[str, Any], make_random: Make, tmp_path: 
     "options", [{"norm_position": "pre"}, {"norm_position": "post", "activation": "silu"}], ids=str
 )
 def test_translations_are_equal(options: dict[str, Any], joint: TokenizerPair, tmp_path: Path) -> None:
-    """Only the exported folder is used. Translations that reach the length limit end differently in `transformers`."""
+    """`transformers` uses only the exported folder, and ends translations that reach the length limit differently."""
     torch.manual_seed(1)
     config = config_of(**options, output_bias=True, num_decoder_layers=2, dropout=0.0)
     model = Transformer(config.model, joint.src.vocab_size, joint.tgt.vocab_size)

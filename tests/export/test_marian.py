@@ -132,7 +132,7 @@ def our_pieces(marian: Marian, run: RunDir, lines: list[str]) -> list[list[str]]
 
 
 def test_source_segmentation_is_equal(marian: Marian, imported: RunDir) -> None:
-    """Covers characters known only to the target or unknown, language codes, and normalized characters."""
+    """Covers characters that are unknown or known only to the target, language codes, and normalized characters."""
     lines = marian.lines["test.en"]
     odd = ["  a  b ", "The cat ä the Ü.", "♞ x ♞♞ y", "１２ ﬁne “q” … \u200bx\u00a0y", "a > b << c >> d", ">>xx<"]
     coded = [f"{code} {line}" for code in CODES for line in lines[:20]]
@@ -211,7 +211,7 @@ def test_search_settings_are_imported(theirs: object, ours: str, marian: Marian,
 
 
 def test_weights_are_imported_in_the_order_of_our_ids(marian: Marian, imported: RunDir) -> None:
-    """Pieces missing in vocab.json have the embedding of unk; bos has that of pad, and is never generated."""
+    """Pieces that are missing in vocab.json have the embedding of unk; bos has that of pad and is never generated."""
     theirs, tokenizers = marian.peer.model.state_dict(), TokenizerPair.load(imported.tokenizer)
     shared, bias = theirs["model.shared.weight"], theirs["final_logits_bias"][0]
     weights, vocabulary = read_weights(imported.bundle_weights), marian.vocabulary
@@ -291,7 +291,7 @@ OPEN = {"max_length": 12, "max_length_ratio": 99.0}
 
 
 class Quiet:
-    """Progress without output."""
+    """Progress reporter without output."""
 
     def prepared(self, num_pairs: int, share: float) -> None:
         pass

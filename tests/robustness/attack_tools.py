@@ -1,4 +1,4 @@
-"""Helpers for the attacks: running the program with other streams, and checking its error messages."""
+"""Helpers for the attacks: running the program with given streams, and checking its error messages."""
 
 import os
 import sys
@@ -10,9 +10,9 @@ import pytest
 from forked import LOCK, PATIENCE_SECONDS, context
 
 Attacks = Callable[[int], int]
-"""(number of attacks in the sample) -> number of attacks in this session."""
+"""Function (number of attacks in the sample) -> number of attacks in this session."""
 Passed = Callable[[str, int, int], None]
-"""(attack, number passed, number tried): record the counts, and fail unless all passed."""
+"""Function (attack, number passed, number tried) that records the counts and fails unless all passed."""
 
 
 def is_good_error(exit_code: int, stderr: str) -> bool:
@@ -55,7 +55,7 @@ def _run(arguments: list[str], streams: Sequence[str | None], environment: dict[
             if opened != descriptor:
                 os.close(opened)
     for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
-        # As when Python starts: a closed stream is None.
+        # A closed stream is None, as when Python starts.
         stream = None if streams[descriptor] is None else open(descriptor, mode, 1, closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
     sys.argv = ["mtformer", *arguments]

@@ -1,4 +1,4 @@
-"""Attacks with malformed configs, overrides and sweep files: they are accepted or rejected with a message in time."""
+"""Attacks with malformed configs, overrides and sweep files: each is accepted, or rejected with a message, in time."""
 
 import random
 from collections.abc import Callable

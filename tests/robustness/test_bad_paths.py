@@ -99,7 +99,7 @@ def test_commands_with_bad_paths(
     chance = random.Random(SEED)
     every = [(command, kind) for command in COMMANDS for kind in paths]
     every += [(command, kind) for command in STREAMS for kind in paths if kind != "pipe"]
-    # These would succeed after a complete training.
+    # These would succeed, but only after a complete training run.
     every = [(c, k) for c, k in every if not ("cache_dir" in c and k in ("folder", "missing", "dangling"))]
     chosen = chance.sample(every, min(len(every), attacks(80)))
     kinds = {kind: stat.S_IFMT(path.lstat().st_mode) for kind, path in paths.items() if os.path.lexists(path)}
@@ -128,7 +128,7 @@ def test_commands_with_bad_paths(
         ("report RUN --out PATH", "PATH: exists, and is not a file"),
     ],
 )
-def test_pipes_are_rejected_and_kept(
+def test_pipes_are_rejected_and_not_replaced(
     command: str, message: str, trained: tuple[Path, Result], corpus: Path, tmp_path: Path
 ) -> None:
     pipe = tmp_path / "pipe"

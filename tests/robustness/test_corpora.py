@@ -57,7 +57,7 @@ def damage(data: bytes, chance: random.Random) -> bytes:
 
 
 def write_damaged(folder: Path, corpus: Path, chance: random.Random) -> list[Path]:
-    """Write a corpus of a random kind and compression, with one to three damages before or after compression."""
+    """Write a corpus of a random kind and compression, damaged in one to three places before or after compression."""
     kind, suffix = chance.choice(["txt", "tsv", "jsonl"]), chance.choice(list(COMPRESSIONS))
     files, paths = good(kind, corpus), list[Path]()
     for _ in range(chance.randint(1, 3)):

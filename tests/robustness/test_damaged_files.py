@@ -53,7 +53,7 @@ def copies(trained: tuple[Path, object], tmp_path: Path) -> Iterator[Path]:
 
 
 def problem_after(run: Path, same: Path, corpus: Path, chance: random.Random) -> str:
-    """Return the problem of a random command on the run, empty if there is none."""
+    """Call a random command on the run, and return its problem; empty if there is none."""
     places = {"RUN": run, "SAME": same, "TEXT": corpus / "test.en"}
     return problem(*(places.get(word, word) for word in chance.choice(COMMANDS).split()))
 
@@ -156,7 +156,7 @@ def _put(value: Any, path: tuple[Any, ...], odd: Any) -> Any:
 
 
 def _seal(path: Path, values: dict[str, Any]) -> None:
-    """Write meta.json or checksums.json with a correct checksum of any values."""
+    """Write any values to meta.json or checksums.json, with a correct checksum."""
     from mtformer.files import _with_checksum
 
     path.write_text(_with_checksum(values))

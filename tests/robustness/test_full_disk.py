@@ -22,7 +22,7 @@ def exporting(name: str) -> Command:
 
 
 def with_config(*before: str, after: tuple[str, ...] = ()) -> Command:
-    """Return a command on the small config; `DISK` in the last arguments stands for the disk."""
+    """Return a command on the small config; `DISK` in the last arguments is replaced with the path of the disk."""
     return lambda run, corpus, disk: [
         *before, corpus / "small.yaml", *(word.replace("DISK", str(disk)) for word in after),
     ]  # fmt: skip
@@ -58,7 +58,7 @@ def small_disk(folder: Path, num_bytes: int) -> Iterator[Path]:
 
 
 def passes(command: Command, run: Path, corpus: Path, disk: Path) -> tuple[bool, str]:
-    """Return True if the command succeeds, or reports a full disk in one line and leaves no output; and what it did."""
+    """Return True if the command succeeds, or reports a full disk in one line without output, and a description."""
     result = invoke(*command(run, corpus, disk))
     if result.exit_code == 0:
         return True, ""
@@ -71,7 +71,7 @@ def test_full_disk(
     trained: tuple[Path, object], corpus: Path, attacks: Attacks, passed: Passed, tmp_path: Path
 ) -> None:
     if shutil.which("mount") is None:
-        pytest.skip("the program `mount` is not available")
+        pytest.skip("the `mount` program is not available")
     failures, total = list[str](), attacks(12)
     # Importing transformers takes seconds each time.
     cases = [name for name in COMMANDS if attacks(1) > 1 or name != "export to Hugging Face"]

@@ -44,7 +44,7 @@ class Moment:
 
 @dataclass
 class StoppedRun:
-    """A run that is stopped at these moments, and the observations made."""
+    """A run that is stopped at these moments, and what was observed."""
 
     run: RunDir
     arguments: list[object]
@@ -64,7 +64,7 @@ def kill_moments(chance: random.Random) -> list[Moment]:
 
 
 def training_moments(chance: random.Random, count: int) -> list[Moment]:
-    """Return moments spread over the run; every second one is while a checkpoint is being written or deleted.
+    """Return moments spread over the run; every second one occurs while a checkpoint is being written or deleted.
 
     Half of the latter have no delay, because on an idle machine saving may be faster than a delay.
     """
@@ -169,7 +169,7 @@ def test_killed_runs_end_like_an_uninterrupted_one(stopped_runs: dict[str, list[
     assert codes == [-signal.SIGKILL] * KILLS_PER_RUN * len(killed)
     assert all(len(set(stopped.steps)) > 1 for stopped in killed), f"seed {SEED}: too few steps between the stops"
     num_passed = sum(len(stopped.exit_codes) for stopped in killed if is_same(whole.run, stopped.run))
-    passed("kills of a training: the resumed run is bitwise equal", num_passed, len(codes))
+    passed("kills during training: the resumed run is bitwise equal", num_passed, len(codes))
 
 
 @pytest.mark.process
@@ -186,4 +186,5 @@ def test_terminated_runs_save_and_print_how_to_resume(
         assert words.endswith("--resume auto")
         num_passed += 1
     assert all(is_same(whole.run, stopped.run) for stopped in terminated)
-    passed("SIGTERM in a training: saved, and the resumed run is equal", num_passed, SIGTERMS_PER_RUN * len(terminated))
+    num_tried = SIGTERMS_PER_RUN * len(terminated)
+    passed("SIGTERM during training: saved, and the resumed run is equal", num_passed, num_tried)

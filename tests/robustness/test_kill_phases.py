@@ -206,7 +206,7 @@ def test_two_processes_with_the_same_output(
 
 
 @pytest.mark.process
-def test_two_trainings_of_the_same_run(corpus: Path, attacks: Attacks, passed: Passed, tmp_path: Path) -> None:
+def test_two_training_processes_of_the_same_run(corpus: Path, attacks: Attacks, passed: Passed, tmp_path: Path) -> None:
     """One process trains, and the other is rejected."""
     num_passed, settings = 0, ["data.test={}", "training.max_steps=4", "training.average_last=1"]
     for number in range(attacks(1)):
@@ -216,7 +216,7 @@ def test_two_trainings_of_the_same_run(corpus: Path, attacks: Attacks, passed: P
         words = [program.stderr.read_text() for program in programs]
         assert sorted(codes) == [0, 2], words
         num_passed += is_good_error(2, words[codes.index(2)]) and RunDir(tmp_path / f"run{number}").steps() == [4]
-    passed("two trainings of the same run", num_passed, attacks(1))
+    passed("two training processes of the same run", num_passed, attacks(1))
 
 
 def children(pid: int) -> list[int]:
@@ -227,7 +227,7 @@ def children(pid: int) -> list[int]:
 
 @pytest.mark.process
 def test_a_killed_sweep_can_be_resumed(corpus: Path, attacks: Attacks, passed: Passed, tmp_path: Path) -> None:
-    """The process of its run survives, and ends before the sweep is resumed."""
+    """The training process that it started survives, and ends before the sweep is resumed."""
     chance, count, num_passed = random.Random(SEED), attacks(1), 0
     for number in range(count):
         folder = tmp_path / str(number)
@@ -246,7 +246,7 @@ def test_a_killed_sweep_can_be_resumed(corpus: Path, attacks: Attacks, passed: P
         again = Program("sweep", file, "--resume", stderr=folder / "stderr")
         assert again.wait() == 0, again.stderr.read_text()
         num_passed += read_state(run).state == "finished" and run.steps()[-1] == 8
-    passed("kills of a sweep", num_passed, count)
+    passed("kills during a sweep", num_passed, count)
 
 
 def wait_until(happens: Callable[[], object]) -> None:

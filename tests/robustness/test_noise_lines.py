@@ -115,7 +115,7 @@ def test_data_check_and_clean(
 
 
 def test_translate(trained: tuple[Path, object], attacks: Attacks, passed: Passed) -> None:
-    """Each line of noise has one line of translation."""
+    """The translation of each line of noise is one line."""
     chance, left, num_passed, total = random.Random(SEED), attacks(60), 0, attacks(60)
     while left > 0:
         lines = [byte_line(chance)[:200] for _ in range(min(left, 500))]

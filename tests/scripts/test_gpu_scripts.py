@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 REPOSITORY = Path(__file__).resolve().parents[2]
 BENCH = REPOSITORY / "scripts" / "bench"
 INSTALLED = {"torch", "numpy", "pytest", "sentencepiece", "pydantic", "safetensors", "pyarrow", "pyyaml", "filelock"}
-"""Packages that, with their dependencies, the tests marked gpu may import; gpu.py may also import transformers."""
+"""Packages that the tests marked gpu may import, including their dependencies; gpu.py may also import transformers."""
 NOT_INSTALLED = {"playwright", "datasets", "matplotlib", "ctranslate2", "fastapi", "tensorboard", "wandb", "xdist"}
 BLOCK_IMPORTS = """
 import importlib.abc, os, sys
@@ -38,7 +38,7 @@ def canonical(name: str) -> str:
 
 
 def with_dependencies(names: set[str]) -> set[str]:
-    """Return the distributions that these install, including themselves."""
+    """Return the names of these distributions and of all their dependencies."""
     found: set[str] = set()
     while names:
         found |= names
@@ -89,7 +89,7 @@ def test_gpu_sh(python: Path, tmp_path: Path) -> None:
     ("name", "expected"),
     [
         ("base", "## Profile of 3 steps, base, mtformer, KFTT lengths, 256\n"),
-        ("base, compiled", "## 2 figures are missing\n"),
+        ("base, compiled", "## 2 results are missing\n"),
         ("decoding", "| Hugging Face generate | 2 |"),
     ],
 )
@@ -121,7 +121,7 @@ def test_a_crashed_section_loses_only_its_own_results(
         gpu.main()
     assert ended.value.code == 1
     report = (tmp_path / "gpu.md").read_text()
-    assert "## 1 figures are missing\n\n- base, section, its process ended with exit code 9\n" in report
+    assert "## 1 results are missing\n\n- base, section, its process ended with exit code 9\n" in report
     assert "| copy | 1 |" in report
     assert capsys.readouterr().out == report + "\n"
     assert len(json.loads((tmp_path / "gpu.json").read_text())["figures"]) == 2

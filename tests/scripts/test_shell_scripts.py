@@ -15,7 +15,7 @@ from mtformer.run_dir import RunDir
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((REPOSITORY / "scripts").rglob("*.sh"))
 RECORD = '#!/bin/sh\nprintf "%s\\n" "$*" >>"$CALLS"\n[ -t 0 ] || cat\n'
-"""Program that records its arguments and repeats its input."""
+"""Program that records its arguments and copies its input to its output."""
 
 
 def bash(folder: Path, *arguments: object, **environment: object) -> subprocess.CompletedProcess[str]:
@@ -39,7 +39,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def prepare(repository: Path, environment: str, package: str, **programs: str) -> None:
-    """Create an environment that `make_environment` accepts as its own and up to date."""
+    """Create an environment that `make_environment` accepts as its own and as up to date."""
     binaries = repository / environment / "bin"
     binaries.mkdir(parents=True)
     for name, text in programs.items():
@@ -66,7 +66,7 @@ def test_scripts_have_valid_syntax(script: Path) -> None:
         ("scripts/studies.sh /", 1, "error: .venv exists but was not created by this script; move it away"),
         ("scripts/bench/gpu.sh nowhere", 2, "realpath: nowhere: No such file or directory"),
         ("source scripts/environment.sh; find_python", 1,
-         "error: no Python from 3.10 to 3.13 with the module venv found (tried: /bin/false);"),
+         "error: no Python from 3.10 to 3.13 with the venv module found (tried: /bin/false);"),
     ],
 )  # fmt: skip
 def test_usage_errors(command: str, status: int, error: str, repository: Path) -> None:
