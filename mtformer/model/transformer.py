@@ -205,7 +205,7 @@ class Transformer(nn.Module):
         history_mask = None if cache is None else cache.mask()
         x_BTD = self._embed(tgt_in_BT, self.tgt_embedding, self.tgt_positions, positions)
         history_mask = None if history_mask is None else _kernel_mask(history_mask, x_BTD)
-        encoder_output = encoder_output._replace(mask_B11S=_kernel_mask(encoder_output.mask_B11S, x_BTD))
+        encoder_output = EncoderOutput(encoder_output.states_BSD, _kernel_mask(encoder_output.mask_B11S, x_BTD))
         rotation = self.rotary(positions) if self.rotary is not None else None
         for i, layer in enumerate(self.decoder):
             layer_cache = None if cache is None else cache.layers[i]
