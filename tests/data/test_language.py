@@ -1,4 +1,4 @@
-"""Language checks by function words and by the identifier py3langid."""
+"""Language checks with function words and with the py3langid identifier."""
 
 import sys
 from collections.abc import Iterator
@@ -91,7 +91,7 @@ def test_word_lists_are_consistent() -> None:
 
 @pytest.fixture
 def no_identifier(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Simulate that the extra `langid` is not installed."""
+    """Simulate that the `langid` extra is not installed."""
     monkeypatch.setitem(sys.modules, "py3langid", None)
     monkeypatch.setitem(sys.modules, "py3langid.langid", None)
     language._identifier.cache_clear()

@@ -1,4 +1,4 @@
-"""Mixture of corpora: frequencies equal the weights, and the order depends on seed and epoch only."""
+"""Mixture of corpora: each pair occurs as often as its weight says, and the order depends on seed and epoch only."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -100,7 +100,7 @@ def test_a_weight_change_starts_a_new_epoch(stores: list[Store], tokenizers: Tok
         sum(batch.pairs_of["b"] for batch in some) / sum(batch.num_pairs for batch in some)
         for some in (batches[:20], batches[30:40], batches[56:])
     ]
-    # 1 of 5 pairs, then 3 of 7, after the current window ends (about 12 batches).
+    # Corpus b has 1 of 5 pairs, then 3 of 7. A new weight applies after the current window, which has about 12 batches.
     assert shares[0] == pytest.approx(0.2, abs=0.07)
     assert shares[1] == pytest.approx(3 / 7, abs=0.12)
     assert shares[2] == 0.0
@@ -138,7 +138,7 @@ def test_adding_a_corpus_does_not_change_other_streams(stores: list[Store]) -> N
     assert one.blocks[0].tolist() == two.blocks[1].tolist()
 
 
-def test_tags_directions_and_starts(stores: list[Store], tokenizers: TokenizerPair) -> None:
+def test_tags_directions_and_start_tokens(stores: list[Store], tokenizers: TokenizerPair) -> None:
     corpora = [Corpus("ab", stores[1], tags=(7,)), Corpus("ba", stores[1], is_swapped=True, tags=(8, 9), start=6)]
     training = TrainingBatches(Mixture(corpora, 1), 10_000)
     with training.start(max_epochs=1) as stream:

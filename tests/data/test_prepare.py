@@ -39,7 +39,7 @@ Corpus = Callable[..., DataConfig]
 
 @pytest.fixture(autouse=True)
 def _small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use small shards, most of which worker processes create if there are any."""
+    """Use small shards; if there are worker processes, they create most of them."""
     monkeypatch.setattr(preparing, "SHARD_PAIRS", 100)
     monkeypatch.setattr(workers, "ITEMS_ALONE", 1)
 
@@ -208,7 +208,7 @@ def test_a_cache_that_cannot_be_created(
         ("stream", "replace", "advance"),
     ],
 )
-def test_a_file_that_changes_while_it_is_read_is_an_error(
+def test_a_file_that_changes_while_it_is_read_raises_an_error(
     corpus: Corpus,
     pairs: Pairs,
     tokenizers: TokenizerPair,
@@ -218,7 +218,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(
     how: str,
     moment: str,
 ) -> None:
-    """The file changes before it is opened or after two parts; an open dataset is read from a copy."""
+    """The file changes before it is opened, or after two parts were read, except that open datasets are copies."""
     data, path, changed = corpus([]), tmp_path / f"one.{kind}", tmp_path / f"two.{kind}"
     source, _ = written(kind, path, pairs), written(kind, changed, pairs[::-1])
     file, other = (one / "train.parquet" if kind in ("parquet", "stream") else one for one in (path, changed))
@@ -323,7 +323,7 @@ def test_waiting_for_another_process(
     with caplog.at_level("INFO", logger="mtformer"):
         check_content(made(data, tokenizers), pairs, tokenizers)
     thread.join()
-    assert "another process is tokenizing it; waiting" in caplog.text
+    assert "another process is tokenizing this corpus; waiting" in caplog.text
     assert "tokenizing into" not in caplog.text.split("waiting")[1]
 
 
@@ -398,7 +398,7 @@ def test_processes_parse_every_kind_of_source(
     check_content(prepare(sources, data, tokenizers, is_training=False), pairs, tokenizers)
 
 
-def test_a_faulty_line_in_another_process_is_an_error(
+def test_a_faulty_line_in_another_process_raises_an_error(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path
 ) -> None:
     data, path = corpus([], num_workers=2), tmp_path / "x.jsonl"
@@ -453,7 +453,7 @@ def test_progress_is_reported(
     assert 0 < shares[0] < shares[-1] == 1
 
 
-def test_a_killed_process_is_an_error(
+def test_a_killed_process_raises_an_error(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preparing, "_Job", KilledJob)

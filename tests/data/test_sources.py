@@ -105,7 +105,7 @@ def test_damaged_compressed_files(tmp_path: Path, suffix: str, damage: str) -> N
     assert "damaged or truncated" in error_of(source)
 
 
-def test_tsv_columns_count_from_one(tmp_path: Path) -> None:
+def test_tsv_columns_are_counted_from_one(tmp_path: Path) -> None:
     (tmp_path / "x.tsv").write_text("1\ta tree\tein Baum\n2\t\tq\n", encoding="utf-8")
     source = TsvFile(tsv=str(tmp_path / "x.tsv"), src_column=3, tgt_column=2)
     assert read(source) == [("ein Baum", "a tree"), ("q", "")]
@@ -123,7 +123,7 @@ JSON_FORMS: list[tuple[Callable[[str, str], Any], dict[str, str]]] = [
 @pytest.mark.parametrize(("form", "fields"), JSON_FORMS)
 def test_jsonl_fields(tmp_path: Path, form: Callable[[str, str], Any], fields: dict[str, str]) -> None:
     rows = [json.dumps(form(*pair), ensure_ascii=number % 2 == 0) for number, pair in enumerate(PAIRS)]
-    rows[1] = rows[1].replace('""', "null")  # null is an empty text
+    rows[1] = rows[1].replace('""', "null")  # null is read as empty
     (tmp_path / "x.jsonl").write_text("\n".join(rows), encoding="utf-8")
     assert read(JsonlFile(jsonl=str(tmp_path / "x.jsonl"), **fields)) == PAIRS
 

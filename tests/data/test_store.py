@@ -1,4 +1,4 @@
-"""Stores: blocks are read in any order; damaged files are errors."""
+"""Stores: blocks can be read in any order; damaged files raise errors."""
 
 import shutil
 from collections.abc import Callable
@@ -80,7 +80,7 @@ def test_any_flipped_bit_of_the_data_is_detected(made: Store) -> None:
         except DataError as error:
             messages.append(str(error))
             continue
-        # Bits that are neither covered by the checksum nor cause an error are padding or names.
+        # If there is no error, the bit is in padding or a name, which the checksum does not cover.
         assert all(map(np.array_equal, (c.ids_N for c in found.columns()), (c.ids_N for c in expected.columns())))
     assert len(messages) > 10
     assert all("shard-00001.arrow: damaged or changed" in message for message in messages)

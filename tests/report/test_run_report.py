@@ -44,7 +44,7 @@ LINES = """heads => heads.map((head) => {
   }
   return lines;
 })"""
-"""Lines of the text of elements as they are broken on the page."""
+"""JavaScript that returns the lines of text in elements as they are wrapped on the page."""
 
 
 def shades(page: Page, number: int = 0) -> list[float]:
@@ -82,7 +82,7 @@ def test_all_sections_and_charts_are_present(made: RunDir, opens: Opens, tmp_pat
     page.screenshot(path=tmp_path / "light.png", full_page=True)
 
 
-def test_text_stays_text(made: RunDir, opens: Opens) -> None:
+def test_markup_in_text_is_shown_as_text(made: RunDir, opens: Opens) -> None:
     page = opens(made.report)
     assert page.title() == "Run a <b>bold<b> run"
     assert page.locator("img, b").count() == 0
@@ -120,7 +120,7 @@ def test_the_map_shows_the_selected_head(made: RunDir, opens: Opens) -> None:
     assert sources == {src for src, _ in PAIRS}
 
 
-def test_the_map_is_navigated_with_keys(made: RunDir, opens: Opens) -> None:
+def test_the_map_can_be_navigated_with_the_keyboard(made: RunDir, opens: Opens) -> None:
     page = opens(made.report)
     page.locator("[data-choice=head]").focus()
     message = [page.locator(".status").inner_text()]
@@ -156,7 +156,7 @@ def test_six_runs_have_six_distinct_colors_with_enough_contrast(opens: Opens, tm
         page.screenshot(path=tmp_path / f"{scheme}.png", full_page=True)
 
 
-def test_a_phone_does_not_scroll_sideways(made: RunDir, opens: Opens, tmp_path: Path) -> None:
+def test_the_page_does_not_scroll_sideways_on_a_phone(made: RunDir, opens: Opens, tmp_path: Path) -> None:
     page = opens(made.report, viewport={"width": 390, "height": 844})
     page.locator("details").evaluate_all("all => all.forEach((one) => { one.open = true; })")
     for kind in range(3):
@@ -183,7 +183,7 @@ def test_several_runs(made: RunDir, opens: Opens, tmp_path: Path) -> None:
 
 
 def seeds(folder: Path, name: str, *numbers: int, **training: object) -> list[Path]:
-    """Return runs with curves and without a tokenizer that differ only in their seeds."""
+    """Return runs that differ only in their seeds; they have curves but no tokenizer."""
     base = begin_run(folder / name, seed=7777, **training)
     shutil.rmtree(base.tokenizer)
     set_state(base, "finished")
@@ -241,7 +241,7 @@ def test_resumes_are_listed_and_marked_where_the_learning_rate_jumps(opens: Open
     }
     append_record(run.metrics, "resume", 30, time="2026-01-02T00:00:00+00:00", changes=changes)
     append_record(run.metrics, "resume", 40, changes={"torch": ["2.12", "2.13"]})
-    append_record(run.metrics, "resume", 50)  # of an earlier version
+    append_record(run.metrics, "resume", 50)  # as written by an earlier version
     write_report([run.path], run.report)
     page = opens(run.report)
     assert [row.split("\t") for row in page.locator("#starts tr").all_inner_texts()] == [
@@ -280,7 +280,7 @@ def test_no_name_or_value_is_cut_or_shown_as_json(made: RunDir, opens: Opens, tm
         assert all(line[-1] in ",." for one in lines for line in one[:-1])
 
 
-# ---- runs that are not finished, or of another version --------------------------------------------------------------
+# ---- unfinished runs, and runs of other versions --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("has_tokenizer", [True, False])
@@ -360,7 +360,7 @@ def test_invalid_changes_of_a_resume_are_ignored(made: RunDir, tmp_path: Path, c
     assert resumes(read_run(run.path))[-1] == (STEPS, "7", {})
 
 
-def test_incomparable_scores_are_reported(made: RunDir, tmp_path: Path, opens: Opens) -> None:
+def test_scores_that_cannot_be_compared_are_reported(made: RunDir, tmp_path: Path, opens: Opens) -> None:
     other = RunDir(shutil.copytree(made.path, tmp_path / "other"))
     keep_last_line(other.metrics)
     card: dict[str, Any] = json.loads((other.evaluation("small") / SCORES).read_text())

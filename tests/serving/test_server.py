@@ -75,7 +75,7 @@ def test_an_incomplete_request_at_shutdown_is_answered(translator: Translator, m
         assert client.recv(1 << 16).startswith(b"HTTP/1.1 408 ")
 
 
-def test_each_request_of_an_overload_is_answered(translator: Translator) -> None:
+def test_every_request_is_answered_under_overload(translator: Translator) -> None:
     mine, _ = recorded(translator, lambda _: time.sleep(0.05))
     fields = {"q": "a dog", "source": "en", "target": "de"}
     with serving(mine, queue_size=2) as place, ThreadPoolExecutor(30) as pool:

@@ -5,7 +5,7 @@
     CACHE/FINGERPRINT/store.json          rows, pairs and bytes of each shard, the longest pair, and the data report
 
 A record batch has the columns src and tgt (lists of ids without bos and eos), optionally src_text and tgt_text, and a
-checksum. Row numbers count through all shards. The pairs of a shard are its rows without duplicates, in blocks of
+checksum. Rows are numbered across all shards. The pairs of a shard are its rows without duplicates, in blocks of
 `BLOCK_PAIRS`. Shards are not memory-mapped, so that blocks that were read do not stay in memory.
 """
 
@@ -41,7 +41,7 @@ WRITE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Shard:
-    """One file of a store: numbers of rows, and of pairs, which are the rows except duplicates."""
+    """One file of a store; `pairs` is the number of rows that are not duplicates."""
 
     name: str
     rows: int
