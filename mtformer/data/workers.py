@@ -26,7 +26,7 @@ class WorkerEndedError(DataError):
 
 
 class Workers(Generic[Item, Result]):
-    """Process pool. The main process computes the first items itself, or all items if no other process is allowed.
+    """Process pool. The main process computes the first items itself, or all items if `num_processes` is 1.
 
     Each worker has its own pipe and exits when the pipe is closed, so workers end with this process even if it is
     killed. They are started on demand with the "spawn" method, so scripts need `if __name__ == "__main__":`.

@@ -1,4 +1,4 @@
-"""Attention weights of sentences, as heat maps in the run report or as a file of numbers, HTML page or picture.
+"""Attention weights of sentences, as heat maps in the run report, or in a file of numbers, heat maps or a picture.
 
 L layers, H heads, S source tokens, T target tokens.
 """
@@ -43,7 +43,7 @@ log = logging.getLogger("mtformer")
 
 
 def page_maps(run: RunContents, sentences: dict[str, list[Sentence]], max_weights: int) -> list[dict[str, Any]]:
-    """Return the maps of one or more chosen sentences; more than one only if they have up to `max_weights` weights."""
+    """Return attention maps of a run: those of one sentence, and of more sentences until `max_weights` is reached."""
     chosen = choose(sentences, run)
     if not chosen or run.config is None or not (run.run.steps() or run.run.is_bundle):
         return []

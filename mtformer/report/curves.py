@@ -15,7 +15,7 @@ LEFT, RIGHT, TOP, BOTTOM = 44, 396, 8, 206
 NUM_COLORS = 6
 """Number of colors of curves in base.css."""
 DASHES = ("none", "7 3", "2 2", "7 2 2 2", "14 4", "5 6")
-"""Dash patterns that distinguish curves for readers who cannot see the colors."""
+"""Dash patterns, so that curves can be distinguished without color."""
 MAX_POINTS = 300
 """Maximum number of points of a curve; neighboring points of a longer curve are averaged."""
 MAX_MARKERS = 15

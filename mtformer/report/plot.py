@@ -26,7 +26,7 @@ SETTINGS: dict[Any, Any] = {
 }  # fmt: skip
 DASHES: tuple[Any, ...] = ("solid", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
 MARKERS = "osD^vP"
-"""Markers; together with the dashes, they distinguish runs for readers who cannot see the colors."""
+"""Markers; with these and the dashes, runs can be distinguished without color."""
 DEFAULT_METRICS = ("loss", "bleu")
 DATES = {".pdf": {"CreationDate": None}, ".png": {}, ".svg": {"Date": None}}
 """Plot formats, each with metadata settings that omit the date."""

@@ -45,7 +45,7 @@ def write_report(paths: Sequence[Path], out: Path) -> None:
         MtformerError: if a path is not a run, or `out` is a folder.
     """
     if out.is_dir():
-        raise ConfigError(f"{out}: is a folder; give the HTML file a name")
+        raise ConfigError(f"{out}: is a folder; give the name of an HTML file")
     runs = [read_run(path, name) for path, name in zip(paths, run_names(paths), strict=True)]
     systems = _group_seeds(runs)
     each = [_sections(run, number, attention.MAX_WEIGHTS // len(runs)) for number, run in enumerate(runs, start=1)]

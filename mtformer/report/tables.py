@@ -23,7 +23,7 @@ from mtformer.text.tokenizer import TokenizerPair
 from mtformer.training.figures import FIGURES
 
 NOTHING = "–"
-MAX_CHANGE = 60  # maximum number of characters of a change that is shown; those of data checksums are longer
+MAX_CHANGE = 60  # changes with more characters, such as those of data checksums, are shown as "changed"
 Systems = Sequence[tuple[str, Sequence[RunContents]]]  # (label, runs that differ only in their seeds)
 
 

@@ -144,7 +144,7 @@ class _Service:
         return JSONResponse(fields if query.is_list else {key: values[0] for key, values in fields.items()})
 
     async def stream(self, request: Request) -> StreamingResponse:
-        """Translate like /translate, but return JSON lines; all except the last have partial translations of lines."""
+        """Translate like /translate, but return JSON lines; each one before the last has a partial translation."""
         query = await read_request(TranslationRequest, request, self.limits, self.languages)
         loop, news, so_far = asyncio.get_running_loop(), asyncio.Event(), dict[int, str]()
 
@@ -211,7 +211,7 @@ def _settings(languages: Languages, limits: Limits) -> dict[str, Any]:
 def _host_name(host: str) -> str | None:
     try:
         return urlsplit(f"//{host}").hostname
-    except ValueError:  # such as brackets that do not close
+    except ValueError:  # such as an unclosed bracket
         return None
 
 
@@ -255,7 +255,7 @@ def _alternatives(text: Text, of_lines: list[Translation], max_number: int) -> l
 
 
 def _join(text: Text, of_lines: list[Translation], rank: int) -> str:
-    """Join the translations of all lines with a rank (0: best) to a text; lines without that rank use their best."""
+    """Join the translations of all lines at this rank (0: best) into a text; lines with fewer use their best one."""
     n_bests = ([line, *line.alternatives] for line in of_lines)
     return text.join([n_best[rank if rank < len(n_best) else 0].text for n_best in n_bests])
 

@@ -81,7 +81,7 @@ def make_server(app: Any, is_verbose: bool) -> "uvicorn.Server":
 def _describe(error: OSError, host: str, port: int) -> str:
     known = {
         errno.EADDRINUSE: f"port {port} of {host} is in use; choose another with --port, or 0 for any free port",
-        errno.EACCES: f"port {port} of {host} requires administrator rights; choose a --port of 1024 or higher",
+        errno.EACCES: f"port {port} of {host} requires administrator rights; choose port 1024 or higher with --port",
         errno.EADDRNOTAVAIL: f"--host {host}: not an address of this machine",
     }
     return known.get(error.errno or 0, f"{host} port {port}: {error.strerror}")

@@ -1,4 +1,4 @@
-"""Corpus checks count every fault, independently of chunks and the number of processes."""
+"""Corpus checks count every fault, independently of the chunk size and the number of processes."""
 
 import gzip
 import json
@@ -263,7 +263,7 @@ def test_reported_removals_equal_those_of_data_preparation(
         assert all(dirty[one.line - 1] == (one.src, one.tgt) for one in sample if reason != "too long")
 
 
-def test_files_of_unequal_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_unequal_length_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write(tmp_path, "unequal", [clean(number) for number in range(30)])
     with open(source["tgt"], "ab") as file:
         file.write(b"one more\nand more")

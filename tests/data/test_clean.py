@@ -139,7 +139,7 @@ def test_compressed_files_have_the_same_contents(mixed: Pairs, tmp_path: Path) -
 def test_several_processes_write_the_same_files(
     pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A later chunk has a duplicate of a pair in the first one, and each chunk has a pair that is too long."""
+    """A later chunk has a duplicate of a pair in the first chunk, and each chunk has a pair that is too long."""
     config = FilterConfig(max_tokens=20)
     pairs = [("two\u2028lines", "zwei Zeilen"), *pairs, *pairs[:100]]
     expected = clean(pairs, tmp_path / "one", filters=config, tokenizers=tokenizers)

@@ -62,7 +62,7 @@ def test_foreign_lines(line: str, other: str, is_foreign: bool) -> None:
     assert WordCheck("en", "de").is_foreign(line, other) == is_foreign
 
 
-def test_an_untranslated_line() -> None:
+def test_an_untranslated_line_is_foreign() -> None:
     line = "Download here the file that you have"
     assert WordCheck("de", "en").is_foreign(line, line)
     assert not WordCheck("en", "de").is_foreign(line, line)
@@ -100,7 +100,7 @@ def no_identifier(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_identifier")
-def test_without_the_identifier() -> None:
+def test_only_the_language_filter_needs_the_identifier() -> None:
     Filter(FilterConfig(), "en", "de")
     assert probabilities("the house", ["en", "de"]) is None
     with pytest.raises(ConfigError, match=r"needs py3langid: pip install 'mtformer\[langid\]', or"):

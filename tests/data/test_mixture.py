@@ -158,13 +158,15 @@ def test_tags_directions_and_start_tokens(stores: list[Store], tokenizers: Token
     assert corpora[1].longest() == (stores[1].longest[1] + 2, stores[1].longest[0])
 
 
-def test_empty_corpora(stores: list[Store], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_is_raised_if_all_corpora_are_empty(stores: list[Store], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Store, "__len__", lambda self: 0)
     with pytest.raises(DataError, match="training corpus is empty"):
         Mixture([Corpus("a", stores[0])], 1)
 
 
-def test_a_weight_below_one_block_per_epoch(stores: list[Store], tmp_path: Path) -> None:
+def test_a_corpus_with_less_than_one_block_per_epoch_is_sampled_in_some_epochs(
+    stores: list[Store], tmp_path: Path
+) -> None:
     corpora = [Corpus("a", stores[0]), Corpus("c", stores[2], ((0, 0.02),))]
     (count,) = taken(Mixture(corpora, 1), 300)[1:]
     assert sum(count.values()) == pytest.approx(300 * 0.02 * 4, rel=0.4)

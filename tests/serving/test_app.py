@@ -100,7 +100,7 @@ def _n_best(translator: Translator, line: str, count: int) -> list[Any]:
     return [best, *best.alternatives]
 
 
-def test_auto_returns_the_detected_language(start: Start, client: TestClient, both: Translator) -> None:
+def test_source_auto_returns_the_detected_language(start: Start, client: TestClient, both: Translator) -> None:
     answer = client.post("/translate", json={"q": "the dog", "source": "auto", "target": "de"}).json()
     assert answer["detectedLanguage"] == {"confidence": 100.0, "language": "en"}
     two_ways = start(both)
@@ -215,7 +215,7 @@ def test_unusual_texts_are_translated(client: TestClient, text: str) -> None:
     assert "\n".join(best) == answer.json()["translatedText"]
 
 
-def test_the_longest_text_fits_in_any_encoding_and_a_megabyte_does_not(client: TestClient) -> None:
+def test_the_longest_text_is_accepted_in_any_encoding_and_a_megabyte_is_refused(client: TestClient) -> None:
     fields = {"q": "🙂" * 300, **EN_DE}
     assert client.post("/translate", json=fields).status_code == 200
     assert client.post("/translate", content=urlencode(fields), headers=FORM).status_code == 200

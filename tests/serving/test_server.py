@@ -109,7 +109,9 @@ def test_a_request_head_that_does_not_arrive_times_out(
     assert (b"200 OK" in received) == bool(first)
 
 
-def test_a_request_may_take_longer_than_its_head(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_may_take_longer_than_the_time_limit_for_its_head(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.1)
     mine, _ = recorded(translator, lambda _: time.sleep(0.5))
     with serving(mine) as place:
@@ -155,7 +157,7 @@ def test_an_address_of_another_machine_is_refused(host: str) -> None:
         ("::1", True, "[::1]"),
     ],
 )
-def test_addresses_are_local_or_not(host: str, expected: bool, address: str | None) -> None:
+def test_local_addresses_are_recognized(host: str, expected: bool, address: str | None) -> None:
     try:
         sock = listen(host, 0)
     except ConfigError:

@@ -160,7 +160,7 @@ class Mixture:
 
 
 def permuted(numbers: Ints, size: int, *key: int | str) -> Ints:
-    """Map numbers by a random permutation of 0 to size - 1, which depends on the key only and needs constant memory.
+    """Apply a random permutation of 0 to size - 1 to numbers, in constant memory; it depends on the key only.
 
     A Feistel network over the bits of a number is a bijection for any round function (Luby and Rackoff 1988). It is
     applied again to numbers outside the range until they are inside ("cycle walking", Black and Rogaway 2002).

@@ -79,7 +79,7 @@ def clean(
         pipeline: the filters and tokenizers.
         folder: the output folder, which must not exist.
         scoring: scores pairs that pass the filters; None: no scoring.
-        is_compressed: compress the text files (`.gz`).
+        is_compressed: compress all files except report.json (`.gz`).
         num_workers: number of filter processes; None: number of cores.
         progress: called with the number of pairs processed since the last call.
 

@@ -30,7 +30,7 @@ class HubReader(Reader):
         self._source, self._data = source, data
         self._tables = _load(source).with_format("arrow").iter(batch_size=ROWS_AT_ONCE)
         self._rows: Any = None
-        """Rows of the current table that have not been taken yet."""
+        """Rows of the current table that have not been returned yet."""
         self._fields: Fields | None = None
         self._number = 0
         """Index of the next row, from 0."""

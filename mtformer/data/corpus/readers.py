@@ -45,7 +45,7 @@ class Faults:
     short: list[int] = field(default_factory=list)
     """Lines that lack a column; the column is read as empty."""
     broken: dict[int, str] = field(default_factory=dict)
-    """Error messages of rows that lack a text; both texts are read as empty."""
+    """Error messages for rows without text for a side; both sides are read as empty."""
 
     @property
     def unusable(self) -> list[int]:
@@ -303,7 +303,7 @@ class Fields:
         return cls.of(source, data, {})
 
     def columns(self, rows: Iterable[Any], place: str, first: int, faults: Faults | None) -> Columns:
-        """Return the texts of rows, given as objects or lines of JSON; faulty rows give empty texts.
+        """Return the texts of rows, given as objects or lines of JSON; faulty rows are returned as empty texts.
 
         Args:
             rows: the rows.

@@ -75,7 +75,7 @@ def _core(number: int) -> int:
 
 
 def _all_digits(numbers: list[int]) -> list[str]:
-    """Return all nonzero digits, sorted: 3.5 equals 35, and 2013-7-3 equals 3.7.2013."""
+    """Return all nonzero digits, sorted, so that 3.5 equals 35, and 2013-7-3 equals 3.7.2013."""
     return sorted("".join(map(str, numbers)).replace("0", ""))
 
 
