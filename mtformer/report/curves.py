@@ -46,7 +46,7 @@ def points_of(run: RunContents, kind: str, key: str) -> Points:
 
 
 def mean_points(runs: Sequence[Points]) -> list[tuple[float, ...]]:
-    """Return (step, mean, lowest, highest value) for each step for which all runs that reached it have a value."""
+    """Return (step, mean, lowest, highest value) at each step, if all runs that reached the step have a value."""
     by_step: dict[int, list[float]] = {}
     for step, value in sorted(chain(*runs)):
         by_step.setdefault(step, []).append(value)

@@ -218,7 +218,7 @@ def test_a_file_that_changes_while_it_is_read_raises_an_error(
     how: str,
     moment: str,
 ) -> None:
-    """The file changes before it is opened, or after two parts are read (except parquet, which is copied on opening)."""
+    """The file changes before it is opened, or after two parts are read (except parquet, which is copied first)."""
     data, path, changed = corpus([]), tmp_path / f"one.{kind}", tmp_path / f"two.{kind}"
     source, _ = written(kind, path, pairs), written(kind, changed, pairs[::-1])
     file, other = (one / "train.parquet" if kind in ("parquet", "stream") else one for one in (path, changed))

@@ -53,7 +53,7 @@ def _dropped() -> re.Pattern[str]:
 
 
 class SeenKeys:
-    """Set of keys, stored as a few sorted arrays whose sizes at least double (8 bytes per key)."""
+    """Set of keys (8 bytes per key), stored as a few sorted arrays, each at least twice as large as the next one."""
 
     def __init__(self) -> None:
         self._arrays: list[Keys] = []

@@ -34,7 +34,7 @@ OPEN_FILES = 64
 DUPLICATES = "duplicates.bin"
 CHECKSUM = "crc32"
 BLOCKS_AT_ONCE = 32
-"""Number of blocks that are converted to Arrow together, which takes half as long as one at a time."""
+"""Number of blocks that are converted to Arrow together, which takes half as long as converting each separately."""
 WRITE_BYTES = 1 << 20
 """Size of the write buffer in bytes; a block is written in many small pieces."""
 
