@@ -147,7 +147,7 @@ class Grammar:
         return f"{time} {clause.english}.", f"{german_time} {clause.german('first')}."
 
     def _joined(self) -> Pair:
-        """Return a sentence with a that-clause (Ich hoffe, dass der Mann die Tür aufmacht.)."""
+        """Return a sentence with a that-clause or because-clause (Ich hoffe, dass der Mann die Tür aufmacht.)."""
         main, that, dass = self._clause(), "because", "weil"
         if self._random.random() < 0.5:
             main, that, dass = self._clause("present", self._random.choice(self._reporting_verbs)), "that", "dass"
@@ -173,7 +173,7 @@ class Grammar:
     def _clause(
         self, tense: str = "", verb: Verb | None = None, subject: Nominal | None = None, thing: Nominal | None = None
     ) -> Clause:
-        """Return a clause with the object and complement that the verb requires; omitted arguments are random."""
+        """Return a clause with the object and complement that its verb requires; missing arguments are random."""
         tense, verb = tense or self._random.choice(TENSES), verb or self._random.choice(self._verbs)
         subject = subject or self._nominal(verb.subjects)
         person, base, forms = subject.person, verb.base, self._words["auxiliaries"]
@@ -240,7 +240,7 @@ class Grammar:
         return Nominal(english, english, forms, person, pronoun, word, kinds)
 
     def _rows(self, table: str, among: str) -> list[Pair]:
-        """Return the rows of a table for these kinds, each with its kinds."""
+        """Return (kinds, row) for each row of a table that has at least one of these kinds."""
         groups = self._words[table].items()
         return [(kinds, row) for kinds, rows in groups if set(kinds.split()) & set(among.split()) for row in rows]
 

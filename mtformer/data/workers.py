@@ -13,23 +13,23 @@ from typing import Any, Generic, TypeVar
 from mtformer.errors import DataError
 
 ITEMS_ALONE = 4
-"""Number of items that this process computes before it starts others, because starting them takes seconds."""
+"""Number of items that the main process computes before it starts worker processes, which takes seconds."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 class WorkerEndedError(DataError):
-    """Raised if a worker process was killed from outside; the corpus itself is intact."""
+    """Raised if a worker process was killed, usually by the system; the corpus itself is intact."""
 
     def __init__(self) -> None:
         super().__init__("a worker process was killed, most likely because memory ran out; lower data.num_workers")
 
 
 class Workers(Generic[Item, Result]):
-    """Process pool. This process computes the first items itself, or all items if it is the only one.
+    """Process pool. The main process computes the first items itself, or all items if `num_processes` is 1.
 
     Each worker has its own pipe and exits when the pipe is closed, so workers end with this process even if it is
-    killed. They are started on demand with the method "spawn", so scripts need `if __name__ == "__main__":`.
+    killed. They are started on demand with the "spawn" method, so scripts need `if __name__ == "__main__":`.
 
     Args:
         function: function of (item, number of threads) that returns the result; pickled once per process.

@@ -1,6 +1,6 @@
-"""Attention of single sentences: values for the heat maps of a page, and files of numbers, pages or pictures.
+"""Attention weights of sentences, as heat maps in the run report, or in a file of numbers, heat maps or a picture.
 
-L layers, H heads, S source pieces, T target pieces.
+L layers, H heads, S source tokens, T target tokens.
 """
 
 import json
@@ -27,23 +27,23 @@ MAX_LINES = {".json": 10_000, ".html": 100, ".png": 1}
 """Maximum number of lines in a file, by its suffix."""
 DIGITS = 5
 MAX_WORDS = 15
-"""Maximum number of words of a sentence with maps; larger maps are hard to read."""
+"""Maximum number of words in a sentence for which maps are drawn; larger maps are hard to read."""
 MAX_SENTENCES = 6
 MAX_WEIGHTS = 400_000
 """Maximum number of weights in all maps of a page, about a megabyte."""
 CELL = 0.22
-"""Width and height of a weight in inches."""
+"""Width and height of a cell of a heat map in inches."""
 FONT_SIZE, DPI = 9, 120
 MAX_INCHES = 50.0
-"""Longest side of a picture: 6,000 pixels."""
+"""Maximum width and height of a picture in inches (6,000 pixels)."""
 FONT = "DejaVu Sans"  # included in matplotlib
 BOXES = "Last Resort"
-"""A font of matplotlib with a box for every letter."""
+"""A font included in matplotlib that shows a box for every letter."""
 log = logging.getLogger("mtformer")
 
 
 def page_maps(run: RunContents, sentences: dict[str, list[Sentence]], max_weights: int) -> list[dict[str, Any]]:
-    """Return the maps of some sentences of a run: of at least one, with up to `max_weights` weights together."""
+    """Return attention maps of a run: those of one sentence, and of more sentences until `max_weights` is reached."""
     chosen = choose(sentences, run)
     if not chosen or run.config is None or not (run.run.steps() or run.run.is_bundle):
         return []
@@ -73,7 +73,7 @@ def choose(sentences: dict[str, list[Sentence]], run: RunContents) -> list[tuple
 
 
 def map_values(label: str, one: AttentionMaps) -> dict[str, Any]:
-    """Return the maps of a sentence for the template `attention.html`: whole percents by layer, head and cell."""
+    """Return the maps of a sentence for `attention.html`; weights are whole percentages by layer, head and cell."""
     maps = {
         "cross": (one.tgt_pieces, one.src_pieces, one.cross_LHTS),
         "encoder": (one.src_pieces, one.src_pieces, one.encoder_LHSS),
@@ -96,40 +96,41 @@ class AttentionFile:
     """A file of attention weights: numbers (.json), a page of heat maps (.html), or a picture (.png).
 
     Args:
-        path: its suffix selects the format.
-        layer: of the decoder, from 1, for a picture; None: the last.
-        head: from 1, for a picture; None: all.
+        path: path of the file; its suffix selects the format.
+        layer: decoder layer shown in a picture, counted from 1; None: the last layer.
+        head: attention head shown in a picture, counted from 1; None: all heads.
 
     Raises:
-        MtformerError: if the suffix is unknown, layer or head are not for .png, or .png lacks matplotlib.
+        MtformerError: if the suffix is unknown, `layer` or `head` is given for a format other than .png, or .png is
+            chosen and matplotlib is not installed.
     """
 
     path: Path
     layer: int | None = None
     head: int | None = None
     maps: list[tuple[int, AttentionMaps]] = field(default_factory=list, init=False)
-    """The maps of some lines, each with the number of its line."""
+    """(line number, maps) of each line that was added."""
 
     def __post_init__(self) -> None:
         if self.path.suffix not in MAX_LINES:
             raise ConfigError(f"--attention {self.path}: unknown format; use .json, .html or .png")
         if self.path.suffix == ".png":
-            require_extra("a picture of attention", "report", "matplotlib")
+            require_extra("an attention picture", "report", "matplotlib")
         elif self.layer or self.head:
-            raise ConfigError("--attention-layer and --attention-head are for .png; .json and .html have all of them")
+            raise ConfigError("--attention-layer and --attention-head are for .png; other formats contain all of them")
 
     def add(self, translator: Translator, number: int, source: str, translation: str | Translation) -> None:
         """Compute the maps of a line, counted from 1, unless it is blank.
 
         Raises:
-            ConfigError: if the format cannot hold another line.
+            ConfigError: if the file already has the maximum number of lines for its format.
         """
         if not source.strip():
             return
         if len(self.maps) == MAX_LINES[self.path.suffix]:
             raise ConfigError(
-                f"--attention {self.path}: more than {len(self.maps):,} lines that are not blank; "
-                "translate fewer, or write .json"
+                f"--attention {self.path}: more than {len(self.maps):,} non-blank lines; "
+                "translate fewer lines, or write .json"
             )
         self.maps.append((number, attention_maps(translator, source, translation)))
 
@@ -137,7 +138,7 @@ class AttentionFile:
         """Write the maps of all lines.
 
         Raises:
-            ConfigError: if there is no line, the model lacks the layer or head, or the picture would be too large.
+            ConfigError: if all lines are blank, the layer or head does not exist, or the picture would be too large.
         """
         if not self.maps:
             raise ConfigError(f"--attention {self.path}: every line is blank")
@@ -162,7 +163,7 @@ class AttentionFile:
 
 
 def _numbers(line: int, one: AttentionMaps) -> dict[str, Any]:
-    """Return all values; the weights are lists by layer, head, query and key."""
+    """Return all values for a line; the weights are lists by layer, head, query and key."""
     weights = {"encoder": one.encoder_LHSS, "decoder": one.decoder_LHTT, "cross": one.cross_LHTS}
     return {
         "line": line,
@@ -177,12 +178,12 @@ def _numbers(line: int, one: AttentionMaps) -> dict[str, Any]:
 
 
 def draw(maps: AttentionMaps, layer: int, head: int | None) -> "Figure":
-    """Draw a heat map for each head, or for one: a row for each target piece, a column for each source piece.
+    """Draw a heat map for each head, or for one head, with a row per target token and a column per source token.
 
     Args:
-        maps: of the sentence.
-        layer: counted from 0.
-        head: counted from 0; None: all.
+        maps: the attention maps of the sentence.
+        layer: decoder layer, counted from 0.
+        head: attention head, counted from 0; None: all heads.
 
     Raises:
         ConfigError: if the picture would be too large.
@@ -220,7 +221,7 @@ def draw(maps: AttentionMaps, layer: int, head: int | None) -> "Figure":
 
 
 def _fonts(text: str) -> list[str]:
-    """Return matplotlib's own font and the installed ones that the text's other letters need; warn about the rest."""
+    """Return the default font and installed fonts for letters that it lacks; warn about letters without a font."""
     from matplotlib import font_manager
 
     own, fonts, missing = font_manager.findfont(FONT), [FONT], set(text)
@@ -233,7 +234,7 @@ def _fonts(text: str) -> list[str]:
             return fonts
     undrawn = "".join(one for one in dict.fromkeys(text) if one in missing)
     log.warning(
-        "no installed font has %s, which the picture shows as boxes; install a font such as Noto Sans",
+        "no installed font has %s; the picture shows boxes instead; install a font such as Noto Sans",
         undrawn if len(undrawn) <= 10 else f"{undrawn[:10]}...",
     )
     return fonts

@@ -1,4 +1,4 @@
-"""Curves of metrics.jsonl as charts of a page: positions in an SVG, which the template draws in the page's colors."""
+"""Charts of metrics.jsonl for the run report: SVG coordinates, which the template draws in the colors of the page."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,9 +15,9 @@ LEFT, RIGHT, TOP, BOTTOM = 44, 396, 8, 206
 NUM_COLORS = 6
 """Number of colors of curves in base.css."""
 DASHES = ("none", "7 3", "2 2", "7 2 2 2", "14 4", "5 6")
-"""Dash patterns distinguish the curves without colors."""
+"""Dash patterns, so that curves can be distinguished without color."""
 MAX_POINTS = 300
-"""Number of points of a curve; neighbors of a longer one are averaged."""
+"""Maximum number of points of a curve; neighboring points of a longer curve are averaged."""
 MAX_MARKERS = 15
 MAX_TICKS = 5
 UNITS = {"G": 1e9, "M": 1e6, "k": 1e3}
@@ -25,7 +25,7 @@ Points = Sequence[tuple[int, float]]
 
 
 def charts(systems: Systems) -> dict[str, Any] | None:
-    """Return the legend and the charts that any of the runs has points of; None if there is nothing to draw."""
+    """Return the legend, and a chart for each metric that any run has values of; None if there is nothing to draw."""
     drawn = [chart for figure in FIGURES if figure.chart and (chart := _chart(figure, systems))]
     if not drawn:
         return None
@@ -39,14 +39,14 @@ def charts(systems: Systems) -> dict[str, Any] | None:
 
 
 def points_of(run: RunContents, kind: str, key: str) -> Points:
-    """Return (step, value) of a figure; the lines of train have no perplexity, so it comes from the log-likelihood."""
+    """Return the (step, value) points of a metric; train perplexity is not logged but computed from `nll`."""
     if (kind, key) == ("train", "perplexity"):
         return [(step, math.exp(nll)) for step, nll in run.points("train", "nll") if nll < 700]
     return run.points(kind, key)
 
 
 def mean_points(runs: Sequence[Points]) -> list[tuple[float, ...]]:
-    """Return (step, mean, lowest, highest value) where all runs that reached the step have a value."""
+    """Return (step, mean, lowest, highest value) at each step, if all runs that reached the step have a value."""
     by_step: dict[int, list[float]] = {}
     for step, value in sorted(chain(*runs)):
         by_step.setdefault(step, []).append(value)
@@ -63,7 +63,7 @@ def thin(points: Sequence[Sequence[float]], max_points: int = MAX_POINTS) -> lis
 
 
 def style_of(number: int) -> str:
-    """Return the CSS of the curves of a run, counted from 0."""
+    """Return the CSS for the curves of a run, given its number from 0."""
     dash = DASHES[(number + number // NUM_COLORS) % len(DASHES)]
     return f"--color: var(--series-{1 + number % NUM_COLORS}); stroke-dasharray: {dash}"
 
@@ -71,13 +71,13 @@ def style_of(number: int) -> str:
 def axis(
     values: Sequence[float], start: float, end: float, is_log: bool = False
 ) -> tuple[Callable[[float], float], list[tuple[float, str]]]:
-    """Return the function from a value to its position on an axis, and position and label of the ticks.
+    """Return a function that maps a value to its position on an axis, and the (position, label) of each tick.
 
     Args:
         values: the values to show.
         start: position of the low end of the axis.
         end: position of the high end of the axis.
-        is_log: logarithmic if the values span more than a factor of 10.
+        is_log: use a logarithmic scale if the values span more than a factor of 10.
     """
     is_log = is_log and 0 < 10 * min(values) < max(values)
     scale = math.log10 if is_log else float
@@ -105,7 +105,7 @@ def _label(value: float) -> str:
 
 
 def _chart(figure: TrainingFigure, systems: Systems) -> dict[str, Any] | None:
-    """Return the train curves of all systems, then their dev curves, with the ticks of the axes; None without any."""
+    """Return a chart with the train curves of all systems, then their dev curves; None if there are no curves."""
     found = [
         (kind == "train", number, thin(points))
         for kind in ("train", "dev")

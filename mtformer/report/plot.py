@@ -1,4 +1,4 @@
-"""Curves of metrics.jsonl as files for a paper, by matplotlib."""
+"""Plot curves of metrics.jsonl for a paper, with matplotlib."""
 
 import logging
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ SETTINGS: dict[Any, Any] = {
 }  # fmt: skip
 DASHES: tuple[Any, ...] = ("solid", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
 MARKERS = "osD^vP"
-"""Dashes and markers distinguish the runs without colors."""
+"""Markers; with these and the dashes, runs can be distinguished without color."""
 DEFAULT_METRICS = ("loss", "bleu")
 DATES = {".pdf": {"CreationDate": None}, ".png": {}, ".svg": {"Date": None}}
-"""Formats of plots, with metadata that leave out the date."""
+"""Plot formats, each with metadata settings that omit the date."""
 log = logging.getLogger("mtformer")
 
 
@@ -39,7 +39,7 @@ def plot(paths: Sequence[Path], out: Path, metrics: Sequence[str] = DEFAULT_METR
     Args:
         paths: run directories.
         out: the file; its suffix is the format: .pdf, .png or .svg.
-        metrics: keys of the dev lines of metrics.jsonl, or of the train lines; `train.loss` is the loss on train.
+        metrics: keys in the dev lines of metrics.jsonl, or else in the train lines; `train.loss` is the loss on train.
 
     Raises:
         MtformerError: if the format or a metric is unknown, a path is not a run, or matplotlib is not installed.
@@ -58,11 +58,11 @@ def plot(paths: Sequence[Path], out: Path, metrics: Sequence[str] = DEFAULT_METR
 
 
 def _check_metric(metric: str, runs: Sequence[RunContents]) -> None:
-    """Raise ConfigError if no run has the metric; warn about those that do not have it."""
+    """Raise ConfigError if no run has the metric; warn about each run that does not have it."""
     without = [run.name for run in runs if not _points(run, metric)]
     if len(without) < len(runs):
         for name in without:
-            log.warning("%s has no %s yet and is not in that panel", name, metric)
+            log.warning("%s has no %s yet and is omitted from that panel", name, metric)
         return
     keys = {key for run in runs for record in run.records for key in record if key != "step"} | {"perplexity"}
     kinds = {"dev": "", "train": "train."}
@@ -71,7 +71,7 @@ def _check_metric(metric: str, runs: Sequence[RunContents]) -> None:
     }
     if not known:
         raise ConfigError(f"{', '.join(run.name for run in runs)}: nothing is logged yet, so there is nothing to plot")
-    raise ConfigError(f"--metric {metric}: no run has it; available are {', '.join(sorted(known))}")
+    raise ConfigError(f"--metric {metric}: no run has this metric; available metrics: {', '.join(sorted(known))}")
 
 
 def _points(run: RunContents, metric: str) -> Points:
@@ -116,7 +116,7 @@ def _panels(runs: Sequence[RunContents], metrics: Sequence[str]) -> "Figure":
 
 
 def _format_axes(axes: "Axes", is_log: bool) -> None:
-    """Set scale, ticks and grid of axes whose curves are drawn."""
+    """Set the scale, ticks and grid of axes on which the curves have already been drawn."""
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter, ScalarFormatter
 
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))

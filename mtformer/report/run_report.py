@@ -1,4 +1,4 @@
-"""Report of one or more runs: one HTML file that works from disk."""
+"""Report on one or more runs: a single HTML file that can be opened from disk."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
@@ -24,14 +24,14 @@ STATES = {
     "failed": "failed",
     "killed": "killed (can be resumed)",
 }
-BUNDLE = "bundle: weights without the history of their training"
+BUNDLE = "bundle: weights without a training history"
 MAX_TESTS = 3
 """Number of test sets in the overview."""
 T = TypeVar("T")
 
 
 class Section(NamedTuple):
-    """A section of a report; its content is values for the template, or the sections of one of several runs."""
+    """A section of a report; `content` holds values for the template, or, for one of several runs, its sections."""
 
     id: str
     title: str
@@ -39,13 +39,13 @@ class Section(NamedTuple):
 
 
 def write_report(paths: Sequence[Path], out: Path) -> None:
-    """Write an HTML report of these runs, which may be new, running or killed.
+    """Write an HTML report on these runs, which may be new, running or killed.
 
     Raises:
         MtformerError: if a path is not a run, or `out` is a folder.
     """
     if out.is_dir():
-        raise ConfigError(f"{out}: is a folder; give the HTML file a name")
+        raise ConfigError(f"{out}: is a folder; give the name of an HTML file")
     runs = [read_run(path, name) for path, name in zip(paths, run_names(paths), strict=True)]
     systems = _group_seeds(runs)
     each = [_sections(run, number, attention.MAX_WEIGHTS // len(runs)) for number, run in enumerate(runs, start=1)]
@@ -78,7 +78,7 @@ def _group_seeds(runs: Sequence[RunContents]) -> tables.Systems:
 
 
 def _overview(run: RunContents, tests: Sequence[str]) -> dict[str, Any]:
-    """Return the state of a run and its most important figures."""
+    """Return the state of a run and its most important results."""
     state, seconds, is_bundle = run.state, run.training_seconds, run.run.is_bundle
     summary = BUNDLE if state.state == "new" and is_bundle else STATES[state.state]
     of = f" of {run.max_steps:,}" if run.max_steps is not None else ""
@@ -100,7 +100,7 @@ def _overview(run: RunContents, tests: Sequence[str]) -> dict[str, Any]:
 
 
 def _unread(runs: Sequence[RunContents]) -> list[str]:
-    """Return the messages about unreadable parts, each once with the names of its runs."""
+    """Return the messages about unreadable parts; runs with the same message share a line with their names."""
     names: dict[str, list[str]] = {}
     for run in runs:
         for line in run.unread:

@@ -1,4 +1,4 @@
-"""Translations of dev over time, and the best and worst of the test sets, with differences from the reference."""
+"""Dev translations over time, and the best and worst test translations, with differences from the reference."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from mtformer.evaluation.scores import UNSPACED, bleu_tokenizer, sentence_chrf
 from mtformer.experiment.runs import RunContents
 
 NUM_SENTENCES = 8
-"""Number of worst and of best sentences that are shown."""
+"""Number of worst sentences, and of best sentences, that are shown for each test set."""
 MAX_VALIDATIONS = 12
-"""Number of validations whose dev translations are shown, evenly over the run."""
+"""Maximum number of validations whose dev translations are shown, evenly spaced over the run."""
 T = TypeVar("T")
 Spans = list[tuple[str, str]]
-"""A text in pieces with their marks: "extra" (the reference lacks it), "missing" (the translation lacks it) or ""."""
+"""(mark, text) of each part of a line: "extra" (not in the reference), "missing" (not in the translation) or ""."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Sentence:
 
 
 def judge(run: RunContents) -> dict[str, list[Sentence]]:
-    """Return the sentences of each test set, the worst first; add a line to `run.unread` for each that is missing."""
+    """Return the sentences of each test set, worst first; add a line to `run.unread` for each unreadable test set."""
     found = {}
     for name, card in run.scores.items():
         try:
             test, hypotheses = read_texts(run.run.evaluation(name), card)
         except DataError as error:
-            run.unread.append(f"no sentences of {name} are shown: {error}")
+            run.unread.append(f"sentences of {name}: {error}")
             continue
         chrf = sentence_chrf(hypotheses, test.references[0], run.evaluation.lowercase)
         rows = zip(test.sources, test.references[0], hypotheses, chrf, strict=True)
@@ -47,13 +47,13 @@ def judge(run: RunContents) -> dict[str, list[Sentence]]:
 
 
 def compares_characters(run: RunContents) -> bool:
-    """Return True if the target language writes no spaces between words."""
+    """Return True if the target language is written without spaces between words."""
     tgt_lang = run.config.data.tgt_lang if run.config is not None else None
     return bleu_tokenizer(run.evaluation, tgt_lang) in UNSPACED
 
 
 def best_and_worst(sentences: dict[str, list[Sentence]], unspaced: bool) -> list[dict[str, Any]]:
-    """Return the worst and best sentences of each test set by chrF2++, without those equal to the reference."""
+    """Return the worst and best sentences of each test set by chrF2++, excluding those equal to the reference."""
     sets = []
     for name, all_of_set in sentences.items():
         different = [one for one in all_of_set if one.hypothesis != one.reference]
@@ -93,7 +93,7 @@ def over_time(samples: Sequence[dict[str, Any]], unspaced: bool) -> dict[str, An
 
 
 def choose_evenly(items: Sequence[T], number: int) -> list[T]:
-    """Return `number` of the items, evenly spaced, with the first and the last."""
+    """Return `number` of the items, evenly spaced, including the first and the last one."""
     if len(items) <= number:
         return list(items)
     return [items[round(n * (len(items) - 1) / (number - 1))] for n in range(number)]

@@ -23,8 +23,8 @@ from mtformer.text.tokenizer import TokenizerPair
 from mtformer.training.figures import FIGURES
 
 NOTHING = "–"
-MAX_CHANGE = 60  # characters of a changed value that are shown; checksums of data are longer
-Systems = Sequence[tuple[str, Sequence[RunContents]]]  # labels and runs, which differ only in their seeds
+MAX_CHANGE = 60  # changes with more characters, such as those of data checksums, are shown as "changed"
+Systems = Sequence[tuple[str, Sequence[RunContents]]]  # (label, runs that differ only in their seeds)
 
 
 def format_number(value: Any, form: str = ".2f") -> str:
@@ -53,19 +53,19 @@ def resumes(run: RunContents) -> list[tuple[int, str, dict[str, list[Any]]]]:
 
 
 def _pairs(changes: Any) -> dict[str, list[Any]]:
-    """Return the old and new values in a record, without anything else that an edited file may have there."""
+    """Return the old and new values by key; anything else, which an edited file may contain, is left out."""
     items = changes.items() if isinstance(changes, dict) else ()
     return {key: pair for key, pair in items if isinstance(pair, list) and len(pair) == 2}
 
 
 def describe_changes(changes: Mapping[str, Sequence[Any]], prefix: str = "") -> str:
-    """Return the changes of keys with this prefix as text."""
+    """Return the changes to keys with this prefix as text."""
     texts = {key: " → ".join(map(format_plain, pair)) for key, pair in changes.items() if key.startswith(prefix)}
     return ", ".join(f"{key} {text if len(text) <= MAX_CHANGE else 'changed'}" for key, text in texts.items())
 
 
 def starts(run: RunContents) -> Table | None:
-    """Return time, step and device of the first start and of each resume, with what the resume changed."""
+    """Return the time, step and device of the first start and of each resume, and the settings that changed."""
     if run.state.started is None:
         return None
     device = next((one["device"][0] for *_, one in resumes(run) if "device" in one), run.made_with.get("device"))
@@ -77,7 +77,7 @@ def starts(run: RunContents) -> Table | None:
 
 
 def speed(run: RunContents) -> Table | None:
-    """Return tokens per second, shares of the time, and the remaining time."""
+    """Return tokens per second, how training time was spent, and the time left."""
     rows: list[tuple[str, str]] = []
     for figure in FIGURES:
         values = [value for _, value in run.points("train", figure.key)]
@@ -139,8 +139,8 @@ def _card(card: ScoreCard) -> Table:
 
 
 def data(run: RunContents) -> Table | None:
-    """Return pairs read, kept and left out, and tokens by side; a column for all and for each corpus."""
-    if run.data_report is None or "read" not in run.data_report:  # that of a bundle has no counts
+    """Return the number of pairs read, kept and left out, and of tokens per side, in total and for each corpus."""
+    if run.data_report is None or "read" not in run.data_report:  # the report of a bundle has no counts
         return None
     try:
         corpora = run.data_report.get("corpora", {})
@@ -175,7 +175,7 @@ def _data_rows(reports: Sequence[DataReport]) -> list[tuple[str, ...]]:
 
 
 def parameters(run: RunContents) -> Table | None:
-    """Return the parameters by name; equal ones of all layers share a row, and tied ones are counted once."""
+    """Return the parameters by name, with one row for all layers; tied parameters are counted once."""
     if run.config is None or not run.run.tokenizer.is_dir():
         return None
     tokenizers = TokenizerPair.load(run.run.tokenizer)
@@ -189,7 +189,7 @@ def parameters(run: RunContents) -> Table | None:
         for (name, shape), count in groups.items()
     ]
     rows.append(("all", "", "", *_size(sum(each.numel() for each in model.parameters()))))
-    return Table(("name (* is each layer)", "shape", "layers", "parameters", "MB in fp32"), rows, (1, 2, 3, 4))
+    return Table(("name (*: each layer)", "shape", "layers", "parameters", "MB in fp32"), rows, (1, 2, 3, 4))
 
 
 def _size(num_parameters: int) -> tuple[str, str]:
@@ -197,7 +197,7 @@ def _size(num_parameters: int) -> tuple[str, str]:
 
 
 def config(run: RunContents) -> dict[str, Any]:
-    """Return the values that are not the default, and all; or the text of a file that cannot be read."""
+    """Return the values that differ from the defaults, and all values; for an invalid config, return its text."""
     if run.loaded is None:
         return {"text": run.run.config.read_text(encoding="utf-8", errors="replace")}
     own = run.loaded.config
@@ -209,7 +209,7 @@ def config(run: RunContents) -> dict[str, Any]:
 
 
 def config_differences(runs: Sequence[RunContents]) -> Table | None:
-    """Return the values that differ and have an effect on the result, a row for each run; None for a single config."""
+    """Return a row for each run with the values that differ and affect the result; None for a single config."""
     known = [(run.name, run.run.path, leaves(run.config)) for run in runs if run.config is not None]
     if len(known) < 2:
         return None
@@ -220,7 +220,7 @@ def config_differences(runs: Sequence[RunContents]) -> Table | None:
 
 
 def commands(run: RunContents) -> dict[str, str]:
-    """Return the commands that repeat the run, and the versions that it was made with."""
+    """Return the commands that repeat the run, and the package versions used for it."""
     path = run.run.path
     lines = [] if run.run.is_bundle else [["train", str(run.run.config), "--run-dir", f"{path}-again"]]
     if run.points("train", "loss"):
@@ -237,7 +237,7 @@ def commands(run: RunContents) -> dict[str, str]:
 
 
 def _checkpoint_option(run: RunContents) -> Sequence[str]:
-    """Return the option that names the weights that were scored, if they are those of a step."""
+    """Return the option that selects the scored checkpoint, if the scores are those of a single step."""
     for card in run.scores.values():
         folders = [Path(one.file).parent.name for one in card.checkpoints]
         if len(folders) == 1 and (found := re.fullmatch(r"step-(\d+)", folders[0])):

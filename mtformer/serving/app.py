@@ -1,4 +1,4 @@
-"""Web application: a page, its requests, and an API compatible with LibreTranslate's."""
+"""Web application: the translation page, its endpoints, and an API compatible with LibreTranslate."""
 
 import asyncio
 import contextlib
@@ -51,12 +51,12 @@ def create_app(
     """Create the application.
 
     Args:
-        translator: from `Translator.load`; it must not be used elsewhere at the same time.
+        translator: a translator from `Translator.load`, which must not be used elsewhere at the same time.
         title: name of the model on the page.
-        max_characters: maximum for the texts of a request together.
+        max_characters: maximum number of characters in all texts of a request.
         queue_size: maximum number of waiting requests.
         api_key: key that requests must contain; None: no key is needed.
-        hosts: names of this server, without ports; None: any.
+        hosts: host names of this server, without ports; requests to other names are refused. None: accept any name.
     """
     assert translator.data is not None, "a translator that was loaded has its config"
     languages = Languages.from_config(translator.data)
@@ -73,8 +73,8 @@ def create_app(
         batcher.close()
 
     registry = CollectorRegistry()
-    Gauge("mtformer_queue", "Waiting requests.", registry=registry).set_function(batcher.waiting.qsize)
-    sentences = Counter("mtformer_sentences", "Translated lines that are not blank.", registry=registry)
+    Gauge("mtformer_queue", "Number of waiting requests.", registry=registry).set_function(batcher.waiting.qsize)
+    sentences = Counter("mtformer_sentences", "Number of translated non-blank lines.", registry=registry)
     service = _Service(batcher, languages, limits, hosts, sentences)
     described, settings = languages.describe(), _settings(languages, limits)
 
@@ -93,7 +93,7 @@ def create_app(
     app.add_api_route("/stream", service.stream, methods=["POST"], openapi_extra=translation)
     app.add_api_route("/detect", service.detect, methods=["POST"], openapi_extra=text)
     get = partial(app.add_api_route, methods=["GET"])
-    get("/languages", lambda: JSONResponse(described), description="List the languages, each with its targets.")
+    get("/languages", lambda: JSONResponse(described), description="List the languages, with the targets of each.")
     get("/frontend/settings", lambda: JSONResponse(settings), description="Return settings for clients.")
     get("/health", lambda: JSONResponse({"status": "ok"}), description="Return the status ok.")
     schema, hidden = app.openapi(), partial(get, include_in_schema=False)
@@ -109,7 +109,7 @@ def create_app(
 
 @dataclass(frozen=True)
 class _Service:
-    """Responses of the routes."""
+    """Handlers of the routes."""
 
     batcher: Batcher
     languages: Languages
@@ -118,20 +118,20 @@ class _Service:
     sentences: Counter
 
     async def check_site(self, request: Request) -> None:
-        """Refuse requests that a page of another site makes the user's browser send.
+        """Refuse requests that pages of other sites make the user's browser send.
 
-        A browser names the site of the page in Origin; without the check any site could have texts translated here. A
-        name of another site that resolves to this machine (DNS rebinding) is visible in Host. Starlette's
-        TrustedHostMiddleware does not look at Origin, and answers in plain text.
+        Browsers send the site of the page in the Origin header; without this check, any site could use this server. The
+        Host header reveals a host name of another site that resolves to this machine (DNS rebinding). Starlette's
+        TrustedHostMiddleware does not check Origin, and responds in plain text.
         """
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
         if self.hosts is not None and _host_name(host) not in self.hosts:
-            raise HTTPException(403, "the Host of the request is not this machine; open the address the server printed")
+            raise HTTPException(403, "the Host header does not name this server; open the address that it printed")
         if origin is not None and origin.partition("://")[2] != host:
             raise HTTPException(403, "requests from pages of other sites are refused; use the page of this server")
 
     async def translate(self, request: Request) -> JSONResponse:
-        """Translate a text or a list; the response has translatedText, alternatives and detectedLanguage."""
+        """Translate a text or a list of texts; return translatedText, alternatives and detectedLanguage."""
         query = await read_request(TranslationRequest, request, self.limits, self.languages)
         translations = await self._answer(Job(query.lines, query.target, 1 + query.alternatives), request)
         by_text = list(zip(query.texts, query.split_by_text(translations), strict=True))
@@ -144,7 +144,7 @@ class _Service:
         return JSONResponse(fields if query.is_list else {key: values[0] for key, values in fields.items()})
 
     async def stream(self, request: Request) -> StreamingResponse:
-        """Translate like /translate, in JSON lines; all but the last hold an unfinished translation of a line."""
+        """Translate like /translate, but return JSON lines; each one before the last has a partial translation."""
         query = await read_request(TranslationRequest, request, self.limits, self.languages)
         loop, news, so_far = asyncio.get_running_loop(), asyncio.Event(), dict[int, str]()
 
@@ -157,7 +157,7 @@ class _Service:
         return StreamingResponse(_events(job, news, so_far), media_type="application/x-ndjson")
 
     async def detect(self, request: Request) -> JSONResponse:
-        """Return the language of a text, or of each of a list, with the confidence in percent."""
+        """Return the language of a text, or of each text in a list, with the confidence in percent."""
         query = await read_request(TextRequest, request, self.limits, self.languages)
         found = [[detect(text.text, self.languages.sources)] for text in query.texts]
         return JSONResponse(found if query.is_list else found[0])
@@ -174,7 +174,7 @@ class _Service:
             self.sentences.inc(sum(bool(line.strip()) for line in job.lines))
 
     async def _answer(self, job: Job, request: Request) -> list[Translation]:
-        """Return the translations of a job, which ends when the client disconnects or it takes too long."""
+        """Return the translations of a job; it is abandoned if the client disconnects or the job takes too long."""
         self._submit(job)
         answer = asyncio.wrap_future(job.answer)
         disconnected = asyncio.ensure_future(_wait_for_disconnect(request))
@@ -211,7 +211,7 @@ def _settings(languages: Languages, limits: Limits) -> dict[str, Any]:
 def _host_name(host: str) -> str | None:
     try:
         return urlsplit(f"//{host}").hostname
-    except ValueError:  # such as brackets that do not close
+    except ValueError:  # such as an unclosed bracket
         return None
 
 
@@ -249,19 +249,19 @@ def _json_line(value: Any) -> str:
 
 
 def _alternatives(text: Text, of_lines: list[Translation], max_number: int) -> list[str]:
-    """Return the text of the second-best translations of its lines, then of the third-best ones, and so on."""
+    """Return a text of the second-best translations of all lines, then one of the third-best ones, and so on."""
     num_found = max(len(line.alternatives) for line in of_lines)
     return [_join(text, of_lines, rank) for rank in range(1, 1 + min(max_number, num_found))]
 
 
 def _join(text: Text, of_lines: list[Translation], rank: int) -> str:
-    """Join the lines' translations of a rank (0: the best) to a text; a line that has fewer gives its best."""
+    """Join the translations of all lines at this rank (0: best) into a text; lines with fewer use their best one."""
     n_bests = ([line, *line.alternatives] for line in of_lines)
     return text.join([n_best[rank if rank < len(n_best) else 0].text for n_best in n_bests])
 
 
 def _as_refusal(error: Exception) -> HTTPException:
-    """Return the response to an exception; log one that is a bug."""
+    """Return the error response for an exception; log unexpected exceptions as bugs."""
     if isinstance(error, HTTPException):
         return error
     if isinstance(error, ClosedError):

@@ -1,4 +1,4 @@
-"""Batching of requests: waiting requests are translated together, and each gets its own lines back."""
+"""Batching of requests: waiting requests are translated together, and each one gets its own translations back."""
 
 import contextlib
 import queue
@@ -18,7 +18,7 @@ MAX_CHARACTERS = 10_000
 
 
 class ClosedError(Exception):
-    """Raised when the server shuts down, or when no client waits for the answer."""
+    """Raised when the server shuts down, or when no client is waiting for the answer."""
 
 
 @dataclass
@@ -26,11 +26,11 @@ class Job:
     """Lines of one request.
 
     Args:
-        lines: the text.
+        lines: the lines to translate.
         target: target language.
         n_best: number of translations of each line.
         attention: return `Translation.attention`.
-        watch: called with the number of a line and its best translation so far, from the threads that search.
+        watch: called by the search threads with the number of a line and its best translation so far.
     """
 
     lines: Sequence[str]
@@ -39,13 +39,13 @@ class Job:
     attention: bool = False
     watch: Callable[[int, str], object] | None = None
     answer: Future[list[Translation]] = field(default_factory=Future)
-    """A translation for each line; its `alternatives` may be more than requested."""
+    """A translation for each line; it may have more `alternatives` than requested."""
     is_abandoned: bool = False
-    """True if no client waits for the answer anymore; the job may then stay unanswered."""
+    """True if no client is waiting for the answer anymore; the job may then never be answered."""
 
     @property
     def size(self) -> int:
-        """Number of characters with line ends."""
+        """Number of characters, including line ends."""
         return sum(len(line) + 1 for line in self.lines)
 
 
@@ -53,7 +53,7 @@ class Batcher:
     """A thread that owns the models and translates waiting jobs together.
 
     Args:
-        translators: one for each target language, with the same settings.
+        translators: a translator for each target language, all with the same settings.
         queue_size: maximum number of waiting requests; requests that are being translated do not count.
     """
 
@@ -61,7 +61,7 @@ class Batcher:
         self._translators = translators
         self.waiting: queue.Queue[Job | None] = queue.Queue(queue_size)
         self._is_closing = False
-        # Samples depend on the position of a line in its batch.
+        # When sampling, requests are not batched, because samples depend on the position of a line in its batch.
         draws = any(one.decoding.draws for one in translators.values())
         self._max_characters = 0 if draws else MAX_CHARACTERS
         self._thread = threading.Thread(target=self._work, name="translate", daemon=True)
@@ -74,7 +74,7 @@ class Batcher:
         """Queue a job; raise queue.Full if too many are waiting, or ClosedError after `close`."""
         if self._is_closing:
             raise ClosedError
-        job.answer.set_running_or_notify_cancel()  # It cannot be cancelled anymore while the thread sets it.
+        job.answer.set_running_or_notify_cancel()  # from now on, the future cannot be cancelled
         self.waiting.put_nowait(job)
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class Batcher:
         return jobs
 
     def _translate(self, group: Sequence[Job]) -> None:
-        """Answer jobs with the same settings together; if that fails, each by itself."""
+        """Answer jobs with the same settings together; if that fails, answer each job separately."""
         group = [job for job in group if not job.is_abandoned]
         if not group:
             return

@@ -10,7 +10,7 @@ from mtformer.data.filters.language import LETTERS, probabilities, words_of
 
 @dataclass(frozen=True)
 class Languages:
-    """Directions of a model, (source, target); the first one is the config's."""
+    """Translation directions of a model, as (source, target); the first one is the main direction of the config."""
 
     directions: Sequence[tuple[str, str]]
 
@@ -18,8 +18,8 @@ class Languages:
     def from_config(cls, data: DataConfig) -> "Languages":
         """Return the languages of a config.
 
-        A bundle names no data: its model translates into each language that only `tgt_langs` names from the source
-        language, and into the source language from all others.
+        The config of a bundle lists no corpora. Targets that only `tgt_langs` lists are translated from the source
+        language; if the source language is itself such a target, it is translated from all others.
         """
         found = list(data.directions)
         known = {target for _, target in found}
@@ -38,18 +38,18 @@ class Languages:
         return [source for source, one in self.directions if one == target]
 
     def describe(self) -> list[dict[str, object]]:
-        """Return every language once, with the targets it is translated into, in LibreTranslate's form."""
+        """Return each language once, with the languages it can be translated into, in LibreTranslate's format."""
         codes = dict.fromkeys([*self.sources, *(target for _, target in self.directions)])
         targets = {code: [target for source, target in self.directions if source == code] for code in codes}
         return [{"code": code, "name": language_name(code), "targets": targets[code]} for code in codes]
 
 
 def detect(text: str, candidates: Sequence[str]) -> dict[str, object]:
-    """Return the language of a text, one of the candidates, and the confidence in percent.
+    """Return which of the candidate languages a text is in, and the confidence in percent.
 
-    The confidence is py3langid's probability given that the text is in one of the candidates: 100 for a single one.
-    Without py3langid, or if it does not know a candidate, the language is the one with the most function words in the
-    text, and the confidence is its share of them; a confidence of 0 means the first candidate by default.
+    The confidence is py3langid's probability, assuming that the text is in one of the candidates; it is 100 if there is
+    only one. Without py3langid, or if it does not support a candidate, the language is the one with the most function
+    words in the text, and the confidence is its share of them. Without any, the first candidate has confidence 0.
     """
     if len(candidates) == 1:
         return {"confidence": 100.0, "language": candidates[0]}

@@ -1,4 +1,4 @@
-"""Web page: the growing translation of a typed text, the n-best list with scores, and the attention of each word."""
+"""Web page that translates text as it is typed, with scores of the n-best list and the attention of each word."""
 
 import base64
 import hashlib
@@ -22,7 +22,7 @@ MIN_WEIGHT = 0.01
 
 
 def make_page(title: str, languages: Languages, limits: Limits) -> HTMLResponse:
-    """Return the page on which a text is translated."""
+    """Return the translation page."""
     described = languages.describe()
     settings = {
         "names": {one["code"]: one["name"] for one in described},
@@ -35,7 +35,7 @@ def make_page(title: str, languages: Languages, limits: Limits) -> HTMLResponse:
 
 
 def respond_with(html: str) -> HTMLResponse:
-    """Return a page as a response, with headers that restrict the browser to the page's own script."""
+    """Return a page as a response, with headers that let the browser run only the page's own script."""
     (script,) = re.findall("<script>(.*?)</script>", html, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
@@ -47,7 +47,7 @@ def respond_with(html: str) -> HTMLResponse:
 
 
 def line_values(translation: Translation, n_best: int) -> dict[str, Any]:
-    """Return a line's source pieces, and its n best translations with words and attention, for the page's script."""
+    """Return the source tokens of a line, and its n best translations with words and attention, for the page."""
     hypotheses = [translation, *translation.alternatives][:n_best]
     pieces = translation.attention.src_pieces if translation.attention is not None else []
     units = _units(pieces, joins_words=False)
@@ -61,7 +61,7 @@ def line_values(translation: Translation, n_best: int) -> dict[str, Any]:
 
 
 def _words(translation: Translation, src_units: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
-    """Return text and [number of a source unit, weight] of each word; the weights are the mean over its pieces."""
+    """Return the text and [source unit number, weight] pairs of each word; weights are means over its tokens."""
     attention = translation.attention
     if attention is None:
         return []
@@ -78,7 +78,7 @@ def _words(translation: Translation, src_units: Sequence[tuple[int, int]]) -> li
 
 
 def _units(pieces: Sequence[str], joins_words: bool) -> list[tuple[int, int]]:
-    """Return start and end of each unit: the bytes of a letter; with `joins_words` also the pieces of a word."""
+    """Return the start and end of each unit: a token, the bytes of a letter or, with `joins_words`, a word."""
     units: list[tuple[int, int]] = []
     for position, piece in enumerate(pieces):
         before = pieces[position - 1] if position else SPACE
@@ -92,5 +92,5 @@ def _units(pieces: Sequence[str], joins_words: bool) -> list[tuple[int, int]]:
 
 
 def _text(pieces: Sequence[str]) -> str:
-    """Return the text of pieces, with a space before it if there is one."""
+    """Return the text of tokens, including a leading space."""
     return b"".join(map(piece_bytes, pieces)).decode("utf-8", "replace")

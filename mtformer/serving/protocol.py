@@ -1,4 +1,4 @@
-"""Additions to uvicorn: a time limit for request heads, and a remedy for too many open files."""
+"""Additions to uvicorn: a time limit for request heads, and a helpful message for too many open files."""
 
 import asyncio
 import errno
@@ -7,7 +7,7 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 HEAD_SECONDS = 10
-"""Maximum time to wait for the next request head of a connection."""
+"""Maximum time to wait for the head of the next request on a connection."""
 
 
 class Protocol(H11Protocol):
@@ -27,12 +27,12 @@ class Protocol(H11Protocol):
         self.loop.call_later(HEAD_SECONDS, self._close_if_idle, self.cycle)
 
     def _close_if_idle(self, before: RequestResponseCycle | None) -> None:
-        if self.cycle is before:  # no request began since
+        if self.cycle is before:  # no request has started since then
             self.timeout_keep_alive_handler()
 
 
 def explain_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Handle an exception outside of requests as asyncio does, with a remedy for too many open files."""
+    """Handle an exception outside of requests like asyncio, but explain what to do about too many open files."""
     if getattr(context.get("exception"), "errno", None) == errno.EMFILE:
         context["message"] = "too many open files, so new connections wait; raise the limit with `ulimit -n`"
     # A second after such an error, asyncio accepts connections again, even if the server has ended.

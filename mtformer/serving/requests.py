@@ -39,9 +39,9 @@ BREAK = re.compile(r"(\r\n|\r|\n)")
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 PROBLEMS = {
-    "q": "q must be a text or a list of texts",
-    "source": "source is missing; give a language code, such as those of GET /languages",
-    "target": "target is missing; give a language code, such as those of GET /languages",
+    "q": "q must be a string or a list of strings",
+    "source": "source is missing; give a language code (see GET /languages)",
+    "target": "target is missing; give a language code (see GET /languages)",
     "format": 'format: only "text" is supported; remove HTML tags first',
     "alternatives": "alternatives must be an integer of at least 0",
 }
@@ -58,15 +58,15 @@ class Limits:
     characters: int
     """Maximum number of characters in all texts of a request."""
     alternatives: int
-    """Maximum number besides the best translation; a request for more gets this number."""
+    """Maximum number of translations besides the best one; a request for more gets this number."""
     api_key: str | None
     """Key that a request must contain; None: no key is required."""
     default_alternatives: int = 0
-    """Number besides the best translation if the request gives none."""
+    """Number of translations besides the best one if the request does not specify it."""
 
     @property
     def body(self) -> int:
-        """Maximum number of bytes: up to 12 for a character in JSON and forms, and some for the other fields."""
+        """Maximum size of a body: up to 12 bytes per character in JSON and forms, and some for the other fields."""
         return 12 * self.characters + 4096
 
 
@@ -83,15 +83,15 @@ class Text:
         self.breaks = [*parts[1::2], ""]
 
     def join(self, lines: Sequence[str]) -> str:
-        """Join other lines with the same line breaks."""
+        """Join other lines, such as translations, with the same line breaks."""
         return "".join(line + end for line, end in zip(lines, self.breaks, strict=True))
 
 
 class TextRequest(BaseModel):
-    """A request with texts, such as POST /detect. The context of its validation is a `Context`."""
+    """A request with texts, such as POST /detect. Pass a `Context` as the validation context."""
 
     q: Annotated[Str | list[Str], Field(description="The text, or a list of texts.")]
-    api_key: Annotated[Any, WithJsonSchema({"type": "string", "description": "Needed if the server has one."})] = None
+    api_key: Annotated[Any, WithJsonSchema({"type": "string", "description": "Key, if the server needs one."})] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -117,12 +117,12 @@ class TextRequest(BaseModel):
 
     @cached_property
     def texts(self) -> list[Text]:
-        """The texts; one for a request that is not a list."""
+        """All texts; a single one if `q` is not a list."""
         return [Text(text) for text in ([self.q] if isinstance(self.q, str) else self.q)]
 
 
 def _parse_number(value: object) -> object:
-    """Convert the digits of a form."""
+    """Convert a string of digits, as in a form, to an integer."""
     return int(value[:9]) if isinstance(value, str) and value.isdecimal() else value
 
 
@@ -131,9 +131,9 @@ class TranslationRequest(TextRequest):
 
     source: Annotated[Str, Field(description="Language of the text, or auto.")]
     target: Annotated[Str, Field(description="Language of the translation.")]
-    format: Annotated[Literal["text"], Field(description="Only text is translated, no HTML.")] = "text"
+    format: Annotated[Literal["text"], Field(description="Only text is supported, not HTML.")] = "text"
     alternatives: Annotated[
-        int, Field(ge=0, strict=True, description="Number of further translations."), BeforeValidator(_parse_number)
+        int, Field(ge=0, strict=True, description="Number of other translations."), BeforeValidator(_parse_number)
     ] = 0
 
     @model_validator(mode="after")
@@ -180,7 +180,7 @@ async def read_request(kind: type[Kind], request: Request, limits: Limits, langu
 
 
 def describe_body(kind: type[TextRequest]) -> dict[str, Any]:
-    """Return the body of a request for an OpenAPI schema; the fields may also be in the query string."""
+    """Describe the request body for an OpenAPI schema; the fields may also be sent in the query string."""
     schema = {"schema": kind.model_json_schema()}
     return {"requestBody": {"content": dict.fromkeys(("application/json", FORM, MULTIPART), schema)}}
 
@@ -195,7 +195,7 @@ def _describe(error: ValidationError) -> str:
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:
-    """Return the body; refuse a larger one before all of it is in memory."""
+    """Return the body; refuse one of more than `max_bytes` before all of it is in memory."""
     declared = request.headers.get("content-length", "")
     body = bytearray()
     too_large = HTTPException(413, f"the request is larger than {max_bytes:,} bytes; send less text at a time")
@@ -209,7 +209,7 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
 
 
 async def _parse(body: bytes, request: Request) -> dict[str, Any]:
-    """Return the fields of a JSON object, or of query string and form, where one that is repeated is a list."""
+    """Return the fields of a JSON object, or of the query string and form, where repeated fields become lists."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if body and kind not in (FORM, MULTIPART):
         return _parse_json(body)
@@ -241,7 +241,7 @@ async def _parse_multipart(body: bytes, scope: Scope) -> dict[str, list[Any]]:
 def _parse_json(body: bytes) -> dict[str, Any]:
     try:
         found = json.loads(body)
-    except (RecursionError, ValueError) as error:  # ValueError: also of a number with thousands of digits
+    except (RecursionError, ValueError) as error:  # ValueError: also for a number with thousands of digits
         reasons = {RecursionError: "it is nested too deeply", UnicodeDecodeError: "it is not UTF-8"}
         reason = reasons.get(type(error), str(error))
         raise HTTPException(400, f"the request is not valid JSON: {reason}") from None

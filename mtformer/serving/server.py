@@ -22,7 +22,7 @@ def listen(host: str, port: int) -> socket.socket:
 
     Args:
         host: a name or an address of this machine.
-        port: 0: any free port.
+        port: port number; 0: any free port.
 
     Raises:
         ConfigError: if the address is not available.
@@ -50,7 +50,7 @@ def url(sock: socket.socket) -> str:
 
 
 def make_server(app: Any, is_verbose: bool) -> "uvicorn.Server":
-    """Return a server for an ASGI application; it runs until a signal stops it; SIGINT raises KeyboardInterrupt.
+    """Return a server for an ASGI application. It runs until a signal stops it; SIGINT raises KeyboardInterrupt.
 
     Args:
         app: the application.
@@ -80,8 +80,8 @@ def make_server(app: Any, is_verbose: bool) -> "uvicorn.Server":
 
 def _describe(error: OSError, host: str, port: int) -> str:
     known = {
-        errno.EADDRINUSE: f"port {port} of {host} is in use; choose another with --port, or 0 for one that is free",
-        errno.EACCES: f"port {port} of {host} requires administrator rights; choose a port from 1024 with --port",
+        errno.EADDRINUSE: f"port {port} of {host} is in use; choose another with --port, or 0 for any free port",
+        errno.EACCES: f"port {port} of {host} requires administrator rights; choose port 1024 or higher with --port",
         errno.EADDRNOTAVAIL: f"--host {host}: not an address of this machine",
     }
     return known.get(error.errno or 0, f"{host} port {port}: {error.strerror}")

@@ -1,9 +1,9 @@
 "use strict";
 const settings = JSON.parse(document.getElementById("settings").textContent);
 const at = id => document.getElementById(id);
-const PAUSE = 300; // milliseconds without a key press after which a text is translated
+const PAUSE = 300; // milliseconds without a key press after which the text is translated
 let running = null, timer = null;
-let answer = [], answered = null; // chosen translation of each line, and the text they translate
+let answer = [], answered = null; // chosen translation of each line, and the source text
 
 function make(tag, kind, text) {
   const element = document.createElement(tag);
@@ -12,7 +12,7 @@ function make(tag, kind, text) {
   return element;
 }
 
-// Spans of a text; the spaces stay between them.
+// Put a span for each text into an element; leading spaces stay outside the spans.
 function spansOf(texts, kind, place) {
   const spans = texts.map(text => make("span", kind, text.trim()));
   place.replaceChildren(...spans.flatMap((span, number) =>

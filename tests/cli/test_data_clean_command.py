@@ -168,7 +168,7 @@ def test_pairs_that_are_too_long_for_the_model(trained: tuple[Path, object], tmp
     result = invoke("data", "clean", tmp_path / "a.tsv", tmp_path / "out", *options)
     assert result.exit_code == 0, result.stderr
     assert kept(tmp_path / "out", "scores.tsv")[1] == "nan"
-    assert "1 pairs have more tokens than the maximum of a model: nan in scores.tsv" in result.stderr
+    assert "1 pairs have more tokens than a model supports: nan in scores.tsv" in result.stderr
     result = invoke("data", "clean", tmp_path / "a.tsv", tmp_path / "two", *options, "--keep-share", 1)
     assert kept(tmp_path / "two") == ["a dog"]
 

@@ -38,7 +38,7 @@ def test_training_writes_the_report(run: Path, corpus: Path) -> None:
 def test_user_errors_are_one_line(run: Path, tmp_path: Path) -> None:
     for arguments, message in (
         ((tmp_path / "none",), f"{tmp_path}/none: not a run directory or bundle"),
-        ((run, "--out", tmp_path), f"{tmp_path}: is a folder; give the HTML file a name"),
+        ((run, "--out", tmp_path), f"{tmp_path}: is a folder; give the name of an HTML file"),
     ):
         result = invoke("report", *arguments)
         assert (result.exit_code, result.stdout) == (2, "")

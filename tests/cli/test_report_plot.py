@@ -61,13 +61,13 @@ def test_a_run_without_the_metric_is_reported_and_left_out(run: Path, tmp_path: 
     result = invoke("report", run, other, "--plot", tmp_path / "a.pdf")
     assert result.exit_code == 0
     assert result.stderr.splitlines() == [
-        "warning: other has no bleu yet and is not in that panel", f"plot: {tmp_path}/a.pdf"
+        "warning: other has no bleu yet and is omitted from that panel", f"plot: {tmp_path}/a.pdf"
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (("--plot", "a.jpg"), "--plot a.jpg: unknown format; use one of .pdf, .png, .svg"),
-    (("--plot", "a.pdf", "--metric", "blue"), "--metric blue: no run has it; available are bleu, chrf, "),
+    (("--plot", "a.pdf", "--metric", "blue"), "--metric blue: no run has this metric; available metrics: bleu, chrf, "),
     (("--metric", "bleu"), "--metric requires --plot FILE; add it"),
     (("--plot", "a.pdf", "--out", "a.html"), "--plot and --out cannot be combined; give only one of them"),
 ])  # fmt: skip

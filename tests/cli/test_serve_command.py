@@ -98,7 +98,7 @@ def test_a_port_in_use_is_one_line(run: Path) -> None:
         result = invoke("serve", run, "--port", port)
     assert result.exit_code == 2
     assert result.stderr == (
-        f"error: port {port} of 127.0.0.1 is in use; choose another with --port, or 0 for one that is free\n"
+        f"error: port {port} of 127.0.0.1 is in use; choose another with --port, or 0 for any free port\n"
     )
 
 

@@ -51,7 +51,7 @@ def test_typos_change_one_position_of_a_word() -> None:
     assert add_noise(["a b  c", ""], NoiseConfig(typos=0.9), np.random.default_rng(1)) == ["a b  c", ""]
 
 
-def test_case_noise() -> None:
+def test_case_noise_converts_whole_lines() -> None:
     mixed = ["One Two"] * 2000
     found = add_noise(mixed, NoiseConfig(case=0.3), np.random.default_rng(1))
     assert found.count("ONE TWO") == pytest.approx(300, rel=0.2)

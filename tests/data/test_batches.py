@@ -26,7 +26,7 @@ Pairs = list[tuple[str, str]]
 Corpus = Callable[..., DataConfig]
 BUDGET = 700
 ALPHA = 0.05
-"""Changes 4 of 5 lines with the small vocabulary of the tests."""
+"""Value of `sampling_alpha` that changes the segmentation of 4 of 5 lines with the small vocabulary of these tests."""
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_batches_are_full() -> None:
         assert max(sizes) == 30
 
 
-def test_a_pair_above_the_budget_is_a_separate_batch() -> None:
+def test_a_pair_above_the_budget_gets_its_own_batch() -> None:
     src = np.array([3, 900, 3, 700, 3], dtype=np.int32)
     assert sorted(map(sorted, as_lists(plan(src, np.full(5, 3, dtype=np.int32))))) == [[0, 2, 4], [1], [3]]
     assert plan(src[:0], src[:0]) == []
@@ -216,7 +216,7 @@ def test_splitting_a_batch_keeps_its_pairs(training: TrainingBatches, tokenizers
     assert all(piece.num_pairs == 1 for piece in batch.split(1))
 
 
-def test_the_end_of_an_epoch_is_followed_by_the_next_epoch(training: TrainingBatches, store: Store) -> None:
+def test_resuming_at_the_end_of_an_epoch_starts_the_next_epoch(training: TrainingBatches, store: Store) -> None:
     whole = epoch_of(training, 0)
     with training.start(whole[-1].end, len(whole)) as batches:
         assert_same(next(batches), epoch_of(training, 1)[0])

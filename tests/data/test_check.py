@@ -1,4 +1,4 @@
-"""Corpus checks count every fault, independently of chunks and the number of processes."""
+"""Corpus checks count every fault, independently of the chunk size and the number of processes."""
 
 import gzip
 import json
@@ -50,7 +50,7 @@ IN_OTHERS: dict[str, Callable[[bytes, bytes], tuple[bytes, bytes]]] = {
     "near duplicate": lambda src, tgt: (src.upper() + b"!", tgt),
     "several targets": lambda src, tgt: (src, tgt + b" more"),
 }
-"""Functions that return a repetition of a pair."""
+"""Functions that return a repeated or changed version of a pair, by the kind of finding it causes."""
 
 
 def clean(number: int) -> tuple[bytes, bytes]:
@@ -142,7 +142,7 @@ def test_the_most_frequent_repeats_are_the_examples(tmp_path: Path) -> None:
     assert examples(train, "several targets", "src") == [("a.en", 38, "has 3 targets"), ("a.en", 37, "has 2 targets")]
 
 
-def test_a_blank_target_is_an_empty_side_and_not_another_target(tmp_path: Path) -> None:
+def test_a_blank_target_counts_as_empty_and_not_as_another_target(tmp_path: Path) -> None:
     lines = [clean(1), (clean(1)[0], b""), (clean(2)[0], b""), clean(2), clean(3)]
     train = check_corpora(config(train=[write(tmp_path, "a", lines)]), None).sets[0]
     assert counts(train) == {("empty side", "tgt"): 2}
@@ -263,7 +263,7 @@ def test_reported_removals_equal_those_of_data_preparation(
         assert all(dirty[one.line - 1] == (one.src, one.tgt) for one in sample if reason != "too long")
 
 
-def test_files_of_unequal_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_unequal_length_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write(tmp_path, "unequal", [clean(number) for number in range(30)])
     with open(source["tgt"], "ab") as file:
         file.write(b"one more\nand more")
@@ -275,7 +275,7 @@ def test_files_of_unequal_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert [one.limit for one in exceeded_limits(check, data)] == ["unequal file lengths"]
 
 
-def test_a_tsv_file_without_a_column_in_some_lines(tmp_path: Path) -> None:
+def test_tsv_lines_that_lack_a_column(tmp_path: Path) -> None:
     path = tmp_path / "pairs.tsv"
     path.write_bytes(b"\xef\xbb\xbfx\tone\teins\ny\ttwo\nz\tthree\tdrei\xff\r\n")
     data = config(train=[{"tsv": str(path), "src_column": 2, "tgt_column": 3}])
@@ -318,7 +318,7 @@ def test_invalid_jsonl_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut"])
-def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, damage: str) -> None:
+def test_a_file_that_cannot_be_read_raises_an_error(tmp_path: Path, damage: str) -> None:
     source = write(tmp_path, "a", [clean(number) for number in range(500)])
     if damage == "cut":
         packed = gzip.compress(Path(source["src"]).read_bytes())

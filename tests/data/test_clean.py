@@ -1,4 +1,4 @@
-"""Cleaning: each pair is written to one file, in order, and the output folder is complete or missing."""
+"""Cleaning: each pair is written to one file, in order, and the output folder is either complete or not created."""
 
 import gzip
 import json
@@ -139,7 +139,7 @@ def test_compressed_files_have_the_same_contents(mixed: Pairs, tmp_path: Path) -
 def test_several_processes_write_the_same_files(
     pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A later chunk has a duplicate of a pair in the first one, and each chunk has a pair that is too long."""
+    """A later chunk has a duplicate of a pair in the first chunk, and each chunk has a pair that is too long."""
     config = FilterConfig(max_tokens=20)
     pairs = [("two\u2028lines", "zwei Zeilen"), *pairs, *pairs[:100]]
     expected = clean(pairs, tmp_path / "one", filters=config, tokenizers=tokenizers)
@@ -175,7 +175,7 @@ def test_no_output_is_kept_if_the_corpus_cannot_be_read(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_empty_corpus_and_one_language(tmp_path: Path) -> None:
+def test_an_empty_corpus_raises_an_error_and_equal_languages_are_allowed(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no lines were read"):
         clean([], tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
@@ -183,7 +183,7 @@ def test_an_empty_corpus_and_one_language(tmp_path: Path) -> None:
     assert (read(tmp_path / "out", "kept.src"), read(tmp_path / "out", "kept.tgt")) == (["a dog"], ["one dog"])
 
 
-def test_existing_and_unwritable_folders_are_errors(mixed: Pairs, tmp_path: Path) -> None:
+def test_existing_and_unwritable_folders_raise_errors(mixed: Pairs, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(DataError, match=f"{tmp_path}/file: already exists; choose another folder"):
         clean(mixed, tmp_path / "file")
@@ -240,7 +240,7 @@ def test_keep_share(share: float, mixed: Pairs, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_dual_scores_equal_the_formula() -> None:
+def test_dual_scores_agree_with_the_published_formula() -> None:
     scores = dual_scores(np.array([0.0, -1.0, -1.0, -4.0]), np.array([0.0, -1.0, -3.0, math.nan]))
     assert scores[:3].tolist() == pytest.approx([1.0, math.exp(-1), math.exp(-4)])
     assert math.isnan(scores[3])

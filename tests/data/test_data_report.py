@@ -1,4 +1,4 @@
-"""The data report: counts, sums, printed lines, and the limit of removed pairs."""
+"""The data report: counts, sums, printed lines, and the limit on removed pairs."""
 
 import json
 
@@ -53,7 +53,7 @@ def test_printed_report_is_short_and_complete() -> None:
         assert figure in text
 
 
-def test_too_few_pairs_kept_is_an_error() -> None:
+def test_an_error_is_raised_if_too_few_pairs_are_kept() -> None:
     report().check(FilterConfig(max_filtered_share=0.4), "x.en")
     with pytest.raises(
         DataError, match=r"x.en: 40 of 100 pairs were removed \(empty 30, too long 10\), more than .*0.3"

@@ -1,4 +1,4 @@
-"""Both methods of finding duplicates agree with a Python set for all shards and bucket sizes."""
+"""Both methods of finding duplicates agree with a Python set for all shards and numbers of keys per bucket."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from mtformer.data.filters.duplicates import SeenKeys, duplicate_keys, hash_keys
 
 @pytest.mark.parametrize("bucket_keys", [1 << 22, 5])
 @given(shards=st.lists(st.lists(st.integers(0, 40).map(str), max_size=30), max_size=12))
-def test_both_methods_equal_a_set(shards: list[list[str]], bucket_keys: int) -> None:
+def test_both_methods_agree_with_a_set(shards: list[list[str]], bucket_keys: int) -> None:
     texts: set[str] = set()
     expected = [[text in texts or bool(texts.add(text)) for text in shard] for shard in shards]
     keys, seen = [hash_keys(shard) for shard in shards], SeenKeys()

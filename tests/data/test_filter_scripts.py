@@ -37,7 +37,7 @@ def test_common_signs_have_no_script() -> None:
     assert Alphabet("ru").count(["ªºµ"]).weight.tolist() == [0]
 
 
-def test_whitespace_equals_what_python_strips() -> None:
+def test_whitespace_is_the_same_as_in_python() -> None:
     spaces = {chr(point) for point in np.flatnonzero(kinds() == SPACE)}
     assert spaces == {chr(point) for point in range(0x110000) if chr(point).isspace()}
 

@@ -149,7 +149,7 @@ def test_urls_and_markup() -> None:
     assert reasons(pairs, max_markup_share=0.5) == [why.MARKUP] * 6 + [""] * 4
 
 
-def test_long_lines_similar_to_markup() -> None:
+def test_long_lines_that_only_resemble_markup_are_kept() -> None:
     lines = ["x" * 100_000 + " @", "<!-- " * 20_000, "<a " * 30_000, "&" * 100_000, "a.b-" * 25_000 + "@"]
     assert reasons([(line, "x") for line in lines], max_markup_share=0.5) == [""] * 5
 

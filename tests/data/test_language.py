@@ -1,4 +1,4 @@
-"""Language checks by function words and by the identifier py3langid."""
+"""Language checks with function words and with the py3langid identifier."""
 
 import sys
 from collections.abc import Iterator
@@ -62,7 +62,7 @@ def test_foreign_lines(line: str, other: str, is_foreign: bool) -> None:
     assert WordCheck("en", "de").is_foreign(line, other) == is_foreign
 
 
-def test_an_untranslated_line() -> None:
+def test_an_untranslated_line_is_foreign() -> None:
     line = "Download here the file that you have"
     assert WordCheck("de", "en").is_foreign(line, line)
     assert not WordCheck("en", "de").is_foreign(line, line)
@@ -91,7 +91,7 @@ def test_word_lists_are_consistent() -> None:
 
 @pytest.fixture
 def no_identifier(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Simulate that the extra `langid` is not installed."""
+    """Simulate that the `langid` extra is not installed."""
     monkeypatch.setitem(sys.modules, "py3langid", None)
     monkeypatch.setitem(sys.modules, "py3langid.langid", None)
     language._identifier.cache_clear()
@@ -100,7 +100,7 @@ def no_identifier(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_identifier")
-def test_without_the_identifier() -> None:
+def test_only_the_language_filter_needs_the_identifier() -> None:
     Filter(FilterConfig(), "en", "de")
     assert probabilities("the house", ["en", "de"]) is None
     with pytest.raises(ConfigError, match=r"needs py3langid: pip install 'mtformer\[langid\]', or"):

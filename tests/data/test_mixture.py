@@ -1,4 +1,4 @@
-"""Mixture of corpora: frequencies equal the weights, and the order depends on seed and epoch only."""
+"""Mixture of corpora: each pair occurs as often as its weight says, and the order depends on seed and epoch only."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -100,7 +100,7 @@ def test_a_weight_change_starts_a_new_epoch(stores: list[Store], tokenizers: Tok
         sum(batch.pairs_of["b"] for batch in some) / sum(batch.num_pairs for batch in some)
         for some in (batches[:20], batches[30:40], batches[56:])
     ]
-    # 1 of 5 pairs, then 3 of 7, after the current window ends (about 12 batches).
+    # Corpus b has 1 of 5 pairs, then 3 of 7. A new weight applies after the current window, which has about 12 batches.
     assert shares[0] == pytest.approx(0.2, abs=0.07)
     assert shares[1] == pytest.approx(3 / 7, abs=0.12)
     assert shares[2] == 0.0
@@ -138,7 +138,7 @@ def test_adding_a_corpus_does_not_change_other_streams(stores: list[Store]) -> N
     assert one.blocks[0].tolist() == two.blocks[1].tolist()
 
 
-def test_tags_directions_and_starts(stores: list[Store], tokenizers: TokenizerPair) -> None:
+def test_tags_directions_and_start_tokens(stores: list[Store], tokenizers: TokenizerPair) -> None:
     corpora = [Corpus("ab", stores[1], tags=(7,)), Corpus("ba", stores[1], is_swapped=True, tags=(8, 9), start=6)]
     training = TrainingBatches(Mixture(corpora, 1), 10_000)
     with training.start(max_epochs=1) as stream:
@@ -158,13 +158,15 @@ def test_tags_directions_and_starts(stores: list[Store], tokenizers: TokenizerPa
     assert corpora[1].longest() == (stores[1].longest[1] + 2, stores[1].longest[0])
 
 
-def test_empty_corpora(stores: list[Store], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_is_raised_if_all_corpora_are_empty(stores: list[Store], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Store, "__len__", lambda self: 0)
     with pytest.raises(DataError, match="training corpus is empty"):
         Mixture([Corpus("a", stores[0])], 1)
 
 
-def test_a_weight_below_one_block_per_epoch(stores: list[Store], tmp_path: Path) -> None:
+def test_a_corpus_with_less_than_one_block_per_epoch_is_sampled_in_some_epochs(
+    stores: list[Store], tmp_path: Path
+) -> None:
     corpora = [Corpus("a", stores[0]), Corpus("c", stores[2], ((0, 0.02),))]
     (count,) = taken(Mixture(corpora, 1), 300)[1:]
     assert sum(count.values()) == pytest.approx(300 * 0.02 * 4, rel=0.4)

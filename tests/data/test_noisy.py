@@ -1,4 +1,4 @@
-"""Filters on 2,000 crawled and manually labeled pairs; the documentation shows the same figures.
+"""Filters on 2,000 crawled and manually labeled pairs; the documentation shows the same numbers.
 
 Labels: V (valid), A (misaligned), L (wrong language) and F (not faithful). The limits are based on the literature and
 on two clean corpora, but the rules for numbers and lengths were developed on these pairs, so results on other pairs may

@@ -1,4 +1,4 @@
-"""Numbers in two lines that are equal in different formats, or different."""
+"""Comparison of the numbers in two lines: equal numbers in different formats, and different numbers."""
 
 import pytest
 

@@ -39,7 +39,7 @@ Corpus = Callable[..., DataConfig]
 
 @pytest.fixture(autouse=True)
 def _small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use small shards, most of which worker processes create if there are any."""
+    """Use small shards; if there are worker processes, they create most of them."""
     monkeypatch.setattr(preparing, "SHARD_PAIRS", 100)
     monkeypatch.setattr(workers, "ITEMS_ALONE", 1)
 
@@ -186,7 +186,7 @@ def test_no_shards_are_kept_for_files_of_unequal_length(
     assert folders(data) == []
 
 
-def test_a_cache_that_cannot_be_created(
+def test_a_cache_that_cannot_be_created_raises_an_error(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -208,7 +208,7 @@ def test_a_cache_that_cannot_be_created(
         ("stream", "replace", "advance"),
     ],
 )
-def test_a_file_that_changes_while_it_is_read_is_an_error(
+def test_a_file_that_changes_while_it_is_read_raises_an_error(
     corpus: Corpus,
     pairs: Pairs,
     tokenizers: TokenizerPair,
@@ -218,7 +218,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(
     how: str,
     moment: str,
 ) -> None:
-    """The file changes before it is opened or after two parts; an open dataset is read from a copy."""
+    """The file changes before it is opened, or after two parts are read (except parquet, which is copied first)."""
     data, path, changed = corpus([]), tmp_path / f"one.{kind}", tmp_path / f"two.{kind}"
     source, _ = written(kind, path, pairs), written(kind, changed, pairs[::-1])
     file, other = (one / "train.parquet" if kind in ("parquet", "stream") else one for one in (path, changed))
@@ -286,7 +286,7 @@ def prepare_at(barrier: "multiprocessing.synchronize.Barrier", data: DataConfig,
     assert len(made(data, tokenizers)) == 1200
 
 
-def test_processes_that_prepare_the_same_corpus_simultaneously(
+def test_several_processes_can_prepare_the_same_corpus_simultaneously(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair
 ) -> None:
     data = corpus(pairs)
@@ -302,7 +302,7 @@ def test_processes_that_prepare_the_same_corpus_simultaneously(
     check_content(Store(cache_folder(data.cache_dir) / name), pairs, tokenizers)
 
 
-def test_waiting_for_another_process(
+def test_a_process_waits_while_another_one_prepares_the_corpus(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = corpus(pairs)
@@ -323,7 +323,7 @@ def test_waiting_for_another_process(
     with caplog.at_level("INFO", logger="mtformer"):
         check_content(made(data, tokenizers), pairs, tokenizers)
     thread.join()
-    assert "another process is tokenizing it; waiting" in caplog.text
+    assert "another process is tokenizing this corpus; waiting" in caplog.text
     assert "tokenizing into" not in caplog.text.split("waiting")[1]
 
 
@@ -388,7 +388,7 @@ def test_processes_parse_every_kind_of_source(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Shards are not aligned with blocks of lines or tables of a dataset."""
+    """Shard boundaries differ from the boundaries of blocks of lines and of dataset tables."""
     monkeypatch.setattr(preparing, "SHARD_PAIRS", 170)
     monkeypatch.setattr(preparing, "PAIRS_AT_ONCE", 64)
     monkeypatch.setattr(hub, "ROWS_AT_ONCE", 100)
@@ -398,7 +398,7 @@ def test_processes_parse_every_kind_of_source(
     check_content(prepare(sources, data, tokenizers, is_training=False), pairs, tokenizers)
 
 
-def test_a_faulty_line_in_another_process_is_an_error(
+def test_a_faulty_line_in_another_process_raises_an_error(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, tmp_path: Path
 ) -> None:
     data, path = corpus([], num_workers=2), tmp_path / "x.jsonl"
@@ -453,7 +453,7 @@ def test_progress_is_reported(
     assert 0 < shares[0] < shares[-1] == 1
 
 
-def test_a_killed_process_is_an_error(
+def test_a_killed_process_raises_an_error(
     corpus: Corpus, pairs: Pairs, tokenizers: TokenizerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preparing, "_Job", KilledJob)
@@ -498,7 +498,9 @@ def test_shards_are_kept_if_the_disk_is_full(
     assert all((store.folder / path.name).stat().st_mtime_ns == when for path, when in before.items())
 
 
-def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_folder_depends_on_the_config_and_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     plain = DataConfig(src_lang="en", tgt_lang="de")
     monkeypatch.setenv("MTFORMER_CACHE", str(tmp_path))
     assert cache_folder(plain.cache_dir) == tmp_path

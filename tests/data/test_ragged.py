@@ -15,7 +15,7 @@ def lists(side: Ragged) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("rows", [ROWS, [[]], [], [[], [], [1]]])
-def test_operations_equal_those_on_lists(rows: list[list[int]]) -> None:
+def test_operations_agree_with_those_on_lists(rows: list[list[int]]) -> None:
     side = Ragged.of(rows, np.uint16)
     assert len(side) == len(rows)
     assert lists(side) == rows

@@ -56,7 +56,7 @@ def error_of(source: Source) -> str:
     return str(error.value)
 
 
-def test_a_compressed_file_larger_than_all_buffers(tmp_path: Path) -> None:
+def test_compressed_files_are_read_even_if_larger_than_all_buffers(tmp_path: Path) -> None:
     src, tgt = ("".join(pair[side] + "\n" for pair in PAIRS).encode() for side in (0, 1))
     lines = [f"line {number} " + "x" * (number % 300) for number in range(20_000)]
     content = "\n".join(lines).encode()
@@ -105,7 +105,7 @@ def test_damaged_compressed_files(tmp_path: Path, suffix: str, damage: str) -> N
     assert "damaged or truncated" in error_of(source)
 
 
-def test_tsv_columns_count_from_one(tmp_path: Path) -> None:
+def test_tsv_columns_are_counted_from_one(tmp_path: Path) -> None:
     (tmp_path / "x.tsv").write_text("1\ta tree\tein Baum\n2\t\tq\n", encoding="utf-8")
     source = TsvFile(tsv=str(tmp_path / "x.tsv"), src_column=3, tgt_column=2)
     assert read(source) == [("ein Baum", "a tree"), ("q", "")]
@@ -123,7 +123,7 @@ JSON_FORMS: list[tuple[Callable[[str, str], Any], dict[str, str]]] = [
 @pytest.mark.parametrize(("form", "fields"), JSON_FORMS)
 def test_jsonl_fields(tmp_path: Path, form: Callable[[str, str], Any], fields: dict[str, str]) -> None:
     rows = [json.dumps(form(*pair), ensure_ascii=number % 2 == 0) for number, pair in enumerate(PAIRS)]
-    rows[1] = rows[1].replace('""', "null")  # null is an empty text
+    rows[1] = rows[1].replace('""', "null")  # null is read as empty
     (tmp_path / "x.jsonl").write_text("\n".join(rows), encoding="utf-8")
     assert read(JsonlFile(jsonl=str(tmp_path / "x.jsonl"), **fields)) == PAIRS
 
@@ -253,7 +253,7 @@ def test_fingerprints_of_columns_fields_and_datasets(tmp_path: Path) -> None:
     assert source_fingerprint(sources[6], DATA) != prints[6]
 
 
-def test_a_slice_cannot_be_streamed() -> None:
+def test_a_slice_of_a_dataset_cannot_be_streamed() -> None:
     with pytest.raises(ValueError, match=r"'train\[:2\]' is a slice, which cannot be streamed"):
         HubDataset(dataset="set", split="train[:2]", stream=True)
 
@@ -272,7 +272,7 @@ def test_preparing_a_stream_writes_only_the_store(tmp_path: Path, tokenizers: To
     assert streamed.src.ids_N.tolist() == loaded.src.ids_N.tolist()
 
 
-def test_real_files(shared_data: Path) -> None:
+def test_all_pairs_of_real_files_are_read(shared_data: Path) -> None:
     for name, lines in (("train", 29_000), ("val", 1_014), ("test_2016_flickr", 1_000)):
         folder = shared_data / "multi30k"
         source = TextFiles(src=str(folder / f"{name}.en.gz"), tgt=str(folder / f"{name}.de.gz"))

@@ -1,4 +1,4 @@
-"""Stores: blocks are read in any order; damaged files are errors."""
+"""Stores: blocks can be read in any order; damaged files raise errors."""
 
 import shutil
 from collections.abc import Callable
@@ -45,7 +45,9 @@ def test_blocks_in_any_order(made: Store, pairs: Lines) -> None:
         assert found.swapped().src.ids_N.tolist() == found.tgt.ids_N.tolist()
 
 
-def test_more_files_than_can_be_open(made: Store, pairs: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stores_may_have_more_files_than_can_be_open(
+    made: Store, pairs: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(store, "OPEN_FILES", 1)
     assert list(zip(*made.read([0, 5, 1, 3, 0]).text(), strict=True))[256] == pairs[2 * SHARD_PAIRS + 256]
     assert len(made._readers) == 1
@@ -63,7 +65,7 @@ def test_blocks_that_were_read_do_not_stay_in_memory(made: Store) -> None:
     (lambda path: path.write_bytes(path.read_bytes()[:-100]), r"\(shard-00001.arrow has changed in size\); delete"),
     (Path.unlink, r".*No such file.*prepare the corpus again"),
 ])  # fmt: skip
-def test_a_damaged_file(made: Store, change: Callable[[Path], None], message: str) -> None:
+def test_a_damaged_file_raises_an_error(made: Store, change: Callable[[Path], None], message: str) -> None:
     change(made.folder / "shard-00001.arrow")
     with pytest.raises(DataError, match=rf"damaged or changed {message}"):
         Store(made.folder)
@@ -80,13 +82,13 @@ def test_any_flipped_bit_of_the_data_is_detected(made: Store) -> None:
         except DataError as error:
             messages.append(str(error))
             continue
-        # Bits that are neither covered by the checksum nor cause an error are padding or names.
+        # If there is no error, the bit is in padding or a name, which the checksum does not cover.
         assert all(map(np.array_equal, (c.ids_N for c in found.columns()), (c.ids_N for c in expected.columns())))
     assert len(messages) > 10
     assert all("shard-00001.arrow: damaged or changed" in message for message in messages)
 
 
-def test_a_damaged_store_json(made: Store) -> None:
+def test_a_damaged_store_json_raises_an_error(made: Store) -> None:
     (made.folder / "store.json").write_text("{}")
     with pytest.raises(DataError, match=r"store.json: damaged or changed"):
         Store(made.folder)
@@ -95,7 +97,7 @@ def test_a_damaged_store_json(made: Store) -> None:
         Store(made.folder)
 
 
-def test_pairs_without_text() -> None:
+def test_pairs_without_text_can_be_joined() -> None:
     one, no = Ragged.of([[5]]), Ragged.of([])
     joined = Pairs.joined([Pairs(no, no), Pairs(one, Ragged.of([[6, 7]]))])
     assert (len(joined), joined.tgt.rows()[0].tolist()) == (1, [6, 7])

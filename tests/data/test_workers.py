@@ -27,7 +27,7 @@ def test_results_are_in_order(num_processes: int) -> None:
             list(workers.map(range(10, 14)))
 
 
-def test_a_killed_process_is_an_error() -> None:
+def test_a_killed_process_raises_an_error() -> None:
     with Workers(partial(_add, 0), 2) as workers, pytest.raises(DataError, match="a worker process was killed"):
         list(workers.map([1, 1, 1, 1, 14, 2, 3, 4]))
 

@@ -40,7 +40,7 @@ PAIRS = [
 ]
 HYPOTHESES = [f"ein {IMAGE} läuft", "die Katze schläft", "zwei Männer spielen", "eine Frau liest Buch"]
 Opens = Callable[..., Page]
-"""Opens a file in Chromium; the arguments are those of a new page."""
+"""Function that opens a file in Chromium; keyword arguments are those of `new_page`."""
 STEPS, VALIDATE_EVERY, LOG_EVERY = 60, 20, 4
 MODEL = {"d_model": 16, "num_heads": 2, "d_ff": 32, "num_encoder_layers": 2, "num_decoder_layers": 2}
 

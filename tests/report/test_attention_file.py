@@ -1,4 +1,4 @@
-"""Files of attention weights: the picture, and the errors of all formats; tests/cli writes them for a run."""
+"""Attention files: the picture, and errors in all formats; tests/cli tests the files written for a run."""
 
 import logging
 from pathlib import Path
@@ -16,7 +16,7 @@ from mtformer.report.attention import AttentionFile, draw
 
 
 def some_maps(tgt_pieces: list[str], num_heads: int = 3) -> AttentionMaps:
-    """Return random maps of two layers over four source pieces."""
+    """Return random maps of two layers over four source tokens."""
     torch.manual_seed(0)
     sizes = ((4, 4), (len(tgt_pieces), len(tgt_pieces)), (len(tgt_pieces), 4))
     weights = [torch.randn(2, num_heads, *size).softmax(dim=-1) for size in sizes]
@@ -29,7 +29,7 @@ def written(path: Path, maps: AttentionMaps, **settings: int) -> None:
     file.write()
 
 
-def test_each_head_is_a_heat_map_with_its_pieces() -> None:
+def test_each_head_has_a_heat_map_labeled_with_tokens() -> None:
     maps = some_maps(["▁$x$", "▁y", "</s>"])
     figure = draw(maps, 1, None)
     shown = [axes for axes in figure.axes if axes.images]
@@ -43,7 +43,7 @@ def test_each_head_is_a_heat_map_with_its_pieces() -> None:
     assert [axes.get_title() for axes in draw(maps, 0, 2).axes if axes.images] == ["head 3"]
 
 
-def test_letters_without_a_font_are_reported_in_one_line(
+def test_letters_that_no_font_has_are_reported_in_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = [font for font in font_manager.fontManager.ttflist if "matplotlib" in font.fname]
@@ -51,7 +51,7 @@ def test_letters_without_a_font_are_reported_in_one_line(
     with caplog.at_level(logging.WARNING):
         written(tmp_path / "maps.png", some_maps(["▁東京", "▁で", "</s>"]))
     assert [record.getMessage() for record in caplog.records if record.name == "mtformer"] == [
-        "no installed font has 東京で, which the picture shows as boxes; install a font such as Noto Sans"
+        "no installed font has 東京で; the picture shows boxes instead; install a font such as Noto Sans"
     ]
     assert not list(recwarn)
     caplog.clear()
@@ -88,6 +88,6 @@ def test_a_file_has_a_maximum_number_of_lines(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(ConfigError, match="every line is blank"):
         picture.write()
     picture.add(translator, 2, "a", "b")
-    with pytest.raises(ConfigError, match=r"more than 1 lines that are not blank; translate fewer, or write \.json"):
+    with pytest.raises(ConfigError, match=r"more than 1 non-blank lines; translate fewer lines, or write \.json"):
         picture.add(translator, 3, "c", "d")
     assert [number for number, _ in picture.maps] == [2]

@@ -1,4 +1,4 @@
-"""Charts of a page: curves, axes and colors; test_run_report.py tests them in a browser."""
+"""Charts of the run report: curves, axes and colors; test_run_report.py tests them in a browser."""
 
 import math
 from pathlib import Path
@@ -26,7 +26,7 @@ from mtformer.training.history import append_record
 
 
 @pytest.mark.parametrize("count", [1, MAX_POINTS, MAX_POINTS + 1, 10 * MAX_POINTS + 7])
-def test_thinning_keeps_the_mean_and_bounds_the_number(count: int) -> None:
+def test_thinning_keeps_the_mean_and_limits_the_number_of_points(count: int) -> None:
     points = [(step, math.sin(step) + step) for step in range(count)]
     found = thin(points)
     assert len(found) <= MAX_POINTS
@@ -51,11 +51,11 @@ def test_each_of_many_runs_has_its_own_style_in_colors_of_the_page() -> None:
     style_sheet = (TEMPLATES / "base.css").read_text()
     for number in range(NUM_COLORS):
         assert f"var(--series-{1 + number})" in style_of(number)
-        assert style_sheet.count(f"--series-{1 + number}:") == 2  # in light and in dark
+        assert style_sheet.count(f"--series-{1 + number}:") == 2  # in light and in dark mode
 
 
 @given(st.lists(st.floats(-1e12, 1e12), min_size=1), st.booleans())
-def test_an_axis_has_all_values_in_order_and_a_few_ticks(values: list[float], is_log: bool) -> None:
+def test_an_axis_contains_all_values_in_order_and_has_a_few_ticks(values: list[float], is_log: bool) -> None:
     assume(max(values) == min(values) or max(values) - min(values) > 1e-6 * max(map(abs, values)))
     position, ticks = axis(values, 206, 8, is_log)
     found = [position(value) for value in sorted(values)]
@@ -78,12 +78,12 @@ def test_ticks_are_round_numbers(values: list[float], is_log: bool, labels: list
     assert [label for _, label in axis(values, 0, 100, is_log)[1]] == labels
 
 
-def test_only_charts_with_points_are_drawn_and_long_curves_averaged(tmp_path: Path) -> None:
+def test_charts_without_points_are_omitted_and_long_curves_are_averaged(tmp_path: Path) -> None:
     run = begin_run(tmp_path / "run")
     assert charts([("run", [read_run(run.path)])]) is None
     append_record(run.metrics, "train", 4, loss=3.0, nll=1e9, learning_rate=1e-3)
     read = read_run(run.path)
-    assert points_of(read, "train", "perplexity") == []  # no float can hold it
+    assert points_of(read, "train", "perplexity") == []  # the values exceed the range of a float
     short = charts([("run", [read])])
     assert short is not None
     assert [chart["id"] for chart in short["charts"]] == ["loss", "learning_rate"]

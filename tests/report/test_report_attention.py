@@ -1,4 +1,4 @@
-"""Choice of the sentences with maps; test_run_report.py tests the drawn maps."""
+"""Choice of the sentences for which maps are shown; test_run_report.py tests the drawn maps."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ from mtformer.run_dir import RunDir
 
 
 def made_maps(source: str, language: str | None = None) -> AttentionMaps:
-    """Return maps of two layers and three heads over four source and three target pieces."""
+    """Return maps of two layers and three heads over four source and three target tokens."""
     src, tgt = ["▁a", "▁b", "</script>", "</s>"], ["▁x", "y", "</s>"]
     shapes = [(2, 3, len(src), len(src)), (2, 3, len(tgt), len(tgt)), (2, 3, len(tgt), len(src))]
     encoder, decoder, cross = (torch.rand(shape).softmax(dim=-1) for shape in shapes)
@@ -41,7 +41,7 @@ def test_short_test_sentences_or_dev_samples_are_chosen(read: RunContents) -> No
     assert choose({"set": sentences[100:]}, read) == [("dev", src, None) for src, _ in PAIRS[:2]]
 
 
-def test_maps_that_fit_are_shown_and_at_least_one(read: RunContents, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_least_one_map_is_shown_and_more_if_they_fit(read: RunContents, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def maps(_: object, source: str) -> AttentionMaps:
@@ -59,7 +59,7 @@ def test_maps_that_fit_are_shown_and_at_least_one(read: RunContents, monkeypatch
     assert [one["source"] for one in page_maps(read, sentences, 1)] == ["s4"]
 
 
-def test_weights_in_the_page_are_whole_percents_by_layer_and_head() -> None:
+def test_weights_in_the_page_are_whole_percentages_by_layer_and_head() -> None:
     one = made_maps("</script>")
     found = map_values("<b>", one)
     assert found["source"] == "</script>"

@@ -11,7 +11,7 @@ from mtformer.report.sentences import NUM_SENTENCES, Sentence, best_and_worst, c
 
 
 def text(spans: list[tuple[str, str]]) -> str:
-    """Return the text with brackets around extra words and braces around missing ones."""
+    """Return the text of the spans, with brackets around extra words and braces around missing ones."""
     return "".join({"": text, "extra": f"[{text}]", "missing": f"{{{text}}}"}[mark] for mark, text in spans)
 
 
@@ -30,7 +30,7 @@ def test_words_that_differ_are_marked(hypothesis: str, reference: str, left: str
     assert tuple(map(text, mark(hypothesis, reference))) == (left, right)
 
 
-def test_without_spaces_characters_are_compared() -> None:
+def test_characters_are_compared_in_languages_without_spaces() -> None:
     assert tuple(map(text, mark("今日は雨", "今日も雨", unspaced=True))) == ("今日[は]雨", "今日{も}雨")
 
 

@@ -44,11 +44,11 @@ LINES = """heads => heads.map((head) => {
   }
   return lines;
 })"""
-"""Lines of the text of elements as they are broken on the page."""
+"""JavaScript that returns the lines of text in elements as they are wrapped on the page."""
 
 
 def shades(page: Page, number: int = 0) -> list[float]:
-    """Return the opacity of the cells of a map."""
+    """Return the opacity of each cell of an attention map."""
     cells = page.locator(".map").nth(number).locator("tbody td")
     return cells.evaluate_all("cells => cells.map((cell) => Number(getComputedStyle(cell, '::before').opacity))")
 
@@ -82,7 +82,7 @@ def test_all_sections_and_charts_are_present(made: RunDir, opens: Opens, tmp_pat
     page.screenshot(path=tmp_path / "light.png", full_page=True)
 
 
-def test_text_stays_text(made: RunDir, opens: Opens) -> None:
+def test_markup_in_text_is_shown_as_text(made: RunDir, opens: Opens) -> None:
     page = opens(made.report)
     assert page.title() == "Run a <b>bold<b> run"
     assert page.locator("img, b").count() == 0
@@ -120,7 +120,7 @@ def test_the_map_shows_the_selected_head(made: RunDir, opens: Opens) -> None:
     assert sources == {src for src, _ in PAIRS}
 
 
-def test_the_map_is_navigated_with_keys(made: RunDir, opens: Opens) -> None:
+def test_the_map_can_be_navigated_with_the_keyboard(made: RunDir, opens: Opens) -> None:
     page = opens(made.report)
     page.locator("[data-choice=head]").focus()
     message = [page.locator(".status").inner_text()]
@@ -134,7 +134,9 @@ def test_the_map_is_navigated_with_keys(made: RunDir, opens: Opens) -> None:
 
 
 @pytest.mark.parametrize(("scheme", "is_dark"), [("light", False), ("dark", True)])
-def test_contrast(made: RunDir, opens: Opens, scheme: str, is_dark: bool, tmp_path: Path) -> None:
+def test_text_and_curves_have_enough_contrast(
+    made: RunDir, opens: Opens, scheme: str, is_dark: bool, tmp_path: Path
+) -> None:
     page = opens(made.report, color_scheme=scheme)
     page.locator("details").evaluate_all("all => all.forEach((one) => { one.open = true; })")
     check_contrast(page, is_dark, 100)
@@ -156,7 +158,7 @@ def test_six_runs_have_six_distinct_colors_with_enough_contrast(opens: Opens, tm
         page.screenshot(path=tmp_path / f"{scheme}.png", full_page=True)
 
 
-def test_a_phone_does_not_scroll_sideways(made: RunDir, opens: Opens, tmp_path: Path) -> None:
+def test_the_page_does_not_scroll_sideways_on_a_phone(made: RunDir, opens: Opens, tmp_path: Path) -> None:
     page = opens(made.report, viewport={"width": 390, "height": 844})
     page.locator("details").evaluate_all("all => all.forEach((one) => { one.open = true; })")
     for kind in range(3):
@@ -165,7 +167,7 @@ def test_a_phone_does_not_scroll_sideways(made: RunDir, opens: Opens, tmp_path: 
     page.screenshot(path=tmp_path / "phone.png", full_page=True)
 
 
-def test_several_runs(made: RunDir, opens: Opens, tmp_path: Path) -> None:
+def test_the_report_of_several_runs(made: RunDir, opens: Opens, tmp_path: Path) -> None:
     other = finished_run(tmp_path / "other", seed=3)
     write_report([made.path, other.path], tmp_path / "both.html")
     page = opens(tmp_path / "both.html", viewport={"width": 390, "height": 844})
@@ -183,7 +185,7 @@ def test_several_runs(made: RunDir, opens: Opens, tmp_path: Path) -> None:
 
 
 def seeds(folder: Path, name: str, *numbers: int, **training: object) -> list[Path]:
-    """Return runs with curves and without a tokenizer that differ only in their seeds."""
+    """Return runs that differ only in their seeds; they have curves but no tokenizer."""
     base = begin_run(folder / name, seed=7777, **training)
     shutil.rmtree(base.tokenizer)
     set_state(base, "finished")
@@ -195,7 +197,7 @@ def seeds(folder: Path, name: str, *numbers: int, **training: object) -> list[Pa
     return paths
 
 
-def test_seeds_share_a_curve_with_a_band_and_each_run_has_a_row_of_settings(opens: Opens, tmp_path: Path) -> None:
+def test_seeds_share_a_curve_with_a_band_but_have_separate_rows_of_settings(opens: Opens, tmp_path: Path) -> None:
     runs = [*seeds(tmp_path, "base", 1, 2, 3), *seeds(tmp_path, "warm", 1, warmup_steps=9, keep_last=7)]
     write_report(runs, tmp_path / "report.html")
     page = opens(tmp_path / "report.html")
@@ -241,7 +243,7 @@ def test_resumes_are_listed_and_marked_where_the_learning_rate_jumps(opens: Open
     }
     append_record(run.metrics, "resume", 30, time="2026-01-02T00:00:00+00:00", changes=changes)
     append_record(run.metrics, "resume", 40, changes={"torch": ["2.12", "2.13"]})
-    append_record(run.metrics, "resume", 50)  # of an earlier version
+    append_record(run.metrics, "resume", 50)  # as written by an earlier version
     write_report([run.path], run.report)
     page = opens(run.report)
     assert [row.split("\t") for row in page.locator("#starts tr").all_inner_texts()] == [
@@ -280,11 +282,11 @@ def test_no_name_or_value_is_cut_or_shown_as_json(made: RunDir, opens: Opens, tm
         assert all(line[-1] in ",." for one in lines for line in one[:-1])
 
 
-# ---- runs that are not finished, or of another version --------------------------------------------------------------
+# ---- unfinished runs, and runs of other versions --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("has_tokenizer", [True, False])
-def test_a_run_that_has_just_started(opens: Opens, tmp_path: Path, has_tokenizer: bool) -> None:
+def test_the_report_of_a_run_that_has_just_started(opens: Opens, tmp_path: Path, has_tokenizer: bool) -> None:
     run = begin_run(tmp_path / "new")
     if not has_tokenizer:
         shutil.rmtree(run.tokenizer)
@@ -295,7 +297,7 @@ def test_a_run_that_has_just_started(opens: Opens, tmp_path: Path, has_tokenizer
     assert ids == [*(["parameters"] if has_tokenizer else []), "config", "commands"]
 
 
-def test_a_bundle(made: RunDir, opens: Opens, tmp_path: Path) -> None:
+def test_the_report_of_a_bundle(made: RunDir, opens: Opens, tmp_path: Path) -> None:
     bundle = RunDir(tmp_path / "bundle")
     shutil.copytree(made.tokenizer, bundle.tokenizer)
     shutil.copyfile(made.config, bundle.config)
@@ -313,7 +315,7 @@ def test_a_bundle(made: RunDir, opens: Opens, tmp_path: Path) -> None:
     ("interrupted", "stopped by a signal (can be resumed)"),
     ("failed", f"failed: step {STEPS} of 900. a bad {IMAGE} gradient"),
 ])  # fmt: skip
-def test_a_run_that_did_not_finish(opens: Opens, tmp_path: Path, state: str, message: str) -> None:
+def test_the_report_of_an_unfinished_run(opens: Opens, tmp_path: Path, state: str, message: str) -> None:
     run = begin_run(tmp_path / "run", max_steps=900)
     append_record(run.metrics, "train", STEPS, loss=3.0)
     set_state(run, state, f"a bad {IMAGE} gradient" if state == "failed" else None)
@@ -325,7 +327,7 @@ def test_a_run_that_did_not_finish(opens: Opens, tmp_path: Path, state: str, mes
     assert page.locator("figure").count() == 1
 
 
-def test_a_config_of_a_newer_version(made: RunDir, opens: Opens, tmp_path: Path) -> None:
+def test_a_config_of_a_newer_version_is_shown_as_text(made: RunDir, opens: Opens, tmp_path: Path) -> None:
     run = RunDir(shutil.copytree(made.path, tmp_path / "newer"))
     run.config.write_text(f"{run.config.read_text()}new_section:\n  key: '{IMAGE}'\n")
     write_report([run.path], run.report)
@@ -358,7 +360,7 @@ def test_invalid_changes_of_a_resume_are_ignored(made: RunDir, tmp_path: Path, c
     assert resumes(read_run(run.path))[-1] == (STEPS, "7", {})
 
 
-def test_incomparable_scores_are_reported(made: RunDir, tmp_path: Path, opens: Opens) -> None:
+def test_scores_that_cannot_be_compared_are_reported(made: RunDir, tmp_path: Path, opens: Opens) -> None:
     other = RunDir(shutil.copytree(made.path, tmp_path / "other"))
     keep_last_line(other.metrics)
     card: dict[str, Any] = json.loads((other.evaluation("small") / SCORES).read_text())

@@ -42,7 +42,7 @@ def test_changed_settings_are_listed_before_all_settings(read: RunContents) -> N
     assert len(rows(all_values)) == 1 + len(load_config(read.run.config).origins)
 
 
-def test_a_resumed_training_records_time_and_changes(run: Path, corpus: Path) -> None:
+def test_a_resumed_run_records_time_and_changes(run: Path, corpus: Path) -> None:
     changes = ("training.max_steps=14", "training.learning_rate=1.0e-3")
     result = invoke("train", corpus / "small.yaml", *changes, "--run-dir", run, "--resume")
     assert result.exit_code == 0, result.stderr
@@ -88,7 +88,7 @@ def test_parameters_are_grouped_by_layer_and_add_up(read: RunContents) -> None:
     assert ["tgt_embedding", f"{size} × 16", "1", f"{16 * size:,}", f"{64 * size / 1e6:.2f}"] in found
 
 
-def test_data_of_several_corpora_are_columns(read: RunContents) -> None:
+def test_each_of_several_corpora_has_a_column(read: RunContents) -> None:
     one = {"read": 5, "kept": 4, "left_out": {"duplicate": 1}, "tokens": {"src": 8, "tgt": 12}}
     whole = {**one, "read": 10, "kept": 8, "corpora": {"a <b>": one, "c": {**one, "left_out": {}}}}
     read.data_report = whole
@@ -100,7 +100,7 @@ def test_data_of_several_corpora_are_columns(read: RunContents) -> None:
     assert ["target tokens per line", "1.5", "3.0", "3.0"] in found
 
 
-def test_commands_can_be_pasted(read: RunContents, tmp_path: Path) -> None:
+def test_commands_can_be_pasted_into_a_shell(read: RunContents, tmp_path: Path) -> None:
     renamed = read.run.path.rename(tmp_path / "a run's")
     text = tables.commands(read_run(renamed, "run"))["text"]
     quoted = "'" + str(renamed).replace("'", "'\"'\"'")

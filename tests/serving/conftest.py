@@ -18,7 +18,7 @@ Start = Callable[..., TestClient]
 
 @pytest.fixture(autouse=True)
 def _one_thread(_few_threads: None) -> None:
-    torch.set_num_threads(1)  # The models here are too small for two.
+    torch.set_num_threads(1)  # The models are too small to benefit from more threads.
 
 
 @pytest.fixture(scope="session")

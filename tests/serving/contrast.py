@@ -40,13 +40,13 @@ SCRIPT = """() => {
 
 
 def contrast(page: Page) -> dict[str, Any]:
-    """Return the contrast of each text, colors and contrasts of curves, and the lightness of the page from 0 to 1."""
+    """Return the contrast of each text, the colors and contrast of curves, and the lightness of the page (0 to 1)."""
     found: dict[str, Any] = page.evaluate(SCRIPT)
     return found
 
 
 def check_contrast(page: Page, is_dark: bool, min_texts: int) -> None:
-    """Fail if a visible text of the page has less contrast than AA requires, or if the page is not dark or light."""
+    """Fail if visible text has less contrast than AA requires, or if the page does not agree with `is_dark`."""
     found = contrast(page)
     assert (found["page"] < 0.1) == is_dark
     assert len(found["texts"]) >= min_texts

@@ -1,4 +1,4 @@
-"""A bundle of random weights that translates each line differently, and helpers to observe its translator."""
+"""A bundle with random weights that translates each line differently, and helpers to observe its translator."""
 
 import asyncio
 import copy
@@ -32,7 +32,7 @@ MODEL = {"d_model": 32, "num_heads": 4, "d_ff": 64, "num_encoder_layers": 1, "nu
 
 
 def make_bundle(path: Path, **data: Any) -> Path:
-    """Write a bundle; `data` are keys of the section `data`."""
+    """Write a bundle; `data` are keys of the `data` section."""
     run = RunDir(path)
     run.tokenizer.mkdir(parents=True)
     config = Config.model_validate(
@@ -58,7 +58,7 @@ def make_bundle(path: Path, **data: Any) -> Path:
     model = Transformer(config.model, size, size)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(2.0)  # Sharper distributions than fresh weights give: translations that differ.
+            parameter.mul_(2.0)  # Larger weights give sharper distributions, so that translations differ.
     save_file({name: parameter.detach() for name, parameter in model.named_parameters()}, run.bundle_weights)
     write_checksums(path)
     return path
@@ -73,7 +73,7 @@ def some_lines(count: int, seed: int = 0) -> list[str]:
 def recorded(
     translator: Translator, before: Callable[[Sequence[str]], object] = lambda lines: None
 ) -> tuple[Translator, list[list[str]]]:
-    """Return a copy, and a list of the lines of each of its calls; `before` is called with the lines first."""
+    """Return a copy of a translator, and a list of the lines of each call; `before` is called with the lines first."""
     calls: list[list[str]] = []
 
     def translate(lines: Sequence[str], **settings: Any) -> list[Translation]:
@@ -82,7 +82,7 @@ def recorded(
         return translator.translate(lines, **settings)
 
     copied = copy.copy(translator)
-    copied.translate = translate  # it replaces the method
+    copied.translate = translate  # replaces the method
     return copied, calls
 
 
@@ -92,7 +92,7 @@ def alone(translator: Translator, line: str) -> str:
 
 
 def run_async(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Return the result of a coroutine, run in a thread because the loop of a browser may run in this one."""
+    """Run a coroutine in a new thread and return its result; a browser's event loop may be running in this thread."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, coroutine).result(120)
 

@@ -26,7 +26,7 @@ PLACES = ("/translate", "/stream")
 
 
 def test_texts_are_translated(client: TestClient, translator: Translator) -> None:
-    """A list of texts gets a list of translations."""
+    """A request with a list of texts returns a list of translations."""
     answer = client.post("/translate", json={"q": "the dog sees", **EN_DE})
     assert (answer.status_code, answer.json()) == (200, {"translatedText": alone(translator, "the dog sees")})
     answer = client.post("/translate", json={"q": ["the dog", "", "a cat\na man"], **EN_DE})
@@ -55,7 +55,7 @@ def test_forms_are_read_like_json(client: TestClient, translator: Translator) ->
         {"params": EN_DE, "files": {"q": (None, "a dog")}},
     ],
 )
-def test_fields_may_be_in_the_query_string_or_in_parts(
+def test_fields_may_be_in_the_query_string_or_a_multipart_form(
     client: TestClient, translator: Translator, send: dict[str, Any]
 ) -> None:
     answer = client.post("/translate", **send)
@@ -78,7 +78,7 @@ def test_alternatives_are_the_next_best_translations(client: TestClient, transla
     assert plain == {"translatedText": best}
 
 
-def test_n_best_is_the_default_of_alternatives(translator: Translator) -> None:
+def test_the_default_number_of_alternatives_is_set_by_n_best(translator: Translator) -> None:
     with TestClient(app.create_app(translator.with_decoding(n_best=3), "model", 100, 5)) as client:
         request = {"q": "the dog", **EN_DE}
         three = client.post("/translate", json={**request, "alternatives": 2}).json()
@@ -100,7 +100,7 @@ def _n_best(translator: Translator, line: str, count: int) -> list[Any]:
     return [best, *best.alternatives]
 
 
-def test_auto_returns_the_detected_language(start: Start, client: TestClient, both: Translator) -> None:
+def test_source_auto_returns_the_detected_language(start: Start, client: TestClient, both: Translator) -> None:
     answer = client.post("/translate", json={"q": "the dog", "source": "auto", "target": "de"}).json()
     assert answer["detectedLanguage"] == {"confidence": 100.0, "language": "en"}
     two_ways = start(both)
@@ -149,8 +149,8 @@ def test_settings_and_health(start: Start, client: TestClient, translator: Trans
         ({"target": ["de"]}, "target is missing"),
         ({"source": ""}, "source is missing"),
         ({"q": None}, "q is missing"),
-        ({"q": 3}, "q must be a text or a list of texts"),
-        ({"q": ["a", 3]}, "q must be a text or a list of texts"),
+        ({"q": 3}, "q must be a string or a list of strings"),
+        ({"q": ["a", 3]}, "q must be a string or a list of strings"),
         ({"format": "html"}, 'only "text" is supported'),
         ({"format": "\ud800"}, 'only "text" is supported'),
         ({"alternatives": -1}, "alternatives must be an integer of at least 0"),
@@ -215,7 +215,7 @@ def test_unusual_texts_are_translated(client: TestClient, text: str) -> None:
     assert "\n".join(best) == answer.json()["translatedText"]
 
 
-def test_the_longest_text_fits_in_any_encoding_and_a_megabyte_does_not(client: TestClient) -> None:
+def test_the_longest_text_is_accepted_in_any_encoding_and_a_megabyte_is_refused(client: TestClient) -> None:
     fields = {"q": "🙂" * 300, **EN_DE}
     assert client.post("/translate", json=fields).status_code == 200
     assert client.post("/translate", content=urlencode(fields), headers=FORM).status_code == 200
@@ -270,7 +270,7 @@ def test_requests_from_other_sites_are_refused(
 @pytest.mark.parametrize(
     ("method", "place", "status"), [("GET", "/no", 404), ("GET", "/translate", 405), ("GET", "/redoc", 404)]
 )
-def test_errors_are_json_everywhere(client: TestClient, method: str, place: str, status: int) -> None:
+def test_errors_are_json_for_all_routes(client: TestClient, method: str, place: str, status: int) -> None:
     answer = client.request(method, place)
     assert answer.status_code == status
     assert isinstance(answer.json()["error"], str)
@@ -332,7 +332,7 @@ def test_a_bug_is_reported_in_the_log_and_not_to_the_client(
 
 @pytest.fixture
 def held(start: Start, translator: Translator) -> Iterator[tuple[TestClient, threading.Event, threading.Event]]:
-    """A client whose server translates nothing before `may_continue` is set, and whose queue holds one request."""
+    """A client of a server that translates nothing until `may_continue` is set, with a queue for one request."""
     begun, may_continue = threading.Event(), threading.Event()
 
     def hold(_: object) -> None:
@@ -356,7 +356,7 @@ def test_a_full_queue_is_reported_at_once(held: Any, translator: Translator) -> 
     assert begun.wait(20)
     for thread in threads[1:]:
         thread.start()
-    # One waits; the other is refused at once, and so are those that come then.
+    # One request waits; the other one is refused at once, and so are later ones.
     at_once = [answers.get(timeout=20)] + [client.post(place, json={"q": "x", **EN_DE}) for place in PLACES]
     for refused in at_once:
         assert refused.status_code == 503
@@ -396,7 +396,7 @@ def test_a_stream_ends_with_the_translation(client: TestClient, translator: Tran
 
 
 class Caller:
-    """Call an application as a server does, with a body that may never end and a client that may disconnect."""
+    """Calls an application like a server, with a body that may never end and a client that may disconnect."""
 
     def __init__(self, client: TestClient, place: str, headers: dict[str, str] | None = None) -> None:
         self.app = client.app
@@ -410,7 +410,7 @@ class Caller:
         self.sent: list[dict[str, Any]] = []
 
     def call(self, bodies: Callable[[], Any]) -> None:
-        """Wait for the response; `bodies` makes an async iterator of the messages that the application receives."""
+        """Wait for the response; `bodies` returns an async iterator over the messages that the application receives."""
         messages = bodies()
 
         async def receive() -> Any:

@@ -24,7 +24,7 @@ def run(batcher: Batcher, *jobs: Job) -> list[list[Translation]]:
     return [job.answer.result(0) for job in jobs]
 
 
-def test_waiting_jobs_are_one_batch_and_each_gets_its_own_lines(translator: Translator) -> None:
+def test_waiting_jobs_share_a_batch_and_each_gets_its_own_translations(translator: Translator) -> None:
     mine, calls = recorded(translator)
     lines = some_lines(30)
     jobs = [Job(lines[start : start + 3], "de") for start in range(0, 30, 3)]
@@ -122,7 +122,7 @@ def test_samples_do_not_depend_on_other_jobs(translator: Translator) -> None:
     assert len({answer[0].text for answer in answers}) == 1
 
 
-def test_a_watched_job_sees_only_its_own_lines(translator: Translator) -> None:
+def test_watch_is_called_only_for_the_lines_of_its_job(translator: Translator) -> None:
     seen: dict[str, list[tuple[int, str]]] = {"one": [], "two": []}
     jobs = [
         Job(["a dog", "the cat sleeps"], "de", watch=lambda line, text: seen["one"].append((line, text))),

@@ -1,4 +1,4 @@
-"""Values for the page: words joined from pieces, with their attention."""
+"""Values for the page: words joined from tokens, with their attention."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ def line(
     return line_values(Translation("text", -0.5, [], flags=("copy",), attention=attention), 1)
 
 
-def test_the_attention_of_a_word_is_the_mean_over_its_pieces() -> None:
+def test_the_attention_of_a_word_is_the_mean_over_its_tokens() -> None:
     shown = line(["▁a", "▁do", "g"], ["▁H", "und", "."], [[0.0, 1.0, 0.0], [0.0, 0.5, 0.5], [0.9, 0.006, 0.094]])
     assert shown["source"] == [" a", " do", "g"]
     (one,) = shown["hypotheses"]
@@ -24,11 +24,11 @@ def test_the_attention_of_a_word_is_the_mean_over_its_pieces() -> None:
     (word,) = one["words"]
     assert word["text"] == " Hund."
     assert dict(word["attention"]) == pytest.approx({0: 0.3, 1: 0.502, 2: 0.198}, abs=1e-3)
-    shown = line(["▁a", "▁b"], ["▁x"], [[0.995, 0.005]])  # too small to see
+    shown = line(["▁a", "▁b"], ["▁x"], [[0.995, 0.005]])  # 0.005 is below MIN_WEIGHT
     assert shown["hypotheses"][0]["words"] == [{"text": " x", "attention": [[0, 0.995]]}]
 
 
-def test_bytes_are_joined_to_letters() -> None:
+def test_byte_tokens_are_joined_to_letters() -> None:
     smile = [f"<0x{byte:02X}>" for byte in "🙂".encode()]
     shown = line(["▁", *smile, "▁a"], ["▁b", *smile], [[0.2] * 6] * 5)
     assert shown["source"] == [" 🙂", " a"]
@@ -37,12 +37,12 @@ def test_bytes_are_joined_to_letters() -> None:
     assert dict(word["attention"]) == pytest.approx({0: 1.0, 1: 0.2})
 
 
-def test_a_script_without_spaces_is_split_into_pieces() -> None:
+def test_text_without_spaces_is_split_into_tokens() -> None:
     shown = line(["▁a"], ["▁猫", "が", "走る", "。"], [[1.0]] * 4)
     assert [word["text"] for word in shown["hypotheses"][0]["words"]] == [" 猫", "が", "走る", "。"]
 
 
-def test_segments_of_a_split_line_attend_to_their_own_pieces() -> None:
+def test_segments_of_a_split_line_attend_to_their_own_tokens() -> None:
     shown = line(["▁a", "▁b", "▁c"], ["▁x", "▁y"], [[0.3, 0.7], [1.0]], [0, 2])
     assert [word["attention"] for word in shown["hypotheses"][0]["words"]] == [[[0, 0.3], [1, 0.7]], [[2, 1.0]]]
 
@@ -54,7 +54,7 @@ def test_no_more_translations_than_requested_are_shown() -> None:
     assert [each["text"] for each in shown["hypotheses"]] == ["x", "y"]
 
 
-def test_words_join_to_the_translation(translator: Translator) -> None:
+def test_the_words_of_a_line_join_to_the_translation(translator: Translator) -> None:
     lines = ["the dog sees the red cat", "ein mann", "the dog sleeps. " * 12, ""]
     for source, one in zip(lines, translator.translate(lines, n_best=2, attention=True), strict=True):
         shown = line_values(one, 2)

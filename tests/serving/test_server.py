@@ -75,7 +75,7 @@ def test_an_incomplete_request_at_shutdown_is_answered(translator: Translator, m
         assert client.recv(1 << 16).startswith(b"HTTP/1.1 408 ")
 
 
-def test_each_request_of_an_overload_is_answered(translator: Translator) -> None:
+def test_every_request_is_answered_under_overload(translator: Translator) -> None:
     mine, _ = recorded(translator, lambda _: time.sleep(0.05))
     fields = {"q": "a dog", "source": "en", "target": "de"}
     with serving(mine, queue_size=2) as place, ThreadPoolExecutor(30) as pool:
@@ -109,7 +109,9 @@ def test_a_request_head_that_does_not_arrive_times_out(
     assert (b"200 OK" in received) == bool(first)
 
 
-def test_a_request_may_take_longer_than_its_head(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_may_take_longer_than_the_time_limit_for_its_head(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.1)
     mine, _ = recorded(translator, lambda _: time.sleep(0.5))
     with serving(mine) as place:
@@ -155,7 +157,7 @@ def test_an_address_of_another_machine_is_refused(host: str) -> None:
         ("::1", True, "[::1]"),
     ],
 )
-def test_addresses_are_local_or_not(host: str, expected: bool, address: str | None) -> None:
+def test_local_addresses_are_recognized(host: str, expected: bool, address: str | None) -> None:
     try:
         sock = listen(host, 0)
     except ConfigError:

@@ -1,4 +1,4 @@
-"""Languages that a model translates, from its config, and language detection."""
+"""Translation directions of a model, determined from its config, and language detection."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def test_a_bundle_has_the_directions_of_its_target_languages() -> None:
     ("code", "expected"),
     [("de", "German"), ("pt-BR", "Portuguese (BR)"), ("zh_Hant", "Chinese (Hant)"), ("mt", "Maltese"), ("qya", "qya")],
 )
-def test_names(code: str, expected: str) -> None:
+def test_language_names(code: str, expected: str) -> None:
     assert language_name(code) == expected
 
 
@@ -44,7 +44,7 @@ def test_names(code: str, expected: str) -> None:
         ("12 !", ["ja", "de"], ("ja", 0, 0), ("ja", 50, 50)),
         ("der", ["ja", "de"], ("de", 100, 100), ("de", 80, 100)),
         ("the the the der", ["de", "en"], ("en", 75, 75), ("en", 90, 100)),
-        ("Das Haus ist groß", ["en", "nds", "de"], ("de", 100, 100), ("de", 100, 100)),  # nds: unknown to py3langid
+        ("Das Haus ist groß", ["en", "nds", "de"], ("de", 100, 100), ("de", 100, 100)),  # py3langid does not know nds
         ("whatever", ["ja"], ("ja", 100, 100), ("ja", 100, 100)),
     ],
 )

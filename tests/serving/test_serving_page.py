@@ -24,7 +24,7 @@ Open = Callable[..., Page]
 
 @pytest.fixture
 def open_page(chromium: Browser, tmp_path: Path) -> Iterator[Open]:
-    """A page of a new server; warnings of the browser and requests to other addresses are errors at the end."""
+    """Yield a function that opens a new server's page; fail at the end after warnings or requests to other servers."""
     problems: list[str] = []
     with ExitStack() as stack:
 
@@ -69,7 +69,7 @@ def slow(translator: Translator) -> Translator:
 
 def _with(translator: Translator, translate: Callable[..., list[Translation]]) -> Translator:
     copied = copy.copy(translator)
-    copied.translate = translate  # it replaces the method
+    copied.translate = translate  # replaces the method
     return copied
 
 
@@ -130,7 +130,7 @@ def test_a_word_shades_the_source_words_it_attends_to(open_page: Open, translato
     assert page.locator("[aria-pressed=true]").inner_text().split() == ["-2.000", "other"]
 
 
-def test_hostile_text_stays_text(open_page: Open, translator: Translator) -> None:
+def test_markup_in_hostile_text_is_shown_as_text(open_page: Open, translator: Translator) -> None:
     def echo(lines: Sequence[str], **settings: Any) -> list[Translation]:
         look = Attention([HOSTILE], [HOSTILE], [[1.0]], [0])
         return [Translation(HOSTILE, -1.0, [], flags=(HOSTILE,), attention=look) for _ in lines]
@@ -142,20 +142,20 @@ def test_hostile_text_stays_text(open_page: Open, translator: Translator) -> Non
     assert page.title() == f"Translate: {HOSTILE}"
     assert page.locator("img, b").count() == 0
     assert page.locator("script").count() == 2
-    # Were something written as markup after all, the browser would not run it.
+    # Even if text were inserted as markup, the browser would not run scripts in it.
     policy = page.request.get(page.url).headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe-inline" not in policy.split("script-src")[1].split(";")[0]
 
 
-def test_long_words_and_lines_do_not_widen_a_phone(open_page: Open, translator: Translator) -> None:
+def test_long_words_and_lines_fit_on_a_phone(open_page: Open, translator: Translator) -> None:
     page = open_page(translator, width=390)
     page.fill("#text", "dog" * 60 + "\n\n" + "🙂" * 30)
     expect(page.locator(".line")).to_have_count(3)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_a_text_is_translated_after_a_pause_and_earlier_answers_are_dropped(
+def test_text_is_translated_after_a_pause_and_earlier_answers_are_dropped(
     open_page: Open, translator: Translator
 ) -> None:
     entered, release, calls = threading.Event(), threading.Event(), list[list[str]]()
@@ -179,7 +179,7 @@ def test_a_text_is_translated_after_a_pause_and_earlier_answers_are_dropped(
         page.locator("#text").press_sequentially(" sees", delay=20)
     release.set()
     expect(page.locator(".source")).to_have_text("a dog sees")
-    assert [lines for lines in calls if "a dog" not in lines[0]] == []  # no request for each key
+    assert [lines for lines in calls if "a dog" not in lines[0]] == []  # no request for each key press
     assert len(calls) <= 2
     assert "a dog" not in page.evaluate("window.shown")
 
@@ -211,7 +211,7 @@ def test_the_api_page_fits_a_phone_and_has_enough_contrast(
     assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
-def test_a_model_of_one_direction_has_no_swap(open_page: Open, translator: Translator) -> None:
+def test_a_model_with_one_direction_has_no_swap_button(open_page: Open, translator: Translator) -> None:
     page = open_page(translator)
     expect(page.locator("#swap")).to_be_hidden()
     expect(page.locator("#arrow")).to_be_visible()
@@ -224,7 +224,7 @@ def test_the_chosen_translation_is_copied(open_page: Open, translator: Translato
     page.fill("#text", "the dog\n\na cat")
     expect(page.locator(".n-best")).to_have_count(2)
     page.locator(".n-best").first.locator("button").nth(1).click()
-    if not has_clipboard:  # as on pages that are served by http from another machine
+    if not has_clipboard:  # as on pages served over http from another machine
         page.evaluate(
             "window.clipboard = navigator.clipboard;Object.defineProperty(navigator, 'clipboard', { value: undefined })"
         )
@@ -266,7 +266,7 @@ def test_errors_are_shown(open_page: Open, translator: Translator) -> None:
     expect(page.locator("#message")).to_have_text("")
 
 
-def test_the_key_is_requested_and_not_part_of_the_address(open_page: Open, translator: Translator) -> None:
+def test_the_key_is_requested_and_not_put_in_the_address(open_page: Open, translator: Translator) -> None:
     page = open_page(translator, api_key="s3cret")
     expect(page.locator("#key")).to_be_visible()
     page.fill("#text", "a dog")

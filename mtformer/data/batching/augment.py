@@ -1,4 +1,4 @@
-"""Augmentation: random noise and segmentation, different in each epoch and reproducible from the seed."""
+"""Augmentation: random noise and subword segmentation, different in each epoch and reproducible from the seed."""
 
 from collections.abc import Sequence
 from itertools import compress
@@ -17,10 +17,11 @@ class Augmentation:
     """Callable that applies noise and random segmentation to pairs.
 
     Args:
-        tokenizers: the tokenizers of the stores; the stores must keep their text.
+        tokenizers: the tokenizers with which the corpora were prepared; the stores must include the text of the pairs.
         sampling_alpha: parameter of random segmentation, see `Tokenizer.sample`; 0: use the stored segmentation.
         noise: noise settings for sources.
-        max_tokens: if a changed line has more tokens than this (excluding eos), the stored one is used.
+        max_tokens: maximum number of tokens of an augmented line, excluding eos; a longer one is replaced with the
+            stored line.
     """
 
     def __init__(self, tokenizers: TokenizerPair, sampling_alpha: float, noise: NoiseConfig, max_tokens: int) -> None:
@@ -77,5 +78,5 @@ def _typo(word: str, random: np.random.Generator) -> str:
         return word[:place] + word[place + 1 :]
     if kind == "double":
         return word[: place + 1] + word[place:]
-    # Replace it by another letter of the word, which has the same script.
+    # Replace the letter with another letter of the word, which is in the same script.
     return word[:place] + word[random.integers(len(word))] + word[place + 1 :]

@@ -1,6 +1,6 @@
-"""Batches with a token budget, a deterministic function of (seed, epoch, window number).
+"""Batches with a token budget, whose contents are determined by (seed, epoch, window number).
 
-B pairs, S source length and T target length in tokens, including eos or bos.
+Tensor dimensions: B pairs; S and T are the source and target length in tokens, including eos or bos.
 """
 
 import logging
@@ -44,11 +44,11 @@ class Batch:
 
     @property
     def num_padded_tokens(self) -> int:
-        """Number of pairs x longer side, including padding; limited by `batch_tokens`."""
+        """Number of pairs x length of the longer side, including padding; limited by `batch_tokens`."""
         return self.src_BS.size(0) * max(self.src_BS.size(1), self.tgt_in_BT.size(1))
 
     def to(self, device: torch.device | str) -> "Batch":
-        """Copy the batch to a device; the copy from pinned memory is asynchronous."""
+        """Copy the batch to a device; a copy from pinned memory is asynchronous."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> "Batch":
@@ -95,7 +95,7 @@ class Batch:
 
 
 def make_batch(pairs: Sequence[tuple[list[int], list[int]]], start: int = BOS) -> Batch:
-    """Return a batch of (source ids, target ids), given without bos and eos; targets start with `start`."""
+    """Return a batch of (source ids, target ids) pairs without bos and eos; decoder inputs start with `start`."""
     return _batch(Ragged.of([pair[0] for pair in pairs]), Ragged.of([pair[1] for pair in pairs]), start)
 
 
@@ -114,7 +114,8 @@ def plan_window(
     Args:
         src_lengths: number of tokens of each source, excluding eos.
         tgt_lengths: number of tokens of each target, excluding eos.
-        batch_tokens: maximum of number of pairs x longest side, including eos; longer pairs get their own batch.
+        batch_tokens: maximum of (number of pairs x longest side, including eos) per batch; a longer pair gets a batch
+            of its own.
         random: random number generator.
     """
     order, upwards = random.permutation(len(src_lengths)), random.integers(2)
@@ -133,7 +134,7 @@ def _cut(
     batch_tokens: int,
     first_tokens: int | None = None,
 ) -> list[Ints]:
-    """Cut pairs in this order into batches, as large as the budget allows."""
+    """Cut the pairs, in this order, into batches that are as large as the budget allows."""
     longest = np.maximum(src_lengths, tgt_lengths)[order].astype(np.int64) + 1
     batches: list[Ints] = []
     start, budget = 0, first_tokens or batch_tokens
@@ -213,8 +214,8 @@ class TrainingBatches:
         Args:
             state: the initial sampler state; if it is inside a batch (because batch_tokens has changed), the batch is
                 returned in full.
-            step: step of the run at `state`, for changes of corpus weights.
-            batches_per_step: number of batches per step in all processes.
+            step: training step at `state`, which determines the corpus weights.
+            batches_per_step: total number of batches per step in all processes.
             max_epochs: number of epochs; None: unlimited.
             rank: rank of this process.
             num_ranks: number of processes.
@@ -242,7 +243,7 @@ class TrainingBatches:
     def _windows(
         self, state: SamplerState, step: int, batches_per_step: int, max_epochs: int | None
     ) -> "Iterator[_LoadedWindow]":
-        """Yield all windows of the run, loaded and planned; the first one without the pairs before `state`."""
+        """Yield all windows of the run, loaded and planned; the first one excludes the pairs before `state`."""
         mixture, num_batches = self.mixture, 0
         epoch, passed, since_step, taken = state.epoch, state.pairs, state.since_step, mixture.begin(state)
         while max_epochs is None or epoch < max_epochs:
@@ -289,18 +290,18 @@ class TrainingBatches:
 
 
 Augment = Callable[[Pairs, tuple[int, ...]], Pairs]
-"""Function from pairs with text and a seed to the augmented pairs without text."""
+"""Function of (pairs with text, seed) that returns the augmented pairs, without text."""
 
 
 class _LoadedWindow:
-    """The pairs of a window, and the plan of its batches."""
+    """The pairs of a window, and its plan: the indices of the pairs in each batch."""
 
     def __init__(self, src: Ragged, tgt: Ragged, corpora: Sequence[Corpus], corpus_B: Ints, plan: list[Ints]) -> None:
         self.src, self.tgt, self.corpora, self.corpus_B, self.plan = src, tgt, corpora, corpus_B, plan
         self.ends: list[SamplerState] = []
 
     def skip(self, begin: SamplerState, passed: int) -> None:
-        """Drop the batches of the first `passed` pairs of the epoch; `begin` is the state at its start."""
+        """Drop batches that end within the first `passed` pairs of the epoch; `begin`: state before this window."""
         ends = (begin.pairs + np.cumsum([len(indices) for indices in self.plan])).tolist()
         first = int(np.searchsorted(ends, passed, side="right"))
         self.plan = self.plan[first:]

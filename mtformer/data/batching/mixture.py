@@ -1,8 +1,8 @@
 """Mixture of corpora: the order of their blocks, determined by (seed, epoch) and the weights.
 
-Each corpus is an endless stream of blocks, reshuffled after each pass. An epoch takes a section of each stream, whose
-length is determined by the weight of the corpus, and is divided into windows with the same share of each section. A
-window fits in memory; its pairs are shuffled, sorted by length and cut into batches.
+Each corpus is an endless stream of blocks, reshuffled after each pass. An epoch takes the next section of each stream;
+the weight of the corpus determines the length of the section. An epoch is divided into windows, each with the same
+share of every section. A window fits in memory; its pairs are shuffled, sorted by length and cut into batches.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Corpus:
     name: str
     store: Store
     weights: tuple[tuple[int, float], ...] = ((0, 1.0),)
-    """(first step, number of occurrences of each pair per epoch) by ascending step."""
+    """(first step, number of occurrences of each pair per epoch), sorted by step."""
     is_swapped: bool = False
     """Exchange sources and targets."""
     tags: tuple[int, ...] = ()
@@ -46,7 +46,7 @@ class Corpus:
         return [weight for since, weight in self.weights if since <= step][-1]
 
     def read(self, numbers: Ints) -> Pairs:
-        """Return the pairs of these blocks (numbers ascending), without tags."""
+        """Return the pairs of these blocks, sorted by block number, without tags."""
         pairs = self.store.read(sorted(numbers.tolist()))
         return pairs.swapped() if self.is_swapped else pairs
 
@@ -65,7 +65,7 @@ class SamplerState(NamedTuple):
     since_step: int = 0
     """Step at which the epoch started; determines the weights in this epoch."""
     taken: dict[str, int] | None = None
-    """Number of blocks taken from the stream of each corpus before this epoch; None: none."""
+    """Number of blocks taken from the stream of each corpus before this epoch; None: 0 for each corpus."""
 
 
 START = SamplerState()
@@ -73,7 +73,7 @@ START = SamplerState()
 
 @dataclass(frozen=True)
 class Window:
-    """Blocks of a window by corpus; `blocks` has an entry for each corpus, possibly empty."""
+    """Part of an epoch; `blocks` has an array of block numbers for each corpus, which may be empty."""
 
     number: int
     blocks: list[Ints]
@@ -83,7 +83,7 @@ class Window:
 
 
 class Mixture:
-    """Order of all training data.
+    """Order of the training data: which blocks of which corpora are in each window of each epoch.
 
     Args:
         corpora: the corpora, at least one of them not empty.
@@ -144,7 +144,7 @@ class Mixture:
             yield Window(number, blocks, num_pairs, after)
 
     def _until(self, which: int, shares: list[float], epoch: int, progress: float) -> int:
-        """Return the number of blocks that an epoch has taken from a corpus at `progress`, rounded randomly."""
+        """Return the number of blocks that an epoch has taken from a corpus at `progress`, rounded at random."""
         corpus = self.corpora[which]
         offset = int(permuted(np.zeros(1, np.int64), 1 << 20, self.seed, corpus.name, "lot", epoch)[0]) / (1 << 20)
         return math.floor(shares[which] * corpus.store.num_blocks * progress + offset)
@@ -160,7 +160,7 @@ class Mixture:
 
 
 def permuted(numbers: Ints, size: int, *key: int | str) -> Ints:
-    """Return the images of numbers under a random permutation that depends on the key only, in constant memory.
+    """Apply a random permutation of 0 to size - 1 to numbers, in constant memory; it depends on the key only.
 
     A Feistel network over the bits of a number is a bijection for any round function (Luby and Rackoff 1988). It is
     applied again to numbers outside the range until they are inside ("cycle walking", Black and Rogaway 2002).

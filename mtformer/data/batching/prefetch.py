@@ -39,7 +39,7 @@ class Prefetcher(Iterator[T], Generic[T]):
         return item
 
     def close(self) -> None:
-        """Stop the thread and exhaust the iterator."""
+        """Stop the thread; `next` then raises StopIteration."""
         self._stop()
 
     def __enter__(self) -> "Prefetcher[T]":

@@ -1,7 +1,7 @@
 """Check all sets of a config in one pass, with several processes and bounded memory.
 
-Worker processes compute counts of chunks, which are added (`_check`). This process finds duplicates, overlap and random
-samples, which require whole sets (`_Pass`); it needs up to 40 bytes of memory per pair.
+Worker processes count the findings of each chunk (`_check`). The main process adds up these counts, finds duplicates
+and overlap, and draws random samples, which require whole sets (`_Pass`); it needs up to 40 bytes of memory per pair.
 """
 
 import logging
@@ -39,13 +39,13 @@ TEXT_LENGTH = 300
 MAX_TRACKED = 1000
 """Maximum number of repeated texts whose occurrences are counted, to find the most frequent ones."""
 MIN_RATIO_LENGTH = 20
-"""Length ratios are checked if one side has more characters than this."""
+"""Length ratios are checked if at least one side has more characters than this."""
 ANY_FAULT = re.compile(f"[{re.escape(''.join(found.FAULTS.values()))}]")
 FAULT_PATTERNS = {name: re.compile(f"[{re.escape(characters)}]") for name, characters in found.FAULTS.items()}
 WITHOUT_SPACES = frozenset(["bo", "dz", "ja", "khb", "km", "lo", "lzh", "my", "nod", "th", "wuu", "yue", "zh"])
 """Languages in which words are not counted, because they are not separated by spaces."""
 BLANK = np.uint64(0)
-"""Hash of a blank line."""
+"""Value used as the hash of blank lines."""
 
 
 def check_corpora(
@@ -163,13 +163,13 @@ class _ChunkCheck:
         self.counts = SetCheck("", Side(chunk.languages[0]), Side(chunk.languages[1]), chunk.records.size)
 
     def find(self, kind: str, side: str, rows: Iterable[int], notes: dict[int, str] | None = None) -> None:
-        """Count rows for a finding and use the first ones as examples."""
+        """Add the number of rows to a finding, with the first rows as examples."""
         numbers = list(rows)
         examples = [self.chunk.example(row, side, (notes or {}).get(row, "")) for row in numbers[:NUM_EXAMPLES]]
         self.counts.find(kind, side, len(numbers), examples)
 
     def rank(self, kind: str, side: str, rows: NDArray[np.int64], ranks: NDArray[Any], note: str = "") -> None:
-        """Count rows for a finding and use those with the highest ranks as examples; `note` describes the rank."""
+        """Add the number of rows to a finding, with the highest-ranked rows as examples; `note` describes the rank."""
         worst = rows[np.argsort(-ranks[rows], kind="stable")[:NUM_EXAMPLES]].tolist()
         examples = [self.chunk.example(row, side, note.format(ranks[row]), float(ranks[row])) for row in worst]
         self.counts.find(kind, side, len(rows), examples)
@@ -261,7 +261,7 @@ class _Pass:
         name: name of the set.
         sources: sources of the set, in order.
         data: the `data` section, for languages and filters.
-        earlier: sets that are searched for the lines of this set.
+        earlier: sets checked before, in which the lines of this set are looked up.
     """
 
     def __init__(self, name: str, sources: Sequence[Source], data: DataConfig, earlier: Sequence["_Pass"]) -> None:
@@ -273,7 +273,7 @@ class _Pass:
         self.seen = {column: SeenKeys() for column in _Hashes._fields}
         self._several_targets, self._kept = SeenKeys(), SeenKeys()
         self._repeated: dict[tuple[str, str, str], dict[int, Example]] = {}
-        """Examples of the first `MAX_TRACKED` repeated texts by kind, side and note; the rank is the frequency."""
+        """Examples of the first `MAX_TRACKED` repeated texts, by kind, side and note, ranked by their frequency."""
         self._num_removed = Counter[str]()
         self._random = np.random.default_rng(0)
 
@@ -327,7 +327,7 @@ class _Pass:
                 finding.add(len(rows), [chunk.example(row, column, rank=len(lines[row])) for row in rows])
 
     def _add_sample(self, chunk: _Chunk, checked: _Checked) -> None:
-        """Count the reasons for removal, and keep the pairs with the lowest random ranks of each reason."""
+        """Count the reasons for removal and, for each reason, keep the pairs with the lowest random ranks."""
         codes, filters = checked.codes, self.data.filters
         if self.is_training and filters.drop_duplicates:
             keys = checked.hashes.near if filters.normalize_duplicates else checked.hashes.pair

@@ -41,8 +41,8 @@ class Scoring:
     """Function that scores pairs, and limits for the scores.
 
     Args:
-        score: function from pairs to an array (pairs, columns): the combined score, then the score of each model; nan
-            if a model cannot score a pair.
+        score: function that returns an array (pairs, columns) for pairs: the combined score, then the score of each
+            model; nan for pairs that a model cannot score.
         keep_share: share of the scored pairs to keep, best first.
         min_score: minimum score of pairs to keep.
     """
@@ -72,14 +72,14 @@ def clean(
     num_workers: int | None = 1,
     progress: Callable[[int], object] = lambda count: None,
 ) -> DataReport:
-    """Read a corpus once and write the output folder atomically. Needs 8 bytes of memory per pair, 16 if scored.
+    """Read a corpus once and write the output folder atomically. This needs 8 bytes of memory per pair, 16 if scored.
 
     Args:
         corpus: the corpus, in blocks of records.
-        pipeline: the filters.
+        pipeline: the filters and tokenizers.
         folder: the output folder, which must not exist.
         scoring: scores pairs that pass the filters; None: no scoring.
-        is_compressed: write texts as `.gz`.
+        is_compressed: compress all files except report.json (`.gz`).
         num_workers: number of filter processes; None: number of cores.
         progress: called with the number of pairs processed since the last call.
 
@@ -112,7 +112,7 @@ def clean(
 
 
 def dual_scores(forward: NDArray[np.float64], backward: NDArray[np.float64]) -> Rows:
-    """Return scores between 0 and 1 that combine how well two models, one per direction, rate pairs and agree.
+    """Return scores between 0 and 1, which are high if two models, one per direction, rate a pair highly and agree.
 
     exp(-(|H_f - H_b| + (H_f + H_b) / 2)), where H is minus the log-probability per token (Junczys-Dowmunt 2018,
     "Dual Conditional Cross-Entropy Filtering of Noisy Parallel Corpora", equations 1 and 2).
@@ -181,11 +181,11 @@ def _scored(chunks: Iterable[_Chunk], scoring: Scoring) -> Iterator[_Chunk]:
         yield chunk
     if num_unscored:
         done = "removed" if has_limit else "nan in scores.tsv"
-        log.warning("%s pairs have more tokens than the maximum of a model: %s", f"{num_unscored:,}", done)
+        log.warning("%s pairs have more tokens than a model supports: %s", f"{num_unscored:,}", done)
 
 
 def _best(chunks: Iterable[_Chunk], share: float, folder: Path) -> Iterator[_Chunk]:
-    """Keep only the best share of the scored pairs; chunks are buffered in a file."""
+    """Keep only the best `share` of the scored pairs; chunks are buffered in a file."""
     parts: list[Rows] = []
     with tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder) as file:
         for chunk in chunks:

@@ -26,7 +26,7 @@ class Excess(NamedTuple):
 
 
 def exceeded_limits(check: CorpusCheck, data: DataConfig) -> list[Excess]:
-    """Return exceeded limits of `data.check` and `data.filters`, and report empty sets and files of unequal length."""
+    """Return exceeded limits of `data.check` and `data.filters`, and entries for empty sets and unequal files."""
     exceeded = list[Excess]()
 
     def test(name: str, key: str, value: float, what: str, remedy: str) -> None:
@@ -38,7 +38,7 @@ def exceeded_limits(check: CorpusCheck, data: DataConfig) -> list[Excess]:
 
     for one in check.sets:
         if not one.pairs:
-            exceeded.append(Excess("no pairs", one.name, f"{one.name}: has no pairs; give sources that contain text"))
+            exceeded.append(Excess("no pairs", one.name, f"{one.name}: no pairs found; give sources that contain text"))
         for source in one.sources:
             if len(set(source.lines)) > 1:
                 message = f"{source.name} have {source.lines[0]:,} and {source.lines[1]:,} lines"
@@ -144,7 +144,7 @@ def title(finding: Finding) -> str:
 
 
 def printable(text: str, length: int | None = None) -> str:
-    """Cut a text to a length and escape characters that are not printable."""
+    """Truncate text to `length` characters and escape nonprintable characters."""
     cut = text if length is None or len(text) <= length else text[: length - 1] + "…"
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in cut)
 
@@ -155,7 +155,7 @@ def percent(share: float | None) -> str:
 
 
 def random_pairs(one: SetCheck) -> list[tuple[str, Example]]:
-    """Return samples of all reasons as (reason, pair); the first ones are a random sample of all pairs."""
+    """Return (reason, pair) of all samples in random order; the first ones are a random sample of all pairs."""
     pairs = [(reason, example) for reason, sample in one.sample.items() for example in sample]
     return sorted(pairs, key=lambda pair: pair[1].rank)
 

@@ -51,7 +51,7 @@ class Example:
     """Example pair of a finding.
 
     Args:
-        file: file with the line (the source file if the finding is about both), or name of the dataset.
+        file: file that contains the line (the source file if the finding is about both sides), or name of the dataset.
         line: line number, from 1.
         src: source text, cut to 300 characters.
         tgt: target text, cut to 300 characters.
@@ -73,12 +73,12 @@ class Finding:
 
     kind: str
     side: str
-    """src or tgt; pair if the finding is about both."""
+    """src or tgt; pair if the finding is about both sides."""
     count: int = 0
     rule: str = ""
     """Description of the limit, if it depends on the corpus."""
     examples: list[Example] = field(default_factory=list)
-    """Examples, worst first; equal ones in order of occurrence."""
+    """Examples, worst first; examples with the same rank are in order of occurrence."""
 
     def add(self, count: int, examples: Iterable[Example]) -> None:
         """Add the count and examples of later lines."""
@@ -94,7 +94,7 @@ class Lengths(Counter[int]):
         return sum(length * count for length, count in self.items())
 
     def bins(self, first: int, width: int) -> list[int]:
-        """Return the counts of `NUM_BINS` bins; the first and last bin also count all values outside."""
+        """Return the counts of `NUM_BINS` bins; the first and last bin also count all values below and above."""
         counts = [0] * NUM_BINS
         for value, count in self.items():
             counts[min(NUM_BINS - 1, max(0, (value - first) // width))] += count
@@ -218,7 +218,7 @@ class SetCheck:
         self.findings = {key: self.findings[key] for key in order}
 
     def _keep_outliers(self, kind: str, side: str, logs: Mapping[float, int], limit: float, rule: str) -> None:
-        """Keep examples with ranks above a limit; `logs` counts the logarithms of all ranks."""
+        """Keep the examples ranked above a limit; `logs` maps the logarithm of each rank to its frequency."""
         candidates = self.findings.pop((kind, side), Finding(kind, side)).examples
         if count := sum(number for value, number in logs.items() if value > math.log(limit)):
             examples = [example for example in candidates if example.rank > limit]
@@ -229,7 +229,7 @@ class SetCheck:
         return sum((self.removed or {}).values())
 
     def ratios(self) -> tuple[list[float], list[int]]:
-        """Return the starts and counts of bins of the length ratio around the median, of equal width on a log scale."""
+        """Return the starts and counts of length-ratio bins around the median, with equal widths on a log scale."""
         first = percentile(self.log_ratios, 50) - NUM_BINS * RATIO_STEPS_PER_BIN // 2
         # A bin extends from half a step below its key to half a step above it.
         starts = [math.exp((first + RATIO_STEPS_PER_BIN * n - 0.5) * RATIO_STEP) for n in range(NUM_BINS)]
@@ -278,7 +278,7 @@ def _json_object(value: Any) -> dict[str, Any]:
 
 
 def outlier_limits(logs: Mapping[float, int]) -> tuple[float, float]:
-    """Return the lower and upper limit of values that are not outliers; `logs` counts the logarithms of all values."""
+    """Return the lowest and highest value that is not an outlier; `logs` maps the logarithms of values to counts."""
     median = percentile(logs, 50)
     deviations: Counter[float] = Counter()
     for value, count in logs.items():

@@ -53,7 +53,7 @@ def require_line(num_bytes: int, name: str) -> None:
 
 @contextmanager
 def create_bytes(path: str | Path, name: str | Path | None = None) -> Iterator[IO[bytes]]:
-    """Open a plain or compressed file for writing; equal contents give equal bytes.
+    """Open a plain or compressed file for writing; the same contents always produce the same bytes.
 
     Args:
         path: path of the file.

@@ -14,8 +14,8 @@ from mtformer.errors import DataError
 
 ROWS_AT_ONCE = 1000
 OFFLINE = (
-    "give a folder of downloaded files as `dataset` (made elsewhere by `hf download --repo-type dataset NAME "
-    "--local-dir FOLDER`), or local files as `src` and `tgt`, `tsv` or `jsonl`"
+    "give a folder of downloaded files as `dataset` (from `hf download --repo-type dataset NAME --local-dir FOLDER` "
+    "on another machine), or local files as `src` and `tgt`, `tsv` or `jsonl`"
 )
 
 
@@ -30,7 +30,7 @@ class HubReader(Reader):
         self._source, self._data = source, data
         self._tables = _load(source).with_format("arrow").iter(batch_size=ROWS_AT_ONCE)
         self._rows: Any = None
-        """Rows of the current table that have not been taken yet."""
+        """Rows of the current table that have not been returned yet."""
         self._fields: Fields | None = None
         self._number = 0
         """Index of the next row, from 0."""
@@ -102,7 +102,7 @@ def version(source: HubDataset) -> list[str]:
 
 @contextlib.contextmanager
 def _loading(where: str) -> Iterator[Any]:
-    """Yield the module `datasets`; convert its errors to DataError, and hide its progress bars and retry warnings."""
+    """Yield the `datasets` module; convert its errors to DataError, and hide its progress bars and retry warnings."""
     import datasets  # importing takes a second
 
     was_shown = not datasets.utils.are_progress_bars_disabled()

@@ -45,7 +45,7 @@ class Faults:
     short: list[int] = field(default_factory=list)
     """Lines that lack a column; the column is read as empty."""
     broken: dict[int, str] = field(default_factory=dict)
-    """Error messages of rows that lack a text; both texts are read as empty."""
+    """Error messages for rows without text for a side; both sides are read as empty."""
 
     @property
     def unusable(self) -> list[int]:
@@ -59,8 +59,8 @@ class RawRecords:
 
     Args:
         size: number of records.
-        parse: function that returns their text. For a record that cannot be parsed, it raises DataError, or adds the
-            record to `Faults` if given.
+        parse: function that returns the text of the records. For a record that cannot be parsed, it raises DataError,
+            or adds the record to its `Faults` argument if given.
     """
 
     size: int
@@ -289,7 +289,7 @@ class Fields:
 
     @classmethod
     def of(cls, source: JsonlFile | HubDataset, data: DataConfig, first_row: dict[str, Any]) -> "Fields":
-        """Return the fields that a source names; defaults depend on the first row."""
+        """Return the fields named in the config of a source; the defaults depend on the first row."""
         src = source.src_field or _default(source.src_lang or data.src_lang, first_row)
         tgt = source.tgt_field or _default(source.tgt_lang or data.tgt_lang, first_row)
         return cls(tuple(src.split(".")), tuple(tgt.split(".")))
@@ -303,7 +303,7 @@ class Fields:
         return cls.of(source, data, {})
 
     def columns(self, rows: Iterable[Any], place: str, first: int, faults: Faults | None) -> Columns:
-        """Return the texts of rows, given as objects or lines of JSON; faulty rows give empty texts.
+        """Return the texts of rows, given as objects or lines of JSON; faulty rows are returned as empty texts.
 
         Args:
             rows: the rows.
@@ -334,7 +334,7 @@ def _default(language: str, first_row: dict[str, Any]) -> str:
 
 
 def _text(row: dict[str, Any], keys: tuple[str, ...], option: str) -> str:
-    """Return the text of a field; null is an empty text."""
+    """Return the text of a field; null is read as empty."""
     value: Any = row
     for key in keys:
         if not isinstance(value, dict) or key not in value:

@@ -114,7 +114,7 @@ def require_sources(data: DataConfig) -> None:
     """Read the first pair of each training source and all of dev, to report user errors early.
 
     Raises:
-        DataError: see `read_pairs`; also if a file of train, dev or test is missing or a pipe.
+        DataError: see `read_pairs`; also if a file of train, dev or test is missing or is a pipe.
     """
     sources = [*data.sources, *data.dev, *data.test.values()]
     file_states(sources)

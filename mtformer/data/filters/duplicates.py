@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mtformer.data.data_report import Columns
 
 BUCKET_KEYS = 1 << 20
-"""Number of keys that are compared in memory at a time (40 MB), up to several hundred million in total."""
+"""Number of keys that are compared in memory at a time (40 MB), in corpora of up to 500 million pairs."""
 MOST_BUCKETS = 512
 """Maximum number of open files."""
 
@@ -35,13 +35,13 @@ def duplicate_keys(texts: Columns, *, is_normalized: bool) -> Keys:
 
 
 def hash_keys(texts: Iterable[str]) -> Keys:
-    """Return 64-bit BLAKE2 hashes of texts; a collision among a billion texts has a probability of 3 percent."""
+    """Return 64-bit BLAKE2 hashes of texts; the probability of a collision among a billion texts is 3 percent."""
     digests = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
     return np.frombuffer(digests, dtype="<u8").astype(np.uint64, copy=False)
 
 
 def normalize(line: str) -> str:
-    """Remove case, punctuation and whitespace from a line; if nothing is left, only strip whitespace at both ends."""
+    """Fold case and remove punctuation and whitespace; if nothing is left, only strip whitespace at both ends."""
     return _dropped().sub("", line).casefold() or line.strip()
 
 
@@ -53,7 +53,7 @@ def _dropped() -> re.Pattern[str]:
 
 
 class SeenKeys:
-    """Set of keys, stored as a few sorted arrays whose sizes at least double (8 bytes per key)."""
+    """Set of keys (8 bytes per key), stored as a few sorted arrays, each at least twice as large as the next one."""
 
     def __init__(self) -> None:
         self._arrays: list[Keys] = []

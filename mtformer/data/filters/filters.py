@@ -35,11 +35,11 @@ FROM_LETTERS = 10
 VARIANCE = 6.8
 """Variance of the length difference of translations per character (Gale and Church 1993, section 3.3)."""
 RATIO_DEVIATION, RATIO_DEVIATION_IF_DENSE = 0.15, 0.25
-"""Standard deviation of the length ratio between languages; the second value is for weighted characters or unknown
-languages."""
+"""Standard deviation of the length ratio between languages; the second value applies if a language is unknown or uses
+a script of `WEIGHTS`."""
 
 FIRST_WORDS = 8
-"""Number of words of a line that are looked up first."""
+"""Number of words at the start of a line that are looked up before the rest."""
 
 TAGS = (
     "a|abbr|address|article|b|big|blockquote|body|br|button|center|cite|code|dd|del|div|dl|dt|em|embed|font|footer|form|"
@@ -96,7 +96,7 @@ class Filter:
         return judged.codes
 
     def by_length(self, src_lengths: NDArray[np.int32], tgt_lengths: NDArray[np.int32]) -> Codes:
-        """Return the codes of the checks of token counts; a side without tokens counts as empty."""
+        """Return the codes of the checks that need token counts; a side without tokens counts as empty."""
         codes = np.zeros(len(src_lengths), dtype=np.uint8)
         if self.config is None:
             return codes
@@ -151,11 +151,11 @@ class _Judged:
         self.codes: Codes = np.zeros(len(texts[0]), dtype=np.uint8)
 
     def mark(self, reason: str, fails: Mask) -> None:
-        """Mark the pairs that fail."""
+        """Set the code of the pairs in the mask `fails` to this reason."""
         self.codes[fails & (self.codes == KEPT)] = code(reason)
 
     def test(self, reason: str, may_fail: Mask | bool, fails: Callable[[str, str], bool]) -> None:
-        """Mark the pairs whose text fails; only pairs in `may_fail` (True: all) are tested."""
+        """Mark the pairs for whose text `fails` returns True; only pairs in `may_fail` (True: all) are tested."""
         src, tgt = self.texts
         self.codes[[row for row in self.kept(may_fail) if fails(src[row], tgt[row])]] = code(reason)
 
@@ -203,7 +203,7 @@ def _is_markup(line: str, share: float) -> bool:
 
 
 def _length_difference(src: Counts, tgt: Counts, ratio_deviation: float) -> NDArray[np.float64]:
-    """Return the length difference in standard deviations."""
+    """Return the length difference of each pair in standard deviations."""
     mean = (src.length + tgt.length) / 2
     deviation: NDArray[np.float64] = np.sqrt(VARIANCE * np.maximum(mean, 1) + (ratio_deviation * mean) ** 2)
     return np.abs(src.length - tgt.length) / deviation

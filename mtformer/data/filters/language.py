@@ -32,7 +32,7 @@ CLOSE = (
 """Groups of closely related languages, which the identifier confuses on short lines."""
 LETTERS = re.compile(r"[^\W\d_]+")
 NEEDED, NEEDED_OF_PARTNER = 2, 3
-"""Minimum number of words of a third language, and of the language of the other side, to identify a line."""
+"""Minimum number of function words to identify a line as a third language, and as the language of the other side."""
 Confidences = Callable[[Sequence[str]], NDArray[np.float64]]
 
 
@@ -51,10 +51,10 @@ class WordCheck:
         self._partner_code = _code(partner)
 
     def is_foreign(self, line: str, other: str) -> bool:
-        """Return True if a line has words of another language that `other` lacks, and none of the expected language.
+        """Return True if a line has function words of another language, but none of the expected language.
 
-        Words that occur in both lines are treated as names, except in untranslated lines, which are recognized by
-        shared words of the language of `other`.
+        Words that also occur in `other`, the line on the other side, are treated as names, except in untranslated
+        lines, which are recognized by shared function words of the language of `other`.
         """
         if not self.own or not self.own.isdisjoint(line.lower().split()):
             return False
@@ -147,7 +147,7 @@ def _words(key: str) -> dict[str, frozenset[str]]:
 
 @cache
 def _languages_of_words() -> dict[str, list[str]]:
-    """Return the languages of each word, except single letters, which occur in too many languages."""
+    """Return the languages of each function word, except single letters, which occur in too many languages."""
     found: dict[str, list[str]] = {}
     for code, words in _words("words").items():
         for word in words:

@@ -9,7 +9,7 @@ DIGITS = re.compile(r"\d{1,18}")
 GROUPED = re.compile(r"[.,'’\u00a0\u202f](?<=\d.)(?=\d{3}(?!\d))")
 """Thousands separators, as in 1,000, 1.000 and 1'000. The pattern starts with the separator, which is fastest."""
 SHORT_DATE = re.compile(r"(?<!\d)\d{1,2}[年月]")
-"""Years of an era and months, which other languages write differently: 平成18年3月."""
+"""Months, and years counted by era, as in 平成18年3月, which other languages write differently."""
 FULL_YEAR = re.compile(r"\d{3,4}年")
 ROMAN = re.compile(r"\b[IVXLC]{2,}\b|\b[VX]\b")
 ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
@@ -27,7 +27,7 @@ def writes_digits(languages: Iterable[str]) -> bool:
 
 
 def numbers_differ(src: str, tgt: str, in_digits: bool, is_strict: bool = False) -> bool:
-    """Return True if a number is replaced by another one, or most numbers have no counterpart.
+    """Return True if a number is replaced with another one, or most numbers have no counterpart.
 
     Numbers match if they differ only in leading or trailing zeros (2.5 million and 2,500,000), 12-hour clock, two-digit
     year, calendar, or Roman numerals. Round numbers are ignored, because they may be spelled out; small numbers are
@@ -75,7 +75,7 @@ def _core(number: int) -> int:
 
 
 def _all_digits(numbers: list[int]) -> list[str]:
-    """Return all nonzero digits, sorted: 3.5 equals 35, and 2013-7-3 equals 3.7.2013."""
+    """Return all nonzero digits, sorted, so that 3.5 equals 35, and 2013-7-3 equals 3.7.2013."""
     return sorted("".join(map(str, numbers)).replace("0", ""))
 
 

@@ -159,7 +159,7 @@ def _runs(is_equal: Mask) -> tuple[Integers, Integers]:
 
 
 def _longest(positions: Integers, sizes: Integers, ends: Integers) -> Numbers:
-    """Return the largest size in each line, at least 1; `positions` ascend."""
+    """Return the largest size in each line, at least 1; `positions` are in ascending order."""
     longest = np.ones(len(ends))
     lines = np.searchsorted(ends, positions, side="right")
     first = np.flatnonzero(np.diff(lines, prepend=-1))

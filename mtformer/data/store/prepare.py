@@ -49,7 +49,7 @@ from mtformer.files import FORMAT, atomic_file, cache_folder, read_json, sync, w
 from mtformer.text.tokenizer import TokenizerPair
 
 PREPARATION = 3
-"""Part of the fingerprint; increased if a change of the code changes prepared corpora."""
+"""Part of the fingerprint; increased when a code change alters prepared corpora."""
 SHARD_PAIRS = 200 * BLOCK_PAIRS
 LOG_PAIRS = 20 * SHARD_PAIRS
 STALE_SECONDS = 7 * 24 * 3600
@@ -148,7 +148,7 @@ def _exclusive(folder: Path, where: str) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        log.info("%s: another process is tokenizing it; waiting for that process", where)
+        log.info("%s: another process is tokenizing this corpus; waiting for that process", where)
         lock.acquire()
     try:
         yield
@@ -188,7 +188,7 @@ class _Job:
     keep_text: bool
 
     def path(self, number: int, suffix: str) -> Path:
-        """Return the path of a file of a shard: .arrow (ids, text), .npy (a `ROW` per pair), .json (report, last)."""
+        """Return a file of a shard: .arrow (ids, text), .npy (a `ROW` per pair) or .json (report; written last)."""
         return self.folder / f"shard-{number:05d}{suffix}"
 
     def make_shard(self, shard: _RawShard, num_threads: int) -> None:

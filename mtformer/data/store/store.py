@@ -5,7 +5,7 @@
     CACHE/FINGERPRINT/store.json          rows, pairs and bytes of each shard, the longest pair, and the data report
 
 A record batch has the columns src and tgt (lists of ids without bos and eos), optionally src_text and tgt_text, and a
-checksum. Row numbers count through all shards. The pairs of a shard are its rows without duplicates, in blocks of
+checksum. Rows are numbered across all shards. The pairs of a shard are its rows without duplicates, in blocks of
 `BLOCK_PAIRS`. Shards are not memory-mapped, so that blocks that were read do not stay in memory.
 """
 
@@ -34,14 +34,14 @@ OPEN_FILES = 64
 DUPLICATES = "duplicates.bin"
 CHECKSUM = "crc32"
 BLOCKS_AT_ONCE = 32
-"""Number of blocks that are converted to Arrow together, which takes half as long as one at a time."""
+"""Number of blocks that are converted to Arrow together, which takes half as long as converting each separately."""
 WRITE_BYTES = 1 << 20
 """Size of the write buffer in bytes; a block is written in many small pieces."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One file of a store: numbers of rows, and of pairs, which are the rows except duplicates."""
+    """One file of a store; `pairs` is the number of rows that are not duplicates."""
 
     name: str
     rows: int
