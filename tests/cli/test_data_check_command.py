@@ -119,7 +119,7 @@ def test_broken_json_is_counted_and_exit_code_1(tmp_path: Path) -> None:
         (["empty.yaml", *LANGUAGES], "are for files"),
         ([".", *LANGUAGES[:0]], "not a run directory"),
         (["a.en", "a.de", *LANGUAGES, "--tokenizer", "nowhere"], "nowhere: no tokenizer found"),
-        (["data.dev=[]"], "data.dev=[]: name a config first"),
+        (["data.dev=[]"], "data.dev=[]: overrides need a config"),
         (["empty.yaml", "a.en"], "a.en: give only one config"),
         (["empty.yaml", "seed=3"], "seed: unknown key; did you mean 'training.seed'"),
         (["a.en", "a.de", *LANGUAGES, "data.filters.max_token=3"], "did you mean 'max_tokens'"),

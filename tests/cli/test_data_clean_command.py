@@ -118,7 +118,7 @@ def test_tokenizers_of_a_run_and_of_a_folder(
     result = invoke("data", "clean", *files, tmp_path / "two", *options)
     assert result.exit_code == 0, result.stderr
     assert kept(tmp_path / "two") == []
-    assert f"warning: {tmp_path}/two: no pair is kept; see removed.tsv" in result.stderr
+    assert f"warning: {tmp_path}/two: the filters kept no pairs; see removed.tsv" in result.stderr
 
 
 def per_token(run: Path, files: tuple[Path, Path]) -> list[float]:

@@ -57,7 +57,7 @@ def test_training(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     result = invoke("tokenizer", "train", str(folder / "a.yaml"))
     assert result.exit_code == 0
     sha256 = Tokenizer.load("tokenizers/a/joint.model").sha256
-    assert result.stdout == f"tokenizers/a: joint, 60 pieces, sha256 {sha256}\n"
+    assert result.stdout == f"tokenizers/a: joint, 60 tokens, sha256 {sha256}\n"
 
 
 def test_train_does_not_replace_a_folder(folder: Path) -> None:
@@ -136,9 +136,9 @@ def test_tokenizers_of_a_run_and_of_a_model_file(folder: Path, tmp_path: Path) -
     ("command", "stdin", "message"),
     [
         ("encode", b"a\n\xff\n", "stdin:2: not UTF-8 (byte 0xff at column 1); "),
-        ("decode", b"5 6\n5 x\n", "stdin:2: 'x' is not an id; ids are 0 to 59"),
-        ("decode", b"60\n", "stdin:1: '60' is not an id; ids are 0 to 59"),
-        ("decode", b"-1\n", "stdin:1: '-1' is not an id; ids are 0 to 59"),
+        ("decode", b"5 6\n5 x\n", "stdin:2: 'x' is not a token id; ids are 0 to 59"),
+        ("decode", b"60\n", "stdin:1: '60' is not a token id; ids are 0 to 59"),
+        ("decode", b"-1\n", "stdin:1: '-1' is not a token id; ids are 0 to 59"),
     ],
 )
 def test_errors_name_the_line(folder: Path, command: str, stdin: bytes, message: str) -> None:

@@ -136,7 +136,7 @@ def test_ctrl_c_saves_and_shows_how_to_resume(corpus: Path, tmp_path: Path) -> N
     assert program.wait() == 128 + signal.SIGINT
     step = run.steps()[-1]
     last = program.stderr.read_text().strip().splitlines()[-1]
-    assert last.startswith(f"stopped at step {step}, saved; resume with: mtformer train")
+    assert last.startswith(f"stopped at step {step}, checkpoint saved; resume with: mtformer train")
     assert last.endswith("--resume")
     result = invoke("train", corpus / "small.yaml", f"training.max_steps={step + 1}", "--run-dir", run.path, "--resume")
     assert result.exit_code == 0, result.stderr

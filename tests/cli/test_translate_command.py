@@ -181,7 +181,7 @@ def test_unsatisfied_constraints_are_reported(run: Path, lines: list[str], tmp_p
     [
         (["--json-attention"], "--json-attention requires --json"),
         (["--targets", "x"], "require --attention FILE"),
-        (["--attention", "maps.html", "--output", "x", "--continue"], "--attention requires all lines"),
+        (["--attention", "maps.html", "--output", "x", "--continue"], "--attention needs all lines"),
         (["--continue"], "--continue requires a file to resume; name it with --output"),
         (["--continue", "--output", "/dev/null"], "--continue requires a file to resume"),
         (["--output", "/"], "--output / is a folder; name a file"),
