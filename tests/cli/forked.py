@@ -1,4 +1,4 @@
-"""The program in processes forked from a server that has imported it, so that they start quickly."""
+"""Run the program in processes that are forked from a server that has imported it, so that they start quickly."""
 
 import atexit
 import contextlib

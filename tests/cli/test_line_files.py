@@ -121,7 +121,7 @@ TEXT = b"".join(f"line {number}\n".encode() for number in range(37))
 
 
 class CrashError(Exception):
-    """Simulates a killed process."""
+    """Exception that simulates a killed process."""
 
 
 def write(path: Path, continues: bool, crash_after: int | None = None, text: bytes = TEXT, **settings: object) -> int:
@@ -209,7 +209,7 @@ def test_other_settings_and_other_inputs_are_refused(tmp_path: Path) -> None:
     for text in (TEXT.replace(b"line 7", b"line 8"), TEXT[:40]):
         with pytest.raises(DataError, match="was written from a different input"):
             write(path, continues=True, text=text, beam_size=2, words=("a",))
-    assert (tmp_path / "out.partial").read_bytes() == before, "a refusal must not harm it"
+    assert (tmp_path / "out.partial").read_bytes() == before, "a refused call must not change the file"
     assert write(path, continues=True, text=TEXT + b"more\n", beam_size=2, words=("a",)) == 12
     assert path.read_bytes() == TEXT.upper() + b"MORE\n"
 

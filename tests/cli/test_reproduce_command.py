@@ -26,7 +26,7 @@ def test_a_run_is_reproduced(run: Path) -> None:
     assert "step 6/" not in result.stderr
 
 
-def test_a_run_with_a_changed_config_is_not_reproduced(run: Path) -> None:
+def test_a_run_with_an_edited_config_is_not_reproduced(run: Path) -> None:
     text = (run / "config.yaml").read_text()
     write_config(RunDir(run), text.replace("seed: 1\n", "seed: 2\n", 1))
     [then, *_] = [record["loss"] for record in read_records(run / "metrics.jsonl")]

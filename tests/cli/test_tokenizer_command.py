@@ -113,7 +113,7 @@ def test_encode_and_decode_keep_the_lines(folder: Path, options: list[str]) -> N
         assert unusual.count(b"\n") == len(LINES) * 300
 
 
-def test_sides(folder: Path) -> None:
+def test_side_selects_the_tokenizer(folder: Path) -> None:
     pair = TokenizerPair.load(folder / "separate")
     line = "the green läuft house under klein"
     assert pair.src.encode([line]) != pair.tgt.encode([line])
@@ -141,14 +141,14 @@ def test_tokenizers_of_a_run_and_of_a_model_file(folder: Path, tmp_path: Path) -
         ("decode", b"-1\n", "stdin:1: '-1' is not a token id; ids are 0 to 59"),
     ],
 )
-def test_errors_name_the_line(folder: Path, command: str, stdin: bytes, message: str) -> None:
+def test_errors_give_the_line_number(folder: Path, command: str, stdin: bytes, message: str) -> None:
     result = invoke("tokenizer", command, str(folder / "joint"), "--ids", stdin=stdin)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {message}")
     assert result.stderr.count("\n") == 1
 
 
-def test_a_missing_tokenizer(tmp_path: Path) -> None:
+def test_a_missing_tokenizer_is_reported(tmp_path: Path) -> None:
     result = invoke("tokenizer", "encode", str(tmp_path))
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {tmp_path}: no tokenizer found")

@@ -1,4 +1,4 @@
-"""docs/config.md and docs/commands.md are what scripts/docs.py writes, on a terminal of any width."""
+"""docs/config.md and docs/commands.md equal the output of scripts/docs.py, on a terminal of any width."""
 
 import importlib.util
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_the_page_is_current(script: ModuleType, name: str, columns: str, monkey
     monkeypatch.setenv("COLUMNS", columns)
     path = ROOT / "docs" / name
     assert path.read_text(encoding="utf-8") == script.PAGES[path](), (
-        f"{name} is stale: python scripts/docs.py writes it"
+        f"{name} is out of date; write it with: python scripts/docs.py"
     )
 
 

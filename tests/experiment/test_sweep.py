@@ -241,7 +241,11 @@ def test_too_many_runs_are_rejected(folder: Path) -> None:
 
 def test_files_that_are_not_sweeps(folder: Path) -> None:
     for name, content, message in (
-        ("list.yaml", b"- a\n", "a sweep must be a mapping with the keys config, run_dir, set, grid, list, random, seeds, not "),
+        (
+            "list.yaml",
+            b"- a\n",
+            "a sweep must be a mapping with the keys config, run_dir, set, grid, list, random, seeds, not ",
+        ),
         ("empty.yaml", b"", "a sweep must be a mapping with the keys "),
         ("lost.yaml", b"config: lost_base.yaml\nseeds: [1]\n", "no such file: "),
     ):
