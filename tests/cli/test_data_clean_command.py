@@ -69,7 +69,7 @@ def test_two_files_are_cleaned(files: tuple[Path, Path], tmp_path: Path) -> None
     assert "max_tokens and max_length_ratio are not applied without a tokenizer" in result.stderr
     assert "duplicate" in result.stderr
     assert " tokens  " not in result.stderr
-    assert "warning: more than data.filters.max_filtered_share 0.5 is removed" in result.stderr
+    assert "warning: the filters removed more than data.filters.max_filtered_share (0.5)" in result.stderr
     assert result.stderr.endswith(f"written: {tmp_path}/out\n")
     assert json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["kept"] == 3
 
