@@ -34,7 +34,7 @@ def compare(
     ] = None,
     ref: Annotated[list[Path] | None, optional("Reference file; repeat for several references.")] = None,
     src: Annotated[Path | None, optional("Source file; requires --ref.")] = None,
-    bleu_tokenizer: Annotated[str | None, optional("With --ref: tokenizer of BLEU (default: 13a).")] = None,
+    bleu_tokenizer: Annotated[str | None, optional("With --ref: BLEU tokenizer (default: 13a).")] = None,
     group: Annotated[bool, optional("Do not group runs that differ only in their seed.", "--group/--no-group")] = True,
     sentences: Annotated[int, typer.Option(min=0, help="Show this many of the sentences that differ most.")] = 5,
     as_json: Annotated[bool, optional("Print everything as JSON.", "--json")] = False,

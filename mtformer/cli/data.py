@@ -41,8 +41,8 @@ def check(
     src_lang: SrcLang = None,
     tgt_lang: TgtLang = None,
     tokenizer: TokenizerFolder = None,
-    json: Annotated[Path | None, optional("Write all counts to this file.", "--json")] = None,
-    html: Annotated[Path | None, optional("Write a page with histograms and samples.", "--html")] = None,
+    json: Annotated[Path | None, optional("Write all counts to this JSON file.", "--json")] = None,
+    html: Annotated[Path | None, optional("Write histograms and samples to this HTML file.", "--html")] = None,
 ) -> None:
     """Inspect corpora before training: errors, duplicates, outliers, overlap, and pairs that the filters remove.
 
@@ -143,7 +143,7 @@ def clean(
 @app.command(cls=Command)
 def demo(
     folder: Annotated[Path, argument("Folder to write.")],
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the generated sentences.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for the sentences.")] = 1,
 ) -> None:
     """Write a small English-German corpus, generated from a grammar, for a first training run."""
     from mtformer.data.demo import write_demo

@@ -36,14 +36,14 @@ def argument(text: str, **settings: Any) -> Any:
 
 ConfigArgument = Annotated[Path, argument("YAML file of the experiment.")]
 OverridesArgument = Annotated[list[str] | None, argument("Overrides of config values.", autocompletion=complete_key)]
-PRECISION_HELP = "fp32, bf16, fp16 (CUDA), int8 (CTranslate2 on a CPU), or auto (the fastest)."
+PRECISION_HELP = "fp32, bf16, fp16 (CUDA), int8 (CTranslate2 on a CPU), or auto, the fastest."
 CHECKPOINT_HELP = (
     "averaged, best, last, last:N (mean of the last N), a step, or a path. Default: averaged or best, whichever "
     "scores higher on dev; without dev data, averaged if it exists, else last."
 )
 BACKEND_HELP = "mtformer or ctranslate2. Default: ctranslate2 for its exports and for int8 on a CPU, else mtformer."
 COMET_HELP = (
-    "Also score with COMET (extra `comet`): a model on the Hugging Face Hub, such as Unbabel/wmt22-comet-da, or a path "
+    "Also score with COMET (`comet` extra): a model on the Hugging Face Hub, such as Unbabel/wmt22-comet-da, or a path "
     "to checkpoints/model.ckpt. A checkpoint is a pickle file, which can run code: use only a source you trust."
 )
 EnsembleArgument = Annotated[list[Path], argument("Run directory or bundle; several form an ensemble.")]

@@ -29,7 +29,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = 8000,
     api_key: Annotated[str | None, optional(KEY_HELP, envvar="MTFORMER_API_KEY")] = None,
     max_characters: Annotated[int, typer.Option(min=1, help="Maximum number of characters per request.")] = 5000,
-    queue_size: Annotated[int, typer.Option("--queue", min=1, help="Maximum queued requests; more get 503.")] = 200,
+    queue_size: Annotated[int, typer.Option("--queue", min=1, help="Maximum queued requests; others get 503.")] = 200,
     device: DeviceOption = "auto",
     precision: PrecisionOption = None,
     backend: BackendOption = None,

@@ -73,7 +73,8 @@ def translate(
         "--json-attention requires --json": json_attention and not as_json,
         "--attention-layer, --attention-head and --targets require --attention FILE": attention is None
         and (attention_layer or attention_head or targets),
-        "--attention needs all lines, which --continue skips; remove one of them": attention is not None and continues,
+        "--attention needs all lines, but --continue skips some; remove one of them": attention is not None
+        and continues,
         f"--output {target} is a folder; name a file": target is not None and target.is_dir(),
         "--continue requires a file to resume; name it with --output": continues and not is_resumable,
     }

@@ -155,7 +155,7 @@ def check_memory(
         step.max_padded_tokens = min(limits)
         log.warning(
             "the largest batch does not fit in memory; micro-batches of more than %d tokens, including padding, will "
-            "be split in two; a lower training.batch_tokens with more accumulation_steps does the same faster",
+            "be split in two; a lower training.batch_tokens with more accumulation_steps is equivalent and faster",
             step.max_padded_tokens,
         )
     validation_seconds = _check_dev(config, prepared, step) if prepared.dev else 0.0

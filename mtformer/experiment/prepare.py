@@ -48,7 +48,7 @@ log = logging.getLogger("mtformer")
 
 @dataclass(frozen=True)
 class DevSet:
-    """Dev data in one direction."""
+    """Dev data for one translation direction."""
 
     corpus: Corpus
     tgt_lang: str
@@ -227,7 +227,7 @@ def _make_one(config: Config, existing: str | None, sides: tuple[int, ...], path
 
 
 def _trained(config: Config, section: TokenizerConfig, sides: tuple[int, ...]) -> Path:
-    """Return a tokenizer model trained on these sides of the training data, from the cache if it exists there."""
+    """Return the path of a tokenizer model trained on these sides of the training data; it is kept in the cache."""
     data, states = config.data, file_states(config.data.sources)
     settings = {
         "sentencepiece": version("sentencepiece"),

@@ -63,13 +63,13 @@ class Draw(Section):
     """Values to draw from: `choice`, or numbers from `min` to `max` (integers if these and `step` are integers)."""
 
     choice: Annotated[list[Any], Field(min_length=1)] | None = None
-    """The values."""
+    """Values to choose from."""
     min: int | float = 0
     max: int | float = 0
     log: bool = False
     """Draw uniformly on a logarithmic scale."""
     step: Annotated[int | float, Field(gt=0)] | None = None
-    """Only min, min + step, and so on."""
+    """Draw only the values min, min + step, and so on."""
 
     @model_validator(mode="after")
     def _fits(self) -> "Draw":

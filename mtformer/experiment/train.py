@@ -74,7 +74,7 @@ def train_experiment(config: Config, run: RunDir, progress: Progress, resume: Re
 def _prepare(
     config: Config, run: RunDir, progress: Progress, device: torch.device, ranks: Ranks, is_resumed: bool
 ) -> tuple[Trainer, bool]:
-    """Return the trainer before its first step, and whether the run is resumed (the argument: in the main process)."""
+    """Return the trainer before its first step, and whether an existing run is resumed, as the main process found."""
     checkpoint = newest_good(run) if is_resumed else None
     with ranks.main_first():
         if not ranks.is_main and not run.tokenizer.is_dir():

@@ -206,7 +206,7 @@ class StopAt:
             self.inner.prepared(num_pairs, share)
 
     def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
-        """Stop the training, or forward the progress; see `mtformer.training.metrics.Progress`."""
+        """Stop training, or forward the progress; see `mtformer.training.metrics.Progress`."""
         if step == self.step:
             os.kill(os.getpid(), signal.SIGTERM)
         elif self.inner is not None:

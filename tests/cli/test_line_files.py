@@ -163,7 +163,7 @@ def test_a_file_appears_when_it_is_complete(suffix: str, tmp_path: Path) -> None
     path = tmp_path / "folder" / f"out{suffix}"
     crash(path)
     assert names(path.parent) == [f".out{suffix}.mtformer.json", f"out{suffix}.partial"]
-    with (path.parent / f"out{suffix}.partial").open("ab") as out:  # as after a crash of the machine
+    with (path.parent / f"out{suffix}.partial").open("ab") as out:  # as after a system crash
         out.write(b"\0" * 10_000)
     assert write(path, continues=True) == 12
     assert read(path) == TEXT.upper()
