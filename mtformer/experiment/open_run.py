@@ -123,7 +123,7 @@ def _restore_replaced(path: Path) -> None:
     pattern = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.replaced")
     entries = path.parent.iterdir() if path.parent.is_dir() else ()
     found = [match for entry in entries if (match := pattern.fullmatch(entry.name))]
-    for match in sorted(found, key=lambda match: -int(match[1])):  # latest first: it is the one to restore
+    for match in sorted(found, key=lambda match: -int(match[1])):  # latest first, because that one is restored
         old = path.parent / match[0]
         if _is_free(path):
             shutil.rmtree(path, ignore_errors=True)
@@ -157,7 +157,10 @@ def _dev_tokenizers(config: Config) -> dict[str, str]:
 def describe_environment(
     config: Config, prepared: Prepared, device: torch.device, precision: str, num_processes: int
 ) -> dict[str, Any]:
-    """Return everything but the config that affects the results, by the names used in messages; checkpoints save it."""
+    """Return what affects the results of a run besides its config, such as data, tokenizer, device and versions.
+
+    The keys are the names used in messages. Checkpoints contain the returned dict.
+    """
     tokenizers = prepared.tokenizers
     device_text = f"cpu, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
     if device.type == "cuda":

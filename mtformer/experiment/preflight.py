@@ -1,4 +1,4 @@
-"""Memory check and dry run: requirements of a training run, estimated by trying its largest batches."""
+"""Memory check and dry run: memory, time and disk space for a training run, estimated by trying its largest batches."""
 
 import logging
 import shutil

@@ -151,7 +151,7 @@ class RunContents:
         return min(self.points("dev", key), key=lambda point: (sign * point[1], point[0]), default=None)
 
     def _json(self, path: Path) -> dict[str, Any] | None:
-        """Return the JSON object in a file; None if there is no file, or it is invalid, which is noted in `unread`."""
+        """Return the JSON object in a file, or None if it is missing or invalid; note invalid files in `unread`."""
         try:
             value = read_json(path)
             if isinstance(value, dict):

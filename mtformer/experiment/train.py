@@ -74,7 +74,7 @@ def train_experiment(config: Config, run: RunDir, progress: Progress, resume: Re
 def _prepare(
     config: Config, run: RunDir, progress: Progress, device: torch.device, ranks: Ranks, is_resumed: bool
 ) -> tuple[Trainer, bool]:
-    """Return the trainer before its first step, and whether an existing run is resumed, as the main process found."""
+    """Return the trainer before its first step, and whether it resumes a run (decided by the main process)."""
     checkpoint = newest_good(run) if is_resumed else None
     with ranks.main_first():
         if not ranks.is_main and not run.tokenizer.is_dir():

@@ -94,7 +94,7 @@ def verify_resume(config: Config, leg: Leg | None = None) -> list[Compared]:
         whole, halves = RunDir(Path(folder) / "whole"), RunDir(Path(folder) / "halves")
         log.info("verification 1 of 3: training %d steps without a stop", NUM_STEPS)
         _in_new_process(leg, config, whole.path, None)
-        # The tokenizer is copied, because training it again could take most of the time without testing resuming.
+        # The tokenizer is copied: training it again could take most of the time, and resuming does not depend on it.
         shutil.copytree(whole.tokenizer, halves.tokenizer)
         write_config(halves, dump_config(config))
         log.info("verification 2 of 3: training %d steps, then stopping", STOP_AT)
