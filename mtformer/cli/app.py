@@ -1,4 +1,4 @@
-"""The program `mtformer`: its commands and exit codes.
+"""The `mtformer` program: its commands and exit codes.
 
 The module of a command and its dependencies are imported only when the command runs, so that `--help` is fast.
 """
@@ -19,7 +19,7 @@ from mtformer.cli.output import error_lines, flush_or_discard_stdout, printable,
 from mtformer.errors import LostProcessError, MtformerError
 
 DEBUG = "MTFORMER_DEBUG"
-SECONDS_OF_SILENCE = 3.0
+SECONDS_TO_WAIT = 3.0
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 """Exit code that a shell reports for a process terminated by SIGPIPE."""
@@ -45,11 +45,11 @@ COMMANDS = {
     "data": ("data:app", "Inspect, clean and generate corpora; manage the cache."),
     "config": ("config:app", "Show configs and their JSON Schema."),
 }
-"""The commands by name, in the order of the help: module in `mtformer.cli` and its attribute, and summary."""
+"""Commands by name, in the order of the help screen: `module:attribute` in `mtformer.cli`, and a summary."""
 
 
 class _Program(Group):
-    """Imports the command to run, and reports user and system errors in one line with an exit code."""
+    """Group that imports a command only when it runs, and reports user and system errors in one line."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
@@ -71,7 +71,7 @@ class _Program(Group):
             if message is None:
                 raise
             _show_traceback_if_asked()
-            _let_others_speak(error)
+            _let_others_report(error)
             error_lines(message)
             raise typer.Exit(2) from None
         return result
@@ -111,7 +111,7 @@ for _name, (_, _summary) in COMMANDS.items():
 
 
 def load_command(name: str) -> Any:
-    """Return the Click command of this name, with its options, help and examples."""
+    """Return the Click command with this name, including its options, help and examples."""
     module_name, attribute = COMMANDS[name][0].split(":")
     module = import_module(f"mtformer.cli.{module_name}")
     function = getattr(module, attribute)
@@ -143,8 +143,8 @@ def main() -> None:
         sys.exit(1 if message is None else 2)
 
 
-def _let_others_speak(error: Exception) -> None:
-    """Wait if `torchrun` started several processes and another one reports the error.
+def _let_others_report(error: Exception) -> None:
+    """If `torchrun` started several processes, wait in those that should not report the error.
 
     All processes find an error in the config, and `torchrun` stops all of them when one exits. Process 0, or the only
     process that failed, reports the error; `torchrun` stops the others while they wait here.
@@ -152,7 +152,7 @@ def _let_others_speak(error: Exception) -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and (
         isinstance(error, LostProcessError) or os.environ.get("RANK", "0") != "0"
     ):
-        time.sleep(SECONDS_OF_SILENCE)
+        time.sleep(SECONDS_TO_WAIT)
 
 
 def _describe(error: Exception) -> str | None:

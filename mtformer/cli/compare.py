@@ -30,13 +30,13 @@ SEEDS_READING = "Over seeds: Welch's 95% interval of the difference; variation o
 def compare(
     paths: Annotated[list[Path], argument("Run directories, or hypothesis files; the first is the baseline.")],
     sets: Annotated[
-        list[str] | None, optional("Test set (default: all that all runs have scores on).", "--set")
+        list[str] | None, optional("Test set (default: every test set that all runs have scores for).", "--set")
     ] = None,
     ref: Annotated[list[Path] | None, optional("Reference file; repeat for several references.")] = None,
     src: Annotated[Path | None, optional("Source file; requires --ref.")] = None,
-    bleu_tokenizer: Annotated[str | None, optional("With --ref: tokenizer of BLEU (default: 13a).")] = None,
+    bleu_tokenizer: Annotated[str | None, optional("With --ref: BLEU tokenizer (default: 13a).")] = None,
     group: Annotated[bool, optional("Do not group runs that differ only in their seed.", "--group/--no-group")] = True,
-    sentences: Annotated[int, typer.Option(min=0, help="Number of most different sentences to show.")] = 5,
+    sentences: Annotated[int, typer.Option(min=0, help="Show this many of the sentences that differ most.")] = 5,
     as_json: Annotated[bool, optional("Print everything as JSON.", "--json")] = False,
     force: Annotated[bool, optional("Compare despite different data, metrics or settings.", "--force")] = False,
     comet: CometOption = None,

@@ -41,8 +41,8 @@ def check(
     src_lang: SrcLang = None,
     tgt_lang: TgtLang = None,
     tokenizer: TokenizerFolder = None,
-    json: Annotated[Path | None, optional("Write all counts to this file.", "--json")] = None,
-    html: Annotated[Path | None, optional("Write a page with histograms and samples.", "--html")] = None,
+    json: Annotated[Path | None, optional("Write all counts to this JSON file.", "--json")] = None,
+    html: Annotated[Path | None, optional("Write histograms and samples to this HTML file.", "--html")] = None,
 ) -> None:
     """Inspect corpora before training: errors, duplicates, outliers, overlap, and pairs that the filters remove.
 
@@ -91,12 +91,12 @@ def clean(
         list[Path] | None,
         optional("Score the kept pairs with this model; a second model is for the reverse direction.", "--score-with"),
     ] = None,
-    keep_share: Annotated[float | None, optional("Share of the pairs to keep, the best ones.", "--keep-share")] = None,
+    keep_share: Annotated[float | None, optional("Share of pairs to keep, best scores first.", "--keep-share")] = None,
     min_score: Annotated[float | None, optional("Keep only pairs with at least this score.", "--min-score")] = None,
     device: Annotated[str, typer.Option(help="Device for scoring: auto, cpu or cuda.")] = "auto",
     precision: Annotated[str, typer.Option(help="Precision for scoring: " + PRECISION_HELP)] = "fp32",
 ) -> None:
-    """Write the training pairs that the filters keep, the removed pairs with the reason, and a report.
+    """Write the training pairs that the filters keep, the removed pairs with their reasons, and a report.
 
     The score of a pair is its log-probability per token. With two models it is exp(-(|H1 - H2| + (H1 + H2) / 2)), where
     H1 and H2 are the negative log-probabilities per token.
@@ -134,16 +134,16 @@ def clean(
             log.info("%s", line)
     max_share = data.filters.max_filtered_share
     if not report.kept:
-        log.warning("%s: no pair is kept; see removed.tsv in this folder, and data.filters", folder)
+        log.warning("%s: the filters kept no pairs; see removed.tsv in this folder, and data.filters", folder)
     elif report.left_out_share > max_share:
-        log.warning("more than data.filters.max_filtered_share %g is removed; see removed.tsv", max_share)
+        log.warning("the filters removed more than data.filters.max_filtered_share (%g); see removed.tsv", max_share)
     log.info("written: %s", folder)
 
 
 @app.command(cls=Command)
 def demo(
     folder: Annotated[Path, argument("Folder to write.")],
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the generated sentences.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for the sentences.")] = 1,
 ) -> None:
     """Write a small English-German corpus, generated from a grammar, for a first training run."""
     from mtformer.data.demo import write_demo
@@ -153,7 +153,7 @@ def demo(
 
 @app.command(cls=Command)
 def cache(
-    clear: Annotated[bool, optional("Delete all entries that no other process uses.", "--clear")] = False,
+    clear: Annotated[bool, optional("Delete all entries that no other process is using.", "--clear")] = False,
 ) -> None:
     """List or delete the prepared corpora, tokenizers and converted models in the cache.
 
@@ -181,12 +181,13 @@ def cache(
 def _load(
     words: Sequence[str], src_lang: str | None, tgt_lang: str | None, tokenizer_folder: Path | None
 ) -> "tuple[Config, TokenizerPair | None]":
-    """Return the config that the words name, or a config for files, with overrides applied, and its tokenizers.
+    """Return the config that `words` name, or a config for the files that they name, and the tokenizers.
 
-    The tokenizers come from the folder, else from the run, else from the models named in the config, if any.
+    Overrides in `words` are applied to the config. The tokenizers come from the folder, else from the run, else from
+    the models named in the config, if any.
 
     Raises:
-        ConfigError: The words are inconsistent.
+        ConfigError: The arguments are inconsistent.
         DataError: Files are missing or damaged.
     """
     from mtformer.config.loading import load_config
@@ -196,7 +197,7 @@ def _load(
     overrides = list(filter(_is_override, words))
     paths = [word for word in words if word not in overrides]
     if not paths:
-        raise ConfigError(f"{words[0]}: name a config first, a run directory, or files")
+        raise ConfigError(f"{words[0]}: overrides need a config; name a config, a run directory, or files first")
     first = Path(paths[0])
     if first.is_dir() or first.suffix in (".yaml", ".yml"):
         if src_lang is not None or tgt_lang is not None:
@@ -256,7 +257,7 @@ def _require_one_direction(config: "Config") -> None:
         log.info("only data.train is cleaned; clean the files of data.corpora (%s) too", ", ".join(data.corpora))
 
 
-# ---- scores of models -----------------------------------------------------------------------------------------------
+# ---- scoring with models --------------------------------------------------------------------------------------------
 
 
 def _scoring(

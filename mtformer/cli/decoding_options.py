@@ -1,4 +1,4 @@
-"""Decoding options of the command line, one for each key of the `decoding` section: --beam-size for beam_size."""
+"""Command-line options for decoding, one for each key in the `decoding` section, such as --beam-size for beam_size."""
 
 import inspect
 from collections.abc import Callable
@@ -13,7 +13,7 @@ KEYS = [key for key in DecodingConfig.model_fields if key_of(DecodingConfig, key
 
 
 def with_decoding_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with these options; it receives those that are given as the dict `settings`."""
+    """Return the command with the decoding options added; the given ones are passed to it as the dict `settings`."""
     own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "settings"]
     types = get_type_hints(DecodingConfig)
     options = [
@@ -34,7 +34,7 @@ def with_decoding_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _option(key: str, kind: Any) -> Any:
-    """Return the annotation of an option, whose value the schema validates."""
+    """Return the annotation of the option for a key; its value is validated by the schema."""
     name = key.replace("_", "-")
     names = [f"--{name}/--no-{name}" if kind is bool else f"--{name}", *ALIASES.get(key, ())]
     text = " ".join((DecodingConfig.model_fields[key].description or "").split())

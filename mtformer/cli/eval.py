@@ -26,7 +26,7 @@ def evaluate(
     runs: EnsembleArgument,
     src: Annotated[Path | None, optional("Source file; requires --ref.")] = None,
     ref: Annotated[Path | None, optional("Reference file; requires --src.")] = None,
-    testset: Annotated[str | None, optional("Test set of sacreBLEU, such as wmt14/full.")] = None,
+    testset: Annotated[str | None, optional("sacreBLEU test set, such as wmt14/full.")] = None,
     to: ToOption = None,
     device: DeviceOption = "auto",
     precision: PrecisionOption = None,
@@ -37,7 +37,7 @@ def evaluate(
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Score a model: BLEU, chrF2++ and TER on the config's test sets, two files, or a test set of sacreBLEU.
+    """Score a model: BLEU, chrF2++ and TER on the config's test sets, two files, or a sacreBLEU test set.
 
     Decoding options default to the values in the run's config; see docs/decoding.md.
     """

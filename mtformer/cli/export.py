@@ -12,7 +12,7 @@ from mtformer.errors import ConfigError
 
 
 class Format(str, Enum):
-    """Formats of an export."""
+    """Export formats."""
 
     BUNDLE = "bundle"
     CTRANSLATE2 = "ctranslate2"
@@ -25,7 +25,7 @@ LOADING = {
     Format.CTRANSLATE2: "ctranslate2.Translator({!r})",
     Format.HUGGINGFACE: "transformers.AutoModelForSeq2SeqLM.from_pretrained({!r})",
 }
-QUANTIZATION_HELP = "With ctranslate2: type of the weights, such as int8, int16 or float16 (default: float32)."
+QUANTIZATION_HELP = "With ctranslate2: data type of the weights, such as int8, int16 or float16 (default: float32)."
 
 
 def export(
@@ -61,7 +61,7 @@ def import_model(
     marian_dir: Annotated[Path, argument("Folder of a Marian model from Hugging Face (OPUS-MT).")],
     run: Annotated[Path, argument("Bundle to write.")],
 ) -> None:
-    """Convert a Marian model from Hugging Face to a bundle with the same translations, which can be trained further."""
+    """Convert a Marian model from Hugging Face to a bundle, which translates the same and can be trained further."""
     from mtformer.export.marian import import_marian
 
     import_marian(marian_dir, run)

@@ -1,4 +1,4 @@
-"""Form of the help screens: metavars in upper case, options in panels, examples at the end."""
+"""Layout of the help screens: metavars in upper case, options in panels, examples at the end."""
 
 import inspect
 import json
@@ -11,16 +11,16 @@ from typing import Any, get_args
 from typer.core import TyperCommand, TyperGroup
 
 DATA = json.loads(Path(__file__).with_name("help.json").read_text(encoding="utf-8"))
-"""Examples, and for panels and metavars the names of their parameters."""
+"""Example commands, and the names of the parameters that belong to each panel and each metavar."""
 PANEL_OF = {name: panel for panel, names in DATA["panels"].items() for name in names}
 METAVAR_OF = {name: metavar for metavar, names in DATA["metavars"].items() for name in names}
 METAVAR_OF_TYPE = {Path: "FILE", int: "N", float: "X"}
 MOST_IN_ONE_PANEL = 10
-"""A command with more options has panels."""
+"""Commands with more parameters show their options in several panels."""
 
 
 class _Help:
-    """Help screen of a command or group."""
+    """Mixin that writes the help screen of a command or group."""
 
     def format_help(self: Any, ctx: Any, formatter: Any) -> None:
         """Write the help screen."""
@@ -43,7 +43,7 @@ class _Help:
         formatter.write(captured.get())
 
     def collect_usage_pieces(self: Any, ctx: Any) -> list[str]:
-        """Return the words of the usage line after the name of the command."""
+        """Return the words that follow the command name in the usage line."""
         names = []
         for one in [one for one in self.params if one.param_type_name == "argument"]:
             name = one.metavar if one.required else f"[{one.metavar}]"
@@ -52,15 +52,15 @@ class _Help:
 
 
 class Command(_Help, TyperCommand):
-    """A command with this help screen."""
+    """Command that uses this help screen."""
 
 
 class Group(_Help, TyperGroup):
-    """A group of commands with this help screen."""
+    """Group of commands that uses this help screen."""
 
 
 def complete_help(command: Any, words: str) -> None:
-    """Add metavars, panels and examples to a command, which is called by these words, and to its sub-commands."""
+    """Add metavars, panels and examples to a command and its subcommands; `words` is the command's full name."""
     for name, one in getattr(command, "commands", {}).items():
         complete_help(one, f"{words} {name}".strip())
     # Typer keeps the line ends of a docstring.
@@ -80,7 +80,7 @@ def complete_help(command: Any, words: str) -> None:
 
 
 def _panels(command: Any) -> dict[str, list[tuple[str, str]]]:
-    """Return the rows of each panel."""
+    """Return the rows of each panel, as pairs (name, help text)."""
     panels: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for one in command.params:
         names, text = one.secondary_opts if one.secondary_opts and one.default is True else one.opts, one.help

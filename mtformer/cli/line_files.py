@@ -1,4 +1,4 @@
-"""Parallel reading of line files, and resumable output files."""
+"""Reading of parallel text files by lines, and resumable output files."""
 
 import hashlib
 import itertools
@@ -33,7 +33,7 @@ class ParallelLines:
     Lines end only at \n. Lines with invalid UTF-8 are counted, and invalid bytes become U+FFFD.
 
     Args:
-        files: Names for messages, and files opened for reading bytes.
+        files: For each file, its name for messages, and the file opened for reading bytes.
         total: Number of lines of each file, if known.
     """
 
@@ -43,11 +43,11 @@ class ParallelLines:
         self.num_lines = 0
         self._digests = [hashlib.sha256() for _ in files]
         self._num_bad = 0
-        self._ahead = b""  # line of the first file that `has_more` has read
+        self._ahead = b""  # next line of the first file, if `has_more` has read it
 
     @property
     def sha256(self) -> list[str]:
-        """Checksum for each file of the lines read so far."""
+        """Checksum of the lines read so far, for each file."""
         return [digest.hexdigest() for digest in self._digests]
 
     def skip(self, num_lines: int) -> None:
@@ -73,7 +73,7 @@ class ParallelLines:
             log.warning("%d lines were not valid UTF-8; invalid bytes were replaced by U+FFFD", self._num_bad)
 
     def _block(self, most: int) -> list[list[bytes]]:
-        """Return the next lines of each file; an empty list at the end."""
+        """Return up to `most` lines of each file, or an empty list at the end of the files."""
         lines, num_bytes = list[bytes](), 0
         with reading(self.files[0][0]):
             while len(lines) < most and num_bytes < BYTES_AT_ONCE and (line := self._readline()):
@@ -141,7 +141,7 @@ def _open(path: Path, stack: ExitStack) -> IO[bytes]:
 
 
 def _count_lines(path: Path) -> int:
-    """Return the number of lines; the last line may lack its line end."""
+    """Return the number of lines; the last line may lack a line end."""
     count, last = 0, b"\n"
     with reading(str(path)), open_bytes(path) as file:
         while block := file.read(1 << 20):
@@ -159,7 +159,7 @@ class ResumableOutput:
 
     Until the output is complete, it is written uncompressed to NAME.partial, because a compressed file cannot be
     truncated at a line. After each block, the record .NAME.mtformer.json is updated with the output size, the input
-    checksum and the settings. It is kept next to the complete file, with the checksum of the output.
+    checksum and the settings. The record is kept next to the complete file, with the checksum of the output.
 
     Args:
         path: The output file; its suffix selects the compression.
@@ -193,7 +193,7 @@ class ResumableOutput:
             lock.release()
 
     def open(self, lines: ParallelLines, settings: dict[str, Any], continues: bool) -> IO[bytes] | None:
-        """Return the partial file opened at the position to write to, or None if the output is already complete.
+        """Return the partial file, positioned where writing continues, or None if the output is already complete.
 
         Args:
             lines: The input; with `continues`, finished lines are skipped.
@@ -203,7 +203,7 @@ class ResumableOutput:
         Raises:
             DataError: The output was not written from this input with these settings, or has changed since.
         """
-        self.settings = json.loads(json.dumps(settings))  # as they are read from the record
+        self.settings = json.loads(json.dumps(settings))  # so that they equal settings read from the record
         done = self._read_record() if continues else None
         is_partial = done is not None and self.partial.is_file() and self.partial.stat().st_size >= done["bytes"]
         if not is_partial and not (continues and self.path.exists()):

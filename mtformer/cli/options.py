@@ -25,12 +25,12 @@ def require_at_most_one(options: Mapping[str, object]) -> None:
 
 
 def optional(text: str, *names: str, **settings: Any) -> Any:
-    """Return an option without a default; without `names`, its name is that of the parameter."""
+    """Return a Typer option without a default value; without `names`, it is named after its parameter."""
     return typer.Option(*names, help=text, show_default=False, **settings)
 
 
 def argument(text: str, **settings: Any) -> Any:
-    """Return an argument without a default."""
+    """Return a Typer argument without a default value."""
     return typer.Argument(help=text, show_default=False, **settings)
 
 
@@ -39,11 +39,11 @@ OverridesArgument = Annotated[list[str] | None, argument("Overrides of config va
 PRECISION_HELP = "fp32, bf16, fp16 (CUDA), int8 (CTranslate2 on a CPU), or auto, the fastest."
 CHECKPOINT_HELP = (
     "averaged, best, last, last:N (mean of the last N), a step, or a path. Default: averaged or best, whichever "
-    "scores higher on dev; without dev data averaged, else last."
+    "scores higher on dev; without dev data, averaged if it exists, else last."
 )
 BACKEND_HELP = "mtformer or ctranslate2. Default: ctranslate2 for its exports and for int8 on a CPU, else mtformer."
 COMET_HELP = (
-    "Also score with COMET (extra `comet`): a model on the Hugging Face Hub, such as Unbabel/wmt22-comet-da, or a path "
+    "Also score with COMET (`comet` extra): a model on the Hugging Face Hub, such as Unbabel/wmt22-comet-da, or a path "
     "to checkpoints/model.ckpt. A checkpoint is a pickle file, which can run code: use only a source you trust."
 )
 EnsembleArgument = Annotated[list[Path], argument("Run directory or bundle; several form an ensemble.")]

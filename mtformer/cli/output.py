@@ -22,7 +22,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 """Control characters except tabs and line ends."""
 OTHER_LOGS = ("sacrebleu", "asyncio")
 _passed = set[str]()
-"""Lines of these logs that have been logged; each is logged once."""
+"""Lines from these logs that have been logged; each one is logged only once."""
 log = logging.getLogger("mtformer")
 
 
@@ -55,7 +55,7 @@ def set_up_logging() -> None:
 
 @contextlib.contextmanager
 def log_to_file(path: Path) -> Iterator[None]:
-    """Append the package's log with timestamps to `path` too; lines are held until its folder exists."""
+    """Also append the package's log, with timestamps, to `path`; lines are buffered until its folder exists."""
     handler = _RunLogHandler(path, encoding="utf-8", delay=True)
     handler.setFormatter(_Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     log.addHandler(handler)
@@ -191,7 +191,7 @@ class _RunLogHandler(WatchedFileHandler):
                     self.handleError(waiting)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # name defined by logging
-        """Report the first error of the log file, and continue without the file."""
+        """Report the first error in writing the log file, and continue without the file."""
         log.removeHandler(self)
         log.warning(
             "%s: cannot be written (%s); logging continues on stderr only", self.baseFilename, sys.exc_info()[1]

@@ -44,7 +44,7 @@ def alive(desc: str, **settings: Any) -> Iterator["tqdm[NoReturn]"]:
 
 
 class TrainingProgress(AbstractContextManager["TrainingProgress"]):
-    """Progress of preparation and training; `num_steps` is the total number of optimizer steps."""
+    """Progress display for preparation and training; `num_steps` is the total number of optimizer steps."""
 
     def __init__(self, num_steps: int) -> None:
         self.num_steps = num_steps
@@ -63,12 +63,12 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
             self.bar.close()
 
     def prepared(self, num_pairs: int, share: float) -> None:
-        """Show the progress of a corpus; see `mtformer.training.metrics.Progress`."""
+        """Show the progress of preparing a corpus; see `mtformer.training.metrics.Progress`."""
         self._start.close()
         if not sys.stderr.isatty() or not log.isEnabledFor(logging.INFO):
             log_progress(num_pairs, share)
             return
-        if self.preparing is not None and num_pairs < self.preparing.n:  # another corpus
+        if self.preparing is not None and num_pairs < self.preparing.n:  # the next corpus
             self._end_preparing()
         if self.preparing is None:
             self.preparing = tqdm(unit="pair", unit_scale=True, desc="prepare", dynamic_ncols=True, leave=False)
@@ -78,7 +78,7 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
             self._end_preparing()
 
     def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
-        """Show a step; see `mtformer.training.metrics.Progress`."""
+        """Show the progress of training; see `mtformer.training.metrics.Progress`."""
         self._end_preparing()
         if sys.stderr.isatty():
             if self.bar is None:

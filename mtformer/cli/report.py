@@ -13,10 +13,10 @@ METRIC_HELP = "With --plot: metric, such as bleu, perplexity or train.loss; repe
 def report(
     runs: Annotated[list[Path], argument("Run directories or bundles.")],
     out: Annotated[
-        Path | None, optional("HTML file to write (default: RUN/report.html; for several runs report.html).")
+        Path | None, optional("HTML file to write (default: RUN/report.html, or report.html for several runs).")
     ] = None,
     plot: Annotated[
-        Path | None, optional("Instead of a report, write a plot of the curves, one column wide: .pdf, .svg or .png.")
+        Path | None, optional("Instead of a report, plot the curves to this file, one column wide: .pdf, .svg or .png.")
     ] = None,
     metric: Annotated[list[str] | None, optional(METRIC_HELP)] = None,
 ) -> None:

@@ -97,7 +97,7 @@ def _print_csv(rows: "Sequence[RunRow]", keys: Sequence[str]) -> None:
 
 
 def _cells(row: "RunRow") -> list[str]:
-    """Return the cells of COLUMNS."""
+    """Return the cells of a row, in the order of COLUMNS."""
     from mtformer.experiment.runs import format_duration
 
     of = f"/{row.max_steps}" if row.max_steps is not None else ""
@@ -115,7 +115,7 @@ def _cells(row: "RunRow") -> list[str]:
 
 
 def _wrapped(name: str, width: int) -> str:
-    """Return the name in lines of at most `width` characters where possible, with breaks after `/` and `,` only."""
+    """Return the name with line breaks after `/` and `,`, in lines of at most `width` characters where possible."""
     lines = [""]
     for part in re.split(r"(?<=[/,])", name):
         if lines[-1] and len(lines[-1] + part) > width:

@@ -20,7 +20,7 @@ from mtformer.errors import ConfigError, require_extra
 log = logging.getLogger("mtformer")
 PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_fastapi_instrumentator")
 DEBUG = "MTFORMER_DEBUG"
-KEY_HELP = "Required api_key of requests, for a --host that other machines can reach (or set MTFORMER_API_KEY)."
+KEY_HELP = "api_key that requests must send (or set MTFORMER_API_KEY); required if other machines can reach --host."
 
 
 def serve(
@@ -28,8 +28,8 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all interfaces.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = 8000,
     api_key: Annotated[str | None, optional(KEY_HELP, envvar="MTFORMER_API_KEY")] = None,
-    max_characters: Annotated[int, typer.Option(min=1, help="Maximum length of the text of a request.")] = 5000,
-    queue_size: Annotated[int, typer.Option("--queue", min=1, help="Waiting requests before status 503.")] = 200,
+    max_characters: Annotated[int, typer.Option(min=1, help="Maximum number of characters per request.")] = 5000,
+    queue_size: Annotated[int, typer.Option("--queue", min=1, help="Maximum queued requests; others get 503.")] = 200,
     device: DeviceOption = "auto",
     precision: PrecisionOption = None,
     backend: BackendOption = None,

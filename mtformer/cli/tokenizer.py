@@ -32,7 +32,7 @@ class Side(str, Enum):
 
 
 ModelArgument = Annotated[Path, argument("Run directory, bundle, folder of tokenizers, or SentencePiece model.")]
-SideOption = Annotated[Side, optional("Tokenizer to use if they are separate: src or tgt (default: src).", "--side")]
+SideOption = Annotated[Side, optional("Which of two separate tokenizers to use: src or tgt (default: src).", "--side")]
 
 
 @app.command(cls=Command)
@@ -40,7 +40,7 @@ def train(
     config: ConfigArgument,
     overrides: OverridesArgument = None,
     output: Annotated[
-        Path | None, optional("New folder to write (default: tokenizers/ and the config's name).", "--output")
+        Path | None, optional("New folder to write (default: tokenizers/NAME for NAME.yaml).", "--output")
     ] = None,
 ) -> None:
     """Train SentencePiece models on the training data of a config, with the settings of its `tokenizer` section."""
@@ -59,16 +59,16 @@ def train(
         make_tokenizers(loaded, folder)
     pair = TokenizerPair.load(folder)
     sizes = [("joint", pair.src)] if pair.joint else [("source", pair.src), ("target", pair.tgt)]
-    echo(*(f"{folder}: {name}, {one.vocab_size} pieces, sha256 {one.sha256}" for name, one in sizes))
+    echo(*(f"{folder}: {name}, {one.vocab_size} tokens, sha256 {one.sha256}" for name, one in sizes))
 
 
 @app.command(cls=Command)
 def encode(
     model: ModelArgument,
-    ids: Annotated[bool, optional("Write ids instead of pieces.", "--ids")] = False,
+    ids: Annotated[bool, optional("Write token ids instead of tokens.", "--ids")] = False,
     side: SideOption = Side.SRC,
 ) -> None:
-    """Split each line of stdin into pieces."""
+    """Split each line of stdin into tokens."""
     tokenizer = _load(model, side)
 
     def split(line: str, place: str) -> str:
@@ -80,10 +80,10 @@ def encode(
 @app.command(cls=Command)
 def decode(
     model: ModelArgument,
-    ids: Annotated[bool, optional("Read ids instead of pieces.", "--ids")] = False,
+    ids: Annotated[bool, optional("Read token ids instead of tokens.", "--ids")] = False,
     side: SideOption = Side.SRC,
 ) -> None:
-    """Join the pieces in each line of stdin to text."""
+    """Join the tokens in each line of stdin into text."""
     tokenizer = _load(model, side)
 
     def join(line: str, place: str) -> str:
@@ -92,7 +92,7 @@ def decode(
             return tokenizer.decode_pieces(words)
         for word in words:
             if not word.isdecimal() or len(word) > MOST_DIGITS or int(word) >= tokenizer.vocab_size:
-                raise DataError(f"{place}: '{word:.20}' is not an id; ids are 0 to {tokenizer.vocab_size - 1}")
+                raise DataError(f"{place}: '{word:.20}' is not a token id; ids are 0 to {tokenizer.vocab_size - 1}")
         return tokenizer.decode([[int(word) for word in words]])[0]
 
     _convert_lines(join)

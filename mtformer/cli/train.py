@@ -31,7 +31,7 @@ class TrainCommand(Command):
 
 
 def join_resume(words: list[str]) -> list[str]:
-    """Replace `--resume auto` by `--resume=auto`, and `--resume` alone by `--resume=newest`."""
+    """Replace `--resume auto` with `--resume=auto`, and `--resume` alone with `--resume=newest`."""
     joined, rest = list[str](), list(words)
     while rest:
         word = rest.pop(0)
@@ -56,14 +56,14 @@ COMMAND_CLASS = TrainCommand
 def train(
     config: ConfigArgument,
     overrides: OverridesArgument = None,
-    run_dir: Annotated[Path | None, optional("Run directory (default: runs/ and the config's name).")] = None,
+    run_dir: Annotated[Path | None, optional("Run directory (default: runs/NAME for NAME.yaml).")] = None,
     resume: Annotated[
         str | None, optional("Resume from the latest checkpoint (auto: start a new run if none exists).")
     ] = None,
     overwrite: Annotated[bool, optional("Replace the existing run in the run directory.", "--overwrite")] = False,
     dry_run: Annotated[bool, optional("Check config, data and memory without training.", "--dry-run")] = False,
     verify_resume: Annotated[
-        bool, optional("Test that resuming gives exactly the same run.", "--verify-resume")
+        bool, optional("Test that a resumed run exactly equals an uninterrupted one.", "--verify-resume")
     ] = False,
 ) -> None:
     """Train a model: tokenizer, data, training, averaging, test scores.
@@ -119,7 +119,7 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
         if not is_main:
             raise typer.Exit(128 + stopped.signal_number) from None
         again = shlex.join([*command, "--run-dir", str(run_dir), "--resume", *(["auto"] if resume == "auto" else [])])
-        echo(f"stopped at step {stopped.step}, saved; resume with: {again}", err=True)
+        echo(f"stopped at step {stopped.step}, checkpoint saved; resume with: {again}", err=True)
         raise typer.Exit(128 + stopped.signal_number) from None
     if not is_main:
         return

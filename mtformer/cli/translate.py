@@ -40,17 +40,17 @@ def translate(
     run: EnsembleArgument,
     source: Annotated[Path | None, optional("File to translate (default: stdin).", "--input")] = None,
     target: Annotated[Path | None, optional("File to write (default: stdout).", "--output")] = None,
-    continues: Annotated[bool, optional("Resume writing an interrupted --output.", "--continue")] = False,
+    continues: Annotated[bool, optional("Resume an interrupted --output file.", "--continue")] = False,
     to: ToOption = None,
-    prefixes: Annotated[Path | None, optional("Target prefix for each source line.")] = None,
-    required: Annotated[Path | None, optional("Required phrases per source line, tab-separated.", "--require")] = None,
+    prefixes: Annotated[Path | None, optional("File with a target prefix for each line.")] = None,
+    required: Annotated[Path | None, optional("Required phrases for each line, tab-separated.", "--require")] = None,
     forbidden: Annotated[Path | None, optional("Forbidden phrases, one per line.", "--forbid")] = None,
     as_json: Annotated[bool, optional("Write a JSON object per line: text, score, flags.", "--json")] = False,
     json_attention: Annotated[bool, optional("With --json: add cross-attention weights.", "--json-attention")] = False,
     attention: Annotated[Path | None, optional("Write attention as .json, .html, or .png (for one line).")] = None,
     attention_layer: Annotated[int | None, optional("Decoder layer of a .png, from 1 (default: last).")] = None,
     attention_head: Annotated[int | None, optional("Attention head of a .png, from 1 (default: all).")] = None,
-    targets: Annotated[Path | None, optional("With --attention: translations to analyze.")] = None,
+    targets: Annotated[Path | None, optional("With --attention: file of translations to analyze.")] = None,
     alignment: Annotated[bool, optional("Append ||| and word alignments, such as 0-0 1-2.", "--alignment")] = False,
     device: DeviceOption = "auto",
     precision: PrecisionOption = None,
@@ -68,12 +68,13 @@ def translate(
     from mtformer.data.corpus.compressed import create_bytes
     from mtformer.files import naming_file
 
-    is_resumable = target is not None and (target.is_file() or not target.exists())  # no pipe or device
+    is_resumable = target is not None and (target.is_file() or not target.exists())  # not a pipe or device
     errors = {
         "--json-attention requires --json": json_attention and not as_json,
         "--attention-layer, --attention-head and --targets require --attention FILE": attention is None
         and (attention_layer or attention_head or targets),
-        "--attention requires all lines; remove --continue": attention is not None and continues,
+        "--attention needs all lines, but --continue skips some; remove one of them": attention is not None
+        and continues,
         f"--output {target} is a folder; name a file": target is not None and target.is_dir(),
         "--continue requires a file to resume; name it with --output": continues and not is_resumable,
     }
@@ -137,7 +138,7 @@ class _Work:
     """Translation of the input in blocks of lines.
 
     Args:
-        write: Function of a line number and a translation that returns the lines of output.
+        write: Function that takes a line number and a translation, and returns the output lines.
         arguments: Keyword arguments for `Translator.translate`.
         given: Names of the files that are read in parallel with the source, in order.
     """
@@ -152,7 +153,7 @@ class _Work:
     flags: Counter[str] = field(default_factory=Counter)
 
     def run_to_file(self, output: "ResumableOutput", made_with: dict[str, Any], continues: bool) -> None:
-        """Write an output file that can be resumed after an interruption and appears once complete."""
+        """Write an output file that can be resumed after an interruption, and gets its name when it is complete."""
         out = output.open(self.lines, made_with, continues)
         if out is None:
             return
@@ -217,7 +218,7 @@ class _Work:
 
 
 def _typed_lines() -> Iterator[str]:
-    """Yield typed lines, with line editing and the history of earlier calls where readline is available."""
+    """Yield the lines that the user types, with editing and the history of earlier calls if readline is available."""
     from mtformer.files import cache_folder
 
     history = cache_folder() / "history"

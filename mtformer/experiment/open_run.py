@@ -1,7 +1,7 @@
-"""Opening a run directory: new, existing, not a run, or left incomplete by a process killed during its start.
+"""Open a run directory that is new, contains a run or something else, or was left incomplete by a killed process.
 
 `--overwrite` renames the old run to `.NAME.TIME.replaced` in the same folder, creates the new run, and deletes the old
-one when the new one is prepared. If the process is killed in between, the next start restores or reports the old run.
+one once the new one is prepared. If the process is killed in between, the next start restores or reports the old run.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ log = logging.getLogger("mtformer")
 
 @contextlib.contextmanager
 def open_run(run: RunDir, config: Config, resume: Resume, overwrite: bool) -> Iterator[bool]:
-    """Open the run directory for a run that is prepared within the context; undo all changes if preparation fails.
+    """Open the run directory; the caller prepares the run within the context, and all changes are undone if this fails.
 
     Call it while holding `lock_run`, so that no other process overwrites the run at the same time.
 
@@ -95,7 +95,7 @@ def _recreated(path: Path) -> Iterator[None]:
 
 
 def _is_free(path: Path) -> bool:
-    """Return True if the folder does not exist or contains only files written before config.yaml by a killed start."""
+    """Return True if the folder does not exist, or has only files that a killed start wrote before config.yaml."""
     if not path.is_dir():
         return not path.exists()
     return not RunDir(path).config.exists() and _is_just_started(path)
@@ -109,7 +109,7 @@ def _is_just_started(path: Path) -> bool:
 
 
 def _check_is_run(run: RunDir) -> None:
-    """Raise CheckpointError for a bundle, and for a folder that is not a run but contains a config.yaml."""
+    """Raise CheckpointError if the folder contains a bundle, or anything else that is not a run."""
     if run.is_bundle:
         raise CheckpointError(f"{run.path}: is a bundle, which cannot be trained; choose another folder with --run-dir")
     is_begun = any(path.exists() for path in (run.tokenizer, run.data_report, run.checkpoints))
@@ -118,12 +118,12 @@ def _check_is_run(run: RunDir) -> None:
 
 
 def _restore_replaced(path: Path) -> None:
-    """Undo, complete or report what a killed `--overwrite` left in the parent folder."""
+    """Undo or complete a killed `--overwrite`, or report the old run that it left in the parent folder."""
     clear_leftovers(path.parent)
     pattern = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.replaced")
     entries = path.parent.iterdir() if path.parent.is_dir() else ()
     found = [match for entry in entries if (match := pattern.fullmatch(entry.name))]
-    for match in sorted(found, key=lambda match: -int(match[1])):  # the run is the one renamed last
+    for match in sorted(found, key=lambda match: -int(match[1])):  # latest first, because that one is restored
         old = path.parent / match[0]
         if _is_free(path):
             shutil.rmtree(path, ignore_errors=True)
@@ -157,7 +157,10 @@ def _dev_tokenizers(config: Config) -> dict[str, str]:
 def describe_environment(
     config: Config, prepared: Prepared, device: torch.device, precision: str, num_processes: int
 ) -> dict[str, Any]:
-    """Return what a run's results depend on besides its config, by the names used in messages; saved in checkpoints."""
+    """Return what affects the results of a run besides its config, such as data, tokenizer, device and versions.
+
+    The keys are the names used in messages. Checkpoints contain the returned dict.
+    """
     tokenizers = prepared.tokenizers
     device_text = f"cpu, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
     if device.type == "cuda":
@@ -177,10 +180,11 @@ def describe_environment(
 
 
 def compare_environments(run: RunDir, old: dict[str, Any], new: dict[str, Any], best_metric: str) -> None:
-    """Log differences from the environment of the checkpoint.
+    """Log differences from the environment that the checkpoint records.
 
     Raises:
-        CheckpointError: if the tokenizer differs, or the dev BLEU tokenizer that selects the best checkpoint.
+        CheckpointError: if the tokenizer differs, or the best checkpoint is selected by BLEU and the BLEU tokenizer
+            for dev data differs.
     """
     for name, after in new.items():
         before = old.get(name)

@@ -1,4 +1,4 @@
-"""Memory check and dry run before training: memory, time and disk space, measured on the largest batches."""
+"""Memory check and dry run: memory, time and disk space for a training run, estimated by trying its largest batches."""
 
 import logging
 import shutil
@@ -25,7 +25,7 @@ from mtformer.training.validation import dev_loss
 
 COMPILES_ON = "cuda"
 COMPILE_SECONDS, COMPILE_GAIN = 120, 0.1
-"""Expected time to compile a model on CUDA, and the share of the training time that it saves (not yet measured)."""
+"""Assumed time to compile a model on CUDA, and share of the training time that compiling saves (not measured yet)."""
 BYTES_OF_WEIGHT = 4
 BYTES_OF_CHECKPOINT = 12
 """Bytes per parameter: the weight and two Adam moments in float32."""
@@ -131,11 +131,11 @@ def check_memory(
     """Try the largest training and dev batches without changing the model; all processes must call it together.
 
     Args:
-        config: the experiment.
-        prepared: its data.
-        step: the model. With `training.compile: auto` on CUDA it is compiled if the training is long enough.
-        run: where checkpoints will be saved.
-        compiled: decide `auto` like this, as the first start of the run did.
+        config: config of the experiment.
+        prepared: its tokenizers and data.
+        step: the model. With `training.compile: auto` on CUDA it is compiled if training takes long enough.
+        run: run directory in which checkpoints will be saved.
+        compiled: for a resumed run with `auto`, the decision made when the run started; None: decide now.
 
     Raises:
         DeviceError: if a single pair does not fit in memory, or two checkpoints do not fit on the disk.
@@ -155,7 +155,7 @@ def check_memory(
         step.max_padded_tokens = min(limits)
         log.warning(
             "the largest batch does not fit in memory; micro-batches of more than %d tokens, including padding, will "
-            "be split in two; a lower training.batch_tokens with more accumulation_steps does the same faster",
+            "be split in two; a lower training.batch_tokens with more accumulation_steps is equivalent and faster",
             step.max_padded_tokens,
         )
     validation_seconds = _check_dev(config, prepared, step) if prepared.dev else 0.0
@@ -174,7 +174,7 @@ def check_memory(
 def _compile(
     step: TrainingStep, largest: Batch, seconds: float, training_seconds: float, compiled: bool | None
 ) -> float:
-    """Compile the model if that repays or `compiled` says so; return the seconds of the largest batch from now on."""
+    """Compile the model if that saves time or `compiled` is True; return the seconds for the largest batch."""
     if compiled is None:
         compiled = step.ranks.gather(training_seconds * COMPILE_GAIN > COMPILE_SECONDS)[0]
     if not compiled:
@@ -188,7 +188,7 @@ def _compile(
 
 
 def _check_dev(config: Config, prepared: Prepared, step: TrainingStep) -> float:
-    """Score the largest dev batch, translate the longest sentences, and return an upper bound in s per validation."""
+    """Score the largest dev batch, translate the longest sentences, and return the maximum seconds per validation."""
     largest = max(prepared.dev, key=lambda one: len(one.sources))
     sources, num_sentences = largest.sources, sum(len(one.sources) for one in prepared.dev)
     translator = prepared.translator(config, step.full_model())

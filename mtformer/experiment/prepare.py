@@ -1,4 +1,4 @@
-"""Tokenizer and data of an experiment, which are trained or loaded, and prepared or read from the cache."""
+"""Preparation of an experiment: train or load the tokenizers, and tokenize the data or read them from the cache."""
 
 import hashlib
 import itertools
@@ -42,13 +42,13 @@ from mtformer.text.train import train_tokenizer
 SAMPLED_BLOCKS = 40
 """Number of blocks (10,240 lines in total) in which lines with several sentences are counted."""
 AUGMENTED_WINDOW_PAIRS = 1 << 14
-"""Window size with augmentation: smaller, because the first batch waits until a window is augmented and tokenized."""
+"""Window size with augmentation; it is small, because the first batch waits for a window to be augmented."""
 log = logging.getLogger("mtformer")
 
 
 @dataclass(frozen=True)
 class DevSet:
-    """Dev data in one direction."""
+    """Dev data for one translation direction."""
 
     corpus: Corpus
     tgt_lang: str
@@ -65,7 +65,7 @@ class Prepared:
     dev: list[DevSet]
     batches: TrainingBatches
     multi_sentence_share: float
-    """Share of source training lines with several sentences."""
+    """Share of the source lines in the training data that have several sentences."""
 
     def translator(self, config: Config, model: Transformer) -> Translator:
         """Return the translator for validation with a model, which may be in training mode."""
@@ -102,7 +102,8 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
     exists = tokenizer_folder.is_dir()
     tokenizers = TokenizerPair.load(tokenizer_folder) if exists else make_tokenizers(config, tokenizer_folder)
     if tokenizers.joint != config.tokenizer.joint:
-        raise ConfigError(f"tokenizer.joint is {config.tokenizer.joint}, but {tokenizer_folder} has the other kind")
+        kind = "a joint tokenizer" if tokenizers.joint else "separate tokenizers"
+        raise ConfigError(f"tokenizer.joint is {config.tokenizer.joint}, but {tokenizer_folder} contains {kind}")
     needs_text = config.tokenizer.sampling_alpha > 0 or any(config.data.noise.model_dump().values())
     corpora = _training_corpora(config, tokenizers, needs_text, advance)
     dev = _dev_sets(config, tokenizers)
@@ -124,7 +125,7 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
 
 
 def _training_corpora(config: Config, tokenizers: TokenizerPair, keep_text: bool, advance: Advance) -> list[Corpus]:
-    """Prepare each training corpus in all of its directions."""
+    """Prepare each training corpus in each of its directions."""
     sections: dict[str, CorpusConfig] = dict(config.data.corpora)
     if config.data.train:
         sections = {"train": CorpusConfig(sources=config.data.train), **sections}
@@ -151,7 +152,7 @@ def _in_each_direction(
 ) -> Iterator[tuple[Corpus, str]]:
     """Prepare sources with the options of `prepare`; sources of the same language pair are prepared together.
 
-    Yields a corpus and its target language for each direction. If there are several, the direction is part of the name.
+    Yields a corpus and its target language for each direction. With several directions, corpus names include them.
     """
     data, by_languages = config.data, dict[tuple[str, str], list[Source]]()
     for source in sources:
@@ -168,7 +169,7 @@ def _in_each_direction(
 
 
 def multi_sentence_share(corpora: Sequence[Corpus], tokenizer: Tokenizer) -> float:
-    """Return the share of source lines with several sentences, from blocks spread evenly over nonempty corpora."""
+    """Estimate the share of source lines with several sentences, from blocks spread evenly over nonempty corpora."""
     ends = np.cumsum([corpus.store.num_blocks for corpus in corpora])
     num_lines = num_found = 0
     for block in np.linspace(0, ends[-1], min(SAMPLED_BLOCKS, ends[-1]), endpoint=False, dtype=np.int64):
@@ -226,7 +227,7 @@ def _make_one(config: Config, existing: str | None, sides: tuple[int, ...], path
 
 
 def _trained(config: Config, section: TokenizerConfig, sides: tuple[int, ...]) -> Path:
-    """Return a tokenizer model trained on these sides of the training data, from the cache if it exists there."""
+    """Return the path of a tokenizer model trained on these sides of the training data; it is kept in the cache."""
     data, states = config.data, file_states(config.data.sources)
     settings = {
         "sentencepiece": version("sentencepiece"),

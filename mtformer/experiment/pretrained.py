@@ -31,7 +31,7 @@ def load_pretrained(config: Config, tokenizers: TokenizerPair, step: TrainingSte
 
     Raises:
         ConfigError: if the run does not exist, or its tokenizer differs from the current one.
-        CheckpointError: if its weights are missing, damaged, or have other shapes.
+        CheckpointError: if its weights are missing, damaged, or have different shapes.
     """
     base, its = _open(config)
     theirs = TokenizerPair.load(base.tokenizer)

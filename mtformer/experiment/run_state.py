@@ -19,8 +19,8 @@ from mtformer.files import read_json, require_text, write_text
 from mtformer.run_dir import RunDir
 
 StateName = Literal["new", "running", "finished", "interrupted", "failed", "killed"]
-LOOKING_SECONDS = 1.0
-"""Time that a new training waits for the lock, which is held briefly by processes that read the state."""
+LOCK_SECONDS = 1.0
+"""Time that a new training process waits for the lock, which processes that read the state hold briefly."""
 log = logging.getLogger("mtformer")
 
 
@@ -47,7 +47,7 @@ def lock_run(run: RunDir) -> Iterator[None]:
     run.lock.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(run.lock)
     try:
-        lock.acquire(timeout=LOOKING_SECONDS)
+        lock.acquire(timeout=LOCK_SECONDS)
     except Timeout as error:
         raise CheckpointError(
             f"{run.path}: another process is training here; wait for it or stop it, or use another --run-dir"
@@ -62,7 +62,7 @@ def lock_run(run: RunDir) -> Iterator[None]:
 
 @contextlib.contextmanager
 def record_state(run: RunDir) -> Iterator[None]:
-    """Write state.json when the training in this context starts and ends."""
+    """Write state.json when training starts and ends, that is, on entering and leaving this context."""
     now, first = _now(), _saved(run).get("started")
     starts = {"started": first or now, "resumed": now if first else None}
     _write(run, "running", starts)
@@ -88,7 +88,7 @@ def read_state(run: RunDir) -> RunState:
 
 
 def _saved(run: RunDir) -> dict[str, Any]:
-    """Return the contents of state.json, empty if it is missing or damaged."""
+    """Return the contents of state.json, or an empty dict if it is missing or damaged."""
     saved: Any = {}
     with contextlib.suppress(OSError, ValueError):
         saved = read_json(run.state)

@@ -39,7 +39,7 @@ COLUMNS = {
     "tokens/s": "tokens_per_second",
     "time": "seconds",
 }
-"""Fields of a row by the header of their column; columns for the settings that differ follow."""
+"""Fields of `RunRow` by column header, in the order of the table; columns for the settings that differ follow."""
 LARGEST_FIRST = ("step", "best_step", "test", "tokens_per_second")
 RECENT = 20
 """Number of most recent log lines over which the median speed is computed."""
@@ -58,7 +58,7 @@ class RunContents:
         self.run = RunDir(path)
         self.name = name or path.name or str(path)
         self.unread: list[str] = []
-        """Parts that exist but cannot be read, one line each; reports add their own."""
+        """One-line messages about parts that exist but cannot be read; reports append to them."""
 
     @cached_property
     def loaded(self) -> LoadedConfig | None:
@@ -88,7 +88,7 @@ class RunContents:
 
     @cached_property
     def state(self) -> RunState:
-        """State of the training."""
+        """State of the run."""
         return read_state(self.run)
 
     @cached_property
@@ -104,17 +104,17 @@ class RunContents:
 
     @cached_property
     def samples(self) -> list[Record]:
-        """Dev translations of each validation: `step` and `samples`, a list of [source, reference, hypothesis]."""
+        """Dev translations from each validation: `step`, and `samples` as a list of [source, reference, hypothesis]."""
         return [one for one in read_records(self.run.samples) if _is_sample(one)]
 
     @cached_property
     def data_report(self) -> dict[str, Any] | None:
-        """Report of the training data."""
+        """Report on the training data."""
         return self._json(self.run.data_report)
 
     @cached_property
     def scores(self) -> "dict[str, ScoreCard]":
-        """Score cards by name of the test set."""
+        """Score cards by test set name."""
         from mtformer.evaluation.card import read_card
 
         cards = {}
@@ -141,7 +141,7 @@ class RunContents:
         return sum((after[0] - before[0]) * after[1] for before, after in pairwise(points))
 
     def points(self, kind: str, key: str) -> list[tuple[int, float]]:
-        """Return (step, value) for each record of this kind in which the figure is finite."""
+        """Return (step, value of `key`) for each record of this kind in which the value is a finite number."""
         of_kind = [record for record in self.records if record["kind"] == kind]
         return [(one["step"], float(one[key])) for one in of_kind if is_number(one.get(key)) and is_number(one["step"])]
 
@@ -151,12 +151,12 @@ class RunContents:
         return min(self.points("dev", key), key=lambda point: (sign * point[1], point[0]), default=None)
 
     def _json(self, path: Path) -> dict[str, Any] | None:
-        """Return the JSON object in a file; None if the file is missing or, with an entry in `unread`, not readable."""
+        """Return the JSON object in a file, or None if it is missing or invalid; note invalid files in `unread`."""
         try:
             value = read_json(path)
             if isinstance(value, dict):
                 return value
-            self.unread.append(f"{path}: is not a JSON object")
+            self.unread.append(f"{path}: not a JSON object")
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:
@@ -214,11 +214,11 @@ class RunRow:
     """Path relative to the folder that is searched."""
     path: Path
     state: str
-    """State of `RunState`, or bundle, incomplete (no config.yaml), waiting (planned by a sweep), unreadable."""
+    """State as in `RunState`, or bundle, incomplete (no config.yaml), waiting (planned by a sweep) or unreadable."""
     note: str | None = None
-    """Addition to the state: damaged config."""
+    """Text shown after the state, such as "damaged config"."""
     problem: str | None = None
-    """Error of the run, or a part that cannot be read, in one line."""
+    """Error of the run, or message about a part that cannot be read, in one line."""
     step: int | None = None
     max_steps: int | None = None
     metric: str | None = None
@@ -247,7 +247,7 @@ class RunRow:
 
 
 def list_runs(folder: Path) -> list[RunRow]:
-    """Return all runs and bundles in a folder and its subfolders, by name; raise CheckpointError if it is missing."""
+    """Return the runs and bundles below a folder, sorted by name; raise CheckpointError if the folder is missing."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder; name the folder of the runs")
     rows = {row.path: row for row in _walk(folder)}.values()
@@ -258,7 +258,7 @@ def list_runs(folder: Path) -> list[RunRow]:
 
 
 def summarize(path: Path) -> RunRow:
-    """Return the row of a run, without unreadable parts."""
+    """Return the row of a run; fields that cannot be read are left unset."""
     contents = RunContents(path)
     row = RunRow(contents.name, path, "unreadable")
     try:
@@ -335,7 +335,7 @@ def natural(text: str) -> list[tuple[bool, int, str]]:
 
 
 def without_folder(key: str, value: Any) -> Any:
-    """Return a value, without the folder if it is a path: the same file name in another folder is not a difference."""
+    """Return a config value; for a path, only the file name, so that files are compared by name and not by folder."""
     return os.path.basename(value) if isinstance(value, str) and key_metadata(key).path else value
 
 
@@ -378,7 +378,7 @@ def _of_sweep(folder: Path, started: Sequence[str]) -> Iterator[RunRow]:
 
 
 def _test_score(contents: RunContents) -> tuple[str | None, float | None]:
-    """Return the first test set that has scores, and BLEU on it; read without torch, which `scores` imports."""
+    """Return the first test set that has scores, and its BLEU; unlike `scores`, this does not import torch."""
     names = [*contents.config.data.test] if contents.config is not None else []
     scored = sorted(file.parent.name for file in contents.run.evaluations.glob(f"*/{SCORES}"))
     name = next((name for name in [*names, *scored] if name in scored), None)

@@ -48,14 +48,14 @@ from mtformer.run_dir import RunDir
 
 MAX_RUNS = 10_000
 LONGEST_NAME = 120
-"""In characters. File systems allow 255 bytes, and some files next to a run have longer names."""
+"""Maximum length of a run name in characters. File systems allow 255 bytes, and files next to a run add to the name."""
 ATTEMPTS_PER_DRAW = 100
 DIGITS = 4
 """Significant digits of a drawn number; the name of a run shows all of them."""
 SEED = "training.seed"
 PLAIN = frozenset(string.ascii_letters + string.digits + "._+-")
 NAME = "name"
-"""Key of a variant that is not a config key."""
+"""The only key in a variant that is not a config key."""
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
 
 
@@ -63,13 +63,13 @@ class Draw(Section):
     """Values to draw from: `choice`, or numbers from `min` to `max` (integers if these and `step` are integers)."""
 
     choice: Annotated[list[Any], Field(min_length=1)] | None = None
-    """The values."""
+    """Values to choose from."""
     min: int | float = 0
     max: int | float = 0
     log: bool = False
     """Draw uniformly on a logarithmic scale."""
     step: Annotated[int | float, Field(gt=0)] | None = None
-    """Only min, min + step, and so on."""
+    """Draw only the values min, min + step, and so on."""
 
     @model_validator(mode="after")
     def _fits(self) -> "Draw":
@@ -206,7 +206,7 @@ def plan_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
         overrides: Overrides `section.key=value` for all runs; they replace values under `set`.
 
     Raises:
-        ConfigError: The sweep file or the config of a run is invalid; the message has the line in the file.
+        ConfigError: The sweep file or the config of a run is invalid; the message gives the line in the file.
     """
     file, origins = _read(path)
 
@@ -254,7 +254,8 @@ def _read(path: Path) -> tuple[SweepFile, Origins]:
     tree, origins = read_tree(str(path), "sweep")
     origins[()] = Origin("file", str(path))
     if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: a sweep must be a mapping of {', '.join(fields(SweepFile))}, not {tree!r:.40}")
+        keys = ", ".join(fields(SweepFile))
+        raise ConfigError(f"{path}: a sweep must be a mapping with the keys {keys}, not {tree!r:.40}")
     try:
         return SweepFile.model_validate(tree, strict=True), origins
     except ValidationError as error:
@@ -284,7 +285,7 @@ def _axes(file: SweepFile, locate: Locate) -> Iterator[list[_Option]]:
 
 
 def _draws(section: Random, locate: Locate) -> Iterator[dict[str, Any]]:
-    """Yield distinct draws; a larger count keeps the first ones, and each key has its own random sequence."""
+    """Yield distinct draws; increasing the count only appends draws, and each key has its own random sequence."""
     # Only random() is guaranteed to give the same sequence in all Python versions.
     generators = {key: random.Random(f"{section.seed} {key}") for key in section.keys}
     found: list[dict[str, Any]] = []
@@ -296,7 +297,7 @@ def _draws(section: Random, locate: Locate) -> Iterator[dict[str, Any]]:
         if len(found) == section.count:
             return
     where = locate(("random",))
-    raise ConfigError(f"{where}: its keys give only {len(found)} distinct draws; set count to at most that")
+    raise ConfigError(f"{where}: its keys give only {len(found)} distinct draws; lower count to {len(found)}")
 
 
 def _label(key: str, value: Any, where: str) -> str:

@@ -1,4 +1,4 @@
-"""Training the runs of a sweep, each in its own process, one or several at a time.
+"""Train the runs of a sweep, each in its own process, one or several at a time.
 
 SWEEP/sweep.json contains the plan and the exit codes; everything else is in the run directories.
 """
@@ -36,7 +36,7 @@ POLL_SECONDS = 0.1
 THREADS = "OMP_NUM_THREADS"
 DEVICES = "CUDA_VISIBLE_DEVICES"
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
-"""Exit codes of a training that saved a checkpoint after a signal."""
+"""Exit codes of a training process that saved a checkpoint after a signal."""
 log = logging.getLogger("mtformer")
 
 
@@ -106,7 +106,7 @@ class _Job:
 
 
 class _Runner:
-    """Processes of a sweep, with their results."""
+    """Runs the processes of a sweep and collects their results."""
 
     def __init__(self, sweep: Sweep, jobs: int | None, advance: Callable[[], object]) -> None:
         self.sweep, self.advance = sweep, advance
@@ -133,7 +133,7 @@ class _Runner:
         try:
             with _treat_hangup_as_terminate(), StopSignal() as stop:
                 self._run(waiting, stop)
-        except BaseException as error:  # leaves no process running
+        except BaseException as error:  # leave no process running
             self._pass_on(signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
             for job in self.running:
                 job.process.wait()
@@ -217,7 +217,7 @@ def is_done(run: PlannedRun) -> bool:
         if not run.run.config.is_file() or read_state(run.run).state != "finished":
             return False
         differences = config_diff(load_config(run.run.config).config, resolve_paths(run.config))
-    except ConfigError:  # a damaged config is reported by the training
+    except ConfigError:  # the training process reports a damaged config
         return False
     scored = [(run.run.evaluation(name) / SCORES).is_file() for name in run.config.data.test]
     return not differences and all(scored)
@@ -253,7 +253,7 @@ def _result(run: PlannedRun) -> str:
 
 
 def _error(path: Path, start: int, code: int) -> str:
-    """Return in one line why a process failed."""
+    """Return a one-line reason for the failure of a process."""
     if code < 0:
         name = signal.Signals(-code).name
         return f"killed by {name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
@@ -272,7 +272,7 @@ def estimate(sweep: Sweep, num_threads: int, advance: Callable[[], object] = lam
     Args:
         sweep: plan of the sweep.
         num_threads: number of threads per run.
-        advance: function called for each run.
+        advance: function called after each run is checked.
 
     Raises:
         MtformerError: on an error that would also occur in training; the message names the run.

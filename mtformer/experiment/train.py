@@ -50,7 +50,7 @@ def train_experiment(config: Config, run: RunDir, progress: Progress, resume: Re
 
     Raises:
         MtformerError: on a user error.
-        InterruptedRunError: after a signal, when a checkpoint is saved.
+        InterruptedRunError: after a signal, once a checkpoint has been saved.
     """
     config = resolve_paths(config)
     device = own_device(pick_device(config.training.device))
@@ -74,7 +74,7 @@ def train_experiment(config: Config, run: RunDir, progress: Progress, resume: Re
 def _prepare(
     config: Config, run: RunDir, progress: Progress, device: torch.device, ranks: Ranks, is_resumed: bool
 ) -> tuple[Trainer, bool]:
-    """Return the trainer before its first step, and whether the run is resumed (known to the main process)."""
+    """Return the trainer before its first step, and whether it resumes a run (decided by the main process)."""
     checkpoint = newest_good(run) if is_resumed else None
     with ranks.main_first():
         if not ranks.is_main and not run.tokenizer.is_dir():
@@ -154,7 +154,7 @@ def make_trainer(
     progress: Progress,
     made_with: dict[str, Any],
 ) -> Trainer:
-    """Return the training loop with its training data, dev data and decoding of dev data."""
+    """Return the training loop, with the training data, the dev data and a function that decodes the dev data."""
     ranks = step.ranks
 
     def batches_from(start: SamplerState, first_step: int) -> Iterator[Batch]:
@@ -176,7 +176,7 @@ def make_trainer(
 def decode_dev(config: Config, step: TrainingStep, prepared: Prepared) -> DecodeDev:
     """Return a function that translates the dev data with the current model and computes BLEU and chrF.
 
-    The processes divide the sentences among them, and all get the mean over the directions and the score of each.
+    The processes divide the sentences among themselves; all of them get the scores of each direction and their mean.
     """
     ranks = step.ranks
 

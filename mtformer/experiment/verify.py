@@ -1,4 +1,4 @@
-"""Repeating a training and comparing the results: `train --verify-resume` and `reproduce`."""
+"""Repeat a training run and compare the results: `train --verify-resume` and `reproduce`."""
 
 import contextlib
 import logging
@@ -38,7 +38,7 @@ REPRODUCED_STEPS = 50
 log = logging.getLogger("mtformer")
 
 Leg = Callable[[Config, Path, int | None], None]
-"""(config, run directory, step to stop at) -> train from the current state of the run to that step, or to its end."""
+"""Function (config, run directory, stop step) that starts or resumes the run and trains to that step or the end."""
 Records = dict[tuple[int, str], dict[str, Any]]
 """Values in metrics.jsonl by step and kind (train or dev), without timings."""
 
@@ -64,10 +64,10 @@ class Compared(NamedTuple):
 
 @dataclass(frozen=True)
 class Reproduced:
-    """Comparison of the metrics of a run with those of a repetition of its training."""
+    """Comparison of the metrics of a run with those of a repeated run."""
 
     num_records: int
-    """Number of records in both runs."""
+    """Number of records that occur in both runs."""
     num_figures: int
     """Number of values in these records."""
     first: Difference | None
@@ -86,7 +86,7 @@ def verify_resume(config: Config, leg: Leg | None = None) -> list[Compared]:
         leg: function that each process runs; default: `train_leg`.
 
     Raises:
-        MtformerError: on an error of the training.
+        MtformerError: on an error in training.
     """
     _refuse_torchrun("--verify-resume starts its own processes")
     leg, config = leg or train_leg, _shortened(resolve_paths(config))
@@ -94,7 +94,7 @@ def verify_resume(config: Config, leg: Leg | None = None) -> list[Compared]:
         whole, halves = RunDir(Path(folder) / "whole"), RunDir(Path(folder) / "halves")
         log.info("verification 1 of 3: training %d steps without a stop", NUM_STEPS)
         _in_new_process(leg, config, whole.path, None)
-        # The tokenizer is copied: training it again could take the most time and says nothing about resuming.
+        # The tokenizer is copied: training it again could take most of the time, and resuming does not depend on it.
         shutil.copytree(whole.tokenizer, halves.tokenizer)
         write_config(halves, dump_config(config))
         log.info("verification 2 of 3: training %d steps, then stopping", STOP_AT)
@@ -120,7 +120,7 @@ def steps_to_reproduce(run: RunDir, requested: int | None) -> int:
         )
     if requested is not None and requested < steps[0]:
         raise ConfigError(
-            f"--steps {requested}: the first metrics of {run.path} are at step {steps[0]}; give at least this number"
+            f"--steps {requested}: the first metrics of {run.path} are at step {steps[0]}; give at least {steps[0]}"
         )
     return min(max(requested or REPRODUCED_STEPS, steps[0]), steps[-1])
 
@@ -128,9 +128,9 @@ def steps_to_reproduce(run: RunDir, requested: int | None) -> int:
 def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
     """Train from the run's config in a temporary folder, and compare the metrics up to a step.
 
-    Everything is repeated, including the tokenizer; tokenized data is read from the cache if text and tokenizer are
-    unchanged. The config, including `max_steps`, is that of the run; the result of `auto` precision and the number of
-    threads are those of its oldest checkpoint.
+    Everything is repeated, including tokenizer training; tokenized data is read from the cache if text and tokenizer
+    are unchanged. The config, including `max_steps`, is that of the run; the number of threads, and the precision that
+    `auto` selected, are taken from its oldest checkpoint.
 
     Args:
         run: run to reproduce, finished or not, resumed or not.
@@ -138,7 +138,7 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
         progress: displays the training progress.
 
     Raises:
-        MtformerError: on an error of the training.
+        MtformerError: on an error in training.
         InterruptedRunError: after a signal; temporary files are deleted.
     """
     _refuse_torchrun("`mtformer reproduce` trains in one process")
@@ -158,7 +158,7 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
     num_threads = int(threads[1]) if threads else torch.get_num_threads()
     with tempfile.TemporaryDirectory(prefix="mtformer-") as folder, use_threads(num_threads):
         again = RunDir(Path(folder) / "again")
-        # One more step, so that a validation after the last one is complete.
+        # Train one more step, so that a validation at the last step to compare is complete.
         train_leg(config, again.path, num_steps + 1, progress)
         now = _made_with(again)
         changed = [(what, then, now.get(what)) for what, then in made_with.items() if then != now.get(what)]
@@ -166,7 +166,7 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
     common = [key for key in old if key in new and key[0] <= num_steps]
     if not common:
         raise MtformerError(
-            f"{run.path}: its metrics were logged at other steps than in its config; training.log_every was changed"
+            f"{run.path}: metrics were logged at other steps than its config specifies; training.log_every was changed"
         )
     names = [(key, name) for key in common for name in old[key] if name in new[key]]
     sides = [{f"step {key[0]}: {key[1]} {name}": side[key][name] for key, name in names} for side in (old, new)]
@@ -195,7 +195,7 @@ def compare_runs(one: RunDir, other: RunDir) -> list[Compared]:
 
 
 class StopAt:
-    """Progress that stops the training at a given step, and forwards earlier calls to another progress, if any."""
+    """`Progress` that stops training at a given step, and forwards all other calls to another `Progress`, if any."""
 
     def __init__(self, step: int | None, inner: Progress | None = None) -> None:
         self.step, self.inner = step, inner
@@ -206,7 +206,7 @@ class StopAt:
             self.inner.prepared(num_pairs, share)
 
     def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
-        """Stop the training, or forward the progress; see `mtformer.training.metrics.Progress`."""
+        """Stop training, or forward the progress; see `mtformer.training.metrics.Progress`."""
         if step == self.step:
             os.kill(os.getpid(), signal.SIGTERM)
         elif self.inner is not None:
@@ -219,7 +219,7 @@ def _refuse_torchrun(why: str) -> None:
 
 
 def _shortened(config: Config) -> Config:
-    """Return the config for a few steps, with `auto` device and precision resolved, because measurements vary."""
+    """Return the config with few steps, and with `auto` device and precision resolved, because measurements vary."""
     device = pick_device(config.training.device)
     precision = pick_precision(config.training.precision, device)
     picked = {"device": device.type, "precision": precision, "deterministic": True}
@@ -239,8 +239,8 @@ def _in_new_process(leg: Leg, config: Config, folder: Path, stop_at: int | None)
     except EOFError:
         process.join()
         if process.exitcode == -signal.SIGKILL:
-            raise MtformerError("the training was killed by the system, possibly for lack of memory") from None
-        raise RuntimeError(f"the training to verify ended with exit code {process.exitcode}") from None
+            raise MtformerError("the system killed the training process, possibly for lack of memory") from None
+        raise RuntimeError(f"the verification run exited with code {process.exitcode}") from None
     finally:
         process.kill()  # also when this process is interrupted
         process.join()

@@ -1,4 +1,4 @@
-"""The program in processes forked from a server that has imported it, so that they start quickly."""
+"""Run the program in processes that are forked from a server that has imported it, so that they start quickly."""
 
 import atexit
 import contextlib
@@ -29,7 +29,7 @@ class Program:
         with LOCK, pytest.MonkeyPatch.context() as patch:
             patch.setenv("OMP_NUM_THREADS", "1")  # read by the server, which starts with the first process
             self._process.start()
-        atexit.register(self._process.kill)  # if a test failed: multiprocessing waits for its processes
+        atexit.register(self._process.kill)  # in case a test fails: at exit, multiprocessing waits for its processes
 
     @property
     def exit_code(self) -> int | None:

@@ -1,4 +1,4 @@
-"""The program, run in the test process."""
+"""Run the program in the test process."""
 
 from typer.testing import CliRunner, Result
 

@@ -92,7 +92,7 @@ def test_commands_that_read_small_files_import_no_torch(
 
 
 @pytest.mark.parametrize("name", program.COMMANDS)
-def test_each_command_has_a_help(name: str) -> None:
+def test_each_command_has_help(name: str) -> None:
     result = invoke(name, "--help")
     assert (result.exit_code, result.stderr) == (0, "")
     assert f"mtformer {name}" in " ".join(result.stdout.split()) or f" {name} " in result.stdout
@@ -156,7 +156,7 @@ def test_a_closed_pipe() -> None:
 
 @pytest.mark.process
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="requires /dev/full")
-def test_a_full_disk_under_stdout() -> None:
+def test_stdout_on_a_full_disk_is_reported() -> None:
     with open("/dev/full", "wb") as full:
         done = run_process("config", "schema", stdout=full)
         short = run_process("--version", stdout=full, environment={"PYTHONUNBUFFERED": ""})
@@ -223,7 +223,7 @@ def test_log_lines_go_to_stderr_once(log: logging.Logger, capsys: pytest.Capture
     assert capsys.readouterr() == ("", "step 1\nwarning: odd\n")
 
 
-def test_log_lines_do_not_break_a_bar(log: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_lines_do_not_break_a_progress_bar(log: logging.Logger, capsys: pytest.CaptureFixture[str]) -> None:
     from tqdm import tqdm
 
     set_up_logging()
@@ -286,7 +286,7 @@ ESCAPES = "\x1b[31mred\x07\x9b2J\r"
 SHOWN = r"\u001b[31mred\u0007\u009b2J\u000d"
 
 
-def test_control_characters_of_names_and_configs_are_escaped(tmp_path: Path) -> None:
+def test_control_characters_in_names_and_configs_are_escaped(tmp_path: Path) -> None:
     assert invoke("train", f"/no/{ESCAPES}.yaml").stderr == f"error: /no/{SHOWN}.yaml: no such config file\n"
     config = tmp_path / "bad.yaml"
     config.write_text('data: {"a\\e\\x07": 1}', encoding="utf-8")
@@ -295,7 +295,7 @@ def test_control_characters_of_names_and_configs_are_escaped(tmp_path: Path) -> 
     assert invoke("runs", tmp_path / ESCAPES).stderr == f"{tmp_path}/{SHOWN}: contains no runs\n"
 
 
-def test_control_characters_of_data_are_escaped_in_tables_and_logs(corpus: Path, tmp_path: Path) -> None:
+def test_control_characters_in_data_are_escaped_in_tables_and_logs(corpus: Path, tmp_path: Path) -> None:
     for name in ("ref", "one", "two"):
         lines = ["the man sleeps", "the dog sleeps", f"{ESCAPES} {name}"]
         (tmp_path / name).write_bytes("\n".join(lines).encode())
@@ -324,7 +324,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_warnings_of_packages_are_logged_once_with_their_names(tmp_path: Path) -> None:
+def test_warnings_from_packages_are_logged_once_with_their_names(tmp_path: Path) -> None:
     output._passed.clear()
     for name in ("one", "two", "ref"):
         (tmp_path / name).write_text("".join(f"the {name} {n} .\n" for n in range(120)), encoding="utf-8")
@@ -336,14 +336,14 @@ def test_warnings_of_packages_are_logged_once_with_their_names(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("words", "nearest"), [(["trian"], "train"), (["data", "chek"], "check")])
-def test_an_unknown_command_suggests_the_nearest(words: list[str], nearest: str) -> None:
+def test_an_unknown_command_suggests_the_nearest_command(words: list[str], nearest: str) -> None:
     result = invoke(*words)
     assert result.exit_code == 2
     assert re.search(f"Did you mean .*'{nearest}'", result.stderr)
 
 
 def test_closed_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading and writing fail as in other programs, and messages are discarded."""
+    """Reading stdin and writing stdout fail as in other programs, and messages to stderr are discarded."""
     for name in ("stdin", "stdout", "stderr"):
         monkeypatch.setattr(sys, name, None)
     use_utf8()

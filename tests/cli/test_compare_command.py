@@ -86,7 +86,9 @@ def test_runs_as_text(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None
     assert "differences on small: base and other: decoding.batch_tokens 8192 and 512" in result.stderr
 
 
-def test_many_systems_fit_a_narrow_terminal(runs: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_table_of_many_systems_fits_a_narrow_terminal(
+    runs: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     copies = [Path(shutil.copytree(runs[0], tmp_path / f"a-rather-long-name-of-a-run-{n}")) for n in range(5)]
     edit(copies[1], "dropout: 0.1", "dropout: 0.2")
     monkeypatch.setenv("COLUMNS", "60")
@@ -98,13 +100,13 @@ def test_many_systems_fit_a_narrow_terminal(runs: list[Path], monkeypatch: pytes
     assert all(names.count(f"a-rather-long-name-of-a-run-{n}") >= 3 for n in range(5))
 
 
-def test_names_are_the_shortest_unique_ends_of_paths(runs: list[Path], tmp_path: Path) -> None:
+def test_names_are_the_shortest_unique_path_suffixes(runs: list[Path], tmp_path: Path) -> None:
     other = Path(shutil.copytree(runs[2], tmp_path / "more" / "base"))
     names = [system["name"] for system in compared(runs[0], runs[2], other, "--no-group")["systems"]]
     assert names == [f"{tmp_path.name}/base", f"{tmp_path.name}/other", "more/base"]
 
 
-def test_seeds_of_a_config_are_one_system(runs: list[Path], tmp_path: Path) -> None:
+def test_runs_that_differ_only_in_seed_form_one_system(runs: list[Path], tmp_path: Path) -> None:
     edit(runs[1], "  seed: 1\n  init_from", "  seed: 2\n  init_from")
     (table, *_) = compared(*runs)["sets"][0]["metrics"]
     assert [len(row["runs"]) for row in table["systems"]] == [2, 1]
@@ -144,7 +146,7 @@ def test_different_test_sets_are_reported_and_can_be_forced(runs: list[Path], co
     (["base", "copy", "--ref", "x", "--bleu-tokenizer", "12a"], "--bleu-tokenizer '12a': Input should be 'auto',"),
     (["base", "copy", "--ref", "x", "--bleu-tokenizer", "auto"], "--bleu-tokenizer auto requires a target language"),
 ])  # fmt: skip
-def test_user_errors_are_one_line(
+def test_user_errors_are_reported_in_one_line(
     runs: list[Path], monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     monkeypatch.chdir(runs[0].parent)
@@ -184,6 +186,6 @@ def test_files_of_hypotheses(files: Path, corpus: Path) -> None:
     assert "--comet requires the sources; give them with --src" in result.stderr
 
 
-def test_the_help_explains_the_difference_to_sacrebleu() -> None:
+def test_the_help_explains_the_difference_from_sacrebleu() -> None:
     text = " ".join(invoke("compare", "--help").stdout.split())
     assert "The second p-value is 2^(1-n) above that of `sacrebleu --paired-ar`" in text

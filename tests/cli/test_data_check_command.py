@@ -58,7 +58,7 @@ def test_tokenizers_of_a_config_and_of_a_folder_give_equal_results(
     assert json.loads(written[0])["has_tokenizer"]
 
 
-def test_an_exceeded_limit_is_one_line_and_exit_code_1(files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_an_exceeded_limit_gives_one_line_and_exit_code_1(files: tuple[Path, Path], tmp_path: Path) -> None:
     with files[0].open("ab") as file:
         file.write(b"\xff\n")
     result = invoke("data", "check", *files, *LANGUAGES, "--json", tmp_path / "r.json")
@@ -96,7 +96,7 @@ def test_a_report_that_cannot_be_written(files: tuple[Path, Path], tmp_path: Pat
     assert f"error: {path}: cannot be written: Not a directory; name another file\n" in result.stderr
 
 
-def test_broken_json_is_counted_and_exit_code_1(tmp_path: Path) -> None:
+def test_broken_json_is_counted_and_gives_exit_code_1(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"en": "one", "de": "eins"}\n{"en": "two"}\n' * 30, encoding="utf-8")
     result = invoke("data", "check", path, *LANGUAGES)
@@ -119,13 +119,13 @@ def test_broken_json_is_counted_and_exit_code_1(tmp_path: Path) -> None:
         (["empty.yaml", *LANGUAGES], "are for files"),
         ([".", *LANGUAGES[:0]], "not a run directory"),
         (["a.en", "a.de", *LANGUAGES, "--tokenizer", "nowhere"], "nowhere: no tokenizer found"),
-        (["data.dev=[]"], "data.dev=[]: name a config first"),
+        (["data.dev=[]"], "data.dev=[]: overrides need a config"),
         (["empty.yaml", "a.en"], "a.en: give only one config"),
         (["empty.yaml", "seed=3"], "seed: unknown key; did you mean 'training.seed'"),
         (["a.en", "a.de", *LANGUAGES, "data.filters.max_token=3"], "did you mean 'max_tokens'"),
     ],
 )
-def test_user_errors_are_one_line(
+def test_user_errors_are_reported_in_one_line(
     words: list[str], message: str, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

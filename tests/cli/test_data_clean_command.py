@@ -56,7 +56,7 @@ def kept(folder: Path, name: str = "kept.en") -> list[str]:
     return (folder / name).read_text(encoding="utf-8").split("\n")[:-1]
 
 
-def test_two_files(files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_two_files_are_cleaned(files: tuple[Path, Path], tmp_path: Path) -> None:
     result = invoke("data", "clean", *files, tmp_path / "out", *LANGUAGES)
     assert (result.exit_code, result.stdout) == (0, ""), result.stderr
     assert kept(tmp_path / "out") == KEPT
@@ -69,7 +69,7 @@ def test_two_files(files: tuple[Path, Path], tmp_path: Path) -> None:
     assert "max_tokens and max_length_ratio are not applied without a tokenizer" in result.stderr
     assert "duplicate" in result.stderr
     assert " tokens  " not in result.stderr
-    assert "warning: more than data.filters.max_filtered_share 0.5 is removed" in result.stderr
+    assert "warning: the filters removed more than data.filters.max_filtered_share (0.5)" in result.stderr
     assert result.stderr.endswith(f"written: {tmp_path}/out\n")
     assert json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["kept"] == 3
 
@@ -84,7 +84,7 @@ def test_overrides_change_the_filters(files: tuple[Path, Path], tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["pairs.tsv", "pairs.jsonl", "pairs.jsonl.gz", "k.a=v 😀 'it': \"x\".tsv"])
-def test_one_file(name: str, tmp_path: Path) -> None:
+def test_one_file_is_cleaned(name: str, tmp_path: Path) -> None:
     rows = zip(EN, DE, strict=True)
     lines = [json.dumps({"en": en, "de": de}) if "jsonl" in name else f"{en}\t{de}" for en, de in rows]
     data = "".join(f"{line}\n" for line in lines).encode()
@@ -94,7 +94,7 @@ def test_one_file(name: str, tmp_path: Path) -> None:
     assert kept(tmp_path / "out") == KEPT
 
 
-def test_a_config(corpus: Path, tmp_path: Path) -> None:
+def test_the_training_data_of_a_config_are_cleaned(corpus: Path, tmp_path: Path) -> None:
     result = invoke("data", "clean", corpus / "small.yaml", tmp_path / "out", "data.filters.max_repeats=4")
     assert result.exit_code == 0, result.stderr
     sources, targets = (kept(corpus, f"train.{language}") for language in ("en", "de"))
@@ -118,7 +118,7 @@ def test_tokenizers_of_a_run_and_of_a_folder(
     result = invoke("data", "clean", *files, tmp_path / "two", *options)
     assert result.exit_code == 0, result.stderr
     assert kept(tmp_path / "two") == []
-    assert f"warning: {tmp_path}/two: no pair is kept; see removed.tsv" in result.stderr
+    assert f"warning: {tmp_path}/two: the filters kept no pairs; see removed.tsv" in result.stderr
 
 
 def per_token(run: Path, files: tuple[Path, Path]) -> list[float]:
@@ -129,7 +129,7 @@ def per_token(run: Path, files: tuple[Path, Path]) -> list[float]:
     return [one["log_probability"] / len(one["pieces"]) for one in scored]
 
 
-def test_scores_of_one_model(trained: tuple[Path, object], files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_scores_from_one_model(trained: tuple[Path, object], files: tuple[Path, Path], tmp_path: Path) -> None:
     run, out = trained[0], tmp_path / "out"
     result = invoke("data", "clean", *files, out, *LANGUAGES, "--score-with", run, "--device", "cpu")
     assert result.exit_code == 0, result.stderr
@@ -144,7 +144,7 @@ def test_scores_of_one_model(trained: tuple[Path, object], files: tuple[Path, Pa
     assert any(row.startswith("low score\t") for row in kept(tmp_path / "two", "removed.tsv"))
 
 
-def test_scores_of_two_models(
+def test_scores_from_two_models(
     trained: tuple[Path, object], backward: Path, files: tuple[Path, Path], tmp_path: Path
 ) -> None:
     both = ["--score-with", trained[0], "--score-with", backward, "--device", "cpu"]
@@ -183,7 +183,9 @@ def test_pairs_that_are_too_long_for_the_model(trained: tuple[Path, object], tmp
     (["{0}/c.yaml", "{0}/out", "data.train=[]"], "data.train: no training data; name at least one source"),
     (["{0}/c.yaml", "{0}/out", "data.train.0.tgt_lang=fr"], "is en-de, not en-fr; clean one direction"),
 ])  # fmt: skip
-def test_user_errors_are_one_line(options: list[str], message: str, files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_user_errors_are_reported_in_one_line(
+    options: list[str], message: str, files: tuple[Path, Path], tmp_path: Path
+) -> None:
     (tmp_path / "c.yaml").write_text(
         f"data: {{src_lang: en, tgt_lang: de, language_tags: source,\n  train: [{{src: {files[0]}, tgt: {files[1]}}}, "
         f"{{src: {files[0]}, tgt: {files[1]}}}]}}\n"
@@ -195,7 +197,7 @@ def test_user_errors_are_one_line(options: list[str], message: str, files: tuple
     assert not (tmp_path / "out").exists()
 
 
-def test_a_model_of_another_direction(backward: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_model_for_another_direction_is_refused(backward: Path, files: tuple[Path, Path], tmp_path: Path) -> None:
     result = invoke("data", "clean", *files, tmp_path / "out", *LANGUAGES, "--score-with", backward)
     assert (result.exit_code, result.stderr) == (2, f"error: {backward}: translates de-en, not en-de\n")
 

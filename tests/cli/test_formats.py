@@ -1,4 +1,4 @@
-"""Each kind of file carries its format; a file of a newer format is refused in one line."""
+"""Each kind of file has a format number; a file with a newer format is refused with a one-line error."""
 
 import json
 from collections.abc import Callable
@@ -95,5 +95,5 @@ def test_exports_carry_their_format(run: Path, tmp_path: Path, form: str) -> Non
     assert read_meta(tmp_path / "export", CHECKSUMS)["format"] == 1
 
 
-def test_the_present_format_is_accepted() -> None:
+def test_the_current_format_is_accepted() -> None:
     require_format("x", 1)

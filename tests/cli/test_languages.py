@@ -119,7 +119,7 @@ def test_ctranslate2_supports_source_tags(both: RunDir, tmp_path: Path) -> None:
     assert (one["text"], one["score"]) == (other["text"], pytest.approx(other["score"], abs=1e-4))
 
 
-def test_resuming_with_another_mixture_is_logged(both: RunDir, corpus: Path) -> None:
+def test_changes_to_the_mixture_are_logged_on_resume(both: RunDir, corpus: Path) -> None:
     overrides = ["data.both_directions=true", f"data.language_tags={both.path.name}", "data.corpora={}"]
     result = invoke(
         "train", corpus / "small.yaml", *LONG, *overrides, "training.max_steps=9", "--run-dir", both.path, "--resume"
@@ -128,8 +128,10 @@ def test_resuming_with_another_mixture_is_logged(both: RunDir, corpus: Path) -> 
     assert "the run now differs" in result.stderr
 
 
-def test_a_tag_missing_from_the_tokenizer(trained: tuple[Path, object], corpus: Path, tmp_path: Path) -> None:
-    """One error names the model and all missing pieces, before tokenization."""
+def test_tags_missing_from_the_tokenizer_are_reported(
+    trained: tuple[Path, object], corpus: Path, tmp_path: Path
+) -> None:
+    """One error, raised before tokenization, names the model and all missing tags."""
     model = trained[0] / "tokenizer" / "joint.model"
     tagged = f"data.corpora={{x: {{sources: [{{src: {corpus}/dev.en, tgt: {corpus}/dev.de}}], tag: <bt>}}}}"
     languages = ["data.both_directions=true", "data.language_tags=source"]

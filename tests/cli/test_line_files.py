@@ -121,7 +121,7 @@ TEXT = b"".join(f"line {number}\n".encode() for number in range(37))
 
 
 class CrashError(Exception):
-    """Simulates a killed process."""
+    """Exception that simulates a killed process."""
 
 
 def write(path: Path, continues: bool, crash_after: int | None = None, text: bytes = TEXT, **settings: object) -> int:
@@ -163,7 +163,7 @@ def test_a_file_appears_when_it_is_complete(suffix: str, tmp_path: Path) -> None
     path = tmp_path / "folder" / f"out{suffix}"
     crash(path)
     assert names(path.parent) == [f".out{suffix}.mtformer.json", f"out{suffix}.partial"]
-    with (path.parent / f"out{suffix}.partial").open("ab") as out:  # as after a crash of the machine
+    with (path.parent / f"out{suffix}.partial").open("ab") as out:  # as after a system crash
         out.write(b"\0" * 10_000)
     assert write(path, continues=True) == 12
     assert read(path) == TEXT.upper()
@@ -209,7 +209,7 @@ def test_other_settings_and_other_inputs_are_refused(tmp_path: Path) -> None:
     for text in (TEXT.replace(b"line 7", b"line 8"), TEXT[:40]):
         with pytest.raises(DataError, match="was written from a different input"):
             write(path, continues=True, text=text, beam_size=2, words=("a",))
-    assert (tmp_path / "out.partial").read_bytes() == before, "a refusal must not harm it"
+    assert (tmp_path / "out.partial").read_bytes() == before, "a refused call must not change the file"
     assert write(path, continues=True, text=TEXT + b"more\n", beam_size=2, words=("a",)) == 12
     assert path.read_bytes() == TEXT.upper() + b"MORE\n"
 

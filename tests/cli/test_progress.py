@@ -53,7 +53,7 @@ class Terminal(io.StringIO):
 def test_bars_for_each_corpus_and_for_training(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The bar of a corpus estimates the number of pairs, and closes when all are prepared or the next corpus starts."""
+    """The bar of a corpus shows an estimated number of pairs, and closes at its end or when the next corpus starts."""
     terminal = Terminal()
     caplog.set_level("INFO", logger="mtformer")
     monkeypatch.setattr(sys, "stderr", terminal)
@@ -76,7 +76,7 @@ def test_bars_for_each_corpus_and_for_training(
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_the_training_bar_is_never_cut(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_training_bar_always_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     large = {**FIGURES, "loss": 123.456, "tokens_per_second": 1234567.0, "skipped_steps": 12.0}

@@ -35,7 +35,7 @@ def test_training_writes_the_report(run: Path, corpus: Path) -> None:
     assert "step 16 of 16" in text
 
 
-def test_user_errors_are_one_line(run: Path, tmp_path: Path) -> None:
+def test_user_errors_are_reported_in_one_line(run: Path, tmp_path: Path) -> None:
     for arguments, message in (
         ((tmp_path / "none",), f"{tmp_path}/none: not a run directory or bundle"),
         ((run, "--out", tmp_path), f"{tmp_path}: is a folder; give the name of an HTML file"),

@@ -71,7 +71,7 @@ def test_a_run_without_the_metric_is_reported_and_left_out(run: Path, tmp_path: 
     (("--metric", "bleu"), "--metric requires --plot FILE; add it"),
     (("--plot", "a.pdf", "--out", "a.html"), "--plot and --out cannot be combined; give only one of them"),
 ])  # fmt: skip
-def test_user_errors_are_one_line(
+def test_user_errors_are_reported_in_one_line(
     run: Path, tmp_path: Path, arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

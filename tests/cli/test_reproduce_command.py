@@ -21,21 +21,21 @@ def test_a_run_is_reproduced(run: Path) -> None:
     records = [record for record in read_records(run / "metrics.jsonl") if record["step"] == 4]
     assert [record["kind"] for record in records] == ["train", "dev"]
     assert result.stdout.startswith("steps 1 to 5: exactly equal (")
-    assert result.stdout.endswith(" figures in 2 records)\n")
+    assert result.stdout.endswith(" values in 2 records)\n")
     assert "step 4/5, epoch 1" in result.stderr
     assert "step 6/" not in result.stderr
 
 
-def test_a_run_with_a_changed_config_is_not_reproduced(run: Path) -> None:
+def test_a_run_with_an_edited_config_is_not_reproduced(run: Path) -> None:
     text = (run / "config.yaml").read_text()
     write_config(RunDir(run), text.replace("seed: 1\n", "seed: 2\n", 1))
     [then, *_] = [record["loss"] for record in read_records(run / "metrics.jsonl")]
     result = invoke("reproduce", run, "--steps", 4)
     assert result.exit_code == 1
-    assert result.stdout.startswith(f"step 4: train loss was {then} and is ")
+    assert result.stdout.startswith(f"step 4: train loss was {then} and is now ")
     *_, last = result.stderr.splitlines()
     assert last == (
-        f"error: {run} is not reproduced: data, versions and device are the same; its config may have been edited"
+        f"error: {run} was not reproduced: data, versions and device are the same; its config may have been edited"
     )
 
 

@@ -34,7 +34,7 @@ from mtformer.run_dir import RunDir
         ("c.yaml -- --resume auto", "c.yaml -- --resume auto"),
     ],
 )
-def test_only_auto_is_a_value_of_resume(
+def test_resume_accepts_only_the_value_auto(
     words: str, joined: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -80,7 +80,7 @@ def test_resume_auto_starts_resumes_and_detects_finished_runs(corpus: Path, tmp_
 def test_sigterm_during_tokenizer_training_exits_and_the_same_command_starts_again(
     corpus: Path, tmp_path: Path
 ) -> None:
-    """SentencePiece needs seconds for random words, and Python handles no signals meanwhile."""
+    """Training SentencePiece on random words takes seconds, during which Python handles no signals."""
     letters = random.Random(1)
     words = ["".join(letters.choices("abcdefghijklmnop", k=8)) for _ in range(40_000)]
     lines = [" ".join(words[start : start + 10]) for start in range(0, len(words), 10)]

@@ -112,7 +112,7 @@ def test_a_table_fits_the_terminal() -> None:
         assert max(map(len, lines)) <= width
         assert "init_from" in left_out
         words = [line.split(" ")[0] for line in lines[1:]]
-        assert "".join(words) == "".join(row.name for row in rows)  # broken only between parts
+        assert "".join(words) == "".join(row.name for row in rows)  # names are broken only between their parts
         assert all(word.endswith((",", "/")) or re.search(r"seed=\d$", word) for word in words)
 
 

@@ -78,7 +78,7 @@ def test_debug_logs_requests_and_the_key_can_be_an_environment_variable(run: Pat
 
 
 @pytest.mark.process
-def test_more_connections_than_open_files_wait(run: Path) -> None:
+def test_connections_wait_when_no_file_descriptor_is_free(run: Path) -> None:
     """Idle connections use all file descriptors until they are closed."""
     limited = ("prlimit", "--nofile=64")
     with server("serve", run, "--device", "cpu", before=limited) as (process, address), contextlib.ExitStack() as stack:
@@ -92,7 +92,7 @@ def test_more_connections_than_open_files_wait(run: Path) -> None:
     assert err == ("error: asyncio: too many open files, so new connections wait; raise the limit with `ulimit -n`\n")
 
 
-def test_a_port_in_use_is_one_line(run: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_line(run: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         result = invoke("serve", run, "--port", port)
@@ -113,7 +113,7 @@ def test_a_public_host_requires_a_key(run: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_the_missing_extra_is_one_line(run: Path, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_reported_in_one_line(run: Path, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     result = invoke("serve", run, "--port", 0)
     assert result.exit_code == 2
@@ -128,7 +128,7 @@ def test_the_missing_extra_is_one_line(run: Path, package: str, monkeypatch: pyt
         (["--checkpoint", "77"], "77"),
     ],
 )
-def test_user_errors_are_one_line(run: Path, arguments: list[str], message: str) -> None:
+def test_user_errors_are_reported_in_one_line(run: Path, arguments: list[str], message: str) -> None:
     result = invoke("serve", run, "--port", 0, *arguments)
     assert result.exit_code == 2
     assert message in result.stderr

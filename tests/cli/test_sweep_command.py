@@ -21,7 +21,7 @@ from mtformer.run_dir import RunDir
 
 @pytest.fixture
 def study(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Return a function that writes a sweep of the small config with runs in tmp_path/runs."""
+    """Return a function that writes a sweep file for the small config, with runs in tmp_path/runs."""
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
 

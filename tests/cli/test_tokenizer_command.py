@@ -57,7 +57,7 @@ def test_training(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     result = invoke("tokenizer", "train", str(folder / "a.yaml"))
     assert result.exit_code == 0
     sha256 = Tokenizer.load("tokenizers/a/joint.model").sha256
-    assert result.stdout == f"tokenizers/a: joint, 60 pieces, sha256 {sha256}\n"
+    assert result.stdout == f"tokenizers/a: joint, 60 tokens, sha256 {sha256}\n"
 
 
 def test_train_does_not_replace_a_folder(folder: Path) -> None:
@@ -113,7 +113,7 @@ def test_encode_and_decode_keep_the_lines(folder: Path, options: list[str]) -> N
         assert unusual.count(b"\n") == len(LINES) * 300
 
 
-def test_sides(folder: Path) -> None:
+def test_side_selects_the_tokenizer(folder: Path) -> None:
     pair = TokenizerPair.load(folder / "separate")
     line = "the green läuft house under klein"
     assert pair.src.encode([line]) != pair.tgt.encode([line])
@@ -136,19 +136,19 @@ def test_tokenizers_of_a_run_and_of_a_model_file(folder: Path, tmp_path: Path) -
     ("command", "stdin", "message"),
     [
         ("encode", b"a\n\xff\n", "stdin:2: not UTF-8 (byte 0xff at column 1); "),
-        ("decode", b"5 6\n5 x\n", "stdin:2: 'x' is not an id; ids are 0 to 59"),
-        ("decode", b"60\n", "stdin:1: '60' is not an id; ids are 0 to 59"),
-        ("decode", b"-1\n", "stdin:1: '-1' is not an id; ids are 0 to 59"),
+        ("decode", b"5 6\n5 x\n", "stdin:2: 'x' is not a token id; ids are 0 to 59"),
+        ("decode", b"60\n", "stdin:1: '60' is not a token id; ids are 0 to 59"),
+        ("decode", b"-1\n", "stdin:1: '-1' is not a token id; ids are 0 to 59"),
     ],
 )
-def test_errors_name_the_line(folder: Path, command: str, stdin: bytes, message: str) -> None:
+def test_errors_give_the_line_number(folder: Path, command: str, stdin: bytes, message: str) -> None:
     result = invoke("tokenizer", command, str(folder / "joint"), "--ids", stdin=stdin)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {message}")
     assert result.stderr.count("\n") == 1
 
 
-def test_a_missing_tokenizer(tmp_path: Path) -> None:
+def test_a_missing_tokenizer_is_reported(tmp_path: Path) -> None:
     result = invoke("tokenizer", "encode", str(tmp_path))
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {tmp_path}: no tokenizer found")

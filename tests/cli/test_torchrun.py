@@ -19,7 +19,7 @@ from mtformer.weights import read_weights
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OPTIONS = ("training.precision=fp32", "training.eps=1e-3", "model.dropout=0", "training.clip_norm=0.1")
-"""fp32 without dropout, with an eps that keeps Adam from amplifying rounding errors of zero gradients."""
+"""fp32 without dropout, and an eps that prevents Adam from amplifying rounding errors in zero gradients."""
 
 
 def start(corpus: Path, run: Path, *options: str) -> "subprocess.Popen[str]":
@@ -165,5 +165,5 @@ def test_all_processes_stop_if_one_dies(corpus: Path, tmp_path: Path, victim: in
 
 
 def children(pid: int) -> list[int]:
-    """Return the child processes of a process, in the order of their starts."""
+    """Return the child processes of a process, in the order in which they started."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -103,7 +103,7 @@ def test_dry_run_checks_without_training(corpus: Path, tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
-def test_a_dry_run_keeps_tokenizer_and_data_for_the_training(
+def test_a_dry_run_keeps_tokenizer_and_data_for_training(
     is_damaged: bool, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = [corpus / "small.yaml", f"data.cache_dir={tmp_path}/cache", "training.max_steps=1", "data.test={}"]
@@ -136,14 +136,14 @@ def test_ctrl_c_saves_and_shows_how_to_resume(corpus: Path, tmp_path: Path) -> N
     assert program.wait() == 128 + signal.SIGINT
     step = run.steps()[-1]
     last = program.stderr.read_text().strip().splitlines()[-1]
-    assert last.startswith(f"stopped at step {step}, saved; resume with: mtformer train")
+    assert last.startswith(f"stopped at step {step}, checkpoint saved; resume with: mtformer train")
     assert last.endswith("--resume")
     result = invoke("train", corpus / "small.yaml", f"training.max_steps={step + 1}", "--run-dir", run.path, "--resume")
     assert result.exit_code == 0, result.stderr
     assert run.steps()[-1] == step + 1
 
 
-def test_sources_of_every_kind_separate_vocabularies_and_sampling(corpus: Path, tmp_path: Path) -> None:
+def test_training_with_all_kinds_of_sources_and_separate_vocabularies(corpus: Path, tmp_path: Path) -> None:
     """Each kind of source has 100 different lines of a corpus; the data report counts all of them."""
     pairs = list(zip(*((corpus / f"train.{side}").read_text().splitlines() for side in ("en", "de")), strict=True))
     with gzip.open(tmp_path / "a.en.gz", "wt") as en, lzma.open(tmp_path / "a.de.xz", "wt") as de:

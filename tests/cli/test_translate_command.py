@@ -144,7 +144,7 @@ def test_alignment_follows_the_text(run: Path, lines: list[str], translator: Tra
     assert shown[1] == " ||| "
 
 
-def test_prefixes_required_and_forbidden_come_from_files(run: Path, lines: list[str], tmp_path: Path) -> None:
+def test_prefixes_and_phrases_are_read_from_files(run: Path, lines: list[str], tmp_path: Path) -> None:
     (tmp_path / "prefixes").write_text("Die Frau\n\nEin\n", encoding="utf-8")
     (tmp_path / "required").write_text("\nHund\tKatze\n\t\n", encoding="utf-8")
     (tmp_path / "forbidden").write_text("\nMann\n  Der \n\n", encoding="utf-8")
@@ -181,7 +181,7 @@ def test_unsatisfied_constraints_are_reported(run: Path, lines: list[str], tmp_p
     [
         (["--json-attention"], "--json-attention requires --json"),
         (["--targets", "x"], "require --attention FILE"),
-        (["--attention", "maps.html", "--output", "x", "--continue"], "--attention requires all lines"),
+        (["--attention", "maps.html", "--output", "x", "--continue"], "--attention needs all lines"),
         (["--continue"], "--continue requires a file to resume; name it with --output"),
         (["--continue", "--output", "/dev/null"], "--continue requires a file to resume"),
         (["--output", "/"], "--output / is a folder; name a file"),
@@ -193,7 +193,7 @@ def test_unsatisfied_constraints_are_reported(run: Path, lines: list[str], tmp_p
         (["--beam-groups", "2"], "require each other"),
     ],
 )
-def test_inconsistent_options_are_one_line(run: Path, options: list[str], message: str) -> None:
+def test_inconsistent_options_are_reported_in_one_line(run: Path, options: list[str], message: str) -> None:
     assert message in refusal(run, *options)
 
 

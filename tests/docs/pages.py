@@ -29,11 +29,11 @@ class Block:
     """A block of code.
 
     Args:
-        language: of the fence; of an indented block `bash` if it has commands, else empty.
-        text: without fence and indentation.
-        line: number of its first line in the page.
-        before: the paragraph before the block.
-        reason: why it is not run; None: it is run.
+        language: language of the fence; for an indented block, `bash` if it has commands, else empty.
+        text: text of the block without fence and indentation.
+        line: line number of the first line of the block in the page.
+        before: paragraph before the block.
+        reason: reason why the block is not run; None: it is run.
     """
 
     language: str
@@ -78,7 +78,7 @@ def _blocks(lines: list[str], name: str) -> Iterator[Block]:
 
 
 def _before(lines: list[str]) -> tuple[str | None, str]:
-    """Return the reason in the marker at the end of these lines, and the paragraph at the end, or before the marker."""
+    """Return the reason in the marker at the end of these lines, if any, and the paragraph before it."""
     while lines and not lines[-1].strip():
         lines.pop()
     marker = MARKER.fullmatch(lines[-1].strip()) if lines else None
@@ -93,7 +93,7 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors that GitHub generates for a page's headings."""
     text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     titles = [title.strip().lower() for title in re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)]
     names = [re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles]

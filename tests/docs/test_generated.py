@@ -1,4 +1,4 @@
-"""docs/config.md and docs/commands.md are what scripts/docs.py writes, on a terminal of any width."""
+"""docs/config.md and docs/commands.md equal the output of scripts/docs.py, on a terminal of any width."""
 
 import importlib.util
 from pathlib import Path

@@ -12,7 +12,7 @@ MAX_IMAGE_BYTES = 200_000
 
 
 def links(page: Path) -> list[str]:
-    """Return the targets of the links and pictures of a page, except addresses in the internet."""
+    """Return the targets of the links and pictures in a page, except internet addresses."""
     text = prose(page)
     found = [target for _, target in LINK.findall(text)] + HTML.findall(text)
     return [target for target in found if re.match(r"\w+:", target) is None]
@@ -62,7 +62,7 @@ def test_each_picture_is_shown() -> None:
         ("big.png", "the picture is too large"),
     ],
 )
-def test_the_check_itself(tmp_path: Path, link: str, found: str | None) -> None:
+def test_broken_links_are_reported(tmp_path: Path, link: str, found: str | None) -> None:
     page = tmp_path / "page.md"
     page.write_text("# A heading, with `code`\n## Twice\n## Twice\n```bash\n# In a block\n```\n", encoding="utf-8")
     (tmp_path / "big.png").write_bytes(bytes(MAX_IMAGE_BYTES))

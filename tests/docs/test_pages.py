@@ -30,13 +30,13 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "decoding": {"max_length": 8},
 }  # fmt: skip
-"""Settings that replace those of the configs in the pages."""
+"""Settings that replace those in the configs of the pages."""
 SMALL_VALUES = {"tokenizer.vocab_size": "250", "training.max_steps": "10"}
 """Values that replace those of overrides in command lines."""
 MAX_LINES = {"train": 400, "dev": 10, "test": 10}
 CORPORA = ["train", "dev", "test", "demo/train", "demo/dev", "demo/test"]
 CORPORA += ["new", "new.gz", "in", "text", "news", "crawl.gz", "law", "bt", "mono"]
-"""Files that the pages take for granted, for two languages; those that end in `.gz` are compressed."""
+"""Files that the commands in the pages need, for two languages; those that end in `.gz` are compressed."""
 OUTPUTS = ("--run-dir", "--output")
 RUN = re.compile(r"runs/\w+")
 
@@ -121,7 +121,7 @@ def shorten(folder: Path) -> None:
 
 
 def write_yaml(tree: Any, before: str) -> None:
-    """Check a config, a sweep, or a list of sources; write it in small to the last file that `before` names, if any."""
+    """Check a config, sweep, or list of sources; write a smaller version to the last file named in `before`, if any."""
     if isinstance(tree, list):
         TypeAdapter(list[Source]).validate_python(tree)
         return
@@ -143,7 +143,7 @@ def write_yaml(tree: Any, before: str) -> None:
 
 @pytest.fixture(scope="session")
 def place(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the files that the pages take for granted, and a trained run in `trained`."""
+    """A folder with the files that the commands in the pages need, and a trained run in `trained`."""
     folder = tmp_path_factory.mktemp("page")
     (folder / "demo").mkdir()
     with pytest.MonkeyPatch.context() as patch:
@@ -206,7 +206,7 @@ def parse(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("words", [["translate", "runs/a", "--beam-sizes", "4"], ["train"]])
-def test_the_check_of_options_itself(words: list[str]) -> None:
+def test_unknown_options_are_detected(words: list[str]) -> None:
     with pytest.raises(Exception, match=r"No such option|Missing parameter"):
         parse(words)
 

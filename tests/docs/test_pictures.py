@@ -17,7 +17,7 @@ from pages import ROOT
     ],
 )
 def test_the_screen_has_the_last_state_of_each_line(received: bytes, shown: str) -> None:
-    pytest.importorskip("playwright", reason="pictures need the extra `test`")
+    pytest.importorskip("playwright", reason="pictures need the `test` extra")
     spec = importlib.util.spec_from_file_location("pictures", ROOT / "scripts" / "pictures.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""The tables of docs/python.md name what exists, with its parameters."""
+"""The names and parameters in the tables of docs/python.md exist in the package."""
 
 import importlib
 import inspect

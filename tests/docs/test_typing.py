@@ -27,7 +27,7 @@ number: int = translator.translate(["A dog runs."])[0].text
 
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, list[str]]:
-    """The errors of mypy in each program, in a folder outside of the repository."""
+    """The errors that mypy reports in each program, run in a folder outside the repository."""
     folder = tmp_path_factory.mktemp("user")
     examples = [block.text for block in blocks(ROOT / "docs" / "python.md") if block.language == "python"]
     programs = {"user.py": PROGRAM, "mistake.py": PROGRAM + MISTAKE, "examples.py": "\n".join(examples)}

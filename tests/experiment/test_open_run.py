@@ -1,4 +1,4 @@
-"""Tests that a start that fails, or is killed at any time, leaves a run directory that the next start can use."""
+"""Tests that after a failed or killed start, the next start can use the run directory."""
 
 import itertools
 import multiprocessing
@@ -100,7 +100,7 @@ def test_folders_that_are_not_runs_are_never_modified(
     assert contents(tmp_path) == before
 
 
-# Kills. The process is forked, so that it inherits the test's patches.
+# Tests of kills. The killed process is forked, so that it inherits the test's patches.
 
 
 def die(*_: object, **__: object) -> None:
@@ -130,7 +130,7 @@ start_and_die_before_config = partial(start_and_die_before, "os.replace")
 
 
 def die_before_write(run: RunDir, config: Config, number: int) -> None:
-    """Start or resume with this config, and die before the write with this number."""
+    """Start or resume with this config, and exit just before the n-th write."""
     writes = itertools.count()
     replace = os.replace
     pytest.MonkeyPatch().setattr(os, "replace", lambda *names: die() if next(writes) == number else replace(*names))

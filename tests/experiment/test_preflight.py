@@ -1,4 +1,4 @@
-"""Tests of the memory check: it tries the largest batches without changing the run, and reports its requirements."""
+"""Tests of the memory check: it tries the largest batches without changing the run, and reports the requirements."""
 
 import functools
 import logging
@@ -58,7 +58,7 @@ def test_memory_check_reports_time_and_disk_space(config: Config, prepared: Prep
     mean_share = sizes.mean_padded_tokens / sizes.largest.num_padded_tokens
     assert found.training_seconds == pytest.approx(found.step_seconds * mean_share * 40)
     assert found.validation_seconds > 0
-    # The last 2, the best, and one being written. Each consists of weights and moments, besides some headers.
+    # The last 2 checkpoints, the best one, and one being written. Each has weights, moments and some headers.
     assert found.disk_bytes == 4 * 12 * count_parameters(step.model)["total"]
     text = dict(found.lines())
     assert text.keys() >= {"largest batch", "peak memory", "slowest step", "estimated time", "disk"}
@@ -68,7 +68,7 @@ def test_memory_check_reports_time_and_disk_space(config: Config, prepared: Prep
 @pytest.mark.parametrize(("seconds", "earlier", "expected"), [
     (1e-3, None, True), (1e9, None, False), (1e9, True, True), (1e-3, False, False),
 ])  # fmt: skip
-def test_a_long_training_is_compiled_and_a_resumed_one_as_before(
+def test_a_long_run_is_compiled_and_a_resumed_run_keeps_the_decision(
     config: Config,
     prepared: Prepared,
     tmp_path: Path,

@@ -26,7 +26,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class KillAt(StopAt):
-    """Progress that ends the training at a step, without a checkpoint."""
+    """Progress that ends training at a step, without saving a checkpoint."""
 
     def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
         if step == self.step:
@@ -58,7 +58,7 @@ def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) ->
 
 
 def other_corpus(corpus: Path, folder: Path) -> Path:
-    """Write lines that would train another tokenizer, and return their folder."""
+    """Write lines from which a different tokenizer would be trained, and return their folder."""
     folder.mkdir()
     for name in ("train.en", "train.de"):
         lines = (corpus / name).read_text(encoding="utf-8").splitlines()[100:]
@@ -87,7 +87,7 @@ def test_a_run_starts_with_the_weights_and_tokenizer_of_the_other(
 
 
 def test_an_initialized_run_can_be_resumed(base: RunDir, corpus: Path, tmp_path: Path) -> None:
-    """It can also be resumed if it was stopped before its first checkpoint; after that the other run is not needed."""
+    """It can be resumed even before its first checkpoint; after that checkpoint, the other run is no longer needed."""
     start = Path(shutil.copytree(base.path, tmp_path / "start"))
     config = small(corpus, training={"init_from": str(start)})
     whole, halves = RunDir(tmp_path / "whole"), RunDir(tmp_path / "halves")
@@ -185,7 +185,7 @@ def test_a_run_keeps_its_own_tokenizer(base: RunDir, corpus: Path, tmp_path: Pat
         train(config, run, resume=True)
 
 
-def test_init_from_excludes_another_tokenizer(corpus: Path, base: RunDir) -> None:
+def test_init_from_cannot_be_combined_with_a_tokenizer_model(corpus: Path, base: RunDir) -> None:
     with pytest.raises(ValueError, match=r"training\.init_from provides the tokenizer"):
         small(corpus, tokenizer={"src_model": "x.model"}, training={"init_from": str(base.path)})
 

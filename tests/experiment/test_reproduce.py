@@ -1,4 +1,4 @@
-"""Tests of reproducing a run: repeating it gives the same values to the last digit, and differences are reported."""
+"""Tests of reproducing a run: a repeated run has the same values to the last digit, and differences are reported."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config(corpus: Path, **training: Any) -> Config:
-    """Return a config whose learning rate depends on max_steps, and whose text depends on a random state."""
+    """Return a config in which the learning rate depends on max_steps, and the training text on a random state."""
     lengths = {"max_steps": 6, "validate_every": 3, "schedule": "cosine", "average_last": 2}
     return make_config(corpus, tokenizer={"sampling_alpha": 0.1}, training={**lengths, **training})
 

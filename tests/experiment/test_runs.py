@@ -24,7 +24,7 @@ from mtformer.run_dir import RunDir
 
 
 def make_run(path: Path, *overrides: str, records: list[dict[str, Any]] | None = None) -> RunDir:
-    """Create a run directory as a training leaves it, without checkpoints."""
+    """Create a run directory like that of a real run, but without checkpoints."""
     run = RunDir(path)
     path.mkdir(parents=True)
     base = path.parent / "base.yaml"
@@ -123,7 +123,7 @@ def test_an_unknown_key_in_the_config(tmp_path: Path) -> None:
         ("state.json", b'{"state": "asleep"}', "new", None, False),
     ],
 )
-def test_files_with_any_content_give_a_row(
+def test_a_run_with_damaged_files_still_has_a_row(
     tmp_path: Path, name: str, content: bytes, state: str, note: str | None, is_reported: bool
 ) -> None:
     run = make_run(tmp_path / "a", records=RECORDS)
@@ -166,7 +166,7 @@ def test_runs_of_a_sweep_without_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"runs": [{}]}', '{"runs": 7}'])
-def test_a_sweep_file_with_any_content(tmp_path: Path, content: str) -> None:
+def test_a_damaged_sweep_file_still_has_a_row(tmp_path: Path, content: str) -> None:
     make_run(tmp_path / "a")
     (tmp_path / "sweep.json").write_text(content)
     assert [(row.name, row.state) for row in list_runs(tmp_path)] == [("a", "new"), ("sweep.json", "unreadable")]

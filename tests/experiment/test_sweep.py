@@ -178,7 +178,7 @@ def test_draws_are_distinct(folder: Path) -> None:
     text = "random: {count: 4, keys: {model.dropout: {choice: [0.1, 0.2]}, model.norm: {choice: [layernorm, rmsnorm]}}}"
     assert len(set(names(folder, text))) == 4
     assert error_of(folder, text.replace("4", "5", 1)) == (
-        "study.yaml:2: random: its keys give only 4 distinct draws; set count to at most that"
+        "study.yaml:2: random: its keys give only 4 distinct draws; lower count to 4"
     )
 
 
@@ -241,8 +241,12 @@ def test_too_many_runs_are_rejected(folder: Path) -> None:
 
 def test_files_that_are_not_sweeps(folder: Path) -> None:
     for name, content, message in (
-        ("list.yaml", b"- a\n", "a sweep must be a mapping of config, run_dir, set, grid, list, random, seeds, not "),
-        ("empty.yaml", b"", "a sweep must be a mapping of "),
+        (
+            "list.yaml",
+            b"- a\n",
+            "a sweep must be a mapping with the keys config, run_dir, set, grid, list, random, seeds, not ",
+        ),
+        ("empty.yaml", b"", "a sweep must be a mapping with the keys "),
         ("lost.yaml", b"config: lost_base.yaml\nseeds: [1]\n", "no such file: "),
     ):
         path = folder / name

@@ -1,4 +1,4 @@
-"""Tests of the processes of a sweep, with a fake program instead of the training."""
+"""Tests of the processes of a sweep, with a fake program instead of `mtformer train`."""
 
 import json
 import logging
@@ -65,7 +65,7 @@ class Stage:
         self.roles()
 
     def roles(self, **roles: dict[str, Any]) -> None:
-        """Set the actions of the run of each seed: s1={"exit": 2}."""
+        """Set the actions of the run with each seed, as in s1={"exit": 2}."""
         self.monkeypatch.setenv("ROLES", json.dumps({f"seed={name[1:]}": role for name, role in roles.items()}))
 
     def sweep(self, num_runs: int, *overrides: str) -> Sweep:
@@ -80,7 +80,7 @@ class Stage:
         return [note for note in notes if what in (None, note["what"])]
 
     def signal_when(self, num_started: int, number: signal.Signals) -> threading.Thread:
-        """Send the signal to this process when this many runs have started."""
+        """Send the signal to this process once `num_started` runs have started."""
 
         def wait_and_send() -> None:
             while len(self.notes("start")) < num_started:

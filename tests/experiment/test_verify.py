@@ -157,7 +157,7 @@ def killed_leg(config: Config, folder: Path, stop_at: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("leg", "message"), [(failing_leg, "train.en: no such file"), (killed_leg, "killed by the system")]
+    ("leg", "message"), [(failing_leg, "train.en: no such file"), (killed_leg, "the system killed the training")]
 )
 def test_an_error_in_a_leg_is_reported(
     leg: Leg, message: str, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

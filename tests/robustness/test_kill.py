@@ -182,7 +182,7 @@ def test_terminated_runs_save_and_print_how_to_resume(
         zip(stopped.last_words, stopped.steps, stopped.exit_codes, strict=True) for stopped in terminated
     ):
         assert code == 128 + signal.SIGTERM
-        assert words.startswith(f"stopped at step {step}, saved; resume with: mtformer train")
+        assert words.startswith(f"stopped at step {step}, checkpoint saved; resume with: mtformer train")
         assert words.endswith("--resume auto")
         num_passed += 1
     assert all(is_same(whole.run, stopped.run) for stopped in terminated)
