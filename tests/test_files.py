@@ -62,7 +62,7 @@ def names(folder: Path) -> list[str]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("is_file", [False, True])
-def test_only_leftovers_of_ended_processes_are_deleted(tmp_path: Path, live: int, dead: int, is_file: bool) -> None:
+def test_only_leftovers_of_dead_processes_are_deleted(tmp_path: Path, live: int, dead: int, is_file: bool) -> None:
     stays = {leave(tmp_path, "a", HERE, live, kind, is_file).name for kind in ("tmp", "old")}
     for kind in ("tmp", "old"):
         leave(tmp_path, "b", HERE, dead, kind, is_file)

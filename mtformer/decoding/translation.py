@@ -26,7 +26,7 @@ MEANINGS = {
     LENGTH_LIMIT: "end{} at the maximum length",
     FEWER_SENTENCES: "contain{} fewer sentences than the source",
     NUMBERS: "contain{} other numbers than the source",
-    LOST_ADDRESS: "lack{} a URL or e-mail address of the source",
+    LOST_ADDRESS: "lack{} a URL or e-mail address from the source",
     COPY: "repeat{} the source",
     LOW_CONFIDENCE: "show{} low confidence",
 }

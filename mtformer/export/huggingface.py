@@ -77,7 +77,7 @@ def export_huggingface(run: RunDir, target: Path, checkpoint: str | None) -> Non
 
 
 def tensor_names(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
-    """Yield our name of each layer parameter, and the names of the Hugging Face tensors that it concatenates."""
+    """Yield our name for each layer parameter, and the names of the Hugging Face tensors that it concatenates."""
     for side, num_layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
         for kind in [f"{number}.{{}}.{leaf}" for number in range(num_layers) for leaf in ("weight", "bias")]:
             ours, theirs = f"{side}.{kind}".format, f"model.{side}.layers.{kind}".format

@@ -11,7 +11,7 @@ from mtformer.report.tables import Systems, describe_changes, resumes
 from mtformer.training.figures import FIGURES, TrainingFigure
 
 LEFT, RIGHT, TOP, BOTTOM = 44, 396, 8, 206
-"""Edges of the curves in the SVG of a chart."""
+"""Bounds of the plot area in the SVG of a chart."""
 NUM_COLORS = 6
 """Number of colors of curves in base.css."""
 DASHES = ("none", "7 3", "2 2", "7 2 2 2", "14 4", "5 6")

@@ -34,7 +34,7 @@ class Languages:
         return list(dict.fromkeys(source for source, _ in self.directions))
 
     def sources_of(self, target: str) -> list[str]:
-        """Return the languages that are translated into a language."""
+        """Return the source languages that are available for a target language."""
         return [source for source, one in self.directions if one == target]
 
     def describe(self) -> list[dict[str, object]]:

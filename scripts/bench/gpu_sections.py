@@ -136,7 +136,7 @@ def measure_product(bench: Bench, M: int, K: int, N: int, dtype: torch.dtype) ->
 
 
 def measure_copy(bench: Bench) -> Figure:
-    """Measure a copy within the memory of the device."""
+    """Measure a copy within device memory."""
     source = torch.randint(0, 255, (bench.scale.copied_bytes,), dtype=torch.uint8, device=bench.device)
     target = torch.empty_like(source)
     seconds = bench.slices(lambda: target.copy_(source), warm_up=2, most_seconds=0.5)

@@ -3,8 +3,8 @@
     python scripts/bench/ranks_speed.py --json ranks_speed.json
 
 Each process computes with one thread, on its own batches of 4,096 tokens, so that ideal scaling is a ratio of 2. The
-kinds take turns; each turn is a `torchrun` of its own, which trains on a few batches before it is timed. Requires two
-idle cores.
+configurations alternate; each run is a separate `torchrun`, which trains on a few batches before it is timed. Requires
+two idle cores.
 """
 
 import argparse
@@ -27,12 +27,12 @@ from mtformer.training.ranks import join_ranks
 from mtformer.training.step import TrainingStep
 
 KINDS = {"one process": (1, "copied"), "DDP": (2, "copied"), "FSDP2": (2, "sharded")}
-"""Number of processes, and whether the weights are sharded, by kind."""
+"""Number of processes, and whether the weights are copied or sharded, by configuration."""
 WARM_UP = 3
 
 
 def train(size_name: str, precision: str, sharded: bool, steps: int, length: int) -> None:
-    """Train in this process of a `torchrun`; process 0 prints the target and source tokens per second of all."""
+    """Train in this process of a `torchrun`; process 0 prints the tokens per second of all processes."""
     set_up_memory()
     with join_ranks(torch.device("cpu")) as ranks:
         torch.manual_seed(1)
@@ -54,7 +54,7 @@ def train(size_name: str, precision: str, sharded: bool, steps: int, length: int
 
 
 def measure(kind: str, options: argparse.Namespace) -> float:
-    """Return the tokens per second of one turn of a kind."""
+    """Train once with this number of processes and kind of sharding, and return the tokens per second."""
     processes, weights = KINDS[kind]
     command = [
         sys.executable,
@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="small")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=10, help="optimizer steps per turn")
+    parser.add_argument("--steps", type=int, default=10, help="optimizer steps per run")
     parser.add_argument("--length", type=int, default=32, help="tokens of each sentence")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
     parser.add_argument("--worker", choices=["copied", "sharded"], help=argparse.SUPPRESS)

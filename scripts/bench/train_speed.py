@@ -202,7 +202,7 @@ def model_flops(size: Size, batch: Batch) -> float:
 
 
 def measure(size: Size, batches: Sequence[Pairs], options: argparse.Namespace) -> dict[str, Any]:
-    """Run all systems of one size in turns; if a system fails later, the results of its first rounds are returned."""
+    """Run all systems of one size in alternating rounds; a failed system keeps the results of its earlier rounds."""
     precisions = {system.removesuffix("+allocator").split("-")[1] for system in options.systems}
     products = [f"product-{precision}" for precision in sorted(precisions)]
     systems = {}

@@ -117,7 +117,7 @@ def test_score_equals_the_scores_from_translate(translator: Translator, mode: st
 
 @pytest.mark.parametrize("mode", ["beam", "greedy", "mbr"])
 def test_too_large_weights_raise_one_clear_error(run: RunDir, tmp_path: Path, mode: str) -> None:
-    """A learning rate of 1e30 would give such weights."""
+    """A learning rate of 1e30 would give weights this large."""
     save_file({name: x * 1e30 for name, x in load_file(run.bundle_weights).items()}, tmp_path / "x.safetensors")
     diverged, lines = Translator.load(run.path, str(tmp_path / "x.safetensors"), device="cpu"), random_lines(5, seed=1)
     message = (

@@ -66,7 +66,7 @@ def kill_moments(chance: random.Random) -> list[Moment]:
 def training_moments(chance: random.Random, count: int) -> list[Moment]:
     """Return moments spread over the run; every second one occurs while a checkpoint is being written or deleted.
 
-    Half of the latter have no delay, because on an idle machine saving may be faster than a delay.
+    Half of those have no delay, because on an idle machine saving may be faster than a delay.
     """
     steps = sorted(chance.sample(range(1, LAST_TARGET), count))
     kinds = [("save", 0.0), ("step", 0.1), ("save", 0.015), ("step", 0.1)]

@@ -227,7 +227,7 @@ def children(pid: int) -> list[int]:
 
 @pytest.mark.process
 def test_a_killed_sweep_can_be_resumed(corpus: Path, attacks: Attacks, passed: Passed, tmp_path: Path) -> None:
-    """The training process that it started survives, and ends before the sweep is resumed."""
+    """The training process that the killed sweep started survives, and ends before the sweep is resumed."""
     chance, count, num_passed = random.Random(SEED), attacks(1), 0
     for number in range(count):
         folder = tmp_path / str(number)

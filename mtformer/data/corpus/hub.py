@@ -20,7 +20,7 @@ OFFLINE = (
 
 
 class HubReader(Reader):
-    """Reader of the rows of a dataset; the first row determines the fields with the texts.
+    """Reader of the rows of a dataset; the first row determines which fields contain the texts.
 
     Raises:
         DataError: if the dataset cannot be loaded.
