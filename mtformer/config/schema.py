@@ -233,8 +233,8 @@ class DecodingConfig(Section):
     """Translate each sentence of a line separately: auto, always or never. See docs/decoding.md."""
     replace_unknowns: bool = False
     """Replace unknown tokens with the most-attended source word."""
-    batch_tokens: Annotated[Positive, Key(has_effect=False)] = 8192
-    """Batch size in tokens: sentences x beam size x length of the longest source."""
+    batch_tokens: Annotated[Positive | None, Key(has_effect=False)] = None
+    """Batch size in tokens: sentences x beam size x length of the longest source; null: 8,192, or 65,536 on CUDA."""
     validation_beam_size: Annotated[NumHypotheses, Key(is_option=False)] = 1
     """Beam size for decoding the dev set during training."""
 

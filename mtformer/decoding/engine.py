@@ -29,6 +29,8 @@ from mtformer.text.tags import Target
 log = logging.getLogger("mtformer")
 MAX_WORKERS = 4
 """Maximum number of batches searched at once on a CPU."""
+BATCH_TOKENS = {"cpu": 8192, "cuda": 65_536}
+"""Default batch size in tokens."""
 Batches = Sequence[Sequence[Segment]]
 NBests = list[list[Hypothesis]]
 """Hypotheses of each sentence of a batch: best first, or samples in the order drawn."""
@@ -47,6 +49,10 @@ class Engine(ABC):
     """Upper limit of `batch_tokens`; small batches let the caller process one while others are being searched."""
     target = Target()
     """Target language."""
+
+    def batch_tokens(self, settings: DecodingConfig) -> int:
+        """Return the batch size in tokens that the settings or the device determine."""
+        return settings.batch_tokens or BATCH_TOKENS.get(self.device, BATCH_TOKENS["cpu"])
 
     def with_target(self, target: Target) -> "Engine":
         """Return a copy of the engine for another target language."""

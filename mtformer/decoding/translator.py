@@ -202,7 +202,7 @@ class Translator:
     ) -> list[list[Translation]]:
         """Search and postprocess batch by batch, and return the n best translations of each segment."""
         lengths = [len(segment.source) for segment in segments]
-        budget = min(decoding.batch_tokens, self.engine.max_batch_tokens)
+        budget = min(self.engine.batch_tokens(decoding), self.engine.max_batch_tokens)
         batches = plan_batches(lengths, budget, decoding.num_rows)
         by_batch = [[segments[number] for number in batch] for batch in batches]
         automaton_SV = _automaton(forbidden, self._vocabulary)
@@ -248,7 +248,7 @@ class Translator:
         report = progress or (lambda count: None)
         report(len(src) - len(fits))
         with evaluating(self.models):
-            for batch in plan_batches([lengths[i] for i in fits], self.decoding.batch_tokens, 1):
+            for batch in plan_batches([lengths[i] for i in fits], self.engine.batch_tokens(self.decoding), 1):
                 numbers = [fits[i] for i in batch]
                 scores = self.engine.score([src[i] for i in numbers], [tgt[i] for i in numbers])
                 self._require_finite(scores)

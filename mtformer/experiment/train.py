@@ -104,7 +104,7 @@ def _prepare(
     if not trainer.is_done():
         checked = check_memory(config, prepared, step, run, earlier.get("compiled") if earlier is not None else None)
         made_with["compiled"] = step.is_compiled
-        log.info("memory check: %s", "; ".join(f"{what} {value}" for what, value in checked.lines()))
+        log.info("memory check:%s", "".join(f"\n  {what:<15} {value}" for what, value in checked.lines()))
     return trainer, is_resumed
 
 

@@ -21,12 +21,14 @@ from toy import (
     text,
 )
 
-from mtformer.config.schema import Stopping
+from mtformer.config.schema import DecodingConfig, ModelConfig, Stopping
 from mtformer.decoding.beam import Diverse
 from mtformer.decoding.constraints import Prefixes
-from mtformer.decoding.engine import plan_batches
+from mtformer.decoding.engine import OwnEngine, plan_batches
+from mtformer.decoding.inference import InferenceModel
 from mtformer.decoding.rules import NoRepeatedNgrams, RepetitionPenalty, Rule, Step
 from mtformer.decoding.search import top_candidates
+from mtformer.model.transformer import Transformer
 from mtformer.text.tokenizer import EOS
 
 
@@ -166,3 +168,11 @@ def test_batch_plan_contains_each_sentence_once_within_the_budget() -> None:
 def test_a_sentence_above_the_budget_forms_its_own_batch() -> None:
     assert plan_batches([5, 3000, 4], 100, 5) == [[1], [0, 2]]
     assert plan_batches([], 100, 5) == []
+
+
+@pytest.mark.parametrize(("device", "default"), [("cpu", 8192), ("cuda", 65_536)])
+def test_the_default_batch_size_depends_on_the_device(device: str, default: int) -> None:
+    engine = OwnEngine([InferenceModel(Transformer(ModelConfig(d_model=8, num_heads=2, d_ff=8), 9, 9))])
+    engine.device = device
+    assert engine.batch_tokens(DecodingConfig()) == default
+    assert engine.batch_tokens(DecodingConfig(batch_tokens=100)) == 100

@@ -128,7 +128,7 @@ def test_notes_are_differences_without_effect_on_translations(folder: Path) -> N
     (folder / "scores.json").write_text(json.dumps(old), encoding="utf-8")
     assert differences(card, read_card(folder)) == []
     assert notes(card, read_card(folder)) == [
-        "decoding.batch_tokens 8192 and 64",
+        "decoding.batch_tokens None and 64",
         "device cpu and cuda",
         f"sacrebleu {sacrebleu.__version__} and 2.0.0",
     ]

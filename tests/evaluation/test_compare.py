@@ -228,7 +228,7 @@ def test_different_decoding_settings_are_rejected_unless_forced(tmp_path: Path) 
         read_material("small", runs)
     material = read_material("small", runs, force=True)
     assert [line.partition(" on small: ")[2] for line in material.ignored] == ["decoding.beam_size 5 and 2"]
-    assert material.notes == ["first and second: decoding.batch_tokens 8192 and 64"]
+    assert material.notes == ["first and second: decoding.batch_tokens None and 64"]
     found = compare(group_runs(runs), material)
     assert (found.ignored, found.notes) == (material.ignored, material.notes)
 
