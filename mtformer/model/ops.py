@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 NORM_EPS = 1e-5
+HAS_FLOAT32_PRODUCTS = "dtype" in torch.ops.aten.mm.overloads()
+"""True if products of bf16 and fp16 matrices can have float32 results on CUDA (PyTorch 2.8 and later)."""
 
 
 class Linear(nn.Module):

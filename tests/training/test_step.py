@@ -9,6 +9,7 @@ from toy_training import toy_batch, toy_config, toy_step
 
 from mtformer.data.batching.batches import make_batch
 from mtformer.errors import DeviceError
+from mtformer.model.ops import LinearCopies
 from mtformer.training.loss import Objective
 from mtformer.training.ranks import Ranks
 from mtformer.training.step import MAX_SKIPPED_IN_A_ROW, TrainingStep
@@ -226,6 +227,18 @@ def test_fp16_clips_the_true_gradient_and_halves_the_scale_on_overflow() -> None
     assert not step.run([toy_batch(2)], 2).is_finite
     assert torch.equal(weights(step), before)
     assert step.scaler.get_scale() == scale / 2
+
+
+def test_copies_of_weights_can_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training on CUDA in bf16 has them; the graph has no break, and the gradients do not change."""
+    steps = [without_dropout(toy_step(toy_config(), "bf16")) for _ in range(2)]
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager", fullgraph=True))
+    steps[1].compile()
+    for step in steps:
+        step.copies = LinearCopies(step.model, torch.bfloat16)
+        for number in (1, 2):
+            step.run([toy_batch(number)], number)
+    torch.testing.assert_close(weights(steps[0]), weights(steps[1]), rtol=1e-4, atol=1e-5)
 
 
 def test_compiled_equals_eager(monkeypatch: pytest.MonkeyPatch) -> None:
