@@ -129,7 +129,7 @@ def test_launches_of_a_decoding_step(
 
 def test_mixed_devices_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transformer, "padding_mask", lambda lengths_B, S: torch.arange(S) < lengths_B.unsqueeze(-1))
-    with SimulatedGpu() as gpu, pytest.raises(Exception, match="same device|different devices"):
+    with SimulatedGpu() as gpu, pytest.raises(Exception, match=r"same device|different devices"):
         TrainingStep(model_on(gpu), TrainingConfig(), "bf16").run([batch()], 1)
 
 
