@@ -59,7 +59,7 @@ def pick_precision(name: str, device: torch.device) -> str:
 
 
 def _has_bf16_instructions() -> bool:
-    """Return True if the CPU reports bf16 instructions; timing is unreliable on a busy machine."""
+    """Return True if the CPU reports bf16 instructions, which is more reliable than timing on a busy machine."""
     checks = [getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile")]
     return any(check() for check in checks if check is not None)
 
@@ -99,7 +99,7 @@ def be_deterministic() -> None:
 
 
 def set_up_kernels(device: torch.device) -> None:
-    """Select the kernels of this process if `device` is a CUDA device. Call this before running the model.
+    """Configure the CUDA kernels of this process if `device` is a CUDA device. Call this before running the model.
 
     cuDNN's attention is disabled: with explicit masks, its gradients are NaN at some lengths (pytorch#196678), and in
     bf16 and fp16, it builds a new plan for each key length, which takes 20 to 40 ms at each decoding step. Matrix
@@ -126,11 +126,11 @@ def use_threads(number: int) -> Iterator[None]:
 def set_up_memory() -> None:
     """Keep freed memory (glibc) and limit the kernel caches (oneDNN). Call this before any computation.
 
-    Training frees and allocates the same megabytes at every step. By default, this causes a page fault per 4 KiB,
-    which takes up to half of the training time on a CPU.
+    Training frees and reallocates the same memory at every step. By default, this causes a page fault per 4 KiB, which
+    takes up to half of the training time on a CPU.
     """
     for name, capacity in KERNEL_CACHES.items():
-        os.environ.setdefault(name, str(capacity))  # read when the first product is computed
+        os.environ.setdefault(name, str(capacity))  # oneDNN reads it at the first matrix product
     if not sys.platform.startswith("linux"):
         return
     try:

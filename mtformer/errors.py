@@ -40,7 +40,7 @@ class DeviceError(MtformerError):
 
 
 def require_extra(what: str, extra: str, *packages: str) -> None:
-    """Raise ConfigError if a package of an extra that `what` needs is not installed."""
+    """Raise ConfigError if one of the packages that `what` needs is not installed; `extra` installs them."""
     for package in packages:
         try:
             __import__(package)
@@ -50,7 +50,7 @@ def require_extra(what: str, extra: str, *packages: str) -> None:
 
 @contextmanager
 def explain_write_errors(what: str, remedy: str) -> Iterator[None]:
-    """Convert an OSError raised while writing to a DataError; BrokenPipeError is passed on.
+    """Raise a DataError for an OSError that occurs while writing; BrokenPipeError is re-raised.
 
     Args:
         what: the object that is written, and its path.

@@ -147,7 +147,7 @@ def _checksum(meta: dict[str, Any]) -> str:
 
 def cache_folder(chosen: str | None = None) -> Path:
     """Return the cache folder: `chosen`, `MTFORMER_CACHE`, or `mtformer` in `XDG_CACHE_HOME` or `~/.cache`."""
-    shared = os.environ.get("XDG_CACHE_HOME", "")  # relative paths are ignored, as its specification requires
+    shared = os.environ.get("XDG_CACHE_HOME", "")  # relative paths are ignored, as the XDG specification requires
     default = Path(shared if os.path.isabs(shared) else "~/.cache", "mtformer")
     return expand_user(chosen or os.environ.get("MTFORMER_CACHE") or default)
 
@@ -159,7 +159,7 @@ def naming_file(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         is_temporary = error.filename is not None and LEFTOVER.fullmatch(os.path.basename(str(error.filename)))
-        if is_temporary or (error.filename is None and error.errno is not None):  # no number: raised by NumPy or Arrow
+        if is_temporary or (error.filename is None and error.errno is not None):  # no errno: raised by NumPy or Arrow
             error.filename, error.filename2 = str(path), None
         raise
 
@@ -167,7 +167,7 @@ def naming_file(path: Path) -> Iterator[None]:
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path next to `path`; on success it is synced and renamed to `path`, otherwise deleted."""
-    path = Path(os.path.realpath(path))  # a link stays a link
+    path = Path(os.path.realpath(path))  # do not replace a symbolic link
     if path.exists() and not path.is_file():  # would replace a pipe or device
         raise OSError(errno.EINVAL, "exists, and is not a file", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -279,7 +279,7 @@ def require_file(path: str | Path, or_pipe: bool = False) -> None:
 
 
 def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
-    """Return the contents of a file; raise OSError if it is not a regular file or larger than `most` bytes."""
+    """Return the contents of a file; raise OSError if it is not a regular file, or is larger than `most` bytes."""
     require_file(path)
     with open(path, "rb") as file:
         data = file.read(most + 1)
@@ -289,7 +289,7 @@ def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON; raise ValueError if the text is not valid JSON or nested too deeply."""
+    """Parse JSON; raise ValueError if the text is not valid JSON or is nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:

@@ -74,7 +74,7 @@ class RunDir:
 
         Args:
             path: the folder.
-            verified: compare the files with checksums.json; weights are verified when they are loaded instead.
+            verified: compare the files with checksums.json; weights are instead verified when they are loaded.
 
         Raises:
             CheckpointError: if the folder is none of these, or a file is missing or changed.

@@ -1,4 +1,4 @@
-"""HTML pages, each a single file that needs no network and supports light mode, dark mode and phones.
+"""HTML pages, each a single file that needs no network access and supports light mode, dark mode and phones.
 
 The templates, style sheets and scripts are in the `templates` folder; all pages share `base.html` and `base.css`.
 """

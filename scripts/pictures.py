@@ -1,4 +1,4 @@
-"""Train two models on the demo corpus, and take the pictures of the README: a terminal and the report page.
+"""Train two models on the demo corpus, and take the screenshots for the README: a terminal and the report page.
 
     python scripts/pictures.py [FOLDER]
 
@@ -32,7 +32,7 @@ RUNS = ("sinusoidal", "rotary")
 SETTINGS = ["training.log_every=25", "training.validate_every=50", "training.sample_sentences=1"]
 MAX_BYTES = 150_000
 MOMENT = re.compile(rb"train: +(5[5-9]|6\d|7\d)%")
-"""Progress bar at which the picture of the terminal is taken."""
+"""Progress at which the screenshot of the terminal is taken."""
 TERMINAL = """<!doctype html><meta charset="utf-8"><style>
 body {{ margin: 0; display: inline-block; background: #16181d; padding: 14px 18px; }}
 pre {{ margin: 0; color: #dfe3ea; font: 14px/1.35 "DejaVu Sans Mono", monospace; }}
@@ -45,7 +45,7 @@ def mtformer(*arguments: str) -> list[str]:
 
 
 def train(folder: Path, name: str) -> bytes:
-    """Train a run on a terminal of 80 columns; return what the terminal received until the moment of the picture."""
+    """Train a run on a terminal of 80 columns; return what the terminal received up to the screenshot."""
     saved = folder / f"{name}.terminal"
     if saved.is_file():
         return saved.read_bytes()
@@ -70,12 +70,12 @@ def read(terminal: int) -> bytes:
     """Return the next bytes of a terminal; empty when its program has ended."""
     try:
         return os.read(terminal, 65536)
-    except OSError:  # on Linux, the end of a terminal is an error
+    except OSError:  # on Linux, reading a closed terminal is an error
         return b""
 
 
 def screen(received: bytes) -> str:
-    """Return the last lines that a terminal shows, each after the last carriage return in it."""
+    """Return the last lines that a terminal shows; a carriage return overwrites the line before it."""
     rows = list[str]()
     for line in received.decode().replace("\r\n", "\n").split("\n"):
         shown = [part for part in re.sub(r"\x1b\[[0-9;]*[A-LN-Z]", "", line).split("\r") if part.strip()]

@@ -111,7 +111,7 @@ print(by_default, later_faults())
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
 def test_kernels_for_new_shapes_do_not_accumulate_memory() -> None:
-    """Compute products of 400 different shapes; a cache of the default size would keep all kernels."""
+    """Compute matrix products of 400 different shapes; a cache of the default size would keep all their kernels."""
     program = """
 import resource, sys, torch
 from mtformer.device import set_up_memory

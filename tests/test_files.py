@@ -1,4 +1,4 @@
-"""Leftovers of killed processes are deleted or restored, files of running ones are kept; damage is detected."""
+"""Leftovers of killed processes are deleted or restored, files of running ones are kept, and damage is detected."""
 
 import errno
 import json

@@ -146,8 +146,8 @@ def main() -> None:
 def _let_others_report(error: Exception) -> None:
     """If `torchrun` started several processes, wait in those that should not report the error.
 
-    All processes find an error in the config, and `torchrun` stops all of them when one exits. Process 0, or the only
-    process that failed, reports the error; `torchrun` stops the others while they wait here.
+    An error in the config occurs in all processes, and `torchrun` stops all of them when one exits. Process 0, or the
+    only process that failed, reports the error; `torchrun` stops the others while they wait here.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and (
         isinstance(error, LostProcessError) or os.environ.get("RANK", "0") != "0"

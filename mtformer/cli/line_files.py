@@ -1,4 +1,4 @@
-"""Reading of parallel text files by lines, and resumable output files."""
+"""Read parallel text files in blocks of lines, and write resumable output files."""
 
 import hashlib
 import itertools

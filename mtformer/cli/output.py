@@ -22,13 +22,13 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 """Control characters except tabs and line ends."""
 OTHER_LOGS = ("sacrebleu", "asyncio")
 _passed = set[str]()
-"""Lines from these logs that have been logged; each one is logged only once."""
+"""Lines from `OTHER_LOGS` that have been logged; each one is logged only once."""
 log = logging.getLogger("mtformer")
 
 
 def use_utf8() -> None:
     r"""Make stdin, stdout and stderr UTF-8 with `\n` line ends, in any locale."""
-    # Replace closed streams, so that no other file gets their descriptor. Reading stdin and writing stdout then fail.
+    # Replace closed streams, so that no other file gets their descriptors. Reading stdin and writing stdout then fail.
     for name, flag, mode in (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, flag), mode))
@@ -148,7 +148,7 @@ class _Formatter(logging.Formatter):
 
 
 class _OnceHandler(logging.Handler):
-    """Handler that forwards the first line of each different message to the package's log, with the logger name."""
+    """Handler that forwards the first line of each distinct message to the package's log, with the logger name."""
 
     def emit(self, record: logging.LogRecord) -> None:
         line = f"{record.name}: {record.getMessage().splitlines()[0]}"

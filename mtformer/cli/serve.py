@@ -47,7 +47,8 @@ def serve(
     with listen(host, port) as sock:
         if not api_key and not is_local(sock):
             raise ConfigError(
-                f"--host {host} is reachable from other machines; give --api-key or MTFORMER_API_KEY, or remove --host"
+                f"--host {host} is reachable from other machines; give --api-key or set MTFORMER_API_KEY, "
+                "or remove --host"
             )
         from mtformer.decoding.translator import Translator
         from mtformer.serving.app import LOCAL_HOSTS, create_app

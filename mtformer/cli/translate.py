@@ -153,7 +153,7 @@ class _Work:
     flags: Counter[str] = field(default_factory=Counter)
 
     def run_to_file(self, output: "ResumableOutput", made_with: dict[str, Any], continues: bool) -> None:
-        """Write an output file that can be resumed after an interruption, and gets its name when it is complete."""
+        """Write an output file that can be resumed after an interruption and gets its final name when complete."""
         out = output.open(self.lines, made_with, continues)
         if out is None:
             return

@@ -78,7 +78,7 @@ SOURCES: dict[str, type[Section]] = {"src": TextFiles, "tsv": TsvFile, "jsonl": 
 
 
 def source_kind(value: Any) -> str | None:
-    """Return the key that identifies the kind of a source; None if the value is not a source."""
+    """Return the key that identifies the type of a source; None if the value is not a source."""
     for key in SOURCES:
         if (key in value) if isinstance(value, dict) else hasattr(value, key):
             return key

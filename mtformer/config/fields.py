@@ -53,7 +53,7 @@ def plain(annotation: Any) -> Any:
 
 
 def unwrapped(annotation: Any) -> Any:
-    """Return the annotation without ranges and without the option null."""
+    """Return the annotation without ranges and without null."""
     annotation = plain(annotation)
     options = [option for option in get_args(annotation) if option is not NoneType]
     return plain(options[0]) if _is_optional(annotation) and len(options) == 1 else annotation

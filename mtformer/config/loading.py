@@ -129,7 +129,7 @@ def _read_base(
     if os.path.realpath(base) in map(os.path.realpath, extended_by):
         raise ConfigError(f"{origin}: extends: circular reference: {' -> '.join((*extended_by, base))}")
     if len(extended_by) == LONGEST_CHAIN:
-        raise ConfigError(f"{origin}: extends: more than {LONGEST_CHAIN} configs extend one another")
+        raise ConfigError(f"{origin}: extends: the chain has more than {LONGEST_CHAIN} configs")
     if not os.path.exists(base):
         raise ConfigError(f"{origin}: extends: no such file: {base} (the name is relative to {path})")
     return _read_file(base, origins, extended_by)
@@ -236,7 +236,7 @@ def dump_config(config: Config) -> str:
 
 
 def key_lines(text: str) -> dict[int, KeyPath]:
-    """Return the path of the key on each line of a dumped config; the first line is 1."""
+    """Return the path of the key on each line of a dumped config; line numbers start at 1."""
     _, origins = read_yaml(text, lambda line: Origin("file", line=line))
     return {origin.line: path for path, origin in origins.items() if origin.line and isinstance(path[-1], str)}
 

@@ -24,7 +24,7 @@ class TokenizerConfig(Section):
     joint: bool = True
     """Use one tokenizer for both languages."""
     character_coverage: Annotated[float, Field(ge=0.9, le=1.0)] = 1.0
-    """Share of the characters in the training text that get a piece; use 0.9995 for Japanese or Chinese."""
+    """Share of the characters in the training text that the vocabulary covers; use 0.9995 for Japanese or Chinese."""
     byte_fallback: bool = False
     """Encode unknown characters as bytes, so that there are no unknown tokens (uses 256 pieces)."""
     normalization: Literal["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"] = "nmt_nfkc"
@@ -127,7 +127,7 @@ class TrainingConfig(Section):
     optimizer: Annotated[Literal["adam", "adamw"], Key(on_resume="refuse")] = "adam"
     """Optimizer; adamw decouples weight decay from the gradient."""
     learning_rate: Annotated[float, Field(gt=0.0)] = 7e-4
-    """Peak learning rate; with `noam`, the factor of the formula in the paper (1.0 in the paper)."""
+    """Peak learning rate; with `noam`, the scale factor of the schedule (1.0 in the paper)."""
     betas: Pair = (0.9, 0.98)
     """Adam's decay rates for the running averages of the gradient and its square."""
     eps: Annotated[float, Field(gt=0.0)] = 1e-9
@@ -141,7 +141,7 @@ class TrainingConfig(Section):
     clip_norm: Annotated[float, Field(ge=0.0)] = 1.0
     """Maximum gradient norm for clipping; 0: no clipping."""
     label_smoothing: Fraction = 0.1
-    """Probability mass spread evenly over the vocabulary instead of the target token (Szegedy et al. 2016)."""
+    """Probability mass taken from the target token and spread evenly over the vocabulary (Szegedy et al. 2016)."""
     log_every: Annotated[Positive, Key(on_resume="same")] = 50
     """Number of steps between log lines."""
     validate_every: Annotated[Positive, Key(on_resume="same")] = 1000
@@ -197,8 +197,8 @@ class DecodingConfig(Section):
     """Weight beta of the coverage penalty: finished hypotheses are ranked by score + beta x sum of
     log(min(1, attention)) over the source tokens."""
     early_stopping: Annotated[Stopping, Key(in_validation=False)] = "ended"
-    """Stop when `beam_size` hypotheses are finished (`ended`), none of the unfinished scores higher (`estimate`), or
-    none can still win (`certain`)."""
+    """Stop when `beam_size` hypotheses are finished (`ended`), no unfinished hypothesis scores higher (`estimate`),
+    or none can still win (`certain`)."""
     max_length_ratio: Annotated[float, Field(gt=0.0)] = 2.0
     """Maximum length in tokens: this ratio x number of source tokens + 10."""
     min_length_ratio: Annotated[float, Field(ge=0.0)] = 0.0
@@ -278,7 +278,7 @@ class DecodingConfig(Section):
         if (self.beam_groups > 1) != (self.diversity_penalty > 0):
             raise ValueError("beam_groups above 1 and diversity_penalty above 0 require each other; set both")
         if self.beam_groups > 1 and self.draws:
-            raise ValueError("beam_groups is for beam search; remove it or sampling")
+            raise ValueError("beam_groups is for beam search; remove beam_groups or sampling")
         for name, neutral in (("temperature", 1.0), ("top_k", 0), ("top_p", 1.0), ("seed", 1)):
             if getattr(self, name) != neutral and not self.draws:
                 raise ValueError(f"{name} is for sampling; also set sampling: true")

@@ -24,7 +24,7 @@ class Origin:
     kind: Literal["default", "required", "file", "override"]
     file: str | None = None
     line: int | None = None
-    """Line number; the first line is 1."""
+    """Line number, starting at 1."""
     override: str | None = None
     """The override as typed."""
 
@@ -116,7 +116,7 @@ def read_yaml(text: str, origin: Callable[[int | None], Origin], top: KeyPath = 
 
     Args:
         text: the YAML document.
-        origin: function from a line number (from 1) to the origin of a value on that line.
+        origin: function from a line number (starting at 1) to the origin of a value on that line.
         top: path of the top-level value.
 
     Raises:

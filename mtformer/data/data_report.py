@@ -101,7 +101,7 @@ class DataReport:
                 f"{title} tokens  {tokens:>13,}  {mean:.1f} per line, {100 * self.unknown_rate(side):.3g} % unknown"
             )
             if self.blank[side]:
-                lines.append(f"  blank        {self.blank[side]:>13,}  {title} lines without a token")
+                lines.append(f"  blank        {self.blank[side]:>13,}  {title} lines without tokens")
             lines += [f"  check        {n:>13,}  {title} lines with {name}" for name, n in self.unusual[side].items()]
         return lines
 

@@ -89,7 +89,7 @@ def beam_search(
     R beams stay alive. `early_stopping` decides when a sentence is done: `ended`, when R hypotheses are finished (as
     in CTranslate2 and fairseq); `estimate`, when in addition no live beam has a higher score at its current length
     (as in Hugging Face); `certain`, when in addition no live beam can still reach a higher score. With alpha > 0,
-    `certain` takes nearly all steps, because the score of a beam may still improve as it becomes longer.
+    `certain` rarely stops before the maximum length, because the score of a beam may still improve as it grows.
 
     Finished hypotheses are ranked by a score that includes the repetition penalty; the returned scores do not include
     it. A translation found by several groups is returned once.
@@ -155,7 +155,7 @@ class _Beams:
         self.G, self.R, self.alpha = G, R, alpha
         self.sentence_U = torch.arange(B, device=device).repeat_interleave(G)
         self.score_UR = torch.full((U, R), -math.inf, device=device)
-        self.score_UR[:, 0] = 0.0  # all beams start equal, so only the first is alive
+        self.score_UR[:, 0] = 0.0  # all beams are equal at the start, so only the first is alive
         self.last_UR = torch.full((U, R), start, device=device)
         self.tokens_URT = torch.full((U, R, T), PAD, device=device)
         self.raw_URT = torch.zeros(U, R, T, device=device)

@@ -116,8 +116,8 @@ class Continuation(NamedTuple):
 class RequiredPhrases:
     """Allocation of beams by the number of met constraints (Post and Vilar 2018); use one instance per search.
 
-    Half of the beam is divided among banks, one per number of met tokens, so that hypotheses that have met few tokens,
-    and therefore score better, do not displace the others. Eos is allowed only after all phrases. A hypothesis that
+    Half of the beam is divided among banks, one per number of met tokens, so that hypotheses with few required
+    tokens, which score better, do not displace the others. Eos is allowed only after all phrases. A hypothesis that
     reaches the maximum length without all phrases is used only if the sentence has no other; the caller checks whether
     the text contains the phrases.
 
@@ -170,8 +170,8 @@ def missing(tokens: Sequence[int], phrases: Sequence[Phrase]) -> list[Phrase]:
 def num_met(tokens: Sequence[int], open_phrases: Sequence[Phrase]) -> int:
     """Return how many tokens of `open_phrases` are met; these phrases were incomplete before the last token.
 
-    These are all tokens of the phrases that are now complete, and the longest beginning of any other phrase with which
-    the hypothesis ends.
+    The count includes all tokens of the phrases that are now complete, and the longest partial match of another phrase
+    at the end of the hypothesis.
     """
     begun = [(phrase, _num_begun(tokens, phrase)) for phrase in open_phrases]
     complete = sum(count for phrase, count in begun if count == len(phrase))
@@ -179,7 +179,7 @@ def num_met(tokens: Sequence[int], open_phrases: Sequence[Phrase]) -> int:
 
 
 def _num_begun(tokens: Sequence[int], phrase: Phrase) -> int:
-    """Return the length of the longest beginning of the phrase that the tokens end with."""
+    """Return the length of the longest prefix of the phrase that is a suffix of the tokens."""
     longest = min(len(phrase), len(tokens))
     return next(k for k in range(longest, -1, -1) if tuple(tokens[len(tokens) - k :]) == phrase[:k])
 

@@ -39,7 +39,7 @@ BATCH_TOKENS = 512
 SCORED_TOKENS = 2048
 """Source tokens, including padding, in a batch of `score`."""
 NO_PENALTY = 1e-9
-"""Used instead of a length penalty of 0, for which the library stops differently; scores are the same in float32."""
+"""Used instead of a length penalty of 0, for which the library has another stopping rule; float32 scores are equal."""
 
 
 def import_ctranslate2() -> ModuleType:
@@ -104,7 +104,7 @@ def _compute_type(library: ModuleType, precision: str | None, device: str) -> st
     supported = {"default", "auto", *library.get_supported_compute_types(device)}
     if compute_type not in supported:
         names = ", ".join(name for name, kind in COMPUTE_TYPES.items() if name and kind in supported)
-        raise DeviceError(f"precision '{precision}': CTranslate2 does not support it on this {device}; use {names}")
+        raise DeviceError(f"precision '{precision}': CTranslate2 does not support it on {device}; use {names}")
     return compute_type
 
 
@@ -112,7 +112,7 @@ class CTranslate2Engine(Engine):
     """Backend that uses a `ctranslate2.Translator`; its decoder starts with bos.
 
     In fp32, beam search returns the same translations as ours. Hypotheses have the score from the search, but no scores
-    of single tokens. The two searches differ as follows: excluded tokens (pad, bos, eos below the minimum length,
+    of individual tokens. The two searches differ as follows: excluded tokens (pad, bos, eos below the minimum length,
     repeated n-grams) are removed before the softmax, which increases the probability of all others; the repetition
     penalty applies to logits instead of log-probabilities; the first step after a prefix drops all but one of the beams
     that would end there; and a beam that reaches the maximum length does not replace one that ended a step earlier.

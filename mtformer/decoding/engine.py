@@ -51,7 +51,7 @@ class Engine(ABC):
     """Target language."""
 
     def batch_tokens(self, settings: DecodingConfig) -> int:
-        """Return the batch size in tokens that the settings or the device determine."""
+        """Return the batch size in tokens: the configured one, or the default for the device."""
         return settings.batch_tokens or BATCH_TOKENS.get(self.device, BATCH_TOKENS["cpu"])
 
     def with_target(self, target: Target) -> "Engine":
@@ -88,7 +88,7 @@ class Engine(ABC):
 def plan_batches(lengths: Sequence[int], batch_tokens: int, num_rows: int) -> list[list[int]]:
     """Group sentences of similar lengths into batches of sentence indices.
 
-    The longest sentences come first, so that a lack of memory is detected early. For n sentences, n x num_rows x
+    The longest sentences come first, so that out-of-memory errors occur early. For n sentences, n x num_rows x
     (longest source) is at most `batch_tokens`; a sentence that alone exceeds this budget forms its own batch.
 
     Args:
@@ -129,7 +129,7 @@ class OwnEngine(Engine):
     def search(
         self, batches: Batches, settings: DecodingConfig, forbidden: Tensor | None
     ) -> Generator[NBests, None, None]:
-        """Yield the hypotheses of each batch; a CPU searches several batches at once, dividing its threads among them.
+        """Yield the hypotheses of each batch; on a CPU, search several at once, with the threads divided among them.
 
         This is faster, because a search step consists of many small operations, which gain little from multithreading.
         """

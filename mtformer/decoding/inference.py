@@ -88,7 +88,7 @@ class InferenceModel:
 
     @classmethod
     def prepare(cls, transformer: Transformer, device: torch.device, precision: str) -> "InferenceModel":
-        """Convert a float32 model on the CPU to a device and precision. On a CPU it can no longer be trained.
+        """Convert a float32 model on the CPU to a device and precision. A model on a CPU can then no longer be trained.
 
         Args:
             transformer: model to convert; modified in place.
@@ -229,8 +229,8 @@ def attention_of_targets(
 
 
 def alignment_layer(num_layers: int) -> int:
-    """Return the index of the decoder layer whose cross-attention best matches word alignments: the penultimate.
+    """Return the index of the decoder layer whose cross-attention best matches word alignments: the penultimate one.
 
-    Garg et al. 2019, section 4.1. A decoder with a single layer has index 0.
+    See Garg et al. 2019, section 4.1. A decoder with a single layer has index 0.
     """
     return max(0, num_layers - 2)

@@ -132,7 +132,7 @@ def top_candidates(
         index_BX = beam_BX * log_prob_BRV.size(2) + token_BX
         rounded_BX = log_prob_BRV.flatten(1).gather(1, index_BX)
         log_prob_BX = rounded_BX + correct(beam_BX, token_BX)
-        # These candidates have most of the probability mass, so the correction changes the normalization too.
+        # These candidates hold most of the probability mass, so the correction changes the normalization too.
         more_BR = torch.zeros_like(score_BR).scatter_add_(1, beam_BX, log_prob_BX.exp() - rounded_BX.exp())
         log_prob_BX -= more_BR.log1p().gather(1, beam_BX)
         log_prob_BRV.view(len(index_BX), -1).scatter_(1, index_BX, log_prob_BX)

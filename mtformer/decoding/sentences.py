@@ -63,7 +63,7 @@ def _cut(text: str, border: re.Pattern[str]) -> list[str]:
 
 
 def split_sentences(line: str, num_tokens: CountTokens | None = None, limit: int = 0) -> list[str]:
-    """Split a line into sentences; with `num_tokens`, split at uncertain ends only if a sentence exceeds the limit."""
+    """Split a line into sentences; with `num_tokens`, split at uncertain ends only if needed to stay within `limit`."""
     pieces = _cut(line, SENTENCE_END)
     if len(pieces) < 2:
         return pieces
@@ -81,7 +81,7 @@ def split_sentences(line: str, num_tokens: CountTokens | None = None, limit: int
 
 
 def _is_continued(before: str, after: str, has_capitals: bool) -> bool:
-    """Return True if it is uncertain that a sentence ends between two adjacent parts of a line."""
+    """Return True if it is uncertain whether a sentence ends between two adjacent parts of a line."""
     return bool(
         ABBREVIATION.search(before)
         or (has_capitals and after[0].islower())

@@ -75,7 +75,7 @@ class Translation:
         token_log_probabilities: one per token, then that of eos; a split line has one eos per segment. Empty if the
             backend computes them only with `token_scores`.
         pieces: text of each token, including eos as `</s>`.
-        flags: warnings, which are constants of this module, or name a missing or forbidden phrase.
+        flags: warnings; each is a constant of this module, or names a missing or forbidden phrase.
         attention: attention weights, computed only on request.
         alternatives: the other translations if `n_best` is above 1, best first.
     """
@@ -169,7 +169,7 @@ def _join_attention(segments: Sequence[Translation]) -> Attention | None:
 
 
 def word_numbers(pieces: Sequence[str]) -> list[int]:
-    """Return the index of the word in which each piece begins; a piece with only a space belongs to the next word."""
+    """Return the index of the word in which each piece begins; a lone space belongs to the next word."""
     numbers, word, has_begun = [], 0, False
     for piece in pieces:
         first = None

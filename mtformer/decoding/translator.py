@@ -208,7 +208,7 @@ class Translator:
         automaton_SV = _automaton(forbidden, self._vocabulary)
         found: list[list[Translation]] = [[] for _ in segments]
         num_left = Counter(segment.line for segment in segments)
-        # The search is closed immediately after an error, because it changes the number of threads.
+        # Close the search immediately after an error, because the search changes the number of threads.
         searched = self.engine.search(by_batch, decoding, automaton_SV)
         with contextlib.closing(searched):
             for batch, some, n_bests in zip(batches, by_batch, searched, strict=True):

@@ -164,7 +164,7 @@ def read_card(folder: Path) -> ScoreCard:
 
 
 def read_texts(folder: Path, card: ScoreCard) -> tuple[EvalSet, list[str]]:
-    """Return the test set and the hypotheses; raise DataError if a file is missing or changed since it was scored."""
+    """Return the test set and the hypotheses; raise DataError if a file is missing or was changed after scoring."""
     hashes = {SOURCES: card.text.sources, HYPOTHESES: card.text.hypotheses}
     hashes |= {references_name(number): sha256 for number, sha256 in enumerate(card.text.references)}
     for name, sha256 in hashes.items():

@@ -52,7 +52,7 @@ class SystemScore:
         deviation: their sample standard deviation; None for a single run.
         estimate: score of all runs together, with a confidence interval over sentences.
         difference: mean minus the baseline's mean. This and the following values are None for the baseline.
-        tests: significance tests against the baseline, with the same number of runs of both (the first ones).
+        tests: significance tests against the baseline, with the same number of runs of both systems (the first ones).
         seeds_interval: 95 % confidence interval of the difference over seeds; None unless both have several runs.
     """
 
@@ -131,7 +131,7 @@ def compare(
     Args:
         systems: systems with translations in `material`.
         material: translations, sources and references.
-        num_sentences: number of sentences with the largest differences to return.
+        num_sentences: number of sentences to return; those with the largest differences are chosen.
         comet: COMET model to use as an additional metric; ignored if `material` has no sources.
         progress: function called after each system and metric.
 
@@ -180,7 +180,7 @@ def _table(systems: Sequence[System], measure: Measure, progress: Callable[[], o
 
 
 def _score(system: System, measure: Measure, base_row: SystemScore | None, base: System) -> SystemScore:
-    """Return the scores of a system, and the differences from the baseline if it is another system."""
+    """Return the scores of a system and, unless it is the baseline, its differences from the baseline."""
     runs = [RunScore(run.name, run.seed, measure.score(measure.counts[run.path])) for run in system.runs]
     scores = [run.score for run in runs]
     deviation = statistics.stdev(scores) if len(scores) > 1 else None

@@ -45,7 +45,7 @@ class Measure:
     score_of: Callable[[Any], float]
     """Function (counts summed over sentences) -> score."""
     counts: dict[Path, Counts]
-    """Counts by path of the hypotheses."""
+    """Counts, keyed by the path of the hypotheses."""
 
     def score(self, counts_NC: Counts) -> float:
         """Return the corpus score."""
@@ -99,7 +99,7 @@ def sacrebleu_measure(
 
 
 def mean_measure(signature: str, outputs: Mapping[Path, Sequence[float]]) -> Measure:
-    """Return COMET as a measure: the corpus score is the mean of the sentence scores in `outputs`, given by path."""
+    """Return COMET as a measure: the corpus score is the mean of the sentence scores in `outputs`, keyed by path."""
     counts = {path: np.array([(score, 1.0) for score in scores]) for path, scores in outputs.items()}
     return Measure("comet", "COMET", signature, lambda sums: float(sums[0] / sums[1]), counts)
 
@@ -112,10 +112,10 @@ def estimate(measure: Measure, counts_NC: Counts) -> Estimate:
 
 
 def paired_tests(measure: Measure, baseline_NC: Counts, system_NC: Counts) -> PairedTests:
-    """Return the results of both tests of a system against a baseline; the order of the two does not matter.
+    """Return the results of both tests of a system against a baseline; the order of the two systems does not matter.
 
     sacreBLEU counts trials whose difference is larger than the observed one. Two of the 2^n ways to swap n different
-    sentences reproduce exactly the observed difference, which matters for small n, so these are added here. Systems
+    sentences reproduce the observed difference exactly, which matters for small n, so these are added here. Systems
     with equal scores get p = 1; for identical systems sacreBLEU would return the smallest possible p.
     """
     if measure.score(baseline_NC) == measure.score(system_NC):
@@ -196,7 +196,7 @@ def _test(measure: Measure, systems: Sequence[Counts], kind: str, number: int) -
 
 
 def _checked_seed() -> str:
-    """Return sacreBLEU's seed; raise ConfigError if it is 0 (which sacreBLEU ignores) or invalid (it would crash)."""
+    """Return sacreBLEU's seed; raise ConfigError if it is 0 (sacreBLEU ignores it) or invalid (sacreBLEU crashes)."""
     seed = os.environ.get(SEED, "12345")
     if seed.lower() != "none" and not (seed.isdecimal() and int(seed) > 0):
         raise ConfigError(f"{SEED} is '{seed}'; set it to a positive number, or to none for a random seed")

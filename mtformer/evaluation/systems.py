@@ -20,7 +20,7 @@ log = logging.getLogger("mtformer")
 
 
 def distinguishes(key: str) -> bool:
-    """Return True if runs that differ in this key are different systems: it affects results and is not the seed."""
+    """Return True if the key distinguishes systems: it affects results and is not the seed."""
     return key != SEED and key_metadata(key).has_effect
 
 
@@ -56,7 +56,7 @@ class Material:
     """One list of lines per reference."""
     evaluation: EvaluationConfig
     outputs: dict[Path, list[str]]
-    """Hypotheses by path of their run."""
+    """Hypotheses, keyed by the path of their run."""
     notes: list[str]
     """Differences between runs that do not affect comparability."""
     ignored: list[str]

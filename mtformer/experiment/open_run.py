@@ -95,7 +95,7 @@ def _recreated(path: Path) -> Iterator[None]:
 
 
 def _is_free(path: Path) -> bool:
-    """Return True if the folder does not exist, or has only files that a killed start wrote before config.yaml."""
+    """Return True if the folder does not exist, or has only files that a killed process wrote before config.yaml."""
     if not path.is_dir():
         return not path.exists()
     return not RunDir(path).config.exists() and _is_just_started(path)
@@ -134,7 +134,7 @@ def _restore_replaced(path: Path) -> None:
 
 
 def compare_configs(run: RunDir, old: Config, new: Config) -> None:
-    """Log every difference as old -> new; raise CheckpointError for a difference that does not permit resuming."""
+    """Log every difference as old -> new; raise CheckpointError for a difference that prevents resuming."""
     for key, before, after in config_diff(old, new):
         on_resume = key_metadata(key).on_resume
         if on_resume == "refuse":

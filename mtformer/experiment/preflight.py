@@ -38,7 +38,7 @@ class MemoryCheck(NamedTuple):
     shape: str
     """Shape of the largest training batch."""
     step_seconds: float
-    """Time of a step on such batches, including all micro-batches."""
+    """Time of a step on batches of this shape, including all micro-batches."""
     peak_bytes: int
     """Peak memory of the process (on CUDA, of the device)."""
     training_seconds: float

@@ -20,7 +20,7 @@ from mtformer.run_dir import RunDir
 
 StateName = Literal["new", "running", "finished", "interrupted", "failed", "killed"]
 LOCK_SECONDS = 1.0
-"""Time that a new training process waits for the lock, which processes that read the state hold briefly."""
+"""Time that a new training process waits for the lock; processes that read the state hold it briefly."""
 log = logging.getLogger("mtformer")
 
 

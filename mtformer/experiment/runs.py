@@ -58,7 +58,7 @@ class RunContents:
         self.run = RunDir(path)
         self.name = name or path.name or str(path)
         self.unread: list[str] = []
-        """One-line messages about parts that exist but cannot be read; reports append to them."""
+        """One-line messages about parts that exist but cannot be read; reports add their own."""
 
     @cached_property
     def loaded(self) -> LoadedConfig | None:
@@ -249,7 +249,7 @@ class RunRow:
 def list_runs(folder: Path) -> list[RunRow]:
     """Return the runs and bundles below a folder, sorted by name; raise CheckpointError if the folder is missing."""
     if not folder.is_dir():
-        raise CheckpointError(f"{folder}: no such folder; name the folder of the runs")
+        raise CheckpointError(f"{folder}: no such folder; give the folder of the runs")
     rows = {row.path: row for row in _walk(folder)}.values()
     for row in rows:
         if row.path != folder:
@@ -308,7 +308,7 @@ def sort_runs(rows: Sequence[RunRow], by: str, keys: Sequence[str]) -> list[RunR
     """Return the rows sorted by a column or by a config key (dotted or short), best, furthest or fastest first.
 
     Raises:
-        ConfigError: There is no such column or key.
+        ConfigError: if there is no such column or key.
     """
     column, short = COLUMNS.get(by, by), short_keys([*keys, *COLUMNS])
     key = next((key for key in keys if by in (key, short[key])), None)

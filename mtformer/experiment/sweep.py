@@ -48,7 +48,7 @@ from mtformer.run_dir import RunDir
 
 MAX_RUNS = 10_000
 LONGEST_NAME = 120
-"""Maximum length of a run name in characters. File systems allow 255 bytes, and files next to a run add to the name."""
+"""Maximum length of a run name in characters. File systems allow 255 bytes; files next to a run have longer names."""
 ATTEMPTS_PER_DRAW = 100
 DIGITS = 4
 """Significant digits of a drawn number; the name of a run shows all of them."""
@@ -303,7 +303,7 @@ def _draws(section: Random, locate: Locate) -> Iterator[dict[str, Any]]:
 def _label(key: str, value: Any, where: str) -> str:
     """Return `key=value` with characters that are safe in file names."""
     if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict | list) for item in value)):
-        raise ConfigError(f"{where}: {key}: such a value needs a name; make it a variant under list")
+        raise ConfigError(f"{where}: {key}: a nested value needs a name; make it a variant under list")
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if isinstance(value, str | list):
         text = re.sub("-+", "-", "".join(one if one in PLAIN else "-" for one in text)).strip("-.")

@@ -46,7 +46,7 @@ class SweepOutcome:
 
     finished: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    """Error of each failed run by name, in one line."""
+    """One-line error of each failed run, by name."""
     stopped_by: signal.Signals | None = None
     """Signal that stopped the sweep; all runs have saved checkpoints."""
 

@@ -79,7 +79,7 @@ class Reproduced:
 
 
 def verify_resume(config: Config, leg: Leg | None = None) -> list[Compared]:
-    """Train `NUM_STEPS` steps in a temporary folder without a stop, then again with a stop and a resume, and compare.
+    """Train `NUM_STEPS` steps twice in a temporary folder, stopping and resuming the second time, and compare.
 
     Args:
         config: config of the experiment; only lengths and intervals are changed.
@@ -92,7 +92,7 @@ def verify_resume(config: Config, leg: Leg | None = None) -> list[Compared]:
     leg, config = leg or train_leg, _shortened(resolve_paths(config))
     with tempfile.TemporaryDirectory(prefix="mtformer-") as folder:
         whole, halves = RunDir(Path(folder) / "whole"), RunDir(Path(folder) / "halves")
-        log.info("verification 1 of 3: training %d steps without a stop", NUM_STEPS)
+        log.info("verification 1 of 3: training %d steps without stopping", NUM_STEPS)
         _in_new_process(leg, config, whole.path, None)
         # The tokenizer is copied: training it again could take most of the time, and resuming does not depend on it.
         shutil.copytree(whole.tokenizer, halves.tokenizer)
@@ -166,7 +166,7 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
     common = [key for key in old if key in new and key[0] <= num_steps]
     if not common:
         raise MtformerError(
-            f"{run.path}: metrics were logged at other steps than its config specifies; training.log_every was changed"
+            f"{run.path}: metrics were not logged at the steps its config specifies; training.log_every was changed"
         )
     names = [(key, name) for key in common for name in old[key] if name in new[key]]
     sides = [{f"step {key[0]}: {key[1]} {name}": side[key][name] for key, name in names} for side in (old, new)]
@@ -180,7 +180,7 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
 
 
 def train_leg(config: Config, folder: Path, stop_at: int | None, progress: Progress | None = None) -> None:
-    """Train like `mtformer train --resume auto`; at step `stop_at`, send SIGTERM to this process like a scheduler."""
+    """Train like `mtformer train --resume auto`; at step `stop_at`, send this process SIGTERM as a scheduler would."""
     try:
         train_experiment(config, RunDir(folder), StopAt(stop_at, progress), resume="auto", overwrite=False)
     except InterruptedRunError as stopped:
@@ -189,7 +189,7 @@ def train_leg(config: Config, folder: Path, stop_at: int | None, progress: Progr
 
 
 def compare_runs(one: RunDir, other: RunDir) -> list[Compared]:
-    """Compare the latest checkpoints, checkpoint steps and metrics bit by bit, without timings and `resume` records."""
+    """Compare the latest checkpoints, checkpoint steps and metrics bitwise, excluding timings and `resume` records."""
     results, others = _results(one), _results(other)
     return [_compare(what, dict(_leaves(results[what])), dict(_leaves(others[what]))) for what in results]
 

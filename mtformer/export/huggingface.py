@@ -143,7 +143,7 @@ def _vocabulary(tokenizers: TokenizerPair, side: str) -> dict[str, int]:
         if side == "src" and LANGUAGE_CODE.fullmatch(piece):
             raise ConfigError(
                 f"tokenizer.user_symbols '{piece}' cannot be exported to Hugging Face, because MarianTokenizer treats "
-                "it as a language code at the beginning of a line; train with a symbol of another form"
+                "it as a language code at the beginning of a line; train with a symbol in another format"
             )
         is_code = piece[:1] == "▁" and LANGUAGE_CODE.fullmatch(piece[1:])
         vocabulary[piece[1:] if is_code else piece] = number

@@ -53,7 +53,7 @@ ONLY = {
 }
 """Settings for which only one value can be imported. It is also the default, except for the first two."""
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
-"""Our names of activations, by Marian's names."""
+"""Our names for activations, by Marian's names."""
 EMBEDDINGS = (
     "model.shared.weight",
     "model.encoder.embed_tokens.weight",
@@ -159,7 +159,8 @@ def _special_rows(source: Path, settings: Mapping[str, Any], vocabulary: Mapping
     for key, text in (("pad_token_id", "<pad>"), ("eos_token_id", "</s>")):
         if text not in vocabulary or vocabulary[text] != settings[key]:
             raise CheckpointError(
-                f"{source}: {key} is {settings[key]} in config.json, but '{text}' {vocabulary.get(text)} in vocab.json"
+                f"{source}: {key} is {settings[key]} in config.json, "
+                f"but '{text}' is {vocabulary.get(text)} in vocab.json"
             )
     start = settings["decoder_start_token_id"]
     if start not in vocabulary.values():

@@ -117,7 +117,9 @@ class AttentionFile:
         if self.path.suffix == ".png":
             require_extra("an attention picture", "report", "matplotlib")
         elif self.layer or self.head:
-            raise ConfigError("--attention-layer and --attention-head are for .png; other formats contain all of them")
+            raise ConfigError(
+                "--attention-layer and --attention-head are for .png; other formats contain all layers and heads"
+            )
 
     def add(self, translator: Translator, number: int, source: str, translation: str | Translation) -> None:
         """Compute the maps of a line, counted from 1, unless it is blank.
@@ -158,7 +160,7 @@ class AttentionFile:
                 raise ConfigError(f"--attention-{name} {given}: the decoder has {name}s 1 to {most}")
         figure = draw(maps, (self.layer or num_layers) - 1, None if self.head is None else self.head - 1)
         with warnings.catch_warnings(), atomic_file(self.path) as temporary:
-            warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)  # one for each letter and position
+            warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)  # one per letter and position
             figure.savefig(temporary, format="png", dpi=DPI)
 
 

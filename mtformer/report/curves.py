@@ -13,7 +13,7 @@ from mtformer.training.figures import FIGURES, TrainingFigure
 LEFT, RIGHT, TOP, BOTTOM = 44, 396, 8, 206
 """Bounds of the plot area in the SVG of a chart."""
 NUM_COLORS = 6
-"""Number of colors of curves in base.css."""
+"""Number of curve colors in base.css."""
 DASHES = ("none", "7 3", "2 2", "7 2 2 2", "14 4", "5 6")
 """Dash patterns, so that curves can be distinguished without color."""
 MAX_POINTS = 300
@@ -25,7 +25,7 @@ Points = Sequence[tuple[int, float]]
 
 
 def charts(systems: Systems) -> dict[str, Any] | None:
-    """Return the legend, and a chart for each metric that any run has values of; None if there is nothing to draw."""
+    """Return the legend, and a chart for each metric for which any run has values; None if there is nothing to draw."""
     drawn = [chart for figure in FIGURES if figure.chart and (chart := _chart(figure, systems))]
     if not drawn:
         return None

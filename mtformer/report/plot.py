@@ -62,7 +62,7 @@ def _check_metric(metric: str, runs: Sequence[RunContents]) -> None:
     without = [run.name for run in runs if not _points(run, metric)]
     if len(without) < len(runs):
         for name in without:
-            log.warning("%s has no %s yet and is omitted from that panel", name, metric)
+            log.warning("%s has no %s yet and is omitted from the plot of this metric", name, metric)
         return
     keys = {key for run in runs for record in run.records for key in record if key != "step"} | {"perplexity"}
     kinds = {"dev": "", "train": "train."}

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Section(NamedTuple):
-    """A section of a report; `content` holds values for the template, or, for one of several runs, its sections."""
+    """A section of a report; `content` holds template values, or a run's sections if there are several runs."""
 
     id: str
     title: str
@@ -100,7 +100,7 @@ def _overview(run: RunContents, tests: Sequence[str]) -> dict[str, Any]:
 
 
 def _unread(runs: Sequence[RunContents]) -> list[str]:
-    """Return the messages about unreadable parts; runs with the same message share a line with their names."""
+    """Return the messages about unreadable parts; runs with the same message are named on one line."""
     names: dict[str, list[str]] = {}
     for run in runs:
         for line in run.unread:
@@ -109,7 +109,7 @@ def _unread(runs: Sequence[RunContents]) -> list[str]:
 
 
 def _sections(run: RunContents, number: int, max_weights: int) -> list[Section]:
-    """Return the sections of one run that are not empty; add to `run.unread`."""
+    """Return the non-empty sections of one run; add lines about unreadable parts to `run.unread`."""
     unspaced, sentences = compares_characters(run), judge(run)
     maps = _try(run, "attention", lambda: attention.page_maps(run, sentences, max_weights))
     found = [

@@ -33,7 +33,7 @@ def format_number(value: Any, form: str = ".2f") -> str:
 
 
 def format_plain(value: Any) -> str:
-    """Return a value of a config or score card as text without the syntax of JSON."""
+    """Return a value of a config or score card as text without JSON syntax."""
     if isinstance(value, dict):
         value = [f"{key}: {format_plain(one)}" for key, one in value.items()]
     if isinstance(value, list | tuple):
@@ -42,7 +42,7 @@ def format_plain(value: Any) -> str:
 
 
 def format_time(text: Any) -> str:
-    """Return a time in ISO 8601 as date, time and zone."""
+    """Return an ISO 8601 timestamp as date, time and time zone."""
     return format_plain(text).replace("T", " ").replace("+00:00", " UTC")
 
 
@@ -168,7 +168,7 @@ def _data_rows(reports: Sequence[DataReport]) -> list[tuple[str, ...]]:
         add(f"{title} tokens", [one.tokens[side] for one in reports])
         add(f"{title} tokens per line", [one.tokens[side] / one.kept if one.kept else None for one in reports], ".1f")
         add(f"unknown {title} tokens", [one.unknown_rate(side) for one in reports], ".3%")
-        add(f"{title} lines without a token", [one.blank[side] or None for one in reports])
+        add(f"{title} lines without tokens", [one.blank[side] or None for one in reports])
         for name in dict.fromkeys(name for one in reports for name in one.unusual[side]):
             add(f"{title} lines with {name}", [one.unusual[side].get(name) for one in reports])
     return rows

@@ -58,7 +58,7 @@ def create_app(
         api_key: key that requests must contain; None: no key is needed.
         hosts: host names of this server, without ports; requests to other names are refused. None: accept any name.
     """
-    assert translator.data is not None, "a translator that was loaded has its config"
+    assert translator.data is not None, "a loaded translator has a data config"
     languages = Languages.from_config(translator.data)
     decoding = translator.decoding
     limits = Limits(max_characters, decoding.num_rows - 1, api_key, decoding.n_best - 1)
@@ -78,7 +78,7 @@ def create_app(
     service = _Service(batcher, languages, limits, hosts, sentences)
     described, settings = languages.describe(), _settings(languages, limits)
 
-    # FastAPI's own documentation pages need a network, and its own /openapi.json does not check the origin.
+    # FastAPI's own documentation pages need network access, and its own /openapi.json does not check the origin.
     app = FastAPI(
         title="mtformer", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None,
         dependencies=[Depends(service.check_site)],
@@ -126,7 +126,9 @@ class _Service:
         """
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
         if self.hosts is not None and _host_name(host) not in self.hosts:
-            raise HTTPException(403, "the Host header does not name this server; open the address that it printed")
+            raise HTTPException(
+                403, "the Host header does not name this server; open the address printed by the server"
+            )
         if origin is not None and origin.partition("://")[2] != host:
             raise HTTPException(403, "requests from pages of other sites are refused; use the page of this server")
 

@@ -18,7 +18,7 @@ class Languages:
     def from_config(cls, data: DataConfig) -> "Languages":
         """Return the languages of a config.
 
-        The config of a bundle lists no corpora. Targets that only `tgt_langs` lists are translated from the source
+        The config of a bundle lists no corpora. Targets listed only in `tgt_langs` are translated from the source
         language; if the source language is itself such a target, it is translated from all others.
         """
         found = list(data.directions)
@@ -49,7 +49,8 @@ def detect(text: str, candidates: Sequence[str]) -> dict[str, object]:
 
     The confidence is py3langid's probability, assuming that the text is in one of the candidates; it is 100 if there is
     only one. Without py3langid, or if it does not support a candidate, the language is the one with the most function
-    words in the text, and the confidence is its share of them. Without any, the first candidate has confidence 0.
+    words in the text, and the confidence is its share of them. If there are none, the first candidate is returned with
+    confidence 0.
     """
     if len(candidates) == 1:
         return {"confidence": 100.0, "language": candidates[0]}

@@ -163,7 +163,7 @@ Kind = TypeVar("Kind", bound=TextRequest)
 
 
 async def read_request(kind: type[Kind], request: Request, limits: Limits, languages: Languages) -> Kind:
-    """Read a JSON object, a form or a query string, and check the key and the other fields; raises HTTPException."""
+    """Read a JSON object, a form or a query string, check the key and other fields; raise HTTPException on errors."""
     try:
         body = await asyncio.wait_for(_read_body(request, limits.body), BODY_SECONDS)
     except (asyncio.TimeoutError, asyncio.CancelledError):  # the latter when the server shuts down

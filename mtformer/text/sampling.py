@@ -81,7 +81,7 @@ class UnigramSampler(Sampler):
     """Sample segmentations with probability proportional to (product of the probabilities of the pieces)^alpha.
 
     Forward filtering and backward sampling (Kudo 2018, "Subword Regularization", equation 8 with unlimited l). The
-    filtered lattice of each word is cached. Its nodes are the positions between characters; the edges that end in a
+    filtered lattice of each word is cached. Its nodes are the positions between characters; the edges that end at a
     node divide the range 0 to 2^32 in proportion to their probabilities, and each stores the upper end of its part.
     All lattices are in the same arrays, sorted by node, so a single binary search goes back by one edge in all words.
     """
@@ -153,7 +153,7 @@ class UnigramSampler(Sampler):
     def _arriving(
         self, word: str, end: int, nodes: list[int], forward: list[float], edges: list[tuple[int, int, int]]
     ) -> list[tuple[float, int, int]]:
-        """Return (log weight, piece, start node) of each edge to a position: a piece or last byte of a character."""
+        """Return (log weight, piece, start node) of each edge to a position: a piece or a character's last byte."""
         arriving = []
         for start in range(max(0, end - self.longest), end):
             piece = self.pieces.normal.get(word[start:end])

@@ -34,7 +34,7 @@ def train_tokenizer(lines: Iterable[str], config: TokenizerConfig, path: Path) -
     Raises:
         DataError: if there is no text, or `vocab_size` is too large or too small for it.
     """
-    # SentencePiece can sample too, but not from a given seed.
+    # SentencePiece can sample too, but not with a given seed.
     sentences = _sample(_usable(lines), config.train_sentences)
     log.info(
         "training a %s tokenizer of %d pieces on %s lines%s", config.model_type, config.vocab_size,

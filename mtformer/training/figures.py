@@ -24,7 +24,7 @@ class TrainingFigure:
     on_dev: bool = False
     """True if dev records also contain it."""
     is_timing: bool = False
-    """True if it depends on time and machine, so that it differs between repetitions of a run."""
+    """True if it depends on timing and hardware, and therefore differs between repetitions of a run."""
     bar: str | None = None
     """Format in the progress bar; None: not shown there."""
     is_exceptional: bool = False
@@ -79,7 +79,7 @@ FIGURES = (
         "split_batches",
         "split batches",
         is_exceptional=True,
-        summary=Summary("batches split in two to fit the memory", sum, "{:,.0f}"),
+        summary=Summary("batches split in two to fit in memory", sum, "{:,.0f}"),
     ),
 )
 """Values in the order of charts, summaries and the progress bar. Train records have `nll` instead of perplexity and no

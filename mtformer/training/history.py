@@ -7,7 +7,7 @@ the sums of the current log window, so the next line is the same as without inte
 resumed and an uninterrupted run differ only in times and `resume` lines.
 
 Files are rewritten atomically. Each checkpoint stores the size and SHA-256 of both files; on resuming, a warning is
-logged if the part of that size has changed.
+logged if that part of a file has changed.
 """
 
 import contextlib

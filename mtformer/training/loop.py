@@ -56,7 +56,8 @@ class Trainer:
         config: the config of the experiment.
         run: the run directory.
         step: the training step, with model and optimizer.
-        batches_from: function that returns the batches after a sampler state and a step, each with its `end` state.
+        batches_from: function that takes a sampler state and a step, and returns the batches that follow, each with its
+            `end` state.
         dev_batches: function that returns the dev batches; None without dev data.
         decode_dev: function that translates and scores dev; None without dev data.
         progress: progress display.
@@ -332,7 +333,7 @@ class Trainer:
             position.validations_since_best += 1
         if self.config.patience is not None and position.validations_since_best >= self.config.patience:
             count, metric = self.config.patience, self.config.best_metric
-            log.info("step %d: early stopping: no improvement of %s in %d validations", position.step, metric, count)
+            log.info("step %d: early stopping: no improvement in %s over %d validations", position.step, metric, count)
 
     def _check_loss(self) -> None:
         """Raise MtformerError if the loss on the last batch is not finite; called before saving without validation.
@@ -372,7 +373,7 @@ class Trainer:
         if self.ranks.is_main:
             for path in (self.run.metrics, self.run.samples):
                 if path.is_file():
-                    sync(path)  # because a resumed run does not repeat earlier lines
+                    sync(path)  # because a resumed run does not write earlier lines again
             save_checkpoint(self.run, self.position.step, weights, state, metrics, self.made_with, is_temporary)
             prune(self.run, self.config)
         self.saved_step, self.is_validated = self.position.step, not is_temporary

@@ -3,7 +3,7 @@
 Let p = softmax(W h) and let q be the smoothed target distribution: 1 - e for the reference y, plus e / (V - 1) for each
 class except pad (Szegedy et al. 2016, section 7), whose q is 0. The loss of a token is - sum_v q_v log p_v, and its
 gradient with respect to the logits is p - q. With a bias, p = softmax(W h + b). A class with bias -inf never occurs;
-like pad, it has q = 0 and no gradient, and V does not count it.
+like pad, it has q = 0 and no gradient, and is not counted in V.
 
 Loss and gradient are computed in chunks in the forward pass, so memory usage does not grow with tokens x V, and the
 logits of a chunk stay in the CPU cache between the three matrix products that use them. The uniform part of q is

@@ -98,7 +98,8 @@ def _open_wandb(run: RunDir, config: Config) -> Any:
 
 TENSORS = ("sums", "grad_norm")
 WATCH_SECONDS, MIN_CORE_SHARE = 10.0, 0.8
-"""Seconds of training per measurement, and minimum share in which the main thread runs (undisturbed: nearly 1)."""
+"""Seconds of training per measurement, and minimum share of that time during which the main thread runs (nearly 1 if no
+other process uses its core)."""
 
 
 class Window:

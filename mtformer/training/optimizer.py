@@ -13,7 +13,7 @@ from mtformer.config.schema import TrainingConfig
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """Return fused Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019).
 
-    Weight decay applies to matrices only, not to biases and norms (one dimension), embeddings and positions.
+    Weight decay applies to matrices only, not to biases and norms (one dimension), embeddings or positions.
     """
     decayed: list[nn.Parameter] = []
     others: list[nn.Parameter] = []

@@ -24,8 +24,8 @@ from torch.nn.parallel import DistributedDataParallel
 from mtformer.errors import DeviceError, LostProcessError
 
 TIMEOUT = timedelta(hours=12)
-"""Maximum time that a process waits for another one; longer than preparing data or saving a checkpoint. If a process
-ends, the others notice immediately, because its connections are closed."""
+"""Maximum time that a process waits for another one; longer than preparing data or saving a checkpoint takes. If a
+process ends, the others notice immediately, because its connections are closed."""
 
 
 @dataclass(frozen=True)

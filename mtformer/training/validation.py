@@ -42,7 +42,10 @@ def dev_loss(step: TrainingStep, batches: Iterable[Batch]) -> dict[str, float]:
 
 
 def _own(batches: Iterable[Batch], ranks: Ranks) -> Iterator[Batch]:
-    """Yield the batches of this process; all get the same number, because gathering sharded weights needs all."""
+    """Yield the batches of this process.
+
+    All processes get the same number of batches, because each must take part in gathering sharded weights.
+    """
     rest = iter(batches)
     while group := list(itertools.islice(rest, ranks.size)):
         yield group[ranks.rank] if ranks.rank < len(group) else group[-1].without_targets()

@@ -6,7 +6,7 @@
 
 Creates corpora by repeating the lines of the two files, with a number added to each line and words removed so that all
 pairs differ, and trains a joint tokenizer. Then measures in turn, without filters and with the default ones,
-SentencePiece alone (`encode` with as many lines per call as in `prepare`, and like it without garbage collection), and
+SentencePiece alone (`encode` with as many lines per call as in `prepare`, and also without garbage collection), and
 `prepare`, which reads two files and writes the store. Then iterates over epochs as in training, with the prefetch
 thread but without using the batches, and finally resumes in the middle of an epoch. Source and target tokens are
 counted, including eos and excluding padding. Each kind of measurement runs in a separate process. A folder given by
@@ -111,7 +111,7 @@ def bare_seconds(source: TextFiles, tokenizer_folder: Path, num_lines: int) -> f
 
 
 def bare_seconds_of_pair(source: TextFiles, folder: Path, num_lines: int, num_workers: int) -> float:
-    """Return `bare_seconds` per pair while all workers are busy, because cores that share units are slower together."""
+    """Return `bare_seconds` per pair while all workers are busy, as cores that share units slow each other down."""
     if num_workers == 1:
         return bare_seconds(source, folder, num_lines) / num_lines
     with ProcessPoolExecutor(num_workers, multiprocessing.get_context("spawn")) as pool:

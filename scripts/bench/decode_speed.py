@@ -177,7 +177,7 @@ def mtformer_on_ids(size: Size, folder: Path, precision: str, num_beams: int) ->
 
 
 def huggingface_on_ids(size: Size, folder: Path, precision: str, num_beams: int) -> System:
-    """Return Hugging Face `generate`, which checks the number of tokens itself."""
+    """Return Hugging Face `generate`; `marian_system` checks the number of tokens."""
     decode = marian_system(size, precision, num_beams)
 
     def translate(sources: Sequence[Sequence[int]], setting: Setting) -> int:
@@ -216,7 +216,7 @@ def ctranslate2_on(is_text: bool, size: Size, folder: Path, precision: str, num_
             max_batch_size=batch_size,
             batch_type=unit,
             min_decoding_length=NUM_TARGET_TOKENS - 1,
-            max_decoding_length=NUM_TARGET_TOKENS - 1 + is_text,  # in the text model, eos follows from its bias
+            max_decoding_length=NUM_TARGET_TOKENS - 1 + is_text,  # in the text model, the bias forces eos
         )
         hypotheses = [one.hypotheses[0] for one in found]
         if is_text:

@@ -151,7 +151,7 @@ def kftt_batches(scale: Scale, size: Size, batch_tokens: int) -> list[Batch]:
     parts = []
     for runs in json.loads(LENGTHS.read_text(encoding="utf-8"))["batches"]:
         pairs = [(src, tgt) for src, tgt, count in runs for _ in range(count)]
-        # Adjacent pairs have similar lengths, so smaller batches split the same sequence more often.
+        # Adjacent pairs have similar lengths, so smaller batches are smaller parts of the same list of pairs.
         parts += [part.tolist() for part in np.array_split(pairs, LENGTHS_BATCH_TOKENS // batch_tokens)]
     numbers = np.linspace(0, len(parts) - 1, scale.slice_tokens // batch_tokens).round().astype(int)
     chosen = [parts[number] for number in numbers]
@@ -268,7 +268,7 @@ def measure_profile(bench: Bench, step: Callable[[], Step], batches: Sequence[Ba
         seconds = bench.seconds(lambda: [train(batch) for batch in moved])
     spent: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for event in profiler.key_averages():
-        # Spans marked by PyTorch contain kernels that are counted by their own names.
+        # Spans marked by PyTorch contain kernels, which are counted under their own names.
         is_span = getattr(event, "is_user_annotation", False) or event.key.startswith(("Optimizer.", "ProfilerStep"))
         microseconds = event.self_device_time_total if on_cuda else event.self_cpu_time_total
         if is_span or (event.device_type.name == "CUDA") != on_cuda or microseconds == 0:

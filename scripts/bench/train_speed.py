@@ -117,7 +117,7 @@ def minimal_loop(model: nn.Module, logits: Callable[[Tensor, Tensor], Tensor], s
 
 
 def product_side(size: Size) -> int:
-    """Return the side of the large matrix products whose rate is used as the limit."""
+    """Return the side length of the large square matrices whose product measures the maximum rate."""
     return min(2048, 16 * size.d_model)
 
 
@@ -191,7 +191,7 @@ def model_flops(size: Size, batch: Batch) -> float:
     src_B = batch.src_lengths_B.double()
     tgt_B = (batch.tgt_out_BT != PAD).sum(1).double()
     feed_forward = 2 * D * size.d_ff
-    # The decoder's keys and values of the source depend on source tokens, everything else in it on target tokens.
+    # In the decoder, keys and values of the source are computed per source token, all else per target token.
     on_src = L * (4 * D * D + feed_forward + 2 * D * D)
     on_tgt = L * (6 * D * D + feed_forward) + D * size.vocab_size
     attention = 12 * D * L * (src_B * src_B + tgt_B * tgt_B + src_B * tgt_B).sum()

@@ -50,7 +50,8 @@ class Worker:
             *arguments: arguments of `build`.
             threads: number of PyTorch threads in the process (default: chosen by PyTorch).
             allocator: start the process with the settings of `ALLOCATOR`; otherwise without allocator settings.
-            starts_processes: True if the system may start processes; then call `close`, or this program waits for it.
+            starts_processes: True if the system may start processes; then `close` must be called, because otherwise
+                this program waits for the process before it exits.
             timeout: time in seconds after which the process is killed if `build` has not returned.
 
         Raises:

@@ -82,7 +82,7 @@ def test_a_truncated_config_is_refused(kind: str, folder: Path) -> None:
             RunDir.open(folder)
         assert str(error.value) == message
     assert error_of(COMMANDS[kind][0], folder, *COMMANDS[kind][1:]) == f"error: {message}"
-    assert invoke("config", "show", folder).exit_code == 0  # it does not verify checksums
+    assert invoke("config", "show", folder).exit_code == 0  # `config show` does not verify checksums
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "tokenizer/joint.model"])

@@ -80,7 +80,7 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("command", [["runs", "."], ["config", "show"], ["config", "show", "run"]])
-def test_commands_that_read_small_files_import_no_torch(
+def test_commands_that_read_small_files_do_not_import_torch(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -56,7 +56,7 @@ def test_runs_as_json(runs: list[Path]) -> None:
     assert found["config_differences"] == [{"key": "training.learning_rate", "values": [0.003, 0.003, 0.002]}]
     (small,) = found["sets"]
     assert (small["name"], small["num_sentences"]) == ("small", 20)
-    assert "base and other: decoding.batch_tokens 8192 and 512" in small["notes"]
+    assert "base and other: decoding.batch_tokens None and 512" in small["notes"]
     for table in small["metrics"]:
         cards = [json.loads((RunDir(run).evaluation("small") / "scores.json").read_text()) for run in runs]
         (signature,) = {one["signature"] for card in cards for one in card["scores"] if one["name"] == table["name"]}
@@ -83,7 +83,7 @@ def test_runs_as_text(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None
     assert re.search(r"copy +\d+\.\d\d +\d+\.\d\d to \d+\.\d\d +\+0\.00 +1\.0000 +1\.0000\n", result.stdout)
     assert "bs:100|ar:200|seed:12345" in result.stdout
     assert sum(line.startswith("line ") for line in lines) == 2
-    assert "differences on small: base and other: decoding.batch_tokens 8192 and 512" in result.stderr
+    assert "differences on small: base and other: decoding.batch_tokens None and 512" in result.stderr
 
 
 def test_a_table_of_many_systems_fits_a_narrow_terminal(

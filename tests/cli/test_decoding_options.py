@@ -15,5 +15,5 @@ def test_each_option_is_in_the_help(command: str, monkeypatch: pytest.MonkeyPatc
     for key in DecodingConfig.model_fields.keys() - {"validation_beam_size"}:
         assert re.search(rf"--{key.replace('_', '-')}[ ,]", shown), key
     assert "--sample, --sampling" in shown
-    assert "--no-sampling" not in shown  # test_help.py checks that it works
+    assert "--no-sampling" not in shown  # hidden; test_help.py checks that it works
     assert "validation" not in shown

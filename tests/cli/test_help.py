@@ -69,7 +69,7 @@ def test_examples_parse(words: str) -> None:
         command.make_context("example", arguments)  # parses them and runs nothing
 
 
-def test_translate_fits_two_screens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_translate_help_fits_on_two_screens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     shown = invoke("translate", "--help").stdout
     assert len(shown.splitlines()) <= 100

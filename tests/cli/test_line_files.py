@@ -159,7 +159,7 @@ def read(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("suffix", ["", *SUFFIXES])
-def test_a_file_appears_when_it_is_complete(suffix: str, tmp_path: Path) -> None:
+def test_a_file_appears_only_when_it_is_complete(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / "folder" / f"out{suffix}"
     crash(path)
     assert names(path.parent) == [f".out{suffix}.mtformer.json", f"out{suffix}.partial"]

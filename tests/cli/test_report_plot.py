@@ -61,7 +61,7 @@ def test_a_run_without_the_metric_is_reported_and_left_out(run: Path, tmp_path: 
     result = invoke("report", run, other, "--plot", tmp_path / "a.pdf")
     assert result.exit_code == 0
     assert result.stderr.splitlines() == [
-        "warning: other has no bleu yet and is omitted from that panel", f"plot: {tmp_path}/a.pdf"
+        "warning: other has no bleu yet and is omitted from the plot of this metric", f"plot: {tmp_path}/a.pdf"
     ]  # fmt: skip
 
 

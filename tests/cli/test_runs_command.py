@@ -48,7 +48,7 @@ def test_the_default_folder_is_runs(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert invoke("runs").stdout == invoke("runs", folder).stdout
     monkeypatch.chdir(folder / "study")
     missing = invoke("runs")
-    assert (missing.exit_code, missing.stderr) == (2, "error: runs: no such folder; name the folder of the runs\n")
+    assert (missing.exit_code, missing.stderr) == (2, "error: runs: no such folder; give the folder of the runs\n")
 
 
 def test_json_and_csv_have_the_same_values(folder: Path) -> None:
@@ -78,7 +78,7 @@ def test_user_errors(folder: Path) -> None:
     assert invoke("runs", folder, "--json", "--csv").exit_code == 2
 
 
-def test_an_error_of_a_run_is_reported_below_the_table(folder: Path) -> None:
+def test_an_error_in_a_run_is_reported_below_the_table(folder: Path) -> None:
     with (folder / "run" / "config.yaml").open("a") as file:
         file.write("gone: 1\n")
     result = invoke("runs", folder)

@@ -72,7 +72,7 @@ def test_a_file_that_changes_during_training_is_an_error(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "train.en"
-    path.write_bytes((folder / "train.en").read_bytes().swapcase())  # the cache has no tokenizer for it
+    path.write_bytes((folder / "train.en").read_bytes().swapcase())  # no cached tokenizer for this text
 
     def change_meanwhile(source: Source, data: DataConfig) -> Iterator[tuple[str, str]]:
         yield from read_pairs(source, data)

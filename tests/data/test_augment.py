@@ -43,7 +43,7 @@ def test_typos_change_one_position_of_a_word() -> None:
         for word, before in zip(line.split(), plain.split(), strict=True):
             num_changed += word != before
             kinds[len(word) - len(before)] += word != before
-            # One letter, or two adjacent letters.
+            # A typo changes one letter or two adjacent letters.
             assert sum(a != b for a, b in zip(word, before, strict=False)) <= len(before)
     # Replacing or swapping equal letters has no effect.
     assert 1700 < num_changed <= 2100

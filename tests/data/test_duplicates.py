@@ -1,4 +1,4 @@
-"""Both methods of finding duplicates agree with a Python set for all shards and numbers of keys per bucket."""
+"""Both methods of finding duplicates agree with a Python set for any shards and any number of keys per bucket."""
 
 import numpy as np
 import pytest

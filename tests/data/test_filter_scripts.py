@@ -33,7 +33,7 @@ def test_letters_belong_to_their_script(script: str, letters: str) -> None:
     assert {kinds()[ord(letter)] for letter in letters} == {FIRST_SCRIPT + SCRIPTS.index(script)}
 
 
-def test_common_signs_have_no_script() -> None:
+def test_common_symbols_have_no_script() -> None:
     assert Alphabet("ru").count(["ªºµ"]).weight.tolist() == [0]
 
 

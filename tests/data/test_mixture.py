@@ -1,4 +1,4 @@
-"""Mixture of corpora: each pair occurs as often as its weight says, and the order depends on seed and epoch only."""
+"""Mixture of corpora: pairs occur in proportion to the weights, and the order depends on seed and epoch only."""
 
 from collections import Counter
 from collections.abc import Callable

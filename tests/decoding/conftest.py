@@ -1,4 +1,4 @@
-"""A run directory with a tiny tokenizer and a tiny model of random weights."""
+"""A run directory containing a tiny tokenizer and a tiny model with random weights."""
 
 import pytest
 import sentencepiece

@@ -39,7 +39,7 @@ def words(letters: str) -> strategies.SearchStrategy[bytes]:
 
 
 @pytest.mark.parametrize("letters", ["ab", "abc", "aö京🚂 "])
-def test_the_same_phrases_are_found_as_by_python_in_any_segmentation(letters: str) -> None:
+def test_automaton_finds_the_same_phrases_as_python_in_any_segmentation(letters: str) -> None:
     """Pieces may end within a multi-byte character."""
 
     @given(strategies.lists(words(letters), min_size=1), strategies.lists(words(letters)), strategies.data())

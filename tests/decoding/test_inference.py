@@ -1,4 +1,4 @@
-"""Tests of inference models: packed weights compared to plain ones, and search to decoding without a cache."""
+"""Tests of inference models: packed weights compared to plain ones, and search compared to decoding without a cache."""
 
 import copy
 
@@ -81,7 +81,7 @@ def test_packed_model_has_nearly_the_same_logits(precision: str, changes: dict[s
 
 
 @torch.inference_mode()
-def test_exact_logits_correct_the_most_probable_tokens() -> None:
+def test_exact_logits_correct_the_scores_of_the_most_probable_tokens() -> None:
     """Their log-probabilities are as accurate as if bf16 were used only in the layers before the logits."""
     _, packed = plain_and_packed("bf16")
     logits_NV, exact_logits = packed.step(torch.arange(4, 10), packed.start(*batch(*random_ids(3, seed=2)), 2, 4))

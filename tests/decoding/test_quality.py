@@ -41,7 +41,7 @@ from mtformer.decoding.translation import MEANINGS
         ([*[5, 6, 7] * 3, 5, 6], False),
         (list(range(8)) * 4, True),
         (list(range(8)) * 3 + [9], False),
-        (list(range(9)) * 5, False),  # longer than the longest sequence detected
+        (list(range(9)) * 5, False),  # longer than the longest repeated sequence that is detected
         ([7, 1, 7, 2, 7, 3, 7, 4, 7, 5, 7, 6, 7], False),
         ([], False),
     ],

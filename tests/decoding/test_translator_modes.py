@@ -41,7 +41,7 @@ def translator(run: RunDir) -> Translator:
 
 @pytest.fixture(scope="module")
 def other(run: RunDir, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """Return a copy of the bundle with other weights."""
+    """Return a copy of the bundle with different weights."""
     copy = RunDir(shutil.copytree(run.path, tmp_path_factory.mktemp("other") / "run"))
     generator = torch.Generator().manual_seed(9)
     weights = load_file(copy.bundle_weights)
@@ -61,7 +61,7 @@ def assert_same(found: Sequence[Translation], expected: Sequence[Translation]) -
         assert [each.tokens for each in all_of(one)] == [each.tokens for each in all_of(alone)]
         for each, exact in zip(all_of(one), all_of(alone), strict=True):
             assert each.score == pytest.approx(exact.score, abs=1e-4)
-            # Single values may differ more, because these weights are much larger than trained ones.
+            # Individual values may differ more, because these weights are much larger than trained ones.
             assert each.token_log_probabilities == pytest.approx(exact.token_log_probabilities, abs=1e-3)
 
 
@@ -116,7 +116,7 @@ def test_score_equals_the_scores_from_translate(translator: Translator, mode: st
 
 
 @pytest.mark.parametrize("mode", ["beam", "greedy", "mbr"])
-def test_too_large_weights_raise_one_clear_error(run: RunDir, tmp_path: Path, mode: str) -> None:
+def test_excessively_large_weights_raise_one_clear_error(run: RunDir, tmp_path: Path, mode: str) -> None:
     """A learning rate of 1e30 would give weights this large."""
     save_file({name: x * 1e30 for name, x in load_file(run.bundle_weights).items()}, tmp_path / "x.safetensors")
     diverged, lines = Translator.load(run.path, str(tmp_path / "x.safetensors"), device="cpu"), random_lines(5, seed=1)

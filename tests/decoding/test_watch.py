@@ -12,7 +12,7 @@ def translator(run: RunDir) -> Translator:
     return Translator.load(run.path, device="cpu")
 
 
-def test_watching_greedy_search_reports_growing_parts_of_the_translation(translator: Translator) -> None:
+def test_watching_greedy_search_reports_growing_prefixes_of_the_translation(translator: Translator) -> None:
     lines = random_lines(6, seed=1)
     seen: list[list[str]] = [[] for _ in lines]
     found = translator.translate(lines, beam_size=1, watch=[texts.append for texts in seen])

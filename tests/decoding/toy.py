@@ -155,7 +155,7 @@ def sample(
     rules: Sequence[Rule] = (),
     **settings: Any,
 ) -> list[list[Hypothesis]]:
-    """Return samples of each sentence; the default keys are the indices of the sentences."""
+    """Return sampled translations of each sentence; the default keys are the indices of the sentences."""
     decoding = limits.settings(sampling=True, n_best=num_samples, length_penalty=alpha, **settings)
     keys, bounds = range(len(src_BS)) if keys is None else keys, limits.bounds(src_lengths_B)
     return generate(model, src_BS, src_lengths_B, decoding, bounds, rules=rules, keys=keys)

@@ -87,7 +87,7 @@ def _before(lines: list[str]) -> tuple[str | None, str]:
 
 
 def prose(page: Path) -> str:
-    """Return the text of a page without blocks in fences and without code."""
+    """Return the text of a page without fenced blocks and inline code."""
     text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"`[^`\n]*`", "", text)
 

@@ -12,7 +12,7 @@ MAX_IMAGE_BYTES = 200_000
 
 
 def links(page: Path) -> list[str]:
-    """Return the targets of the links and pictures in a page, except internet addresses."""
+    """Return the targets of the links and pictures in a page, except external URLs."""
     text = prose(page)
     found = [target for _, target in LINK.findall(text)] + HTML.findall(text)
     return [target for target in found if re.match(r"\w+:", target) is None]

@@ -1,4 +1,4 @@
-"""scripts/pictures.py shows a terminal as it looks, and the committed pictures are small."""
+"""scripts/pictures.py shows the same text as a terminal, and the committed pictures are small."""
 
 import importlib.util
 

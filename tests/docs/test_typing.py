@@ -1,4 +1,4 @@
-"""`mypy --strict` passes on programs that use the Python interface, and finds their mistakes."""
+"""`mypy --strict` accepts correct programs that use the Python interface, and reports mistakes in others."""
 
 import os
 import subprocess

@@ -137,7 +137,7 @@ def test_t_quantiles(freedom: float, expected: float) -> None:
     assert t_quantile(0.975, freedom) == pytest.approx(expected, abs=6e-4)
 
 
-def test_welch_interval_equals_student_for_equal_variances_and_sizes() -> None:
+def test_welch_interval_equals_student_t_interval_for_equal_variances_and_sizes() -> None:
     a, b = [1.0, 2.0, 3.0], [11.0, 12.0, 13.0]
     half = 2.776445 * math.sqrt(2 / 3)
     assert welch_interval(a, b) == pytest.approx((10 - half, 10 + half), abs=1e-5)

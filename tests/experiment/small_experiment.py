@@ -1,4 +1,4 @@
-"""A small corpus, configs and progress for experiments of a few steps."""
+"""A small corpus, configs and a progress reporter for experiments of a few steps."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from mtformer.experiment.verify import StopAt
 from mtformer.run_dir import RunDir
 
 QUIET = StopAt(None)
-"""Progress without output."""
+"""Progress reporter without output."""
 
 
 def write_corpus(folder: Path, **num_lines: int) -> Path:
@@ -22,7 +22,7 @@ def write_corpus(folder: Path, **num_lines: int) -> Path:
 
 
 def make_config(corpus: Path, **changes: dict[str, Any]) -> Config:
-    """Return the config of a small experiment on `write_corpus`; `changes` override values by section."""
+    """Return the config of a small experiment on a corpus from `write_corpus`; `changes` override values by section."""
     sides = {name: [{"src": f"{corpus}/{name}.en", "tgt": f"{corpus}/{name}.de"}] for name in ("train", "dev")}
     tree: dict[str, dict[str, Any]] = {
         "data": {"src_lang": "en", "tgt_lang": "de", **sides},

@@ -100,7 +100,7 @@ def test_folders_that_are_not_runs_are_never_modified(
     assert contents(tmp_path) == before
 
 
-# Tests of kills. The killed process is forked, so that it inherits the test's patches.
+# Tests of killed processes. Each is forked, so that it inherits the test's patches.
 
 
 def die(*_: object, **__: object) -> None:

@@ -169,7 +169,7 @@ def test_draws_do_not_depend_on_the_count_or_other_keys(folder: Path) -> None:
 
 
 def test_draws_are_stable_across_python_versions(folder: Path) -> None:
-    """Otherwise a sweep resumed with another version of Python would train other runs."""
+    """Otherwise, a sweep resumed with another version of Python would train different runs."""
     text = "random: {count: 3, keys: {model.dropout: {min: 0.0, max: 0.5}, model.d_ff: {min: 1, max: 999}}}"
     assert names(folder, text) == ["dropout=0.1251,d_ff=615", "dropout=0.4028,d_ff=14", "dropout=0.3551,d_ff=825"]
 
@@ -208,7 +208,7 @@ def test_draws_are_distinct(folder: Path) -> None:
         ("seeds: []", "study.yaml: has no axis"),
         ("grid: {training.seed: [1]}\nseeds: [2]", "study.yaml:3: seeds: training.seed is also set by study.yaml:2"),
         ("set: {training.seed: 1}\nseeds: [2]", "study.yaml:3: seeds: training.seed is also set by study.yaml:2: set"),
-        ("grid: {data.train: [[{src: a, tgt: b}]]}", "study.yaml:2: grid: train: such a value needs a name; make it"),
+        ("grid: {data.train: [[{src: a, tgt: b}]]}", "study.yaml:2: grid: train: a nested value needs a name; make it"),
         ("seeds: [1", "study.yaml:3: not valid YAML"),
         ("seeds: [1]\ngrid:\n  model.dropuot: [0.1]", "study.yaml:4: grid: model.dropuot: unknown key; did you me"),
         ("set: {model.dropuot: 1}\nseeds: [1]", "study.yaml:2: set: model.dropuot: unknown key; did you mean"),

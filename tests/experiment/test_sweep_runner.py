@@ -120,7 +120,7 @@ def test_parallel_runs_share_the_cores(
     assert most_at_once(stage.notes()) == (jobs or 1)
     assert {note["OMP_NUM_THREADS"] for note in stage.notes()} == {threads}
     assert len(ended) == 3
-    assert all(note["sid"] == note["pid"] for note in stage.notes())  # so a terminal does not send them Ctrl-C
+    assert all(note["sid"] == note["pid"] for note in stage.notes())  # so Ctrl-C in a terminal does not reach them
     assert [note["words"] for note in stage.notes("start") if note["name"] == "seed=2"] == [
         sweep.arguments(sweep.runs[1])
     ]

@@ -148,7 +148,7 @@ def test_text_of_the_maximum_length(make_random: Make, tmp_path: Path) -> None:
     assert torch.allclose(theirs, ours, atol=1e-5)
 
 
-# ---- equal search ----------------------------------------------------------------------------------------------------
+# ---- equal translations ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", TRAINED, ids=lambda options: "-".join(map(str, options.values())) or "default")
@@ -393,7 +393,7 @@ def test_folders_and_settings_that_cannot_be_loaded_raise_errors(
     with pytest.raises(DeviceError, match="CTranslate2 finds no CUDA device"):
         load_exported(target, "cuda")
     monkeypatch.setattr(ctranslate2, "get_supported_compute_types", lambda device: {"float32", "int8"})
-    with pytest.raises(DeviceError, match="'bf16': CTranslate2 does not support it on this cpu; use auto, fp32, int8"):
+    with pytest.raises(DeviceError, match="'bf16': CTranslate2 does not support it on cpu; use auto, fp32, int8"):
         load_exported(target, "cpu", "bf16")
     model = (target / "model.bin").read_bytes()
     (target / "model.bin").write_bytes(model[: len(model) // 2])

@@ -54,7 +54,7 @@ class Marian(NamedTuple):
 
 @pytest.fixture(scope="module")
 def marian(tmp_path_factory: pytest.TempPathFactory) -> Marian:
-    """Return a model trained for a second; its SentencePiece models have pieces that are missing in vocab.json."""
+    """Return a model trained for a second; its SentencePiece models have pieces that are missing from vocab.json."""
     corpus, folder = tmp_path_factory.mktemp("demo"), tmp_path_factory.mktemp("marian")
     lines = {name: path.read_text(encoding="utf-8").splitlines()[:1200] for name, path in write_demo(corpus).items()}
     pieces: set[str] = set()
@@ -124,7 +124,7 @@ def their_pieces(marian: Marian, lines: list[str]) -> list[list[str]]:
 
 
 def our_pieces(marian: Marian, run: RunDir, lines: list[str]) -> list[list[str]]:
-    """Return the input pieces of our encoder, with unk for pieces that are missing in vocab.json."""
+    """Return the input pieces of our encoder, with unk for pieces that are missing from vocab.json."""
     tokenizer = TokenizerPair.load(run.tokenizer).src
     pieces = [piece.removeprefix("▁") if "<<" in piece else piece for piece in tokenizer.vocabulary()]
     known = [piece if piece in marian.vocabulary else "<unk>" for piece in pieces]
@@ -150,7 +150,7 @@ def test_consecutive_unknown_characters_are_the_only_difference(marian: Marian, 
 
 
 def test_target_segmentation_is_that_of_target_spm(marian: Marian, imported: RunDir) -> None:
-    """If a piece is missing in vocab.json, the text is split into other pieces, so that all pieces can be learned."""
+    """If a piece is missing from vocab.json, the text is split into other pieces, so all pieces can be learned."""
 
     def is_known(piece: str) -> bool:
         return piece in marian.vocabulary and not spm.IsUnknown(spm.PieceToId(piece))
@@ -211,7 +211,7 @@ def test_search_settings_are_imported(theirs: object, ours: str, marian: Marian,
 
 
 def test_weights_are_imported_in_the_order_of_our_ids(marian: Marian, imported: RunDir) -> None:
-    """Pieces that are missing in vocab.json have the embedding of unk; bos has that of pad and is never generated."""
+    """Pieces that are missing from vocab.json have the embedding of unk; bos has that of pad and is never generated."""
     theirs, tokenizers = marian.peer.model.state_dict(), TokenizerPair.load(imported.tokenizer)
     shared, bias = theirs["model.shared.weight"], theirs["final_logits_bias"][0]
     weights, vocabulary = read_weights(imported.bundle_weights), marian.vocabulary
@@ -349,7 +349,7 @@ training:
         ),
         ("config.json", {"d_model": 64}, r"is \[.*\] in the file but \[.*\] according to config.json"),
         ("config.json", {"encoder_attention_heads": 5, "decoder_attention_heads": 5}, r"num_heads 5 does not divide"),
-        ("config.json", {"pad_token_id": 7}, r"pad_token_id is 7 in config.json, but '<pad>' \d+ in vocab.json"),
+        ("config.json", {"pad_token_id": 7}, r"pad_token_id is 7 in config.json, but '<pad>' is \d+ in vocab.json"),
         ("config.json", {"decoder_start_token_id": 9999}, r"decoder_start_token_id 9999 of config.json is not an id"),
         ("vocab.json", {"<pad>": 9999}, r"vocab.json: its ids must be the numbers from 0 to \d+, each once"),
     ],

@@ -7,7 +7,7 @@ from tiny import use_kernel
 
 @pytest.fixture(autouse=True)
 def _one_thread(_few_threads: None) -> None:
-    """Use one thread, because a second one would only wait at these sizes."""
+    """Use one thread, because the models are too small to benefit from more."""
     torch.set_num_threads(1)
 
 

@@ -1,4 +1,4 @@
-"""Formulas of the papers in plain NumPy, independent of torch and mtformer.
+"""Formulas from the papers in plain NumPy, independent of torch and mtformer.
 
 B batch, T query length, S key length, D model width, H heads, G key/value heads, K width of a head, F feed-forward
 width. Matrices are (out, in): y = W x + b.
@@ -44,7 +44,7 @@ def rotate(x_TK: Array) -> Array:
 def multi_head_attention(
     x_BTD: Array, source_BSD: Array, w: Weights, H: int, G: int, mask_BTS: Mask | None = None, rotary: bool = False
 ) -> Array:
-    """Compute section 3.2.2 in loops over sentences and heads; query head h uses key/value head h // (H/G).
+    """Compute section 3.2.2 with loops over sentences and heads; query head h uses key/value head h // (H/G).
 
     Weights: q, k, v, out, each with its `_bias`.
     """

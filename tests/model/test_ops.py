@@ -130,7 +130,7 @@ def dropped(p: float) -> tuple[Tensor, Tensor]:
 
 @probabilities
 def test_each_byte_of_a_random_word_drops_the_same_share_of_elements(p: float) -> None:
-    """Check the share at each index mod 8 within 5 standard deviations; p below 1/512 still drops 1 of 256 elements."""
+    """The share at each index mod 8 is within 5 standard deviations; p below 1/512 still drops 1 of 256 elements."""
     shares = dropped(p)[1].view(N, 8).double().mean(dim=0)
     deviation = (rounded(p) * (1 - rounded(p)) / N) ** 0.5
     assert (shares - rounded(p)).abs().max() < 5 * deviation

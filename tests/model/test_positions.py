@@ -60,7 +60,7 @@ def test_rotary_is_a_complex_rotation() -> None:
 
 
 def test_a_rotation_of_one_position_applies_to_all_beams() -> None:
-    """In decoding, dimension 2 contains the beams."""
+    """During decoding, dimension 2 contains the beams."""
     rotary, x_BHTK = RotaryPositions(7, 8), random(2, 3, 1, 8).expand(2, 3, 7, 8)
     at_each = rotary(slice(7))(x_BHTK)
     for t in range(7):

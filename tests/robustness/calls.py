@@ -16,7 +16,7 @@ class EndlessError(BaseException):
 
 
 def problem(*arguments: object, stdin: bytes = b"A dog runs.\n") -> str:
-    """Return the problem of a call: an internal error, a missing error message or a timeout; empty if it passes."""
+    """Return the problem with a call: an internal error, a missing error message or a timeout; empty if it passes."""
     words = " ".join(str(word) for word in arguments)[:300]
     try:
         with _time_limit():

@@ -8,7 +8,7 @@ from attack_tools import Attacks, Passed
 
 @pytest.fixture(scope="session")
 def attacks(pytestconfig: pytest.Config) -> Attacks:
-    """Return a function that multiplies a number of attacks by the option `--attacks`, to at least 1."""
+    """Return a function that multiplies a number of attacks by the option `--attacks`; the result is at least 1."""
     factor: float = pytestconfig.getoption("--attacks")
     return lambda number: max(1, round(number * factor))
 

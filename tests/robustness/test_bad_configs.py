@@ -1,4 +1,4 @@
-"""Attacks with malformed configs, overrides and sweep files: each is accepted, or rejected with a message, in time."""
+"""Attacks with malformed configs, overrides and sweep files: each is promptly accepted, or rejected with a message."""
 
 import random
 from collections.abc import Callable
@@ -105,7 +105,7 @@ def test_long_chains_of_configs_are_rejected(corpus: Path, tmp_path: Path) -> No
     chain = [tmp_path / f"{number}.yaml" for number in range(40)]
     for path, base in zip(chain, [*chain[1:], corpus / "small.yaml"], strict=True):
         path.write_text(f"extends: {base}\n")
-    assert "extends: more than 20 configs extend one another" in invoke("config", "show", chain[0]).stderr
+    assert "extends: the chain has more than 20 configs" in invoke("config", "show", chain[0]).stderr
     assert invoke("config", "show", chain[25]).exit_code == 0
 
 

@@ -53,7 +53,7 @@ def copies(trained: tuple[Path, object], tmp_path: Path) -> Iterator[Path]:
 
 
 def problem_after(run: Path, same: Path, corpus: Path, chance: random.Random) -> str:
-    """Call a random command on the run, and return its problem; empty if there is none."""
+    """Call a random command on the run, and return the problem with the call; empty if it passes."""
     places = {"RUN": run, "SAME": same, "TEXT": corpus / "test.en"}
     return problem(*(places.get(word, word) for word in chance.choice(COMMANDS).split()))
 

@@ -58,7 +58,7 @@ def small_disk(folder: Path, num_bytes: int) -> Iterator[Path]:
 
 
 def passes(command: Command, run: Path, corpus: Path, disk: Path) -> tuple[bool, str]:
-    """Return True if the command succeeds, or reports a full disk in one line without output, and a description."""
+    """Return whether a command succeeds or reports a full disk in one line and leaves no output, and a description."""
     result = invoke(*command(run, corpus, disk))
     if result.exit_code == 0:
         return True, ""

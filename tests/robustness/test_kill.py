@@ -86,7 +86,7 @@ def last_step(run: RunDir) -> int:
 
 
 def sign_of(moment: Moment, run: RunDir) -> Callable[[], bool]:
-    """Return a function that checks whether the moment has come; call it before the process starts."""
+    """Return a function that checks whether the moment has come, given the files before the process starts."""
     log_size = run.log.stat().st_size if run.log.is_file() else 0
     step = max(moment.step, last_step(run) + 1)
     if moment.kind == "start":

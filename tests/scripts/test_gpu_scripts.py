@@ -94,7 +94,7 @@ def test_gpu_sh(python: Path, tmp_path: Path) -> None:
     ],
 )
 def test_gpu_py_section(name: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs in this process to save the imports. Compilation is slow, so that section gets no time."""
+    """Run in this process to avoid repeated imports. Compilation is slow, so the section for it gets no time."""
     monkeypatch.syspath_prepend(str(BENCH))
     import gpu
     import gpu_sections
@@ -128,7 +128,7 @@ def test_a_crashed_section_loses_only_its_own_results(
 
 
 class FakeWorker:
-    """Fake worker that measures a copy, or crashes in the section base."""
+    """Fake worker that measures a copy, or crashes in the section `base`."""
 
     def __init__(self, build: object, name: str, *arguments: object, **options: object) -> None:
         self.answers = iter([{"kind": "limit", "name": "copy", "TB/s": 1.0}, None])

@@ -46,7 +46,7 @@ def contrast(page: Page) -> dict[str, Any]:
 
 
 def check_contrast(page: Page, is_dark: bool, min_texts: int) -> None:
-    """Fail if visible text has less contrast than AA requires, or if the page does not agree with `is_dark`."""
+    """Fail if visible text has less contrast than AA requires, or if the page does not match `is_dark`."""
     found = contrast(page)
     assert (found["page"] < 0.1) == is_dark
     assert len(found["texts"]) >= min_texts

@@ -32,7 +32,7 @@ MODEL = {"d_model": 32, "num_heads": 4, "d_ff": 64, "num_encoder_layers": 1, "nu
 
 
 def make_bundle(path: Path, **data: Any) -> Path:
-    """Write a bundle; `data` are keys of the `data` section."""
+    """Write a bundle; `data` overrides keys of the `data` section."""
     run = RunDir(path)
     run.tokenizer.mkdir(parents=True)
     config = Config.model_validate(

@@ -396,7 +396,7 @@ def test_a_stream_ends_with_the_translation(client: TestClient, translator: Tran
 
 
 class Caller:
-    """Calls an application like a server, with a body that may never end and a client that may disconnect."""
+    """Calls an application as a server would, with a body that may never end and a client that may disconnect."""
 
     def __init__(self, client: TestClient, place: str, headers: dict[str, str] | None = None) -> None:
         self.app = client.app

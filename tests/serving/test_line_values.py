@@ -28,7 +28,7 @@ def test_the_attention_of_a_word_is_the_mean_over_its_tokens() -> None:
     assert shown["hypotheses"][0]["words"] == [{"text": " x", "attention": [[0, 0.995]]}]
 
 
-def test_byte_tokens_are_joined_to_letters() -> None:
+def test_byte_tokens_are_joined_into_characters() -> None:
     smile = [f"<0x{byte:02X}>" for byte in "🙂".encode()]
     shown = line(["▁", *smile, "▁a"], ["▁b", *smile], [[0.2] * 6] * 5)
     assert shown["source"] == [" 🙂", " a"]
@@ -54,7 +54,7 @@ def test_no_more_translations_than_requested_are_shown() -> None:
     assert [each["text"] for each in shown["hypotheses"]] == ["x", "y"]
 
 
-def test_the_words_of_a_line_join_to_the_translation(translator: Translator) -> None:
+def test_the_joined_words_of_a_line_equal_the_translation(translator: Translator) -> None:
     lines = ["the dog sees the red cat", "ein mann", "the dog sleeps. " * 12, ""]
     for source, one in zip(lines, translator.translate(lines, n_best=2, attention=True), strict=True):
         shown = line_values(one, 2)

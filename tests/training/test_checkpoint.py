@@ -1,4 +1,4 @@
-"""After a process is killed at any time, checkpoints are complete or absent; disk errors lose no checkpoint."""
+"""After a process is killed at any time, checkpoints are complete or absent; disk errors do not destroy any."""
 
 import errno
 import json

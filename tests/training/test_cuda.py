@@ -87,7 +87,7 @@ def batch_of(S: int, T: int) -> Batch:
 
 @precisions
 def test_loss_and_gradient_agree_with_float64_at_all_lengths(precision: str) -> None:
-    """Test odd and even lengths: kernels differ at multiples of 8 and have failed at single lengths."""
+    """Test odd and even lengths: kernels differ at multiples of 8 and have failed at individual lengths."""
     step = on_device(WIDE, precision)
     exact = in_float64(step)
     for S in range(1, 71):

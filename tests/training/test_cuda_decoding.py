@@ -23,7 +23,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def model() -> Transformer:
-    """Return a briefly trained, uncertain model: beams differ, and sentences end at many lengths."""
+    """Return a briefly trained, uncertain model: beams differ, and sentences end at many different lengths."""
     step = toy_step(toy_config(learning_rate=1e-2, schedule="constant", warmup_steps=20))
     for number in range(1, 201):
         step.run([toy_batch(number, num_pairs=20)], number)

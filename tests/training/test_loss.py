@@ -60,7 +60,7 @@ def test_loss_equals_the_naive_formula(smoothing: float, chunk_tokens: int, monk
 def test_loss_with_a_bias_equals_the_naive_formula(
     smoothing: float, closed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also test biases of -inf, with which a class never occurs."""
+    """Also test biases of -inf, which exclude a class."""
     monkeypatch.setitem(loss_module.CHUNK_LOGITS, "cpu", 7 * V)
     hidden, weight, target = example()
     bias = torch.randn(V, generator=torch.Generator().manual_seed(4), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""metrics.jsonl, TensorBoard and Weights & Biases contain the same values; also test memory usage and shared cores."""
+"""metrics.jsonl, TensorBoard and Weights & Biases contain the same values; tests of memory usage and shared cores."""
 
 import builtins
 import logging

@@ -149,7 +149,7 @@ def test_the_count_of_skipped_steps_is_restored(tmp_path: Path) -> None:
 
 
 def test_no_checkpoint_is_saved_after_too_many_skipped_steps(tmp_path: Path) -> None:
-    """On a GPU, the count is only checked with log lines, and a checkpoint may be due earlier."""
+    """On a GPU, the count is checked only when a log line is written, and a checkpoint may be due earlier."""
     subject = trainer(toy_config(max_steps=4), tmp_path)
     subject.step.skipped_in_a_row.fill_(25)
     with pytest.raises(MtformerError, match="not finite 25 times in a row"):
@@ -415,7 +415,7 @@ def test_changing_best_metric_resets_the_best_score_and_patience(tmp_path: Path)
     assert (other.position.best, other.position.validations_since_best) == (None, 0)
 
 
-def test_a_scaler_missing_in_the_checkpoint_starts_at_its_default(tmp_path: Path) -> None:
+def test_a_scaler_missing_from_the_checkpoint_starts_at_its_default(tmp_path: Path) -> None:
     run = finished(tmp_path, max_steps=4)
     again = trainer(toy_config(), run.path)
     again.step.scaler = torch.amp.GradScaler("cpu", enabled=True)

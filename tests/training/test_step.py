@@ -93,7 +93,7 @@ def test_a_non_finite_gradient_changes_nothing(precision: str) -> None:
     assert int(step.skipped_in_a_row) > MAX_SKIPPED_IN_A_ROW  # not reset, so that the trainer detects it
 
 
-def test_the_count_of_skipped_steps_restarts_after_a_finite_one() -> None:
+def test_the_count_of_skipped_steps_is_reset_by_a_step_with_finite_gradients() -> None:
     step = toy_step(toy_config())
     handle = step.model.decoder_norm.weight.register_hook(lambda grad: grad * float("inf"))
     step.run([toy_batch(1)], 1)
@@ -211,7 +211,7 @@ def test_a_batch_without_targets_has_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_it_learns_to_reverse(precision: str) -> None:
+def test_the_model_learns_to_reverse_sequences(precision: str) -> None:
     step = toy_step(toy_config(learning_rate=1e-2, schedule="constant", warmup_steps=20), precision)
     losses = [float(step.run([batch := toy_batch(n % 4)], n).nll / batch.num_tgt_tokens) for n in range(1, 151)]
     assert sum(losses[-8:]) < 0.55 * sum(losses[:8])

@@ -19,7 +19,7 @@ class Augmentation:
     Args:
         tokenizers: the tokenizers with which the corpora were prepared; the stores must include the text of the pairs.
         sampling_alpha: parameter of random segmentation, see `Tokenizer.sample`; 0: use the stored segmentation.
-        noise: noise settings for sources.
+        noise: noise settings for source lines.
         max_tokens: maximum number of tokens of an augmented line, excluding eos; a longer one is replaced with the
             stored line.
     """

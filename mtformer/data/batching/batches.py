@@ -148,7 +148,7 @@ def _cut(
 
 
 def ordered_batches(corpus: Corpus, batch_tokens: int, max_tokens: int | None = None) -> Iterator[Batch]:
-    """Yield batches of dev or test, largest first, so that running out of memory is noticed early.
+    """Yield batches of a dev or test set, largest first, so that running out of memory is noticed early.
 
     Args:
         corpus: the corpus; it is loaded into memory.

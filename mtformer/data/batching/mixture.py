@@ -21,7 +21,7 @@ from mtformer.errors import DataError
 from mtformer.text.tokenizer import BOS
 
 WINDOW_PAIRS = 1 << 17
-"""Approximate number of pairs that are sorted by length together; larger windows hardly reduce padding."""
+"""Approximate number of pairs that are sorted by length together; larger windows hardly reduce padding further."""
 ROUNDS = 6
 """Number of rounds of the Feistel network in `permuted`."""
 
@@ -61,7 +61,7 @@ class SamplerState(NamedTuple):
 
     epoch: int = 0
     pairs: int = 0
-    """Number of pairs of this epoch that were processed."""
+    """Number of pairs processed so far in this epoch."""
     since_step: int = 0
     """Step at which the epoch started; determines the weights in this epoch."""
     taken: dict[str, int] | None = None
@@ -160,7 +160,7 @@ class Mixture:
 
 
 def permuted(numbers: Ints, size: int, *key: int | str) -> Ints:
-    """Apply a random permutation of 0 to size - 1 to numbers, in constant memory; it depends on the key only.
+    """Map numbers through a random permutation of 0 to size - 1, in constant memory; it depends on the key only.
 
     A Feistel network over the bits of a number is a bijection for any round function (Luby and Rackoff 1988). It is
     applied again to numbers outside the range until they are inside ("cycle walking", Black and Rogaway 2002).

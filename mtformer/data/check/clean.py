@@ -38,7 +38,7 @@ Rows = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scoring:
-    """Function that scores pairs, and limits for the scores.
+    """Function that scores pairs, and limits on the scores.
 
     Args:
         score: function that returns an array (pairs, columns) for pairs: the combined score, then the score of each

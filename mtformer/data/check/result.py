@@ -52,9 +52,9 @@ class Example:
 
     Args:
         file: file that contains the line (the source file if the finding is about both sides), or name of the dataset.
-        line: line number, from 1.
-        src: source text, cut to 300 characters.
-        tgt: target text, cut to 300 characters.
+        line: line number, starting at 1.
+        src: source text, truncated to 300 characters.
+        tgt: target text, truncated to 300 characters.
         note: details; may be empty.
         rank: severity; higher is worse.
     """

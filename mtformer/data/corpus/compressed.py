@@ -39,14 +39,14 @@ def open_bytes(path: str | Path) -> IO[bytes]:
 
 
 def read_line(file: IO[bytes], name: str) -> bytes:
-    """Return the next line with its line end, or b"" at the end of the file; raise DataError if it is too long."""
+    """Return the next line with its line ending, or b"" at the end of the file; raise DataError if it is too long."""
     line = file.readline(LONGEST_LINE)
     require_line(len(line) - line.endswith(b"\n"), name)
     return line
 
 
 def require_line(num_bytes: int, name: str) -> None:
-    """Raise DataError if a line of this length, without its line end, is too long to be text."""
+    """Raise DataError if a line of this length, without its line ending, is too long to be text."""
     if num_bytes >= LONGEST_LINE:
         raise DataError(f"{name}: has a line of more than {LONGEST_LINE:,} bytes, so it is not a text file")
 

@@ -33,7 +33,7 @@ class HubReader(Reader):
         """Rows of the current table that have not been returned yet."""
         self._fields: Fields | None = None
         self._number = 0
-        """Index of the next row, from 0."""
+        """Index of the next row, starting at 0."""
 
     def take(self, count: int) -> RawRecords:
         """Return the next rows, at most `count`."""
@@ -51,7 +51,7 @@ class HubReader(Reader):
 
 
 def _serialize(table: Any, fields: Fields) -> bytes:
-    """Serialize the text columns (all columns if they are missing) in Arrow format for other processes."""
+    """Serialize the text columns (all columns if either is missing) in Arrow format for other processes."""
     import pyarrow as pa
 
     columns = {fields.src[0], fields.tgt[0]}
@@ -91,7 +91,7 @@ def version(source: HubDataset) -> list[str]:
         DataError: if the dataset cannot be loaded.
     """
     if not source.stream:
-        # `datasets` names its Arrow files by a hash of their source.
+        # `datasets` names its Arrow files after a hash of their source.
         rows = _load(source)
         return [*(str(Path(file["filename"]).parent) for file in rows.cache_files), str(len(rows))]
     with _loading(describe(source)) as datasets:

@@ -1,6 +1,6 @@
 r"""Readers of pairs, which split a source into raw records; the records are parsed elsewhere.
 
-A record is a line, two lines of parallel files, or a row of a dataset. Finding line ends is cheap and decoding is not,
+A record is a line, two lines of parallel files, or a row of a dataset. Finding newlines is cheap and decoding is not,
 so raw records can be sent to other processes to be parsed. Only \n ends a line; a \r before it (files from Windows) and
 a byte order mark at the start of a file are removed.
 """
@@ -104,7 +104,7 @@ class Lines:
         self.number = 0
         """Number of lines returned."""
         self._rest = b""
-        """Bytes that were read but not returned."""
+        """Bytes that have been read but not returned yet."""
 
     def __enter__(self) -> "Lines":
         with reading(self.path):
@@ -129,7 +129,7 @@ class Lines:
         return lines
 
     def take(self, count: int) -> bytes:
-        """Return the next lines, at most `count`, with their line ends."""
+        """Return the next lines, at most `count`, with their line endings."""
         pieces, num_missing, length = [], count, 0
         with reading(self.path):
             while num_missing and (piece := self._rest or self._file.read(BLOCK_BYTES)):
@@ -216,11 +216,11 @@ def parse_jsonl(source: JsonlFile, fields: "Fields", first: int, lines: bytes, f
 
 
 def decode(path: str, first: int, lines: bytes, side: str = "", faults: Faults | None = None) -> list[str]:
-    """Decode lines and remove line ends.
+    """Decode lines and remove line endings.
 
     Args:
         path: file name for messages.
-        first: index of the first line in the file, from 0.
+        first: index of the first line in the file, starting at 0.
         lines: the bytes.
         side: key in `faults`.
         faults: object in which faults are recorded; None: faults raise DataError.
@@ -308,7 +308,7 @@ class Fields:
         Args:
             rows: the rows.
             place: text before the row number in messages.
-            first: index of the first row, from 0.
+            first: index of the first row, starting at 0.
             faults: object in which faults are recorded; None: faults raise DataError.
         """
         columns: Columns = [], []

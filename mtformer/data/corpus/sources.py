@@ -102,7 +102,7 @@ def bytes_on_disk(source: Source) -> int:
 def require_files(sources: Iterable[Source]) -> None:
     """Open each file, so that a missing one is reported early; raise DataError if one cannot be opened.
 
-    Pipes are not opened, because closing one would end its writer.
+    Pipes are not opened, because closing one would terminate the process that writes to it.
     """
     for path in (path for source in sources for path in files_of(source)):
         if not Path(path).is_fifo():
@@ -111,10 +111,10 @@ def require_files(sources: Iterable[Source]) -> None:
 
 
 def require_sources(data: DataConfig) -> None:
-    """Read the first pair of each training source and all of dev, to report user errors early.
+    """Read the first pair of each training source and the whole dev set, to report user errors early.
 
     Raises:
-        DataError: see `read_pairs`; also if a file of train, dev or test is missing or is a pipe.
+        DataError: see `read_pairs`; also if a training, dev or test file is missing or is a pipe.
     """
     sources = [*data.sources, *data.dev, *data.test.values()]
     file_states(sources)
@@ -130,7 +130,7 @@ def require_sources(data: DataConfig) -> None:
 
 
 def source_fingerprint(source: Source, data: DataConfig) -> str:
-    """Return a hash of the contents of a source and of its settings; it does not depend on file names and times.
+    """Return a hash of the contents of a source and of its settings; it does not depend on file names or times.
 
     Raises:
         DataError: if a file is missing, or the dataset cannot be loaded.

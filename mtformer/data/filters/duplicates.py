@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mtformer.data.data_report import Columns
 
 BUCKET_KEYS = 1 << 20
-"""Number of keys that are compared in memory at a time (40 MB), in corpora of up to 500 million pairs."""
+"""Number of keys compared in memory at a time (40 MB); larger in corpora of more than 500 million pairs."""
 MOST_BUCKETS = 512
 """Maximum number of open files."""
 

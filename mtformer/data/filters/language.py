@@ -32,7 +32,7 @@ CLOSE = (
 """Groups of closely related languages, which the identifier confuses on short lines."""
 LETTERS = re.compile(r"[^\W\d_]+")
 NEEDED, NEEDED_OF_PARTNER = 2, 3
-"""Minimum number of function words to identify a line as a third language, and as the language of the other side."""
+"""Minimum number of function words for a line to be foreign: of a third language, and of the other side's language."""
 Confidences = Callable[[Sequence[str]], NDArray[np.float64]]
 
 

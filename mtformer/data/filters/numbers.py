@@ -29,9 +29,9 @@ def writes_digits(languages: Iterable[str]) -> bool:
 def numbers_differ(src: str, tgt: str, in_digits: bool, is_strict: bool = False) -> bool:
     """Return True if a number is replaced with another one, or most numbers have no counterpart.
 
-    Numbers match if they differ only in leading or trailing zeros (2.5 million and 2,500,000), 12-hour clock, two-digit
-    year, calendar, or Roman numerals. Round numbers are ignored, because they may be spelled out; small numbers are
-    compared only if both lines have the same number of unmatched ones.
+    Numbers match if they differ only in leading or trailing zeros (2.5 million and 2,500,000), the use of a 12-hour
+    clock, two-digit years or Roman numerals, or the calendar. Round numbers are ignored, because they may be
+    spelled out; small numbers are compared only if both lines have the same number of unmatched ones.
 
     Args:
         src: source line.

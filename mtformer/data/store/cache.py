@@ -44,7 +44,7 @@ def delete_unused(folder: Path) -> bool:
             stack.enter_context(make_lock(folder).acquire(timeout=0))
             if (folder / STORE).is_file():
                 store = stack.enter_context(open(folder / STORE))
-                with suppress(ImportError):  # Windows, which does not delete open files
+                with suppress(ImportError):  # on Windows, where open files cannot be deleted anyway
                     import fcntl
 
                     fcntl.flock(store, fcntl.LOCK_EX | fcntl.LOCK_NB)

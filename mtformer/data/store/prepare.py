@@ -1,7 +1,7 @@
 """Prepare corpora: filter and tokenize them once, shard by shard, in several processes.
 
 The fingerprint of a corpus is a hash of the contents of its files, the tokenizers, the filters, and the format version.
-It does not depend on file names and times. An interrupted preparation resumes: finished shards are kept in the folder
+It does not depend on file names or times. An interrupted preparation resumes: finished shards are kept in the folder
 `FINGERPRINT.building` for a week. A lock prevents other processes from preparing the same corpus at the same time. If a
 file changes between the computation of its hash and the end of reading, that is an error, and no shard that may differ
 from the hashed contents is kept.
@@ -240,7 +240,7 @@ def _make(
         except WorkerEndedError as error:
             raise DataError(f"{error}; finished shards are kept") from error
         except DataError:
-            shutil.rmtree(job.folder, ignore_errors=True)  # a corrected corpus has another fingerprint
+            shutil.rmtree(job.folder, ignore_errors=True)  # a corrected corpus has a different fingerprint
             raise
         _finish(job, num_shards)
     for path in job.folder.iterdir():
@@ -280,7 +280,7 @@ def _raw_shards(
         fingerprints: fingerprints of the sources.
 
     Raises:
-        DataError: before the first shard that may differ from the fingerprinted contents.
+        DataError: if a source changes; raised before the first shard that may differ from the fingerprinted contents.
     """
     records, end = list[RawRecords](), 0
     before, num_bytes = 0, sum(map(bytes_on_disk, sources))

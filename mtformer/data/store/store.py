@@ -163,7 +163,7 @@ class Store:
         return Pairs.joined(batches).take(rows - first * BLOCK_PAIRS)
 
     def _rows(self, shard: int, number: int) -> Ints:
-        """Return the row indices within a shard of the pairs of a block."""
+        """Return the indices of a block's pairs among the rows of its shard."""
         pairs = np.arange(number * BLOCK_PAIRS, min((number + 1) * BLOCK_PAIRS, self._shards[shard].pairs))
         first = self._first_row[shard]
         bounds = np.searchsorted(self._duplicates, (first, first + self._shards[shard].rows))
@@ -177,7 +177,7 @@ class Store:
             batch, metadata = self._reader(shard).get_batch_with_custom_metadata(number)
             pairs = from_arrow(batch)
             if metadata is None or int(metadata[CHECKSUM]) != checksum(pairs):
-                raise ValueError(f"the checksum of block {number} differs")
+                raise ValueError(f"the checksum of block {number} does not match")
         return pairs
 
     def _reader(self, shard: int) -> Any:
@@ -217,7 +217,7 @@ def to_arrow(pairs: Pairs) -> Any:
 
 
 def from_arrow(batch: Any) -> Pairs:
-    """Convert a record batch of `to_arrow` to pairs without copying."""
+    """Convert a record batch from `to_arrow` to pairs without copying."""
     sides = []
     for column in batch.columns:
         offsets = np.frombuffer(column.buffers()[1], np.int32, count=len(column) + 1)
