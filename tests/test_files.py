@@ -91,7 +91,7 @@ def test_leftovers_with_our_own_process_id_are_deleted(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_leftovers_of_other_machines_are_kept_for_a_day(tmp_path: Path, dead: int) -> None:
+def test_leftovers_from_other_machines_are_kept_for_a_day(tmp_path: Path, dead: int) -> None:
     young, old = (leave(tmp_path, name, "elsewhere", dead, "tmp") for name in ("young", "old"))
     long_ago = time.time() - FOREIGN_SECONDS - 60
     os.utime(old, (long_ago, long_ago))

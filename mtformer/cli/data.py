@@ -81,7 +81,7 @@ def check(
 def clean(
     words_and_folder: Annotated[
         list[str],
-        argument("A config, a run directory, two parallel files, or a TSV or JSONL file; then the folder to write."),
+        argument("A config, a run directory, two parallel files, or a TSV or JSONL file; then the output folder."),
     ],
     src_lang: SrcLang = None,
     tgt_lang: TgtLang = None,
@@ -109,7 +109,7 @@ def clean(
 
     plain = [word for word in words_and_folder if not _is_override(word)]
     if len(plain) < 2:
-        raise ConfigError("name a config or files, then the folder to write")
+        raise ConfigError("give a config or files, then the output folder")
     folder = Path(plain.pop())
     config, tokenizers = _load([*plain, *filter(_is_override, words_and_folder)], src_lang, tgt_lang, tokenizer)
     data = config.data

@@ -37,7 +37,7 @@ INTERVALS = {"validate_every": 7, "log_every": 4}
 REPRODUCED_STEPS = 50
 log = logging.getLogger("mtformer")
 
-Leg = Callable[[Config, Path, int | None], None]
+Part = Callable[[Config, Path, int | None], None]
 """Function (config, run directory, stop step) that starts or resumes the run and trains to that step or the end."""
 Records = dict[tuple[int, str], dict[str, Any]]
 """Values in metrics.jsonl by step and kind (train or dev), without timings."""
@@ -78,30 +78,30 @@ class Reproduced:
     """True if the device and config produce the same numbers every time."""
 
 
-def verify_resume(config: Config, leg: Leg | None = None) -> list[Compared]:
+def verify_resume(config: Config, part: Part | None = None) -> list[Compared]:
     """Train `NUM_STEPS` steps twice in a temporary folder, stopping and resuming the second time, and compare.
 
     Args:
         config: config of the experiment; only lengths and intervals are changed.
-        leg: function that each process runs; default: `train_leg`.
+        part: function that each process runs; default: `train_part`.
 
     Raises:
         MtformerError: on an error in training.
     """
     _refuse_torchrun("--verify-resume starts its own processes")
-    leg, config = leg or train_leg, _shortened(resolve_paths(config))
+    part, config = part or train_part, _shortened(resolve_paths(config))
     with tempfile.TemporaryDirectory(prefix="mtformer-") as folder:
         whole, halves = RunDir(Path(folder) / "whole"), RunDir(Path(folder) / "halves")
         log.info("verification 1 of 3: training %d steps without stopping", NUM_STEPS)
-        _in_new_process(leg, config, whole.path, None)
+        _in_new_process(part, config, whole.path, None)
         # The tokenizer is copied: training it again could take most of the time, and resuming does not depend on it.
         shutil.copytree(whole.tokenizer, halves.tokenizer)
         write_config(halves, dump_config(config))
         log.info("verification 2 of 3: training %d steps, then stopping", STOP_AT)
-        _in_new_process(leg, config, halves.path, STOP_AT)
+        _in_new_process(part, config, halves.path, STOP_AT)
         assert halves.steps()[-1] == STOP_AT, "the run did not stop at the requested step"
         log.info("verification 3 of 3: resuming at step %d, training to step %d", STOP_AT, NUM_STEPS)
-        _in_new_process(leg, config, halves.path, None)
+        _in_new_process(part, config, halves.path, None)
         return compare_runs(whole, halves)
 
 
@@ -158,8 +158,8 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
     num_threads = int(threads[1]) if threads else torch.get_num_threads()
     with tempfile.TemporaryDirectory(prefix="mtformer-") as folder, use_threads(num_threads):
         again = RunDir(Path(folder) / "again")
-        # Train one more step, so that a validation at the last step to compare is complete.
-        train_leg(config, again.path, num_steps + 1, progress)
+        # Train one more step, so that a validation at the last compared step is complete.
+        train_part(config, again.path, num_steps + 1, progress)
         now = _made_with(again)
         changed = [(what, then, now.get(what)) for what, then in made_with.items() if then != now.get(what)]
         old, new = _records(run), _records(again)
@@ -179,7 +179,7 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
     )
 
 
-def train_leg(config: Config, folder: Path, stop_at: int | None, progress: Progress | None = None) -> None:
+def train_part(config: Config, folder: Path, stop_at: int | None, progress: Progress | None = None) -> None:
     """Train like `mtformer train --resume auto`; at step `stop_at`, send this process SIGTERM as a scheduler would."""
     try:
         train_experiment(config, RunDir(folder), StopAt(stop_at, progress), resume="auto", overwrite=False)
@@ -227,11 +227,11 @@ def _shortened(config: Config) -> Config:
     return without_side_outputs(config, keep_last=1, **picked, **length)
 
 
-def _in_new_process(leg: Leg, config: Config, folder: Path, stop_at: int | None) -> None:
-    """Run a leg in a new process, and raise its user errors in this process."""
+def _in_new_process(part: Part, config: Config, folder: Path, stop_at: int | None) -> None:
+    """Run one part of the training in a new process, and raise its user errors in this process."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_run_leg, args=(sender, leg, config, folder, stop_at))
+    process = context.Process(target=_run_part, args=(sender, part, config, folder, stop_at))
     process.start()
     sender.close()
     try:
@@ -248,9 +248,9 @@ def _in_new_process(leg: Leg, config: Config, folder: Path, stop_at: int | None)
         raise MtformerError(message)
 
 
-def _run_leg(sender: Connection, leg: Leg, config: Config, folder: Path, stop_at: int | None) -> None:
+def _run_part(sender: Connection, part: Part, config: Config, folder: Path, stop_at: int | None) -> None:
     try:
-        leg(config, folder, stop_at)
+        part(config, folder, stop_at)
     except (MtformerError, OSError) as error:
         sender.send(str(error))
     else:

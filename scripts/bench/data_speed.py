@@ -111,7 +111,7 @@ def bare_seconds(source: TextFiles, tokenizer_folder: Path, num_lines: int) -> f
 
 
 def bare_seconds_of_pair(source: TextFiles, folder: Path, num_lines: int, num_workers: int) -> float:
-    """Return `bare_seconds` per pair while all workers are busy, as cores that share units slow each other down."""
+    """Return `bare_seconds` per pair while all workers are busy and slow each other down on shared hardware."""
     if num_workers == 1:
         return bare_seconds(source, folder, num_lines) / num_lines
     with ProcessPoolExecutor(num_workers, multiprocessing.get_context("spawn")) as pool:

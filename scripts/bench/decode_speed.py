@@ -296,7 +296,7 @@ def measure(
 
 
 def report(size_name: str, figures: dict[str, dict[str, Any]]) -> str:
-    """Return the Markdown section of one size, and add the ratios to the results."""
+    """Return the Markdown section for one model size, and add the ratios to the results."""
     rows, ratios = [], []
     for search, of_search in figures.items():
         rates = of_search["sentences_per_second"]

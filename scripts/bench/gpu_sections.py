@@ -201,7 +201,7 @@ def training(bench: Bench, size_name: str, compile: bool) -> Measurements:
                 rates[number] = statistics.median(figure["tokens/s"])
     if rates:  # profile the best batch size
         best = max(rates, key=rates.__getitem__)
-        if not compile:  # rebuilt here, because profiling before the peers would slow them down
+        if not compile:  # rebuilt here, because profiling before the peers are measured would slow them down
             step = functools.cache(functools.partial(STEPS["mtformer"], setup))
             about["system"] = "mtformer"
         about |= {"batches": REAL, "batch tokens": best}

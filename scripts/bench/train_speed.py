@@ -191,7 +191,7 @@ def model_flops(size: Size, batch: Batch) -> float:
     src_B = batch.src_lengths_B.double()
     tgt_B = (batch.tgt_out_BT != PAD).sum(1).double()
     feed_forward = 2 * D * size.d_ff
-    # In the decoder, keys and values of the source are computed per source token, all else per target token.
+    # In the decoder, keys and values of the source are computed per source token, everything else per target token.
     on_src = L * (4 * D * D + feed_forward + 2 * D * D)
     on_tgt = L * (6 * D * D + feed_forward) + D * size.vocab_size
     attention = 12 * D * L * (src_B * src_B + tgt_B * tgt_B + src_B * tgt_B).sum()

@@ -25,7 +25,7 @@ def _few_trials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def runs(trained: tuple[Path, Result], tmp_path: Path) -> list[Path]:
-    """Return the run, a copy, and a run with another config, seed and worse translations."""
+    """Return the run, a copy, and a run with another config, another seed and worse translations."""
     paths = [tmp_path / name for name in ("base", "copy", "other")]
     for path in paths:
         shutil.copytree(trained[0], path, ignore=shutil.ignore_patterns("checkpoints"))

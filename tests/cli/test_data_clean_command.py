@@ -174,7 +174,7 @@ def test_pairs_that_are_too_long_for_the_model(trained: tuple[Path, object], tmp
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    (["{0}/a.en", *LANGUAGES], "name a config or files, then the folder to write"),
+    (["{0}/a.en", *LANGUAGES], "give a config or files, then the output folder"),
     (["{0}/a.en", "{0}/a.de", "{0}", *LANGUAGES], "{0}: already exists; choose another folder, or delete it"),
     (["{0}/a.en", "{0}/a.de", "{0}/out", *LANGUAGES, "--keep-share", "0.5"], "name a model with --score-with"),
     (["{0}/a.en", "{0}/a.de", "{0}/out", *LANGUAGES, *["--score-with", "x"] * 3], "give one run, or two"),

@@ -172,7 +172,7 @@ def place(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def shell(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     """A shell in a copy of the folder, where `--verify-resume` trains in this process, which saves a minute."""
-    monkeypatch.setattr("mtformer.experiment.verify._in_new_process", lambda leg, *arguments: leg(*arguments))
+    monkeypatch.setattr("mtformer.experiment.verify._in_new_process", lambda part, *arguments: part(*arguments))
     shutil.copytree(place, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return Shell(tmp_path / "trained")

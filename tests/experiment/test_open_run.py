@@ -152,7 +152,7 @@ def overwrite_and_die_deleting(run: RunDir) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("start", [start_and_die_before_mkdir, start_and_die_before_config])
 @pytest.mark.parametrize("resume", [False, "auto"])
-def test_a_start_killed_before_the_run_began_can_be_repeated(
+def test_a_process_killed_before_the_run_began_can_be_repeated(
     start: Callable[..., None], resume: Resume, tmp_path: Path
 ) -> None:
     run = RunDir(tmp_path / "run")
@@ -164,7 +164,7 @@ def test_a_start_killed_before_the_run_began_can_be_repeated(
 
 @pytest.mark.process
 @pytest.mark.parametrize("number", range(4))
-def test_a_start_killed_between_any_two_writes_can_be_repeated(
+def test_a_process_killed_between_any_two_writes_can_be_repeated(
     number: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = RunDir(tmp_path / "run")

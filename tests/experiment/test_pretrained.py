@@ -67,7 +67,7 @@ def other_corpus(corpus: Path, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["run", "bundle"])
-def test_a_run_starts_with_the_weights_and_tokenizer_of_the_other(
+def test_a_run_starts_with_the_weights_and_tokenizer_of_init_from(
     kind: str, base: RunDir, corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After one step with learning rate 0 the weights still equal those of the other run."""

@@ -18,7 +18,7 @@ from small_experiment import make_config, write_corpus
 
 from mtformer.config.schema import Config
 from mtformer.errors import ConfigError, DataError, MtformerError
-from mtformer.experiment.verify import NUM_STEPS, STOP_AT, Compared, Leg, compare_runs, train_leg, verify_resume
+from mtformer.experiment.verify import NUM_STEPS, STOP_AT, Compared, Part, compare_runs, train_part, verify_resume
 from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir
 from mtformer.training import loop
 
@@ -43,15 +43,15 @@ def first(part: Compared) -> str | None:
 def inexact_leg(config: Config, folder: Path, stop_at: int | None, keep: Path) -> None:
     """Train without restoring the random state, and keep a copy of the run directory."""
     pytest.MonkeyPatch().setattr(loop, "set_random_state", lambda state, device: None)
-    train_leg(config, folder, stop_at)
+    train_part(config, folder, stop_at)
     shutil.copytree(folder, keep / f"{folder.name}-{stop_at}")
     (keep / f"{folder.name}-{stop_at}.pid").write_text(str(os.getpid()))
 
 
 @pytest.fixture(scope="module")
 def inexact(config: Config, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Compared], Path]:
-    """Return the comparison for a run resumed without its random state, and the run directories after each leg."""
-    keep = tmp_path_factory.mktemp("legs")
+    """Return the comparison for a run resumed without its random state, and the run directories after each part."""
+    keep = tmp_path_factory.mktemp("parts")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MTFORMER_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
         patch.setenv("OMP_NUM_THREADS", "1")
@@ -68,11 +68,11 @@ def test_an_inexact_resume_is_detected(inexact: tuple[list[Compared], Path]) -> 
     assert compared["checkpoints"] is None
 
 
-def test_legs_are_separate_processes_with_validations_before_and_after_the_stop(
+def test_parts_are_separate_processes_with_validations_before_and_after_the_stop(
     inexact: tuple[list[Compared], Path],
 ) -> None:
     keep = inexact[1]
-    assert len({(keep / f"{leg}.pid").read_text() for leg in ("whole-None", "halves-10", "halves-None")}) == 3
+    assert len({(keep / f"{part}.pid").read_text() for part in ("whole-None", "halves-10", "halves-None")}) == 3
     assert RunDir(keep / "halves-10").steps() == [7, STOP_AT]
     rows = [json.loads(line) for line in RunDir(keep / "halves-None").metrics.read_text().splitlines()]
     assert [row["step"] for row in rows if row["kind"] == "dev"] == [7, 14, 20]
@@ -157,14 +157,14 @@ def killed_leg(config: Config, folder: Path, stop_at: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("leg", "message"), [(failing_leg, "train.en: no such file"), (killed_leg, "the system killed the training")]
+    ("part", "message"), [(failing_leg, "train.en: no such file"), (killed_leg, "the system killed the training")]
 )
-def test_an_error_in_a_leg_is_reported(
-    leg: Leg, message: str, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_error_in_a_part_is_reported(
+    part: Part, message: str, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(MtformerError, match=message):
-        verify_resume(config, leg)
+        verify_resume(config, part)
     assert list(tmp_path.iterdir()) == []
 
 

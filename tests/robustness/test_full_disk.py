@@ -1,4 +1,4 @@
-"""Attacks with a disk that becomes full at a random time: a one-line error, and no partially written files."""
+"""Attacks in which the disk becomes full at a random time: a one-line error, and no partially written files."""
 
 import contextlib
 import random

@@ -26,7 +26,7 @@ class Excess(NamedTuple):
 
 
 def exceeded_limits(check: CorpusCheck, data: DataConfig) -> list[Excess]:
-    """Return exceeded limits of `data.check` and `data.filters`, and entries for empty sets and unequal files."""
+    """Return exceeded limits of `data.check` and `data.filters`, with empty sets and files of unequal lengths."""
     exceeded = list[Excess]()
 
     def test(name: str, key: str, value: float, what: str, remedy: str) -> None:
