@@ -28,6 +28,7 @@ import contextlib
 import hashlib
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,14 @@ class RunDir:
             with contextlib.suppress(CheckpointError):
                 metas[int(folder.name[5:])] = read_meta(folder)
         return metas
+
+
+def run_names(paths: Sequence[Path]) -> list[str]:
+    """Return the shortest unique suffix of each path; paths given more than once are numbered."""
+    parts = [Path(os.path.realpath(path)).parts for path in paths]
+    depth = next((n for n in range(1, 1 + max(map(len, parts))) if len({p[-n:] for p in parts}) == len(parts)), 1)
+    names = ["/".join(part.strip("/") for part in p[-depth:]) or "/" for p in parts]
+    return [f"{name} ({n})" if names.count(name) > 1 else name for n, name in enumerate(names, start=1)]
 
 
 def references_name(number: int) -> str:

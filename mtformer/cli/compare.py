@@ -4,7 +4,7 @@ import json
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +17,7 @@ from mtformer.errors import ConfigError
 if TYPE_CHECKING:
     from mtformer.config.schema import EvaluationConfig
     from mtformer.evaluation.compare import Comparison, MetricTable
-    from mtformer.evaluation.systems import Material, Run, System
+    from mtformer.evaluation.systems import Material, System
 
 INDENT = 2
 READING = (
@@ -59,12 +59,11 @@ def compare(
         raise ConfigError("--src and --bleu-tokenizer are for hypothesis files; give --ref too")
     if ref:
         runs, material = read_files(paths, ref, src, _evaluation(bleu_tokenizer or "13a"))
-        runs = _named(runs)
         systems, materials = group_runs(runs), [material]
         if comet is not None and material.sources is None:
             raise ConfigError("--comet requires the sources; give them with --src")
     else:
-        runs = _named(open_runs(paths))
+        runs = open_runs(paths)
         systems = group_runs(runs, group)
         materials = [read_material(name, runs, force) for name in common_sets(runs, sets or [])]
     comparisons = _compare_all(systems, materials, sentences, comet)
@@ -74,13 +73,6 @@ def compare(
     echo(*_lines(systems, comparisons, shutil.get_terminal_size((100, 24)).columns))
     differences = ((one.name, line) for one in comparisons for line in [*one.ignored, *one.notes])
     echo(*(f"differences on {name}: {line}" for name, line in differences), err=True)
-
-
-def _named(runs: "list[Run]") -> "list[Run]":
-    """Return the runs with the names that `report` uses."""
-    from mtformer.experiment.runs import run_names
-
-    return [replace(run, name=name) for run, name in zip(runs, run_names([run.path for run in runs]), strict=True)]
 
 
 def _evaluation(bleu_tokenizer: str) -> "EvaluationConfig":

@@ -184,7 +184,7 @@ def _position(container: Any, key: str, path: KeyPath, origin: Origin) -> str | 
 def _put(container: Any, key: str | int, value: Any, around: Any, path: KeyPath, origins: Origins) -> None:
     """Merge mappings, replace all other values, and drop the origins of replaced values.
 
-    Null stands for an empty section, list or mapping, because all its keys or items may be commented out. In a mapping
+    Null is read as an empty section, list or mapping, as when all of its keys or items are commented out. In a mapping
     from names to items, null removes an item. `around` is the annotation of the container.
     """
     annotation = child(_narrow(around, container), key)

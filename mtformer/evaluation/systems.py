@@ -13,7 +13,7 @@ from mtformer.config.schema import Config, EvaluationConfig
 from mtformer.data.corpus.readers import read_lines
 from mtformer.errors import DataError
 from mtformer.evaluation.card import differences, notes, read_card, read_texts
-from mtformer.run_dir import SCORES, RunDir
+from mtformer.run_dir import SCORES, RunDir, run_names
 
 SEED = "training.seed"
 log = logging.getLogger("mtformer")
@@ -170,13 +170,12 @@ def read_files(
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Return distinct names: the last part of each path, or the whole path if that part is ambiguous."""
+    """Return the names of different files or folders; raise DataError if one is given twice."""
     resolved = [Path(os.path.realpath(path)) for path in paths]
     for path, real in zip(paths, resolved, strict=True):
         if resolved.count(real) > 1:
             raise DataError(f"{path}: given twice; a run cannot be compared with itself")
-    short = [path.name for path in resolved]
-    return [name if short.count(name) == 1 else str(path) for name, path in zip(short, paths, strict=True)]
+    return run_names(paths)
 
 
 def _is_same_system(a: Run, b: Run) -> bool:

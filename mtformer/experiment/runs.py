@@ -170,14 +170,6 @@ def read_run(path: Path, name: str | None = None) -> RunContents:
     return RunContents(path, name)
 
 
-def run_names(paths: Sequence[Path]) -> list[str]:
-    """Return the shortest unique suffix of each path; paths given more than once are numbered."""
-    parts = [Path(os.path.realpath(path)).parts for path in paths]
-    depth = next((n for n in range(1, 1 + max(map(len, parts))) if len({p[-n:] for p in parts}) == len(parts)), 1)
-    names = ["/".join(part.strip("/") for part in p[-depth:]) or "/" for p in parts]
-    return [f"{name} ({n})" if names.count(name) > 1 else name for n, name in enumerate(names, start=1)]
-
-
 def is_number(value: object) -> bool:
     """Return True for a finite JSON number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

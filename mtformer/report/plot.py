@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtformer.errors import ConfigError, require_extra
-from mtformer.experiment.runs import RunContents, read_run, run_names
+from mtformer.experiment.runs import RunContents, read_run
 from mtformer.files import atomic_file
 from mtformer.report.curves import Points, points_of, thin
+from mtformer.run_dir import run_names
 from mtformer.training.figures import axis_label
 
 if TYPE_CHECKING:

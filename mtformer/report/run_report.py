@@ -9,11 +9,12 @@ from mtformer import __version__
 from mtformer.decoding.weights import default_weights
 from mtformer.errors import ConfigError, MtformerError
 from mtformer.evaluation.systems import Run, group_runs
-from mtformer.experiment.runs import RunContents, format_duration, read_run, run_names
+from mtformer.experiment.runs import RunContents, format_duration, read_run
 from mtformer.files import write_text
 from mtformer.report import attention, tables
 from mtformer.report.curves import charts
 from mtformer.report.sentences import best_and_worst, compares_characters, judge, over_time
+from mtformer.run_dir import run_names
 from mtformer.templating import render
 
 STATES = {

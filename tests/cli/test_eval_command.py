@@ -64,7 +64,7 @@ def test_comet_on_request(trained: tuple[Path, Result], tmp_path: Path, monkeypa
 def test_missing_comet_is_reported_before_translating(
     trained: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "comet", None)  # type: ignore[arg-type]  # which makes its import fail
+    monkeypatch.setitem(sys.modules, "comet", None)  # type: ignore[arg-type]  # makes the import fail
     result = invoke("eval", trained[0], "--output", tmp_path, "--comet", "Unbabel/wmt22-comet-da")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "error: --comet requires another package: pip install 'mtformer[comet]'\n"

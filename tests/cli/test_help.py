@@ -8,6 +8,7 @@ import pytest
 from program import invoke
 
 from mtformer.cli.app import COMMANDS, load_command
+from mtformer.cli.help import METAVAR_OF, PANEL_OF
 
 
 def screens() -> dict[str, Any]:
@@ -82,3 +83,8 @@ def test_translate_help_fits_on_two_screens(monkeypatch: pytest.MonkeyPatch) -> 
 def test_hidden_negative_options_work() -> None:
     context = load_command("translate").make_context("translate", ["run", "--no-sampling", "--no-replace-unknowns"])
     assert (context.params["sampling"], context.params["replace_unknowns"]) == (False, False)
+
+
+def test_panels_and_metavars_name_existing_parameters() -> None:
+    known = {one.name for command in SCREENS.values() for one in command.params}
+    assert {*PANEL_OF, *METAVAR_OF} <= known

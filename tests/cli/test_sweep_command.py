@@ -76,7 +76,7 @@ def test_a_resumed_sweep_finishes_a_failed_run(study: Callable[[str], Path], tmp
 
 @pytest.mark.process
 def test_killed_and_stopped_runs_resume(study: Callable[[str], Path], tmp_path: Path) -> None:
-    # The runs have so many steps that they are stopped before the end; the resumed runs have fewer and finish.
+    # The first runs have too many steps to finish before they are stopped; the resumed runs have fewer and finish.
     path = study("seeds: [1, 2]")
     long = ["training.max_steps=100000", "training.log_every=1", "training.validate_every=100000"]
     first, second = run_of(tmp_path, "seed=1"), run_of(tmp_path, "seed=2")

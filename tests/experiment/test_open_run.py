@@ -24,7 +24,7 @@ CONFIG = Config(data=DataConfig(src_lang="en", tgt_lang="de"))
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
-    """Return a started run; the file `old` stands in for its checkpoints."""
+    """Return a started run with a file `old` instead of checkpoints."""
     run = RunDir(tmp_path / "run")
     with open_run(run, CONFIG, resume=False, overwrite=False):
         run.tokenizer.mkdir()

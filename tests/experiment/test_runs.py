@@ -16,11 +16,10 @@ from mtformer.experiment.runs import (
     list_runs,
     natural,
     read_run,
-    run_names,
     sort_runs,
     summarize,
 )
-from mtformer.run_dir import RunDir
+from mtformer.run_dir import RunDir, run_names
 
 
 def make_run(path: Path, *overrides: str, records: list[dict[str, Any]] | None = None) -> RunDir:
