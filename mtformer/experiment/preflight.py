@@ -181,7 +181,13 @@ def _compile(
         return seconds
     start = time.perf_counter()
     step.compile()
-    step.check_memory(largest)
+    try:
+        step.check_memory(largest)
+    except RuntimeError as error:  # raised by TorchDynamo or its backend; training does not depend on them
+        step.compile(False)
+        step.optimizer.zero_grad(set_to_none=True)  # the backward pass may have failed midway
+        log.warning("torch.compile failed (%s); training continues without it", str(error).strip().split("\n")[0])
+        return seconds
     duration, after = time.perf_counter() - start, step.check_memory(largest)
     log.info("torch.compile took %.0f s; the largest batch takes %.3f s instead of %.3f s", duration, after, seconds)
     return after

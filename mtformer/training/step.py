@@ -82,9 +82,10 @@ class TrainingStep:
         """True after `compile` was called."""
         return self._local_objective.compiled is not None
 
-    def compile(self) -> None:
-        """Use `torch.compile` from now on; the model is compiled in the next steps."""
-        self._local_objective.compiled = torch.compile(self.model, dynamic=True)  # type: ignore[assignment]  # a module
+    def compile(self, enabled: bool = True) -> None:
+        """Use `torch.compile` from now on, or no longer; the model is compiled in the next steps."""
+        compiled: Any = torch.compile(self.model, dynamic=True) if enabled else None  # a module, typed as a function
+        self._local_objective.compiled = compiled
 
     def run(self, batches: Sequence[Batch], step: int) -> StepResult:
         """Run optimizer step `step` (the first is 1) on the mean loss over the target tokens of all micro-batches.

@@ -89,6 +89,27 @@ def test_a_long_run_is_compiled_and_a_resumed_run_keeps_the_decision(
     assert ("torch.compile took" in caplog.text) == expected
 
 
+def test_a_failed_compilation_does_not_affect_the_run(
+    config: Config,
+    prepared: Prepared,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(graph: object, inputs: object) -> None:
+        raise ValueError("no compiler")
+
+    plain = weights_after(make_step(config, prepared), prepared)
+    monkeypatch.setattr(preflight, "COMPILES_ON", "cpu")
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=fail))
+    monkeypatch.setattr(logging.getLogger("mtformer"), "propagate", True)
+    step = make_step(config, prepared)
+    check_memory(config, prepared, step, RunDir(tmp_path / "run"), True)
+    assert not step.is_compiled
+    assert "torch.compile failed" in caplog.text
+    assert torch.equal(weights_after(step, prepared), plain)
+
+
 def test_compiling_for_a_cpu_is_refused(config: Config, prepared: Prepared) -> None:
     training = config.training.model_copy(update={"compile": "always"})
     with pytest.raises(DeviceError, match=r"^training\.compile: on a CPU, .*use auto or never$"):
