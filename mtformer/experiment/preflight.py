@@ -1,6 +1,7 @@
 """Memory check and dry run: memory, time and disk space for a training run, estimated by trying its largest batches."""
 
 import logging
+import math
 import shutil
 import tempfile
 import time
@@ -87,8 +88,8 @@ def make_step(
     return step
 
 
-def try_config(config: Config, run: RunDir) -> tuple[Prepared, TrainingStep, MemoryCheck]:
-    """Prepare tokenizer, data and model in this process, and check the memory.
+def try_config(config: Config, run: RunDir) -> tuple[Config, Prepared, TrainingStep, MemoryCheck]:
+    """Prepare tokenizer, data and model in this process, and check the memory; the config returned is that of the run.
 
     Tokenizer and data are stored in the cache, so training with this config does not prepare them again.
 
@@ -102,12 +103,13 @@ def try_config(config: Config, run: RunDir) -> tuple[Prepared, TrainingStep, Mem
     with tempfile.TemporaryDirectory() as folder:
         prepared = prepare_experiment(config, Path(folder) / "tokenizer")
     step = make_step(config, prepared, device, precision)
-    return prepared, step, check_memory(config, prepared, step, run)
+    config = choose_batches(config, prepared, step)
+    return config, prepared, step, check_memory(config, prepared, step, run)
 
 
 def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
     """Try a config, and return pairs (name, value) for display; for errors see `try_config`."""
-    prepared, step, checked = try_config(config, run)
+    config, prepared, step, checked = try_config(config, run)
     tokenizers = prepared.tokenizers
     sizes = sorted({tokenizers.src.vocab_size, tokenizers.tgt.vocab_size})
     steps_per_epoch = prepared.batches.sizes().num_batches / config.training.accumulation_steps
@@ -123,6 +125,32 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
         *((f"parameters, {part}", f"{count:,}") for part, count in count_parameters(step.model).items()),
         *checked.lines(),
     ]
+
+
+def choose_batches(config: Config, prepared: Prepared, step: TrainingStep, earlier: int | None = None) -> Config:
+    """Choose `batch_tokens` (if `auto`) and `accumulation_steps` for `step_tokens`; all processes call this together.
+
+    Returns the config with numbers; `prepared.batches` is changed too.
+
+    Args:
+        config: config of the experiment.
+        prepared: its tokenizers and data.
+        step: the model on its device.
+        earlier: for a resumed run with `auto`, the micro-batch size chosen when the run started; None: choose now.
+    """
+    training, num_processes = config.training, step.ranks.size
+    if training.step_tokens is None:
+        return config
+    if training.batch_tokens != "auto":
+        limit = training.batch_tokens
+    else:
+        limit = earlier or min(step.ranks.gather(step.max_batch_tokens(prepared.batches.sizes().largest)))
+    accumulation_steps = math.ceil(training.step_tokens / (limit * num_processes))
+    batch_tokens = math.ceil(training.step_tokens / (accumulation_steps * num_processes))
+    prepared.batches.batch_tokens = batch_tokens
+    log.info("micro-batches of %s tokens, %d per step and process", f"{batch_tokens:,}", accumulation_steps)
+    chosen = {"batch_tokens": batch_tokens, "accumulation_steps": accumulation_steps, "step_tokens": None}
+    return config.model_copy(update={"training": training.model_copy(update=chosen)})
 
 
 def check_memory(

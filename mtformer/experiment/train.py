@@ -19,7 +19,7 @@ from mtformer.device import be_deterministic, pick_device, pick_precision, set_u
 from mtformer.errors import CheckpointError, DeviceError
 from mtformer.evaluation.scores import for_language, score
 from mtformer.experiment.open_run import Resume, compare_environments, describe_environment, open_run
-from mtformer.experiment.preflight import check_memory, make_step
+from mtformer.experiment.preflight import check_memory, choose_batches, make_step
 from mtformer.experiment.prepare import DevSet, Prepared, prepare_experiment
 from mtformer.experiment.pretrained import load_pretrained
 from mtformer.experiment.run_state import lock_run, record_state
@@ -93,16 +93,20 @@ def _prepare(
     if ranks.is_main:
         write_text(run.data_report, json.dumps(prepared.report(), indent=2, ensure_ascii=False) + "\n")
     step = make_step(config, prepared, device, precision, ranks)
+    is_auto = config.training.batch_tokens == "auto"
+    resolved = choose_batches(config, prepared, step, earlier.get("batch_tokens") if earlier and is_auto else None)
+    if is_auto:
+        made_with["batch_tokens"] = resolved.training.batch_tokens
     parts = ", ".join(f"{name} {count:,}" for name, count in count_parameters(step.model).items())
     log.info("device %s, precision %s; parameters: %s", device, precision, parts)
     if checkpoint is None and config.training.init_from is not None:
         load_pretrained(config, prepared.tokenizers, step)
-    trainer = make_trainer(config, run, step, prepared, progress, made_with)
+    trainer = make_trainer(resolved, run, step, prepared, progress, made_with)
     if is_resumed:
         changes = config_diff(load_config(run.config).config, config)
         trainer.resume(checkpoint, {key: [before, after] for key, before, after in changes})
     if not trainer.is_done():
-        checked = check_memory(config, prepared, step, run, earlier.get("compiled") if earlier is not None else None)
+        checked = check_memory(resolved, prepared, step, run, earlier.get("compiled") if earlier is not None else None)
         made_with["compiled"] = step.is_compiled
         log.info("memory check:%s", "".join(f"\n  {what:<15} {value}" for what, value in checked.lines()))
     return trainer, is_resumed
