@@ -31,7 +31,7 @@ def reproduce(
     opened = RunDir.open(run)
     num_steps = verify.steps_to_reproduce(opened, steps)
     try:
-        with clean_up_on_sigterm(), TrainingProgress(num_steps) as progress:
+        with clean_up_on_sigterm(), TrainingProgress() as progress:
             found = verify.reproduce(opened, num_steps, progress)
     except InterruptedRunError as stopped:
         echo(f"stopped at step {stopped.step} of {num_steps}", err=True)

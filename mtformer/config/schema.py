@@ -131,6 +131,9 @@ class TrainingConfig(Section):
     """Total number of optimizer steps."""
     max_epochs: Annotated[Positive | None, Key(on_resume="same")] = None
     """Maximum number of epochs; training ends at `max_steps` or `max_epochs`, whichever comes first."""
+    max_minutes: Annotated[float | None, Field(gt=0.0), Key(on_resume="same")] = None
+    """Time limit in minutes, including preparation and validation. The number of steps, at most `max_steps`, is chosen
+    by the measured speed, and the schedule is stretched over them."""
     optimizer: Annotated[Literal["adam", "adamw"], Key(on_resume="refuse")] = "adam"
     """Optimizer; adamw decouples weight decay from the gradient."""
     learning_rate: Annotated[float, Field(gt=0.0)] = 7e-4
@@ -184,6 +187,8 @@ class TrainingConfig(Section):
             raise ValueError("batch_tokens: auto needs step_tokens, the number of tokens per optimizer step")
         if self.step_tokens is not None and self.accumulation_steps != 1:
             raise ValueError("step_tokens sets accumulation_steps; remove one of them")
+        if self.max_minutes is not None and self.max_epochs is not None:
+            raise ValueError("max_minutes and max_epochs cannot be combined; remove one of them")
         return self
 
     @property

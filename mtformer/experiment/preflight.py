@@ -20,6 +20,7 @@ from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.experiment.runs import format_bytes, format_duration
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.run_dir import RunDir
+from mtformer.training.budget import fitting_steps
 from mtformer.training.ranks import ALONE, Ranks
 from mtformer.training.step import TrainingStep
 from mtformer.training.validation import dev_loss
@@ -42,10 +43,14 @@ class MemoryCheck(NamedTuple):
     """Time of a step on batches of this shape, including all micro-batches."""
     peak_bytes: int
     """Peak memory of the process (on CUDA, of the device)."""
+    num_steps: int
+    """Number of steps: `max_steps`, or as many as fit in `max_minutes`."""
     training_seconds: float
-    """Time of all training steps."""
+    """Time of these steps."""
+    one_validation_seconds: float
+    """Upper bound on the time of a validation: every dev batch is assumed to be as large as the largest one."""
     validation_seconds: float
-    """Upper bound on the time of all validations: every dev batch is assumed to be as large as the largest one."""
+    """Upper bound on the time of all validations."""
     disk_bytes: int
     """Peak size of the checkpoints."""
     free_bytes: int
@@ -113,7 +118,6 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
     tokenizers = prepared.tokenizers
     sizes = sorted({tokenizers.src.vocab_size, tokenizers.tgt.vocab_size})
     steps_per_epoch = prepared.batches.sizes().num_batches / config.training.accumulation_steps
-    max_steps = config.training.max_steps
     return [
         ("device, precision", f"{step.device}, {step.precision}"),
         ("vocabulary", " and ".join(f"{size:,}" for size in sizes) + (" (joint)" if tokenizers.joint else "")),
@@ -121,9 +125,10 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
         ("dev pairs", f"{sum(len(one.sources) for one in prepared.dev):,}"),
         ("test sets", ", ".join(config.data.test) or "none"),
         ("steps per epoch", f"{steps_per_epoch:,.1f}"),
-        ("total steps", f"{max_steps:,} ({max_steps / steps_per_epoch:,.1f} epochs)"),
+        ("total steps", f"{checked.num_steps:,} ({checked.num_steps / steps_per_epoch:,.1f} epochs)"),
         *((f"parameters, {part}", f"{count:,}") for part, count in count_parameters(step.model).items()),
         *checked.lines(),
+        *([("to train for an hour", "training.max_minutes=60")] if checked.total_seconds > 3600 else []),
     ]
 
 
@@ -187,13 +192,19 @@ def check_memory(
             step.max_padded_tokens,
         )
     validation_seconds = _check_dev(config, prepared, step) if prepared.dev else 0.0
-    training = config.training
+    training, mean_step_seconds = config.training, seconds * mean_batches / config.training.max_steps
+    num_steps = training.max_steps
+    if training.max_minutes is not None:
+        fitting = fitting_steps(60 * training.max_minutes, mean_step_seconds, validation_seconds, training)
+        num_steps = min(num_steps, fitting)
     return MemoryCheck(
         shape=f"{largest.num_pairs:,} pairs, {largest.src_BS.size(1)} x {largest.tgt_in_BT.size(1)} tokens",
         step_seconds=seconds * training.accumulation_steps,
         peak_bytes=peak_bytes(step.device),
-        training_seconds=seconds * mean_batches,
-        validation_seconds=validation_seconds * (training.max_steps // training.validate_every),
+        num_steps=num_steps,
+        training_seconds=mean_step_seconds * num_steps,
+        one_validation_seconds=validation_seconds,
+        validation_seconds=validation_seconds * (num_steps // training.validate_every),
         disk_bytes=disk_bytes,
         free_bytes=free_bytes,
     )
