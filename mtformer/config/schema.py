@@ -187,7 +187,7 @@ class TrainingConfig(Section):
         if self.average_last > self.keep_last:
             raise ValueError(f"average_last {self.average_last} is above keep_last {self.keep_last}")
         if self.consistency == "none" and self.consistency_weight != 3.0:
-            raise ValueError("consistency_weight is for consistency; also set consistency: rdrop or simcut")
+            raise ValueError("consistency_weight is for R-Drop and SimCut; also set consistency: rdrop or simcut")
         if self.consistency != "simcut" and self.cutoff != 0.05:
             raise ValueError("cutoff is for SimCut; also set consistency: simcut")
         return self

@@ -259,7 +259,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             grad_y_C = (p_C1[:, 0] + (smoothing - 1)).to(p_CV.dtype)
             p_CV[row_C[:C], y_C1[:, 0]] = grad_y_C  # `scatter_` would copy all of p twice
             if kl_grad_CV is not None:
-                p_CV.mul_(real_C1).add_(kl_grad_CV)
+                p_CV.mul_(real_C1).add_(kl_grad_CV.to(p_CV.dtype))
             torch.mm(p_CV, weight_VD, out=grad_hidden[i : i + chunk])
             # Padding is masked in h (C x D), because it is smaller than p (C x V).
             with_grad_C1 = with_grad_N1[i : i + chunk]
