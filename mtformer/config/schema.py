@@ -68,6 +68,9 @@ class ModelConfig(Section):
     """Dropout probability of attention weights; fused kernels need 0."""
     activation_dropout: Annotated[Fraction, Key(on_resume="warn")] = 0.0
     """Dropout probability in the feed-forward layers, after the activation."""
+    layer_drop: Annotated[Fraction, Key(on_resume="warn")] = 0.0
+    """LayerDrop (Fan et al. 2020): probability with which training skips a sub-layer (attention or feed-forward) for a
+    sentence. Nothing is skipped at inference. It saves no time."""
     norm_position: Literal["pre", "post"] = "pre"
     """Normalize before (pre) or after (post, as in the paper) each sub-layer; pre also normalizes the final output."""
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
@@ -152,6 +155,16 @@ class TrainingConfig(Section):
     """Maximum gradient norm for clipping; 0: no clipping."""
     label_smoothing: Fraction = 0.1
     """Probability mass taken from the target token and spread evenly over the vocabulary (Szegedy et al. 2016)."""
+    token_dropout: Fraction = 0.0
+    """Probability with which the embedding of a source or target-input token is set to zero in training."""
+    consistency: Literal["none", "rdrop", "simcut"] = "none"
+    """Consistency regularization: a second pass over each batch, and a penalty for predictions that differ between the
+    passes. It doubles the time and memory of a step. rdrop: the passes have different dropout masks, and both are
+    trained on the targets; simcut: the second pass also has embeddings of tokens set to zero (`cutoff`)."""
+    consistency_weight: Annotated[float, Field(ge=0.0)] = 3.0
+    """Weight of the KL divergence between the predictions of both passes."""
+    cutoff: Fraction = 0.05
+    """Share of the source and target-input tokens whose embeddings are set to zero in SimCut's second pass."""
     log_every: Annotated[Positive, Key(on_resume="same")] = 50
     """Number of steps between log lines."""
     validate_every: Annotated[Positive, Key(on_resume="same")] = 1000
@@ -189,6 +202,10 @@ class TrainingConfig(Section):
             raise ValueError("step_tokens sets accumulation_steps; remove one of them")
         if self.max_minutes is not None and self.max_epochs is not None:
             raise ValueError("max_minutes and max_epochs cannot be combined; remove one of them")
+        if self.consistency == "none" and self.consistency_weight != 3.0:
+            raise ValueError("consistency_weight is for R-Drop and SimCut; also set consistency: rdrop or simcut")
+        if self.consistency != "simcut" and self.cutoff != 0.05:
+            raise ValueError("cutoff is for SimCut; also set consistency: simcut")
         return self
 
     @property

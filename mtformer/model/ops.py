@@ -161,6 +161,15 @@ class _CpuDropout(torch.autograd.Function):
         return grad * ctx.multiplier, None
 
 
+def drop_sentences(x_BTD: Tensor, p: float) -> Tensor:
+    """Set each sentence of a batch to zero with probability p, without scaling the others.
+
+    The product with a mask gives all weights a gradient, which DDP requires; skipping a layer would not.
+    """
+    mask_B11 = torch.rand(x_BTD.size(0), 1, 1, device=x_BTD.device) >= p
+    return x_BTD * mask_B11.to(x_BTD.dtype)
+
+
 def padding_mask(lengths: Tensor, S: int) -> Tensor:
     """Return a mask (B, S) that is True at the first `lengths` (B,) positions; for lengths (B, T), return (B, T, S)."""
     return torch.arange(S, device=lengths.device) < lengths.unsqueeze(-1)

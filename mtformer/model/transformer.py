@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from mtformer.config.schema import ModelConfig
 from mtformer.model.attention import MultiHeadAttention
 from mtformer.model.cache import DecoderCache, EncoderOutput, LayerCache
-from mtformer.model.ops import NORMS, Dropout, Linear, additive_mask, padding_mask
+from mtformer.model.ops import NORMS, Dropout, Linear, additive_mask, drop_sentences, padding_mask
 from mtformer.model.positions import LearnedPositions, RotaryPositions, Rotation, SinusoidalPositions
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -53,7 +53,8 @@ class FeedForward(nn.Module):
 class Residual(nn.Module):
     """Norm, dropout and residual connection of a sub-layer.
 
-    Pre-norm (Xiong et al. 2020): x + dropout(f(norm(x))). Post-norm (the paper): norm(x + dropout(f(x))).
+    Pre-norm (Xiong et al. 2020): x + dropout(f(norm(x))). Post-norm (the paper): norm(x + dropout(f(x))). In training,
+    LayerDrop (Fan et al. 2020, arXiv 1909.11556) leaves out f for random sentences; f is not scaled at inference.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -61,12 +62,14 @@ class Residual(nn.Module):
         self.is_pre_norm = config.norm_position == "pre"
         self.norm = NORMS[config.norm](config.d_model)
         self.dropout = Dropout(config.dropout)
+        self.layer_drop = config.layer_drop
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the output of the sub-layer with norm, dropout and residual connection."""
-        if self.is_pre_norm:
-            return x + self.dropout(sublayer(self.norm(x)))
-        return self.norm(x + self.dropout(sublayer(x)))
+        added = self.dropout(sublayer(self.norm(x) if self.is_pre_norm else x))
+        if self.training and self.layer_drop:
+            added = drop_sentences(added, self.layer_drop)
+        return x + added if self.is_pre_norm else self.norm(x + added)
 
 
 def _attention(config: ModelConfig) -> MultiHeadAttention:
@@ -176,22 +179,38 @@ class Transformer(nn.Module):
                 for projection in module.weight.split(module.out_widths):
                     nn.init.xavier_uniform_(projection)
 
-    def forward(self, src_BS: Tensor, src_lengths_B: Tensor, tgt_in_BT: Tensor) -> Tensor:
-        """Return hidden states (B, T, D), to be passed to `project`; position t depends on target tokens up to t."""
-        return self.decode(tgt_in_BT, self.encode(src_BS, src_lengths_B))
+    def forward(
+        self,
+        src_BS: Tensor,
+        src_lengths_B: Tensor,
+        tgt_in_BT: Tensor,
+        src_mask_BS: Tensor | None = None,
+        tgt_mask_BT: Tensor | None = None,
+    ) -> Tensor:
+        """Return hidden states (B, T, D), to be passed to `project`; position t depends on target tokens up to t.
 
-    def encode(self, src_BS: Tensor, src_lengths_B: Tensor) -> EncoderOutput:
-        """Encode source ids (ending with eos, padded on the right); lengths include eos."""
+        The embeddings of tokens for which a mask is False are set to zero; None: all tokens are used.
+        """
+        return self.decode(tgt_in_BT, self.encode(src_BS, src_lengths_B, src_mask_BS), mask_BT=tgt_mask_BT)
+
+    def encode(self, src_BS: Tensor, src_lengths_B: Tensor, mask_BS: Tensor | None = None) -> EncoderOutput:
+        """Encode source ids (ending with eos, padded on the right); lengths include eos. See `forward` for the mask."""
         positions = slice(src_BS.size(1))
         mask_B11S = padding_mask(src_lengths_B, src_BS.size(1))[:, None, None, :]
-        x_BSD = self._embed(src_BS, self.src_embedding, self.src_positions, positions)
+        x_BSD = self._embed(src_BS, self.src_embedding, self.src_positions, positions, mask_BS)
         rotation = self.rotary(positions) if self.rotary is not None else None
         kernel_mask_B11S = _kernel_mask(mask_B11S, x_BSD)
         for layer in self.encoder:
             x_BSD = layer(x_BSD, kernel_mask_B11S, rotation)
         return EncoderOutput(self.encoder_norm(x_BSD), mask_B11S)
 
-    def decode(self, tgt_in_BT: Tensor, encoder_output: EncoderOutput, cache: DecoderCache | None = None) -> Tensor:
+    def decode(
+        self,
+        tgt_in_BT: Tensor,
+        encoder_output: EncoderOutput,
+        cache: DecoderCache | None = None,
+        mask_BT: Tensor | None = None,
+    ) -> Tensor:
         """Return hidden states (B, T, D).
 
         Args:
@@ -199,11 +218,12 @@ class Transformer(nn.Module):
                 (B, R).
             encoder_output: the result of `encode`; with a cache, its `encoder_output`, without finished sentences.
             cache: the result of `new_cache`; one position is appended.
+            mask_BT: see `forward`.
         """
         positions = slice(tgt_in_BT.size(1)) if cache is None else slice(cache.length, cache.length + 1)
         assert cache is None or cache.length < self.config.max_positions, "longer than max_positions"
         history_mask = None if cache is None else cache.mask()
-        x_BTD = self._embed(tgt_in_BT, self.tgt_embedding, self.tgt_positions, positions)
+        x_BTD = self._embed(tgt_in_BT, self.tgt_embedding, self.tgt_positions, positions, mask_BT)
         history_mask = None if history_mask is None else _kernel_mask(history_mask, x_BTD)
         encoder_output = EncoderOutput(encoder_output.states_BSD, _kernel_mask(encoder_output.mask_B11S, x_BTD))
         rotation = self.rotary(positions) if self.rotary is not None else None
@@ -228,9 +248,13 @@ class Transformer(nn.Module):
             layers.append(LayerCache(source, max_length * num_beams))
         return DecoderCache(encoder_output, layers, num_beams, max_length)
 
-    def _embed(self, ids: Tensor, weight: Tensor, added: nn.Module | None, positions: slice) -> Tensor:
+    def _embed(
+        self, ids: Tensor, weight: Tensor, added: nn.Module | None, positions: slice, mask: Tensor | None
+    ) -> Tensor:
         # Section 3.4 scales by sqrt(D). The lookup uses the dtype of the weights, so that gradients are summed in it.
         x = F.embedding(ids, weight) * self.config.d_model**0.5
+        if mask is not None:
+            x = x * mask.unsqueeze(-1).to(x.dtype)
         if added is not None:
             x = x + added(positions).to(x.dtype)
         return self.embedding_dropout(x.to(self.compute_dtype or weight.dtype))

@@ -15,6 +15,15 @@ difference of large numbers, dominated by the rounding error of the reference lo
 reference logit is recomputed in float32. If it exceeds the rounded logit by d, then p is divided by
 z = 1 + p_y (exp(d) - 1), and p_y becomes p_y exp(d) / z.
 
+Consistency regularization adds the divergence between two passes over the same batch. For the distributions p and q of
+a token in the first and the second pass, KL(p || q) = sum_v p_v (log p_v - log q_v). Its gradient with respect to the
+logits of p is p (log p - log q - KL(p || q)); with respect to those of q, it is q - p.
+
+- R-Drop (Liang et al. 2021, arXiv 2106.14448): the mean of the losses of both passes + weight x the mean of KL(p || q)
+  and KL(q || p). The paper adds the losses of both passes, so its alpha is twice the weight.
+- SimCut (Gao et al. 2022, arXiv 2206.02368): the loss of the first pass + weight x KL(p || q). In the second pass,
+  random embeddings are zero. The gradient flows through both passes, which the paper found to be essential.
+
 N tokens, D width, V vocabulary, C tokens per chunk.
 """
 
@@ -23,9 +32,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from mtformer.config.schema import TrainingConfig
 from mtformer.model.transformer import Transformer
+from mtformer.text.tokenizer import EOS, PAD
 
-PAD = 0
 CHUNK_LOGITS = {"cpu": 4_000_000, "cuda": 128_000_000}
 """Maximum number of logits per chunk: small enough for the CPU cache, large enough to keep a CUDA device busy."""
 FP16_ROWS = 16_384
@@ -33,19 +43,33 @@ FP16_ROWS = 16_384
 
 
 def linear_cross_entropy(
-    hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor, label_smoothing: float, bias_V: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+    hidden_ND: Tensor,
+    weight_VD: Tensor,
+    target_N: Tensor,
+    label_smoothing: float,
+    bias_V: Tensor | None = None,
+    kl_weights: tuple[float, float] | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return the loss, summed over target tokens other than pad.
 
+    Args:
+        hidden_ND: states; with `kl_weights`, rows 2n and 2n + 1 belong to token n in the first and the second pass.
+        weight_VD: output projection.
+        target_N: targets of the rows; if that of row 2n + 1 is pad, the second pass has no loss of its own.
+        label_smoothing: probability mass spread evenly over the vocabulary.
+        bias_V: output bias.
+        kl_weights: weights of KL(p || q) and KL(q || p); None: there is one pass.
+
     Returns:
-        The label-smoothed loss (differentiable) and the negative log-likelihood (without gradient), in nats, as float32
-        (float64 for float64 input).
+        The label-smoothed loss plus the divergences (differentiable), the label-smoothed loss, and the negative
+        log-likelihood (both without gradient), in nats, as float32 (float64 for float64 input).
     """
     # Under `no_grad`, `ctx.needs_input_grad` is still True for weights.
     inputs = (one for one in (hidden_ND, weight_VD, bias_V) if one is not None)
     with_grad = torch.is_grad_enabled() and any(one.requires_grad for one in inputs)
-    loss, nll = _LinearCrossEntropy.apply(hidden_ND, weight_VD, target_N, label_smoothing, bias_V, with_grad)
-    return loss, nll
+    arguments = (hidden_ND, weight_VD, target_N, label_smoothing, bias_V, with_grad, kl_weights)
+    objective, nll, loss = _LinearCrossEntropy.apply(*arguments)
+    return objective, objective.detach() if loss is None else loss, nll
 
 
 class Objective(nn.Module):
@@ -56,29 +80,66 @@ class Objective(nn.Module):
 
     Args:
         model: the Transformer.
-        label_smoothing: probability mass spread evenly over the vocabulary.
+        config: the `training` section.
     """
 
-    def __init__(self, model: Transformer, label_smoothing: float) -> None:
+    def __init__(self, model: Transformer, config: TrainingConfig) -> None:
         super().__init__()
         self.model = model
-        self.label_smoothing = label_smoothing
+        self.config = config
         self.compiled: nn.Module | None = None
         """Compiled model for training; not used in validation, which would compile it again."""
 
     def forward(
         self, src_BS: Tensor, src_lengths_B: Tensor, tgt_in_BT: Tensor, tgt_out_BT: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return the loss and the negative log-likelihood (without gradient) in nats, summed over target tokens."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return objective, label-smoothed loss and negative log-likelihood in nats, summed over target tokens.
+
+        Only the objective has a gradient. With consistency regularization, it includes the divergence, and the others
+        are those of the first pass (SimCut) or the mean of both passes (R-Drop).
+        """
+        config, weight = self.config, self.config.consistency_weight
+        is_rdrop = self.training and config.consistency == "rdrop"
+        is_simcut = self.training and config.consistency == "simcut" and weight > 0
         states = self.compiled if self.compiled is not None and self.training else self.model
-        hidden_BTD = states(src_BS, src_lengths_B, tgt_in_BT)
-        return linear_cross_entropy(
+        if is_rdrop or is_simcut:
+            src_BS, src_lengths_B, tgt_in_BT = (torch.cat([x, x]) for x in (src_BS, src_lengths_B, tgt_in_BT))
+        masks = self._token_masks(src_BS, tgt_in_BT, config.cutoff if is_simcut else 0.0) if self.training else ()
+        hidden_BTD = states(src_BS, src_lengths_B, tgt_in_BT, *masks)
+        kl_weights = None
+        if is_rdrop or is_simcut:
+            kl_weights = (weight, weight if is_rdrop else 0.0)
+            hidden_BTD = hidden_BTD.unflatten(0, (2, -1)).permute(1, 2, 0, 3).flatten(1, 2)
+            tgt_out_BT = torch.stack([tgt_out_BT, tgt_out_BT if is_rdrop else torch.zeros_like(tgt_out_BT)], dim=2)
+        sums = linear_cross_entropy(
             hidden_BTD.flatten(0, 1),
             self.model.output,
             tgt_out_BT.flatten(),
-            self.label_smoothing,
+            config.label_smoothing,
             self.model.output_bias,
+            kl_weights,
         )
+        objective, loss, nll = (one / 2 for one in sums) if is_rdrop else sums
+        return objective, loss, nll
+
+    def _token_masks(self, src_BS: Tensor, tgt_in_BT: Tensor, cutoff: float) -> tuple[Tensor, ...]:
+        """Return masks of the tokens that keep their embeddings; no masks if all do.
+
+        As in SimCut's code, eos in the source and the first target token are kept.
+        """
+        p = self.config.token_dropout
+        if p == cutoff == 0.0:
+            return ()
+        src_mask_BS, tgt_mask_BT = (_draw_mask(ids, p, cutoff) for ids in (src_BS, tgt_in_BT))
+        tgt_mask_BT[:, 0] = True
+        return src_mask_BS | (src_BS == EOS), tgt_mask_BT
+
+
+def _draw_mask(ids_BT: Tensor, p: float, cutoff: float) -> Tensor:
+    """Return a mask that is False with probability p, and in the second half of the batch also with that of cutoff."""
+    p_B1 = torch.full((ids_BT.size(0), 1), p, device=ids_BT.device)
+    p_B1[ids_BT.size(0) // 2 :] += (1 - p) * cutoff
+    return torch.rand(ids_BT.shape, device=ids_BT.device) >= p_B1
 
 
 class _SmoothedClasses(NamedTuple):
@@ -119,6 +180,20 @@ def _logits_of(target_N: Tensor, hidden_ND: Tensor, weight: Tensor, bias: Tensor
     return logits_N.unsqueeze(1)
 
 
+def _divergence(
+    log_p_CV: Tensor, p_CV: Tensor, kl_weights: tuple[float, float], real_C1: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the weighted divergences of the pairs of rows, summed, and their gradient in the memory of `log_p_CV`."""
+    (a, b), p, q = kl_weights, p_CV[::2], p_CV[1::2]
+    ratio, room = log_p_CV[::2].sub_(log_p_CV[1::2]), log_p_CV[1::2]
+    ratio.nan_to_num_(0.0)  # classes with bias -inf
+    kl_pq, kl_qp = (torch.mul(one, ratio, out=room).sum(dim=1, keepdim=True) for one in (p, q))
+    kl_qp = -kl_qp
+    torch.mul(ratio, -b, out=room).add_(a - b * kl_qp).mul_(q).sub_(p, alpha=a)
+    ratio.mul_(a).add_(b - a * kl_pq).mul_(p).sub_(q, alpha=b)
+    return (a * kl_pq + b * kl_qp).where(real_C1[::2], 0).sum(), log_p_CV
+
+
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -129,11 +204,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
         smoothing: float,
         bias: Tensor | None,
         with_grad: bool,
-    ) -> tuple[Tensor, Tensor]:
+        kl_weights: tuple[float, float] | None,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         N, (V, D) = hidden_ND.size(0), weight.shape
         wide = torch.promote_types(hidden_ND.dtype, torch.float32)
         weight_VD = weight.to(hidden_ND.dtype)
         real_N1 = (target_N != PAD).unsqueeze(1)
+        with_grad_N1 = real_N1 if kl_weights is None else real_N1[::2].repeat_interleave(2, dim=0)
         classes = _smoothed_classes(weight, bias, wide)
         uniform = smoothing / classes.num_classes
         grad_hidden = torch.empty_like(hidden_ND) if with_grad else None
@@ -142,10 +219,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
         loss, nll = (hidden_ND.new_zeros((), dtype=wide) for _ in range(2))
         chunk = max(1, min(N, CHUNK_LOGITS.get(hidden_ND.device.type, CHUNK_LOGITS["cuda"]) // V))
         if hidden_ND.dtype == torch.float16:
-            chunk = min(chunk, FP16_ROWS)
+            chunk = min(chunk, FP16_ROWS if kl_weights is None else int(FP16_ROWS / (1 + sum(kl_weights))))
+        if kl_weights is not None:
+            chunk += chunk % 2  # both rows of a pair
         exact_N1 = None if hidden_ND.dtype == wide else _logits_of(target_N, hidden_ND, weight, bias)
         # All chunks share one buffer: allocating new pages takes as long as the softmax.
         logits_room, p_room = hidden_ND.new_empty(chunk, V), hidden_ND.new_empty(chunk, V, dtype=wide)
+        log_p_room, kl = torch.empty_like(p_room[: 0 if kl_weights is None else chunk]), None
         row_C = torch.arange(chunk, device=hidden_ND.device)
         for i in range(0, N, chunk):
             h_CD, y_C1, real_C1 = hidden_ND[i : i + chunk], target_N[i : i + chunk, None], real_N1[i : i + chunk]
@@ -154,6 +234,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if bias is not None:
                 logits_CV += bias.to(logits_CV.dtype)
             p_CV = torch.softmax(logits_CV, dim=1, dtype=wide, out=p_room[:C])
+            kl_grad_CV = None
+            if kl_weights is not None:
+                log_p_CV = torch.log_softmax(logits_CV, dim=1, dtype=wide, out=log_p_room[:C])
+                kl_of_chunk, kl_grad_CV = _divergence(log_p_CV, p_CV, kl_weights, with_grad_N1[i : i + chunk])
+                kl = kl_of_chunk if kl is None else kl + kl_of_chunk
             p_C1 = p_CV.gather(1, y_C1)
             logit_C1 = logits_CV.gather(1, y_C1).to(wide)
             if exact_N1 is not None:
@@ -173,22 +258,30 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 continue
             grad_y_C = (p_C1[:, 0] + (smoothing - 1)).to(p_CV.dtype)
             p_CV[row_C[:C], y_C1[:, 0]] = grad_y_C  # `scatter_` would copy all of p twice
+            if kl_grad_CV is not None:
+                p_CV.mul_(real_C1).add_(kl_grad_CV.to(p_CV.dtype))
             torch.mm(p_CV, weight_VD, out=grad_hidden[i : i + chunk])
             # Padding is masked in h (C x D), because it is smaller than p (C x V).
-            grad_weight += p_CV.t() @ (h_CD * real_C1)
+            with_grad_C1 = with_grad_N1[i : i + chunk]
+            grad_weight += p_CV.t() @ (h_CD * with_grad_C1)
             if grad_bias is not None:
-                grad_bias += p_CV.t() @ real_C1[:, 0].to(p_CV.dtype)
+                grad_bias += p_CV.t() @ with_grad_C1[:, 0].to(p_CV.dtype)
         if grad_hidden is not None and grad_weight is not None:
-            grad_hidden = (grad_hidden - (uniform * classes.sum_of_rows_D).to(grad_hidden.dtype)) * real_N1
+            uniform_D = (uniform * classes.sum_of_rows_D).to(grad_hidden.dtype)
+            grad_hidden = (grad_hidden - (uniform_D if kl is None else uniform_D * real_N1)) * with_grad_N1
             rest_D = uniform * (hidden_ND * real_N1).sum(dim=0, dtype=wide)
             classes.subtract_from(grad_weight, rest_D, grad_bias, uniform * real_N1.sum())
             ctx.save_for_backward(grad_hidden, grad_weight.to(weight.dtype), grad_bias)
-        ctx.mark_non_differentiable(nll)
-        return loss, nll
+        if kl is None:
+            ctx.mark_non_differentiable(nll)
+            return loss, nll, None
+        ctx.mark_non_differentiable(nll, loss)
+        return loss + kl, nll, loss
 
     @staticmethod
-    def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, Tensor | None, None]:
+    def backward(ctx: Any, grad_loss: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
         if grad_bias is not None:
             grad_bias = (grad_bias * grad_loss).to(grad_weight.dtype)
-        return grad_hidden * grad_loss.to(grad_hidden.dtype), grad_weight * grad_loss, None, None, grad_bias, None
+        grad_hidden = grad_hidden * grad_loss.to(grad_hidden.dtype)
+        return grad_hidden, grad_weight * grad_loss, None, None, grad_bias, None, None

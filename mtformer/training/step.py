@@ -34,7 +34,7 @@ class StepResult(NamedTuple):
     """Results of a step, summed over the target tokens of this process, on the device."""
 
     loss: Tensor
-    """Label-smoothed loss in nats."""
+    """Label-smoothed loss in nats, without the divergence of `training.consistency`."""
     nll: Tensor
     """Negative log-likelihood in nats."""
     grad_norm: Tensor
@@ -66,7 +66,7 @@ class TrainingStep:
         set_up_kernels(self.device)
         uses_copies = self.device.type != "cpu" and precision != "fp32" and not config.sharded
         self.copies = LinearCopies(model, dtype) if uses_copies and HAS_FLOAT32_PRODUCTS else None
-        self._local_objective = Objective(model, config.label_smoothing)
+        self._local_objective = Objective(model, config)
         if config.compile == "always":
             self.compile()
         self.objective = parallelize(
@@ -121,11 +121,11 @@ class TrainingStep:
         self.skipped_in_a_row = torch.where(may_recover, 0, self.skipped_in_a_row + 1)
         return StepResult(loss, nll, grad_norm, is_finite, rate, num_splits)
 
-    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the label-smoothed loss and negative log-likelihood of a batch, summed over target tokens."""
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return objective, label-smoothed loss and negative log-likelihood of a batch, summed over target tokens."""
         batch = batch.to(self.device)
-        loss, nll = self.objective(batch.src_BS, batch.src_lengths_B, batch.tgt_in_BT, batch.tgt_out_BT)
-        return loss, nll
+        objective, loss, nll = self.objective(batch.src_BS, batch.src_lengths_B, batch.tgt_in_BT, batch.tgt_out_BT)
+        return objective, loss, nll
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[float, float]:
@@ -231,11 +231,11 @@ class TrainingStep:
     def _sums(
         self, batches: Sequence[Batch], scale: float | None, is_alone: bool = False
     ) -> tuple[tuple[Tensor, Tensor], int]:
-        """Accumulate gradients of `scale` x loss; return the sums (loss, nll) and the number of halvings.
+        """Accumulate gradients of `scale` x objective; return the sums (loss, nll) and the number of halvings.
 
         Args:
             batches: the micro-batches.
-            scale: factor by which to multiply the loss; None: compute no gradients.
+            scale: factor by which to multiply the objective; None: compute no gradients.
             is_alone: True outside of training steps, where gradients are not synchronized.
         """
         while True:
@@ -257,14 +257,14 @@ class TrainingStep:
         for number, piece in enumerate(pieces):
             try:
                 with gradient_sync(self.objective, number == synced):
-                    loss, nll = self.loss(piece)
+                    objective, loss, nll = self.loss(piece)
                     if scale is not None:
-                        self.scaler.scale(loss * scale).backward()
+                        self.scaler.scale(objective * scale).backward()
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
                 return piece
-            sums += torch.stack([loss.detach(), nll])
+            sums += torch.stack([loss, nll])
         return sums
 
     def _reduce_batch_size(self, batch: Batch, may_retry: bool) -> None:

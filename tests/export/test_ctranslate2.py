@@ -100,7 +100,7 @@ def n_best_scores(translations: list[Translation]) -> list[float]:
 def test_these_tests_cover_all_model_options() -> None:
     """A new option must be exported or rejected by name, and then added here."""
     sizes = {"d_model", "num_heads", "d_ff", "num_encoder_layers", "num_decoder_layers", "max_positions"}
-    for_training = {"dropout", "attention_dropout", "activation_dropout"}
+    for_training = {"dropout", "attention_dropout", "activation_dropout", "layer_drop"}
     assert set(ModelConfig.model_fields) == sizes | for_training | set(OPTIONS)
 
 

@@ -19,6 +19,7 @@ from tiny import (
 )
 from torch import Tensor
 
+from mtformer.model.cache import EncoderOutput
 from mtformer.model.ops import padding_mask
 from mtformer.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Residual
 
@@ -89,6 +90,40 @@ def test_post_norm_dropout_applies_before_the_norm() -> None:
     y = residual(x, torch.ones_like)
     assert (y - residual.eval()(x, torch.ones_like)).abs().max() > 0.1
     assert_same(y.mean(dim=-1), torch.zeros(40, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+def test_layer_drop_leaves_out_the_sublayer_for_some_sentences(norm_position: str) -> None:
+    """The others are not scaled, and nothing is left out at inference (Fan et al. 2020)."""
+    torch.manual_seed(0)
+    config = tiny_config(layer_drop=0.25, norm_position=norm_position)
+    residual, x_BTD = randomize(Residual(config)), random(400, T, D)
+    without, full = residual.eval()(x_BTD, torch.zeros_like), residual(x_BTD, torch.sin)
+    out_BTD = residual.train()(x_BTD, torch.sin)
+    is_dropped_B, is_full_B = ((out_BTD - one).abs().amax(dim=(1, 2)) < EXACT for one in (without, full))
+    assert (is_dropped_B ^ is_full_B).all()
+    assert 0.18 < is_dropped_B.double().mean().item() < 0.32
+
+
+@pytest.mark.parametrize("layer", [EncoderLayer, DecoderLayer])
+def test_layer_drop_applies_to_all_sublayers_and_keeps_their_gradients(
+    layer: type[torch.nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If all sub-layers are dropped, the gradients are 0, but not None, as DDP requires."""
+    drawn = []
+
+    def rand(*shape: int, **more: object) -> Tensor:
+        drawn.append(shape)
+        return torch.zeros(shape)
+
+    subject, x_BTD = randomize(layer(tiny_config(layer_drop=0.5))), random(B, T, D)
+    monkeypatch.setattr(torch, "rand", rand)
+    source = EncoderOutput(random(B, S, D), MASK_BS[:, None, None])
+    out_BTD = subject(x_BTD, None if layer is EncoderLayer else source)
+    assert torch.equal(out_BTD, x_BTD)
+    assert drawn == [(B, 1, 1)] * (2 if layer is EncoderLayer else 3)
+    gradients = torch.autograd.grad(out_BTD.sum() + 0.0, list(subject.parameters()))
+    assert not any(gradient.any() for gradient in gradients)
 
 
 def test_activation_dropout_applies_between_the_projections() -> None:

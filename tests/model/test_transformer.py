@@ -25,7 +25,7 @@ from tiny import (
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mtformer.config.schema import ModelConfig
+from mtformer.config.schema import ModelConfig, TrainingConfig
 from mtformer.model import attention as attention_module
 from mtformer.model import transformer as transformer_module
 from mtformer.model.cache import EncoderOutput
@@ -302,9 +302,21 @@ def test_the_output_bias_is_used_in_logits_and_loss() -> None:
     assert not is_finite[..., 5].any()
     assert_same(actual_BTV[is_finite], expected_BTV[is_finite])
     assert torch.equal(actual_BTV == -torch.inf, ~is_finite)
-    _, nll = Objective(model, 0.1)(*src, tgt_in_BT, tgt_out_BT)
+    _, _, nll = Objective(model, TrainingConfig())(*src, tgt_in_BT, tgt_out_BT)
     expected = functional.cross_entropy(expected_BTV.flatten(0, 1), tgt_out_BT.flatten(), reduction="sum")
     assert_same(nll, expected)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+def test_masked_tokens_have_the_embedding_zero_but_keep_their_positions(positions: str) -> None:
+    model = tiny_model(positions=positions, tie_embeddings="none").eval()
+    src, tgt_in_BT = sources([5, 3]), tokens(2, 4)
+    dropped = int(src[0][0, 1]), int(tgt_in_BT[1, 2])
+    masked = model(*src, tgt_in_BT, src[0] != dropped[0], tgt_in_BT != dropped[1])
+    assert (masked - model(*src, tgt_in_BT)).abs().max() > 0.01
+    with torch.no_grad():
+        model.src_embedding[dropped[0]] = model.tgt_embedding[dropped[1]] = 0.0
+    assert_same(masked, model(*src, tgt_in_BT))
 
 
 def test_dropout_applies_in_training_only_and_depends_on_the_seed() -> None:

@@ -2,10 +2,11 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
-from toy_training import toy_batch, toy_config, toy_step
+from toy_training import REGULARIZED, regularize_without_chance, toy_batch, toy_config, toy_step
 
 from mtformer.model.ops import Linear
 from mtformer.training.ranks import join_ranks, unshard
@@ -13,8 +14,12 @@ from mtformer.training.validation import dev_loss
 
 if __name__ == "__main__":
     target, sharded, precision = Path(sys.argv[1]), sys.argv[2] == "sharded", sys.argv[3]
+    regularization: dict[str, Any] = {}
+    if "regularized" in sys.argv:
+        regularization = REGULARIZED
+        regularize_without_chance(setattr)
     with join_ranks(torch.device("cpu")) as ranks:
-        config = toy_config(learning_rate=1e-2, eps=1e-3, clip_norm=0.1, sharded=sharded)
+        config = toy_config(learning_rate=1e-2, eps=1e-3, clip_norm=0.1, sharded=sharded, **regularization)
         step = toy_step(config, precision, ranks=ranks, dropout=0.0)
         dtypes = set()  # of the layer weights in forward passes
 

@@ -58,7 +58,7 @@ def loss_and_gradient(step: TrainingStep, batch: Batch) -> tuple[float, Tensor]:
     """Return loss and gradient; in fp16, the loss is scaled as in training."""
     scale = 1024.0 if step.precision == "fp16" else 1.0
     step.model.train()
-    loss, _ = step.loss(batch)
+    loss, _, _ = step.loss(batch)
     (loss * scale / batch.num_tgt_tokens).backward()
     gradient = torch.cat([parameter.grad.double().cpu().flatten() for parameter in step.model.parameters()]) / scale
     step.optimizer.zero_grad()
@@ -118,7 +118,7 @@ def test_chunked_loss_with_a_vocabulary_of_32k_pieces(dtype: torch.dtype) -> Non
     weight = (torch.randn(V, D) * 0.3).to(DEVICE).requires_grad_()
     target = torch.randint(1, V, (N,)).to(DEVICE)
     target[::5] = PAD
-    loss, nll = linear_cross_entropy(hidden, weight, target, smoothing)
+    loss, _, nll = linear_cross_entropy(hidden, weight, target, smoothing)
     scale = 2.0**-12  # a mean, as in training; the sum would overflow in float16
     gradients = torch.autograd.grad(loss * scale, (hidden, weight))
 

@@ -47,7 +47,7 @@ def test_loss_equals_the_naive_formula(smoothing: float, chunk_tokens: int, monk
     hidden, weight, target = example()
     expected = naive(hidden, weight, target, smoothing)
     expected_grads = torch.autograd.grad(expected * 0.3, (hidden, weight))
-    loss, nll = linear_cross_entropy(hidden, weight, target, smoothing)
+    loss, _, nll = linear_cross_entropy(hidden, weight, target, smoothing)
     grads = torch.autograd.grad(loss * 0.3, (hidden, weight))
     torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(nll, naive(hidden, weight, target, 0.0), rtol=1e-12, atol=1e-12)
@@ -71,7 +71,7 @@ def test_loss_with_a_bias_equals_the_naive_formula(
     everything = (hidden, weight, bias)
     expected = naive(hidden, weight, target, smoothing, bias)
     expected_grads = torch.autograd.grad(expected * 0.3, everything)
-    loss, nll = linear_cross_entropy(hidden, weight, target, smoothing, bias)
+    loss, _, nll = linear_cross_entropy(hidden, weight, target, smoothing, bias)
     grads = torch.autograd.grad(loss * 0.3, everything)
     torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(nll, naive(hidden, weight, target, 0.0, bias), rtol=1e-12, atol=1e-12)
@@ -82,7 +82,7 @@ def test_loss_with_a_bias_equals_the_naive_formula(
 
 def test_loss_without_smoothing_equals_torch() -> None:
     hidden, weight, target = example()
-    loss, _ = linear_cross_entropy(hidden, weight, target, 0.0)
+    loss, _, _ = linear_cross_entropy(hidden, weight, target, 0.0)
     expected = torch.nn.functional.cross_entropy(hidden @ weight.t(), target, ignore_index=PAD, reduction="sum")
     torch.testing.assert_close(loss, expected)
 
@@ -132,7 +132,7 @@ def test_float16_chunks_have_a_maximum_size(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_padding_has_no_loss_and_no_gradient() -> None:
     hidden, weight, target = example()
-    loss, nll = linear_cross_entropy(hidden, weight, torch.full_like(target, PAD), 0.1)
+    loss, _, nll = linear_cross_entropy(hidden, weight, torch.full_like(target, PAD), 0.1)
     grads = torch.autograd.grad(loss, (hidden, weight))
     assert loss.item() == nll.item() == 0.0
     assert all(not grad.any() for grad in grads)
@@ -146,7 +146,7 @@ def test_loss_and_weight_gradient_are_float32_for_16_bit_states(
     hidden, weight, target = example(torch.float32)
     narrow = hidden.detach().to(dtype).requires_grad_()
     biases = (torch.linspace(-1.0, 1.0, V).requires_grad_(),) if has_bias else ()
-    loss, _ = linear_cross_entropy(narrow, weight, target, 0.1, *biases)
+    loss, _, _ = linear_cross_entropy(narrow, weight, target, 0.1, *biases)
     grad_hidden, *grads = torch.autograd.grad(loss, (narrow, weight, *biases))
     expected = naive(hidden, weight, target, 0.1, *biases)
     expected_hidden, *expected_grads = torch.autograd.grad(expected, (hidden, weight, *biases))
@@ -161,7 +161,7 @@ def test_loss_and_weight_gradient_are_float32_for_16_bit_states(
 def test_loss_of_a_very_improbable_token_is_finite() -> None:
     hidden = torch.tensor([[1000.0]], requires_grad=True)
     weight = torch.tensor([[0.0], [0.0], [1.0]], requires_grad=True)
-    loss, _ = linear_cross_entropy(hidden, weight, torch.tensor([1]), 0.0)
+    loss, _, _ = linear_cross_entropy(hidden, weight, torch.tensor([1]), 0.0)
     assert math.isfinite(loss.item())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from toy_training import toy_batch, toy_config, toy_step
+from toy_training import REGULARIZED, regularize_without_chance, toy_batch, toy_config, toy_step
 
 from mtformer.training.ranks import ALONE, join_ranks
 from mtformer.training.validation import dev_loss
@@ -30,9 +30,10 @@ def torchrun(*arguments: object, processes: int = 2) -> subprocess.CompletedProc
     )
 
 
-def of_one_process(precision: str) -> dict[str, Any]:
+def of_one_process(precision: str, **regularization: Any) -> dict[str, Any]:
     """Run the steps of `distributed_step.py` in this process."""
-    step = toy_step(toy_config(learning_rate=1e-2, eps=1e-3, clip_norm=0.1), precision, dropout=0.0)
+    config = toy_config(learning_rate=1e-2, eps=1e-3, clip_norm=0.1, **regularization)
+    step = toy_step(config, precision, dropout=0.0)
     norms, losses = [], []
     for number in range(1, 4):
         batches = [
@@ -66,11 +67,18 @@ def test_sharded_layers_are_gathered_in_bf16(tmp_path: Path) -> None:
         assert (two["weights"][name] - weight).norm() < 1e-3 * weight.norm() + 1e-3
 
 
-@pytest.mark.parametrize("kind", ["copied", "sharded"])
-def test_two_processes_with_half_the_batch_each_equal_one_process(tmp_path: Path, kind: str) -> None:
-    done = torchrun(HERE / "distributed_step.py", tmp_path / "outcome.pt", kind, "fp32")
+@pytest.mark.parametrize(
+    ("kind", "regularization"), [("copied", {}), ("copied", REGULARIZED), ("sharded", REGULARIZED)]
+)
+def test_two_processes_with_half_the_batch_each_equal_one_process(
+    tmp_path: Path, kind: str, regularization: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how = ["regularized"] if regularization else []
+    if regularization:
+        regularize_without_chance(monkeypatch.setattr)
+    done = torchrun(HERE / "distributed_step.py", tmp_path / "outcome.pt", kind, "fp32", *how)
     assert done.returncode == 0, done.stderr
-    two, one = torch.load(tmp_path / "outcome.pt", weights_only=True), of_one_process("fp32")
+    two, one = torch.load(tmp_path / "outcome.pt", weights_only=True), of_one_process("fp32", **regularization)
     assert two["dtypes"] == ["torch.float32"]
     for name in ("norms", "losses"):
         assert two[name] == pytest.approx(one[name], rel=1e-5)

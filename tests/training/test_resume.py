@@ -27,9 +27,11 @@ from mtformer.training.validation import Decoded
 # ---- stopped or killed ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("more", [{}, {"accumulation_steps": 2}, {"ema_decay": 0.9}])
+@pytest.mark.parametrize(
+    "more", [{}, {"accumulation_steps": 2}, {"ema_decay": 0.9}, {"consistency": "simcut", "token_dropout": 0.1}]
+)
 @pytest.mark.parametrize("stop_at", [1, 3, 4, 6, 9])
-def test_stopped_and_resumed_run_is_the_same(tmp_path: Path, stop_at: int, more: dict[str, float]) -> None:
+def test_stopped_and_resumed_run_is_the_same(tmp_path: Path, stop_at: int, more: dict[str, Any]) -> None:
     settings = {"max_steps": 9, "log_every": 4, **more}
     whole = finished(tmp_path / "whole", **settings)
     config = toy_config(**settings)

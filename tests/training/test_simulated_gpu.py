@@ -27,6 +27,11 @@ MODELS: list[dict[str, Any]] = [
     {"norm": "rmsnorm", "activation": "swiglu", "positions": "rotary", "num_kv_heads": 2},
     {"norm_position": "post", "positions": "learned", "tie_embeddings": "none"},
     {"attention_dropout": 0.1, "activation_dropout": 0.1},
+    {"layer_drop": 0.1},
+]
+TRAININGS: list[dict[str, Any]] = [
+    {"consistency": "rdrop"},
+    {"consistency": "simcut", "token_dropout": 0.1},
 ]
 TRAINING_LAUNCHES = 1200
 DECODING_LAUNCHES = {"greedy": 155, "beam": 200}
@@ -45,10 +50,14 @@ def batch(B: int = 8, S: int = 7, T: int = 9) -> Batch:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("options", MODELS, ids=str)
-def test_a_training_step_does_not_wait_for_the_device(options: dict[str, Any], precision: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "training"), [*((one, {}) for one in MODELS), *((MODELS[1], one) for one in TRAININGS)], ids=str
+)
+def test_a_training_step_does_not_wait_for_the_device(
+    options: dict[str, Any], training: dict[str, Any], precision: str
+) -> None:
     with SimulatedGpu() as gpu:
-        step = TrainingStep(model_on(gpu, **options), TrainingConfig(ema_decay=0.9), precision)
+        step = TrainingStep(model_on(gpu, **options), TrainingConfig(ema_decay=0.9, **training), precision)
         window = Window()
         for number in (1, 2):
             window.add([batch()], step.run([batch()], number))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from toy_training import toy_batch, toy_config, toy_step
+from toy_training import REGULARIZED, regularize_without_chance, toy_batch, toy_config, toy_step
 
 from mtformer.data.batching.batches import make_batch
 from mtformer.errors import DeviceError
@@ -242,7 +242,9 @@ def test_copies_of_weights_can_be_compiled(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_compiled_equals_eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = toy_config(learning_rate=1e-2, eps=1e-3)
+    """Test this with masks of tokens and LayerDrop; the test above has neither."""
+    regularize_without_chance(monkeypatch.setattr)
+    config = toy_config(learning_rate=1e-2, eps=1e-3, **REGULARIZED)
     eager = without_dropout(toy_step(config))
     compiled = without_dropout(toy_step(config))
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager", fullgraph=True))

@@ -1,15 +1,19 @@
 """A small model and toy batches in which the target is the reversed source."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from mtformer.config.data import DataConfig
 from mtformer.config.schema import Config, ModelConfig, TrainingConfig
 from mtformer.data.batching.batches import Batch, make_batch
 from mtformer.data.batching.mixture import SamplerState
+from mtformer.model import transformer
 from mtformer.model.transformer import Transformer
+from mtformer.training import loss
 from mtformer.training.ranks import ALONE, Ranks
 from mtformer.training.step import TrainingStep
 
@@ -18,11 +22,28 @@ MODEL = ModelConfig(d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, num_
 BATCHES_IN_EPOCH = 5
 
 
-def toy_config(**training: object) -> Config:
+REGULARIZED: dict[str, Any] = {"consistency": "simcut", "cutoff": 0.3, "layer_drop": 0.5}
+
+
+def regularize_without_chance(replace_in: Callable[[Any, str, Any], object]) -> None:
+    """Make SimCut and LayerDrop depend on tokens and states instead of random numbers, and so not on the batch."""
+
+    def mask(ids_BT: Tensor, p: float, cutoff: float) -> Tensor:
+        is_second = torch.arange(len(ids_BT)) >= len(ids_BT) // 2
+        return (ids_BT % 3 != 0) | ~is_second[:, None]
+
+    def drop(x_BTD: Tensor, p: float) -> Tensor:
+        return x_BTD * (x_BTD[:, :1, :1] > 0)
+
+    replace_in(loss, "_draw_mask", mask)
+    replace_in(transformer, "drop_sentences", drop)
+
+
+def toy_config(layer_drop: float = 0.0, **training: object) -> Config:
     values = {"max_steps": 8, "validate_every": 4, "warmup_steps": 2, "log_every": 2, "device": "cpu"}
     return Config(
         data=DataConfig(src_lang="en", tgt_lang="de"),
-        model=MODEL,
+        model=MODEL.model_copy(update={"layer_drop": layer_drop}),
         training=TrainingConfig(**{**values, **training}),
     )
 
