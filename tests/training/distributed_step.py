@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from toy_training import toy_batch, toy_config, toy_step
+from toy_training import dev_batches, toy_batch, toy_config, toy_step
 
 from mtformer.model.ops import Linear
 from mtformer.training.ranks import join_ranks, unshard
@@ -42,7 +42,7 @@ if __name__ == "__main__":
             "norms": norms,
             "losses": losses,
             "dtypes": sorted(dtypes),
-            "dev": dev_loss(step, [toy_batch(number) for number in (90, 91, 92)]),
+            "dev": dev_loss(step, dev_batches()),
         }
         # The state can be loaded again.
         step.load_optimizer_state(outcome["optimizer"])
