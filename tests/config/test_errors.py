@@ -134,7 +134,11 @@ METRICS = "training.best_metric must be one of loss, perplexity, bleu, chrf"
         ("dev: {news: {tsv: a}, talks: {tsv: b}}", "bleu nwes", "; did you mean 'bleu news'?"),
         ("dev: {news: {tsv: a}, talks: {tsv: b}}", "news.bleu", "followed by a dev set (news, talks), not 'news.bleu'"),
         ("dev: {news: {tsv: a}, talks: {tsv: b}}", "bleu  news", "; did you mean 'bleu news'?"),
-        ("dev: {news: {tsv: a}, talks: {tsv: b}}", "ter news", "; did you mean 'bleu news'?"),
+        (
+            "dev: {news: {tsv: a}, talks: {tsv: b}}",
+            "ter news",
+            "(news, talks), not 'ter news'; did you mean 'chrf news'?",
+        ),
         ("dev: {news: {tsv: a}, talks: {tsv: b}}", "bleu en-de", "(news, talks), not 'bleu en-de'"),
         ("language_tags: source, dev: [{tsv: a}, {tsv: b, tgt_lang: fr}]", "bleu news", "(en-de, en-fr), not"),
     ],

@@ -179,7 +179,6 @@ def test_overlap_counts_pairs_of_the_held_out_set(tmp_path: Path) -> None:
 
 
 def test_each_dev_set_is_checked(tmp_path: Path) -> None:
-    """Overlap with each dev set is counted, and unknown tokens are limited in each."""
     dev = {name: write(tmp_path, name, [clean(n) for n in numbers]) for name, numbers in (("a", (1, 2)), ("b", (2, 3)))}
     data = config(train=[write(tmp_path, "train", [clean(3), clean(4)])], dev=dev, test={"t": dev["b"]})
     check = check_corpora(data, None)
@@ -189,7 +188,7 @@ def test_each_dev_set_is_checked(tmp_path: Path) -> None:
         ("test.t", "train", 1), ("test.t", "dev.a", 1), ("test.t", "dev.b", 2),
     ]  # fmt: skip
     assert [(one.limit, one.name) for one in exceeded_limits(check, data)] == [
-        ("max_test_overlap", "dev.b"), ("max_test_overlap", "test.t"),
+        ("data.check.max_test_overlap", "dev.b"), ("data.check.max_test_overlap", "test.t"),
     ]  # fmt: skip
 
 
