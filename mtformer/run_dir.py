@@ -44,8 +44,6 @@ SCORES = "scores.json"
 SOURCES, HYPOTHESES = "sources.txt", "hypotheses.txt"
 MULTI_SENTENCE_SHARE = "multi_sentence_share"
 """Key in data_report.json: share of source lines with several sentences."""
-LOWER_IS_BETTER = ("loss", "perplexity")
-"""Dev metrics for which lower is better."""
 
 
 class RunDir:
@@ -125,7 +123,7 @@ class RunDir:
     def best_steps(self, metric: str) -> list[int]:
         """Return the steps of all checkpoints that have this dev metric, best first; ties in ascending order."""
         values = {step: meta["metrics"].get(metric) for step, meta in self._metas().items()}
-        sign = 1 if metric in LOWER_IS_BETTER else -1
+        sign = 1 if lower_is_better(metric) else -1
         return sorted(
             (step for step, value in values.items() if value is not None), key=lambda s: (sign * values[s], s)
         )
@@ -137,6 +135,11 @@ class RunDir:
             with contextlib.suppress(CheckpointError):
                 metas[int(folder.name[5:])] = read_meta(folder)
         return metas
+
+
+def lower_is_better(metric: str) -> bool:
+    """Return True for a dev metric such as `loss` or `loss NAME` for which lower is better."""
+    return metric.partition(" ")[0] in ("loss", "perplexity")
 
 
 def run_names(paths: Sequence[Path]) -> list[str]:

@@ -94,6 +94,13 @@ Source = Annotated[
 ]
 
 
+DevSources = Annotated[
+    Annotated[list[Source], Tag("list")] | Annotated[dict[TestName, Source], Tag("dict")],
+    # A single source is reported as a missing list, not as an invalid name.
+    Discriminator(lambda value: "dict" if isinstance(value, dict) and source_kind(value) is None else "list"),
+]
+
+
 class FilterConfig(Section):
     """Filters of the training data; dev and test are never filtered."""
 
@@ -195,14 +202,21 @@ class CorpusConfig(Section):
 
 
 class NoiseConfig(Section):
-    """Random noise added to training sources, different in each epoch, for more robust models; off by default."""
+    """Random noise in the training data, different in each epoch, for more robust models; off by default."""
 
     word_dropout: Fraction = 0.0
-    """Share of words to remove."""
+    """Share of source words to remove."""
     typos: Fraction = 0.0
-    """Share of words in which to insert a typo: two letters swapped, or one letter deleted, doubled or replaced."""
+    """Share of source words in which to insert a typo: two letters swapped, one letter deleted, doubled or replaced, or
+    the space after the word removed."""
     case: Fraction = 0.0
-    """Share of sentences to convert to uppercase or lowercase."""
+    """Share of pairs to convert to uppercase or title case on both sides, or to lowercase on the source side (a third
+    each)."""
+    final_stop: Fraction = 0.0
+    """Share of pairs from which to remove the final full stop, on both sides."""
+    copies: Fraction = 0.0
+    """Share of pairs to which to add the same emoji, URL or number on both sides, at the start or end. Text with
+    characters that the vocabulary lacks is not added; see `tokenizer.byte_fallback`."""
 
 
 class DataConfig(Section):
@@ -225,8 +239,8 @@ class DataConfig(Section):
     """Target languages of the model in addition to those of the data (needed in bundles, which list no data)."""
     language_tags: Annotated[Literal["none", "source", "target"], Key(on_resume="refuse")] = "none"
     """Target language tag (`<2de>`) in multilingual models. source: before each source; target: instead of bos."""
-    dev: Annotated[list[Source], Key(on_resume="same")] = []
-    """Validation sources."""
+    dev: Annotated[DevSources, Key(on_resume="same")] = []
+    """Validation sources: a list for one dev set, or a mapping from names to sources for several."""
     test: Annotated[dict[TestName, Source], Key(on_resume="same", side_output=True)] = {}
     """Test sets by name."""
     filters: FilterConfig = FilterConfig()
@@ -237,7 +251,7 @@ class DataConfig(Section):
     """Folder for tokenized corpora and trained tokenizers; default: `MTFORMER_CACHE`, or `mtformer` in `XDG_CACHE_HOME`
     or `~/.cache`."""
     noise: NoiseConfig = NoiseConfig()
-    """Noise added to training sources."""
+    """Noise in the training data."""
     num_workers: Annotated[Positive | None, Key(on_resume="same", has_effect=False)] = None
     """Number of tokenizer processes; default: one per core."""
 
@@ -247,10 +261,33 @@ class DataConfig(Section):
         return [*self.train, *(source for corpus in self.corpora.values() for source in corpus.sources)]
 
     @property
+    def dev_sets(self) -> dict[str, list[Source]]:
+        """Return the sources of each dev set by name: `dev` for a list, `dev.NAME` for the items of a mapping."""
+        if isinstance(self.dev, dict):
+            return {f"dev.{name}": [source] for name, source in self.dev.items()}
+        return {"dev": self.dev} if self.dev else {}
+
+    @property
+    def dev_sources(self) -> list[Source]:
+        """Return the sources of all dev sets."""
+        return [source for sources in self.dev_sets.values() for source in sources]
+
+    @property
+    def dev_names(self) -> list[str]:
+        """Return the names in dev metrics (`bleu NAME`): dev sets and, if a set has several, directions (`en-de`)."""
+        found = []
+        for name, sources in self.dev_sets.items():
+            pairs = dict.fromkeys((one.src_lang or self.src_lang, one.tgt_lang or self.tgt_lang) for one in sources)
+            if self.both_directions:
+                pairs.update(dict.fromkeys((tgt, src) for src, tgt in list(pairs)))
+            found += [name, *(f"{name}.{src}-{tgt}" for src, tgt in pairs if len(pairs) > 1)]
+        return [name.removeprefix("dev.") for name in found if name != "dev"]
+
+    @property
     def directions(self) -> list[tuple[str, str]]:
         """Return all pairs (source language, target language), starting with the languages of this section."""
         found = {(self.src_lang, self.tgt_lang): None}
-        for source in (*self.sources, *self.dev, *self.test.values()):
+        for source in (*self.sources, *self.dev_sources, *self.test.values()):
             found[source.src_lang or self.src_lang, source.tgt_lang or self.tgt_lang] = None
         if self.both_directions:
             found.update(dict.fromkeys((tgt, src) for src, tgt in list(found)))

@@ -1,6 +1,5 @@
 """Look up metadata, help texts and ranges of config keys, and describe validation errors."""
 
-import difflib
 import json
 import re
 from collections.abc import Iterator
@@ -9,13 +8,13 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import ValidationError
+from pydantic import Discriminator, Tag, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from mtformer.config.data import SOURCES, Source
 from mtformer.config.schema import Config
-from mtformer.config.section import Key, OnResume, Section, key_of
+from mtformer.config.section import Key, OnResume, Section, key_of, nearest
 from mtformer.config.yaml_text import KeyPath, Origins, dotted, nearest_origin
 
 DEFAULT_ON_RESUME: OnResume = "warn"
@@ -69,9 +68,25 @@ def is_section(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, Section)
 
 
+def members(annotation: Any) -> dict[str, Any]:
+    """Return the members of a tagged union (sources, dev sets) by tag; empty for other annotations."""
+    tagged = [(one, extra) for one in get_args(plain(annotation)) for extra in getattr(one, "__metadata__", ())]
+    return {extra.tag: plain(one) for one, extra in tagged if isinstance(extra, Tag)}
+
+
+def narrow(annotation: Any, value: Any) -> Any:
+    """Return the member of a tagged union that fits the value, or None; return other annotations unchanged."""
+    for extra in getattr(annotation, "__metadata__", ()):
+        if isinstance(extra, Discriminator) and callable(extra.discriminator):
+            return members(annotation).get(str(extra.discriminator(value)))
+    return annotation
+
+
 def child(annotation: Any, key: str | int) -> Any:
     """Return the annotation of a key or list item inside `annotation`; None if the schema has no such key or item."""
     annotation = unwrapped(annotation)
+    if found := [one for member in members(annotation).values() if (one := child(member, key)) is not None]:
+        return found[0]
     if is_section(annotation):
         return fields(annotation).get(str(key))
     arguments = get_args(annotation)
@@ -164,8 +179,8 @@ def _parse_location(location: KeyPath, root: type[Section]) -> tuple[KeyPath, An
     for item in location:
         if item == "[key]" or annotation is None:
             break
-        if is_source(annotation):
-            annotation = SOURCES[str(item)]
+        if tagged := members(annotation):
+            annotation = tagged[str(item)]
         elif get_origin(unwrapped(annotation)) in (Union, UnionType):
             break  # a member of a union of scalars
         else:
@@ -183,7 +198,7 @@ def _describe(details: ErrorDetails, origins: Origins, root: type[Section]) -> s
         allowed = list(fields(unwrapped(_parse_location(details["loc"][:-1], root)[1])))
         keys = section_keys(root) if len(path) < 4 else []  # sources have other keys
         elsewhere = [dotted(key) for key in keys if key[-1] == path[-1] and len(key) > 1]
-        meant = f"; did you mean '{elsewhere[0]}'?" if elsewhere else _nearest(str(path[-1]), allowed) or ";"
+        meant = f"; did you mean '{elsewhere[0]}'?" if elsewhere else nearest(str(path[-1]), allowed) or ";"
         what = f"unknown key{meant} allowed: {', '.join(allowed)}"
     elif kind == "missing":
         what = "is missing"
@@ -191,7 +206,7 @@ def _describe(details: ErrorDetails, origins: Origins, root: type[Section]) -> s
         what = f"a source is a mapping with {SOURCE_FORMS}; not {_format(value)}"
     elif kind == "literal_error":
         allowed = [str(one) for found in _constraints(annotation) if isinstance(found, tuple) for one in found]
-        what = f"must be {limits(annotation)}, not {_format(value)}{_nearest(str(value), allowed)}"
+        what = f"must be {limits(annotation)}, not {_format(value)}{nearest(str(value), allowed)}"
     elif kind == "string_pattern_mismatch":
         what = "a set name may only contain letters, digits, '_' and '-'"
     elif kind == "too_long":
@@ -199,12 +214,6 @@ def _describe(details: ErrorDetails, origins: Origins, root: type[Section]) -> s
     else:
         what = f"must be {_expected(kind, annotation)}, not {_format(value)}{_remedy(kind, value)}"
     return f"{nearest_origin(origins, path)}: {dotted(path)}: {what}"
-
-
-def _nearest(word: str, allowed: list[str]) -> str:
-    """Return a suggestion of the most similar allowed word, or an empty string."""
-    found = difflib.get_close_matches(word, allowed, n=1, cutoff=0.6)
-    return f"; did you mean '{found[0]}'?" if found else ""
 
 
 def _expected(kind: str, annotation: Any) -> str:

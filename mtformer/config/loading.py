@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_origin
 from pydantic import ValidationError
 
 from mtformer.config.data import SOURCES, DataConfig, source_kind
-from mtformer.config.fields import child, describe_errors, fields, is_section, is_source, key_metadata, plain
+from mtformer.config.fields import child, describe_errors, fields, is_section, is_source, key_metadata, narrow, plain
 from mtformer.config.schema import Config
 from mtformer.config.section import Key, Section, key_of
 from mtformer.config.yaml_text import DEFAULT, REQUIRED, KeyPath, Origin, Origins, dotted, read_yaml, write_yaml
@@ -34,9 +34,9 @@ class LoadedConfig:
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     """Read a YAML file and the files it extends, apply overrides, and validate the result.
 
-    Sections are merged key by key, and test sets and corpora by name; lists are replaced. If a source changes its type
-    (files instead of a dataset), the keys of the old type are removed. `NAME: null` removes a test set or corpus, and
-    an empty `test:` removes all test sets.
+    Sections are merged key by key, and test sets, named dev sets and corpora by name; lists are replaced. If a source
+    changes its type (files instead of a dataset), the keys of the old type are removed. `NAME: null` removes a set or
+    corpus, and an empty `test:` removes all test sets.
 
     Args:
         path: the YAML file.
@@ -147,14 +147,16 @@ def _apply(override: str, tree: dict[str, Any], origins: Origins) -> None:
     path: KeyPath = ()
     for depth, key in enumerate(keys):
         position = _position(container, key, path, origin)
-        around, annotation = annotation, child(_narrow(annotation, container), position)
+        around, annotation = annotation, child(narrow(annotation, container), position)
         path = (*path, position)
         if depth + 1 < len(keys):
             if isinstance(position, int) and position == len(container):
                 container.append({})
                 origins[path] = origin
             elif isinstance(container, dict) and position not in container:
-                container[position] = [] if get_origin(plain(annotation)) is list else {}
+                # The first item of a list has index 0; dev may be a list or a mapping.
+                kind = narrow(annotation, [] if keys[depth + 1] == "0" else {})
+                container[position] = [] if get_origin(plain(kind)) is list else {}
                 origins[path] = origin
             container = container[position]
     value, own = read_yaml(text, lambda line: origin, path)
@@ -187,14 +189,15 @@ def _put(container: Any, key: str | int, value: Any, around: Any, path: KeyPath,
     Null is read as an empty section, list or mapping, as when all of its keys or items are commented out. In a mapping
     from names to items, null removes an item. `around` is the annotation of the container.
     """
-    annotation = child(_narrow(around, container), key)
+    around = narrow(around, container)
+    annotation = child(around, key)
     if isinstance(key, int) and key == len(container):
         container.append(None)
     if value is None and get_origin(plain(around)) is dict and key in container:
         _forget(path, origins)
         del container[key]
         return
-    kind = get_origin(plain(annotation))
+    kind = get_origin(plain(narrow(annotation, value)))
     if value is None and (is_section(plain(annotation)) or kind in (dict, list)):
         value = [] if kind is list else {}
     old = container.get(key) if isinstance(container, dict) else container[key]
@@ -223,11 +226,6 @@ def _remove_other_kind(source: dict[str, Any], addition: dict[Any, Any], path: K
 def _forget(path: KeyPath, origins: Origins) -> None:
     for known in [known for known in origins if known[: len(path)] == path]:
         del origins[known]
-
-
-def _narrow(annotation: Any, value: Any) -> Any:
-    """Return the section class for the type of a source; return other annotations unchanged."""
-    return SOURCES.get(source_kind(value) or "") if is_source(annotation) else annotation
 
 
 def dump_config(config: Config) -> str:
@@ -328,7 +326,8 @@ def json_schema() -> dict[str, Any]:
     extends = {"type": "string", "description": "Path of the config to extend, relative to this file."}
     number = {"const": FORMAT, "description": "Format of this file."}
     schema["properties"] = {"format": number, "extends": extends, **schema["properties"]}
-    schema["$defs"]["DataConfig"]["properties"]["test"]["additionalProperties"] = False
+    sets = schema["$defs"]["DataConfig"]["properties"]
+    sets["test"]["additionalProperties"] = sets["dev"]["oneOf"][1]["additionalProperties"] = False
     for section in (schema, *schema["$defs"].values()):
         if section.get("properties", {}).keys().isdisjoint(SOURCES):
             section.pop("required", None)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from mtformer.config.data import DataConfig
-from mtformer.config.section import Count, Fraction, Key, Pair, Positive, Section, key_of
+from mtformer.config.section import Count, Fraction, Key, Pair, Positive, Section, key_of, nearest
 
 
 class TokenizerConfig(Section):
@@ -169,8 +169,9 @@ class TrainingConfig(Section):
     """Number of steps between log lines."""
     validate_every: Annotated[Positive, Key(on_resume="same")] = 1000
     """Number of steps between validations; each saves a checkpoint."""
-    best_metric: Annotated[Literal["loss", "perplexity", "bleu", "chrf"], Key(on_resume="same")] = "bleu"
-    """Dev metric for selecting the best checkpoint and for early stopping."""
+    best_metric: Annotated[str, Key(on_resume="same")] = "bleu"
+    """Dev metric for selecting the best checkpoint and for early stopping: loss, perplexity, bleu or chrf over all dev
+    sets, or on one of several dev sets or directions (`bleu NAME`, as in metrics.jsonl)."""
     patience: Annotated[Positive | None, Key(on_resume="same")] = None
     """Early stopping: number of validations without improvement of `best_metric` before training ends; null: off."""
     keep_last: Annotated[Positive, Key(on_resume="same")] = 5
@@ -357,6 +358,13 @@ class Config(Section):
     def _sections_fit(self) -> "Config":
         if self.training.init_from is not None and (self.tokenizer.src_model or self.tokenizer.tgt_model):
             raise ValueError("training.init_from provides the tokenizer; remove tokenizer.src_model and tgt_model")
+        best, names, metrics = self.training.best_metric, self.data.dev_names, ("loss", "perplexity", "bleu", "chrf")
+        known = [f"{metric} {name}".rstrip() for name in ("", *names) for metric in metrics]
+        # Any name is valid in a bundle, which lists no data.
+        if best not in known and (self.data.sources or best.partition(" ")[0] not in metrics):
+            of = f", optionally followed by a dev set ({', '.join(names)})" if names else ""
+            meant = f"not '{best}'{nearest(best, known)}"
+            raise ValueError(f"training.best_metric must be one of {', '.join(metrics)}{of}, {meant}")
         if self.data.both_directions and not self.tokenizer.joint:
             raise ValueError("data.both_directions needs tokenizer.joint: true")
         if self.model.tie_embeddings == "all" and not self.tokenizer.joint:

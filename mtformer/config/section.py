@@ -1,5 +1,6 @@
 """Base class of config sections, key metadata, and shared types."""
 
+import difflib
 import re
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -73,6 +74,12 @@ class Section(BaseModel):
     on_resume: ClassVar[OnResume | None] = None
     """Default `on_resume` of the keys in this section; None: inherited from the key of the section itself."""
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+def nearest(word: str, allowed: list[str]) -> str:
+    """Return a suggestion of the most similar allowed word, or an empty string."""
+    found = difflib.get_close_matches(word, allowed, n=1, cutoff=0.6)
+    return f"; did you mean '{found[0]}'?" if found else ""
 
 
 def key_of(section: type[Section], name: str) -> Key:

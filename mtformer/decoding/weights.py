@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from mtformer.errors import CheckpointError
 from mtformer.files import CHECKSUMS, META, read_meta, verify
-from mtformer.run_dir import CT2_WEIGHTS, LOWER_IS_BETTER, WEIGHTS, RunDir
+from mtformer.run_dir import CT2_WEIGHTS, WEIGHTS, RunDir, lower_is_better
 
 
 def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> list[Path]:
@@ -70,7 +70,7 @@ def default_weights(run: RunDir, best_metric: str) -> DefaultWeights | None:
         return DefaultWeights(folder, None, f"{best_text}; the averaged weights were not validated")
     average_text = f"averaged weights (dev {best_metric} {average:.4g})"
     gain = average - best
-    if (gain <= 0) if best_metric in LOWER_IS_BETTER else (gain >= 0):
+    if (gain <= 0) if lower_is_better(best_metric) else (gain >= 0):
         return DefaultWeights(run.averaged, gain, f"{average_text}, {gain:+.2f} compared to the {best_text}")
     return DefaultWeights(folder, gain, f"{best_text}; the {average_text} differ by {gain:+.2f}")
 

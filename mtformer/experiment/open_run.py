@@ -149,7 +149,7 @@ def compare_configs(run: RunDir, old: Config, new: Config) -> None:
 
 def _dev_tokenizers(config: Config) -> dict[str, str]:
     """Return the BLEU tokenizer of the dev data by target language, with `auto` resolved; empty without dev data."""
-    pairs = [languages(source, config.data) for source in config.data.dev]
+    pairs = [languages(source, config.data) for source in config.data.dev_sources]
     targets = [language for src, tgt in pairs for language in ((tgt, src) if config.data.both_directions else (tgt,))]
     return {language: for_language(config.evaluation, language).bleu_tokenizer for language in targets}
 
@@ -195,7 +195,7 @@ def compare_environments(run: RunDir, old: dict[str, Any], new: dict[str, Any], 
                 f"{run.tokenizer}: differs from the tokenizer of the saved weights (SHA-256 {before} -> {after}); "
                 "restore that tokenizer, or start over with --overwrite"
             )
-        if name == DEV_TOKENIZERS and best_metric == "bleu":
+        if name == DEV_TOKENIZERS and best_metric.startswith("bleu"):
             _require_same_tokenizers(run, before if isinstance(before, dict) else {}, after)
         log.warning("resuming with %s %s -> %s%s", name, before, after, INEXACT)
 

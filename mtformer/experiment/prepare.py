@@ -55,6 +55,11 @@ class DevSet:
     sources: list[str]
     references: list[str]
 
+    @property
+    def names(self) -> list[str]:
+        """Return the names in its metrics, such as `news`, `en-de`, or `news` and `news.en-de`; see `dev_names`."""
+        return list(itertools.accumulate(self.corpus.name.split(".")[1:], "{}.{}".format))
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -74,9 +79,11 @@ class Prepared:
         return Translator([model], self.tokenizers, decoding, trained_tokens, share, data=config.data)
 
     def dev_batches(self, config: Config) -> Iterator[Batch]:
-        """Yield the batches of each dev set, sorted by length."""
+        """Yield the batches of each dev set, sorted by length; `pairs_of` has the names of the dev set."""
         for one in self.dev:
-            yield from ordered_batches(one.corpus, config.training.micro_batch_tokens, config.model.max_positions - 1)
+            max_tokens = config.model.max_positions - 1
+            for batch in ordered_batches(one.corpus, config.training.micro_batch_tokens, max_tokens):
+                yield replace(batch, pairs_of=dict.fromkeys(one.names, batch.num_pairs))
 
     def report(self) -> dict[str, Any]:
         """Return the report on the training data, with a report per corpus if there are several."""
@@ -140,11 +147,12 @@ def _training_corpora(config: Config, tokenizers: TokenizerPair, keep_text: bool
 
 
 def _dev_sets(config: Config, tokenizers: TokenizerPair) -> list[DevSet]:
-    sets = []
-    for corpus, tgt_lang in _in_each_direction("dev", config.data.dev, config, tokenizers, is_training=False):
-        pairs = corpus.store.read_all()
-        sets.append(DevSet(corpus, tgt_lang, *(pairs.swapped() if corpus.is_swapped else pairs).text()))
-    return sets
+    found = []
+    for name, sources in config.data.dev_sets.items():
+        for corpus, tgt_lang in _in_each_direction(name, sources, config, tokenizers, is_training=False):
+            pairs = corpus.store.read_all()
+            found.append(DevSet(corpus, tgt_lang, *(pairs.swapped() if corpus.is_swapped else pairs).text()))
+    return found
 
 
 def _in_each_direction(

@@ -22,7 +22,7 @@ from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerErr
 from mtformer.experiment.run_state import RunState, read_state
 from mtformer.experiment.sweep import short_keys
 from mtformer.files import read_json, read_meta
-from mtformer.run_dir import LOWER_IS_BETTER, SCORES, SWEEP, RunDir
+from mtformer.run_dir import SCORES, SWEEP, RunDir, lower_is_better
 from mtformer.training.history import read_records
 
 if TYPE_CHECKING:  # it imports torch
@@ -151,7 +151,7 @@ class RunContents:
 
     def best(self, key: str) -> tuple[int, float] | None:
         """Return (step, value) of the best validation by this metric, the earliest if tied; None if there is none."""
-        sign = 1 if key in LOWER_IS_BETTER else -1
+        sign = 1 if lower_is_better(key) else -1
         return min(self.points("dev", key), key=lambda point: (sign * point[1], point[0]), default=None)
 
     def _json(self, path: Path) -> dict[str, Any] | None:
@@ -317,7 +317,7 @@ def sort_runs(rows: Sequence[RunRow], by: str, keys: Sequence[str]) -> list[RunR
         value = getattr(row, column) if column in COLUMNS.values() else row.config.get(key or "")
         if value is None:
             return 2, 0.0, []
-        is_descending = column in LARGEST_FIRST or (column == "best" and row.metric not in LOWER_IS_BETTER)
+        is_descending = column in LARGEST_FIRST or (column == "best" and not lower_is_better(row.metric or ""))
         if isinstance(value, int | float):
             return 0, -value if is_descending else value, []
         return 1, 0.0, natural(str(value))

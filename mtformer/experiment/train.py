@@ -193,7 +193,8 @@ def make_trainer(
 def decode_dev(config: Config, step: TrainingStep, prepared: Prepared) -> DecodeDev:
     """Return a function that translates the dev data with the current model and computes BLEU and chrF.
 
-    The processes divide the sentences among themselves; all of them get the scores of each direction and their mean.
+    The processes divide the sentences among themselves; all of them get the scores of each dev set and direction, and
+    their mean.
     """
     ranks = step.ranks
 
@@ -206,18 +207,16 @@ def decode_dev(config: Config, step: TrainingStep, prepared: Prepared) -> Decode
 
     def decode(progress: Callable[[int], object]) -> Decoded:
         translator = prepared.translator(config, step.full_model())
-        found: dict[str, list[float]] = {"bleu": [], "chrf": []}
-        metrics: dict[str, float] = {}
+        found: dict[str, list[float]] = {}
         samples: list[tuple[str, str, str]] = []
         for one in prepared.dev:
             hypotheses = translate(translator, one, progress)
             settings = for_language(config.evaluation, one.tgt_lang)
             for result in score(hypotheses, one.references, settings, ("bleu", "chrf")):
-                found[result.name].append(result.value)
-                metrics[f"{result.name} {one.corpus.name.removeprefix('dev.')}"] = result.value
+                for name in ("", *one.names):
+                    found.setdefault(f"{result.name} {name}".rstrip(), []).append(result.value)
             rows = zip(one.sources, one.references, hypotheses, strict=True)
             samples += list(rows)[: config.training.sample_sentences]
-        means = {name: sum(values) / len(values) for name, values in found.items()}
-        return Decoded(means if len(prepared.dev) == 1 else {**means, **metrics}, samples)
+        return Decoded({name: sum(values) / len(values) for name, values in found.items()}, samples)
 
     return decode

@@ -20,7 +20,7 @@ from mtformer.data.batching.batches import Batch
 from mtformer.data.batching.mixture import START, SamplerState
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
 from mtformer.files import read_meta, sync
-from mtformer.run_dir import LOWER_IS_BETTER, TRAINER_STATE, WEIGHTS, RunDir
+from mtformer.run_dir import TRAINER_STATE, WEIGHTS, RunDir, lower_is_better
 from mtformer.training.budget import Budget, with_steps
 from mtformer.training.checkpoint import last_good, load_trainer_state, prune, save_checkpoint
 from mtformer.training.history import append_record, cut_after, warn_if_changed
@@ -330,8 +330,12 @@ class Trainer:
         with self.step.ema_weights():
             metrics = self._dev_metrics()
         if metrics:
-            text = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-            log.info("step %d: dev %s", self.position.step, text)
+            by_set = dict[str, list[str]]()
+            for key, value in metrics.items():
+                metric, _, name = key.partition(" ")
+                by_set.setdefault(f"{name}: " if name else "", []).append(f"{metric} {value:.4g}")
+            for name, texts in by_set.items():
+                log.info("step %d: dev %s%s", self.position.step, name, ", ".join(texts))
             self._write("dev", self.position.step, epoch=self.position.place.epoch, **metrics)
             self._update_best(metrics)
         if not self.is_done():
@@ -379,7 +383,7 @@ class Trainer:
         if value is None:
             return
         best, position = self.position.best, self.position
-        lower = self.config.best_metric in LOWER_IS_BETTER
+        lower = lower_is_better(self.config.best_metric)
         if best is None or (value < best if lower else value > best):
             position.best, position.validations_since_best = value, 0
         else:

@@ -5,6 +5,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from mtformer.data.batching.batches import Batch
 from mtformer.training.ranks import Ranks
 from mtformer.training.step import TrainingStep
@@ -29,16 +31,21 @@ The argument is called after each batch with the number of finished sentences; a
 def dev_loss(step: TrainingStep, batches: Iterable[Batch]) -> dict[str, float]:
     """Return the label-smoothed loss and the perplexity (without smoothing) per target token, including eos.
 
-    Batches are distributed over the processes; all processes return the same result.
+    The result also has `loss NAME` and `perplexity NAME` for each name in `Batch.pairs_of`. Batches are distributed
+    over the processes; all processes return the same result.
     """
-    loss = nll = num_tokens = 0.0
+    sums = {"": np.zeros(3)}
     for batch in _own(batches, step.ranks):
-        batch_loss, batch_nll = step.evaluate(batch)
-        loss += batch_loss
-        nll += batch_nll
-        num_tokens += batch.num_tgt_tokens
-    loss, nll, num_tokens = step.ranks.sum([loss, nll, num_tokens])
-    return {"loss": loss / num_tokens, "perplexity": math.exp(min(nll / num_tokens, 700.0))}
+        values = np.array([*step.evaluate(batch), batch.num_tgt_tokens])
+        for name in ("", *batch.pairs_of):
+            sums[name] = sums.get(name, 0.0) + values
+    names = list(dict.fromkeys(itertools.chain(*step.ranks.gather(list(sums)))))
+    totals = step.ranks.sum(np.concatenate([sums.get(name, np.zeros(3)) for name in names]).tolist())
+    metrics = {}
+    for name, (loss, nll, num_tokens) in zip(names, np.reshape(totals, (-1, 3)).tolist(), strict=True):
+        metrics[f"loss {name}".rstrip()] = loss / num_tokens
+        metrics[f"perplexity {name}".rstrip()] = math.exp(min(nll / num_tokens, 700.0))
+    return metrics
 
 
 def _own(batches: Iterable[Batch], ranks: Ranks) -> Iterator[Batch]:

@@ -157,3 +157,23 @@ def test_tags_missing_from_the_tokenizer_are_reported(
             "or let `mtformer train` train one\n"
         )
         assert not (tmp_path / "run").exists()
+
+
+def test_commands_show_the_named_dev_set(corpus: Path, tmp_path: Path) -> None:
+    files = [f"{{src: {corpus}/{name}.en, tgt: {corpus}/{name}.de}}" for name in ("dev", "test")]
+    sets = [f"data.dev={{news: {files[0]}, talks: {files[1]}}}", "training.best_metric=loss talks"]
+    run = tmp_path / "runs" / "sets"
+    result = invoke("train", corpus / "small.yaml", *sets, "--run-dir", run)
+    assert result.exit_code == 0, result.stderr
+    assert "step 12: dev news: loss" in result.stderr
+    assert "(step 12, dev loss talks " in result.stderr
+    listed = invoke("runs", run.parent)
+    assert "loss talks " in listed.stdout
+    for arguments in (["--out", run / "r.html"], ["--plot", run / "r.svg", "--metric", "perplexity talks"]):
+        assert invoke("report", run, *arguments).exit_code == 0
+    refused = invoke(
+        "train", corpus / "small.yaml", *sets, "training.best_metric=loss tlks", "--run-dir", tmp_path / "x"
+    )
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert "dev set (news, talks), not 'loss tlks'; did you mean 'loss talks'?" in refused.stderr
+    assert not (tmp_path / "x").exists()

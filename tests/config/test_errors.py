@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mtformer.config.loading import load_config
+from mtformer.config.loading import dump_config, load_config, without_files
 from mtformer.errors import ConfigError
 
 Write = Callable[[str, str], str]
@@ -104,9 +104,75 @@ def test_a_source_outside_a_list_is_an_error(write: Write) -> None:
     assert line.endswith("begin each item with '- '")
 
 
-def test_names_of_test_sets_are_valid_folder_names(write: Write) -> None:
-    path = write("a.yaml", "data:\n  src_lang: en\n  tgt_lang: de\n  test:\n    ../x: {tsv: a}\n")
-    assert messages(path) == ["a.yaml:5: data.test.../x: a set name may only contain letters, digits, '_' and '-'"]
+@pytest.mark.parametrize("key", ["test", "dev"])
+def test_names_of_sets_are_valid_folder_names(write: Write, key: str) -> None:
+    path = write("a.yaml", f"data:\n  src_lang: en\n  tgt_lang: de\n  {key}:\n    ../x: {{tsv: a}}\n")
+    assert messages(path) == [f"a.yaml:5: data.{key}.../x: a set name may only contain letters, digits, '_' and '-'"]
+
+
+@pytest.mark.parametrize(
+    ("dev", "message"),
+    [
+        ("{tsv: a}", 'dev: must be a list, not {"tsv": "a"}; begin each item with \'- \''),
+        ("a.en", "dev: must be a list, not 'a.en'"),
+        ("{news: a.en}", f"dev.news: {FORMS}; not 'a.en'"),
+        ("{news: [{tsv: a}]}", f"dev.news: {FORMS}; not "),
+        ("{news: {src: a}}", "dev.news.tgt: is missing"),
+        ("{news: {tsv: a, src_column: 0}}", "dev.news.src_column: must be at least 1, not 0"),
+        ("[{tsv: a, src_column: 0}]", "dev.0.src_column: must be at least 1, not 0"),
+        ("{news: {tsv: a, src_colum: 1}}", "dev.news.src_colum: unknown key; did you mean 'src_column'? allowed: src_"),
+    ],
+)
+def test_dev_sets(write: Write, dev: str, message: str) -> None:
+    (line,) = messages(write("a.yaml", f"data:\n  src_lang: en\n  tgt_lang: de\n  dev: {dev}\n"))
+    assert line.startswith(f"a.yaml:4: data.{message}")
+
+
+TRAIN = "data: {src_lang: en, tgt_lang: de, train: [{tsv: t}], "
+METRICS = "training.best_metric must be one of loss, perplexity, bleu, chrf"
+
+
+@pytest.mark.parametrize(
+    ("dev", "metric", "message"),
+    [
+        ("dev: [{tsv: a}]", "blue", ", not 'blue'; did you mean 'bleu'?"),
+        ("dev: [{tsv: a}]", "bleu news", ", not 'bleu news'"),
+        ("dev: []", "bleu news", ", not 'bleu news'"),
+        ("dev: {news: {tsv: a}, talks: {tsv: b}}", "bleu nwes", "; did you mean 'bleu news'?"),
+        ("dev: {news: {tsv: a}, talks: {tsv: b}}", "news.bleu", "followed by a dev set (news, talks), not 'news.bleu'"),
+        ("dev: {news: {tsv: a}, talks: {tsv: b}}", "bleu  news", "; did you mean 'bleu news'?"),
+        (
+            "dev: {news: {tsv: a}, talks: {tsv: b}}",
+            "ter news",
+            "(news, talks), not 'ter news'; did you mean 'chrf news'?",
+        ),
+        ("dev: {news: {tsv: a}, talks: {tsv: b}}", "bleu en-de", "(news, talks), not 'bleu en-de'"),
+        ("language_tags: source, dev: [{tsv: a}, {tsv: b, tgt_lang: fr}]", "bleu news", "(en-de, en-fr), not"),
+    ],
+)
+def test_best_metric_names_a_dev_set(write: Write, dev: str, metric: str, message: str) -> None:
+    (line,) = messages(write("a.yaml", f"{TRAIN}{dev}}}\ntraining:\n  best_metric: {metric}\n"))
+    assert line.startswith(f"a.yaml:3: training.best_metric: {METRICS}")
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("dev", "metric"),
+    [
+        ("dev: {news: {tsv: a}, talks: {tsv: b}}", "perplexity talks"),
+        ("dev: {news: {tsv: a}, talks: {tsv: b, tgt_lang: fr}}, language_tags: source", "chrf talks"),
+        ("dev: [{tsv: a}, {tsv: b, tgt_lang: fr}], language_tags: source", "bleu en-fr"),
+        ("dev: [{tsv: a}], both_directions: true, language_tags: source", "loss de-en"),
+        ("dev: {news: {tsv: a}}, both_directions: true, language_tags: source", "bleu news"),
+        ("dev: {news: {tsv: a}}, both_directions: true, language_tags: source", "bleu news.de-en"),
+    ],
+)
+def test_best_metric_may_name_a_dev_set_or_direction(write: Write, dev: str, metric: str) -> None:
+    path = write("a.yaml", f"{TRAIN}{dev}}}\ntraining:\n  best_metric: {metric}\n")
+    config = load_config(path).config
+    assert config.training.best_metric == metric
+    bundle = load_config(write("b.yaml", dump_config(without_files(config)))).config  # lists no data
+    assert (bundle.data.dev_sets, bundle.training.best_metric) == ({}, metric)
 
 
 def test_all_errors_are_reported_with_their_lines(write: Write) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mtformer.config.data import HubDataset, TextFiles, TsvFile
-from mtformer.config.loading import Origin, load_config
+from mtformer.config.loading import Origin, config_diff, dump_config, load_config
 from mtformer.errors import ConfigError
 
 Write = Callable[[str, str], str]
@@ -190,3 +190,43 @@ def test_null_for_a_missing_test_set_or_corpus_is_an_error(write: Write) -> None
     corpora, tests = str(raised.value).splitlines()
     assert "b.yaml:2: data.corpora.old.sources: is missing" in corpora
     assert "b.yaml:2: data.test.new: a source is a mapping with" in tests
+
+
+DEV_SETS = "data: {src_lang: en, tgt_lang: de, dev: {news: {tsv: n.tsv}, talks: {src: t.en, tgt: t.de}}}\n"
+TWO_SETS = {"news": TsvFile(tsv="n.tsv"), "talks": TextFiles(src="t.en", tgt="t.de")}
+
+
+@pytest.mark.parametrize(
+    ("top", "overrides", "expected"),
+    [
+        ("", [], TWO_SETS),
+        ("", ["data.dev.news.tsv=x.tsv", "data.dev.talks="], {"news": TsvFile(tsv="x.tsv")}),
+        ("", ["data.dev.more.tsv=m.tsv"], {**TWO_SETS, "more": TsvFile(tsv="m.tsv")}),
+        ("", ["data.dev.0.tsv=m.tsv"], {**TWO_SETS, "0": TsvFile(tsv="m.tsv")}),
+        ("", ["data.dev=[{tsv: x.tsv}]"], [TsvFile(tsv="x.tsv")]),
+        ("", ["data.dev=[{tsv: x.tsv}]", "data.dev.1.tsv=y.tsv"], [TsvFile(tsv="x.tsv"), TsvFile(tsv="y.tsv")]),
+        ("data: {dev: [{tsv: x.tsv}]}\n", [], [TsvFile(tsv="x.tsv")]),
+        ("data: {dev: [{tsv: x.tsv}]}\n", ["data.dev={a: {tsv: a.tsv}}"], {"a": TsvFile(tsv="a.tsv")}),
+        ("data: {dev: }\n", [], []),
+        ("data: {dev: }\n", ["data.dev.0.tsv=x.tsv"], [TsvFile(tsv="x.tsv")]),
+        ("data: {dev: {}}\n", ["data.dev.a.tsv=x.tsv"], {"a": TsvFile(tsv="x.tsv")}),
+        ("data: {dev: {news: null, talks: {tsv: y.tsv}}}\n", [], {"talks": TsvFile(tsv="y.tsv")}),
+    ],
+)
+def test_dev_is_a_list_or_a_mapping(write: Write, top: str, overrides: list[str], expected: object) -> None:
+    write("base.yaml", DEV_SETS)
+    loaded = load_config(write("a.yaml", f"extends: base.yaml\n{top}"), overrides)
+    assert loaded.config.data.dev == expected
+    again = load_config(write("b.yaml", dump_config(loaded.config))).config
+    assert again == loaded.config
+    assert config_diff(loaded.config, again) == []
+
+
+def test_an_override_creates_a_list_or_a_mapping_of_dev_sets(write: Write) -> None:
+    path = write("a.yaml", "data: {src_lang: en, tgt_lang: de}\n")
+    assert load_config(path, ["data.dev.0.tsv=x.tsv"]).config.data.dev == [TsvFile(tsv="x.tsv")]
+    assert load_config(path, ["data.dev.news.tsv=x.tsv"]).config.data.dev == {"news": TsvFile(tsv="x.tsv")}
+    write("b.yaml", "data: {src_lang: en, tgt_lang: de, dev: [{tsv: x.tsv}]}\n")
+    assert error_of("b.yaml", "data.dev.news.tsv=x.tsv").startswith(
+        "override 'data.dev.news.tsv=x.tsv': data.dev is a list of 1 items; 'news' is neither the index"
+    )

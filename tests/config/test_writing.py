@@ -113,8 +113,9 @@ def test_json_schema_supports_extends_and_test_sets() -> None:
         "JsonlFile": ["jsonl"],
         "HubDataset": ["dataset"],
     }
-    test = schema["$defs"]["DataConfig"]["properties"]["test"]
-    assert (list(test["patternProperties"]), test["additionalProperties"]) == (["^[A-Za-z0-9_-]+$"], False)
+    data = schema["$defs"]["DataConfig"]["properties"]
+    for sets in (data["test"], data["dev"]["oneOf"][1]):
+        assert (list(sets["patternProperties"]), sets["additionalProperties"]) == (["^[A-Za-z0-9_-]+$"], False)
 
 
 def test_every_key_is_described() -> None:

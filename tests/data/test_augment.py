@@ -1,4 +1,4 @@
-"""Noise on sources: its amount is set in the config, and it depends on the seed only."""
+"""Noise: its amount is set in the config, it depends on the seed only, and targets stay translations of sources."""
 
 from itertools import pairwise
 
@@ -6,56 +6,153 @@ import numpy as np
 import pytest
 
 from mtformer.config.data import NoiseConfig
-from mtformer.data.batching.augment import Augmentation, add_noise
+from mtformer.config.schema import TokenizerConfig
+from mtformer.data.batching.augment import (
+    EMOJI,
+    Augmentation,
+    add_noise,
+    change_case,
+    drop_final_stop,
+    text_to_copy,
+    title_case,
+)
 from mtformer.data.store.ragged import Ragged, bytes_of
 from mtformer.data.store.store import Pairs
-from mtformer.text.tokenizer import TokenizerPair
+from mtformer.text.tokenizer import UNK, Tokenizer, TokenizerPair
+from mtformer.text.train import train_tokenizer
 
 WORDS = [f"word{chr(97 + n % 26)}{n}" for n in range(40)]
 LINES = [" ".join(WORDS[n % 20 : n % 20 + 10]) for n in range(1000)]
+ALL = NoiseConfig(word_dropout=0.1, typos=0.1, case=0.3, final_stop=0.3, copies=0.3)
 
 
-def noisy(seed: int = 1, **shares: float) -> list[str]:
-    return add_noise(LINES, NoiseConfig(**shares), np.random.default_rng(seed))
+def noisy_pairs(pairs: list[tuple[str, str]], seed: int = 1, **shares: float) -> list[tuple[str, str]]:
+    random = np.random.default_rng(seed)
+    return [add_noise(*pair, NoiseConfig(**shares), random, lambda text: True) for pair in pairs]
+
+
+def noisy(lines: list[str], seed: int = 1, **shares: float) -> list[str]:
+    """Return the sources after noise that must leave all targets unchanged."""
+    found = noisy_pairs([(line, f"The Target {n}.") for n, line in enumerate(lines)], seed, **shares)
+    assert [tgt for _, tgt in found] == [f"The Target {n}." for n in range(len(lines))]
+    return [src for src, _ in found]
 
 
 def test_noise_depends_on_the_seed() -> None:
-    shares = {"word_dropout": 0.1, "typos": 0.2, "case": 0.1}
-    assert noisy(**shares) == noisy(**shares)
-    assert noisy(**shares) != noisy(2, **shares)
+    pairs, shares = [(f"{line}.", f"{line}.") for line in LINES], ALL.model_dump()
+    assert noisy_pairs(pairs, **shares) == noisy_pairs(pairs, **shares)
+    assert noisy_pairs(pairs, **shares) != noisy_pairs(pairs, 2, **shares)
 
 
 def test_word_dropout_keeps_the_order_and_at_least_one_word() -> None:
-    found = noisy(word_dropout=0.3)
+    found = noisy(LINES, word_dropout=0.3)
     assert sum(len(line.split()) for line in found) == pytest.approx(7000, rel=0.05)
     for line, plain in zip(found, LINES, strict=True):
         places = [plain.split().index(word) for word in line.split()]
         assert all(one < other for one, other in pairwise(places))
-    lines = add_noise(["one"] * 500, NoiseConfig(word_dropout=0.9), np.random.default_rng(1))
-    assert lines == ["one"] * 500
+    assert noisy(["one"] * 500, word_dropout=0.9) == ["one"] * 500
 
 
-def test_typos_change_one_position_of_a_word() -> None:
-    found = noisy(typos=0.2)
+def test_typos_change_one_position_of_a_word_or_the_space_after_it() -> None:
+    found = noisy(LINES, typos=0.2)
+    num_joined = sum(line.count(" ") < 9 for line in found)
+    assert 200 < num_joined < 400
     kinds = {-1: 0, 0: 0, 1: 0}
-    num_changed = 0
+    num_changed = num_words = 0
     for line, plain in zip(found, LINES, strict=True):
+        if line.count(" ") < 9:
+            assert len(line.replace(" ", "")) >= len(plain.replace(" ", "")) - 9
+            continue
+        num_words += 10
         for word, before in zip(line.split(), plain.split(), strict=True):
             num_changed += word != before
             kinds[len(word) - len(before)] += word != before
-            # A typo changes one letter or two adjacent letters.
-            assert sum(a != b for a, b in zip(word, before, strict=False)) <= len(before)
-    # Replacing or swapping equal letters has no effect.
-    assert 1700 < num_changed <= 2100
-    assert all(count > 300 for count in kinds.values())
-    assert add_noise(["a b  c", ""], NoiseConfig(typos=0.9), np.random.default_rng(1)) == ["a b  c", ""]
+    # Replacing or swapping equal letters, or removing the space after the last word, has no effect.
+    assert 0.12 * num_words < num_changed < 0.2 * num_words
+    assert all(count > 150 for count in kinds.values())
+    assert noisy(["a b  c", ""], typos=0.9) == ["a b  c", ""]
 
 
-def test_case_noise_converts_whole_lines() -> None:
-    mixed = ["One Two"] * 2000
-    found = add_noise(mixed, NoiseConfig(case=0.3), np.random.default_rng(1))
-    assert found.count("ONE TWO") == pytest.approx(300, rel=0.2)
-    assert found.count("one two") == pytest.approx(300, rel=0.2)
+# ---- both sides -----------------------------------------------------------------------------------------------------
+
+
+def test_capitals_change_both_sides_and_lowercase_only_the_source() -> None:
+    found = noisy_pairs([("One dog.", "Ein kleiner Hund.")] * 2000, case=0.3)
+    kinds = [
+        ("One dog.", "Ein kleiner Hund."),
+        ("ONE DOG.", "EIN KLEINER HUND."),
+        ("One Dog.", "Ein Kleiner Hund."),
+        ("one dog.", "Ein kleiner Hund."),
+    ]
+    assert set(found) == set(kinds)
+    assert [found.count(kind) for kind in kinds[1:]] == pytest.approx([200] * 3, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("src", "tgt", "upper", "title"),
+    [
+        ('it\'s "so" (old)', "es ist alt", ('IT\'S "SO" (OLD)', "ES IST ALT"), ('It\'s "So" (Old)', "Es Ist Alt")),
+        ("I", "ich", ("I", "ich"), ("I", "ich")),  # the source would stay the same
+        ("Hello.", "hallo welt.", ("HELLO.", "HALLO WELT."), ("Hello.", "hallo welt.")),
+        (
+            "日本の iOS です。日本語",
+            "ios here",
+            ("日本の iOS です。日本語", "ios here"),
+            ("日本の iOS です。日本語", "ios here"),
+        ),
+        ("two dogs", "犬が二匹", ("TWO DOGS", "犬が二匹"), ("Two Dogs", "犬が二匹")),
+        ("große maße", "big", ("GROSSE MASSE", "BIG"), ("Große Maße", "Big")),
+        ("42", "zwei", ("42", "zwei"), ("42", "zwei")),
+    ],
+)
+def test_case_of_pairs(src: str, tgt: str, upper: tuple[str, str], title: tuple[str, str]) -> None:
+    assert change_case(src, tgt, str.upper) == upper
+    assert change_case(src, tgt, title_case) == title
+
+
+@pytest.mark.parametrize(
+    ("src", "tgt", "expected"),
+    [
+        ("One.", "Eins.", ("One", "Eins")),
+        ("One .", "一。", ("One", "一")),
+        ("नमस्ते।", "Hello.", ("नमस्ते", "Hello")),
+        ("One.", "Eins!", ("One", "Eins!")),
+        ("One!", "Eins.", ("One!", "Eins.")),
+        ("One...", "Eins.", ("One...", "Eins.")),
+        ("One.", "Eins...", ("One", "Eins...")),
+        (".", ".", (".", ".")),
+        ("", "", ("", "")),
+    ],
+)
+def test_a_final_stop_is_removed_from_both_sides(src: str, tgt: str, expected: tuple[str, str]) -> None:
+    assert drop_final_stop(src, tgt) == expected
+
+
+def test_the_share_of_pairs_without_a_final_stop() -> None:
+    found = noisy_pairs([("One.", "Eins.")] * 2000, final_stop=0.3)
+    assert set(found) == {("One.", "Eins."), ("One", "Eins")}
+    assert found.count(("One", "Eins")) == pytest.approx(600, rel=0.2)
+
+
+def test_the_same_text_is_copied_to_both_sides() -> None:
+    found = noisy_pairs([("One.", "Eins.")] * 3000, copies=0.3)
+    copies = [(src.removesuffix("One."), tgt.removesuffix("Eins.")) for src, tgt in found if src.endswith(" One.")]
+    at_end = [(src.removeprefix("One."), tgt.removeprefix("Eins.")) for src, tgt in found if src.startswith("One. ")]
+    assert [len(copies), len(at_end)] == pytest.approx([450, 450], rel=0.2)
+    assert found.count(("One.", "Eins.")) == 3000 - len(copies) - len(at_end)
+    assert all(src == tgt for src, tgt in [*copies, *at_end])
+    texts = [src.strip() for src, _ in [*copies, *at_end]]
+    kinds = [sum(map(test, texts)) for test in (str.isdecimal, EMOJI.__contains__, lambda text: "https://" in text)]
+    assert sum(kinds) == len(texts)
+    assert kinds == pytest.approx([300] * 3, rel=0.2)
+
+
+def test_copied_text_is_inserted_after_all_mistakes() -> None:
+    """Typos and capitals must not change the copy in the source."""
+    pairs = noisy_pairs([("one two", "eins zwei")] * 2000, typos=0.9, case=0.9, word_dropout=0.5, copies=0.9)
+    urls = [word for pair in pairs for word in " ".join(pair).split() if "http" in word.lower()]
+    assert len(urls) > 800
+    assert urls[::2] == urls[1::2]
 
 
 # ---- in training ----------------------------------------------------------------------------------------------------
@@ -66,17 +163,68 @@ def stored(lines: list[str], tokenizers: TokenizerPair) -> Pairs:
     return Pairs(ids, ids, bytes_of(lines), bytes_of(lines))
 
 
-def test_noise_applies_to_the_source_only(tokenizers: TokenizerPair) -> None:
+def decoded(side: Ragged, tokenizers: TokenizerPair) -> list[str]:
+    return tokenizers.src.decode([row.tolist() for row in side.rows()])
+
+
+@pytest.fixture(scope="module")
+def with_bytes(tmp_path_factory: pytest.TempPathFactory) -> TokenizerPair:
+    """Joint tokenizer with byte fallback."""
+    path = tmp_path_factory.mktemp("bytes") / "joint.model"
+    train_tokenizer(iter([*LINES, "A. B C"]), TokenizerConfig(vocab_size=310, byte_fallback=True), path)
+    joint = Tokenizer.load(path)
+    return TokenizerPair(joint, joint)
+
+
+def test_mistakes_apply_to_the_source_only(tokenizers: TokenizerPair) -> None:
     lines = ["one two three four five six seven"] * 50
     pairs = stored(lines, tokenizers)
     changes = Augmentation(tokenizers, 0.0, NoiseConfig(word_dropout=0.3), max_tokens=100)
     found = changes(pairs, (1, 2, 3, 0))
     assert [row.tolist() for row in found.tgt.rows()] == [row.tolist() for row in pairs.tgt.rows()]
-    texts = tokenizers.src.decode([row.tolist() for row in found.src.rows()])
-    assert 20 < len(set(texts)) <= 50
+    assert 20 < len(set(decoded(found.src, tokenizers))) <= 50
     again, other = changes(pairs, (1, 2, 3, 0)), changes(pairs, (1, 2, 4, 0))
     assert np.array_equal(found.src.ids_N, again.src.ids_N)
     assert not np.array_equal(found.src.ids_N, other.src.ids_N)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.1])
+def test_paired_noise_changes_sources_and_targets_alike(with_bytes: TokenizerPair, alpha: float) -> None:
+    lines = [f"{line}." for line in LINES[:200]]
+    noise = NoiseConfig(case=0.3, final_stop=0.3, copies=0.3)
+    changes = Augmentation(with_bytes, alpha, noise, max_tokens=200)
+    found, again = (changes(stored(lines, with_bytes), (1, 0, 0, 0)) for _ in range(2))
+    src, tgt = decoded(found.src, with_bytes), decoded(found.tgt, with_bytes)
+    assert 100 < sum(line != plain for line, plain in zip(src, lines, strict=True)) < 180
+    assert src == tgt  # all words are lowercase
+    for side, other in ((found.src, again.src), (found.tgt, again.tgt)):
+        assert np.array_equal(side.ids_N, other.ids_N)
+        assert np.array_equal(side.lengths_B, other.lengths_B)
+
+
+def test_text_that_the_vocabulary_lacks_is_not_copied(tokenizers: TokenizerPair) -> None:
+    """This vocabulary has no emoji, and not all letters and digits."""
+    lines = ["one two three"] * 300
+    found = Augmentation(tokenizers, 0.0, NoiseConfig(copies=0.9), 100)(stored(lines, tokenizers), (1,))
+    assert UNK not in found.src.ids_N
+    assert UNK not in found.tgt.ids_N
+    random = np.random.default_rng(1)
+    assert any(UNK in ids for ids in tokenizers.src.encode([text_to_copy(random) for _ in range(100)]))
+
+
+def test_a_pair_that_becomes_too_long_is_kept_as_stored(with_bytes: TokenizerPair) -> None:
+    """A stored source next to a target with a copied URL would teach the model to invent URLs."""
+    pairs = stored(LINES[:100], with_bytes)
+    (word,) = with_bytes.tgt.encode(["w"])
+    short = Pairs(pairs.src, Ragged.of([word] * 100), pairs.src_text, bytes_of(["w"] * 100))
+    limit = int(short.src.lengths_B.max()) + 3
+    found = Augmentation(with_bytes, 0.0, NoiseConfig(copies=0.9), limit)(short, (1,))
+    is_changed = [
+        (row.tolist() != old.tolist(), row_tgt.tolist() != word)
+        for row, old, row_tgt in zip(found.src.rows(), short.src.rows(), found.tgt.rows(), strict=True)
+    ]
+    assert set(is_changed) == {(True, True), (False, False)}
+    assert found.src.lengths_B.max() <= limit
 
 
 def test_sampling_applies_to_both_sides_and_preserves_the_text(tokenizers: TokenizerPair) -> None:

@@ -178,6 +178,20 @@ def test_overlap_counts_pairs_of_the_held_out_set(tmp_path: Path) -> None:
         assert [one.name for one in exceeded_limits(check, limited)] == names
 
 
+def test_each_dev_set_is_checked(tmp_path: Path) -> None:
+    dev = {name: write(tmp_path, name, [clean(n) for n in numbers]) for name, numbers in (("a", (1, 2)), ("b", (2, 3)))}
+    data = config(train=[write(tmp_path, "train", [clean(3), clean(4)])], dev=dev, test={"t": dev["b"]})
+    check = check_corpora(data, None)
+    assert [one.name for one in check.sets] == ["train", "dev.a", "dev.b", "test.t"]
+    assert [(one.of, one.within, one.found["pair"].count) for one in check.overlaps] == [
+        ("dev.a", "train", 0), ("dev.b", "train", 1), ("dev.b", "dev.a", 1),
+        ("test.t", "train", 1), ("test.t", "dev.a", 1), ("test.t", "dev.b", 2),
+    ]  # fmt: skip
+    assert [(one.limit, one.name) for one in exceeded_limits(check, data)] == [
+        ("data.check.max_test_overlap", "dev.b"), ("data.check.max_test_overlap", "test.t"),
+    ]  # fmt: skip
+
+
 def test_outliers_of_length_and_ratio(tmp_path: Path) -> None:
     pairs = [clean(number) for number in range(200)]
     pairs += [

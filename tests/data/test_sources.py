@@ -215,6 +215,11 @@ def test_errors_are_found_before_training(tmp_path: Path) -> None:
         ({"train": [good], "dev": [none]}, "none: no such file"),
         ({"train": [good], "test": {"t": none}}, "none: no such file"),
         ({"train": [good, first]}, "x.tsv:1: tgt_column is 3, but the number of columns is 2"),
+        ({"train": [good], "dev": {"a": good, "b": none}}, "none: no such file"),
+        (
+            {"train": [good], "dev": {"a": good, "b": late}},
+            "late.tsv:2: tgt_column is 2, but the number of columns is 1",
+        ),
         ({"train": [good], "dev": [late]}, "late.tsv:2: tgt_column is 2, but the number of columns is 1"),
     ):
         with pytest.raises(DataError, match=re.escape(message)):

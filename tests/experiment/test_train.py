@@ -23,10 +23,13 @@ from mtformer.experiment.open_run import DEV_TOKENIZERS, INEXACT
 from mtformer.experiment.prepare import prepare_experiment
 from mtformer.experiment.run_state import lock_run, read_state
 from mtformer.experiment.runs import RunContents
+from mtformer.experiment.verify import StopAt
 from mtformer.export.bundle import export_bundle
 from mtformer.files import read_meta
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import WEIGHTS, RunDir, write_config
+from mtformer.training.checkpoint import load_trainer_state
+from mtformer.training.figures import TIMINGS
 from mtformer.training.loop import Trainer
 
 
@@ -282,3 +285,98 @@ def test_training_ends_after_max_minutes(folder: Path, tmp_path: Path) -> None:
 
 def _with_fp16(meta: dict[str, dict[str, object]]) -> dict[str, dict[str, object]]:
     return {**meta, "made_with": {**meta["made_with"], "precision": "fp16"}}
+
+
+# ---- several dev sets -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Corpus with two dev sets of different sizes, a and b."""
+    folder = write_corpus(tmp_path_factory.mktemp("halves"), train=300, dev=24)
+    for language in ("en", "de"):
+        lines = (folder / f"dev.{language}").read_text(encoding="utf-8").splitlines(keepends=True)
+        (folder / f"a.{language}").write_text("".join(lines[:8]), encoding="utf-8")
+        (folder / f"b.{language}").write_text("".join(lines[8:]), encoding="utf-8")
+    return folder
+
+
+def dev_config(folder: Path, *names: str, noise: dict[str, float] | None = None, **training: object) -> Config:
+    """Return a config with one dev set (a list), or several (a mapping)."""
+    sources = {name: {"src": f"{folder}/{name}.en", "tgt": f"{folder}/{name}.de"} for name in names}
+    dev: object = sources if len(names) > 1 else list(sources.values())
+    steps = {"max_steps": 6, "validate_every": 2, "learning_rate": 3e-3, "keep_last": 1}
+    return make_config(folder, data={"dev": dev, "noise": noise or {}}, training={**steps, **training})
+
+
+def records(run: RunDir) -> list[dict[str, Any]]:
+    """Return the records of metrics.jsonl without times."""
+    rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    return [
+        {name: value for name, value in row.items() if name not in TIMINGS} for row in rows if row["kind"] != "resume"
+    ]
+
+
+def test_each_dev_set_has_the_metrics_of_a_run_with_this_set_alone(
+    halves: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mtformer")
+    runs = {names: RunDir(tmp_path / "-".join(names)) for names in (("a",), ("b",), ("a", "b"))}
+    for names, run in runs.items():
+        train(dev_config(halves, *names), run)
+    a, b, both = ([row for row in records(run) if row["kind"] == "dev"] for run in runs.values())
+    assert len(both) == 3
+    for alone, other, row in zip(a, b, both, strict=True):
+        metrics = {"loss", "perplexity", "bleu", "chrf"}
+        assert row.keys() - alone.keys() == {f"{metric} {name}" for metric in metrics for name in ("a", "b")}
+        assert {row[f"{metric} a"] == alone[metric] and row[f"{metric} b"] == other[metric] for metric in metrics} == {
+            True
+        }
+        assert [row[key] for key in ("bleu", "chrf")] == [(alone[key] + other[key]) / 2 for key in ("bleu", "chrf")]
+        assert min(alone["loss"], other["loss"]) < row["loss"] < max(alone["loss"], other["loss"])
+    logged = [line for line in caplog.messages if line.startswith("step 6: dev ")]
+    assert [line.split("loss")[0] for line in logged] == [
+        "step 6: dev ", "step 6: dev ", "step 6: dev ", "step 6: dev a: ", "step 6: dev b: "
+    ]  # fmt: skip
+    weights = [read_meta(run.checkpoint(6))["sha256"][WEIGHTS] for run in runs.values()]
+    assert weights[0] == weights[1] == weights[2]
+
+
+@pytest.mark.parametrize("metric", ["loss b", "chrf a"])
+def test_the_best_checkpoint_is_that_of_the_named_dev_set(halves: Path, tmp_path: Path, metric: str) -> None:
+    run = RunDir(tmp_path / "run")
+    train(dev_config(halves, "a", "b", best_metric=metric), run)
+    values = {row["step"]: row[metric] for row in records(run) if row["kind"] == "dev"}
+    best = (min if metric == "loss b" else max)(values.values())
+    assert len(set(values.values())) > 1
+    assert load_trainer_state(run.checkpoint(6))["position"]["best"] == best
+    [weights] = find_weights(run, "best", metric)
+    assert values[int(weights.parent.name[5:])] == best
+
+
+def test_a_run_with_noise_and_dev_sets_resumes_exactly(halves: Path, tmp_path: Path) -> None:
+    noise = {"word_dropout": 0.1, "typos": 0.2, "case": 0.3, "final_stop": 0.3, "copies": 0.2}
+    settings = dev_config(halves, "a", "b", noise=noise, best_metric="loss b", log_every=3)
+    whole, stopped, plain = (RunDir(tmp_path / name) for name in ("whole", "stopped", "plain"))
+    train(settings, whole)
+    with pytest.raises(InterruptedRunError):
+        train(settings, stopped, progress=StopAt(3))
+    train(settings, stopped, resume=True)
+    assert records(stopped) == records(whole)
+    one, other = (read_meta(run.checkpoint(6))["sha256"][WEIGHTS] for run in (whole, stopped))
+    assert one == other
+    train(dev_config(halves, "a", "b", log_every=3), plain)
+    assert records(plain)[0]["loss"] != records(whole)[0]["loss"]
+
+
+def test_a_list_of_dev_data_may_become_several_sets_on_resume(
+    halves: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = RunDir(tmp_path / "run")
+    train(dev_config(halves, "a"), run)
+    train(dev_config(halves, "a", "b", max_steps=8, best_metric="bleu b"), run, resume=True)
+    assert any(line.startswith("resuming with training.best_metric 'bleu' -> 'bleu b'") for line in warnings(caplog))
+    *_, last = records(run)
+    assert last.keys() >= {"bleu", "bleu a", "bleu b"}
+    position = load_trainer_state(run.checkpoint(8))["position"]
+    assert (position["best"], position["validations_since_best"]) == (last["bleu b"], 0)

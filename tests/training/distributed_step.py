@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from toy_training import REGULARIZED, regularize_without_chance, toy_batch, toy_config, toy_step
+from toy_training import REGULARIZED, dev_batches, regularize_without_chance, toy_batch, toy_config, toy_step
 
 from mtformer.model.ops import Linear
 from mtformer.training.ranks import join_ranks, unshard
@@ -47,7 +47,7 @@ if __name__ == "__main__":
             "norms": norms,
             "losses": losses,
             "dtypes": sorted(dtypes),
-            "dev": dev_loss(step, [toy_batch(number) for number in (90, 91, 92)]),
+            "dev": dev_loss(step, dev_batches()),
         }
         # The state can be loaded again.
         step.load_optimizer_state(outcome["optimizer"])

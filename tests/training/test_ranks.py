@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from toy_training import REGULARIZED, regularize_without_chance, toy_batch, toy_config, toy_step
+from toy_training import REGULARIZED, dev_batches, regularize_without_chance, toy_batch, toy_config, toy_step
 
 from mtformer.training.ranks import ALONE, join_ranks
 from mtformer.training.validation import dev_loss
@@ -50,7 +51,7 @@ def of_one_process(precision: str, **regularization: Any) -> dict[str, Any]:
         "optimizer": step.optimizer_state(),
         "norms": norms,
         "losses": losses,
-        "dev": dev_loss(step, [toy_batch(number) for number in (90, 91, 92)]),
+        "dev": dev_loss(step, dev_batches()),
     }
 
 
@@ -82,6 +83,7 @@ def test_two_processes_with_half_the_batch_each_equal_one_process(
     assert two["dtypes"] == ["torch.float32"]
     for name in ("norms", "losses"):
         assert two[name] == pytest.approx(one[name], rel=1e-5)
+    assert one["dev"].keys() == {f"{key}{name}" for key in ("loss", "perplexity") for name in ("", " a", " b")}
     assert two["dev"] == pytest.approx(one["dev"], rel=1e-4)
     assert two["weights"].keys() == one["weights"].keys()
     for name, weight in one["weights"].items():
@@ -103,3 +105,16 @@ def test_without_torchrun_there_is_one_process() -> None:
         assert not ranks.any(False)
         with ranks.main_first():
             pass
+
+
+def test_dev_loss_of_each_set_equals_that_of_the_set_alone() -> None:
+    step = toy_step(toy_config(), dropout=0.0)
+    batches = dev_batches()
+    found = dev_loss(step, batches)
+    both, first, rest = (
+        dev_loss(step, [replace(one, pairs_of={}) for one in some]) for some in (batches, batches[:1], batches[1:])
+    )
+    assert both.keys() == {"loss", "perplexity"}
+    named = {f"{key} {name}": value for name, some in (("a", first), ("b", rest)) for key, value in some.items()}
+    assert found == {**both, **named}
+    assert first["loss"] != rest["loss"]

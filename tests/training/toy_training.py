@@ -54,6 +54,11 @@ def toy_batch(seed: int, num_pairs: int = 6) -> Batch:
     return make_batch([(row, row[::-1]) for row in rows])
 
 
+def dev_batches() -> list[Batch]:
+    """Return one batch of dev set `a` and two batches of dev set `b`."""
+    return [replace(toy_batch(number), pairs_of={name: 6}) for number, name in ((90, "a"), (91, "b"), (92, "b"))]
+
+
 def toy_batches(place: SamplerState, step: int, max_epochs: int | None = None) -> Iterator[Batch]:
     """Yield five batches per epoch, starting from a sampler state."""
     epoch, pairs = place.epoch, place.pairs

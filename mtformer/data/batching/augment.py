@@ -1,6 +1,11 @@
-"""Augmentation: random noise and subword segmentation, different in each epoch and reproducible from the seed."""
+"""Augmentation: random noise and subword segmentation, different in each epoch and reproducible from the seed.
 
-from collections.abc import Sequence
+Noise that a translation should show (capitals, no final stop, text to copy) changes both sides, mistakes the source.
+"""
+
+import re
+import string
+from collections.abc import Callable, Sequence
 from itertools import compress
 
 import numpy as np
@@ -8,9 +13,10 @@ import numpy as np
 from mtformer.config.data import NoiseConfig
 from mtformer.data.store.ragged import Ragged
 from mtformer.data.store.store import Pairs
-from mtformer.text.tokenizer import Tokenizer, TokenizerPair
+from mtformer.text.tokenizer import UNK, Tokenizer, TokenizerPair
 
-TYPOS = ("swap", "drop", "double", "replace")
+STOPS = (".", "。", "．", "｡", "।", "۔", "։", "።")
+EMOJI = "😀😂😉😍🤔😢👍👏🙏🎉🔥🚀"
 
 
 class Augmentation:
@@ -19,9 +25,9 @@ class Augmentation:
     Args:
         tokenizers: the tokenizers with which the corpora were prepared; the stores must include the text of the pairs.
         sampling_alpha: parameter of random segmentation, see `Tokenizer.sample`; 0: use the stored segmentation.
-        noise: noise settings for source lines.
+        noise: noise settings.
         max_tokens: maximum number of tokens of an augmented line, excluding eos; a longer one is replaced with the
-            stored line.
+            stored line (a longer pair with the stored pair, if noise changed targets).
     """
 
     def __init__(self, tokenizers: TokenizerPair, sampling_alpha: float, noise: NoiseConfig, max_tokens: int) -> None:
@@ -31,52 +37,95 @@ class Augmentation:
     def __call__(self, pairs: Pairs, seed: Sequence[int]) -> Pairs:
         """Return the pairs with noise and random segmentation, which depend on the seed only."""
         seeds = np.random.SeedSequence(seed).generate_state(3, np.uint64).tolist()
-        src_lines, tgt_lines = pairs.text()
+        src_lines, tgt_lines = old_lines = pairs.text()
         if self._has_noise:
-            src_lines = add_noise(src_lines, self.noise, np.random.default_rng(seeds[2]))
-        return Pairs(
-            self._encoded(self.tokenizers.src, src_lines, pairs.src, seeds[0]),
-            self._encoded(self.tokenizers.tgt, tgt_lines, pairs.tgt, seeds[1]) if self.alpha else pairs.tgt,
-        )
+            random = np.random.default_rng(seeds[2])
+            noisy = [add_noise(*pair, self.noise, random, self._is_known) for pair in zip(*old_lines, strict=True)]
+            src_lines, tgt_lines = [src for src, _ in noisy], [tgt for _, tgt in noisy]
+        has_new_targets = tgt_lines != old_lines[1]
+        src = self._encoded(self.tokenizers.src, src_lines, seeds[0])
+        tgt = self._encoded(self.tokenizers.tgt, tgt_lines, seeds[1]) if self.alpha or has_new_targets else pairs.tgt
+        is_long = [side.lengths_B > self.max_tokens for side in (src, tgt)]
+        if has_new_targets:  # a changed source does not fit the stored target
+            is_long = [is_long[0] | is_long[1]] * 2
+        rows = [np.arange(len(pairs)) + len(pairs) * is_stored for is_stored in is_long]
+        sides = zip((src, tgt), (pairs.src, pairs.tgt), rows, strict=True)
+        return Pairs(*(Ragged.joined([changed, stored]).take(chosen) for changed, stored, chosen in sides))
 
-    def _encoded(self, tokenizer: Tokenizer, lines: Sequence[str], stored: Ragged, seed: int) -> Ragged:
-        rows = tokenizer.sample(lines, self.alpha, seed) if self.alpha else tokenizer.encode(lines)
-        if max(map(len, rows), default=0) > self.max_tokens:
-            rows = [
-                row if len(row) <= self.max_tokens else kept.tolist()
-                for row, kept in zip(rows, stored.rows(), strict=True)
-            ]
-        return Ragged.of(rows)
+    def _encoded(self, tokenizer: Tokenizer, lines: Sequence[str], seed: int) -> Ragged:
+        return Ragged.of(tokenizer.sample(lines, self.alpha, seed) if self.alpha else tokenizer.encode(lines))
+
+    def _is_known(self, text: str) -> bool:
+        return not any(UNK in tokenizer.encode([text])[0] for tokenizer in (self.tokenizers.src, self.tokenizers.tgt))
 
 
-def add_noise(lines: Sequence[str], config: NoiseConfig, random: np.random.Generator) -> list[str]:
-    """Add noise to lines, to train robust models (Karpukhin et al. 2019; Niu et al. 2020)."""
-    noisy = []
-    for line in lines:
-        words = line.split(" ")
-        if config.word_dropout:
-            is_kept = random.random(len(words)) >= config.word_dropout
-            words = list(compress(words, is_kept.tolist())) or words  # keep at least one word
-        if config.typos:
-            is_hit = (random.random(len(words)) < config.typos).tolist()
-            words = [_typo(word, random) if hit else word for word, hit in zip(words, is_hit, strict=True)]
-        line = " ".join(words)
-        if config.case and random.random() < config.case:
-            line = line.upper() if random.random() < 0.5 else line.lower()
-        noisy.append(line)
-    return noisy
+def add_noise(
+    src: str, tgt: str, config: NoiseConfig, random: np.random.Generator, is_known: Callable[[str], bool]
+) -> tuple[str, str]:
+    """Add noise to a pair, to train robust models (Karpukhin et al. 2019; Niu et al. 2020).
+
+    Text for which `is_known` returns False is not copied.
+    """
+    if config.word_dropout:
+        words = src.split(" ")
+        is_kept = random.random(len(words)) >= config.word_dropout
+        src = " ".join(compress(words, is_kept.tolist())) or src  # keep at least one word
+    if config.typos:
+        src = add_typos(src, config.typos, random)
+    if config.case and random.random() < config.case:
+        change = (str.upper, title_case, None)[random.integers(3)]
+        src, tgt = change_case(src, tgt, change) if change is not None else (src.lower(), tgt)
+    if config.final_stop and random.random() < config.final_stop:
+        src, tgt = drop_final_stop(src, tgt)
+    if config.copies and random.random() < config.copies and is_known(text := text_to_copy(random)):
+        form = "{0} {1}" if random.random() < 0.5 else "{1} {0}"
+        src, tgt = form.format(src, text), form.format(tgt, text)
+    return src, tgt
+
+
+def change_case(src: str, tgt: str, change: Callable[[str], str]) -> tuple[str, str]:
+    """Change the case of both sides, unless the source stays the same or most of its letters have no case."""
+    letters = [letter for letter in src if letter.isalpha()]
+    num_cased = sum(letter.upper() != letter.lower() for letter in letters)
+    return (change(src), change(tgt)) if change(src) != src and 2 * num_cased >= len(letters) else (src, tgt)
+
+
+def title_case(line: str) -> str:
+    """Capitalize each word."""
+    return re.sub(r"(?<!\S)[^\w\s]*\w", lambda match: match[0].title(), line)
+
+
+def drop_final_stop(src: str, tgt: str) -> tuple[str, str]:
+    """Remove the final full stop of both sides, if the source has one; an ellipsis is kept."""
+    short, short_tgt = (
+        rest if line.endswith(STOPS) and (rest := line[:-1].rstrip()) and not rest.endswith(STOPS) else line
+        for line in (src, tgt)
+    )
+    return (short, short_tgt) if short != src else (src, tgt)
+
+
+def text_to_copy(random: np.random.Generator) -> str:
+    """Return a random emoji, URL or whole number."""
+    name = "".join(random.choice([*string.ascii_lowercase], 12))
+    number = random.integers(10 ** random.integers(1, 7))
+    return str(random.choice([random.choice([*EMOJI]), f"https://{name[:6]}.com/{name[6:]}", str(number)]))
+
+
+def add_typos(line: str, share: float, random: np.random.Generator) -> str:
+    """Insert a typo in this share of the words."""
+    words = [f"{word} " for word in line.split(" ")]
+    is_hit = (random.random(len(words)) < share).tolist()
+    words = [_typo(word, random) if hit else word for word, hit in zip(words, is_hit, strict=True)]
+    return "".join(words).removesuffix(" ")
 
 
 def _typo(word: str, random: np.random.Generator) -> str:
-    """Return the word with one typo; words of one letter are returned unchanged."""
-    if len(word) < 2:
+    """Return the word, which ends with a space, with one typo; words of one letter are returned unchanged."""
+    if len(word) < 3:
         return word
-    kind, place = TYPOS[random.integers(len(TYPOS))], int(random.integers(len(word) - 1))
-    if kind == "swap":
-        return word[:place] + word[place + 1] + word[place] + word[place + 2 :]
-    if kind == "drop":
-        return word[:place] + word[place + 1 :]
-    if kind == "double":
-        return word[: place + 1] + word[place:]
-    # Replace the letter with another letter of the word, which is in the same script.
-    return word[:place] + word[random.integers(len(word))] + word[place + 1 :]
+    place = int(random.integers(len(word) - 2))
+    before, letter, after = word[:place], word[place], word[place + 1 :]
+    other = word[random.integers(len(word) - 1)]  # in the same script
+    swapped, dropped = before + after[0] + letter + after[1:], before + after
+    doubled, replaced, joined = before + letter + letter + after, before + other + after, word[:-1]
+    return (swapped, dropped, doubled, replaced, joined)[random.integers(5)]

@@ -75,14 +75,14 @@ def check_corpora(
                 advance(name, one.result.pairs, chunk.num_bytes)
             check.sets.append(one.finish())
             check.overlaps += one.overlaps
-            earlier += [one] if name in ("train", "dev") else []
+            earlier += [one] if not name.startswith("test.") else []
             log.info("%s: %s pairs read", name, f"{one.result.pairs:,}")
     return check
 
 
 def sets_of(data: DataConfig) -> list[tuple[str, list[Source]]]:
-    """Return the name (train, dev or test.NAME) and sources of each set in a config."""
-    sets = [("train", data.sources), ("dev", data.dev)]
+    """Return the name (train, dev, dev.NAME or test.NAME) and sources of each set in a config."""
+    sets = [("train", data.sources), *data.dev_sets.items()]
     sets += [(f"test.{name}", [source]) for name, source in data.test.items()]
     return [(name, sources) for name, sources in sets if sources]
 

@@ -52,7 +52,7 @@ def exceeded_limits(check: CorpusCheck, data: DataConfig) -> list[Excess]:
             counts, where = one.side(side), SIDE_NAMES[side]
             what = f"{counts.faulty_lines:,} {where} lines contain characters that break lines or indicate damage"
             test(one.name, "max_faulty_share", counts.faulty_lines / max(1, one.pairs), what, "fix them")
-            if (unknown := counts.rates()["unknown_rate"]) is not None and one.name in ("train", "dev"):
+            if (unknown := counts.rates()["unknown_rate"]) is not None and not one.name.startswith("test."):
                 what, remedy = f"{percent(unknown)} of the {where} tokens are unknown", "use tokenizer.byte_fallback"
                 test(one.name, "max_unknown_rate", unknown, what, f"{remedy}, or a tokenizer trained on this text")
         removed = one.num_removed() / max(1, one.pairs)

@@ -165,7 +165,7 @@ class SetCheck:
     """Counts of a set, or of a chunk of it."""
 
     name: str
-    """train, dev, or test.NAME."""
+    """train, dev, dev.NAME, or test.NAME."""
     src: Side
     tgt: Side
     pairs: int = 0
@@ -247,9 +247,9 @@ class Overlap:
     """Overlap of two sets; blank lines are ignored."""
 
     of: str
-    """First set: dev or test.NAME."""
+    """First set: dev, dev.NAME or test.NAME."""
     within: str
-    """Second set: train or dev."""
+    """Second set: train, dev or dev.NAME."""
     size: int = 0
     """Number of pairs in the first set."""
     found: dict[str, Finding] = field(default_factory=lambda: {c: Finding("overlap", c) for c in ("pair", *SIDES)})

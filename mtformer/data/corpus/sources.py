@@ -116,13 +116,13 @@ def require_sources(data: DataConfig) -> None:
     Raises:
         DataError: see `read_pairs`; also if a training, dev or test file is missing or is a pipe.
     """
-    sources = [*data.sources, *data.dev, *data.test.values()]
+    sources = [*data.sources, *data.dev_sources, *data.test.values()]
     file_states(sources)
     require_files(sources)
     for source in data.sources:
         with open_reader(source, data) as reader:
             reader.take(1).parse()
-    for source in data.dev:
+    for source in data.dev_sources:
         deque(read_pairs(source, data), maxlen=0)
 
 
