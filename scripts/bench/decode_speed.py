@@ -75,15 +75,12 @@ System = tuple[Callable[[Sequence[Any], Setting], int], Sequence[Setting]]
 
 
 def mtformer_system(
-    size: Size, precision: str, num_beams: int, num_tokens: int = NUM_TARGET_TOKENS, device: str = "cpu"
-) -> Decode:
-    """Return the search of mtformer with its own model."""
-    return search(peers.transformer(size, dropout=0.0), precision, num_beams, num_tokens, device)
-
-
-def search(transformer: Transformer, precision: str, num_beams: int, num_tokens: int, device: str) -> Decode:
-    """Return the search of mtformer with a model, which is modified."""
+    size: Size, precision: str, num_beams: int, num_tokens: int = NUM_TARGET_TOKENS, device: str = "cpu",
+    transformer: Transformer | None = None,
+) -> Decode:  # fmt: skip
+    """Return the search of mtformer with its own model, or with this one, which is modified."""
     set_up_memory()
+    transformer = transformer or peers.transformer(size, dropout=0.0)
     model = InferenceModel.prepare(transformer, torch.device(device), precision)
     # The ratios are large, so only max_length has an effect; it does not include eos.
     settings = DecodingConfig(
@@ -141,18 +138,15 @@ def ctranslate2_system(
     spec.optimize(None)
     with tempfile.TemporaryDirectory() as folder:
         spec.save(folder)
-        translator = ctranslate2.Translator(
-            folder, device=device, compute_type=str(DTYPES[precision]).removeprefix("torch.")
-        )
+        compute_type = {"fp32": "float32", "fp16": "float16"}[precision]
+        translator = ctranslate2.Translator(folder, device=device, compute_type=compute_type)
 
     def decode(src_BS: Tensor, src_lengths_B: Tensor) -> None:
         rows = zip(src_BS.tolist(), src_lengths_B.tolist(), strict=True)
         sources = [[names[token] for token in row[: length - 1]] for row, length in rows]  # CTranslate2 adds eos
-        fixed = num_tokens - 1  # without eos
-        found = translator.translate_batch(
-            sources, beam_size=num_beams, min_decoding_length=fixed, max_decoding_length=fixed
-        )
-        if any(len(one.hypotheses[0]) != fixed for one in found):
+        limits = dict.fromkeys(("min_decoding_length", "max_decoding_length"), num_tokens - 1)  # without eos
+        found = translator.translate_batch(sources, beam_size=num_beams, **limits)
+        if any(len(one.hypotheses[0]) != num_tokens - 1 for one in found):
             raise RuntimeError(f"not {num_tokens} target tokens for each sentence")
 
     return decode

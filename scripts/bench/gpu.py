@@ -5,10 +5,8 @@
 Writes gpu.json and gpu.md after each result, and prints gpu.md at the end. Each section runs in a separate process: if
 one fails, only its own results are missing. The exit code is 1 if a result is missing or a check failed.
 
-Checks (they do not need an otherwise idle GPU): loss, gradients and search compared to fp32 on the CPU; a killed and
-resumed run compared to an uninterrupted one; training on KFTT (Japanese-English) in bf16 and fp16, and BLEU of the
-bf16 model with search in each precision. KFTT is read from a folder with train.ja, train.en, dev.ja and dev.en, plain
-or .gz.
+Checks: loss, gradients and search compared to fp32 on the CPU; a killed and resumed run compared to an uninterrupted
+one; training on KFTT (Japanese-English) in bf16 and fp16, and BLEU of the bf16 model with search in each precision.
 
 Speed: the models are base and big from the paper, with a joint, tied vocabulary of 32k, in bf16 with fused Adam;
 dropout is 0.1 and 0.3, attention dropout is 0. Peers train in the minimal loop of train_speed.py. Batches are on the
@@ -57,7 +55,7 @@ TABLES = {
     "kftt search": ("BLEU on KFTT dev with the first of these models", ("search",)),
     "limit": ("Limits of the machine (random data)", ()),
     "training": ("Training in bf16", ("size", "batches")),
-    "memory": ("Memory of training in bf16, per token of the longer side including padding", ()),
+    "memory": ("Memory of training in bf16, from the peaks with two sizes of batches without padding", ()),
     "profile": ("Profile of 3 steps", ("size", "system", "batches", "batch tokens")),
     "decoding": ("Decoding: base, random weights, a fixed number of target tokens", ("search",)),
 }
@@ -70,7 +68,12 @@ def report(result: dict[str, Any]) -> str:
     lines += [f"- {name}: {value}" for name, value in result["environment"].items()]
     sizes = SCALES[result["scale"]].sizes
     lines += [f"- {name}: {size}, vocabulary {size.vocab_size}, dropout {p}" for name, (size, p) in sizes.items()]
-    lines += [f"- seconds per section: {', '.join(f'{name} {s:.0f}' for name, s in result['seconds'].items())}", ""]
+    lines += [
+        "- tokens/s and sentences/s: median (lowest to highest); source and target tokens, without padding",
+        "- batch tokens: pairs x length of the longer side, including padding",
+        "- s for the first step: including compilation; MFU: model FLOP/s relative to this rate of matrix products",
+    ]
+    lines += [f"- seconds per section: {'; '.join(f'{name} {s:.0f}' for name, s in result['seconds'].items())}", ""]
     faulty = [figure for figure in result["figures"] if is_faulty(figure)]
     if faulty:
         lines += [f"## {len(faulty)} results are missing or wrong", ""]
@@ -103,7 +106,7 @@ def format_value(value: str | float | list[float]) -> str:
     if isinstance(value, float):
         number = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
         return number if math.isfinite(value) else "not measured"
-    return str(value).replace("|", "/")[:110]
+    return (f"{value:,}" if isinstance(value, int) else str(value)).replace("|", "/")[:110]
 
 
 def add_ratios(figures: Figures, datasheet: float | None) -> None:
@@ -182,7 +185,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="SECTION",
                         help=f"sections to run: {', '.join(SECTIONS)}")  # fmt: skip
     parser.add_argument("--after", type=Path, metavar="FILE", help="start to measure speed when this file exists")
-    parser.add_argument("--kftt", type=Path, default=DEFAULT_DATA.with_name("kftt_ja_en"), help="folder with KFTT")
+    parser.add_argument("--kftt", type=Path, default=DEFAULT_DATA.with_name("kftt_ja_en"), metavar="FOLDER",
+                        help="corpus: train.ja.gz, train.en.gz, dev.ja.gz and dev.en.gz")  # fmt: skip
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--scale", choices=SCALES, default="full")
     options = parser.parse_args()

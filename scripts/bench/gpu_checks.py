@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 import decode_speed
 import peers
 import torch
-from gpu_sections import BEAMS, Bench, Figure, Measurements, kftt_batches
+from decode_speed import BEAMS
+from gpu_sections import Bench, Figure, Measurements, kftt_batches
 from torch import Tensor
 
 from mtformer.config.loading import load_config
@@ -25,8 +26,7 @@ from mtformer.data.demo import write_demo
 from mtformer.decoding.translator import Translator
 from mtformer.errors import InterruptedRunError
 from mtformer.evaluation.scores import for_language, score
-from mtformer.experiment.train import train_experiment
-from mtformer.experiment.verify import compare_runs
+from mtformer.experiment.verify import compare_runs, train_part
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import RunDir
 from mtformer.training.history import read_records
@@ -69,14 +69,15 @@ def compute(bench: Bench, device: str, precision: str) -> tuple[float, Tensor, l
     gradient = torch.cat([one.grad.flatten() for one in step.model.parameters()]).cpu().double() / scale
     translations = []
     for num_beams in BEAMS.values():
-        decode = decode_speed.search(copy.deepcopy(model), precision, num_beams, bench.scale.target_tokens, device)
+        workload = size, precision, num_beams, bench.scale.target_tokens, device
+        decode = decode_speed.mtformer_system(*workload, copy.deepcopy(model))
         with torch.inference_mode():
             translations.append([found.tokens for found in decode(batch.src_BS, batch.src_lengths_B)])
     return loss.item(), gradient, translations
 
 
 def compare(bench: Bench, precision: str, on_cpu: Callable[[], tuple[float, Tensor, list[list[list[int]]]]]) -> Figure:
-    """Compare the results of `compute` on the device to those on the CPU."""
+    """Compare results on the device to those on the CPU."""
     expected_loss, expected, here = on_cpu()
     loss, gradient, there = compute(bench, bench.device, precision)
     differences = abs(loss / expected_loss - 1), float((gradient - expected).norm() / expected.norm())
@@ -85,7 +86,7 @@ def compare(bench: Bench, precision: str, on_cpu: Callable[[], tuple[float, Tens
     return {
         "loss, nats per token": loss,
         "relative difference of the loss": differences[0],
-        "of the gradient": differences[1],
+        "of the gradient (norm)": differences[1],
         "allowed for the gradient": ALLOWED[precision],
         **{f"% equal translations, {name}": 100 * share for name, share in zip(BEAMS, shares, strict=True)},
         "check": CHECK[is_close and (precision != "fp32" or min(shares) >= MIN_EQUAL)],
@@ -122,11 +123,6 @@ def make_config(bench: Bench, name: str, folder: Path, data: Sequence[str], prec
     return config.model_copy(update={"model": peers.model_config(size, dropout)})
 
 
-def train(config: Config, folder: Path, watch: Watch) -> None:
-    """Train like `mtformer train --resume auto`."""
-    train_experiment(config, RunDir(folder), watch, resume="auto", overwrite=False)
-
-
 def resuming(bench: Bench) -> Measurements:
     """Kill a run and resume it, and compare it with an uninterrupted one."""
     for precision in bench.precisions[1:]:
@@ -142,16 +138,15 @@ def measure_resuming(bench: Bench, precision: str) -> Figure:
         steps = f"training.max_steps={NUM_STEPS}", f"training.validate_every={SAVED_EVERY}", "training.log_every=5"
         config = make_config(bench, "demo.yaml", folder, sources, precision, "training.deterministic=true", *steps)
         killed, whole = RunDir(folder / "killed"), RunDir(folder / "whole")
-        arguments = config, killed.path, Watch(killed_at=KILLED_AT)
-        process = multiprocessing.get_context("spawn").Process(target=train, args=arguments, daemon=True)
+        arguments = config, killed.path, None, Watch(killed_at=KILLED_AT)
+        process = multiprocessing.get_context("spawn").Process(target=train_part, args=arguments, daemon=True)
         process.start()
         process.join(max(0.0, bench.deadline - time.time()))
         process.kill()
-        process.join()
         if killed.steps()[-1:] != [KILLED_AT - KILLED_AT % SAVED_EVERY]:
             raise RuntimeError(f"the process ended with exit code {process.exitcode} before step {KILLED_AT}")
         for run in (killed, whole):
-            train(config, run.path, Watch())
+            train_part(config, run.path, None)
         compared = compare_runs(whole, killed)
         different = [f"{part.what}: {part.difference.name}" for part in compared if part.difference is not None]
     return {
@@ -168,38 +163,32 @@ def measure_resuming(bench: Bench, precision: str) -> Figure:
 
 
 def kftt(bench: Bench) -> Measurements:
-    """Train on KFTT in each 16-bit precision; with the first model, compare the precisions of search."""
+    """Train on KFTT in each 16-bit precision, and compare the precisions of search with the first of these models."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        for precision in bench.precisions[1:]:
-            # The first run also prepares the data; search and the second run share the rest of the time.
-            share = 0.5 if precision == bench.precisions[1] else 0.9
-            about = {"kind": "kftt", "precision": precision}
-            figure = yield about, partial(measure_kftt, bench, folder, precision, share)
-            if "error" in figure:
-                return
-            for name, num_beams in BEAMS.items() if precision == bench.precisions[1] else ():
-                in_fp32: Figure = {}
-                for of_search in bench.precisions:
-                    about = {"kind": "kftt search", "search": name, "precision": of_search}
-                    run = folder / precision
-                    yield about, partial(measure_search, bench, folder, run, num_beams, of_search, in_fp32)
+        for precision, share in zip(bench.precisions[1:], (0.45, 0.6), strict=False):  # the first run prepares the data
+            yield {"kind": "kftt", "precision": precision}, partial(measure_kftt, bench, folder, precision, share)
+        for search, num_beams in BEAMS.items():
+            in_fp32: Figure = {}
+            for precision in bench.precisions:
+                about = {"kind": "kftt search", "search": search, "precision": precision}
+                yield about, partial(measure_search, bench, folder, num_beams, precision, in_fp32)
 
 
 def measure_kftt(bench: Bench, folder: Path, precision: str, share: float) -> Figure:
     """Train for at most this share of the remaining time."""
     begin, run = time.time(), RunDir(folder / precision)
     sources = []
-    for part, number in (("train", bench.scale.pairs), ("dev", bench.scale.dev_pairs)):
+    for part, number in bench.scale.corpus_lines.items():
         for language in ("ja", "en"):
             with gzip.open(bench.corpus / f"{part}.{language}.gz") as file:
                 (folder / f"{part}.{language}").write_bytes(b"".join(itertools.islice(file, number)))
         sources.append(f"{{src: {folder / part}.ja, tgt: {folder / part}.en}}")
-    config = make_config(bench, "kftt_ja_en.yaml", folder, sources, precision, *bench.scale.training)
+    config = make_config(bench, "kftt_ja_en.yaml", folder, sources, precision, *bench.scale.corpus_settings.split())
     watch = Watch(deadline=begin + share * (bench.deadline - begin))
     bench.forget_peak()
     try:
-        train(config, run.path, watch)
+        train_part(config, run.path, None, watch)
         stopped = "at the end"
     except InterruptedRunError:
         stopped = "by the time limit"
@@ -221,9 +210,10 @@ def measure_kftt(bench: Bench, folder: Path, precision: str, share: float) -> Fi
     }
 
 
-def measure_search(bench: Bench, folder: Path, run: Path, num_beams: int, precision: str, in_fp32: Figure) -> Figure:
+def measure_search(bench: Bench, folder: Path, num_beams: int, precision: str, in_fp32: Figure) -> Figure:
     """Translate the dev data, and compare BLEU and lines with fp32, which is measured first."""
-    translator = Translator.load(run, device=bench.device, precision=precision).with_decoding(beam_size=num_beams)
+    translator = Translator.load(folder / bench.precisions[1], device=bench.device, precision=precision)
+    translator = translator.with_decoding(beam_size=num_beams)
     sources, references = (peers.read_lines(folder / f"dev.{language}") for language in ("ja", "en"))
     begin = time.time()
     lines = [translation.text for translation in translator.translate(sources)]
@@ -237,5 +227,5 @@ def measure_search(bench: Bench, folder: Path, run: Path, num_beams: int, precis
         "BLEU": f"{bleu:.2f}",
         "BLEU - BLEU in fp32": f"{bleu - in_fp32['bleu']:+.2f}",
         "% of lines as in fp32": 100 * equal / len(lines),
-        "s": seconds,
+        "s to translate": seconds,
     }

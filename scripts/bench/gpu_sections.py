@@ -18,6 +18,7 @@ from typing import Any
 import decode_speed
 import numpy as np
 import torch
+from decode_speed import BEAMS
 from peers import Size
 from torch import Tensor
 from torch.profiler import ProfilerActivity
@@ -28,7 +29,6 @@ from mtformer.data.batching.batches import Batch, make_batch
 LENGTHS = Path(__file__).with_name("kftt_lengths.json")
 LENGTHS_BATCH_TOKENS = 32_768
 SYNTHETIC_LENGTH = 64
-BEAMS = {"greedy": 1, "beam 5": 5}
 SYSTEMS = {
     "mtformer": "mtformer", "torch": "torch.nn.Transformer", "marian": "Hugging Face Marian", "eole": "Eole"
 }  # fmt: skip
@@ -57,11 +57,9 @@ class Scale:
     sentences: tuple[int, ...]
     """Number of sentences per batch in decoding."""
     target_tokens: int
-    pairs: int
-    """Number of training pairs of the corpus to use."""
-    dev_pairs: int
-    """Number of dev pairs to translate."""
-    training: tuple[str, ...]
+    corpus_lines: dict[str, int]
+    """Maximum number of lines of each part of KFTT to use."""
+    corpus_settings: str
     """Changes to configs/kftt_ja_en.yaml."""
 
 
@@ -74,12 +72,9 @@ SCALES = {
         copied_bytes=4 << 30,
         sentences=(64, 256),
         target_tokens=32,
-        pairs=1_000_000,
-        dev_pairs=300,
-        training=(
-            *("training.max_steps=1000", "training.batch_tokens=16384", "training.accumulation_steps=1"),
-            *("training.warmup_steps=400", "training.log_every=100", "tokenizer.train_sentences=60000"),
-        ),
+        corpus_lines={"train": 1_000_000, "dev": 300},
+        corpus_settings="training.max_steps=1000 training.batch_tokens=16384 training.accumulation_steps=1 "
+        "training.warmup_steps=400 training.log_every=100 tokenizer.train_sentences=60000",
     ),
     "tiny": Scale(
         sizes={"base": (Size(32, 64, 2, 1, 500), 0.1), "big": (Size(64, 128, 4, 1, 500), 0.3)},
@@ -89,13 +84,9 @@ SCALES = {
         copied_bytes=1 << 20,
         sentences=(2,),
         target_tokens=5,
-        pairs=600,
-        dev_pairs=10,
-        training=(
-            *("training.max_steps=20", "training.batch_tokens=512", "training.accumulation_steps=1"),
-            *("training.warmup_steps=5", "training.log_every=4", "training.learning_rate=0.01"),
-            *("tokenizer.vocab_size=1500", "tokenizer.character_coverage=0.99", "decoding.max_length=10"),
-        ),
+        corpus_lines={"train": 600, "dev": 10},
+        corpus_settings="training.max_steps=20 training.batch_tokens=512 training.warmup_steps=5 training.log_every=4 "
+        "training.learning_rate=0.01 tokenizer.vocab_size=1500 tokenizer.character_coverage=0.99 decoding.max_length=9",
     ),
 }
 
@@ -120,17 +111,13 @@ class Bench:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
 
-    def synchronize(self) -> None:
-        """Wait until the device is idle."""
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-
     def seconds(self, run: Callable[[], object]) -> float:
         """Return the time of one run, from idle device to idle device."""
-        self.synchronize()
+        synchronize = torch.cuda.synchronize if self.device == "cuda" else torch.cpu.synchronize
+        synchronize()
         begin = time.perf_counter()
         run()
-        self.synchronize()
+        synchronize()
         return time.perf_counter() - begin
 
     def slices(self, run: Callable[[], object], warm_up: int, most_seconds: float = 1.5) -> list[float]:
@@ -227,13 +214,13 @@ def training(bench: Bench, size_name: str, compile: bool) -> Measurements:
     cells = [(kind, number) for kind in BATCHES for number in bench.scale.batch_tokens]
     batches = {(kind, number): BATCHES[kind](bench.scale, size, number) for kind, number in cells}
     cudnn, rates, peaks = torch.backends.cuda.cudnn_sdp_enabled(), {}, {}
-    for family in ["mtformer", "torch"] if compile else SYSTEMS:
+    for family in ("mtformer", "torch") if compile else SYSTEMS:
         torch.backends.cuda.enable_cudnn_sdp(cudnn)  # disabled by mtformer, but enabled by default for peers
         step = functools.cache(functools.partial(STEPS[family], setup))
         about = {"size": size_name, "system": SYSTEMS[family] + (", compiled" if compile else "")}
-        for kind, number in cells:
-            if family != "mtformer" and number != cells[0][1]:
-                continue  # peers are measured with the largest batches only
+        # Peers and compiled systems are measured with the largest batches only.
+        sizes = bench.scale.batch_tokens if family == "mtformer" and not compile else bench.scale.batch_tokens[:1]
+        for kind, number in [cell for cell in cells if cell[1] in sizes]:
             figure = yield (
                 {"kind": "training", **about, "batches": kind, "batch tokens": number},
                 if_installed(family, measure_training, bench, size, step, batches[kind, number], 2 if compile else 1),
@@ -285,15 +272,12 @@ def measure_training(
 
 
 def memory_per_token(figures: dict[int, Figure]) -> Figure:
-    """Divide the peak memory into a part per padded token of a batch and a constant part (weights, optimizer).
-
-    The batches have equal lengths, so the number of padded tokens is the same on both sides; it is counted once.
-    """
+    """Divide the peak memory of batches without padding into a part per batch token and a constant part."""
     large, small = max(figures), min(figures)
     slope = (figures[large]["peak GiB"] - figures[small]["peak GiB"]) / (large - small)
     return {
-        **{f"peak GiB, {number:,} tokens": figures[number]["peak GiB"] for number in (large, small)},
-        "bytes per token": slope * 2**30,
+        **{f"peak GiB, {number:,} batch tokens": figures[number]["peak GiB"] for number in (large, small)},
+        "bytes per batch token": slope * 2**30,
         "GiB without batch": figures[small]["peak GiB"] - slope * small,
     }
 
@@ -364,21 +348,14 @@ def decoding(bench: Bench) -> Measurements:
             torch.backends.cuda.enable_cudnn_sdp(cudnn)  # see `training`
             for num_sentences in bench.scale.sentences:
                 about = {"search": search, "system": system, "precision": precision, "sentences": num_sentences}
-                workload = make, size, precision, num_beams, num_sentences
-                yield {"kind": "decoding", **about}, if_installed(system, measure_decoding, bench, *workload)
+                build = functools.partial(make, size, precision, num_beams, bench.scale.target_tokens, bench.device)
+                measure = if_installed(system, measure_decoding, bench, build, size, num_sentences)
+                yield {"kind": "decoding", **about}, measure
 
 
-def measure_decoding(
-    bench: Bench,
-    make: Callable[..., decode_speed.Decode],
-    size: Size,
-    precision: str,
-    num_beams: int,
-    num_sentences: int,
-) -> Figure:
+def measure_decoding(bench: Bench, build: Callable[[], decode_speed.Decode], size: Size, num_sentences: int) -> Figure:
     """Measure the translation of a batch into a fixed number of tokens."""
-    bench.forget_peak()
-    decode = make(size, precision, num_beams, bench.scale.target_tokens, bench.device)
+    decode = build()
     batch = kftt_batches(bench.scale, size, bench.scale.batch_tokens[0])[0]
     rows = torch.arange(num_sentences) % len(batch.src_BS)
     src_BS, lengths_B = batch.src_BS[rows].to(bench.device), batch.src_lengths_B[rows].to(bench.device)
@@ -387,4 +364,4 @@ def measure_decoding(
         with torch.inference_mode():
             decode(src_BS, lengths_B)
 
-    return {"sentences/s": [num_sentences / s for s in bench.slices(run, warm_up=1)], "peak GiB": bench.peak_gib()}
+    return {"sentences/s": [num_sentences / s for s in bench.slices(run, warm_up=1)]}

@@ -1,10 +1,14 @@
 """Tests of the GPU scripts on a CPU: gpu.sh without packages that the machine may lack, and sections of gpu.py."""
 
+import functools
+import gzip
 import json
 import os
+import random
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -88,24 +92,79 @@ def test_gpu_sh(python: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("base", "## Profile of 3 steps, base, mtformer, KFTT lengths, 256\n"),
-        ("base, compiled", "## 2 results are missing\n"),
-        ("decoding", "| Hugging Face generate | 2 |"),
+        ("equality", r"\| fp32 \| 6\.\d+ \| 0 \| 0 \| 0.001 \| 100 \| 100 \| passed \|"),
+        ("resuming", r"\| bf16 \| 25 \| 20 \| 40 \| [\d,]+ \| none \| passed \|"),
+        ("KFTT", r"\| bf16 \| 20 \| at the end \| (\d\.\d+ \| ){5}yes \| yes \| 0 \|[^\n]* passed \|"),
+        ("KFTT", r"BLEU on KFTT dev[^\n]*, beam 5\n\n([^\n]*\n){2}\| fp32 \| 10 \| \d+\.\d+ \| \+0\.00 \| 100 \|"),
+        ("base", "## Profile of 3 steps, base, mtformer, KFTT lengths, (256|128)\n"),
+        ("base", r"\| base \| mtformer \| not measured \|"),
+        ("base, compiled", "## 4 results are missing or wrong\n"),
+        ("decoding", r"\| Hugging Face generate \| bf16 \| 2 \|"),
     ],
 )
-def test_gpu_py_section(name: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run in this process to avoid repeated imports. Compilation is slow, so the section for it gets no time."""
+def test_gpu_py_section(name: str, expected: str, section: Callable[[str], list[dict[str, Any]]]) -> None:
+    import gpu
+
+    figures = section(name)
+    result = {"environment": {}, "scale": "tiny", "seconds": {name: 1.0}, "figures": figures}
+    assert re.search(expected, gpu.report(result))
+    assert all(gpu.is_faulty(figure) == ("compiled" in name) for figure in figures)
+
+
+@pytest.fixture(scope="module")
+def section(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], list[dict[str, Any]]]]:
+    """Return a function that runs a section once and returns its results.
+
+    It runs in this process to avoid repeated imports. Compilation is slow, so the sections for it get no time.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCH))
+        import gpu
+
+        corpus = write_corpus(tmp_path_factory.mktemp("kftt"))
+        cudnn = torch.backends.cuda.cudnn_sdp_enabled()
+
+        @functools.cache
+        def run(name: str) -> list[dict[str, Any]]:
+            measure_next = gpu.build(name, "cpu", "tiny", corpus)
+            return list(iter(lambda: measure_next(0.0 if "compiled" in name else 600.0), None))
+
+        yield run
+        assert torch.backends.cuda.cudnn_sdp_enabled() == cudnn
+
+
+def write_corpus(folder: Path) -> Path:
+    """Write a corpus with the file names of KFTT: random Japanese words, and their readings as English words."""
+    chance = random.Random(1)
+    readings = {chr(0x3042 + number): f"{'kstnhmyrw'[number % 9]}{'aiueo'[number // 9]}" for number in range(45)}
+    words = ["".join(chance.choices(list(readings), k=4)) for _ in range(1000)]
+    for part, size in (("train", 600), ("dev", 10)):
+        lines = [chance.choices(words, k=chance.randint(5, 9)) for _ in range(size)]
+        english = [" ".join("".join(map(readings.__getitem__, word)) for word in line) for line in lines]
+        for language, text in (("ja", ["".join(line) for line in lines]), ("en", english)):
+            with gzip.open(folder / f"{part}.{language}.gz", "wt", encoding="utf-8") as file:
+                file.write("".join(f"{line}\n" for line in text))
+    return folder
+
+
+def test_gpu_py_without_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCH))
     import gpu
-    import gpu_sections
 
-    cudnn, has_time = torch.backends.cuda.cudnn_sdp_enabled(), "compiled" not in name
-    measure_next = gpu_sections.build(name, "cpu", "tiny")
-    figures = list(iter(lambda: measure_next(has_time), None))
-    result = {"environment": {}, "scale": "tiny", "seconds": {name: 1.0}, "figures": figures}
-    assert expected in gpu.report(result)
-    assert all(("error" in figure) != has_time for figure in figures)
-    assert torch.backends.cuda.cudnn_sdp_enabled() == cudnn
+    first = gpu.build("KFTT", "cpu", "tiny", tmp_path)(60.0)
+    assert first["error"] == f"FileNotFoundError: [Errno 2] No such file or directory: '{tmp_path}/train.ja.gz'"
+
+
+def test_gpu_py_stops_training_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, section: Callable[[str], list[dict[str, Any]]]
+) -> None:
+    """The time limit ends training with a checkpoint; too few losses to see that they fall are a failed check."""
+    import gpu
+
+    corpus = write_corpus(tmp_path)
+    figure = gpu.build("KFTT", "cpu", "tiny", corpus)(0.1)
+    assert (figure["steps"], figure["stopped"]) == (1, "by the time limit")
+    assert gpu.is_faulty(figure)
 
 
 def test_a_crashed_section_loses_only_its_own_results(
@@ -121,7 +180,7 @@ def test_a_crashed_section_loses_only_its_own_results(
         gpu.main()
     assert ended.value.code == 1
     report = (tmp_path / "gpu.md").read_text()
-    assert "## 1 results are missing\n\n- base, section, its process ended with exit code 9\n" in report
+    assert "## 1 results are missing or wrong\n\n- base, section, its process ended with exit code 9\n" in report
     assert "| copy | 1 |" in report
     assert capsys.readouterr().out == report + "\n"
     assert len(json.loads((tmp_path / "gpu.json").read_text())["figures"]) == 2
