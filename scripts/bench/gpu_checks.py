@@ -34,7 +34,7 @@ from mtformer.training.step import TrainingStep
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 CHECK = {True: "passed", False: "FAILED"}
-ALLOWED = {"fp32": 1e-3, "bf16": 0.1, "fp16": 0.02}
+ALLOWED = {"fp32": 0.001, "bf16": 0.1, "fp16": 0.02}
 """Maximum relative difference of the gradient from fp32 on a CPU; that of the loss is a tenth of it."""
 MIN_EQUAL = 0.9
 """Minimum share of equal translations in fp32. Random weights give many tokens similar scores."""
@@ -82,7 +82,7 @@ def compare(bench: Bench, precision: str, on_cpu: Callable[[], tuple[float, Tens
     loss, gradient, there = compute(bench, bench.device, precision)
     differences = abs(loss / expected_loss - 1), float((gradient - expected).norm() / expected.norm())
     shares = [sum(map(list.__eq__, *sides)) / len(sides[0]) for sides in zip(here, there, strict=True)]
-    is_close = 10 * differences[0] <= ALLOWED[precision] and differences[1] <= ALLOWED[precision]
+    is_close = max(10 * differences[0], differences[1]) <= ALLOWED[precision]
     return {
         "loss, nats per token": loss,
         "relative difference of the loss": differences[0],
@@ -215,9 +215,7 @@ def measure_search(bench: Bench, folder: Path, num_beams: int, precision: str, i
     translator = Translator.load(folder / bench.precisions[1], device=bench.device, precision=precision)
     translator = translator.with_decoding(beam_size=num_beams)
     sources, references = (peers.read_lines(folder / f"dev.{language}") for language in ("ja", "en"))
-    begin = time.time()
     lines = [translation.text for translation in translator.translate(sources)]
-    seconds = time.time() - begin
     bleu = score(lines, references, for_language(EvaluationConfig(), "en"), ("bleu",))[0].value
     if precision == "fp32":
         in_fp32.update(bleu=bleu, lines=lines)
@@ -227,5 +225,4 @@ def measure_search(bench: Bench, folder: Path, num_beams: int, precision: str, i
         "BLEU": f"{bleu:.2f}",
         "BLEU - BLEU in fp32": f"{bleu - in_fp32['bleu']:+.2f}",
         "% of lines as in fp32": 100 * equal / len(lines),
-        "s to translate": seconds,
     }
