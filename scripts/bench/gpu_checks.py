@@ -26,7 +26,7 @@ from mtformer.data.demo import write_demo
 from mtformer.decoding.translator import Translator
 from mtformer.errors import InterruptedRunError
 from mtformer.evaluation.scores import for_language, score
-from mtformer.experiment.verify import compare_runs, train_part
+from mtformer.experiment.verify import StopAt, compare_runs, train_part
 from mtformer.model.transformer import Transformer
 from mtformer.run_dir import RunDir
 from mtformer.training.history import read_records
@@ -96,19 +96,15 @@ def compare(bench: Bench, precision: str, on_cpu: Callable[[], tuple[float, Tens
 # ---- runs -----------------------------------------------------------------------------------------------------------
 
 
-class Watch:
+class Watch(StopAt):
     """`Progress` that ends a run: with SIGTERM after a deadline, or with SIGKILL after a step."""
 
     def __init__(self, deadline: float = math.inf, killed_at: int | None = None) -> None:
-        self.deadline, self.killed_at = deadline, killed_at
-        self.started = math.inf
-        """Time at the end of the first step."""
-
-    def prepared(self, num_pairs: int, share: float) -> None:
-        """Do nothing; see `mtformer.training.metrics.Progress`."""
+        super().__init__(None)
+        self.deadline, self.killed_at, self.started = deadline, killed_at, math.inf
 
     def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
-        """End the run if it is time to; see `mtformer.training.metrics.Progress`."""
+        """End the run if it is time to; `started` is the time at the end of the first step."""
         self.started = min(self.started, time.time())
         if step == self.killed_at or time.time() > self.deadline:
             os.kill(os.getpid(), signal.SIGKILL if step == self.killed_at else signal.SIGTERM)
@@ -117,9 +113,11 @@ class Watch:
 def make_config(bench: Bench, name: str, folder: Path, data: Sequence[str], precision: str, *settings: str) -> Config:
     """Return a config of the repository with other data (sources of train and dev), the base model and settings."""
     [train, dev], (size, dropout) = data, bench.scale.sizes["base"]
-    settings = (*settings, f"training.device={bench.device}", f"training.precision={precision}")
-    settings = (*settings, "data.test={}", f"data.cache_dir={folder / 'cache'}", "training.compile=never")
-    config = load_config(CONFIGS / name, [f"data.train=[{train}]", f"data.dev=[{dev}]", *settings]).config
+    overrides = [
+        *(f"data.train=[{train}]", f"data.dev=[{dev}]", "data.test={}", f"data.cache_dir={folder / 'cache'}"),
+        *(f"training.device={bench.device}", f"training.precision={precision}", "training.compile=never", *settings),
+    ]
+    config = load_config(CONFIGS / name, overrides).config
     return config.model_copy(update={"model": peers.model_config(size, dropout)})
 
 
