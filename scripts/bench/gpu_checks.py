@@ -115,7 +115,8 @@ def make_config(bench: Bench, name: str, folder: Path, data: Sequence[str], prec
     [train, dev], (size, dropout) = data, bench.scale.sizes["base"]
     overrides = [
         *(f"data.train=[{train}]", f"data.dev=[{dev}]", "data.test={}", f"data.cache_dir={folder / 'cache'}"),
-        *(f"training.device={bench.device}", f"training.precision={precision}", "training.compile=never", *settings),
+        *(f"training.device={bench.device}", f"training.precision={precision}", "training.compile=never"),
+        *("training.average_last=0", *settings),
     ]
     config = load_config(CONFIGS / name, overrides).config
     return config.model_copy(update={"model": peers.model_config(size, dropout)})
