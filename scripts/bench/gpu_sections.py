@@ -74,7 +74,7 @@ SCALES = {
         target_tokens=32,
         corpus_lines={"train": 1_000_000, "dev": 300},
         corpus_settings="training.max_steps=1000 training.batch_tokens=16384 training.accumulation_steps=1 "
-        "training.warmup_steps=400 training.log_every=100 tokenizer.train_sentences=60000",
+        "training.warmup_steps=400 training.log_every=100 tokenizer.train_sentences=30000",
     ),
     "tiny": Scale(
         sizes={"base": (Size(32, 64, 2, 1, 500), 0.1), "big": (Size(64, 128, 4, 1, 500), 0.3)},
