@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import peers
@@ -37,12 +38,14 @@ from mtformer.config.loading import dump_config
 from mtformer.config.schema import Config, DecodingConfig
 from mtformer.decoding import engine as engines
 from mtformer.decoding.beam import beam_search
+from mtformer.decoding.ctranslate2_model import to_spec
 from mtformer.decoding.inference import InferenceModel
 from mtformer.decoding.inputs import Segment
 from mtformer.decoding.rules import LengthBounds
 from mtformer.decoding.sampling import generate
+from mtformer.decoding.search import Hypothesis
 from mtformer.decoding.translator import Translator
-from mtformer.device import set_up_memory
+from mtformer.device import DTYPES, set_up_memory
 from mtformer.export.bundle import export_ctranslate2
 from mtformer.files import write_checksums
 from mtformer.model.transformer import Transformer
@@ -61,7 +64,7 @@ BATCH_SIZES = (32, 64, 128, 256)
 EOS_BIAS = 50.0
 """Bias of eos that makes translations end at the minimum length, before the maximum."""
 
-Decode = Callable[[Tensor, Tensor], object]  # src_BS, src_lengths_B
+Decode = Callable[[Tensor, Tensor], Any]  # src_BS, src_lengths_B
 Setting = tuple[int, int, str] | None
 """Number of workers that share the threads, batch size and its unit; None: the settings of the system."""
 System = tuple[Callable[[Sequence[Any], Setting], int], Sequence[Setting]]
@@ -72,22 +75,25 @@ System = tuple[Callable[[Sequence[Any], Setting], int], Sequence[Setting]]
 
 
 def mtformer_system(
-    size: Size, precision: str, num_beams: int, num_tokens: int = NUM_TARGET_TOKENS, device: str = "cpu"
-) -> Decode:
-    """Return the search of mtformer with its own model."""
+    size: Size, precision: str, num_beams: int, num_tokens: int = NUM_TARGET_TOKENS, device: str = "cpu",
+    transformer: Transformer | None = None,
+) -> Decode:  # fmt: skip
+    """Return the search of mtformer with its own model, or with this one, which is modified."""
     set_up_memory()
-    model = InferenceModel.prepare(peers.transformer(size, dropout=0.0), torch.device(device), precision)
+    transformer = transformer or peers.transformer(size, dropout=0.0)
+    model = InferenceModel.prepare(transformer, torch.device(device), precision)
     # The ratios are large, so only max_length has an effect; it does not include eos.
     settings = DecodingConfig(
         beam_size=num_beams, max_length_ratio=1000, min_length_ratio=1000, max_length=num_tokens - 1
     )
 
-    def decode(src_BS: Tensor, src_lengths_B: Tensor) -> None:
+    def decode(src_BS: Tensor, src_lengths_B: Tensor) -> list[Hypothesis]:
         bounds = LengthBounds(settings, src_lengths_B, [0] * len(src_BS), num_tokens)
         decode_batch = generate if num_beams == 1 else beam_search
         best = [found[0] for found in decode_batch(model, src_BS, src_lengths_B, settings, bounds)]
         if any(len(hypothesis.tokens) != num_tokens - 1 for hypothesis in best):
             raise RuntimeError(f"not {num_tokens} target tokens for each sentence")
+        return best
 
     return decode
 
@@ -99,7 +105,7 @@ def marian_system(
     from transformers import GenerationConfig
 
     model = peers.marian(size).eval().to(device)
-    model = model.to(torch.bfloat16) if precision == "bf16" else model
+    model = model.to(DTYPES[precision])
     settings = GenerationConfig(
         num_beams=num_beams,
         do_sample=False,
@@ -114,6 +120,33 @@ def marian_system(
     def decode(src_BS: Tensor, src_lengths_B: Tensor) -> None:
         output = model.generate(input_ids=src_BS, attention_mask=src_BS != PAD, generation_config=settings)
         if output.size(1) != 1 + num_tokens or not bool((output == EOS).sum(1).eq(1).all()):
+            raise RuntimeError(f"not {num_tokens} target tokens for each sentence")
+
+    return decode
+
+
+def ctranslate2_system(
+    size: Size, precision: str, num_beams: int, num_tokens: int = NUM_TARGET_TOKENS, device: str = "cpu"
+) -> Decode:
+    """Return CTranslate2 with mtformer's model, converted to its format."""
+    import ctranslate2
+
+    names = ["<pad>", "<unk>", "<s>", "</s>", *(f"piece{number}" for number in range(4, size.vocab_size))]
+    tokenizer = SimpleNamespace(vocabulary=lambda: names)
+    spec = to_spec(peers.transformer(size, dropout=0.0), SimpleNamespace(src=tokenizer, tgt=tokenizer))
+    spec.validate()
+    spec.optimize(None)
+    with tempfile.TemporaryDirectory() as folder:
+        spec.save(folder)
+        compute_type = {"fp32": "float32", "fp16": "float16"}[precision]
+        translator = ctranslate2.Translator(folder, device=device, compute_type=compute_type)
+
+    def decode(src_BS: Tensor, src_lengths_B: Tensor) -> None:
+        rows = zip(src_BS.tolist(), src_lengths_B.tolist(), strict=True)
+        sources = [[names[token] for token in row[: length - 1]] for row, length in rows]  # CTranslate2 adds eos
+        limits = dict.fromkeys(("min_decoding_length", "max_decoding_length"), num_tokens - 1)  # without eos
+        found = translator.translate_batch(sources, beam_size=num_beams, **limits)
+        if any(len(one.hypotheses[0]) != num_tokens - 1 for one in found):
             raise RuntimeError(f"not {num_tokens} target tokens for each sentence")
 
     return decode

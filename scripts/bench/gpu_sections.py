@@ -1,23 +1,24 @@
-"""Sections of gpu.py, each of which runs in a separate process."""
+"""Sections of gpu.py that measure speed and memory, and what all sections share (sizes, batches, timing)."""
 
 import functools
 import gc
+import importlib.util
 import json
 import math
 import random
 import re
 import statistics
 import time
-import traceback
 from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import decode_speed
 import numpy as np
 import torch
+from decode_speed import BEAMS
 from peers import Size
 from torch import Tensor
 from torch.profiler import ProfilerActivity
@@ -28,8 +29,11 @@ from mtformer.data.batching.batches import Batch, make_batch
 LENGTHS = Path(__file__).with_name("kftt_lengths.json")
 LENGTHS_BATCH_TOKENS = 32_768
 SYNTHETIC_LENGTH = 64
-BEAMS = {"greedy": 1, "beam 5": 5}
-SYSTEMS = {"mtformer": "mtformer", "torch": "torch.nn.Transformer", "marian": "Hugging Face Marian"}
+SYSTEMS = {
+    "mtformer": "mtformer", "torch": "torch.nn.Transformer", "marian": "Hugging Face Marian", "eole": "Eole"
+}  # fmt: skip
+PACKAGES = {"marian": "transformers", "eole": "eole", "CTranslate2": "ctranslate2"}
+"""Packages that a system needs and that may not be installed."""
 FIRST_WORD = 4  # lower ids are special
 
 Figure = dict[str, Any]
@@ -53,6 +57,10 @@ class Scale:
     sentences: tuple[int, ...]
     """Number of sentences per batch in decoding."""
     target_tokens: int
+    corpus_lines: dict[str, int]
+    """Maximum number of lines of each part of KFTT to use."""
+    corpus_settings: str
+    """Changes to configs/kftt_ja_en.yaml."""
 
 
 SCALES = {
@@ -64,37 +72,52 @@ SCALES = {
         copied_bytes=4 << 30,
         sentences=(64, 256),
         target_tokens=32,
+        corpus_lines={"train": 1_000_000, "dev": 300},
+        corpus_settings="training.max_steps=1000 training.batch_tokens=16384 training.accumulation_steps=1 "
+        "training.warmup_steps=400 training.log_every=100 tokenizer.train_sentences=30000",
     ),
     "tiny": Scale(
         sizes={"base": (Size(32, 64, 2, 1, 500), 0.1), "big": (Size(64, 128, 4, 1, 500), 0.3)},
-        batch_tokens=(256,),
+        batch_tokens=(256, 128),
         slice_tokens=512,
         product=64,
         copied_bytes=1 << 20,
         sentences=(2,),
         target_tokens=5,
+        corpus_lines={"train": 600, "dev": 10},
+        corpus_settings="training.max_steps=20 training.batch_tokens=512 training.warmup_steps=5 training.log_every=4 "
+        "training.learning_rate=0.01 tokenizer.vocab_size=1500 tokenizer.character_coverage=0.99 decoding.max_length=9",
     ),
 }
 
 
 class Bench:
-    """Device and scale of the measurements."""
+    """Device and scale of the measurements, and the folder of the KFTT corpus."""
 
-    def __init__(self, device: Literal["cpu", "cuda"], scale: Scale) -> None:
-        self.device = device
-        self.scale = scale
+    def __init__(self, device: str, scale: Scale, corpus: Path) -> None:
+        self.device, self.scale, self.corpus = device, scale, corpus
+        self.precisions = ("fp32", "bf16", "fp16") if device == "cuda" else ("fp32", "bf16")
+        self.deadline = math.inf
+        """Time at which the section ends."""
 
-    def synchronize(self) -> None:
-        """Wait until the device is idle."""
+    def peak_gib(self) -> float:
+        """Return the peak memory of all tensors since `forget_peak`; NaN on a CPU."""
+        return torch.cuda.max_memory_allocated() / 2**30 if self.device == "cuda" else math.nan
+
+    def forget_peak(self) -> None:
+        """Release unused memory, and measure the peak memory from now on."""
+        gc.collect()
         if self.device == "cuda":
-            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
 
     def seconds(self, run: Callable[[], object]) -> float:
         """Return the time of one run, from idle device to idle device."""
-        self.synchronize()
+        synchronize = torch.cuda.synchronize if self.device == "cuda" else torch.cpu.synchronize
+        synchronize()
         begin = time.perf_counter()
         run()
-        self.synchronize()
+        synchronize()
         return time.perf_counter() - begin
 
     def slices(self, run: Callable[[], object], warm_up: int, most_seconds: float = 1.5) -> list[float]:
@@ -181,31 +204,44 @@ BATCHES = {REAL: kftt_batches, f"{SYNTHETIC_LENGTH} x {SYNTHETIC_LENGTH}": synth
 
 
 def training(bench: Bench, size_name: str, compile: bool) -> Measurements:
-    """Measure tokens per second of all systems and profile mtformer; if `compile` is True, measure mtformer only."""
+    """Measure tokens per second of all systems, and memory per token and a profile of mtformer.
+
+    If `compile` is True, only the systems that can be compiled are measured.
+    """
     size, dropout = bench.scale.sizes[size_name]
     setup = Setup(size, "bf16", dropout, device=bench.device, compile=compile)
     # Batches of the same kind are consecutive: a graph compiled for equal lengths must be recompiled for others.
     cells = [(kind, number) for kind in BATCHES for number in bench.scale.batch_tokens]
     batches = {(kind, number): BATCHES[kind](bench.scale, size, number) for kind, number in cells}
-    cudnn, rates = torch.backends.cuda.cudnn_sdp_enabled(), {}
-    for family in ["mtformer"] if compile else SYSTEMS:
+    cudnn, rates, peaks = torch.backends.cuda.cudnn_sdp_enabled(), {}, {}
+    for family in ("mtformer", "torch") if compile else SYSTEMS:
         torch.backends.cuda.enable_cudnn_sdp(cudnn)  # disabled by mtformer, but enabled by default for peers
         step = functools.cache(functools.partial(STEPS[family], setup))
         about = {"size": size_name, "system": SYSTEMS[family] + (", compiled" if compile else "")}
-        for kind, number in cells:
+        # Peers and compiled systems are measured with the largest batches only.
+        sizes = bench.scale.batch_tokens if family == "mtformer" and not compile else bench.scale.batch_tokens[:1]
+        for kind, number in [cell for cell in cells if cell[1] in sizes]:
             figure = yield (
                 {"kind": "training", **about, "batches": kind, "batch tokens": number},
-                functools.partial(measure_training, bench, size, step, batches[kind, number], 2 if compile else 1),
+                if_installed(family, measure_training, bench, size, step, batches[kind, number], 2 if compile else 1),
             )
-            if family == "mtformer" and kind == REAL and "error" not in figure:
-                rates[number] = statistics.median(figure["tokens/s"])
+            if family == "mtformer" and "error" not in figure:
+                (rates if kind == REAL else peaks)[number] = figure
+        if family == "mtformer" and len(peaks) > 1:
+            yield {"kind": "memory", **about}, functools.partial(memory_per_token, peaks)
     if rates:  # profile the best batch size
-        best = max(rates, key=rates.__getitem__)
-        if not compile:  # rebuilt here, because profiling before the peers are measured would slow them down
-            step = functools.cache(functools.partial(STEPS["mtformer"], setup))
-            about["system"] = "mtformer"
-        about |= {"batches": REAL, "batch tokens": best}
+        best = max(rates, key=lambda number: statistics.median(rates[number]["tokens/s"]))
+        # Rebuilt here, because profiling before the peers are measured would slow them down.
+        step = functools.cache(functools.partial(STEPS["mtformer"], setup))
+        about |= {"system": "mtformer" + (", compiled" if compile else ""), "batches": REAL, "batch tokens": best}
         yield {"kind": "profile", **about}, functools.partial(measure_profile, bench, step, batches[REAL, best][:3])
+
+
+def if_installed(system: str, measure: Callable[..., Figure], *arguments: object) -> Callable[[], Figure]:
+    """Return the measurement with its arguments, or a function that says that the system is not installed."""
+    if importlib.util.find_spec(PACKAGES.get(system, "torch")) is None:
+        return lambda: {"note": "not installed"}
+    return functools.partial(measure, *arguments)
 
 
 def measure_training(
@@ -213,31 +249,37 @@ def measure_training(
 ) -> Figure:
     """Measure the training speed of a system on these batches."""
     gc.collect()  # frees the memory of the previous system
-    begin = time.perf_counter()
     train, moved = step(), [batch.to(bench.device) for batch in batches]
+    bench.forget_peak()
+    first = bench.seconds(lambda: train(moved[0]))
     losses: list[Tensor] = []
-    if bench.device == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
 
     def run() -> None:
         losses[:] = [train(batch) for batch in moved]
 
     seconds = bench.slices(run, warm_up)
-    total = time.perf_counter() - begin
     if not all(math.isfinite(float(loss)) for loss in losses):
         raise FloatingPointError("the loss is not finite")
     median, flops = statistics.median(seconds), sum(model_flops(size, batch) for batch in batches)
-    figure = {
+    return {
         "tokens/s": [sum(map(num_tokens, batches)) / s for s in seconds],
         "TFLOP/s": flops / median / 1e12,
         "ms per step": 1000 * median / len(batches),
+        "s for the first step": first,
         "% padding": 100 * padding(batches),
-        "s to build and warm up": total - sum(seconds),
+        "peak GiB": bench.peak_gib(),
     }
-    if bench.device == "cuda":
-        figure["peak GiB"] = torch.cuda.max_memory_allocated() / 2**30
-    return figure
+
+
+def memory_per_token(figures: dict[int, Figure]) -> Figure:
+    """Divide the peak memory of batches without padding into a part per batch token and a constant part."""
+    large, small = max(figures), min(figures)
+    slope = (figures[large]["peak GiB"] - figures[small]["peak GiB"]) / (large - small)
+    return {
+        **{f"peak GiB, {number:,} batch tokens": figures[number]["peak GiB"] for number in (large, small)},
+        "bytes per batch token": slope * 2**30,
+        "GiB without batch": figures[small]["peak GiB"] - slope * small,
+    }
 
 
 KERNELS = {  # the first pattern that matches the name of a kernel determines its class
@@ -293,23 +335,27 @@ def measure_profile(bench: Bench, step: Callable[[], Step], batches: Sequence[Ba
 def decoding(bench: Bench) -> Measurements:
     """Measure sentences per second of the base model with random weights."""
     size, _ = bench.scale.sizes["base"]
-    systems = {"mtformer": decode_speed.mtformer_system, "Hugging Face generate": decode_speed.marian_system}
+    half = bench.precisions[-1]
+    systems = [
+        ("mtformer", half, decode_speed.mtformer_system),
+        ("CTranslate2", "fp16" if bench.device == "cuda" else "fp32", decode_speed.ctranslate2_system),
+        ("Hugging Face generate", half, decode_speed.marian_system),
+        *(("mtformer", precision, decode_speed.mtformer_system) for precision in bench.precisions[:-1]),
+    ]
     cudnn = torch.backends.cuda.cudnn_sdp_enabled()
     for search, num_beams in BEAMS.items():
-        for system, make in systems.items():
+        for system, precision, make in systems:
             torch.backends.cuda.enable_cudnn_sdp(cudnn)  # see `training`
             for num_sentences in bench.scale.sentences:
-                yield (
-                    {"kind": "decoding", "search": search, "system": system, "sentences": num_sentences},
-                    functools.partial(measure_decoding, bench, make, size, num_beams, num_sentences),
-                )
+                about = {"search": search, "system": system, "precision": precision, "sentences": num_sentences}
+                build = functools.partial(make, size, precision, num_beams, bench.scale.target_tokens, bench.device)
+                measure = if_installed(system, measure_decoding, bench, build, size, num_sentences)
+                yield {"kind": "decoding", **about}, measure
 
 
-def measure_decoding(
-    bench: Bench, make: Callable[..., decode_speed.Decode], size: Size, num_beams: int, num_sentences: int
-) -> Figure:
+def measure_decoding(bench: Bench, build: Callable[[], decode_speed.Decode], size: Size, num_sentences: int) -> Figure:
     """Measure the translation of a batch into a fixed number of tokens."""
-    decode = make(size, "bf16", num_beams, bench.scale.target_tokens, bench.device)
+    decode = build()
     batch = kftt_batches(bench.scale, size, bench.scale.batch_tokens[0])[0]
     rows = torch.arange(num_sentences) % len(batch.src_BS)
     src_BS, lengths_B = batch.src_BS[rows].to(bench.device), batch.src_lengths_B[rows].to(bench.device)
@@ -318,45 +364,4 @@ def measure_decoding(
         with torch.inference_mode():
             decode(src_BS, lengths_B)
 
-    return {"sentences/s": [num_sentences / s for s in bench.slices(run, warm_up=2)]}
-
-
-# ---- sections -------------------------------------------------------------------------------------------------------
-
-
-SECTIONS: dict[str, tuple[float, Callable[[Bench], Measurements]]] = {
-    "limits": (2, limits),
-    "base": (12, lambda bench: training(bench, "base", compile=False)),
-    "big": (15, lambda bench: training(bench, "big", compile=False)),
-    "decoding": (8, decoding),
-    "base, compiled": (15, lambda bench: training(bench, "base", compile=True)),
-    "big, compiled": (16, lambda bench: training(bench, "big", compile=True)),
-}
-"""Relative share of the time, and the function that yields the measurements, of each section."""
-
-
-def build(name: str, device: Literal["cpu", "cuda"], scale_name: str) -> Callable[[bool], Figure | None]:
-    """Return a function that measures and returns the next result of a section; after the last one it returns None.
-
-    If its argument is False (no time left), it does not measure. A result that cannot be measured has the key "error".
-    """
-    measurements = SECTIONS[name][1](Bench(device, SCALES[scale_name]))
-    figure: Figure | None = None
-
-    def measure_next(has_time: bool) -> Figure | None:
-        nonlocal figure
-        try:
-            figure, measure = measurements.send(figure)
-        except StopIteration:
-            return None
-        if not has_time:
-            figure["error"] = "skipped, because the time limit of the section was reached"
-            return figure
-        try:
-            figure |= measure()
-        except Exception as error:
-            traceback.print_exc()
-            figure["error"] = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
-        return figure
-
-    return measure_next
+    return {"sentences/s": [num_sentences / s for s in bench.slices(run, warm_up=1)]}

@@ -142,6 +142,25 @@ def marian(size: Size, dropout: float = 0.0) -> "MarianMTModel":
     )
 
 
+def eole(size: Size, dropout: float) -> nn.Module:
+    """Return an Eole model with random weights, without attention dropout (tried with Eole 0.6.4)."""
+    from eole.config.models import TransformerModelConfig
+    from eole.config.training import TrainingConfig
+    from eole.models.model import EncoderDecoderModel
+
+    config = TransformerModelConfig(
+        hidden_size=size.d_model, word_vec_size=size.d_model, layers=size.num_layers, heads=size.num_heads,
+        transformer_ff=size.d_ff, add_qkvbias=True, add_ffnbias=True, share_embeddings=True,
+        share_decoder_embeddings=True, embeddings={"position_encoding_type": "SinusoidalConcat"},
+    )  # fmt: skip
+    pieces = {f"piece{number}": number for number in range(size.vocab_size)}
+    vocabularies = {"src": pieces, "tgt": pieces, "specials": {"pad_token": f"piece{PAD}"}}
+    training = TrainingConfig(dropout=[dropout], attention_dropout=[0.0], param_init_method="xavier_uniform")
+    model = EncoderDecoderModel.build(config, vocabularies, training)
+    model.init_weights(training)
+    return model
+
+
 # ---- options and text -----------------------------------------------------------------------------------------------
 
 

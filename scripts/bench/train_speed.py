@@ -63,7 +63,7 @@ class Setup:
     dropout: float = DROPOUT
     device: Literal["cpu", "cuda"] = "cpu"
     compile: bool = False
-    """Supported by mtformer only."""
+    """Use `torch.compile`; supported by mtformer and `torch.nn.Transformer` only."""
 
 
 def mtformer_step(setup: Setup) -> Step:
@@ -79,7 +79,7 @@ def mtformer_step(setup: Setup) -> Step:
 def torch_step(setup: Setup) -> Step:
     """Return an optimizer step of `torch.nn.Transformer`."""
     model = peers.TorchTransformer(setup.size, setup.dropout)
-    return minimal_loop(model, model, setup)
+    return minimal_loop(model, torch.compile(model, dynamic=True) if setup.compile else model, setup)
 
 
 def marian_step(setup: Setup) -> Step:
@@ -89,6 +89,17 @@ def marian_step(setup: Setup) -> Step:
     def logits(src_BS: Tensor, tgt_BT: Tensor) -> Tensor:
         output = model(input_ids=src_BS, attention_mask=src_BS != PAD, decoder_input_ids=tgt_BT, use_cache=False)
         return output.logits
+
+    return minimal_loop(model, logits, setup)
+
+
+def eole_step(setup: Setup) -> Step:
+    """Return an optimizer step of Eole."""
+    model = peers.eole(setup.size, setup.dropout)
+
+    def logits(src_BS: Tensor, tgt_BT: Tensor) -> Tensor:
+        # Eole removes the last target token, and takes the source lengths from the padding.
+        return model.generator(model(src_BS, F.pad(tgt_BT, (0, 1)), None).dec_out)
 
     return minimal_loop(model, logits, setup)
 
@@ -131,7 +142,7 @@ def product_step(setup: Setup) -> Callable[[Batch], Tensor]:
 
 
 STEPS: dict[str, Callable[[Setup], Step]] = {
-    "mtformer": mtformer_step, "torch": torch_step, "marian": marian_step, "product": product_step
+    "mtformer": mtformer_step, "torch": torch_step, "marian": marian_step, "eole": eole_step, "product": product_step
 }  # fmt: skip
 
 

@@ -196,7 +196,7 @@ def exit_on_failures(failed: Mapping[str, str]) -> None:
 def describe_environment(threads: int, device: str = "cpu") -> dict[str, str]:
     """Return date, machine, number of threads and versions."""
     versions = {"Python": platform.python_version(), "mtformer": mtformer.__version__, "torch": torch.__version__}
-    for name in ("transformers", "ctranslate2", "triton"):
+    for name in ("transformers", "eole", "ctranslate2", "triton"):
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     memory, hardware = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, describe_hardware(device)

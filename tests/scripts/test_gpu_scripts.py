@@ -1,7 +1,9 @@
 """Tests of the GPU scripts on a CPU: gpu.sh without packages that the machine may lack, and sections of gpu.py."""
 
+import gzip
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -18,6 +20,22 @@ BENCH = REPOSITORY / "scripts" / "bench"
 INSTALLED = {"torch", "numpy", "pytest", "sentencepiece", "pydantic", "safetensors", "pyarrow", "pyyaml", "filelock"}
 """Packages that the tests marked gpu may import, including their dependencies; gpu.py may also import transformers."""
 NOT_INSTALLED = {"playwright", "datasets", "matplotlib", "ctranslate2", "fastapi", "tensorboard", "wandb", "xdist"}
+EXPECTED = {
+    "equality": [r"\| fp32 \| 6\.\d+ \| 0 \| 0 \| 0.001 \| 100 \| 100 \| passed \|"],
+    "resuming": [r"\| bf16 \| 25 \| 20 \| 40 \| 40,704 \| none \| passed \|"],
+    "KFTT": [
+        r"\| bf16 \| 20 \| at the end \| (\d\.\d+ \| ){5}yes \| yes \| 0 \|.* passed \|",
+        r"BLEU on KFTT dev.*, beam 5\n\n(.*\n){2}\| fp32 \| 10 \| \d+\.\d+ \| \+0\.00 \| 100 \|",
+    ],
+    "base": [
+        r"## Profile of 3 steps, base, mtformer, KFTT lengths, (256|128)\n",
+        r"\| base \| mtformer \| not measured \|",
+        r"\| Eole \| 256 \|",
+    ],
+    "base, compiled": [r"## 4 results are missing or wrong\n"],
+    "decoding": [r"\| Hugging Face generate \| bf16 \| 2 \|", r"\| CTranslate2 \| fp32 \| 2 \|"],
+}
+"""Parts of the report of a section of gpu.py."""
 BLOCK_IMPORTS = """
 import importlib.abc, os, sys
 
@@ -85,27 +103,52 @@ def test_gpu_sh(python: Path, tmp_path: Path) -> None:
     assert "| copy |" in (tmp_path / "out" / "gpu.md").read_text()
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("base", "## Profile of 3 steps, base, mtformer, KFTT lengths, 256\n"),
-        ("base, compiled", "## 2 results are missing\n"),
-        ("decoding", "| Hugging Face generate | 2 |"),
-    ],
-)
-def test_gpu_py_section(name: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", EXPECTED)
+def test_gpu_py_section(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run in this process to avoid repeated imports. Compilation is slow, so the section for it gets no time."""
     monkeypatch.syspath_prepend(str(BENCH))
     import gpu
-    import gpu_sections
 
     cudnn, has_time = torch.backends.cuda.cudnn_sdp_enabled(), "compiled" not in name
-    measure_next = gpu_sections.build(name, "cpu", "tiny")
-    figures = list(iter(lambda: measure_next(has_time), None))
-    result = {"environment": {}, "scale": "tiny", "seconds": {name: 1.0}, "figures": figures}
-    assert expected in gpu.report(result)
-    assert all(("error" in figure) != has_time for figure in figures)
+    measure_next = gpu.build(name, "cpu", "tiny", write_corpus(tmp_path))
+    figures = list(iter(lambda: measure_next(600.0 if has_time else 0.0), None))
+    report = gpu.report({"environment": {}, "scale": "tiny", "seconds": {name: 1.0}, "figures": figures})
+    for expected in EXPECTED[name]:
+        assert re.search(expected, report), report
+    assert all(gpu.is_faulty(figure) != has_time for figure in figures)
     assert torch.backends.cuda.cudnn_sdp_enabled() == cudnn
+
+
+def write_corpus(folder: Path) -> Path:
+    """Write a corpus with the file names of KFTT: random Japanese words, and their readings as English words."""
+    chance = random.Random(1)
+    readings = {chr(0x3042 + number): f"{'kstnhmyrw'[number % 9]}{'aiueo'[number // 9]}" for number in range(45)}
+    words = ["".join(chance.choices(list(readings), k=4)) for _ in range(1000)]
+    for part, size in (("train", 600), ("dev", 10)):
+        lines = [chance.choices(words, k=chance.randint(5, 9)) for _ in range(size)]
+        english = [" ".join("".join(map(readings.__getitem__, word)) for word in line) for line in lines]
+        for language, text in (("ja", ["".join(line) for line in lines]), ("en", english)):
+            with gzip.open(folder / f"{part}.{language}.gz", "wt", encoding="utf-8") as file:
+                file.write("".join(f"{line}\n" for line in text))
+    return folder
+
+
+def test_gpu_py_without_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    import gpu
+
+    first = gpu.build("KFTT", "cpu", "tiny", tmp_path)(60.0)
+    assert first["error"] == f"FileNotFoundError: [Errno 2] No such file or directory: '{tmp_path}/train.ja.gz'"
+
+
+def test_gpu_py_stops_training_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time limit ends training with a checkpoint; without losses that fall, the check has failed."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    import gpu
+
+    figure = gpu.build("KFTT", "cpu", "tiny", write_corpus(tmp_path))(0.1)
+    assert (figure["steps"], figure["stopped"]) == (1, "by the time limit")
+    assert gpu.is_faulty(figure)
 
 
 def test_a_crashed_section_loses_only_its_own_results(
@@ -121,7 +164,7 @@ def test_a_crashed_section_loses_only_its_own_results(
         gpu.main()
     assert ended.value.code == 1
     report = (tmp_path / "gpu.md").read_text()
-    assert "## 1 results are missing\n\n- base, section, its process ended with exit code 9\n" in report
+    assert "## 1 results are missing or wrong\n\n- base, section, its process ended with exit code 9\n" in report
     assert "| copy | 1 |" in report
     assert capsys.readouterr().out == report + "\n"
     assert len(json.loads((tmp_path / "gpu.json").read_text())["figures"]) == 2
