@@ -41,9 +41,9 @@ def serve(
 
     Ctrl-C stops the server. Decoding options default to the values in the run's config; see docs/decoding.md.
     """
+    require_extra("`mtformer serve`", "serve", *PACKAGES)
     from mtformer.serving.server import is_local, listen, make_server, url
 
-    require_extra("`mtformer serve`", "serve", *PACKAGES)
     with listen(host, port) as sock:
         if not api_key and not is_local(sock):
             raise ConfigError(
