@@ -32,13 +32,13 @@ COMMANDS = {
     "train": ("train:train", "Train a model: tokenizer, data, training, averaging, test scores."),
     "translate": ("translate:translate", "Translate lines from stdin (or a file) to stdout (or a file)."),
     "serve": ("serve:serve", "Serve a model: a web page and an API compatible with LibreTranslate."),
-    "score": ("score:score", "Print the log-probability of given translations."),
+    "score": ("eval:score", "Print the log-probability of given translations."),
     "eval": ("eval:evaluate", "Score a model: BLEU, chrF2++ and TER on test sets."),
     "compare": ("compare:compare", "Compare runs or hypothesis files: scores, significance, sentences."),
     "sweep": ("sweep:sweep", "Train many runs: a base config with combinations of values."),
     "runs": ("runs:runs", "List the runs in a folder: state, scores, speed, differences."),
-    "report": ("report:report", "Write an HTML report about runs, or plot their curves."),
-    "reproduce": ("reproduce:reproduce", "Repeat the first steps of a run and compare the losses exactly."),
+    "report": ("runs:report", "Write an HTML report about runs, or plot their curves."),
+    "reproduce": ("train:reproduce", "Repeat the first steps of a run and compare the losses exactly."),
     "export": ("export:export", "Export a run as a bundle, or for CTranslate2 or Hugging Face."),
     "import": ("export:import_model", "Convert a Marian model from Hugging Face to a bundle."),
     "tokenizer": ("tokenizer:app", "Train and use tokenizers."),
@@ -123,7 +123,7 @@ def load_command(name: str) -> Any:
 
             function = with_decoding_options(function)
         alone = typer.Typer(add_completion=False)
-        alone.command(name, cls=getattr(module, "COMMAND_CLASS", Command))(function)
+        alone.command(name, cls=getattr(module, "COMMAND_CLASSES", {}).get(name, Command))(function)
         command = typer.main.get_command(alone)
     command.name = name
     complete_help(command, name)

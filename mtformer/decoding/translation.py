@@ -219,11 +219,6 @@ def best_source_words(attention_TS: Tensor, src_pieces: Sequence[str], is_unknow
     ]
 
 
-def pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
-    """Format pairs of source and target word indices in Pharaoh format, as in `0-0 1-2`."""
-    return " ".join(f"{src}-{tgt}" for src, tgt in pairs)
-
-
 def _over_words(weights_TS: Tensor, words: Sequence[int]) -> Tensor:
     """Return the weights (T, W), summed over the columns that belong to each word."""
     sums_TW = weights_TS.new_zeros(len(weights_TS), words[-1] + 1)
