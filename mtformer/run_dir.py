@@ -73,9 +73,7 @@ class RunDir:
     def open(cls, path: str | Path, verified: bool = True) -> "RunDir":
         """Return an existing run, bundle or CTranslate2 export.
 
-        Args:
-            path: the folder.
-            verified: compare the files with checksums.json; weights are instead verified when they are loaded.
+        If `verified`, files are compared with checksums.json, except weights, which are verified when they are loaded.
 
         Raises:
             CheckpointError: if the folder is none of these, or a file is missing or changed.

@@ -32,12 +32,7 @@ class Table:
 
 
 def render(template: str, **values: Any) -> str:
-    """Return a page.
-
-    Args:
-        template: file name in the `templates` folder.
-        **values: variables of the template; text is escaped.
-    """
+    """Return the page of a file in the `templates` folder; text in its variables is escaped."""
     return _environment().get_template(template).render(values)
 
 

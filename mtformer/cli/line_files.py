@@ -30,11 +30,8 @@ RECORD_KEYS = ("lines", "input_sha256", "bytes", "settings")
 class ParallelLines:
     r"""Blocks of lines from one or more parallel files.
 
-    Lines end only at \n. Lines with invalid UTF-8 are counted, and invalid bytes become U+FFFD.
-
-    Args:
-        files: For each file, its name for messages, and the file opened for reading bytes.
-        total: Number of lines of each file, if known.
+    Lines end only at \n. Lines with invalid UTF-8 are counted, and invalid bytes become U+FFFD. `files` has pairs (name
+    for messages, file opened for reading bytes); `total` is the number of lines of each file, if known.
     """
 
     def __init__(self, files: Sequence[tuple[str, IO[bytes]]], total: int | None = None) -> None:
@@ -94,7 +91,6 @@ class ParallelLines:
         return block if lines else []
 
     def _readline(self) -> bytes:
-        """Return the next line of the first file."""
         line, self._ahead = self._ahead, b""
         name, file = self.files[0]
         return line or read_line(file, name)
@@ -160,9 +156,6 @@ class ResumableOutput:
     Until the output is complete, it is written uncompressed to NAME.partial, because a compressed file cannot be
     truncated at a line. After each block, the record .NAME.mtformer.json is updated with the output size, the input
     checksum and the settings. The record is kept next to the complete file, with the checksum of the output.
-
-    Args:
-        path: The output file; its suffix selects the compression.
     """
 
     def __init__(self, path: Path) -> None:
@@ -195,10 +188,8 @@ class ResumableOutput:
     def open(self, lines: ParallelLines, settings: dict[str, Any], continues: bool) -> IO[bytes] | None:
         """Return the partial file, positioned where writing continues, or None if the output is already complete.
 
-        Args:
-            lines: The input; with `continues`, finished lines are skipped.
-            settings: All other values that affect the output.
-            continues: Resume an interrupted output, or extend a complete one if lines were added to the input.
+        The settings are all values that affect the output, except the input. If `continues`, resume an interrupted
+        output, or extend a complete one if lines were added to the input; finished lines of the input are skipped.
 
         Raises:
             DataError: The output was not written from this input with these settings, or has changed since.

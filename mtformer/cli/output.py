@@ -106,13 +106,9 @@ def error_lines(message: str) -> None:
 def table_lines(
     rows: Sequence[Sequence[str]], width: int | None = None, right: Container[int] = (), indent: int = 0
 ) -> list[str]:
-    """Return the rows as lines with aligned columns.
+    """Return the rows as lines of at most `width` characters (None: unlimited), with aligned columns.
 
-    Args:
-        rows: Rows of text cells.
-        width: Maximum line length, at which cells wrap; None: unlimited.
-        right: Indices of right-aligned columns.
-        indent: Number of spaces before each line.
+    `right` has the indices of right-aligned columns; `indent` is the number of spaces before each line.
     """
     from rich.console import Console
     from rich.table import Table

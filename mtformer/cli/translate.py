@@ -131,18 +131,13 @@ def _made_by(translator: "Translator") -> dict[str, Any]:
 
 @dataclass
 class _Work:
-    """Translation of the input in blocks of lines.
-
-    Args:
-        write: Function that takes a line number and a translation, and returns the output lines.
-        arguments: Keyword arguments for `Translator.translate`.
-        given: Names of the files that are read in parallel with the source, in order.
-    """
-
     translator: "Translator"
     write: Callable[[int, "Translation"], str]
+    """Returns the output lines of a translation, given its line number."""
     arguments: dict[str, Any]
+    """Keyword arguments for `Translator.translate`."""
     given: list[str]
+    """Names of the files that are read in parallel with the source, in order."""
     lines: ParallelLines
     attention_file: "AttentionFile | None" = None
     num_lines: int = 0
@@ -235,7 +230,6 @@ def _phrases(path: Path | None) -> list[str]:
 
 
 def _format(number: int, best: "Translation", n_best: int, as_json: bool, attention: bool, alignment: bool) -> str:
-    """Return the output lines of a translation."""
     if as_json:
         return json.dumps(describe(best, attention, alignment), ensure_ascii=False) + "\n"
     lines = ""

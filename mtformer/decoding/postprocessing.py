@@ -165,13 +165,7 @@ def _ids(pairs: Sequence[Pair]) -> tuple[list[Sequence[int]], list[list[int]]]:
 
 
 def search_flags(src_tokens: Sequence[int], one: Hypothesis, min_length: int) -> Iterator[str]:
-    """Yield the flags that depend on the tokens of a hypothesis.
-
-    Args:
-        src_tokens: source ids without eos.
-        one: the hypothesis.
-        min_length: its minimum length in tokens.
-    """
+    """Yield the flags that depend on the tokens of a hypothesis; source ids and minimum length do not include eos."""
     if is_padded(one.tokens, min_length) or (is_looping(one.tokens) and not is_looping(src_tokens)):
         yield REPETITION
     if one.at_limit:
@@ -225,11 +219,8 @@ def coverage(attention_TS: Tensor) -> float:
 def expected_utilities(texts: Sequence[str], metric: Literal["chrf", "bleu"]) -> list[float]:
     """Return the mean score of each sample with all samples as references, for minimum Bayes risk decoding.
 
-    See Eikema and Aziz 2020. Duplicate samples count as often as they occur.
-
-    Args:
-        texts: detokenized samples of one sentence.
-        metric: `chrf` (chrF2) or `bleu`, at sentence level, computed by sacreBLEU.
+    See Eikema and Aziz 2020. Duplicate samples count as often as they occur. The metric is chrF2 or BLEU at sentence
+    level, computed by sacreBLEU on detokenized text.
     """
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF

@@ -225,15 +225,10 @@ class Translator:
         targets: Sequence[str],
         progress: Callable[[int], object] | None = None,
     ) -> list[Scored | None]:
-        """Return the log-probabilities of given translations; an ensemble averages probabilities.
+        """Return the log-probability of each token of given translations; an ensemble averages probabilities.
 
-        Args:
-            sources: source lines.
-            targets: their translations; for a blank translation only eos is scored.
-            progress: function called with the number of lines finished since the last call.
-
-        Returns:
-            One result per line; None if the source or target exceeds the maximum length.
+        The result of a line is None if its source or target exceeds the maximum length. For a blank translation only
+        eos is scored. `progress` is called with the number of lines finished since the last call.
 
         Raises:
             DataError: if the numbers of sources and targets differ.

@@ -39,11 +39,7 @@ def export_bundle(run: RunDir, target: Path, checkpoint: str | None) -> None:
 def export_ctranslate2(run: RunDir, target: Path, checkpoint: str | None, quantization: str | None) -> None:
     """Write a CTranslate2 model that gives the same translations, with the tokenizer and config of the run.
 
-    Args:
-        run: run to export.
-        target: folder to create.
-        checkpoint: checkpoint name (see `find_weights`).
-        quantization: type of the stored weights, such as `int8` or `float16`; None: float32.
+    The type of the stored weights is float32, or `quantization`, such as `int8` or `float16`.
 
     Raises:
         CheckpointError: if the target exists, or the checkpoint does not exist.
@@ -62,13 +58,9 @@ def export_ctranslate2(run: RunDir, target: Path, checkpoint: str | None, quanti
 def open_for_export(
     run: RunDir, target: Path, checkpoint: str | None, library: str | None = None
 ) -> tuple[Config, list[Path]]:
-    """Return the config, and the weight files whose mean is exported.
+    """Return the config, and the weight files whose mean is exported (see `find_weights`).
 
-    Args:
-        run: run to export.
-        target: folder to create.
-        checkpoint: checkpoint name (see `find_weights`).
-        library: name of the library that will load the export; None if it supports several decoder start tokens.
+    `library` is the name of the library that will load the export; None if it supports several decoder start tokens.
 
     Raises:
         CheckpointError: if the target exists, or the checkpoint does not exist.

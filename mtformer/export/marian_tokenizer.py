@@ -60,13 +60,7 @@ class Side(NamedTuple):
 
 
 def source_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: SpecialRows) -> Side:
-    """Return the SentencePiece model of the source.
-
-    Args:
-        path: path of source.spm, for error messages.
-        spm: contents of source.spm.
-        vocabulary: embedding rows by piece, from vocab.json.
-        special: embedding rows of the special tokens.
+    """Return the SentencePiece model of the source, given source.spm and the rows by piece from vocab.json.
 
     Raises:
         CheckpointError: if source.spm is not a SentencePiece model of type unigram.
@@ -85,7 +79,7 @@ def source_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: 
 
 
 def target_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: SpecialRows) -> Side:
-    """Return the SentencePiece model of the target; for arguments and errors see `source_side`.
+    """Return the SentencePiece model of the target; for errors see `source_side`.
 
     Unknown pieces are decoded to empty text, as by `MarianTokenizer` if it skips special tokens.
     """
@@ -104,7 +98,6 @@ def target_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: 
 
 
 def _known(path: Path, spm: bytes) -> Pieces:
-    """Return the pieces of a SentencePiece model."""
     try:
         is_loaded = bool(spm) and sentencepiece.SentencePieceProcessor().LoadFromSerializedProto(spm)
     except RuntimeError:
@@ -172,7 +165,6 @@ def _piece_message(piece: Piece) -> bytes:
 
 
 def _field(number: int, value: int | float | str | bytes) -> bytes:
-    """Return a field of a protocol buffers message."""
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
     if isinstance(value, float):

@@ -95,10 +95,7 @@ def map_values(label: str, one: AttentionMaps) -> dict[str, Any]:
 class AttentionFile:
     """A file of attention weights: numbers (.json), a page of heat maps (.html), or a picture (.png).
 
-    Args:
-        path: path of the file; its suffix selects the format.
-        layer: decoder layer shown in a picture, counted from 1; None: the last layer.
-        head: attention head shown in a picture, counted from 1; None: all heads.
+    A picture shows a decoder layer, counted from 1 (None: the last one), and a head, counted from 1 (None: all).
 
     Raises:
         MtformerError: if the suffix is unknown, `layer` or `head` is given for a format other than .png, or .png is
@@ -182,10 +179,7 @@ def _numbers(line: int, one: AttentionMaps) -> dict[str, Any]:
 def draw(maps: AttentionMaps, layer: int, head: int | None) -> "Figure":
     """Draw a heat map for each head, or for one head, with a row per target token and a column per source token.
 
-    Args:
-        maps: the attention maps of the sentence.
-        layer: decoder layer, counted from 0.
-        head: attention head, counted from 0; None: all heads.
+    The decoder layer and the head are counted from 0.
 
     Raises:
         ConfigError: if the picture would be too large.
