@@ -1,6 +1,6 @@
 """The `mtformer` program: its commands and exit codes.
 
-The module of a command and its dependencies are imported only when the command runs, so that `--help` is fast.
+The module of a command is imported only when the command is named, and torch only when it runs, so `--help` is fast.
 """
 
 import inspect
@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import time
+import traceback
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -118,7 +119,7 @@ def load_command(name: str) -> Any:
     if isinstance(function, typer.Typer):
         command: Any = typer.main.get_group(function)
     else:
-        if "settings" in inspect.signature(function).parameters:
+        if "load" in inspect.signature(function).parameters:
             from mtformer.cli.decoding_options import with_decoding_options
 
             function = with_decoding_options(function)
@@ -173,6 +174,4 @@ def _describe(error: Exception) -> str | None:
 
 def _show_traceback_if_asked() -> None:
     if os.environ.get(DEBUG, "0") not in ("", "0"):
-        import traceback
-
         sys.stderr.write(printable(traceback.format_exc()))

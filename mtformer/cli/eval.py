@@ -5,13 +5,13 @@ import logging
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from tqdm import tqdm
 
+from mtformer.cli.decoding_options import Load
 from mtformer.cli.line_files import parallel_lines
 from mtformer.cli.options import (
-    BackendOption,
     CheckpointsOption,
     CometOption,
     DeviceOption,
@@ -43,14 +43,10 @@ def evaluate(
     ref: Annotated[Path | None, optional("Reference file; requires --src.")] = None,
     testset: Annotated[str | None, optional("sacreBLEU test set, such as wmt14/full.")] = None,
     to: ToOption = None,
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = None,
-    backend: BackendOption = None,
-    checkpoint: CheckpointsOption = None,
     output: Annotated[Path | None, optional("Folder for the results (default: RUN/eval).")] = None,
     comet: CometOption = None,
     *,
-    settings: dict[str, Any],
+    load: Load,
 ) -> None:
     """Score a model: BLEU, chrF2++ and TER on the config's test sets, two files, or a sacreBLEU test set.
 
@@ -59,10 +55,7 @@ def evaluate(
     if (src is None) != (ref is None):
         raise ConfigError("--src and --ref require each other; give both")
     require_at_most_one({"--testset": testset, "--src": src})
-    from mtformer.decoding.translator import Translator
-
-    translator = Translator.load(runs, checkpoint or None, device, precision, backend)
-    translator = translator.into(to).with_decoding(**settings)
+    translator = load(runs, to)
     evaluate_sets(runs[0], _sets(runs[0], src, ref, testset, to), translator, output, comet)
 
 

@@ -16,16 +16,9 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 from tqdm import tqdm
 
+from mtformer.cli.decoding_options import Load
 from mtformer.cli.line_files import ParallelLines, ResumableOutput, parallel_lines
-from mtformer.cli.options import (
-    BackendOption,
-    CheckpointsOption,
-    DeviceOption,
-    EnsembleArgument,
-    PrecisionOption,
-    ToOption,
-    optional,
-)
+from mtformer.cli.options import EnsembleArgument, ToOption, optional
 from mtformer.cli.output import for_terminal
 from mtformer.data.corpus.compressed import create_bytes
 from mtformer.errors import ConfigError
@@ -57,12 +50,8 @@ def translate(
     attention_head: Annotated[int | None, optional("Attention head of a .png, from 1 (default: all).")] = None,
     targets: Annotated[Path | None, optional("With --attention: file of translations to analyze.")] = None,
     alignment: Annotated[bool, optional("Append ||| and word alignments, such as 0-0 1-2.", "--alignment")] = False,
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = None,
-    backend: BackendOption = None,
-    checkpoint: CheckpointsOption = None,
     *,
-    settings: dict[str, Any],
+    load: Load,
 ) -> None:
     """Translate lines from stdin (or a file) to stdout (or a file); interactive at a terminal.
 
@@ -93,10 +82,7 @@ def translate(
         attention_file = AttentionFile(attention, attention_layer, attention_head)
     # Missing files, and an output that another process is writing, are reported before a model is loaded.
     with parallel_lines([source, *beside.values()]) as lines, output.locked() if output else nullcontext():
-        from mtformer.decoding.translator import Translator
-
-        translator = Translator.load(run, checkpoint or None, device, precision, backend)
-        translator = translator.into(to).with_decoding(**settings)
+        translator = load(run, to)
         n_best = translator.decoding.n_best
         write = partial(_format, n_best=n_best, as_json=as_json, attention=json_attention, alignment=alignment)
         work = _Work(translator, write, arguments, list(beside), lines, attention_file)
