@@ -127,13 +127,12 @@ def parallel_lines(paths: Sequence[Path | None]) -> Iterator[ParallelLines]:
     if len({total for _, total in totals}) > 1:
         _refuse_unequal(totals)
     with ExitStack() as stack:
-        files = [("the input", sys.stdin.buffer) if path is None else (str(path), _open(path, stack)) for path in paths]
+        files: list[tuple[str, IO[bytes]]] = []
+        for path in paths:
+            with reading(str(path)):
+                file = sys.stdin.buffer if path is None else stack.enter_context(open_bytes(path))
+            files.append(("the input" if path is None else str(path), file))
         yield ParallelLines(files, totals[0][1] if totals else None)
-
-
-def _open(path: Path, stack: ExitStack) -> IO[bytes]:
-    with reading(str(path)):
-        return stack.enter_context(open_bytes(path))
 
 
 def _count_lines(path: Path) -> int:
@@ -168,11 +167,7 @@ class ResumableOutput:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Prevent other processes from writing the same file.
-
-        Raises:
-            DataError: Another process is writing it.
-        """
+        """Prevent other processes from writing the same file; raise DataError if one is writing it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.lock)
         try:
@@ -248,7 +243,6 @@ class ResumableOutput:
         write_text(self.record, json.dumps(record | more) + "\n")
 
     def _read_record(self) -> dict[str, Any] | None:
-        """Return the record, or None if it is missing or damaged."""
         try:
             done = read_json(self.record)
         except (OSError, ValueError):

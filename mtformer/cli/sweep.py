@@ -15,7 +15,6 @@ from mtformer.experiment.sweep import Sweep, plan_sweep, short_keys
 from mtformer.experiment.sweep_runner import devices, estimate, finishing_time, run_sweep, threads_each
 
 FAILED = 1
-"""Exit code if a run failed."""
 
 
 def sweep(
