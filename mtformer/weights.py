@@ -47,11 +47,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """Return the mean of the weights in the files ("Attention Is All You Need", section 6.1).
-
-    Raises:
-        CheckpointError: see `read_weights`.
-    """
+    """Return the mean of the weights in files (Vaswani et al. 2017, section 6.1); for errors see `read_weights`."""
     if len(paths) == 1:
         return read_weights(paths[0])
     total: dict[str, Tensor] = {}

@@ -91,11 +91,7 @@ def write_model(
 
 
 def to_spec(model: Transformer, tokenizers: TokenizerPair) -> Any:
-    """Return the model as a `ctranslate2.specs.TransformerSpec` with copies of its weights.
-
-    Raises:
-        ConfigError: if CTranslate2 does not support a setting of the model.
-    """
+    """Return the model as a `ctranslate2.specs.TransformerSpec` with copies of its weights."""
     specs = import_ctranslate2().specs
     config = model.config
     common = _settings(config)

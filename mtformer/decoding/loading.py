@@ -45,19 +45,16 @@ def load(
 ) -> Loaded:
     """Load one model, or several as an ensemble. For arguments and errors see `Translator.load`."""
     runs = [RunDir.open(path) for path in paths]
-    if _pick_backend(runs, device, precision, backend) == "ctranslate2":
+    if backend not in (None, *BACKENDS):
+        raise ConfigError(f"backend '{backend}': unknown backend; use {' or '.join(BACKENDS)}")
+    is_int8_on_cpu = precision == "int8" and pick_device(device).type == "cpu"
+    if backend is None and (is_int8_on_cpu or any(map(_is_export, runs))):
+        backend = "ctranslate2"
+    if backend == "ctranslate2":
         if len(runs) * len(checkpoints) > 1:
             raise ConfigError("CTranslate2 supports only one model at a time; give one run and one checkpoint")
         return _load_ctranslate2(runs[0], checkpoints[0], device, precision)
     return _load_own(runs, checkpoints, device, precision or "fp32")
-
-
-def _pick_backend(runs: Sequence[RunDir], device: str, precision: str | None, backend: str | None) -> str:
-    """Return the backend; by default CTranslate2 for CTranslate2 exports and for int8 on a CPU, else mtformer."""
-    if backend not in (None, *BACKENDS):
-        raise ConfigError(f"backend '{backend}': unknown backend; use {' or '.join(BACKENDS)}")
-    is_int8_on_cpu = precision == "int8" and pick_device(device).type == "cpu"
-    return backend or ("ctranslate2" if is_int8_on_cpu or any(map(_is_export, runs)) else "mtformer")
 
 
 def _is_export(run: RunDir) -> bool:
@@ -73,7 +70,11 @@ def _load_own(runs: Sequence[RunDir], checkpoints: Sequence[str | None], device_
     tokenizers = TokenizerPair.load(runs[0].tokenizer)
     models, weights = [], []
     for run, config in zip(runs, configs, strict=True):
-        _check_same_tokenizers(tokenizers, runs[0], run)
+        theirs = TokenizerPair.load(run.tokenizer)
+        if (theirs.src.sha256, theirs.tgt.sha256) != (tokenizers.src.sha256, tokenizers.tgt.sha256):
+            raise CheckpointError(
+                f"{run.path}: its tokenizer differs from that of {runs[0].path}; an ensemble needs identical tokenizers"
+            )
         for checkpoint in checkpoints:
             paths = find_weights(run, checkpoint, config.training.best_metric)
             model = Transformer(config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
@@ -109,11 +110,3 @@ def multi_sentence_share(run: RunDir) -> float | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return float(read_json(run.data_report)[MULTI_SENTENCE_SHARE])
     return None
-
-
-def _check_same_tokenizers(tokenizers: TokenizerPair, first: RunDir, other: RunDir) -> None:
-    theirs = TokenizerPair.load(other.tokenizer)
-    if (theirs.src.sha256, theirs.tgt.sha256) != (tokenizers.src.sha256, tokenizers.tgt.sha256):
-        raise CheckpointError(
-            f"{other.path}: its tokenizer differs from that of {first.path}; an ensemble needs identical tokenizers"
-        )

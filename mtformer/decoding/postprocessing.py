@@ -155,7 +155,6 @@ class Postprocessor:
 
 
 def _pairs(segments: Sequence[Segment], n_bests: NBests) -> list[Pair]:
-    """Return each hypothesis paired with its segment."""
     return [(segment, one) for segment, n_best in zip(segments, n_bests, strict=True) for one in n_best]
 
 
@@ -180,7 +179,8 @@ def text_flags(source: str, text: str, in_digits: bool) -> Iterator[str]:
     if not text or (num_sentences > 1 and len(split_sentences(text)) < num_sentences):
         yield FEWER_SENTENCES
     source, text = (unicodedata.normalize("NFKC", one).casefold() for one in (source, text))
-    if text.split() == source.split() and _is_sentence(text):
+    is_name = len(text.split()) <= 2 and len(UNSPACED.findall(text)) <= 8  # names are often the same
+    if text.split() == source.split() and not is_name:
         yield COPY
     if numbers_differ(source, text, in_digits, is_strict=True):
         yield NUMBERS
@@ -204,11 +204,6 @@ def is_padded(tokens: Sequence[int], min_length: int) -> bool:
     """Return True if the tokens end with a repetition, without which they would be fewer than `min_length`."""
     periods = range(max(1, len(tokens) - min_length + 1), len(tokens) // 2 + 1)
     return any(tokens[-period:] == tokens[-2 * period : -period] for period in periods)
-
-
-def _is_sentence(text: str) -> bool:
-    """Return True if the text is longer than a name; names are often the same in both languages."""
-    return len(text.split()) > 2 or len(UNSPACED.findall(text)) > 8
 
 
 def coverage(attention_TS: Tensor) -> float:

@@ -20,18 +20,11 @@ from mtformer.weights import average_weights
 
 
 def export_bundle(run: RunDir, target: Path, checkpoint: str | None) -> None:
-    """Write a bundle; its config does not include file names.
-
-    Raises:
-        CheckpointError: if the target exists, or the checkpoint does not exist.
-    """
+    """Write a bundle; its config does not include file names. For errors see `open_for_export`."""
     config, weights = open_for_export(run, target, checkpoint)
     with explain_write_errors(f"{target}:", "name another folder"), atomic_folder(target) as folder:
         inside = RunDir(folder)
-        if len(weights) == 1:
-            shutil.copyfile(weights[0], inside.bundle_weights)
-        else:
-            inside.bundle_weights.write_bytes(save(average_weights(weights)))
+        inside.bundle_weights.write_bytes(save(average_weights(weights)))
         write_companions(run, config, inside)
         write_checksums(folder)
 

@@ -170,7 +170,6 @@ def _special_rows(source: Path, settings: Mapping[str, Any], vocabulary: Mapping
 
 
 def _config(source: Path, settings: Mapping[str, Any], search: Mapping[str, Any], vocab_size: int) -> Config:
-    """Return the config of the model, with the search settings of the Hugging Face folder."""
     languages = source / "tokenizer_config.json"
     names = _read_json(languages) if languages.exists() else {}
     found = [str(names.get(key)) for key in ("source_lang", "target_lang")]  # may be a language group, such as ROMANCE

@@ -51,11 +51,7 @@ def explain_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any])
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket on an address of this machine; port 0 is any free port.
-
-    Raises:
-        ConfigError: if the address is not available.
-    """
+    """Return a listening socket (port 0: any free port); raise ConfigError if the address is not available."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (socket.gaierror, UnicodeError):
