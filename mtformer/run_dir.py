@@ -26,6 +26,7 @@ SOURCES, HYPOTHESES = "sources.txt", "hypotheses.txt"
 MULTI_SENTENCE_SHARE = "multi_sentence_share"
 """Key in data_report.json: share of source lines with several sentences."""
 LOWER_IS_BETTER = ("loss", "perplexity")
+"""Dev metrics for which lower is better."""
 
 
 class RunDir:
