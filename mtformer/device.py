@@ -58,6 +58,17 @@ def pick_precision(name: str, device: torch.device) -> str:
     return "bf16" if _cpu_product_seconds(torch.bfloat16) * 1.3 < _cpu_product_seconds(torch.float32) else "fp32"
 
 
+def pick_search_precision(name: str | None, device: torch.device) -> str:
+    """Return the precision for search. Default: `fp32` on a CPU, `auto` on CUDA, where `auto` is `fp16`.
+
+    fp16 is as fast as bf16 and has three more bits. Rounding all weights and activations to it does not change BLEU
+    (docs/decoding.md); values too large for it are reported as an error.
+    """
+    if device.type == "cuda" and name in (None, "auto"):
+        return "fp16"
+    return pick_precision(name or "fp32", device)
+
+
 def _has_bf16_instructions() -> bool:
     """Return True if the CPU reports bf16 instructions, which is more reliable than timing on a busy machine."""
     checks = [getattr(torch.cpu, f"_is_{name}_supported", None) for name in ("avx512_bf16", "amx_tile")]

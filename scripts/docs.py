@@ -84,9 +84,12 @@ def type_of(annotation: Any, item: str) -> str:
         return f"list of {plural(type_of(arguments[0], item))}"
     if origin is tuple:
         return f"list of {len(arguments)} numbers"
-    return (
-        item if is_section(kind) else "one of " + ", ".join(map(str, arguments)) if origin is Literal else TYPES[kind]
-    )
+    return item if is_section(kind) else one_of(arguments) if origin is Literal else TYPES[kind]
+
+
+def one_of(values: Sequence[object]) -> str:
+    """Return the values of a Literal in words."""
+    return ("one of " if len(values) > 1 else "") + ", ".join(map(str, values))
 
 
 def row_of(section: type[Section], key: str, annotation: Any, item: str = "") -> list[str]:
@@ -98,7 +101,8 @@ def row_of(section: type[Section], key: str, annotation: Any, item: str = "") ->
         text = yaml.safe_dump([*value] if isinstance(value, tuple) else value, default_flow_style=True)
         default = f"`{text.splitlines()[0]}`"  # a scalar has a second line, the end of its document
     limit = limits(annotation)
-    kind = type_of(annotation, item) + (f", {limit}" if limit and not limit.startswith("one of") else "")
+    limit = "" if limit.startswith("one of") else limit.removesuffix(" or auto")
+    kind = type_of(annotation, item) + (f", {limit}" if limit else "")
     return [f"`{key}`", kind, default, escape(field.description or "")]
 
 

@@ -53,6 +53,7 @@ def test_each_config_trains_for_two_steps(config: Path, sources: list[str], tmp_
         "training.batch_tokens=256",
         "training.precision=fp32",
         "training.accumulation_steps=1",
+        "training.step_tokens=null",
         "training.max_steps=2",
         "training.validate_every=2",
         "decoding.max_length_ratio=0.1",

@@ -130,3 +130,11 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
         for given in "01"
     ]
     assert grown[1] < max(20_000, grown[0] / 2), grown  # kilobytes
+
+
+def test_search_on_cuda_uses_fp16_by_default() -> None:
+    assert [device.pick_search_precision(name, CUDA) for name in (None, "auto", "fp32")] == ["fp16", "fp16", "fp32"]
+    assert device.pick_search_precision(None, CPU) == "fp32"
+    assert device.pick_search_precision("auto", CPU) == device.pick_precision("auto", CPU)
+    with pytest.raises(DeviceError, match="needs a CUDA device"):
+        device.pick_search_precision("fp16", CPU)

@@ -49,7 +49,7 @@ COMET_HELP = (
 EnsembleArgument = Annotated[list[Path], argument("Run directory or bundle; several form an ensemble.")]
 ToOption = Annotated[str | None, optional("Target language (default: data.tgt_lang).")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-PrecisionOption = Annotated[str | None, typer.Option(help=PRECISION_HELP, show_default="fp32")]
+PrecisionOption = Annotated[str | None, typer.Option(help=PRECISION_HELP, show_default="fp32; on CUDA fp16")]
 BackendOption = Annotated[Literal["mtformer", "ctranslate2"] | None, optional(BACKEND_HELP)]
 CheckpointsOption = Annotated[list[str] | None, optional(CHECKPOINT_HELP + " Repeat for an ensemble.", "--checkpoint")]
 CometOption = Annotated[str | None, optional(COMET_HELP)]

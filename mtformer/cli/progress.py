@@ -44,10 +44,9 @@ def alive(desc: str, **settings: Any) -> Iterator["tqdm[NoReturn]"]:
 
 
 class TrainingProgress(AbstractContextManager["TrainingProgress"]):
-    """Progress display for preparation and training; `num_steps` is the total number of optimizer steps."""
+    """Progress display for preparation and training."""
 
-    def __init__(self, num_steps: int) -> None:
-        self.num_steps = num_steps
+    def __init__(self) -> None:
         self.bar: tqdm[NoReturn] | None = None
         self.preparing: tqdm[NoReturn] | None = None
         self._start = ExitStack()
@@ -77,26 +76,25 @@ class TrainingProgress(AbstractContextManager["TrainingProgress"]):
         if share == 1:
             self._end_preparing()
 
-    def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
+    def advance(self, step: int, num_steps: int, epoch: int, figures: dict[str, float] | None) -> None:
         """Show the progress of training; see `mtformer.training.metrics.Progress`."""
         self._end_preparing()
         if sys.stderr.isatty():
             if self.bar is None:
-                self.bar = tqdm(
-                    total=self.num_steps, initial=step - 1, desc="train", bar_format=BAR, dynamic_ncols=True
-                )
+                self.bar = tqdm(initial=step - 1, desc="train", bar_format=BAR, dynamic_ncols=True)
+            self.bar.total = num_steps
             self.bar.update(step - self.bar.n)
             if figures is not None:
                 texts, postfix = bar_texts(figures), ""
-                first = (texts.pop("loss"), texts.pop("tokens_per_second"), f"step {step}/{self.num_steps}")
+                first = (texts.pop("loss"), texts.pop("tokens_per_second"), f"step {step}/{num_steps}")
                 for text in (*first, *reversed(texts.values()), f"epoch {epoch + 1}"):
                     if BAR_WIDTH + len(f"{postfix}, {text}") < (self.bar.format_dict["ncols"] or 80):
                         postfix += f", {text}"
                 self.bar.set_postfix_str(postfix.removeprefix(", "))
         elif figures is not None:
-            left = format_duration((self.num_steps - step) * figures["seconds_per_step"])
+            left = format_duration((num_steps - step) * figures["seconds_per_step"])
             shown = ", ".join(bar_texts(figures).values())
-            log.info("step %d/%d, epoch %d, %s, %s left", step, self.num_steps, epoch + 1, shown, left)
+            log.info("step %d/%d, epoch %d, %s, %s left", step, num_steps, epoch + 1, shown, left)
 
     def _end_preparing(self) -> None:
         self._start.close()

@@ -111,7 +111,7 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
         logging.getLogger("mtformer").setLevel(logging.ERROR)
     log_file = log_to_file(run.log) if is_main else contextlib.nullcontext()
     try:
-        with log_file, TrainingProgress(config.training.max_steps) as progress:
+        with log_file, TrainingProgress() as progress:
             outcome = train_experiment(config, run, progress, resume, overwrite)
     except InterruptedRunError as stopped:
         if not is_main:
@@ -123,7 +123,7 @@ def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, c
         return
     position = outcome.position
     word = "already" if outcome.was_finished else "done"
-    steps = f"{position.step} of {config.training.max_steps}"
+    steps = f"{position.step} of {position.max_steps or config.training.max_steps}"
     echo(f"{word} at step {steps} ({position.seconds / 60:.1f} minutes): {run_dir}", err=True)
     default = default_weights(run, config.training.best_metric)
     if default is not None and default.text:
@@ -171,7 +171,7 @@ def reproduce(
     opened = RunDir.open(run)
     num_steps = verify.steps_to_reproduce(opened, steps)
     try:
-        with clean_up_on_sigterm(), TrainingProgress(num_steps) as progress:
+        with clean_up_on_sigterm(), TrainingProgress() as progress:
             found = verify.reproduce(opened, num_steps, progress)
     except InterruptedRunError as stopped:
         echo(f"stopped at step {stopped.step} of {num_steps}", err=True)

@@ -124,12 +124,12 @@ def section_keys(section: type[Section] = Config, prefix: KeyPath = (), leaves_o
 
 def limits(annotation: Any) -> str:
     """Describe the range or the allowed values; return an empty string if there are none."""
-    found: list[str] = []
+    bounds, values = list[str](), list[str]()
     for one in _constraints(annotation):
         if isinstance(one, tuple):
-            found.append("one of " + ", ".join(map(str, one)))
-        found += [f"{word} {getattr(one, bound):g}" for bound, word in BOUNDS.items() if hasattr(one, bound)]
-    return " and ".join(found)
+            values.append(("one of " if len(one) > 1 else "") + ", ".join(map(str, one)))
+        bounds += [f"{word} {getattr(one, bound):g}" for bound, word in BOUNDS.items() if hasattr(one, bound)]
+    return " or ".join(filter(None, [" and ".join(bounds), *values]))
 
 
 def _constraints(annotation: Any) -> Iterator[Any]:

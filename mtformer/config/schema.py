@@ -96,6 +96,10 @@ class ModelConfig(Section):
         return self
 
 
+CPU_BATCH_TOKENS = 4096
+"""Size of micro-batches that `batch_tokens: auto` chooses on a CPU; larger ones take more memory and are no faster."""
+
+
 class TrainingConfig(Section):
     """Optimization, checkpoints and logging."""
 
@@ -116,14 +120,20 @@ class TrainingConfig(Section):
     fit on one device; otherwise, each process has a full copy (DDP)."""
     compile: Literal["auto", "always", "never"] = "auto"
     """Compile the model with `torch.compile` (CUDA only). auto: if training is long enough for this to save time."""
-    batch_tokens: Positive = 4096
-    """Micro-batch size, including padding: maximum of (number of pairs) x (length of the longest side in tokens)."""
+    batch_tokens: Positive | Literal["auto"] = 4096
+    """Micro-batch size, including padding: maximum of (number of pairs) x (length of the longest side in tokens). auto:
+    as large as the device and its memory allow; needs `step_tokens`."""
     accumulation_steps: Positive = 1
     """Number of micro-batches per optimizer step and process."""
+    step_tokens: Positive | None = None
+    """Tokens per optimizer step in all processes, including padding; sets `accumulation_steps`."""
     max_steps: Annotated[Positive, Key(on_resume="same")] = 100_000
     """Total number of optimizer steps."""
     max_epochs: Annotated[Positive | None, Key(on_resume="same")] = None
     """Maximum number of epochs; training ends at `max_steps` or `max_epochs`, whichever comes first."""
+    max_minutes: Annotated[float | None, Field(gt=0.0), Key(on_resume="same")] = None
+    """Time limit in minutes, including preparation and validation. The number of steps, at most `max_steps`, is chosen
+    by the measured speed, and the schedule is stretched over them."""
     optimizer: Annotated[Literal["adam", "adamw"], Key(on_resume="refuse")] = "adam"
     """Optimizer; adamw decouples weight decay from the gradient."""
     learning_rate: Annotated[float, Field(gt=0.0)] = 7e-4
@@ -173,7 +183,18 @@ class TrainingConfig(Section):
     def _fits(self) -> "TrainingConfig":
         if self.average_last > self.keep_last:
             raise ValueError(f"average_last {self.average_last} is above keep_last {self.keep_last}")
+        if self.batch_tokens == "auto" and self.step_tokens is None:
+            raise ValueError("batch_tokens: auto needs step_tokens, the number of tokens per optimizer step")
+        if self.step_tokens is not None and self.accumulation_steps != 1:
+            raise ValueError("step_tokens sets accumulation_steps; remove one of them")
+        if self.max_minutes is not None and self.max_epochs is not None:
+            raise ValueError("max_minutes and max_epochs cannot be combined; remove one of them")
         return self
+
+    @property
+    def micro_batch_tokens(self) -> int:
+        """`batch_tokens`, or a small size until one is chosen (see `preflight.choose_batches`)."""
+        return self.batch_tokens if self.batch_tokens != "auto" else CPU_BATCH_TOKENS
 
 
 MAX_HYPOTHESES = 1000

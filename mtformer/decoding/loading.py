@@ -13,7 +13,7 @@ from mtformer.decoding.ctranslate2_model import cached_model
 from mtformer.decoding.engine import Engine, OwnEngine
 from mtformer.decoding.inference import InferenceModel
 from mtformer.decoding.weights import find_weights
-from mtformer.device import pick_device, pick_precision, set_up_memory
+from mtformer.device import pick_device, pick_search_precision, set_up_memory
 from mtformer.errors import CheckpointError, ConfigError
 from mtformer.files import read_json
 from mtformer.model.transformer import Transformer
@@ -54,18 +54,20 @@ def load(
         if len(runs) * len(checkpoints) > 1:
             raise ConfigError("CTranslate2 supports only one model at a time; give one run and one checkpoint")
         return _load_ctranslate2(runs[0], checkpoints[0], device, precision)
-    return _load_own(runs, checkpoints, device, precision or "fp32")
+    return _load_own(runs, checkpoints, device, precision)
 
 
 def _is_export(run: RunDir) -> bool:
     return (run.path / CT2_WEIGHTS).is_file()
 
 
-def _load_own(runs: Sequence[RunDir], checkpoints: Sequence[str | None], device_name: str, precision: str) -> Loaded:
+def _load_own(
+    runs: Sequence[RunDir], checkpoints: Sequence[str | None], device_name: str, precision: str | None
+) -> Loaded:
     device = pick_device(device_name)
     if device.type == "cpu":
         set_up_memory()
-    precision = pick_precision(precision, device)
+    precision = pick_search_precision(precision, device)
     configs = [load_config(run.config).config for run in runs]
     tokenizers = TokenizerPair.load(runs[0].tokenizer)
     models, weights = [], []

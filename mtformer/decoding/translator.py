@@ -88,7 +88,7 @@ class Translator:
             run_path: one folder, or several with the same tokenizers; the default settings come from the first.
             checkpoint: checkpoint name (see `find_weights`), or several to load from each run.
             device: `auto` (CUDA if available), `cpu` or `cuda`.
-            precision: `fp32` (default; translations do not depend on batching), `bf16`, `fp16` (CUDA), `int8`
+            precision: `fp32` (default on a CPU; translations do not depend on batching), `bf16`, `fp16` (CUDA), `int8`
                 (CTranslate2), or `auto` (bf16 on devices where it is the fastest, else fp32).
             backend: `mtformer` or `ctranslate2`; None: ctranslate2 for its exports and for int8 on a CPU. A run or
                 bundle is converted for CTranslate2 on first use and stored in the cache.

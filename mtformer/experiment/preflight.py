@@ -1,6 +1,7 @@
 """Memory check and dry run: memory, time and disk space for a training run, estimated by trying its largest batches."""
 
 import logging
+import math
 import shutil
 import tempfile
 import time
@@ -19,6 +20,7 @@ from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.experiment.runs import format_bytes, format_duration
 from mtformer.model.transformer import Transformer, count_parameters
 from mtformer.run_dir import RunDir
+from mtformer.training.budget import fitting_steps
 from mtformer.training.ranks import ALONE, Ranks
 from mtformer.training.step import TrainingStep
 from mtformer.training.validation import dev_loss
@@ -41,10 +43,14 @@ class MemoryCheck(NamedTuple):
     """Time of a step on batches of this shape, including all micro-batches."""
     peak_bytes: int
     """Peak memory of the process (on CUDA, of the device)."""
+    num_steps: int
+    """Number of steps: `max_steps`, or as many as fit in `max_minutes`."""
     training_seconds: float
-    """Time of all training steps."""
+    """Time of these steps."""
+    one_validation_seconds: float
+    """Upper bound on the time of a validation: every dev batch is assumed to be as large as the largest one."""
     validation_seconds: float
-    """Upper bound on the time of all validations: every dev batch is assumed to be as large as the largest one."""
+    """Upper bound on the time of all validations."""
     disk_bytes: int
     """Peak size of the checkpoints."""
     free_bytes: int
@@ -87,8 +93,8 @@ def make_step(
     return step
 
 
-def try_config(config: Config, run: RunDir) -> tuple[Prepared, TrainingStep, MemoryCheck]:
-    """Prepare tokenizer, data and model in this process, and check the memory.
+def try_config(config: Config, run: RunDir) -> tuple[Config, Prepared, TrainingStep, MemoryCheck]:
+    """Prepare tokenizer, data and model in this process, and check the memory; the config returned is that of the run.
 
     Tokenizer and data are stored in the cache, so training with this config does not prepare them again.
 
@@ -102,16 +108,16 @@ def try_config(config: Config, run: RunDir) -> tuple[Prepared, TrainingStep, Mem
     with tempfile.TemporaryDirectory() as folder:
         prepared = prepare_experiment(config, Path(folder) / "tokenizer")
     step = make_step(config, prepared, device, precision)
-    return prepared, step, check_memory(config, prepared, step, run)
+    config = choose_batches(config, prepared, step)
+    return config, prepared, step, check_memory(config, prepared, step, run)
 
 
 def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
     """Try a config, and return pairs (name, value) for display; for errors see `try_config`."""
-    prepared, step, checked = try_config(config, run)
+    config, prepared, step, checked = try_config(config, run)
     tokenizers = prepared.tokenizers
     sizes = sorted({tokenizers.src.vocab_size, tokenizers.tgt.vocab_size})
     steps_per_epoch = prepared.batches.sizes().num_batches / config.training.accumulation_steps
-    max_steps = config.training.max_steps
     return [
         ("device, precision", f"{step.device}, {step.precision}"),
         ("vocabulary", " and ".join(f"{size:,}" for size in sizes) + (" (joint)" if tokenizers.joint else "")),
@@ -119,10 +125,37 @@ def dry_run(config: Config, run: RunDir) -> list[tuple[str, str]]:
         ("dev pairs", f"{sum(len(one.sources) for one in prepared.dev):,}"),
         ("test sets", ", ".join(config.data.test) or "none"),
         ("steps per epoch", f"{steps_per_epoch:,.1f}"),
-        ("total steps", f"{max_steps:,} ({max_steps / steps_per_epoch:,.1f} epochs)"),
+        ("total steps", f"{checked.num_steps:,} ({checked.num_steps / steps_per_epoch:,.1f} epochs)"),
         *((f"parameters, {part}", f"{count:,}") for part, count in count_parameters(step.model).items()),
         *checked.lines(),
+        *([("to train for an hour", "training.max_minutes=60")] if checked.total_seconds > 3600 else []),
     ]
+
+
+def choose_batches(config: Config, prepared: Prepared, step: TrainingStep, earlier: int | None = None) -> Config:
+    """Choose `batch_tokens` (if `auto`) and `accumulation_steps` for `step_tokens`; all processes call this together.
+
+    Returns the config with numbers; `prepared.batches` is changed too.
+
+    Args:
+        config: config of the experiment.
+        prepared: its tokenizers and data.
+        step: the model on its device.
+        earlier: for a resumed run with `auto`, the micro-batch size chosen when the run started; None: choose now.
+    """
+    training, num_processes = config.training, step.ranks.size
+    if training.step_tokens is None:
+        return config
+    if training.batch_tokens != "auto":
+        limit = training.batch_tokens
+    else:
+        limit = earlier or min(step.ranks.gather(step.max_batch_tokens(prepared.batches.sizes().largest)))
+    accumulation_steps = math.ceil(training.step_tokens / (limit * num_processes))
+    batch_tokens = math.ceil(training.step_tokens / (accumulation_steps * num_processes))
+    prepared.batches.batch_tokens = batch_tokens
+    log.info("micro-batches of %s tokens, %d per step and process", f"{batch_tokens:,}", accumulation_steps)
+    chosen = {"batch_tokens": batch_tokens, "accumulation_steps": accumulation_steps, "step_tokens": None}
+    return config.model_copy(update={"training": training.model_copy(update=chosen)})
 
 
 def check_memory(
@@ -159,13 +192,19 @@ def check_memory(
             step.max_padded_tokens,
         )
     validation_seconds = _check_dev(config, prepared, step) if prepared.dev else 0.0
-    training = config.training
+    training, mean_step_seconds = config.training, seconds * mean_batches / config.training.max_steps
+    num_steps = training.max_steps
+    if training.max_minutes is not None:
+        fitting = fitting_steps(60 * training.max_minutes, mean_step_seconds, validation_seconds, training)
+        num_steps = min(num_steps, fitting)
     return MemoryCheck(
         shape=f"{largest.num_pairs:,} pairs, {largest.src_BS.size(1)} x {largest.tgt_in_BT.size(1)} tokens",
         step_seconds=seconds * training.accumulation_steps,
         peak_bytes=peak_bytes(step.device),
-        training_seconds=seconds * mean_batches,
-        validation_seconds=validation_seconds * (training.max_steps // training.validate_every),
+        num_steps=num_steps,
+        training_seconds=mean_step_seconds * num_steps,
+        one_validation_seconds=validation_seconds,
+        validation_seconds=validation_seconds * (num_steps // training.validate_every),
         disk_bytes=disk_bytes,
         free_bytes=free_bytes,
     )

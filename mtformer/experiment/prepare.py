@@ -76,7 +76,7 @@ class Prepared:
     def dev_batches(self, config: Config) -> Iterator[Batch]:
         """Yield the batches of each dev set, sorted by length."""
         for one in self.dev:
-            yield from ordered_batches(one.corpus, config.training.batch_tokens, config.model.max_positions - 1)
+            yield from ordered_batches(one.corpus, config.training.micro_batch_tokens, config.model.max_positions - 1)
 
     def report(self) -> dict[str, Any]:
         """Return the report on the training data, with a report per corpus if there are several."""
@@ -117,7 +117,7 @@ def prepare_experiment(config: Config, tokenizer_folder: Path, advance: Advance 
         )
         window_pairs = AUGMENTED_WINDOW_PAIRS
     mixture = Mixture(corpora, config.training.seed, config.data.temperature, window_pairs)
-    batches = TrainingBatches(mixture, config.training.batch_tokens, augmentation)
+    batches = TrainingBatches(mixture, config.training.micro_batch_tokens, augmentation)
     return Prepared(tokenizers, corpora, dev, batches, multi_sentence_share(mixture.corpora, tokenizers.src))
 
 

@@ -83,8 +83,12 @@ class RunContents:
 
     @property
     def max_steps(self) -> int | None:
-        """Number of training steps in the config."""
-        return self.config.training.max_steps if self.config is not None else None
+        """Number of training steps: planned for `max_minutes`, or set in the config."""
+        if self.config is None:
+            return None
+        training = self.config.training
+        plans = [record["max_steps"] for record in self.records if record["kind"] == "plan"]
+        return plans[-1] if plans and training.max_minutes is not None else training.max_steps
 
     @cached_property
     def state(self) -> RunState:

@@ -301,7 +301,7 @@ def _check_memory(run: PlannedRun) -> "MemoryCheck":
     from mtformer.experiment.preflight import try_config
 
     try:
-        return try_config(run.config, run.run)[2]
+        return try_config(run.config, run.run)[-1]
     except MtformerError as error:
         raise type(error)(f"run {run.name}: {error}") from error
 

@@ -3,7 +3,8 @@
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from mtformer.device import be_deterministic, pick_device, pick_precision, set_u
 from mtformer.errors import CheckpointError, DeviceError
 from mtformer.evaluation.scores import for_language, score
 from mtformer.experiment.open_run import Resume, compare_environments, describe_environment, open_run
-from mtformer.experiment.preflight import check_memory, make_step
+from mtformer.experiment.preflight import MemoryCheck, check_memory, choose_batches, make_step
 from mtformer.experiment.prepare import DevSet, Prepared, prepare_experiment
 from mtformer.experiment.pretrained import load_pretrained
 from mtformer.experiment.run_state import lock_run, record_state
@@ -45,14 +46,23 @@ class Outcome(NamedTuple):
     """True if the run was already finished before this call."""
 
 
-def train_experiment(config: Config, run: RunDir, progress: Progress, resume: Resume, overwrite: bool) -> Outcome:
+def train_experiment(
+    config: Config,
+    run: RunDir,
+    progress: Progress,
+    resume: Resume,
+    overwrite: bool,
+    plans: Mapping[int, int] | None = None,
+) -> Outcome:
     """Train the tokenizer if it does not exist, prepare the data, train, and average checkpoints if configured.
+
+    With `max_minutes`, `plans` are followed (see `Trainer`); None: plan by time.
 
     Raises:
         MtformerError: on a user error.
         InterruptedRunError: after a signal, once a checkpoint has been saved.
     """
-    config = resolve_paths(config)
+    start, config = time.perf_counter(), resolve_paths(config)
     device = own_device(pick_device(config.training.device))
     set_up_memory()
     if config.training.deterministic and device.type == "cuda":
@@ -62,10 +72,12 @@ def train_experiment(config: Config, run: RunDir, progress: Progress, resume: Re
         starts = open_run(run, config, resume, overwrite) if ranks.is_main else contextlib.nullcontext(False)
         with lock_run(run) if ranks.is_main else contextlib.nullcontext():
             with starts as is_resumed:
-                trainer, is_resumed = _prepare(config, run, progress, device, ranks, is_resumed)
+                trainer, is_resumed, checked = _prepare(config, run, progress, device, ranks, is_resumed)
+            trainer.plans = plans
             with record_state(run) if ranks.is_main else contextlib.nullcontext():
                 first_step = trainer.position.step
-                position = trainer.train()
+                validation_seconds = checked.one_validation_seconds if checked is not None else 0.0
+                position = trainer.train(time.perf_counter() - start, validation_seconds)
                 if config.training.average_last:
                     _average(trainer)
     return Outcome(position, is_resumed and position.step == first_step)
@@ -73,8 +85,8 @@ def train_experiment(config: Config, run: RunDir, progress: Progress, resume: Re
 
 def _prepare(
     config: Config, run: RunDir, progress: Progress, device: torch.device, ranks: Ranks, is_resumed: bool
-) -> tuple[Trainer, bool]:
-    """Return the trainer before its first step, and whether it resumes a run (decided by the main process)."""
+) -> tuple[Trainer, bool, MemoryCheck | None]:
+    """Return the trainer, whether it resumes a run (decided by the main process), and the check, if not finished."""
     checkpoint = newest_good(run) if is_resumed else None
     with ranks.main_first():
         if not ranks.is_main and not run.tokenizer.is_dir():
@@ -93,19 +105,24 @@ def _prepare(
     if ranks.is_main:
         write_text(run.data_report, json.dumps(prepared.report(), indent=2, ensure_ascii=False) + "\n")
     step = make_step(config, prepared, device, precision, ranks)
+    is_auto = config.training.batch_tokens == "auto"
+    resolved = choose_batches(config, prepared, step, earlier.get("batch_tokens") if earlier and is_auto else None)
+    if is_auto:
+        made_with["batch_tokens"] = resolved.training.batch_tokens
     parts = ", ".join(f"{name} {count:,}" for name, count in count_parameters(step.model).items())
     log.info("device %s, precision %s; parameters: %s", device, precision, parts)
     if checkpoint is None and config.training.init_from is not None:
         load_pretrained(config, prepared.tokenizers, step)
-    trainer = make_trainer(config, run, step, prepared, progress, made_with)
+    trainer = make_trainer(resolved, run, step, prepared, progress, made_with)
     if is_resumed:
         changes = config_diff(load_config(run.config).config, config)
         trainer.resume(checkpoint, {key: [before, after] for key, before, after in changes})
+    checked = None
     if not trainer.is_done():
-        checked = check_memory(config, prepared, step, run, earlier.get("compiled") if earlier is not None else None)
+        checked = check_memory(resolved, prepared, step, run, earlier.get("compiled") if earlier is not None else None)
         made_with["compiled"] = step.is_compiled
         log.info("memory check:%s", "".join(f"\n  {what:<15} {value}" for what, value in checked.lines()))
-    return trainer, is_resumed
+    return trainer, is_resumed, checked
 
 
 def _pick_precision(config: Config, device: torch.device, earlier: dict[str, Any] | None) -> str:

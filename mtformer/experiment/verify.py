@@ -8,8 +8,9 @@ import re
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,12 +36,13 @@ STOP_AT = NUM_STEPS // 2
 INTERVALS = {"validate_every": 7, "log_every": 4}
 """Validations occur before the stop, after it and at the end; one log interval includes the stop."""
 REPRODUCED_STEPS = 50
+SECONDS = ("seconds", "seconds_before")
 log = logging.getLogger("mtformer")
 
 Part = Callable[[Config, Path, int | None], None]
 """Function (config, run directory, stop step) that starts or resumes the run and trains to that step or the end."""
 Records = dict[tuple[int, str], dict[str, Any]]
-"""Values in metrics.jsonl by step and kind (train or dev), without timings."""
+"""Values in metrics.jsonl by step and kind (train, dev or plan), without timings."""
 
 
 class Difference(NamedTuple):
@@ -89,7 +91,7 @@ def verify_resume(config: Config, part: Part | None = None) -> list[Compared]:
         MtformerError: on an error in training.
     """
     _refuse_torchrun("--verify-resume starts its own processes")
-    part, config = part or train_part, _shortened(resolve_paths(config))
+    part, config = part or partial(train_part, plans={STOP_AT // 2: NUM_STEPS}), _shortened(resolve_paths(config))
     with tempfile.TemporaryDirectory(prefix="mtformer-") as folder:
         whole, halves = RunDir(Path(folder) / "whole"), RunDir(Path(folder) / "halves")
         log.info("verification 1 of 3: training %d steps without stopping", NUM_STEPS)
@@ -159,7 +161,8 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
     with tempfile.TemporaryDirectory(prefix="mtformer-") as folder, use_threads(num_threads):
         again = RunDir(Path(folder) / "again")
         # Train one more step, so that a validation at the last compared step is complete.
-        train_part(config, again.path, num_steps + 1, progress)
+        plans = {step: record["max_steps"] for (step, kind), record in _records(run).items() if kind == "plan"}
+        train_part(config, again.path, num_steps + 1, progress, plans)
         now = _made_with(again)
         changed = [(what, then, now.get(what)) for what, then in made_with.items() if then != now.get(what)]
         old, new = _records(run), _records(again)
@@ -179,10 +182,19 @@ def reproduce(run: RunDir, num_steps: int, progress: Progress) -> Reproduced:
     )
 
 
-def train_part(config: Config, folder: Path, stop_at: int | None, progress: Progress | None = None) -> None:
-    """Train like `mtformer train --resume auto`; at step `stop_at`, send this process SIGTERM as a scheduler would."""
+def train_part(
+    config: Config,
+    folder: Path,
+    stop_at: int | None,
+    progress: Progress | None = None,
+    plans: Mapping[int, int] | None = None,
+) -> None:
+    """Train like `mtformer train --resume auto`; at step `stop_at`, send this process SIGTERM as a scheduler would.
+
+    With `max_minutes`, `plans` are followed (see `Trainer`), because plans depend on measured times.
+    """
     try:
-        train_experiment(config, RunDir(folder), StopAt(stop_at, progress), resume="auto", overwrite=False)
+        train_experiment(config, RunDir(folder), StopAt(stop_at, progress), "auto", overwrite=False, plans=plans)
     except InterruptedRunError as stopped:
         if stopped.step != stop_at:
             raise
@@ -205,12 +217,13 @@ class StopAt:
         if self.inner is not None:
             self.inner.prepared(num_pairs, share)
 
-    def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
+    def advance(self, step: int, num_steps: int, epoch: int, figures: dict[str, float] | None) -> None:
         """Stop training, or forward the progress; see `mtformer.training.metrics.Progress`."""
         if step == self.step:
             os.kill(os.getpid(), signal.SIGTERM)
         elif self.inner is not None:
-            self.inner.advance(step, epoch, figures)
+            shown_steps = num_steps if self.step is None else self.step - 1
+            self.inner.advance(step, shown_steps, epoch, figures)
 
 
 def _refuse_torchrun(why: str) -> None:
@@ -289,7 +302,7 @@ def _records(run: RunDir) -> Records:
 
 
 def _without_timings(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in (*TIMINGS, "seconds")}
+    return {name: value for name, value in values.items() if name not in (*TIMINGS, *SECONDS)}
 
 
 def _leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

@@ -21,6 +21,7 @@ from mtformer.data.batching.mixture import START, SamplerState
 from mtformer.errors import CheckpointError, InterruptedRunError, MtformerError
 from mtformer.files import read_meta, sync
 from mtformer.run_dir import LOWER_IS_BETTER, TRAINER_STATE, WEIGHTS, RunDir
+from mtformer.training.budget import Budget, with_steps
 from mtformer.training.checkpoint import last_good, load_trainer_state, prune, save_checkpoint
 from mtformer.training.history import append_record, cut_after, warn_if_changed
 from mtformer.training.metrics import CoreWatch, Metrics, Progress, Window
@@ -45,6 +46,12 @@ class Position:
     """Sampler state."""
     seconds: float = 0.0
     """Training time in seconds, including validation."""
+    seconds_before: float = 0.0
+    """Time in seconds for preparation, in all processes of the run."""
+    max_steps: int | None = None
+    """With `max_minutes`: planned number of steps; None: not planned yet."""
+    max_minutes: float | None = None
+    """`max_minutes` of that plan."""
     best: float | None = None
     validations_since_best: int = 0
 
@@ -75,7 +82,10 @@ class Trainer:
         progress: Progress,
         made_with: dict[str, Any],
     ) -> None:
-        self.config = config.training
+        self.given = self.config = config.training
+        self.budget: Budget | None = None
+        self.plans: Mapping[int, int] | None = None
+        """With `max_minutes`: plans to follow instead of planning by time, as numbers of steps by step."""
         self.run = run
         self.step = step
         self.ranks = step.ranks
@@ -151,6 +161,10 @@ class Trainer:
         if self.ranks.rank < len(state["rng"]):  # additional processes keep their initial state, see `make_step`
             set_random_state(state["rng"][self.ranks.rank], self.step.device)
         self.position = TypeAdapter(Position).validate_python(state["position"])
+        if self.position.max_minutes != self.given.max_minutes:
+            self.position.max_steps = None
+        if self.position.max_steps is not None:
+            self._set_steps(self.position.max_steps)
         if state["best_metric"] != self.config.best_metric:
             self.position.best, self.position.validations_since_best = None, 0
         windows = state["windows"]
@@ -161,8 +175,12 @@ class Trainer:
         for path in (self.run.metrics, self.run.samples):
             cut_after(path, step, with_dev)
 
-    def train(self) -> Position:
+    def train(self, seconds_before: float = 0.0, validation_seconds: float = 0.0) -> Position:
         """Train until the end and return the final position.
+
+        Args:
+            seconds_before: time in seconds that this process has spent before, for `max_minutes`.
+            validation_seconds: estimated time of a validation.
 
         Raises:
             InterruptedRunError: after SIGINT or SIGTERM; a checkpoint has been saved.
@@ -170,6 +188,9 @@ class Trainer:
                 checkpoint cannot be saved.
         """
         self.mark = time.perf_counter()
+        self.position.seconds_before += seconds_before
+        if self.given.max_minutes is not None:
+            self.budget = Budget(self.given, validation_seconds)
         with self.stop, self.metrics or contextlib.nullcontext():
             if self._is_validation_due() and not self._is_saved():
                 self._validate()  # the interrupted run did not finish this validation
@@ -192,6 +213,7 @@ class Trainer:
                 break
             self._one_step(micro_batches)
             self._log()
+            self._plan_steps(is_validation=False)
             if self._is_validation_due():
                 self._validate()
 
@@ -207,6 +229,8 @@ class Trainer:
         except _AbandonedError:
             self._stop_if_signaled()
         self.window.paused += time.perf_counter() - start
+        if self.budget is not None:
+            self.budget.add_validation(time.perf_counter() - start)
 
     def _is_saved(self) -> bool:
         """Return True if a validated checkpoint of the current step exists."""
@@ -231,6 +255,33 @@ class Trainer:
         patience = self.config.patience
         is_stale = patience is not None and self.position.validations_since_best >= patience
         return is_stale or self.position.step >= self.config.max_steps
+
+    def _plan_steps(self, is_validation: bool) -> None:
+        """With `max_minutes`: plan the number of steps once, and change the plan at validations if the speed changes.
+
+        The schedule is stretched over the planned steps. Plans are saved in checkpoints and written to metrics.jsonl.
+        """
+        if self.budget is None:
+            return
+        if not is_validation:
+            self.budget.add_step()
+        step, planned, num_steps = self.position.step, self.position.max_steps, None
+        if self.plans is not None:
+            num_steps = self.plans.get(step) if is_validation or planned is None else None
+        elif is_validation or (planned is None and step % self.config.log_every == 0):
+            spent = self.position.seconds_before + self.position.seconds + time.perf_counter() - self.mark
+            if is_validation or self.budget.is_first_plan_due(step, spent):
+                num_steps = self.budget.plan(step, spent, planned)
+            num_steps = self.ranks.gather(num_steps)[0]
+        if num_steps is None or num_steps == planned:
+            return
+        self.position.max_steps, self.position.max_minutes = num_steps, self.given.max_minutes
+        self._set_steps(num_steps)
+        log.info("step %d: %d steps in all fit in %g minutes", step, num_steps, self.given.max_minutes)
+        self._write("plan", step, max_steps=num_steps)
+
+    def _set_steps(self, num_steps: int) -> None:
+        self.config = self.step.config = with_steps(self.given, num_steps)
 
     def _one_step(self, micro_batches: list[Batch]) -> None:
         is_alone_on_cpu = self.step.device.type == "cpu" and self.ranks.size == 1
@@ -261,7 +312,7 @@ class Trainer:
         step, epoch = self.position.step, self.position.place.epoch
         figures = self.window.figures(self.ranks) if step % self.config.log_every == 0 else None
         if self.ranks.is_main:
-            self.progress.advance(step, epoch, figures)
+            self.progress.advance(step, self.config.max_steps, epoch, figures)
         if figures is not None:
             self._write("train", step, epoch=epoch, **figures)
             self.window = Window()
@@ -283,6 +334,8 @@ class Trainer:
             log.info("step %d: dev %s", self.position.step, text)
             self._write("dev", self.position.step, epoch=self.position.place.epoch, **metrics)
             self._update_best(metrics)
+        if not self.is_done():
+            self._plan_steps(is_validation=True)
         self._save(metrics)
 
     def validate_average(self) -> dict[str, float]:

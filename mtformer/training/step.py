@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mtformer.config.schema import TrainingConfig
+from mtformer.config.schema import CPU_BATCH_TOKENS, TrainingConfig
 from mtformer.data.batching.batches import Batch
-from mtformer.device import DTYPES, is_out_of_memory, set_up_kernels
+from mtformer.device import DTYPES, is_out_of_memory, peak_bytes, set_up_kernels
 from mtformer.errors import DeviceError
 from mtformer.model.ops import HAS_FLOAT32_PRODUCTS, LinearCopies
 from mtformer.model.transformer import Transformer
@@ -25,6 +25,9 @@ from mtformer.training.ranks import ALONE, Ranks, gradient_sync, parallelize, sh
 from mtformer.weights import load_weights
 
 MAX_SKIPPED_IN_A_ROW = 20
+CUDA_BATCH_TOKENS, MEMORY_SHARE = 32_768, 0.8
+"""Maximum size of the micro-batches that `batch_tokens: auto` chooses on CUDA (larger ones are hardly faster), and
+the share of the memory that they may fill; lengths differ between batches, and memory is fragmented."""
 
 
 class StepResult(NamedTuple):
@@ -151,6 +154,24 @@ class TrainingStep:
             torch.cuda.synchronize(self.device)
         return time.perf_counter() - start
 
+    def max_batch_tokens(self, batch: Batch) -> int:
+        """Return the size of the largest micro-batch, in padded tokens, that suits the device.
+
+        On CUDA, the memory per token is measured with `batch` and a half of it. All processes must call this together.
+        """
+        if self.device.type == "cpu":
+            return CPU_BATCH_TOKENS
+        pieces = [batch.split(batch.num_padded_tokens // 2)[0], batch]
+        peaks = []
+        for piece in pieces:
+            torch.cuda.reset_peak_memory_stats(self.device)
+            self.check_memory(piece)
+            peaks.append(peak_bytes(self.device))
+        if self.max_padded_tokens is not None:  # `batch` does not fit
+            return self.max_padded_tokens
+        free = torch.cuda.mem_get_info(self.device)[0] + torch.cuda.memory_reserved(self.device)
+        return fitting_tokens([piece.num_padded_tokens for piece in pieces], peaks, free)
+
     def ema_weights(self) -> AbstractContextManager[None]:
         """Return a context in which the model has the weights for validation (with `ema_decay`, the averages)."""
         return contextlib.nullcontext() if self.ema is None else self.ema.applied()
@@ -263,3 +284,16 @@ class TrainingStep:
         self.optimizer.zero_grad(set_to_none=True)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def fitting_tokens(tokens: Sequence[int], peaks: Sequence[int], free_bytes: int) -> int:
+    """Return the number of tokens of a micro-batch that fits in memory with a margin, up to `CUDA_BATCH_TOKENS`.
+
+    Args:
+        tokens: numbers of padded tokens of a small and a large batch.
+        peaks: peak memory with these batches in bytes, including weights and optimizer.
+        free_bytes: memory available to this process in bytes.
+    """
+    bytes_per_token = max(1.0, (peaks[1] - peaks[0]) / max(1, tokens[1] - tokens[0]))
+    fitting = tokens[1] + (free_bytes * MEMORY_SHARE - peaks[1]) / bytes_per_token
+    return int(min(max(fitting, tokens[0]), CUDA_BATCH_TOKENS))

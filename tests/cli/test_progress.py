@@ -23,10 +23,10 @@ FIGURES = {
 
 
 def test_log_lines_show_the_time_left(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", logger="mtformer"), TrainingProgress(100) as progress:
-        progress.advance(9, 0, None)
-        progress.advance(10, 0, FIGURES)
-        progress.advance(20, 0, {**FIGURES, "skipped_steps": 3.0})
+    with caplog.at_level("INFO", logger="mtformer"), TrainingProgress() as progress:
+        progress.advance(9, 100, 0, None)
+        progress.advance(10, 100, 0, FIGURES)
+        progress.advance(20, 100, 0, {**FIGURES, "skipped_steps": 3.0})
     assert caplog.messages == [
         "step 10/100, epoch 1, loss 1.500, lr 1.00e-03, grad 0.50, 12,345 tokens/s, 0:03:00 left",
         "step 20/100, epoch 1, loss 1.500, lr 1.00e-03, grad 0.50, 12,345 tokens/s, 3 steps skipped, 0:02:40 left",
@@ -34,7 +34,7 @@ def test_log_lines_show_the_time_left(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_log_line_for_each_million_pairs(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", logger="mtformer"), TrainingProgress(100) as progress:
+    with caplog.at_level("INFO", logger="mtformer"), TrainingProgress() as progress:
         for part in range(1, 41):
             progress.prepared(part * SHARD_PAIRS, part / 80)
         progress.prepared(3 * LOG_PAIRS, 0.0)
@@ -57,7 +57,7 @@ def test_bars_for_each_corpus_and_for_training(
     terminal = Terminal()
     caplog.set_level("INFO", logger="mtformer")
     monkeypatch.setattr(sys, "stderr", terminal)
-    with TrainingProgress(100) as progress:
+    with TrainingProgress() as progress:
         progress.prepared(500_000, 0.25)
         assert progress.preparing is not None
         progress.preparing.refresh()
@@ -67,9 +67,9 @@ def test_bars_for_each_corpus_and_for_training(
             progress.prepared(num_pairs, 0.0)
             assert progress.preparing is not None
             progress.preparing.refresh()
-        progress.advance(1, 0, None)
+        progress.advance(1, 100, 0, None)
         assert progress.preparing is None
-        progress.advance(90, 2, FIGURES)
+        progress.advance(90, 100, 2, FIGURES)
     prepare = ("prepare:  25%", "500k/2.00M", "prepare: 1.00kpair", "pair/s")
     for part in (*prepare, "train:  90%", " left, loss 1.500, 12,345 tokens/s, "):
         assert part in terminal.getvalue()
@@ -82,11 +82,11 @@ def test_the_training_bar_always_fits_the_terminal(columns: int, monkeypatch: py
     large = {**FIGURES, "loss": 123.456, "tokens_per_second": 1234567.0, "skipped_steps": 12.0}
     with os.fdopen(slave, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
-        with TrainingProgress(1_000_000) as progress:
-            progress.advance(1, 0, None)
+        with TrainingProgress() as progress:
+            progress.advance(1, 1_000_000, 0, None)
             assert progress.bar is not None
             progress.bar.start_t -= 36_000
-            progress.advance(100_000, 9, large)
+            progress.advance(100_000, 1_000_000, 9, large)
             progress.bar.refresh()
             terminal.flush()
             written = b""

@@ -41,6 +41,20 @@ def messages(path: str, *overrides: str) -> list[str]:
         ),
         ("training:\n  sharded: no\n", "3: training.sharded: must be true or false, not 'no'"),
         ("training:\n  patience: 0\n", "3: training.patience: must be at least 1 or null, not 0"),
+        ("training:\n  batch_tokens: 0\n", "3: training.batch_tokens: must be at least 1 or auto, not 0"),
+        (
+            "training:\n  batch_tokens: auto\n",
+            "3: training.batch_tokens: batch_tokens: auto needs step_tokens, the number of tokens",
+        ),
+        (
+            "training:\n  step_tokens: 100\n  accumulation_steps: 2\n",
+            "3: training.step_tokens: step_tokens sets accumulation_steps; remove one of them",
+        ),
+        (
+            "training:\n  max_minutes: 5\n  max_epochs: 2\n",
+            "3: training.max_minutes: max_minutes and max_epochs cannot be combined; remove one of them",
+        ),
+        ("training:\n  max_minutes: 0\n", "3: training.max_minutes: must be above 0 or null, not 0"),
         ("training:\n  learning_rate: .inf\n", "3: training.learning_rate: must be a finite number above 0, not Inf"),
         ("training:\n  learning_rate: 0\n", "3: training.learning_rate: must be above 0, not 0"),
         ("training:\n  betas: 0.9\n", "3: training.betas: must be a list, not 0.9"),

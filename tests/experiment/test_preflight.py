@@ -9,16 +9,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_experiment import make_config, write_corpus
+from small_experiment import make_config, train, write_corpus
 
 from mtformer.config.schema import Config
 from mtformer.errors import DeviceError
 from mtformer.experiment import preflight
-from mtformer.experiment.preflight import MemoryCheck, check_memory
+from mtformer.experiment.preflight import MemoryCheck, check_memory, choose_batches
 from mtformer.experiment.prepare import Prepared, prepare_experiment
 from mtformer.model.transformer import count_parameters
-from mtformer.run_dir import RunDir
-from mtformer.training.step import TrainingStep
+from mtformer.run_dir import WEIGHTS, RunDir
+from mtformer.training import step as step_module
+from mtformer.training.ranks import Ranks
+from mtformer.training.step import CUDA_BATCH_TOKENS, TrainingStep, fitting_tokens
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +119,68 @@ def test_compiling_for_a_cpu_is_refused(config: Config, prepared: Prepared) -> N
     step = make_step(config, prepared)
     check_memory(config, prepared, step, RunDir("run"))
     assert not step.is_compiled
+
+
+@pytest.mark.parametrize(("batch_tokens", "earlier", "processes", "expected"), [
+    ("auto", None, 1, (3334, 3)),  # at most 4,096 on a CPU
+    ("auto", None, 2, (2500, 2)),
+    ("auto", 5000, 1, (5000, 2)),
+    (2500, None, 2, (2500, 2)),
+    (512, 9999, 1, (500, 20)),
+])  # fmt: skip
+def test_step_tokens_determine_the_micro_batches(
+    config: Config,
+    prepared: Prepared,
+    batch_tokens: int | str,
+    earlier: int | None,
+    processes: int,
+    expected: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    training = config.training.model_copy(update={"batch_tokens": batch_tokens, "step_tokens": 10_000})
+    config = config.model_copy(update={"training": training})
+    step = make_step(config, prepared)
+    monkeypatch.setattr(Ranks, "gather", lambda self, value: [value] * self.size)  # no other process runs
+    step.ranks = Ranks(size=processes)
+    chosen = choose_batches(config, prepared, step, earlier).training
+    assert (chosen.batch_tokens, chosen.accumulation_steps) == expected
+    assert prepared.batches.batch_tokens == expected[0]
+    assert expected[0] * expected[1] * processes >= 10_000
+
+
+def test_batches_do_not_change_without_step_tokens(config: Config, prepared: Prepared) -> None:
+    assert choose_batches(config, prepared, make_step(config, prepared)) == config
+    assert prepared.batches.batch_tokens == 512
+
+
+@pytest.mark.parametrize(("free_bytes", "expected"), [
+    (100_000_000, 8_000_000 // 1000),  # 80 MB less 72 MB for everything else
+    (10**12, CUDA_BATCH_TOKENS),
+    (80_000_000, 2000),  # never less than what was tried
+])  # fmt: skip
+def test_batches_fit_in_the_memory_of_the_device(free_bytes: int, expected: int) -> None:
+    # 1,000 bytes per token
+    assert fitting_tokens([2000, 4000], [74_000_000, 76_000_000], free_bytes) == expected
+
+
+def test_a_resumed_run_keeps_the_size_of_its_batches(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_to(max_steps: int) -> Config:
+        changes = {"batch_tokens": "auto", "step_tokens": 1000, "max_steps": max_steps, "validate_every": 2}
+        return config.model_copy(update={"training": config.training.model_copy(update=changes)})
+
+    def state(run: RunDir) -> bytes:
+        return (run.checkpoint(4) / WEIGHTS).read_bytes()
+
+    runs = [RunDir(tmp_path / name) for name in ("whole", "parts", "other")]
+    monkeypatch.setattr(step_module, "CPU_BATCH_TOKENS", 300)
+    train(run_to(4), runs[0])
+    train(run_to(2), runs[1])
+    monkeypatch.setattr(step_module, "CPU_BATCH_TOKENS", 600)
+    train(run_to(4), runs[1], resume=True)
+    train(run_to(4), runs[2])
+    assert state(runs[0]) == state(runs[1]) != state(runs[2])
 
 
 def test_no_validation_time_without_dev_data(config: Config, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class KillAt(StopAt):
     """Progress reporter that ends training at a step, without saving a checkpoint."""
 
-    def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
+    def advance(self, step: int, num_steps: int, epoch: int, figures: dict[str, float] | None) -> None:
         if step == self.step:
             raise InterruptedRunError(step, 0)
 

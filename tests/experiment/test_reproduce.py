@@ -17,6 +17,7 @@ from mtformer.errors import CheckpointError, ConfigError, InterruptedRunError, M
 from mtformer.experiment import open_run
 from mtformer.experiment.verify import Difference, Reproduced, StopAt, reproduce, steps_to_reproduce
 from mtformer.run_dir import RunDir
+from mtformer.training.budget import Budget
 from mtformer.training.figures import TIMINGS
 from mtformer.training.history import read_records
 
@@ -132,6 +133,20 @@ def test_a_run_without_checkpoints_can_be_reproduced(run: RunDir) -> None:
     change(run.metrics, '"grad_norm"', '"another_name"')
     found = reproduce(run, 2, QUIET)
     assert (found.first, found.environment) == (None, None)
+
+
+def test_a_run_with_a_time_limit_is_reproduced_with_its_plans(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, limited = RunDir(tmp_path / "run"), config(corpus, max_minutes=60, max_steps=9999, log_every=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Budget, "is_first_plan_due", lambda self, step, spent: step >= 2)
+        patch.setattr(Budget, "plan", lambda self, step, spent, planned: 6 if planned is None else 9)
+        train(limited, run)
+    records = read_records(run.metrics)
+    assert [(one["step"], one["max_steps"]) for one in records if one["kind"] == "plan"] == [(2, 6), (3, 9)]
+    found = reproduce(run, 8, QUIET)
+    assert (found.first, found.num_records) == (None, 8 + 2 + 2)
 
 
 def test_steps_to_reproduce(run: RunDir) -> None:

@@ -22,6 +22,7 @@ from mtformer.evaluation import scores
 from mtformer.experiment.open_run import DEV_TOKENIZERS, INEXACT
 from mtformer.experiment.prepare import prepare_experiment
 from mtformer.experiment.run_state import lock_run, read_state
+from mtformer.experiment.runs import RunContents
 from mtformer.export.bundle import export_bundle
 from mtformer.files import read_meta
 from mtformer.model.transformer import Transformer
@@ -266,6 +267,17 @@ def test_automatic_precision_is_kept_on_resume_if_the_device_supports_it(
     caplog.clear()
     assert precision_after(12) == "fp32"
     assert f"resuming with precision fp16 -> fp32{INEXACT}" in warnings(caplog)
+
+
+def test_training_ends_after_max_minutes(folder: Path, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    limited = config(folder, max_steps=100_000, max_minutes=0.1, validate_every=50, log_every=5)
+    position = train(limited, run).position
+    assert position.max_steps == position.step < 100_000
+    assert position.seconds_before > 0
+    contents = RunContents(run.path)
+    assert (contents.max_steps, contents.state.state) == (position.step, "finished")
+    assert train(limited, run, resume=True).was_finished
 
 
 def _with_fp16(meta: dict[str, dict[str, object]]) -> dict[str, dict[str, object]]:

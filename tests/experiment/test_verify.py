@@ -32,7 +32,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
         write_corpus(tmp_path_factory.mktemp("corpus"), train=600, dev=20),
         data={"test": {"there": {"src": "nowhere.en", "tgt": "nowhere.de"}}},
         tokenizer={"vocab_size": 300, "model_type": "bpe", "sampling_alpha": 0.1},
-        training={"batch_tokens": 1024, "accumulation_steps": 2, "average_last": 3, "patience": 1, "max_epochs": 1},
+        training={"batch_tokens": 1024, "accumulation_steps": 2, "average_last": 3, "patience": 1, "max_minutes": 60},
     )
 
 

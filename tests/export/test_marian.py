@@ -296,7 +296,7 @@ class Quiet:
     def prepared(self, num_pairs: int, share: float) -> None:
         pass
 
-    def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
+    def advance(self, step: int, num_steps: int, epoch: int, figures: dict[str, float] | None) -> None:
         pass
 
 

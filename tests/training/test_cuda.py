@@ -233,3 +233,11 @@ def test_loss_memory_does_not_grow_with_tokens_times_vocabulary_size() -> None:
         peaks.append(torch.cuda.max_memory_allocated() - before)
     all_logits = (counts[1] - counts[0]) * V * 2
     assert peaks[1] - peaks[0] < all_logits / 20
+
+
+def test_the_largest_batch_that_suits_the_device_fits() -> None:
+    step = on_device(WIDE, "bf16")
+    tokens = step.max_batch_tokens(batch_of(64, 64))
+    assert tokens > 64
+    step.check_memory(make_batch([([5] * 63, [5] * 62)] * (tokens // 64)))
+    assert step.max_padded_tokens is None

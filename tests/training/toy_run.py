@@ -40,7 +40,7 @@ class Quiet:
     def prepared(self, num_pairs: int, share: float) -> None:
         pass
 
-    def advance(self, step: int, epoch: int, figures: dict[str, float] | None) -> None:
+    def advance(self, step: int, num_steps: int, epoch: int, figures: dict[str, float] | None) -> None:
         if figures is not None:
             self.figures.append(figures)
         if step == self.signal_at:
@@ -114,7 +114,9 @@ def assert_same_checkpoint(one: Path, other: Path) -> None:
 
 def state(folder: Path) -> dict[str, Any]:
     """Return the trainer state by dotted names, without times."""
-    return flat(torch.load(folder / TRAINER_STATE, weights_only=True), "", {"position.seconds"})
+    return flat(
+        torch.load(folder / TRAINER_STATE, weights_only=True), "", {"position.seconds", "position.seconds_before"}
+    )
 
 
 def flat(tree: Any, name: str, without: set[str]) -> dict[str, Any]:

@@ -1,0 +1,81 @@
+"""Number of training steps that fit in `training.max_minutes`, from the measured speed."""
+
+import time
+
+from mtformer.config.schema import TrainingConfig
+
+FIRST_STEPS = 5
+"""Number of first steps of a process that are not timed, because they are slower."""
+PLANNED_AFTER = 0.03
+"""The number of steps is set at the first log line after this share of the time, or after the warmup if earlier."""
+MAX_WARMUP_SHARE = 0.2
+TOLERANCE = 0.02
+"""A planned number of steps changes if the number of remaining steps differs by more than this share."""
+
+
+def fitting_steps(seconds: float, step_seconds: float, validation_seconds: float, config: TrainingConfig) -> int:
+    """Return how many steps fit in a time, including the validations between them and one at the end."""
+    averaging_seconds = validation_seconds if config.average_last else 0.0
+    per_step = step_seconds + validation_seconds / config.validate_every
+    return max(1, int((seconds - validation_seconds - averaging_seconds) / per_step))
+
+
+def with_steps(config: TrainingConfig, num_steps: int) -> TrainingConfig:
+    """Return the config with another number of steps; the warmup takes at most `MAX_WARMUP_SHARE` of them."""
+    warmup_steps = min(config.warmup_steps, int(num_steps * MAX_WARMUP_SHARE))
+    return config.model_copy(update={"max_steps": num_steps, "warmup_steps": warmup_steps})
+
+
+class Budget:
+    """Measures the speed of this process, and plans the number of steps.
+
+    Args:
+        config: the training section, with `max_minutes`.
+        validation_seconds: estimated time of a validation; replaced by the measured one.
+    """
+
+    def __init__(self, config: TrainingConfig, validation_seconds: float) -> None:
+        assert config.max_minutes is not None
+        self.config = config
+        self.seconds = 60 * config.max_minutes
+        self.validation_seconds = validation_seconds
+        self._num_steps = 0
+        self._start = 0.0
+        self._timed = 0.0
+        """Seconds of all steps since `_start`, at the last step."""
+        self._paused = 0.0
+
+    def add_step(self) -> None:
+        """Time the step that has just ended."""
+        now = time.perf_counter()
+        self._num_steps += 1
+        if self._num_steps == FIRST_STEPS:
+            self._start, self._paused = now, 0.0
+        self._timed = now - self._start - self._paused
+
+    def add_validation(self, seconds: float) -> None:
+        """Exclude a validation from the time of the steps."""
+        self.validation_seconds = seconds
+        self._paused += seconds
+
+    def is_first_plan_due(self, step: int, spent: float) -> bool:
+        """Return True if the number of steps should be set now; `spent` is the time in seconds since the start."""
+        is_timed = self._num_steps >= 2 * FIRST_STEPS
+        return is_timed and (step >= self.config.warmup_steps or spent >= PLANNED_AFTER * self.seconds)
+
+    def plan(self, step: int, spent: float, planned: int | None) -> int | None:
+        """Return the number of steps in all that fit in the time; None if it is about the planned number.
+
+        Args:
+            step: current step.
+            spent: time in seconds since the start.
+            planned: number of steps that was planned before.
+        """
+        if self._num_steps < 2 * FIRST_STEPS:
+            return None
+        step_seconds = self._timed / (self._num_steps - FIRST_STEPS)
+        left = fitting_steps(self.seconds - spent, step_seconds, self.validation_seconds, self.config)
+        total = min(self.config.max_steps, step + left)
+        if planned is not None and abs(total - planned) <= TOLERANCE * max(1, planned - step):
+            return None
+        return total

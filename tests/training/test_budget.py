@@ -1,0 +1,120 @@
+"""`training.max_minutes`: the number of steps is planned by the measured speed, and plans are restored and replayed."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy_run import Quiet, assert_same_run, resumed, trainer
+from toy_training import toy_config
+
+from mtformer.config.schema import TrainingConfig
+from mtformer.errors import InterruptedRunError
+from mtformer.run_dir import RunDir
+from mtformer.training.budget import fitting_steps, with_steps
+from mtformer.training.history import read_records
+
+SETTINGS = {
+    "max_minutes": 2.0, "max_steps": 10_000, "schedule": "cosine", "validate_every": 25, "log_every": 5,
+}  # fmt: skip
+
+
+class Clock:
+    """Replaces `time.perf_counter`: each training step takes `seconds_of(step)` seconds, everything else no time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds_of: Any = lambda step: 1.0) -> None:
+        self.now, self.seconds_of = 0.0, seconds_of
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+
+
+class Timed(Quiet):
+    """Progress display that advances a clock, and can send a signal."""
+
+    def __init__(self, clock: Clock, signal_at: int | None = None) -> None:
+        super().__init__(signal_at)
+        self.clock = clock
+
+    def advance(self, step: int, num_steps: int, epoch: int, figures: dict[str, float] | None) -> None:
+        self.clock.now += self.clock.seconds_of(step)
+        super().advance(step, num_steps, epoch, figures)
+
+
+def plans(folder: Path) -> dict[int, int]:
+    records = read_records(RunDir(folder).metrics)
+    return {record["step"]: record["max_steps"] for record in records if record["kind"] == "plan"}
+
+
+def rates(folder: Path) -> list[float]:
+    return [one["learning_rate"] for one in read_records(RunDir(folder).metrics) if one["kind"] == "train"]
+
+
+def test_steps_that_fit_in_a_time_leave_room_for_validations() -> None:
+    config = TrainingConfig(validate_every=10)
+    assert fitting_steps(100.0, 1.0, 0.0, config) == 100
+    assert fitting_steps(100.0, 1.0, 10.0, config) == 45  # 45 steps, 4 validations between them and one at the end
+    averaging = config.model_copy(update={"average_last": 2})
+    assert fitting_steps(100.0, 1.0, 10.0, averaging) == 40
+    assert fitting_steps(-5.0, 1.0, 10.0, config) == 1
+
+
+def test_the_warmup_is_shortened_for_few_steps() -> None:
+    config = TrainingConfig(warmup_steps=100, max_steps=1000)
+    assert [with_steps(config, number).warmup_steps for number in (1000, 500, 100)] == [100, 100, 20]
+    assert with_steps(config, 300).max_steps == 300
+
+
+def test_training_ends_in_time_with_a_decayed_learning_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    position = trainer(toy_config(**SETTINGS), tmp_path, Timed(clock)).train(seconds_before=20.0)
+    assert plans(tmp_path) == {10: 100}  # 20 of 120 seconds were spent before
+    assert (position.step, position.max_steps, clock.now) == (100, 100, 100.0)
+    assert rates(tmp_path)[-1] < 1e-3 * max(rates(tmp_path))
+
+
+def test_the_plan_changes_if_the_machine_becomes_slower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, lambda step: 1.0 if step < 50 else 2.0)
+    trainer(toy_config(**SETTINGS), tmp_path, Timed(clock)).train()
+    assert len(plans(tmp_path)) > 1
+    assert 110 <= clock.now <= 130
+    assert rates(tmp_path)[-1] < 0.01 * max(rates(tmp_path))
+
+
+def test_max_steps_remains_the_upper_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    position = trainer(toy_config(**{**SETTINGS, "max_steps": 30}), tmp_path, Timed(Clock(monkeypatch))).train()
+    assert (position.step, plans(tmp_path)) == (30, {10: 30})
+
+
+@pytest.mark.parametrize("stop", [7, 25, 60])
+def test_a_resumed_run_keeps_its_plan_and_the_time_spent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
+) -> None:
+    config, clock = toy_config(**SETTINGS), Clock(monkeypatch)
+    trainer(config, tmp_path / "whole", Timed(clock)).train()
+    with pytest.raises(InterruptedRunError):
+        trainer(config, tmp_path / "parts", Timed(clock, stop)).train()
+    clock.now += 1000  # between the two processes
+    again = resumed(config, tmp_path / "parts", Timed(clock))
+    again.plans = plans(tmp_path / "whole")
+    position = again.train()
+    assert position.seconds == position.step == 120
+    assert_same_run(RunDir(tmp_path / "whole"), RunDir(tmp_path / "parts"))
+
+
+def test_replayed_plans_give_the_same_run_at_another_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = toy_config(**SETTINGS)
+    trainer(config, tmp_path / "one", Timed(Clock(monkeypatch, lambda step: 1.0 if step < 50 else 2.0))).train()
+    other = trainer(config, tmp_path / "other", Timed(Clock(monkeypatch, lambda step: 0.1)))
+    other.plans = plans(tmp_path / "one")
+    other.train()
+    assert_same_run(RunDir(tmp_path / "one"), RunDir(tmp_path / "other"))
+
+
+@pytest.mark.parametrize(("minutes", "expected"), [(2.0, 120), (3.0, 180)])
+def test_a_finished_run_continues_with_a_later_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: float, expected: int
+) -> None:
+    clock = Clock(monkeypatch)
+    trainer(toy_config(**SETTINGS), tmp_path, Timed(clock)).train()
+    longer = resumed(toy_config(**{**SETTINGS, "max_minutes": minutes}), tmp_path, Timed(clock))
+    assert longer.is_done() == (minutes == 2.0)
+    assert longer.train().step == expected
