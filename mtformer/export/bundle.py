@@ -10,7 +10,7 @@ from mtformer.config.loading import dump_config, load_config, without_files
 from mtformer.config.schema import Config
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2
 from mtformer.decoding.ctranslate2_model import write_model
-from mtformer.decoding.loading import multi_sentence_share
+from mtformer.decoding.translator import multi_sentence_share
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, ConfigError, explain_write_errors
 from mtformer.files import atomic_folder, write_checksums
