@@ -15,17 +15,11 @@ if TYPE_CHECKING:
     from mtformer.decoding.translator import Translator as Translator
 
 __version__ = "0.2.0"
-_MODULES = {
-    "Translator": "translator",
-    "Translation": "translation",
-    "Scored": "translation",
-    "Attention": "translation",
-}
-"""Modules of `mtformer.decoding`, by the public name that each defines."""
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that `mtformer --help` does not wait for torch."""
-    if name in _MODULES:
-        return getattr(import_module(f"mtformer.decoding.{_MODULES[name]}"), name)
-    raise AttributeError(f"module 'mtformer' has no attribute '{name}'")
+    if name not in ("Translator", "Translation", "Scored", "Attention"):
+        raise AttributeError(f"module 'mtformer' has no attribute '{name}'")
+    module = "translator" if name == "Translator" else "translation"
+    return getattr(import_module(f"mtformer.decoding.{module}"), name)

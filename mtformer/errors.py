@@ -50,11 +50,9 @@ def require_extra(what: str, extra: str, *packages: str) -> None:
 
 @contextmanager
 def explain_write_errors(what: str, remedy: str) -> Iterator[None]:
-    """Raise a DataError for an OSError that occurs while writing; BrokenPipeError is re-raised.
+    """Raise a DataError for an OSError that occurs while writing `what`; BrokenPipeError is re-raised.
 
-    Args:
-        what: the object that is written, and its path.
-        remedy: what the user can do besides freeing disk space.
+    The remedy is what the user can do besides freeing disk space.
     """
     try:
         yield

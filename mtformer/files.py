@@ -35,13 +35,7 @@ MOST_BYTES = 100_000_000
 
 
 class DamagedError(CheckpointError):
-    """Raised for a missing or changed file of a checkpoint, run or export.
-
-    Args:
-        path: the file.
-        what: the problem, such as "missing".
-        listing: name of the file that contains its checksum: `META` in a checkpoint, otherwise `CHECKSUMS`.
-    """
+    """Raised for a missing or changed file; its checksum is in `META` in a checkpoint, otherwise in `CHECKSUMS`."""
 
     def __init__(self, path: Path, what: str, listing: str = META) -> None:
         remedies = {

@@ -1,25 +1,5 @@
 """Paths of a run directory. File names inside it are defined only here.
 
-    RUN/config.yaml                       the resolved config, sufficient to reproduce the run
-    RUN/tokenizer/{joint,src,tgt}.model   SentencePiece
-    RUN/checksums.json                    SHA-256 of config.yaml and the tokenizer
-    RUN/data_report.json                  numbers of pairs read, kept and removed, by reason
-    RUN/metrics.jsonl                     one object per log line and validation, append-only
-    RUN/samples.jsonl                     translations of a few dev sentences, one object per validation
-    RUN/train.log                         the log that is shown on the terminal
-    RUN/tensorboard/, RUN/wandb/          files of TensorBoard and W&B, if enabled
-    RUN/state.json                        state of the run: running, or how it ended
-    RUN/checkpoints/step-00001000/        model.safetensors, trainer.pt, meta.json
-    RUN/checkpoints/damaged-step-.../     a damaged checkpoint that was skipped on resuming; never read
-    RUN/checkpoints/averaged/             model.safetensors, meta.json
-    RUN/eval/NAME/                        scores.json, {sources,references,hypotheses}.txt
-    RUN/report.html                       HTML report
-
-Files of a sweep, in the folder that contains its runs:
-
-    SWEEP/sweep.json                      the runs, their commands and exit codes
-    SWEEP/RUN.log                         output of the command of one run
-
 A bundle contains only config.yaml, tokenizer/, model.safetensors, checksums.json and, from data_report.json, the share
 of lines with several sentences. checksums.json of an export (bundle or other format) lists all files of the folder.
 """
@@ -39,6 +19,7 @@ WEIGHTS = "model.safetensors"
 TRAINER_STATE = "trainer.pt"
 CT2_WEIGHTS = "model.bin"
 SWEEP = "sweep.json"
+"""File with the runs of a sweep, their commands and exit codes, next to the runs and their logs (RUN.log)."""
 SWEEP_LOCK = ".sweep.lock"
 SCORES = "scores.json"
 SOURCES, HYPOTHESES = "sources.txt", "hypotheses.txt"
@@ -51,29 +32,28 @@ class RunDir:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.config = self.path / "config.yaml"
-        self.checksums = self.path / CHECKSUMS
-        self.tokenizer = self.path / "tokenizer"
-        self.data_report = self.path / "data_report.json"
-        self.metrics = self.path / "metrics.jsonl"
-        self.samples = self.path / "samples.jsonl"
+        self.config = self.path / "config.yaml"  # the resolved config, sufficient to reproduce the run
+        self.checksums = self.path / CHECKSUMS  # SHA-256 of config.yaml and the tokenizer
+        self.tokenizer = self.path / "tokenizer"  # SentencePiece: joint.model, or src.model and tgt.model
+        self.data_report = self.path / "data_report.json"  # numbers of pairs read, kept and removed, by reason
+        self.metrics = self.path / "metrics.jsonl"  # one object per log line and validation, append-only
+        self.samples = self.path / "samples.jsonl"  # translations of a few dev sentences, one object per validation
         self.report = self.path / "report.html"
-        self.log = self.path / "train.log"
-        self.state = self.path / "state.json"
+        self.log = self.path / "train.log"  # the log that is shown on the terminal
+        self.state = self.path / "state.json"  # running, or how the run ended
         self.tensorboard = self.path / "tensorboard"
         self.wandb_id = self.path / "wandb" / "run_id.txt"
+        # step-00001000/: model.safetensors, trainer.pt, meta.json; damaged-step-.../: skipped on resuming, never read
         self.checkpoints = self.path / "checkpoints"
-        self.averaged = self.checkpoints / "averaged"
-        self.evaluations = self.path / "eval"
+        self.averaged = self.checkpoints / "averaged"  # model.safetensors, meta.json
+        self.evaluations = self.path / "eval"  # NAME/: scores.json, {sources,references,hypotheses}.txt
         self.bundle_weights = self.path / WEIGHTS
 
     @classmethod
     def open(cls, path: str | Path, verified: bool = True) -> "RunDir":
         """Return an existing run, bundle or CTranslate2 export.
 
-        Args:
-            path: the folder.
-            verified: compare the files with checksums.json; weights are instead verified when they are loaded.
+        If `verified`, files are compared with checksums.json, except weights, which are verified when they are loaded.
 
         Raises:
             CheckpointError: if the folder is none of these, or a file is missing or changed.
@@ -129,7 +109,6 @@ class RunDir:
         )
 
     def _metas(self) -> dict[int, dict[str, Any]]:
-        """Return the contents of intact meta.json files by step."""
         metas = {}
         for folder in self.checkpoint_folders():
             with contextlib.suppress(CheckpointError):

@@ -6,7 +6,6 @@ The templates, style sheets and scripts are in the `templates` folder; all pages
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,40 +13,25 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 TEMPLATES = Path(__file__).parent / "templates"
+ENVIRONMENT = Environment(
+    loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+)
+# The `tojson` filter, used for data in scripts, escapes everything that could end the script.
+ENVIRONMENT.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
 BREAKS = re.compile(r"(?<=[,/])|(?<=\.)(?=[^\W\d]|\*)")  # where a line may break in names of runs, keys and files
+ENVIRONMENT.filters["breakable"] = lambda text: Markup("<wbr>").join(BREAKS.split(text))
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of text cells.
-
-    Args:
-        head, rows: cells; the first of each row is its header, and an empty `head` is omitted.
-        numbers: positions of the columns that hold numbers, which are aligned to the right.
-    """
+    """A table of text cells; the first cell of each row is its header, and an empty `head` is omitted."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     numbers: Sequence[int] = ()
+    """Positions of the columns that hold numbers, which are aligned to the right."""
 
 
 def render(template: str, **values: Any) -> str:
-    """Return a page.
-
-    Args:
-        template: file name in the `templates` folder.
-        **values: variables of the template; text is escaped.
-    """
-    return _environment().get_template(template).render(values)
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters["breakable"] = lambda text: Markup("<wbr>").join(BREAKS.split(text))
-    # The `tojson` filter, used for data in scripts, escapes everything that could end the script.
-    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
-    return environment
+    """Return the page of a file in the `templates` folder; text in its variables is escaped."""
+    return ENVIRONMENT.get_template(template).render(values)

@@ -47,11 +47,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """Return the mean of the weights in the files ("Attention Is All You Need", section 6.1).
-
-    Raises:
-        CheckpointError: see `read_weights`.
-    """
+    """Return the mean of the weights in files (Vaswani et al. 2017, section 6.1); for errors see `read_weights`."""
     if len(paths) == 1:
         return read_weights(paths[0])
     total: dict[str, Tensor] = {}
@@ -66,12 +62,9 @@ def average_weights(paths: Sequence[Path]) -> dict[str, Tensor]:
 def load_weights(
     model: nn.Module, *paths: Path, place: Callable[[Tensor, Tensor], Tensor] = lambda weight, parameter: weight
 ) -> None:
-    """Load the mean of the weights in the files into the model.
+    """Load the mean of the weights in safetensors files into the model.
 
-    Args:
-        model: the model to change.
-        *paths: safetensors files.
-        place: function that takes a full weight and its parameter, and returns the local shard if it is sharded.
+    If the model is sharded, `place` takes a full weight and its parameter, and returns the local shard.
 
     Raises:
         CheckpointError: if a tensor does not fit the model; the message names the first one.

@@ -22,10 +22,8 @@ document.body.dataset.found = JSON.stringify(JSON.parse(document.getElementById(
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch) -> str:
     """Add a template and return its name."""
-    environment = templating._environment.__wrapped__()
     files = {path.name: path.read_text(encoding="utf-8") for path in templating.TEMPLATES.iterdir()}
-    environment.loader = DictLoader({**files, "page.html": PAGE})
-    monkeypatch.setattr(templating, "_environment", lambda: environment)
+    monkeypatch.setattr(templating.ENVIRONMENT, "loader", DictLoader({**files, "page.html": PAGE}))
     return "page.html"
 
 
@@ -54,7 +52,7 @@ def test_tables_have_row_and_column_headers(page: str) -> None:
 
 
 def test_names_break_at_commas_slashes_and_dots_of_keys_only() -> None:
-    broken = templating._environment().filters["breakable"]
+    broken = templating.ENVIRONMENT.filters["breakable"]
     assert broken("a.b_c,d=0.1/e<") == "a.<wbr>b_c,<wbr>d=0.1/<wbr>e&lt;"
 
 

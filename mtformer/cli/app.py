@@ -1,6 +1,6 @@
 """The `mtformer` program: its commands and exit codes.
 
-The module of a command and its dependencies are imported only when the command runs, so that `--help` is fast.
+The module of a command is imported only when the command is named, and torch only when it runs, so `--help` is fast.
 """
 
 import inspect
@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import time
+import traceback
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -32,13 +33,13 @@ COMMANDS = {
     "train": ("train:train", "Train a model: tokenizer, data, training, averaging, test scores."),
     "translate": ("translate:translate", "Translate lines from stdin (or a file) to stdout (or a file)."),
     "serve": ("serve:serve", "Serve a model: a web page and an API compatible with LibreTranslate."),
-    "score": ("score:score", "Print the log-probability of given translations."),
+    "score": ("eval:score", "Print the log-probability of given translations."),
     "eval": ("eval:evaluate", "Score a model: BLEU, chrF2++ and TER on test sets."),
     "compare": ("compare:compare", "Compare runs or hypothesis files: scores, significance, sentences."),
     "sweep": ("sweep:sweep", "Train many runs: a base config with combinations of values."),
     "runs": ("runs:runs", "List the runs in a folder: state, scores, speed, differences."),
-    "report": ("report:report", "Write an HTML report about runs, or plot their curves."),
-    "reproduce": ("reproduce:reproduce", "Repeat the first steps of a run and compare the losses exactly."),
+    "report": ("runs:report", "Write an HTML report about runs, or plot their curves."),
+    "reproduce": ("train:reproduce", "Repeat the first steps of a run and compare the losses exactly."),
     "export": ("export:export", "Export a run as a bundle, or for CTranslate2 or Hugging Face."),
     "import": ("export:import_model", "Convert a Marian model from Hugging Face to a bundle."),
     "tokenizer": ("tokenizer:app", "Train and use tokenizers."),
@@ -118,12 +119,12 @@ def load_command(name: str) -> Any:
     if isinstance(function, typer.Typer):
         command: Any = typer.main.get_group(function)
     else:
-        if "settings" in inspect.signature(function).parameters:
+        if "load" in inspect.signature(function).parameters:
             from mtformer.cli.decoding_options import with_decoding_options
 
             function = with_decoding_options(function)
         alone = typer.Typer(add_completion=False)
-        alone.command(name, cls=getattr(module, "COMMAND_CLASS", Command))(function)
+        alone.command(name, cls=getattr(module, "COMMAND_CLASSES", {}).get(name, Command))(function)
         command = typer.main.get_command(alone)
     command.name = name
     complete_help(command, name)
@@ -173,6 +174,4 @@ def _describe(error: Exception) -> str | None:
 
 def _show_traceback_if_asked() -> None:
     if os.environ.get(DEBUG, "0") not in ("", "0"):
-        import traceback
-
         sys.stderr.write(printable(traceback.format_exc()))

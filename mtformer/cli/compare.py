@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic import ValidationError
 
 from mtformer.cli.options import CometOption, argument, optional
 from mtformer.cli.output import echo, table_lines
+from mtformer.config.schema import EvaluationConfig
 from mtformer.errors import ConfigError
+from mtformer.evaluation.comet import Comet
+from mtformer.experiment.sweep import short_keys
 
 if TYPE_CHECKING:
-    from mtformer.config.schema import EvaluationConfig
     from mtformer.evaluation.compare import Comparison, MetricTable
     from mtformer.evaluation.systems import Material, System
 
@@ -75,11 +78,7 @@ def compare(
     echo(*(f"differences on {name}: {line}" for name, line in differences), err=True)
 
 
-def _evaluation(bleu_tokenizer: str) -> "EvaluationConfig":
-    from pydantic import ValidationError
-
-    from mtformer.config.schema import EvaluationConfig
-
+def _evaluation(bleu_tokenizer: str) -> EvaluationConfig:
     if bleu_tokenizer == "auto":
         raise ConfigError("--bleu-tokenizer auto requires a target language, which files do not have; name a tokenizer")
     try:
@@ -92,15 +91,11 @@ def _compare_all(
     systems: "list[System]", materials: "list[Material]", num_sentences: int, comet_model: str | None
 ) -> "list[Comparison]":
     from mtformer.cli.progress import alive
+    from mtformer.device import pick_device
     from mtformer.evaluation.compare import compare as compare_one
     from mtformer.evaluation.compare import num_units
 
-    comet = None
-    if comet_model is not None:
-        from mtformer.device import pick_device
-        from mtformer.evaluation.comet import Comet
-
-        comet = Comet(comet_model, pick_device("auto").type)
+    comet = Comet(comet_model, pick_device("auto").type) if comet_model is not None else None
     total = num_units(systems, comet is not None) * len(materials)
     with alive("compare", total=total, unit="test") as bar:
         return [compare_one(systems, material, num_sentences, comet, bar.update) for material in materials]
@@ -126,7 +121,6 @@ def _json(systems: "list[System]", comparisons: "list[Comparison]") -> str:
 def _lines(systems: "list[System]", comparisons: "list[Comparison]", width: int) -> Iterator[str]:
     """Yield lines of at most `width` characters: the systems, then each comparison."""
     from mtformer.evaluation.compare import config_differences
-    from mtformer.experiment.sweep import short_keys
 
     grouped = [[f"{system.name}:", "; ".join(run.name for run in system.runs)] for system in systems if system.runs[1:]]
     if grouped:

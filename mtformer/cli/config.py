@@ -12,6 +12,7 @@ from mtformer.cli.help import Command, Group
 from mtformer.cli.options import OverridesArgument, argument, optional
 from mtformer.cli.output import echo
 from mtformer.errors import ConfigError
+from mtformer.run_dir import RunDir
 
 if TYPE_CHECKING:
     from mtformer.config.loading import LoadedConfig
@@ -37,7 +38,6 @@ def show(
 ) -> None:
     """Print every value with its documentation and its origin: a file, an override, or the default."""
     from mtformer.config.loading import load_config, load_defaults
-    from mtformer.run_dir import RunDir
 
     if section is not None and section not in _sections(""):
         raise ConfigError(f"--section {section}: no such section; the sections are {', '.join(_sections(''))}")

@@ -10,20 +10,32 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 import typer
+from tqdm import tqdm
 
 from mtformer.cli.help import Command, Group
 from mtformer.cli.options import PRECISION_HELP, argument, optional
 from mtformer.cli.output import echo, error_lines, printable, table_lines
+from mtformer.config.data import JsonlFile, Source, TextFiles, TsvFile
+from mtformer.config.loading import load_config
+from mtformer.config.schema import Config
+from mtformer.data.check.check import check_corpora, num_bytes
+from mtformer.data.check.clean import Rows, Scoring, dual_scores
+from mtformer.data.check.clean import clean as clean_corpus
+from mtformer.data.check.report import exceeded_limits, page, report_lines, verdict
+from mtformer.data.corpus.sources import describe, languages, read_records, require_files
+from mtformer.data.data_report import Columns
+from mtformer.data.demo import write_demo
+from mtformer.data.store.cache import delete_unused, entries
+from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
 from mtformer.errors import ConfigError, explain_write_errors
+from mtformer.files import cache_folder, write_text
+from mtformer.run_dir import RunDir
+from mtformer.text.tokenizer import Tokenizer, TokenizerPair
 
 if TYPE_CHECKING:
-    from mtformer.config.data import Source
-    from mtformer.config.schema import Config
-    from mtformer.data.check.clean import Rows, Scoring
-    from mtformer.data.data_report import Columns
     from mtformer.decoding.translator import Translator
-    from mtformer.text.tokenizer import TokenizerPair
 
 log = logging.getLogger("mtformer")
 app = typer.Typer(cls=Group, help="Inspect, clean and generate corpora; manage the cache.", no_args_is_help=True)
@@ -48,12 +60,6 @@ def check(
 
     The exit code is 1 if a limit in data.check or data.filters is exceeded.
     """
-    from tqdm import tqdm
-
-    from mtformer.data.check.check import check_corpora, num_bytes
-    from mtformer.data.check.report import exceeded_limits, page, report_lines, verdict
-    from mtformer.files import write_text
-
     config, tokenizers = _load(words, src_lang, tgt_lang, tokenizer)
     data = config.data
     if not (data.sources or data.dev or data.test):
@@ -101,12 +107,6 @@ def clean(
     The score of a pair is its log-probability per token. With two models it is exp(-(|H1 - H2| + (H1 + H2) / 2)), where
     H1 and H2 are the negative log-probabilities per token.
     """
-    from tqdm import tqdm
-
-    from mtformer.data.check.clean import clean as clean_corpus
-    from mtformer.data.corpus.sources import languages, read_records, require_files
-    from mtformer.data.store.pipeline import PAIRS_AT_ONCE, Pipeline
-
     plain = [word for word in words_and_folder if not _is_override(word)]
     if len(plain) < 2:
         raise ConfigError("give a config or files, then the output folder")
@@ -146,8 +146,6 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Random seed for the sentences.")] = 1,
 ) -> None:
     """Write a small English-German corpus, generated from a grammar, for a first training run."""
-    from mtformer.data.demo import write_demo
-
     echo(*map(str, write_demo(folder, seed).values()))
 
 
@@ -160,9 +158,6 @@ def cache(
     The cache is the folder MTFORMER_CACHE, or mtformer in XDG_CACHE_HOME (~/.cache). Folders named by data.cache_dir in
     configs are not included.
     """
-    from mtformer.data.store.cache import delete_unused, entries
-    from mtformer.files import cache_folder
-
     folder = cache_folder()
     rows = []
     for entry in entries(folder):
@@ -175,25 +170,14 @@ def cache(
     echo(f"{folder}: {len(rows)} entries", err=True)
 
 
-# ---- configs, run directories and files -----------------------------------------------------------------------------
-
-
 def _load(
     words: Sequence[str], src_lang: str | None, tgt_lang: str | None, tokenizer_folder: Path | None
-) -> "tuple[Config, TokenizerPair | None]":
+) -> tuple[Config, TokenizerPair | None]:
     """Return the config that `words` name, or a config for the files that they name, and the tokenizers.
 
     Overrides in `words` are applied to the config. The tokenizers come from the folder, else from the run, else from
     the models named in the config, if any.
-
-    Raises:
-        ConfigError: The arguments are inconsistent.
-        DataError: Files are missing or damaged.
     """
-    from mtformer.config.loading import load_config
-    from mtformer.run_dir import RunDir
-    from mtformer.text.tokenizer import TokenizerPair
-
     overrides = list(filter(_is_override, words))
     paths = [word for word in words if word not in overrides]
     if not paths:
@@ -208,8 +192,8 @@ def _load(
     else:
         if src_lang is None or tgt_lang is None:
             raise ConfigError(f"{first}: not a config (.yaml), so give its languages with --src-lang and --tgt-lang")
-        languages = [f"data.{key}={json.dumps(code)}" for key, code in (("src_lang", src_lang), ("tgt_lang", tgt_lang))]
-        config = load_config(os.devnull, [*languages, *overrides]).config
+        codes = [f"data.src_lang={json.dumps(src_lang)}", f"data.tgt_lang={json.dumps(tgt_lang)}"]
+        config = load_config(os.devnull, [*codes, *overrides]).config
         data = config.data.model_copy(update={"train": [_source(paths)]})
         config = config.model_copy(update={"data": data})
     if tokenizer_folder is not None:
@@ -222,9 +206,7 @@ def _is_override(word: str) -> bool:
     return re.match(r"[\w.-]+=", word) is not None and not os.path.exists(word)
 
 
-def _source(files: Sequence[str]) -> "Source":
-    from mtformer.config.data import JsonlFile, TextFiles, TsvFile
-
+def _source(files: Sequence[str]) -> Source:
     if len(files) > 2:
         raise ConfigError(f"{files[2]}: too many files; give a config, two parallel files, or one TSV or JSONL file")
     if len(files) == 2:
@@ -232,9 +214,7 @@ def _source(files: Sequence[str]) -> "Source":
     return JsonlFile(jsonl=files[0]) if ".jsonl" in Path(files[0]).suffixes else TsvFile(tsv=files[0])
 
 
-def _named_tokenizers(config: "Config") -> "TokenizerPair | None":
-    from mtformer.text.tokenizer import Tokenizer, TokenizerPair
-
+def _named_tokenizers(config: Config) -> TokenizerPair | None:
     section = config.tokenizer
     if section.src_model is None or (section.tgt_model is None and not section.joint):
         return None
@@ -242,10 +222,8 @@ def _named_tokenizers(config: "Config") -> "TokenizerPair | None":
     return TokenizerPair(src, src if section.joint else Tokenizer.load(section.tgt_model or ""))
 
 
-def _require_one_direction(config: "Config") -> None:
+def _require_one_direction(config: Config) -> None:
     """Raise ConfigError if data.train does not have exactly one direction; log that data.corpora is not cleaned."""
-    from mtformer.data.corpus.sources import describe, languages
-
     data = config.data
     if not data.train:
         raise ConfigError("data.train: no training data; name at least one source")
@@ -257,18 +235,14 @@ def _require_one_direction(config: "Config") -> None:
         log.info("only data.train is cleaned; clean the files of data.corpora (%s) too", ", ".join(data.corpora))
 
 
-# ---- scoring with models --------------------------------------------------------------------------------------------
-
-
 def _scoring(
     runs: Sequence[Path],
-    languages: tuple[str, str],
+    direction: tuple[str, str],
     keep_share: float | None,
     min_score: float | None,
     device: str,
     precision: str,
-) -> "Scoring | None":
-    """Load the models for scoring; return None if there are none."""
+) -> Scoring | None:
     if not runs:
         if keep_share is not None or min_score is not None:
             raise ConfigError("--keep-share and --min-score require scores; name a model with --score-with")
@@ -277,11 +251,10 @@ def _scoring(
         raise ConfigError("--score-with: give one run, or two for both directions")
     if keep_share is not None and not 0 < keep_share <= 1:
         raise ConfigError(f"--keep-share {keep_share:g}: must be above 0 and at most 1")
-    from mtformer.data.check.clean import Scoring
     from mtformer.decoding.translator import Translator
 
     translators = []
-    for run, (src, tgt) in zip(runs, (languages, languages[::-1]), strict=False):
+    for run, (src, tgt) in zip(runs, (direction, direction[::-1]), strict=False):
         translator = Translator.load(run, None, device, precision)
         data = translator.data
         assert data is not None
@@ -291,12 +264,8 @@ def _scoring(
     return Scoring(lambda texts: _scores(translators, texts), keep_share, min_score)
 
 
-def _scores(translators: "Sequence[Translator]", texts: "Columns") -> "Rows":
+def _scores(translators: "Sequence[Translator]", texts: Columns) -> Rows:
     """Return the score of each pair and, with two models, the log-probability per token of each model."""
-    import numpy as np
-
-    from mtformer.data.check.clean import dual_scores
-
     found = []
     for translator, (sources, targets) in zip(translators, (texts, texts[::-1]), strict=False):
         scored = translator.score(sources, targets)

@@ -1,40 +1,57 @@
-"""Command-line options for decoding, one for each key in the `decoding` section, such as --beam-size for beam_size."""
+"""Options of the commands that translate: for the weights and the device, and one for each decoding key of the config.
+
+The option for `decoding.beam_size` is --beam-size.
+"""
 
 import inspect
-from collections.abc import Callable
-from typing import Annotated, Any, get_type_hints
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-from mtformer.cli.options import optional
+from mtformer.cli.options import BackendOption, CheckpointsOption, DeviceOption, PrecisionOption, optional
 from mtformer.config.schema import DecodingConfig
 from mtformer.config.section import key_of
 
+if TYPE_CHECKING:
+    from mtformer.decoding.translator import Translator
+
 ALIASES = {"sampling": ["--sample"]}
 KEYS = [key for key in DecodingConfig.model_fields if key_of(DecodingConfig, key).is_option]
+Load = Callable[[Sequence[Path], str | None], "Translator"]
+"""Function that takes runs and a target language, and loads a translator with the given options."""
 
 
 def with_decoding_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with the decoding options added; the given ones are passed to it as the dict `settings`."""
-    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "settings"]
+    """Return the command with these options added instead of its parameter `load`, a function of type `Load`."""
+    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "load"]
     types = get_type_hints(DecodingConfig)
-    options = [
-        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(key, types[key]))
-        for key in KEYS
-    ]
+    options = {"device": DeviceOption, "precision": PrecisionOption, "backend": BackendOption}
+    options |= {"checkpoint": CheckpointsOption, **{key: _option(key, types[key]) for key in KEYS}}
 
-    def with_settings(**values: Any) -> None:
+    def with_load(device: str, precision: str, backend: str, checkpoint: list[str] | None, **values: Any) -> None:
         settings = {key: values.pop(key) for key in KEYS}
-        command(**values, settings={key: value for key, value in settings.items() if value is not None})
+
+        def load(runs: Sequence[Path], to: str | None) -> "Translator":
+            from mtformer.decoding.translator import Translator
+
+            translator = Translator.load(runs, checkpoint or None, device, precision, backend)
+            return translator.into(to).with_decoding(**settings)
+
+        command(**values, load=load)
 
     # Typer reads a command's options from its signature.
-    parameters = [*(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own), *options]
-    with_settings.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # unknown to mypy
-    with_settings.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    with_settings.__doc__ = command.__doc__
-    return with_settings
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [parameter.replace(kind=keyword) for parameter in own]
+    for key, kind in options.items():
+        default = "auto" if key == "device" else None
+        parameters.append(inspect.Parameter(key, keyword, default=default, annotation=kind))
+    with_load.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # unknown to mypy
+    with_load.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    with_load.__doc__ = command.__doc__
+    return with_load
 
 
 def _option(key: str, kind: Any) -> Any:
-    """Return the annotation of the option for a key; its value is validated by the schema."""
     name = key.replace("_", "-")
     names = [f"--{name}/--no-{name}" if kind is bool else f"--{name}", *ALIASES.get(key, ())]
     text = " ".join((DecodingConfig.model_fields[key].description or "").split())

@@ -1,25 +1,40 @@
-"""`mtformer eval`, which also runs at the end of training."""
+"""`mtformer eval`, which also runs at the end of training, and `mtformer score`."""
 
+import json
+import logging
+import math
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
+from tqdm import tqdm
+
+from mtformer.cli.decoding_options import Load
+from mtformer.cli.line_files import parallel_lines
 from mtformer.cli.options import (
-    BackendOption,
     CheckpointsOption,
     CometOption,
     DeviceOption,
     EnsembleArgument,
     PrecisionOption,
     ToOption,
+    argument,
     optional,
     require_at_most_one,
 )
-from mtformer.cli.output import echo, printable, table_lines
+from mtformer.cli.output import echo, for_terminal, printable, table_lines
+from mtformer.config.data import TextFiles
+from mtformer.config.loading import load_config
 from mtformer.errors import ConfigError
+from mtformer.evaluation.comet import Comet
+from mtformer.run_dir import RunDir
 
 if TYPE_CHECKING:
+    from mtformer.decoding.translation import Scored
     from mtformer.decoding.translator import Translator
-    from mtformer.evaluation.card import EvalSet, ScoreCard
+    from mtformer.evaluation.card import EvalSet
+
+log = logging.getLogger("mtformer")
 
 
 def evaluate(
@@ -28,14 +43,10 @@ def evaluate(
     ref: Annotated[Path | None, optional("Reference file; requires --src.")] = None,
     testset: Annotated[str | None, optional("sacreBLEU test set, such as wmt14/full.")] = None,
     to: ToOption = None,
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = None,
-    backend: BackendOption = None,
-    checkpoint: CheckpointsOption = None,
     output: Annotated[Path | None, optional("Folder for the results (default: RUN/eval).")] = None,
     comet: CometOption = None,
     *,
-    settings: dict[str, Any],
+    load: Load,
 ) -> None:
     """Score a model: BLEU, chrF2++ and TER on the config's test sets, two files, or a sacreBLEU test set.
 
@@ -44,10 +55,7 @@ def evaluate(
     if (src is None) != (ref is None):
         raise ConfigError("--src and --ref require each other; give both")
     require_at_most_one({"--testset": testset, "--src": src})
-    from mtformer.decoding.translator import Translator
-
-    translator = Translator.load(runs, checkpoint or None, device, precision, backend)
-    translator = translator.into(to).with_decoding(**settings)
+    translator = load(runs, to)
     evaluate_sets(runs[0], _sets(runs[0], src, ref, testset, to), translator, output, comet)
 
 
@@ -59,32 +67,28 @@ def evaluate_sets(
     comet_model: str | None = None,
 ) -> None:
     """Translate and score each test set, save the results, and print a table of the scores to stdout."""
-    from tqdm import tqdm
-
-    from mtformer.config.loading import load_config
     from mtformer.evaluation.evaluate import evaluate as evaluate_one
-    from mtformer.run_dir import RunDir
 
     opened = RunDir.open(run)
     config = load_config(opened.config).config
-    comet = None
-    if comet_model is not None:
-        from mtformer.evaluation.comet import Comet
-
-        comet = Comet(comet_model, translator.engine.device)
+    comet = Comet(comet_model, translator.engine.device) if comet_model is not None else None
     cards = {}
     for one in sets:
         folder = output / one.name if output is not None else opened.evaluation(one.name)
         with tqdm(total=len(one.sources), desc=printable(one.name), unit="line", disable=None, leave=False) as bar:
             cards[folder] = evaluate_one(translator, one, config.evaluation, folder, progress=bar.update, comet=comet)
-    _print_table(cards)
+    first = next(iter(cards.values()))
+    rows = [["test set", "lines", *(score.label for score in first.scores)]]
+    for card in cards.values():
+        values = [f"{score.value:.{4 if score.name == 'comet' else 2}f}" for score in card.scores]
+        rows.append([card.name, str(card.num_sentences), *values])
+    echo(*table_lines(rows, right=range(1, len(rows[0]))))
+    echo(*(f"{score.label}: {score.signature}" for score in first.scores))
+    echo(*(f"hypotheses and scores: {folder}" for folder in cards), err=True)
 
 
 def _sets(run: Path, src: Path | None, ref: Path | None, testset: str | None, to: str | None) -> "list[EvalSet]":
-    from mtformer.config.data import TextFiles
-    from mtformer.config.loading import load_config
     from mtformer.evaluation.evaluate import config_sets, sacrebleu_set, source_set
-    from mtformer.run_dir import RunDir
 
     data = load_config(RunDir.open(run).config).config.data
     if testset is not None:
@@ -96,12 +100,50 @@ def _sets(run: Path, src: Path | None, ref: Path | None, testset: str | None, to
     return config_sets(data)
 
 
-def _print_table(by_folder: "dict[Path, ScoreCard]") -> None:
-    cards = list(by_folder.values())
-    rows = [["test set", "lines", *(score.label for score in cards[0].scores)]]
-    for card in cards:
-        values = [f"{score.value:.{4 if score.name == 'comet' else 2}f}" for score in card.scores]
-        rows.append([card.name, str(card.num_sentences), *values])
-    echo(*table_lines(rows, right=range(1, len(rows[0]))))
-    echo(*(f"{score.label}: {score.signature}" for score in cards[0].scores))
-    echo(*(f"hypotheses and scores: {folder}" for folder in by_folder), err=True)
+def score(
+    run: Annotated[Path, argument("Run directory or bundle.")],
+    src: Annotated[Path, argument("Source file: plain, .gz, .xz or .zst.", metavar="SOURCE")],
+    tgt: Annotated[Path, argument("File with one translation per source line.", metavar="TARGET")],
+    tokens: Annotated[bool, optional("Also print each token with its log-probability.", "--tokens")] = False,
+    as_json: Annotated[bool, optional("Print one JSON object per line, with the tokens.", "--json")] = False,
+    to: ToOption = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = None,
+    checkpoint: CheckpointsOption = None,
+) -> None:
+    """Print the log-probability (in nats) of given translations to stdout, and the perplexity to stderr."""
+    from mtformer.decoding.translator import Translator
+
+    total, num_tokens, num_long = 0.0, 0, 0
+    with parallel_lines([src, tgt]) as lines:
+        translator = Translator.load(run, checkpoint or None, device, precision).into(to)
+        with tqdm(desc="score", unit="line", total=lines.total, disable=None, leave=False) as bar:
+            for sources, targets in lines.blocks():
+                for one in translator.score(sources, targets, progress=bar.update):
+                    sys.stdout.write(for_terminal(_score_line(one, tokens, as_json), sys.stdout) + "\n")
+                    num_long += one is None
+                    if one is not None:
+                        total += one.log_probability
+                        num_tokens += len(one.pieces)
+                sys.stdout.flush()
+        num_lines = lines.num_lines
+    if num_long:
+        log.warning(
+            "%d of %d lines have more tokens than the model has positions; their score is nan", num_long, num_lines
+        )
+    if num_tokens:
+        perplexity = math.exp(-total / num_tokens)
+        log.info("%d lines, %d tokens, log-probability %.4f, perplexity %.4f", num_lines, num_tokens, total, perplexity)
+
+
+def _score_line(one: "Scored | None", tokens: bool, as_json: bool) -> str:
+    if one is None:
+        return json.dumps({"log_probability": None}) if as_json else "nan"
+    if as_json:
+        scores = [round(value, 6) for value in one.token_log_probabilities]
+        return json.dumps(
+            {"log_probability": one.log_probability, "pieces": one.pieces, "token_log_probabilities": scores},
+            ensure_ascii=False,
+        )
+    pieces = "".join(f" {p}:{v:.4f}" for p, v in zip(one.pieces, one.token_log_probabilities, strict=True))
+    return f"{one.log_probability:.6f}" + (f"\t{pieces[1:]}" if tokens else "")

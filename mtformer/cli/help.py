@@ -20,8 +20,6 @@ MOST_IN_ONE_PANEL = 10
 
 
 class _Help:
-    """Mixin that writes the help screen of a command or group."""
-
     def format_help(self: Any, ctx: Any, formatter: Any) -> None:
         """Write the help screen."""
         from rich.console import Console

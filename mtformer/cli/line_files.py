@@ -30,11 +30,8 @@ RECORD_KEYS = ("lines", "input_sha256", "bytes", "settings")
 class ParallelLines:
     r"""Blocks of lines from one or more parallel files.
 
-    Lines end only at \n. Lines with invalid UTF-8 are counted, and invalid bytes become U+FFFD.
-
-    Args:
-        files: For each file, its name for messages, and the file opened for reading bytes.
-        total: Number of lines of each file, if known.
+    Lines end only at \n. Lines with invalid UTF-8 are counted, and invalid bytes become U+FFFD. `files` has pairs (name
+    for messages, file opened for reading bytes); `total` is the number of lines of each file, if known.
     """
 
     def __init__(self, files: Sequence[tuple[str, IO[bytes]]], total: int | None = None) -> None:
@@ -94,7 +91,6 @@ class ParallelLines:
         return block if lines else []
 
     def _readline(self) -> bytes:
-        """Return the next line of the first file."""
         line, self._ahead = self._ahead, b""
         name, file = self.files[0]
         return line or read_line(file, name)
@@ -131,13 +127,12 @@ def parallel_lines(paths: Sequence[Path | None]) -> Iterator[ParallelLines]:
     if len({total for _, total in totals}) > 1:
         _refuse_unequal(totals)
     with ExitStack() as stack:
-        files = [("the input", sys.stdin.buffer) if path is None else (str(path), _open(path, stack)) for path in paths]
+        files: list[tuple[str, IO[bytes]]] = []
+        for path in paths:
+            with reading(str(path)):
+                file = sys.stdin.buffer if path is None else stack.enter_context(open_bytes(path))
+            files.append(("the input" if path is None else str(path), file))
         yield ParallelLines(files, totals[0][1] if totals else None)
-
-
-def _open(path: Path, stack: ExitStack) -> IO[bytes]:
-    with reading(str(path)):
-        return stack.enter_context(open_bytes(path))
 
 
 def _count_lines(path: Path) -> int:
@@ -160,9 +155,6 @@ class ResumableOutput:
     Until the output is complete, it is written uncompressed to NAME.partial, because a compressed file cannot be
     truncated at a line. After each block, the record .NAME.mtformer.json is updated with the output size, the input
     checksum and the settings. The record is kept next to the complete file, with the checksum of the output.
-
-    Args:
-        path: The output file; its suffix selects the compression.
     """
 
     def __init__(self, path: Path) -> None:
@@ -175,11 +167,7 @@ class ResumableOutput:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Prevent other processes from writing the same file.
-
-        Raises:
-            DataError: Another process is writing it.
-        """
+        """Prevent other processes from writing the same file; raise DataError if one is writing it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.lock)
         try:
@@ -195,10 +183,8 @@ class ResumableOutput:
     def open(self, lines: ParallelLines, settings: dict[str, Any], continues: bool) -> IO[bytes] | None:
         """Return the partial file, positioned where writing continues, or None if the output is already complete.
 
-        Args:
-            lines: The input; with `continues`, finished lines are skipped.
-            settings: All other values that affect the output.
-            continues: Resume an interrupted output, or extend a complete one if lines were added to the input.
+        The settings are all values that affect the output, except the input. If `continues`, resume an interrupted
+        output, or extend a complete one if lines were added to the input; finished lines of the input are skipped.
 
         Raises:
             DataError: The output was not written from this input with these settings, or has changed since.
@@ -257,7 +243,6 @@ class ResumableOutput:
         write_text(self.record, json.dumps(record | more) + "\n")
 
     def _read_record(self) -> dict[str, Any] | None:
-        """Return the record, or None if it is missing or damaged."""
         try:
             done = read_json(self.record)
         except (OSError, ValueError):

@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 from collections.abc import Container, Iterator, Sequence
+from functools import cache
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import IO, Any
@@ -21,8 +22,6 @@ MAX_ERROR_LENGTH = 500
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 """Control characters except tabs and line ends."""
 OTHER_LOGS = ("sacrebleu", "asyncio")
-_passed = set[str]()
-"""Lines from `OTHER_LOGS` that have been logged; each one is logged only once."""
 log = logging.getLogger("mtformer")
 
 
@@ -106,13 +105,9 @@ def error_lines(message: str) -> None:
 def table_lines(
     rows: Sequence[Sequence[str]], width: int | None = None, right: Container[int] = (), indent: int = 0
 ) -> list[str]:
-    """Return the rows as lines with aligned columns.
+    """Return the rows as lines of at most `width` characters (None: unlimited), with aligned columns.
 
-    Args:
-        rows: Rows of text cells.
-        width: Maximum line length, at which cells wrap; None: unlimited.
-        right: Indices of right-aligned columns.
-        indent: Number of spaces before each line.
+    `right` has the indices of right-aligned columns; `indent` is the number of spaces before each line.
     """
     from rich.console import Console
     from rich.table import Table
@@ -151,10 +146,12 @@ class _OnceHandler(logging.Handler):
     """Handler that forwards the first line of each distinct message to the package's log, with the logger name."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = f"{record.name}: {record.getMessage().splitlines()[0]}"
-        if line not in _passed:
-            _passed.add(line)
-            log.log(record.levelno, "%s", line)
+        _log_once(record.levelno, f"{record.name}: {record.getMessage().splitlines()[0]}")
+
+
+@cache
+def _log_once(level: int, line: str) -> None:
+    log.log(level, "%s", line)
 
 
 class _TerminalHandler(logging.Handler):
@@ -164,13 +161,10 @@ class _TerminalHandler(logging.Handler):
         line = self.format(record)
         if record.levelno >= logging.WARNING:
             line = f"{record.levelname.lower()}: {line}"
-        with contextlib.suppress(OSError):  # a full disk must not stop training
-            if "tqdm" in sys.modules:
-                from tqdm import tqdm
+        from tqdm import tqdm
 
-                tqdm.write(line, file=sys.stderr)
-            else:
-                sys.stderr.write(line + "\n")
+        with contextlib.suppress(OSError):  # a full disk must not stop training
+            tqdm.write(line, file=sys.stderr)
 
 
 class _RunLogHandler(WatchedFileHandler):

@@ -1,21 +1,33 @@
-"""`mtformer runs`."""
+"""`mtformer runs` and `mtformer report`, which also runs at the end of training."""
 
+import csv
 import json
 import re
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from mtformer.cli.options import optional, require_at_most_one
+from mtformer.cli.options import argument, optional, require_at_most_one
 from mtformer.cli.output import echo, for_terminal, table_lines
+from mtformer.errors import ConfigError
+from mtformer.experiment.runs import (
+    COLUMNS,
+    RunRow,
+    differing_keys,
+    format_duration,
+    format_value,
+    list_runs,
+    sort_runs,
+    without_folder,
+)
+from mtformer.experiment.sweep import short_keys
+from mtformer.run_dir import RunDir
 
-if TYPE_CHECKING:
-    from mtformer.experiment.runs import RunRow
-
+METRIC_HELP = "With --plot: metric, such as bleu, perplexity or train.loss; repeat for more (default: loss and bleu)."
 MOST_NAMED = 5
 DETAILS = ("at", "weights")  # columns that only `--all` shows
 
@@ -32,8 +44,6 @@ def runs(
     Scores are the best dev score and BLEU on the first test set. The speed counts source and target tokens; the time
     excludes validation.
     """
-    from mtformer.experiment.runs import differing_keys, list_runs, sort_runs
-
     require_at_most_one({"--json": as_json, "--csv": as_csv})
     rows = list_runs(folder)
     keys = differing_keys(rows)
@@ -49,11 +59,8 @@ def runs(
         _print_table(rows, keys, None if is_whole else shutil.get_terminal_size().columns)
 
 
-def table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | None) -> tuple[list[str], list[str]]:
+def table(rows: Sequence[RunRow], keys: Sequence[str], width: int | None) -> tuple[list[str], list[str]]:
     """Return the lines of a table of at most `width` characters (None: all columns), and the columns left out."""
-    from mtformer.experiment.runs import COLUMNS, format_value, without_folder
-    from mtformer.experiment.sweep import short_keys
-
     columns = [list(column) for column in zip(COLUMNS, *map(_cells, rows), strict=True)]
     left_out = [header for header, *cells in columns if header in DETAILS and any(cells)] if width is not None else []
     shown = [one for one in columns if any(one[1:]) and one[0] not in left_out]
@@ -73,7 +80,7 @@ def table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | None) -> t
     return table_lines(cells, width), left_out
 
 
-def _print_table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | None) -> None:
+def _print_table(rows: Sequence[RunRow], keys: Sequence[str], width: int | None) -> None:
     lines, left_out = table(rows, keys, width)
     echo(*lines)
     echo(*(f"{row.name}: {row.problem}" for row in rows if row.problem is not None), err=True)
@@ -82,11 +89,7 @@ def _print_table(rows: "Sequence[RunRow]", keys: Sequence[str], width: int | Non
         echo(f"columns left out: {', '.join(left_out[:MOST_NAMED])}{more}; --all shows them", err=True)
 
 
-def _print_csv(rows: "Sequence[RunRow]", keys: Sequence[str]) -> None:
-    import csv
-
-    from mtformer.experiment.runs import format_value
-
+def _print_csv(rows: Sequence[RunRow], keys: Sequence[str]) -> None:
     plain = [row.to_dict(keys) for row in rows]
     fields = [name for name in plain[0] if name != "config"] if plain else ["name"]
     writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -96,10 +99,8 @@ def _print_csv(rows: "Sequence[RunRow]", keys: Sequence[str]) -> None:
         writer.writerow([for_terminal(cell, sys.stdout) if isinstance(cell, str) else cell for cell in cells])
 
 
-def _cells(row: "RunRow") -> list[str]:
+def _cells(row: RunRow) -> list[str]:
     """Return the cells of a row, in the order of COLUMNS."""
-    from mtformer.experiment.runs import format_duration
-
     of = f"/{row.max_steps}" if row.max_steps is not None else ""
     return [
         row.name,
@@ -126,3 +127,31 @@ def _wrapped(name: str, width: int) -> str:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.0f}"
+
+
+def report(
+    runs: Annotated[list[Path], argument("Run directories or bundles.")],
+    out: Annotated[
+        Path | None, optional("HTML file to write (default: RUN/report.html, or report.html for several runs).")
+    ] = None,
+    plot: Annotated[
+        Path | None, optional("Instead of a report, plot the curves to this file, one column wide: .pdf, .svg or .png.")
+    ] = None,
+    metric: Annotated[list[str] | None, optional(METRIC_HELP)] = None,
+) -> None:
+    """Write a self-contained HTML report about runs: curves, scores, sentences, attention and config."""
+    require_at_most_one({"--plot": plot, "--out": out})
+    if plot is not None:
+        from mtformer.report.plot import DEFAULT_METRICS
+        from mtformer.report.plot import plot as plot_runs
+
+        plot_runs(runs, plot, metric or DEFAULT_METRICS)
+        echo(f"plot: {plot}", err=True)
+        return
+    if metric:
+        raise ConfigError("--metric requires --plot FILE; add it")
+    from mtformer.report.run_report import write_report
+
+    file = out or (RunDir(runs[0]).report if len(runs) == 1 else Path("report.html"))
+    write_report(runs, file)
+    echo(f"report: {file}", err=True)

@@ -3,23 +3,17 @@
 import contextlib
 import logging
 import os
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from mtformer.cli.options import (
-    BackendOption,
-    CheckpointsOption,
-    DeviceOption,
-    EnsembleArgument,
-    PrecisionOption,
-    optional,
-)
+from mtformer.cli.app import DEBUG
+from mtformer.cli.decoding_options import Load
+from mtformer.cli.options import EnsembleArgument, optional
 from mtformer.errors import ConfigError, require_extra
 
 log = logging.getLogger("mtformer")
 PACKAGES = ("fastapi", "uvicorn", "python_multipart", "prometheus_fastapi_instrumentator")
-DEBUG = "MTFORMER_DEBUG"
 KEY_HELP = "api_key that requests must send (or set MTFORMER_API_KEY); required if other machines can reach --host."
 
 
@@ -30,33 +24,27 @@ def serve(
     api_key: Annotated[str | None, optional(KEY_HELP, envvar="MTFORMER_API_KEY")] = None,
     max_characters: Annotated[int, typer.Option(min=1, help="Maximum number of characters per request.")] = 5000,
     queue_size: Annotated[int, typer.Option("--queue", min=1, help="Maximum queued requests; others get 503.")] = 200,
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = None,
-    backend: BackendOption = None,
-    checkpoint: CheckpointsOption = None,
     *,
-    settings: dict[str, Any],
+    load: Load,
 ) -> None:
     """Serve a model: a web page and an API compatible with LibreTranslate.
 
     Ctrl-C stops the server. Decoding options default to the values in the run's config; see docs/decoding.md.
     """
+    require_extra("`mtformer serve`", "serve", *PACKAGES)
     from mtformer.serving.server import is_local, listen, make_server, url
 
-    require_extra("`mtformer serve`", "serve", *PACKAGES)
     with listen(host, port) as sock:
         if not api_key and not is_local(sock):
             raise ConfigError(
                 f"--host {host} is reachable from other machines; give --api-key or set MTFORMER_API_KEY, "
                 "or remove --host"
             )
-        from mtformer.decoding.translator import Translator
         from mtformer.serving.app import LOCAL_HOSTS, create_app
 
-        translator = Translator.load(runs, checkpoint or None, device, precision, backend).with_decoding(**settings)
         names = LOCAL_HOSTS | {host.lower()} if is_local(sock) else None
         title = ", ".join(os.path.basename(os.path.realpath(run)) for run in runs)
-        app = create_app(translator, title, max_characters, queue_size, api_key or None, names)
+        app = create_app(load(runs, None), title, max_characters, queue_size, api_key or None, names)
         log.info("%s serves %s; press Ctrl-C to stop", url(sock), ", ".join(map(str, runs)))
         # Ctrl-C is the regular way to stop a server.
         with contextlib.suppress(KeyboardInterrupt):

@@ -1,19 +1,20 @@
 """`mtformer sweep`."""
 
 import logging
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from tqdm import tqdm
 
 from mtformer.cli.options import OverridesArgument, argument, optional, require_at_most_one
 from mtformer.cli.output import echo, error_lines, table_lines
-
-if TYPE_CHECKING:
-    from mtformer.experiment.sweep import Sweep
+from mtformer.experiment.runs import format_bytes, format_duration, format_value
+from mtformer.experiment.sweep import Sweep, plan_sweep, short_keys
+from mtformer.experiment.sweep_runner import devices, estimate, finishing_time, run_sweep, threads_each
 
 FAILED = 1
-"""Exit code if a run failed."""
 
 
 def sweep(
@@ -35,8 +36,6 @@ def sweep(
     A failed run does not stop the others; the exit code is then 1. On SIGTERM or Ctrl-C, all runs save a checkpoint and
     the exit code is 143 or 130; --resume continues. `mtformer runs` shows the state of the runs.
     """
-    from mtformer.experiment.sweep import plan_sweep
-
     require_at_most_one({"--resume": resume, "--dry-run": dry_run, "--print-commands": print_commands})
     planned = plan_sweep(file, overrides or [])
     if print_commands:
@@ -47,13 +46,7 @@ def sweep(
         _train(planned, jobs, resume, ["mtformer", "sweep", str(file), *(overrides or [])])
 
 
-def _dry_run(planned: "Sweep", jobs: int | None) -> None:
-    from tqdm import tqdm
-
-    from mtformer.experiment.runs import format_bytes, format_duration, format_value
-    from mtformer.experiment.sweep import short_keys
-    from mtformer.experiment.sweep_runner import devices, estimate, finishing_time, threads_each
-
+def _dry_run(planned: Sweep, jobs: int | None) -> None:
     jobs = jobs or max(1, len(devices(planned)))
     logging.getLogger("mtformer").setLevel(logging.WARNING)  # each check would log the same lines
     with tqdm(total=len(planned.runs), desc="memory check", unit="run", disable=None, leave=False) as bar:
@@ -63,8 +56,7 @@ def _dry_run(planned: "Sweep", jobs: int | None) -> None:
     for run, need in zip(planned.runs, needs, strict=True):
         values = [format_value(run.values[key]) if key in run.values else "" for key in keys]
         tests = ", ".join(run.config.data.test) or "none"
-        row = [run.name, *values, tests, format_duration(need.total_seconds), format_bytes(need.disk_bytes)]
-        rows.append(row)
+        rows.append([run.name, *values, tests, format_duration(need.total_seconds), format_bytes(need.disk_bytes)])
     common = f" with {' '.join(planned.common)}" if planned.common else ""
     echo(f"base: {planned.config}{common}")
     echo(*table_lines(rows))
@@ -74,13 +66,7 @@ def _dry_run(planned: "Sweep", jobs: int | None) -> None:
     echo(f"{len(needs)} runs, {jobs} at a time: about {time}; {space}")
 
 
-def _train(planned: "Sweep", jobs: int | None, resume: bool, command: list[str]) -> None:
-    import shlex
-
-    from tqdm import tqdm
-
-    from mtformer.experiment.sweep_runner import run_sweep
-
+def _train(planned: Sweep, jobs: int | None, resume: bool, command: list[str]) -> None:
     with tqdm(total=len(planned.runs), desc="sweep", unit="run", disable=None, dynamic_ncols=True) as bar:
         outcome = run_sweep(planned, jobs, resume, bar.update)
     num_finished, num_runs = len(outcome.finished), len(planned.runs)

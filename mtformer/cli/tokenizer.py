@@ -2,35 +2,29 @@
 
 import sys
 from collections.abc import Callable
-from enum import Enum
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from mtformer.cli.help import Command, Group
 from mtformer.cli.options import ConfigArgument, OverridesArgument, argument, optional
 from mtformer.cli.output import echo, for_terminal
+from mtformer.config.loading import load_config
+from mtformer.data.corpus import readers
+from mtformer.data.corpus.compressed import read_line
 from mtformer.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from mtformer.text.tokenizer import Tokenizer
+from mtformer.run_dir import RunDir
+from mtformer.text.tokenizer import Tokenizer, TokenizerPair
 
 LINES_AT_ONCE = 1000
 MOST_DIGITS = 9
 
 app = typer.Typer(cls=Group, help="Train and use tokenizers.", no_args_is_help=True)
 
-
-class Side(str, Enum):
-    """Side of the translation that a tokenizer belongs to."""
-
-    SRC = "src"
-    TGT = "tgt"
-
-
+Side = Literal["src", "tgt"]
 ModelArgument = Annotated[Path, argument("Run directory, bundle, folder of tokenizers, or SentencePiece model.")]
 SideOption = Annotated[Side, optional("Which of two separate tokenizers to use: src or tgt (default: src).", "--side")]
 
@@ -45,9 +39,7 @@ def train(
 ) -> None:
     """Train SentencePiece models on the training data of a config, with the settings of its `tokenizer` section."""
     from mtformer.cli.progress import ELAPSED, alive
-    from mtformer.config.loading import load_config
     from mtformer.experiment.prepare import make_tokenizers
-    from mtformer.text.tokenizer import TokenizerPair
 
     loaded = load_config(config, overrides or []).config
     folder = output or Path("tokenizers") / config.stem
@@ -66,7 +58,7 @@ def train(
 def encode(
     model: ModelArgument,
     ids: Annotated[bool, optional("Write token ids instead of tokens.", "--ids")] = False,
-    side: SideOption = Side.SRC,
+    side: SideOption = "src",
 ) -> None:
     """Split each line of stdin into tokens."""
     tokenizer = _load(model, side)
@@ -81,7 +73,7 @@ def encode(
 def decode(
     model: ModelArgument,
     ids: Annotated[bool, optional("Read token ids instead of tokens.", "--ids")] = False,
-    side: SideOption = Side.SRC,
+    side: SideOption = "src",
 ) -> None:
     """Join the tokens in each line of stdin into text."""
     tokenizer = _load(model, side)
@@ -98,27 +90,21 @@ def decode(
     _convert_lines(join)
 
 
-def _load(path: Path, side: Side) -> "Tokenizer":
-    from mtformer.run_dir import RunDir
-    from mtformer.text.tokenizer import Tokenizer, TokenizerPair
-
+def _load(path: Path, side: Side) -> Tokenizer:
     if not path.is_dir():
         return Tokenizer.load(path)
     run = RunDir(path)
     if run.config.is_file():
         RunDir.open(path)
     pair = TokenizerPair.load(run.tokenizer if run.tokenizer.is_dir() else path)
-    return pair.src if side is Side.SRC else pair.tgt
+    return pair.src if side == "src" else pair.tgt
 
 
 def _convert_lines(convert: Callable[[str, str], str]) -> None:
     """Write the converted lines of stdin to stdout; `convert` takes a line and its location for messages."""
-    from mtformer.data.corpus.compressed import read_line
-    from mtformer.data.corpus.readers import decode
-
     first = 0
     while block := list(islice(iter(partial(read_line, sys.stdin.buffer, "stdin"), b""), LINES_AT_ONCE)):
-        lines = decode("stdin", first, b"".join(block))
+        lines = readers.decode("stdin", first, b"".join(block))
         # With byte fallback, a model can generate a line break, which would split the line.
         converted = [convert(line, f"stdin:{first + n}").replace("\n", " ") for n, line in enumerate(lines, start=1)]
         sys.stdout.buffer.write("".join(f"{for_terminal(line, sys.stdout)}\n" for line in converted).encode("utf-8"))

@@ -1,25 +1,28 @@
-"""`mtformer train`."""
+"""`mtformer train` and `mtformer reproduce`."""
 
 import contextlib
 import logging
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mtformer.cli.help import Command
-from mtformer.cli.options import ConfigArgument, OverridesArgument, optional, require_at_most_one
+from mtformer.cli.options import ConfigArgument, OverridesArgument, argument, optional, require_at_most_one
 from mtformer.cli.output import clean_up_on_sigterm, echo, error_lines, log_to_file, table_lines
 from mtformer.errors import ConfigError, InterruptedRunError
+from mtformer.files import CHECKSUMS
+from mtformer.run_dir import RunDir
 
 if TYPE_CHECKING:
     from mtformer.config.schema import Config
     from mtformer.experiment.open_run import Resume
 
 DIFFERENT = 1
-"""Exit code of `--verify-resume` if the resumed run differs from an uninterrupted one."""
+"""Exit code of `--verify-resume` and `reproduce` if a value differs."""
 
 
 class TrainCommand(Command):
@@ -50,7 +53,7 @@ def join_resume(words: list[str]) -> list[str]:
     return joined
 
 
-COMMAND_CLASS = TrainCommand
+COMMAND_CLASSES = {"train": TrainCommand}
 
 
 def train(
@@ -72,8 +75,6 @@ def train(
     starts and resumes a run.
     """
     from mtformer.config.loading import load_config
-    from mtformer.files import CHECKSUMS
-    from mtformer.run_dir import RunDir
 
     require_at_most_one({"--resume": resume, "--overwrite": overwrite, "--verify-resume": verify_resume})
     require_at_most_one({"--verify-resume": verify_resume, "--dry-run": dry_run})
@@ -96,17 +97,14 @@ def train(
 
 
 def _train(config: "Config", run_dir: Path, resume: "Resume", overwrite: bool, command: list[str]) -> None:
-    import shlex
-
     from mtformer.cli.eval import evaluate_sets
     from mtformer.cli.progress import TrainingProgress
-    from mtformer.cli.report import report
+    from mtformer.cli.runs import report
     from mtformer.config.loading import load_config
     from mtformer.decoding.translator import Translator
     from mtformer.decoding.weights import default_weights
     from mtformer.evaluation.evaluate import config_sets
     from mtformer.experiment.train import train_experiment
-    from mtformer.run_dir import RunDir
 
     run, is_main = RunDir(run_dir), os.environ.get("RANK", "0") == "0"
     if not is_main:  # only the first process started by torchrun logs
@@ -154,3 +152,44 @@ def _verify_resume(config: "Config") -> None:
     if first is not None:
         error_lines(f"the resumed run differs from the uninterrupted one; first difference: {first}")
         raise typer.Exit(DIFFERENT)
+
+
+def reproduce(
+    run: Annotated[Path, argument("Run directory.")],
+    steps: Annotated[
+        int | None, optional("Number of steps to repeat (default: 50, or more to reach the first log line).", min=1)
+    ] = None,
+) -> None:
+    """Repeat the first steps of a run from its config and compare the losses exactly.
+
+    The tokenizer, data and model are created again in a temporary folder. The exit code is 0 if all values are equal
+    and 1 otherwise; the output then shows the first difference, and changes to data, versions and device.
+    """
+    from mtformer.cli.progress import TrainingProgress
+    from mtformer.experiment import verify
+
+    opened = RunDir.open(run)
+    num_steps = verify.steps_to_reproduce(opened, steps)
+    try:
+        with clean_up_on_sigterm(), TrainingProgress() as progress:
+            found = verify.reproduce(opened, num_steps, progress)
+    except InterruptedRunError as stopped:
+        echo(f"stopped at step {stopped.step} of {num_steps}", err=True)
+        raise typer.Exit(128 + stopped.signal_number) from None
+    echo(*(f"changed since: {what}: {then} -> {now}" for what, then, now in found.environment or ()), err=True)
+    if found.first is None:
+        counts = f"{found.num_figures} values in {found.num_records} records"
+        echo(f"steps 1 to {num_steps}: exactly equal ({counts})")
+        return
+    first = found.first
+    echo(f"{first.name} was {first.then!r} and is now {first.now!r}")
+    if found.environment:
+        why = "the changes since the run are listed above"
+    elif found.environment is None:
+        why = "the run has no checkpoint that records its data, versions and device"
+    elif found.is_deterministic:
+        why = "data, versions and device are the same; its config may have been edited"
+    else:
+        why = "data, versions and device are the same, but training.deterministic is off"
+    error_lines(f"{run} was not reproduced: {why}")
+    raise typer.Exit(DIFFERENT)

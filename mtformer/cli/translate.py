@@ -9,25 +9,23 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
+from tqdm import tqdm
 
-from mtformer.cli.options import (
-    BackendOption,
-    CheckpointsOption,
-    DeviceOption,
-    EnsembleArgument,
-    PrecisionOption,
-    ToOption,
-    optional,
-)
+from mtformer.cli.decoding_options import Load
+from mtformer.cli.line_files import ParallelLines, ResumableOutput, parallel_lines
+from mtformer.cli.options import EnsembleArgument, ToOption, optional
 from mtformer.cli.output import for_terminal
+from mtformer.data.corpus.compressed import create_bytes
 from mtformer.errors import ConfigError
+from mtformer.files import cache_folder, file_sha256, naming_file
+from mtformer.text.tags import Target
 
 if TYPE_CHECKING:
-    from mtformer.cli.line_files import ParallelLines, ResumableOutput
     from mtformer.decoding.translation import Translation
     from mtformer.decoding.translator import Translator
     from mtformer.report.attention import AttentionFile
@@ -52,22 +50,14 @@ def translate(
     attention_head: Annotated[int | None, optional("Attention head of a .png, from 1 (default: all).")] = None,
     targets: Annotated[Path | None, optional("With --attention: file of translations to analyze.")] = None,
     alignment: Annotated[bool, optional("Append ||| and word alignments, such as 0-0 1-2.", "--alignment")] = False,
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = None,
-    backend: BackendOption = None,
-    checkpoint: CheckpointsOption = None,
     *,
-    settings: dict[str, Any],
+    load: Load,
 ) -> None:
     """Translate lines from stdin (or a file) to stdout (or a file); interactive at a terminal.
 
     Decoding options default to the values in the run's config; see docs/decoding.md. Files may be plain, .gz, .xz or
     .zst. With --n-best, lines have the format of Moses: number ||| text ||| score.
     """
-    from mtformer.cli.line_files import ResumableOutput, parallel_lines
-    from mtformer.data.corpus.compressed import create_bytes
-    from mtformer.files import naming_file
-
     is_resumable = target is not None and (target.is_file() or not target.exists())  # not a pipe or device
     errors = {
         "--json-attention requires --json": json_attention and not as_json,
@@ -92,11 +82,9 @@ def translate(
         attention_file = AttentionFile(attention, attention_layer, attention_head)
     # Missing files, and an output that another process is writing, are reported before a model is loaded.
     with parallel_lines([source, *beside.values()]) as lines, output.locked() if output else nullcontext():
-        from mtformer.decoding.translator import Translator
-
-        translator = Translator.load(run, checkpoint or None, device, precision, backend)
-        translator = translator.into(to).with_decoding(**settings)
-        write = _writer(translator.decoding.n_best, as_json, json_attention, alignment)
+        translator = load(run, to)
+        n_best = translator.decoding.n_best
+        write = partial(_format, n_best=n_best, as_json=as_json, attention=json_attention, alignment=alignment)
         work = _Work(translator, write, arguments, list(beside), lines, attention_file)
         if source is None and target is None and not beside and sys.stdin.isatty():
             work.converse()
@@ -118,9 +106,6 @@ def translate(
 
 def _made_by(translator: "Translator") -> dict[str, Any]:
     """Return everything that affects the output except the input; the batch size has no effect."""
-    from mtformer.files import file_sha256
-    from mtformer.text.tags import Target
-
     return {
         "weights": [f"{path.parent.name}/{path.name} {file_sha256(path)[:12]}" for path in translator.weights],
         **({"to": target} if (target := asdict(translator.engine.target)) != asdict(Target()) else {}),
@@ -130,29 +115,21 @@ def _made_by(translator: "Translator") -> dict[str, Any]:
     }
 
 
-Write = Callable[[int, "Translation"], str]
-
-
 @dataclass
 class _Work:
-    """Translation of the input in blocks of lines.
-
-    Args:
-        write: Function that takes a line number and a translation, and returns the output lines.
-        arguments: Keyword arguments for `Translator.translate`.
-        given: Names of the files that are read in parallel with the source, in order.
-    """
-
     translator: "Translator"
-    write: Write
+    write: Callable[[int, "Translation"], str]
+    """Returns the output lines of a translation, given its line number."""
     arguments: dict[str, Any]
+    """Keyword arguments for `Translator.translate`."""
     given: list[str]
-    lines: "ParallelLines"
+    """Names of the files that are read in parallel with the source, in order."""
+    lines: ParallelLines
     attention_file: "AttentionFile | None" = None
     num_lines: int = 0
     flags: Counter[str] = field(default_factory=Counter)
 
-    def run_to_file(self, output: "ResumableOutput", made_with: dict[str, Any], continues: bool) -> None:
+    def run_to_file(self, output: ResumableOutput, made_with: dict[str, Any], continues: bool) -> None:
         """Write an output file that can be resumed after an interruption and gets its final name when complete."""
         out = output.open(self.lines, made_with, continues)
         if out is None:
@@ -172,15 +149,10 @@ class _Work:
         os.dup2(2, 1)  # `input` writes the prompt to file descriptor 1
         for number, line in enumerate(_typed_lines()):
             translation = self.translator.translate([line], first_line=number, **self.arguments)[0]
-            typer.echo(for_terminal(self.write(number, translation), out), out, nl=False)
-            self._count(translation)
-            if self.attention_file is not None:
-                self.attention_file.add(self.translator, number + 1, line, translation)
+            typer.echo(for_terminal(self._finish(number, line, translation, translation), out), out, nl=False)
 
     def run(self, out: IO[bytes], save: Callable[[], object]) -> None:
         """Translate the remaining input; call `save` after each block."""
-        from tqdm import tqdm
-
         first_line = self.lines.num_lines
         with tqdm(
             desc="translate", unit="line", total=self.lines.total, initial=first_line, disable=None, leave=False
@@ -196,10 +168,8 @@ class _Work:
                 for source, given, (number, translation) in zip(
                     block[0], targets or translations, enumerate(translations, start=first_line), strict=True
                 ):
-                    if self.attention_file is not None:
-                        self.attention_file.add(self.translator, number + 1, source, given)
-                    out.write(for_terminal(self.write(number, translation), out).encode("utf-8"))
-                    self._count(translation)
+                    text = self._finish(number, source, given, translation)
+                    out.write(for_terminal(text, out).encode("utf-8"))
                 first_line += len(translations)
                 save()
 
@@ -212,15 +182,17 @@ class _Work:
         if parts:
             log.warning("%s (see --json)", ", ".join(parts))
 
-    def _count(self, translation: "Translation") -> None:
+    def _finish(self, number: int, source: str, analyzed: "str | Translation", translation: "Translation") -> str:
+        """Return the output lines, after counting the flags and adding the attention of `analyzed` to its file."""
+        if self.attention_file is not None:
+            self.attention_file.add(self.translator, number + 1, source, analyzed)
         self.flags.update({flag.split(":")[0] for flag in translation.flags})
         self.num_lines += 1
+        return self.write(number, translation)
 
 
 def _typed_lines() -> Iterator[str]:
-    """Yield the lines that the user types, with editing and the history of earlier calls if readline is available."""
-    from mtformer.files import cache_folder
-
+    """Yield the lines that the user types, with the history of earlier calls if readline is available."""
     history = cache_folder() / "history"
     with suppress(ImportError, OSError):  # OSError: no history exists yet
         import readline
@@ -237,32 +209,23 @@ def _typed_lines() -> Iterator[str]:
 
 def _phrases(path: Path | None) -> list[str]:
     """Return the phrases in a file, one per line; blank lines are ignored."""
-    from mtformer.cli.line_files import parallel_lines
-
     if path is None:
         return []
     with parallel_lines([path]) as lines:
         return [line.strip() for block in lines.blocks() for line in block[0] if line.strip()]
 
 
-def _writer(n_best: int, as_json: bool, attention: bool, alignment: bool) -> Write:
-    """Return a function that formats a translation."""
-
-    def aligned(one: "Translation") -> str:
-        from mtformer.decoding.translation import pharaoh
-
-        return f" ||| {pharaoh(one.attention.alignment) if one.attention else ''}" if alignment else ""
-
-    def write(number: int, one: "Translation") -> str:
-        if as_json:
-            return json.dumps(describe(one, attention, alignment), ensure_ascii=False) + "\n"
-        if n_best == 1:
-            return f"{one.text}{aligned(one)}\n"
-        return "".join(
-            f"{number} ||| {each.text} ||| {each.score:.6f}{aligned(each)}\n" for each in (one, *one.alternatives)
-        )
-
-    return write
+def _format(number: int, best: "Translation", n_best: int, as_json: bool, attention: bool, alignment: bool) -> str:
+    if as_json:
+        return json.dumps(describe(best, attention, alignment), ensure_ascii=False) + "\n"
+    lines = ""
+    for one in (best, *best.alternatives):
+        lines += one.text if n_best == 1 else f"{number} ||| {one.text} ||| {one.score:.6f}"
+        if alignment:
+            pairs = one.attention.alignment if one.attention else []
+            lines += " ||| " + " ".join(f"{src}-{tgt}" for src, tgt in pairs)
+        lines += "\n"
+    return lines
 
 
 def describe(one: "Translation", attention: bool = False, alignment: bool = False) -> dict[str, Any]:

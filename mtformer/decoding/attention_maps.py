@@ -23,18 +23,9 @@ from mtformer.text.tokenizer import EOS
 class AttentionMaps:
     """Attention weights of one forward pass over a source and its translation: float32 tensors on the CPU.
 
-    The dimensions are (layers, heads, query, key).
-
-    Args:
-        source, translation: the source text and its translation.
-        src_pieces: encoder input: the tag of the target language (if the model needs one), the source pieces and eos.
-        tgt_pieces: pieces of the translation, then eos.
-        encoder_LHSS: encoder self-attention between source pieces.
-        decoder_LHTT: decoder self-attention, from the query that predicts target piece t to `decoder_keys`; 0 for keys
-            after the query.
-        cross_LHTS: cross-attention, from the query that predicts target piece t to the source pieces.
-        num_tags: number of tags at the beginning of `src_pieces`.
-        start: piece that the decoder receives first.
+    The dimensions are (layers, heads, query, key). `src_pieces` begins with `num_tags` tags (of the target language, if
+    the model needs one) and ends with eos; `tgt_pieces` ends with eos. The decoder query that predicts target piece t
+    attends to the source pieces and to `decoder_keys`, which begin with `start`; weights of keys after it are 0.
     """
 
     source: str
@@ -67,12 +58,8 @@ class AttentionMaps:
 def attention_maps(translator: Translator, source: str, translation: str | Translation | None = None) -> AttentionMaps:
     """Return all attention weights of a model for a sentence and its translation.
 
-    The source is encoded as one segment, even if `Translator.translate` would split it into sentences.
-
-    Args:
-        translator: translator with a single model, which may be in training mode.
-        source: a single line.
-        translation: a single line, or a result of the translator; if None, the translator translates the source.
+    The source is encoded as one segment, even if `Translator.translate` would split it into sentences. If `translation`
+    is None, the translator translates the source. The model may be in training mode.
 
     Raises:
         ConfigError: if the translator has several models or uses another backend.

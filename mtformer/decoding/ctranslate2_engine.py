@@ -53,15 +53,10 @@ def import_ctranslate2() -> ModuleType:
 def open_model(
     folder: Path, tokenizers: TokenizerPair, max_positions: int, device: str, precision: str | None
 ) -> "CTranslate2Engine":
-    """Load a converted model.
+    """Load a converted model; `max_positions` is the maximum length of source and target, including eos.
 
-    Args:
-        folder: folder of the converted model.
-        tokenizers: tokenizers of the model.
-        max_positions: maximum length of source and target, including eos.
-        device: `auto` (CUDA if the library finds a device), `cpu` or `cuda`.
-        precision: `fp32`, `bf16`, `fp16`, `int8`, or `auto` (the fastest on the device); None: the precision of the
-            stored weights, or the closest one that the device supports.
+    Devices are `auto` (CUDA if the library finds a device), `cpu` and `cuda`. Precisions are `fp32`, `bf16`, `fp16`,
+    `int8`, and `auto` (the fastest); None: that of the stored weights, or the closest one that the device supports.
 
     Raises:
         CheckpointError: if the model is missing or damaged.
@@ -266,20 +261,15 @@ class CTranslate2Engine(Engine):
 
 @dataclass
 class _Search:
-    """Search for the translation of one segment.
-
-    Args:
-        shortest, longest: minimum and maximum length of the translation, in tokens without eos.
-        bound: maximum length passed to the library, at least `longest`.
-        is_cut: True if it is known that hypotheses reach the bound.
-        future: pending result of the library.
-    """
+    """Search for the translation of one segment; lengths are in tokens without eos."""
 
     segment: Segment
     shortest: int
     longest: int
     bound: int
+    """Maximum length passed to the library, at least `longest`."""
     is_cut: bool = False
+    """True if it is known that hypotheses reach the bound."""
     future: Any = None
 
     def hypotheses(self, ids_of: Mapping[str, int], settings: DecodingConfig) -> list[Hypothesis]:

@@ -75,14 +75,9 @@ def write_model(
     tokenizers: TokenizerPair,
     quantization: str | None = None,
 ) -> None:
-    """Write a model in CTranslate2 format to an existing folder.
+    """Write the mean of the weight files in CTranslate2 format to an existing folder.
 
-    Args:
-        folder: destination.
-        weights: weight files; their mean is written.
-        config: architecture of the model.
-        tokenizers: tokenizers of the model.
-        quantization: type of the stored weights, such as `int8` or `float16`; None: float32.
+    The type of the stored weights is float32, or `quantization`, such as `int8` or `float16`.
 
     Raises:
         ConfigError: if CTranslate2 is not installed or does not support a setting of the model.
@@ -96,11 +91,7 @@ def write_model(
 
 
 def to_spec(model: Transformer, tokenizers: TokenizerPair) -> Any:
-    """Return the model as a `ctranslate2.specs.TransformerSpec` with copies of its weights.
-
-    Raises:
-        ConfigError: if CTranslate2 does not support a setting of the model.
-    """
+    """Return the model as a `ctranslate2.specs.TransformerSpec` with copies of its weights."""
     specs = import_ctranslate2().specs
     config = model.config
     common = _settings(config)
@@ -129,7 +120,6 @@ def to_spec(model: Transformer, tokenizers: TokenizerPair) -> Any:
 
 
 def _settings(config: ModelConfig) -> dict[str, Any]:
-    """Return the settings shared by encoder and decoder."""
     common = import_ctranslate2().specs.common_spec
     return {
         "num_heads": config.num_heads,
@@ -145,7 +135,6 @@ def _settings(config: ModelConfig) -> dict[str, Any]:
 
 
 def _fill_ends(spec: Any, embeddings: Any, weight_VD: Tensor, positions: nn.Module | None, norm: nn.Module) -> None:
-    """Fill in the embeddings, positions and final norm of the encoder or decoder."""
     embeddings.weight = _copy(weight_VD)
     if positions is not None:
         # By default, CTranslate2 computes its own sinusoids, which start at position 1 and have different frequencies.
@@ -195,7 +184,6 @@ def _copy(weight: Tensor | nn.Module) -> Tensor:
 
 
 def _register_vocabularies(spec: Any, tokenizers: TokenizerPair) -> None:
-    """Register all pieces in the order of their ids."""
     src, tgt = tokenizers.src.vocabulary(), tokenizers.tgt.vocabulary()
     for of_src, of_tgt in zip(src[:NUM_SPECIAL], tgt[:NUM_SPECIAL], strict=True):
         if of_src != of_tgt:

@@ -155,7 +155,6 @@ class Postprocessor:
 
 
 def _pairs(segments: Sequence[Segment], n_bests: NBests) -> list[Pair]:
-    """Return each hypothesis paired with its segment."""
     return [(segment, one) for segment, n_best in zip(segments, n_bests, strict=True) for one in n_best]
 
 
@@ -165,13 +164,7 @@ def _ids(pairs: Sequence[Pair]) -> tuple[list[Sequence[int]], list[list[int]]]:
 
 
 def search_flags(src_tokens: Sequence[int], one: Hypothesis, min_length: int) -> Iterator[str]:
-    """Yield the flags that depend on the tokens of a hypothesis.
-
-    Args:
-        src_tokens: source ids without eos.
-        one: the hypothesis.
-        min_length: its minimum length in tokens.
-    """
+    """Yield the flags that depend on the tokens of a hypothesis; source ids and minimum length do not include eos."""
     if is_padded(one.tokens, min_length) or (is_looping(one.tokens) and not is_looping(src_tokens)):
         yield REPETITION
     if one.at_limit:
@@ -186,7 +179,8 @@ def text_flags(source: str, text: str, in_digits: bool) -> Iterator[str]:
     if not text or (num_sentences > 1 and len(split_sentences(text)) < num_sentences):
         yield FEWER_SENTENCES
     source, text = (unicodedata.normalize("NFKC", one).casefold() for one in (source, text))
-    if text.split() == source.split() and _is_sentence(text):
+    is_name = len(text.split()) <= 2 and len(UNSPACED.findall(text)) <= 8  # names are often the same
+    if text.split() == source.split() and not is_name:
         yield COPY
     if numbers_differ(source, text, in_digits, is_strict=True):
         yield NUMBERS
@@ -212,11 +206,6 @@ def is_padded(tokens: Sequence[int], min_length: int) -> bool:
     return any(tokens[-period:] == tokens[-2 * period : -period] for period in periods)
 
 
-def _is_sentence(text: str) -> bool:
-    """Return True if the text is longer than a name; names are often the same in both languages."""
-    return len(text.split()) > 2 or len(UNSPACED.findall(text)) > 8
-
-
 def coverage(attention_TS: Tensor) -> float:
     """Return the sum over source tokens of log(min(1, received attention)) (Wu et al. 2016, equation 14); at most 0."""
     return attention_TS.sum(dim=0).clamp(min=1e-20, max=1.0).log().sum().item()
@@ -225,11 +214,8 @@ def coverage(attention_TS: Tensor) -> float:
 def expected_utilities(texts: Sequence[str], metric: Literal["chrf", "bleu"]) -> list[float]:
     """Return the mean score of each sample with all samples as references, for minimum Bayes risk decoding.
 
-    See Eikema and Aziz 2020. Duplicate samples count as often as they occur.
-
-    Args:
-        texts: detokenized samples of one sentence.
-        metric: `chrf` (chrF2) or `bleu`, at sentence level, computed by sacreBLEU.
+    See Eikema and Aziz 2020. Duplicate samples count as often as they occur. The metric is chrF2 or BLEU at sentence
+    level, computed by sacreBLEU on detokenized text.
     """
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF

@@ -27,13 +27,8 @@ def split_line(line: str, num_tokens: CountTokens, preferred: int, max_tokens: i
     """Split a line into sentences of at most `max_tokens` tokens; the concatenation of the parts is the line.
 
     A longer sentence is split at the ends of clauses, a longer clause between words (into parts of up to `preferred`
-    tokens), and a longer word at any character.
-
-    Args:
-        line: line to split.
-        num_tokens: function that returns the number of tokens of each text.
-        preferred: length of the longest training source; only longer sentences are split at uncertain sentence ends.
-        max_tokens: length of the longest source that the model supports.
+    tokens), and a longer word at any character. Only text of more than `preferred` tokens, the length of the longest
+    training source, is split at uncertain sentence ends.
     """
     parts = split_sentences(line, num_tokens, preferred)
     for border in (CLAUSE_END, SPACE):
@@ -57,7 +52,6 @@ def needs_space(before: str, after: str) -> bool:
 
 
 def _cut(text: str, border: re.Pattern[str]) -> list[str]:
-    """Split the text after each match of the pattern."""
     ends = [0, *(match.end() for match in border.finditer(text)), len(text)]
     return [text[start:end] for start, end in itertools.pairwise(ends) if end > start]
 

@@ -186,10 +186,7 @@ def word_numbers(pieces: Sequence[str]) -> list[int]:
 def align(attention_TS: Tensor, src_pieces: Sequence[str], tgt_pieces: Sequence[str]) -> list[tuple[int, int]]:
     """Return pairs (source word, target word): for each target word, the source word that it attends to most.
 
-    Args:
-        attention_TS: attention weights; rows and columns beyond the pieces (eos) are ignored.
-        src_pieces: source pieces.
-        tgt_pieces: target pieces.
+    Rows and columns of the attention beyond the pieces (eos) are ignored.
     """
     if not all("".join(pieces).strip(SPACE) for pieces in (src_pieces, tgt_pieces)):
         return []
@@ -204,12 +201,8 @@ def best_source_words(attention_TS: Tensor, src_pieces: Sequence[str], is_unknow
     """Return the text of the most-attended source word for each row.
 
     For a word with unknown pieces, return only the most-attended unknown piece, because the model can generate the
-    others; for a word in a script without spaces, return only the most-attended piece.
-
-    Args:
-        attention_TS: attention weights; columns beyond the pieces (eos) are ignored.
-        src_pieces: source pieces.
-        is_unknown: True for pieces that are not in the vocabulary.
+    others; for a word in a script without spaces, return only the most-attended piece. Columns of the attention beyond
+    the pieces (eos) are ignored.
     """
     numbers = word_numbers(src_pieces)
     best_T = _over_words(attention_TS, numbers).argmax(dim=1).tolist()
@@ -217,11 +210,6 @@ def best_source_words(attention_TS: Tensor, src_pieces: Sequence[str], is_unknow
         _copy([i for i, n in enumerate(numbers) if n == word], weights_S, src_pieces, is_unknown)
         for word, weights_S in zip(best_T, attention_TS.tolist(), strict=True)
     ]
-
-
-def pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
-    """Format pairs of source and target word indices in Pharaoh format, as in `0-0 1-2`."""
-    return " ".join(f"{src}-{tgt}" for src, tgt in pairs)
 
 
 def _over_words(weights_TS: Tensor, words: Sequence[int]) -> Tensor:

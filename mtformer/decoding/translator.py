@@ -15,21 +15,29 @@ from torch import Tensor
 
 from mtformer.config.data import DataConfig
 from mtformer.config.fields import describe_errors
+from mtformer.config.loading import load_config
 from mtformer.config.schema import DecodingConfig
 from mtformer.config.yaml_text import Origin
 from mtformer.data.filters.numbers import writes_digits
 from mtformer.decoding.constraints import automaton, over_vocabulary
+from mtformer.decoding.ctranslate2_engine import import_ctranslate2, open_model, unsupported
+from mtformer.decoding.ctranslate2_model import cached_model
 from mtformer.decoding.engine import Engine, OwnEngine, plan_batches
 from mtformer.decoding.inference import InferenceModel
 from mtformer.decoding.inputs import Segment, check_forbidden, check_inputs, check_lines, make_segments
-from mtformer.decoding.loading import load
 from mtformer.decoding.postprocessing import END, Postprocessor
 from mtformer.decoding.translation import Scored, Translation, flag_phrases, join_n_best
-from mtformer.errors import ConfigError, DataError, MtformerError
+from mtformer.decoding.weights import find_weights
+from mtformer.device import pick_device, pick_search_precision, set_up_memory
+from mtformer.errors import CheckpointError, ConfigError, DataError, MtformerError
+from mtformer.files import read_json
 from mtformer.model.transformer import Transformer
+from mtformer.run_dir import CT2_WEIGHTS, MULTI_SENTENCE_SHARE, RunDir
 from mtformer.text.tags import target
 from mtformer.text.tokenizer import CONTROL_IDS, EOS, TokenizerPair, piece_bytes
+from mtformer.weights import load_weights
 
+BACKENDS = ("mtformer", "ctranslate2")
 KNOWN_SHARE = 0.1
 """Minimum share of training lines with several sentences for a model to translate such lines without splitting them."""
 
@@ -73,9 +81,8 @@ class Translator:
         if data is not None:
             self.engine = self.engine.with_target(target(data, tokenizers))
 
-    @classmethod
+    @staticmethod
     def load(
-        cls,
         run_path: str | Path | Sequence[str | Path],
         checkpoint: str | Sequence[str] | None = None,
         device: str = "auto",
@@ -96,9 +103,18 @@ class Translator:
         Raises:
             CheckpointError, ConfigError, DeviceError: if a run, its weights, the backend or the device cannot be used.
         """
-        paths = [run_path] if isinstance(run_path, (str, Path)) else run_path
-        names = [checkpoint] if checkpoint is None or isinstance(checkpoint, str) else checkpoint
-        return cls(*load([Path(path) for path in paths], list(names), device, precision, backend))
+        runs = [RunDir.open(path) for path in ([run_path] if isinstance(run_path, (str, Path)) else run_path)]
+        checkpoints = [checkpoint] if checkpoint is None or isinstance(checkpoint, str) else checkpoint
+        if backend not in (None, *BACKENDS):
+            raise ConfigError(f"backend '{backend}': unknown backend; use {' or '.join(BACKENDS)}")
+        is_int8_on_cpu = precision == "int8" and pick_device(device).type == "cpu"
+        if backend is None and (is_int8_on_cpu or any(map(_is_export, runs))):
+            backend = "ctranslate2"
+        if backend != "ctranslate2":
+            return _load_own(runs, checkpoints, device, precision)
+        if len(runs) * len(checkpoints) > 1:
+            raise ConfigError("CTranslate2 supports only one model at a time; give one run and one checkpoint")
+        return _load_ctranslate2(runs[0], checkpoints[0], device, precision)
 
     def with_decoding(self, **settings: Any) -> "Translator":
         """Return a translator with other default settings; None keeps the current value.
@@ -225,15 +241,10 @@ class Translator:
         targets: Sequence[str],
         progress: Callable[[int], object] | None = None,
     ) -> list[Scored | None]:
-        """Return the log-probabilities of given translations; an ensemble averages probabilities.
+        """Return the log-probability of each token of given translations; an ensemble averages probabilities.
 
-        Args:
-            sources: source lines.
-            targets: their translations; for a blank translation only eos is scored.
-            progress: function called with the number of lines finished since the last call.
-
-        Returns:
-            One result per line; None if the source or target exceeds the maximum length.
+        The result of a line is None if its source or target exceeds the maximum length. For a blank translation only
+        eos is scored. `progress` is called with the number of lines finished since the last call.
 
         Raises:
             DataError: if the numbers of sources and targets differ.
@@ -270,6 +281,64 @@ class Translator:
     @cached_property
     def _vocabulary(self) -> list[str]:
         return self.tokenizers.tgt.vocabulary()
+
+
+def _is_export(run: RunDir) -> bool:
+    return (run.path / CT2_WEIGHTS).is_file()
+
+
+def _load_own(
+    runs: Sequence[RunDir], checkpoints: Sequence[str | None], device_name: str, precision: str | None
+) -> Translator:
+    device = pick_device(device_name)
+    if device.type == "cpu":
+        set_up_memory()
+    precision = pick_search_precision(precision, device)
+    configs = [load_config(run.config).config for run in runs]
+    tokenizers = TokenizerPair.load(runs[0].tokenizer)
+    models, weights = [], []
+    for run, config in zip(runs, configs, strict=True):
+        theirs = TokenizerPair.load(run.tokenizer)
+        if (theirs.src.sha256, theirs.tgt.sha256) != (tokenizers.src.sha256, tokenizers.tgt.sha256):
+            raise CheckpointError(
+                f"{run.path}: its tokenizer differs from that of {runs[0].path}; an ensemble needs identical tokenizers"
+            )
+        for checkpoint in checkpoints:
+            paths = find_weights(run, checkpoint, config.training.best_metric)
+            model = Transformer(config.model, tokenizers.src.vocab_size, tokenizers.tgt.vocab_size)
+            load_weights(model, *paths)
+            models.append(InferenceModel.prepare(model, device, precision))
+            weights += paths
+    trained_tokens = min(config.data.filters.max_tokens for config in configs)
+    first = configs[0]
+    share = min(multi_sentence_share(run) or 0.0 for run in runs)
+    engine = OwnEngine(models, precision)
+    return Translator(engine, tokenizers, first.decoding, trained_tokens, share, weights, first.data)
+
+
+def _load_ctranslate2(run: RunDir, checkpoint: str | None, device: str, precision: str | None) -> Translator:
+    """Load an export, or a run or bundle, which is converted on first use."""
+    import_ctranslate2()
+    config, tokenizers = load_config(run.config).config, TokenizerPair.load(run.tokenizer)
+    if config.data.language_tags == "target":
+        raise unsupported("data.language_tags 'target'")
+    if _is_export(run):
+        if checkpoint is not None:
+            raise ConfigError(f"{run.path}: a CTranslate2 export has one set of weights; leave --checkpoint out")
+        folder, weights = run.path, [run.path / CT2_WEIGHTS]
+    else:
+        weights = find_weights(run, checkpoint, config.training.best_metric)
+        folder = cached_model(weights, config.model, tokenizers)
+    engine = open_model(folder, tokenizers, config.model.max_positions, device, precision)
+    trained_tokens, share = config.data.filters.max_tokens, multi_sentence_share(run)
+    return Translator(engine, tokenizers, config.decoding, trained_tokens, share, weights, config.data)
+
+
+def multi_sentence_share(run: RunDir) -> float | None:
+    """Return the share of the model's training lines that have several sentences, or None if unknown."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return float(read_json(run.data_report)[MULTI_SENTENCE_SHARE])
+    return None
 
 
 def override(decoding: DecodingConfig, **values: Any) -> DecodingConfig:

@@ -12,13 +12,9 @@ from mtformer.run_dir import CT2_WEIGHTS, WEIGHTS, RunDir, lower_is_better
 def find_weights(run: RunDir, checkpoint: str | None, best_metric: str) -> list[Path]:
     """Return the weight files that `--checkpoint` selects: one, or with `last:N` the latest N, whose mean is used.
 
-    Files listed in meta.json or checksums.json are verified.
-
-    Args:
-        run: run directory or bundle.
-        checkpoint: `averaged`, `best`, `last`, `last:N`, a step, or the path of a checkpoint folder or safetensors
-            file. None: the weights of the bundle, or `default_weights`.
-        best_metric: dev metric used to compare checkpoints.
+    Names are `averaged`, `best` by a dev metric, `last`, `last:N`, a step, and the path of a checkpoint folder or
+    safetensors file; None: the weights of the bundle, or `default_weights`. Files listed in meta.json or checksums.json
+    are verified.
 
     Raises:
         CheckpointError: if the checkpoint does not exist (the message lists those that do) or is damaged.
@@ -111,7 +107,6 @@ def _default(run: RunDir, best_metric: str) -> Path:
 
 
 def _available(run: RunDir, best_metric: str) -> str:
-    """Return a description of the available checkpoints."""
     if run.is_bundle:
         return "a bundle has one set of weights; leave the checkpoint out"
     steps = run.steps()

@@ -10,7 +10,7 @@ from mtformer.config.loading import dump_config, load_config, without_files
 from mtformer.config.schema import Config
 from mtformer.decoding.ctranslate2_engine import import_ctranslate2
 from mtformer.decoding.ctranslate2_model import write_model
-from mtformer.decoding.loading import multi_sentence_share
+from mtformer.decoding.translator import multi_sentence_share
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, ConfigError, explain_write_errors
 from mtformer.files import atomic_folder, write_checksums
@@ -20,18 +20,11 @@ from mtformer.weights import average_weights
 
 
 def export_bundle(run: RunDir, target: Path, checkpoint: str | None) -> None:
-    """Write a bundle; its config does not include file names.
-
-    Raises:
-        CheckpointError: if the target exists, or the checkpoint does not exist.
-    """
+    """Write a bundle; its config does not include file names. For errors see `open_for_export`."""
     config, weights = open_for_export(run, target, checkpoint)
     with explain_write_errors(f"{target}:", "name another folder"), atomic_folder(target) as folder:
         inside = RunDir(folder)
-        if len(weights) == 1:
-            shutil.copyfile(weights[0], inside.bundle_weights)
-        else:
-            inside.bundle_weights.write_bytes(save(average_weights(weights)))
+        inside.bundle_weights.write_bytes(save(average_weights(weights)))
         write_companions(run, config, inside)
         write_checksums(folder)
 
@@ -39,11 +32,7 @@ def export_bundle(run: RunDir, target: Path, checkpoint: str | None) -> None:
 def export_ctranslate2(run: RunDir, target: Path, checkpoint: str | None, quantization: str | None) -> None:
     """Write a CTranslate2 model that gives the same translations, with the tokenizer and config of the run.
 
-    Args:
-        run: run to export.
-        target: folder to create.
-        checkpoint: checkpoint name (see `find_weights`).
-        quantization: type of the stored weights, such as `int8` or `float16`; None: float32.
+    The type of the stored weights is float32, or `quantization`, such as `int8` or `float16`.
 
     Raises:
         CheckpointError: if the target exists, or the checkpoint does not exist.
@@ -62,13 +51,9 @@ def export_ctranslate2(run: RunDir, target: Path, checkpoint: str | None, quanti
 def open_for_export(
     run: RunDir, target: Path, checkpoint: str | None, library: str | None = None
 ) -> tuple[Config, list[Path]]:
-    """Return the config, and the weight files whose mean is exported.
+    """Return the config, and the weight files whose mean is exported (see `find_weights`).
 
-    Args:
-        run: run to export.
-        target: folder to create.
-        checkpoint: checkpoint name (see `find_weights`).
-        library: name of the library that will load the export; None if it supports several decoder start tokens.
+    `library` is the name of the library that will load the export; None if it supports several decoder start tokens.
 
     Raises:
         CheckpointError: if the target exists, or the checkpoint does not exist.

@@ -148,7 +148,6 @@ def _read_settings(path: Path) -> dict[str, Any]:
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
-    """Return the embedding row of each piece."""
     vocabulary = _read_json(path)
     if sorted(map(str, vocabulary.values())) != sorted(map(str, range(len(vocabulary)))):
         raise CheckpointError(f"{path}: its ids must be the numbers from 0 to {len(vocabulary) - 1}, each once")
@@ -171,7 +170,6 @@ def _special_rows(source: Path, settings: Mapping[str, Any], vocabulary: Mapping
 
 
 def _config(source: Path, settings: Mapping[str, Any], search: Mapping[str, Any], vocab_size: int) -> Config:
-    """Return the config of the model, with the search settings of the Hugging Face folder."""
     languages = source / "tokenizer_config.json"
     names = _read_json(languages) if languages.exists() else {}
     found = [str(names.get(key)) for key in ("source_lang", "target_lang")]  # may be a language group, such as ROMANCE
@@ -217,7 +215,6 @@ def _config(source: Path, settings: Mapping[str, Any], search: Mapping[str, Any]
 def _weights(
     source: Path, config: Config, num_rows: int, src_rows: list[int], tgt_rows: list[int]
 ) -> dict[str, Tensor]:
-    """Return all weights under our names, in float32."""
     path, theirs = _read_tensors(source)
     shared = _embeddings(path, theirs, num_rows)
     _check_positions(path, theirs, config.model.max_positions, config.model.d_model)

@@ -31,7 +31,6 @@ UNKNOWN, CONTROL, UNUSED = 2, 3, 5
 """Types of pieces in a SentencePiece model, in addition to those in `mtformer.text.pieces`."""
 PIECES, TRAINER = 1, 2
 COPIED = {3: "normalizer_spec", 5: "denormalizer_spec"}
-"""Fields of a SentencePiece model that are copied."""
 
 
 class Piece(NamedTuple):
@@ -60,13 +59,7 @@ class Side(NamedTuple):
 
 
 def source_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: SpecialRows) -> Side:
-    """Return the SentencePiece model of the source.
-
-    Args:
-        path: path of source.spm, for error messages.
-        spm: contents of source.spm.
-        vocabulary: embedding rows by piece, from vocab.json.
-        special: embedding rows of the special tokens.
+    """Return the SentencePiece model of the source, given source.spm and the rows by piece from vocab.json.
 
     Raises:
         CheckpointError: if source.spm is not a SentencePiece model of type unigram.
@@ -85,7 +78,7 @@ def source_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: 
 
 
 def target_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: SpecialRows) -> Side:
-    """Return the SentencePiece model of the target; for arguments and errors see `source_side`.
+    """Return the SentencePiece model of the target; for errors see `source_side`.
 
     Unknown pieces are decoded to empty text, as by `MarianTokenizer` if it skips special tokens.
     """
@@ -93,7 +86,8 @@ def target_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: 
     kinds = {text: (known.scores[number], kind) for text, number, kind in _pieces(known)}
     if known.bytes and not all(text in vocabulary for text, (_, kind) in kinds.items() if kind == BYTE):
         raise CheckpointError(f"{path}: uses byte fallback, but vocab.json does not contain all byte pieces")
-    controls = _controls(spm, vocabulary)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=spm)
+    controls = {text for text in vocabulary if processor.IsControl(processor.PieceToId(text))}
     rows = [row for row in sorted(vocabulary.values()) if row not in special]
     text_of = {row: text for text, row in vocabulary.items()}
     entries = []
@@ -104,7 +98,6 @@ def target_side(path: Path, spm: bytes, vocabulary: Mapping[str, int], special: 
 
 
 def _known(path: Path, spm: bytes) -> Pieces:
-    """Return the pieces of a SentencePiece model."""
     try:
         is_loaded = bool(spm) and sentencepiece.SentencePieceProcessor().LoadFromSerializedProto(spm)
     except RuntimeError:
@@ -131,11 +124,6 @@ def _foreign(vocabulary: Mapping[str, int], known: Pieces) -> list[str]:
     return [text for text in vocabulary if text and alphabet.isdisjoint(text) and not LANGUAGE_CODE.fullmatch(text)]
 
 
-def _controls(spm: bytes, vocabulary: Mapping[str, int]) -> set[str]:
-    processor = sentencepiece.SentencePieceProcessor(model_proto=spm)
-    return {text for text in vocabulary if processor.IsControl(processor.PieceToId(text))}
-
-
 def _build(
     path: Path,
     spm: bytes,
@@ -152,7 +140,8 @@ def _build(
     while bos in taken:
         bos = f"<{bos}>"
     specials = [Piece(pad, 0.0, CONTROL), Piece(unk, 0.0, UNKNOWN), Piece(bos, 0.0, CONTROL), Piece(eos, 0.0, CONTROL)]
-    message = b"".join(_piece_message(piece) for piece in (*specials, *entries))
+    pieces = (_field(1, one.text) + _field(2, one.score) + _field(3, one.kind) for one in (*specials, *entries))
+    message = b"".join(_field(PIECES, piece) for piece in pieces)
     settings: dict[int, int | str] = {4: len(specials) + len(entries), 40: 1, 41: 2, 42: 3, 43: 0}
     settings |= {45: unk, 46: bos, 47: eos, 48: pad}
     if unk_surface is not None:
@@ -167,12 +156,7 @@ def _build(
     return message
 
 
-def _piece_message(piece: Piece) -> bytes:
-    return _field(PIECES, _field(1, piece.text) + _field(2, piece.score) + _field(3, piece.kind))
-
-
 def _field(number: int, value: int | float | str | bytes) -> bytes:
-    """Return a field of a protocol buffers message."""
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
     if isinstance(value, float):

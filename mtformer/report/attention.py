@@ -95,10 +95,7 @@ def map_values(label: str, one: AttentionMaps) -> dict[str, Any]:
 class AttentionFile:
     """A file of attention weights: numbers (.json), a page of heat maps (.html), or a picture (.png).
 
-    Args:
-        path: path of the file; its suffix selects the format.
-        layer: decoder layer shown in a picture, counted from 1; None: the last layer.
-        head: attention head shown in a picture, counted from 1; None: all heads.
+    A picture shows a decoder layer, counted from 1 (None: the last one), and a head, counted from 1 (None: all).
 
     Raises:
         MtformerError: if the suffix is unknown, `layer` or `head` is given for a format other than .png, or .png is
@@ -122,11 +119,7 @@ class AttentionFile:
             )
 
     def add(self, translator: Translator, number: int, source: str, translation: str | Translation) -> None:
-        """Compute the maps of a line, counted from 1, unless it is blank.
-
-        Raises:
-            ConfigError: if the file already has the maximum number of lines for its format.
-        """
+        """Compute the maps of a line, counted from 1, unless it is blank; raise ConfigError for too many lines."""
         if not source.strip():
             return
         if len(self.maps) == MAX_LINES[self.path.suffix]:
@@ -182,13 +175,7 @@ def _numbers(line: int, one: AttentionMaps) -> dict[str, Any]:
 def draw(maps: AttentionMaps, layer: int, head: int | None) -> "Figure":
     """Draw a heat map for each head, or for one head, with a row per target token and a column per source token.
 
-    Args:
-        maps: the attention maps of the sentence.
-        layer: decoder layer, counted from 0.
-        head: attention head, counted from 0; None: all heads.
-
-    Raises:
-        ConfigError: if the picture would be too large.
+    The decoder layer and the head are counted from 0. Raise ConfigError if the picture would be too large.
     """
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -227,7 +214,8 @@ def _fonts(text: str) -> list[str]:
     from matplotlib import font_manager
 
     own, fonts, missing = font_manager.findfont(FONT), [FONT], set(text)
-    others = [(one.fname, one.name) for one in font_manager.fontManager.ttflist if _is_plain(one)]
+    plain = [one for one in font_manager.fontManager.ttflist if (one.style, one.weight) == ("normal", 400)]
+    others = [(one.fname, one.name) for one in plain if BOXES not in one.name]
     for file, name in [(own, FONT), *others]:
         has = missing & set(map(chr, font_manager.get_font(file).get_charmap()))
         fonts += [name] if has and name != FONT else []
@@ -240,7 +228,3 @@ def _fonts(text: str) -> list[str]:
         undrawn if len(undrawn) <= 10 else f"{undrawn[:10]}...",
     )
     return fonts
-
-
-def _is_plain(entry: Any) -> bool:
-    return (entry.style, entry.weight) == ("normal", 400) and BOXES not in entry.name

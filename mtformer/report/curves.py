@@ -73,11 +73,7 @@ def axis(
 ) -> tuple[Callable[[float], float], list[tuple[float, str]]]:
     """Return a function that maps a value to its position on an axis, and the (position, label) of each tick.
 
-    Args:
-        values: the values to show.
-        start: position of the low end of the axis.
-        end: position of the high end of the axis.
-        is_log: use a logarithmic scale if the values span more than a factor of 10.
+    The axis goes from `start` to `end`. A logarithmic scale is used only if the values span more than a factor of 10.
     """
     is_log = is_log and 0 < 10 * min(values) < max(values)
     scale = math.log10 if is_log else float

@@ -35,12 +35,9 @@ log = logging.getLogger("mtformer")
 
 
 def plot(paths: Sequence[Path], out: Path, metrics: Sequence[str] = DEFAULT_METRICS) -> None:
-    """Draw the curves of runs for a paper, one column wide, with a panel for each metric.
+    """Draw the curves of runs for a paper as .pdf, .png or .svg, one column wide, with a panel for each metric.
 
-    Args:
-        paths: run directories.
-        out: the file; its suffix is the format: .pdf, .png or .svg.
-        metrics: keys in the dev lines of metrics.jsonl, or else in the train lines; `train.loss` is the loss on train.
+    Metrics are keys in the dev lines of metrics.jsonl, or else in the train lines; `train.loss` is the loss on train.
 
     Raises:
         MtformerError: if the format or a metric is unknown, a path is not a run, or matplotlib is not installed.

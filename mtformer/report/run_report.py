@@ -27,7 +27,6 @@ STATES = {
 }
 BUNDLE = "bundle: weights without a training history"
 MAX_TESTS = 3
-"""Number of test sets in the overview."""
 T = TypeVar("T")
 
 
@@ -40,11 +39,7 @@ class Section(NamedTuple):
 
 
 def write_report(paths: Sequence[Path], out: Path) -> None:
-    """Write an HTML report on these runs, which may be new, running or killed.
-
-    Raises:
-        MtformerError: if a path is not a run, or `out` is a folder.
-    """
+    """Write an HTML report on runs, which may be new, running or killed; raise MtformerError if a path is not a run."""
     if out.is_dir():
         raise ConfigError(f"{out}: is a folder; give the name of an HTML file")
     runs = [read_run(path, name) for path, name in zip(paths, run_names(paths), strict=True)]
@@ -79,7 +74,6 @@ def _group_seeds(runs: Sequence[RunContents]) -> tables.Systems:
 
 
 def _overview(run: RunContents, tests: Sequence[str]) -> dict[str, Any]:
-    """Return the state of a run and its most important results."""
     state, seconds, is_bundle = run.state, run.training_seconds, run.run.is_bundle
     summary = BUNDLE if state.state == "new" and is_bundle else STATES[state.state]
     of = f" of {run.max_steps:,}" if run.max_steps is not None else ""

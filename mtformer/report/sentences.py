@@ -100,13 +100,7 @@ def choose_evenly(items: Sequence[T], number: int) -> list[T]:
 
 
 def mark(hypothesis: str, reference: str, unspaced: bool = False) -> tuple[Spans, Spans]:
-    """Mark the words of the hypothesis that the reference lacks at that position, and vice versa.
-
-    Args:
-        hypothesis: a translation.
-        reference: its reference.
-        unspaced: compare characters instead of words.
-    """
+    """Mark the words, or the characters if `unspaced`, that only one of the two texts has at that position."""
     hyp_units, ref_units = ((list(text) if unspaced else text.split()) for text in (hypothesis, reference))
     space = "" if unspaced else " "
     hyp_spans, ref_spans = Spans(), Spans()

@@ -27,8 +27,8 @@ from mtformer.errors import MtformerError
 from mtformer.serving.batcher import Batcher, ClosedError, Job
 from mtformer.serving.languages import Languages, detect
 from mtformer.serving.page import line_values, make_page, respond_with
-from mtformer.serving.protocol import explain_loop_error
 from mtformer.serving.requests import Limits, Text, TextRequest, TranslationRequest, describe_body, read_request
+from mtformer.serving.server import explain_loop_error
 from mtformer.templating import render
 
 log = logging.getLogger("mtformer")
@@ -50,13 +50,8 @@ def create_app(
 ) -> FastAPI:
     """Create the application.
 
-    Args:
-        translator: a translator from `Translator.load`, which must not be used elsewhere at the same time.
-        title: name of the model on the page.
-        max_characters: maximum number of characters in all texts of a request.
-        queue_size: maximum number of waiting requests.
-        api_key: key that requests must contain; None: no key is needed.
-        hosts: host names of this server, without ports; requests to other names are refused. None: accept any name.
+    The translator comes from `Translator.load` and must not be used elsewhere at the same time. `max_characters` is for
+    all texts of a request. Requests to names other than `hosts`, which have no ports, are refused; None: accept all.
     """
     assert translator.data is not None, "a loaded translator has a data config"
     languages = Languages.from_config(translator.data)
@@ -109,8 +104,6 @@ def create_app(
 
 @dataclass(frozen=True)
 class _Service:
-    """Handlers of the routes."""
-
     batcher: Batcher
     languages: Languages
     limits: Limits
@@ -195,7 +188,6 @@ class _Service:
 
 
 def _settings(languages: Languages, limits: Limits) -> dict[str, Any]:
-    """Return the response to GET /frontend/settings."""
     source, target = ({"code": code, "name": language_name(code)} for code in languages.directions[0])
     needs_key = limits.api_key is not None
     return {
@@ -223,7 +215,6 @@ async def _wait_for_disconnect(request: Request) -> None:
 
 
 async def _events(job: Job, news: asyncio.Event, so_far: dict[int, str]) -> AsyncIterator[str]:
-    """Yield the lines of a stream."""
     answer = asyncio.wrap_future(job.answer)
     answer.add_done_callback(lambda _: news.set())
     try:
@@ -251,7 +242,7 @@ def _json_line(value: Any) -> str:
 
 
 def _alternatives(text: Text, of_lines: list[Translation], max_number: int) -> list[str]:
-    """Return a text of the second-best translations of all lines, then one of the third-best ones, and so on."""
+    """Return the text of the second-best translations of all lines, then that of the third-best ones, and so on."""
     num_found = max(len(line.alternatives) for line in of_lines)
     return [_join(text, of_lines, rank) for rank in range(1, 1 + min(max_number, num_found))]
 

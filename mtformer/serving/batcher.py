@@ -23,15 +23,7 @@ class ClosedError(Exception):
 
 @dataclass
 class Job:
-    """Lines of one request.
-
-    Args:
-        lines: the lines to translate.
-        target: target language.
-        n_best: number of translations of each line.
-        attention: return `Translation.attention`.
-        watch: called by the search threads with the number of a line and its best translation so far.
-    """
+    """Lines of one request; search threads call `watch` with the number of a line and its best translation so far."""
 
     lines: Sequence[str]
     target: str
@@ -52,9 +44,8 @@ class Job:
 class Batcher:
     """A thread that owns the models and translates waiting jobs together.
 
-    Args:
-        translators: a translator for each target language, all with the same settings.
-        queue_size: maximum number of waiting requests; requests that are being translated do not count.
+    There is a translator for each target language, all with the same settings. Requests that are being translated do
+    not count towards `queue_size`.
     """
 
     def __init__(self, translators: Mapping[str, Translator], queue_size: int) -> None:
@@ -131,8 +122,6 @@ class Batcher:
             job.answer.set_result([next(found) for _ in job.lines])
 
     def _found(self, group: Sequence[Job]) -> list[Translation]:
-        """Return the translations of all lines."""
-
         def check_abandoned(_: int) -> None:
             if self._is_closing or all(job.is_abandoned for job in group):
                 raise ClosedError

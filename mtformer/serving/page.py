@@ -92,5 +92,4 @@ def _units(pieces: Sequence[str], joins_words: bool) -> list[tuple[int, int]]:
 
 
 def _text(pieces: Sequence[str]) -> str:
-    """Return the text of tokens, including a leading space."""
     return b"".join(map(piece_bytes, pieces)).decode("utf-8", "replace")

@@ -32,9 +32,7 @@ from mtformer.decoding.inputs import one_line
 from mtformer.serving.languages import Languages
 
 BODY_SECONDS = 30
-"""Maximum time to wait for a body."""
 MAX_LINES = 1000
-"""Maximum number of lines of a request."""
 BREAK = re.compile(r"(\r\n|\r|\n)")
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
@@ -45,7 +43,6 @@ PROBLEMS = {
     "format": 'format: only "text" is supported; remove HTML tags first',
     "alternatives": "alternatives must be an integer of at least 0",
 }
-"""Message for each field with an invalid value."""
 T = TypeVar("T")
 # pydantic's `str` rejects lone surrogates, which JSON can contain; the translator replaces them.
 Str = InstanceOf[str]

@@ -1,32 +1,57 @@
-"""HTTP server: a listening socket on this machine, and uvicorn."""
+"""HTTP server: a listening socket on this machine, and uvicorn with a time limit for request heads."""
 
+import asyncio
 import errno
 import ipaddress
 import logging
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from mtformer.errors import ConfigError
-
-if TYPE_CHECKING:
-    import uvicorn
 
 GRACE_SECONDS = 10
 """Time that requests in progress get when the server shuts down."""
 MAX_HEAD = 1 << 17
 """Maximum number of bytes of a request head: enough for 10,000 characters in a query string."""
+HEAD_SECONDS = 10
+"""Maximum time to wait for the head of the next request on a connection."""
+
+
+class Protocol(H11Protocol):
+    """A connection that is closed if a request head is not complete in time; uvicorn waits without a limit."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        """Wait for the first request."""
+        super().connection_made(transport)
+        self._expect_head()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        self._expect_head()
+        super().on_response_complete()
+
+    def _expect_head(self) -> None:
+        self.loop.call_later(HEAD_SECONDS, self._close_if_idle, self.cycle)
+
+    def _close_if_idle(self, before: RequestResponseCycle | None) -> None:
+        if self.cycle is before:  # no request has started since then
+            self.timeout_keep_alive_handler()
+
+
+def explain_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Handle an exception outside of requests as asyncio does, but explain what to do about too many open files."""
+    if getattr(context.get("exception"), "errno", None) == errno.EMFILE:
+        context["message"] = "too many open files, so new connections wait; raise the limit with `ulimit -n`"
+    # One second after such an error, asyncio accepts connections again, even if the server has stopped.
+    if "_start_serving" not in context["message"]:
+        loop.default_exception_handler(context)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket, which reserves the address for this process.
-
-    Args:
-        host: a name or an address of this machine.
-        port: port number; 0: any free port.
-
-    Raises:
-        ConfigError: if the address is not available.
-    """
+    """Return a listening socket (port 0: any free port); raise ConfigError if the address is not available."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (socket.gaierror, UnicodeError):
@@ -49,17 +74,11 @@ def url(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def make_server(app: Any, is_verbose: bool) -> "uvicorn.Server":
-    """Return a server for an ASGI application. It runs until a signal stops it; SIGINT raises KeyboardInterrupt.
+def make_server(app: Any, is_verbose: bool) -> uvicorn.Server:
+    """Return a server for an ASGI application; if `is_verbose`, it logs each request and the errors of uvicorn.
 
-    Args:
-        app: the application.
-        is_verbose: log each request, and errors of uvicorn.
+    It runs until a signal stops it; SIGINT raises KeyboardInterrupt.
     """
-    import uvicorn
-
-    from mtformer.serving.protocol import Protocol
-
     if is_verbose:
         logging.getLogger("uvicorn").handlers = logging.getLogger("mtformer").handlers
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # logs a warning for each malformed form

@@ -325,7 +325,7 @@ class Terminal(io.StringIO):
 
 
 def test_warnings_from_packages_are_logged_once_with_their_names(tmp_path: Path) -> None:
-    output._passed.clear()
+    output._log_once.cache_clear()
     for name in ("one", "two", "ref"):
         (tmp_path / name).write_text("".join(f"the {name} {n} .\n" for n in range(120)), encoding="utf-8")
     result = invoke("compare", tmp_path / "one", tmp_path / "two", "--ref", tmp_path / "ref")

@@ -9,7 +9,6 @@ from mtformer.decoding.translation import (
     align,
     best_source_words,
     join,
-    pharaoh,
     word_numbers,
 )
 
@@ -157,8 +156,3 @@ def test_text_without_spaces_gives_the_most_attended_piece() -> None:
     pieces = ["▁", "私", "は", "東京", "です"]
     weights_TS = torch.tensor([[0.1, 0.1, 0.2, 0.5, 0.1], [0.6, 0.2, 0.1, 0.1, 0.0]])
     assert best_source_words(weights_TS, pieces, [False] * 5) == ["東京", "私"]
-
-
-def test_pharaoh_format() -> None:
-    assert pharaoh([(0, 0), (12, 1)]) == "0-0 12-1"
-    assert pharaoh([]) == ""

@@ -13,9 +13,8 @@ import torch
 from small_experiment import make_config, train, write_corpus
 
 from mtformer.config.schema import Config, EvaluationConfig
-from mtformer.decoding.loading import multi_sentence_share
 from mtformer.decoding.postprocessing import Postprocessor
-from mtformer.decoding.translator import Translator
+from mtformer.decoding.translator import Translator, multi_sentence_share
 from mtformer.decoding.weights import find_weights
 from mtformer.errors import CheckpointError, InterruptedRunError
 from mtformer.evaluation import scores

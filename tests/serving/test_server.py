@@ -17,7 +17,7 @@ from served import alone, recorded, run_async, serving, some_lines
 
 from mtformer.decoding.translator import Translator
 from mtformer.errors import ConfigError
-from mtformer.serving import protocol, server
+from mtformer.serving import server
 from mtformer.serving.server import is_local, listen, url
 
 NUM_REQUESTS = 100
@@ -92,7 +92,7 @@ HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 def test_a_request_head_that_does_not_arrive_times_out(
     translator: Translator, monkeypatch: pytest.MonkeyPatch, first: bytes, trickle: bytes
 ) -> None:
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.5)
     with serving(translator) as place, socket.create_connection(("127.0.0.1", urlsplit(place).port)) as client:
         client.settimeout(0.05)
         client.sendall(first + b"GET /h" if trickle else first)
@@ -112,7 +112,7 @@ def test_a_request_head_that_does_not_arrive_times_out(
 def test_a_request_may_take_longer_than_the_time_limit_for_its_head(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.1)
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.1)
     mine, _ = recorded(translator, lambda _: time.sleep(0.5))
     with serving(mine) as place:
         answer = httpx2.post(f"{place}/translate", json={"q": "a dog", "source": "en", "target": "de"}, timeout=60)
