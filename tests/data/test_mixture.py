@@ -9,7 +9,7 @@ import pytest
 
 from mtformer.config.data import DataConfig
 from mtformer.data.batching.batches import Batch, TrainingBatches
-from mtformer.data.batching.mixture import Corpus, Mixture, SamplerState, permuted
+from mtformer.data.batching.mixture import Corpus, Mixture, SamplerState
 from mtformer.data.store import store as store_module
 from mtformer.data.store.prepare import prepare
 from mtformer.data.store.store import Store
@@ -170,32 +170,3 @@ def test_a_corpus_with_less_than_one_block_per_epoch_is_sampled_in_some_epochs(
     corpora = [Corpus("a", stores[0]), Corpus("c", stores[2], ((0, 0.02),))]
     (count,) = taken(Mixture(corpora, 1), 300)[1:]
     assert sum(count.values()) == pytest.approx(300 * 0.02 * 4, rel=0.4)
-
-
-# ---- permutations ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 16, 17, 255, 1000, 65_537])
-def test_a_permutation_depends_on_the_whole_key(size: int) -> None:
-    keys = [(1, "a", 0), (2, "a", 0), (1, "b", 0), (1, "a", 1)]
-    orders = [permuted(np.arange(size), size, *key) for key in keys]
-    for key, order in zip(keys, orders, strict=True):
-        assert np.array_equal(np.sort(order), np.arange(size))
-        some = np.array([size // 2, size - 1, size // 2, 0])
-        assert np.array_equal(permuted(some, size, *key), order[some])
-    assert size < 50 or len({tuple(order.tolist()) for order in orders}) == 4
-
-
-def test_all_permutations_are_about_equally_likely() -> None:
-    """Chi-square with 23 degrees of freedom exceeds 49.7 with a probability of 0.001."""
-    orders = [tuple(permuted(np.arange(4), 4, key).tolist()) for key in range(2400)]
-    counts = np.unique(np.array(orders), axis=0, return_counts=True)[1]
-    assert len(counts) == 24
-    assert ((counts - 100) ** 2 / 100).sum() < 49.7
-
-
-def test_adjacent_numbers_are_separated() -> None:
-    order = permuted(np.arange(78_125), 78_125, 1)
-    assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.02
-    assert abs(np.corrcoef(np.arange(len(order)), order)[0, 1]) < 0.02
-    assert (np.abs(np.diff(order)) < 100).mean() < 0.01

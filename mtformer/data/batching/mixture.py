@@ -7,7 +7,6 @@ share of every section. A window fits in memory; its pairs are shuffled, sorted 
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,8 +21,6 @@ from mtformer.text.tokenizer import BOS
 
 WINDOW_PAIRS = 1 << 17
 """Approximate number of pairs that are sorted by length together; larger windows hardly reduce padding further."""
-ROUNDS = 6
-"""Number of rounds of the Feistel network in `permuted`."""
 
 
 @dataclass(frozen=True)
@@ -146,51 +143,17 @@ class Mixture:
     def _until(self, which: int, shares: list[float], epoch: int, progress: float) -> int:
         """Return the number of blocks that an epoch has taken from a corpus at `progress`, rounded at random."""
         corpus = self.corpora[which]
-        offset = int(permuted(np.zeros(1, np.int64), 1 << 20, self.seed, corpus.name, "lot", epoch)[0]) / (1 << 20)
+        offset = _generator(self.seed, corpus.name, "offset", epoch).random()
         return math.floor(shares[which] * corpus.store.num_blocks * progress + offset)
 
     def _stream(self, corpus: Corpus, start: int, end: int) -> Ints:
         """Return the blocks at positions `start` to `end` of the stream of a corpus."""
-        positions, size = np.arange(start, end), corpus.store.num_blocks
-        blocks = np.empty(len(positions), dtype=np.int64)
-        for number in range(start // size, -(-end // size)):
-            in_pass = positions // size == number
-            blocks[in_pass] = permuted(positions[in_pass] % size, size, self.seed, corpus.name, number)
-        return blocks
+        size = corpus.store.num_blocks
+        first, last = start // size, -(-end // size)
+        passes = [_generator(self.seed, corpus.name, number).permutation(size) for number in range(first, last)]
+        return np.concatenate([np.empty(0, np.int64), *passes])[start - first * size : end - first * size]
 
 
-def permuted(numbers: Ints, size: int, *key: int | str) -> Ints:
-    """Map numbers through a random permutation of 0 to size - 1, in constant memory; it depends on the key only.
-
-    A Feistel network over the bits of a number is a bijection for any round function (Luby and Rackoff 1988). It is
-    applied again to numbers outside the range until they are inside ("cycle walking", Black and Rogaway 2002).
-
-    Args:
-        numbers: numbers from 0 to size - 1.
-        size: size of the range, at least 1.
-        key: values such as seed, name and epoch.
-    """
-    half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
-    digest = hashlib.blake2b(repr(key).encode(), digest_size=8 * ROUNDS).digest()
-    round_keys = np.frombuffer(digest, dtype="<u8").astype(np.uint64)
-    found = numbers.astype(np.uint64)
-    outside = np.arange(len(found))
-    while len(outside):
-        found[outside] = _feistel(found[outside], half_bits, round_keys)
-        outside = outside[found[outside] >= size]
-    return found.astype(np.int64)
-
-
-def _feistel(numbers: np.ndarray, half_bits: int, round_keys: np.ndarray) -> np.ndarray:
-    half, mask = np.uint64(half_bits), np.uint64((1 << half_bits) - 1)
-    left, right = numbers >> half, numbers & mask
-    for key in round_keys:
-        left, right = right, left ^ (_mix(right ^ key) & mask)
-    return (left << half) | right
-
-
-def _mix(x: np.ndarray) -> np.ndarray:
-    """Apply the finalizer of SplitMix64 (Steele et al. 2014): each input bit flips about half of the output bits."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+def _generator(*key: int | str) -> np.random.Generator:
+    """Return a random number generator that depends on the key only."""
+    return np.random.default_rng(list(repr(key).encode()))
