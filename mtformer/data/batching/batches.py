@@ -6,7 +6,8 @@ Tensor dimensions: B pairs; S and T are the source and target length in tokens, 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,12 @@ from mtformer.data.store.ragged import Ints, Ragged
 from mtformer.data.store.store import Pairs
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK
 
+NUM_AHEAD = 8
+"""Maximum number of prefetched batches."""
 log = logging.getLogger("mtformer")
+Lengths = NDArray[np.int32]
+Augment = Callable[[Pairs, tuple[int, ...]], Pairs]
+"""Function of (pairs with text, seed) that returns the augmented pairs, without text."""
 
 
 @dataclass(frozen=True)
@@ -72,26 +78,20 @@ class Batch:
         tgt_out_BT, lengths_B = self.tgt_out_BT[rows], self.src_lengths_B[rows]
         tgt_mask_BT = tgt_out_BT != PAD
         S, T = int(lengths_B.max()), max(1, int(tgt_mask_BT.sum(dim=1).max()))
-        counts = (len(lengths_B), int(lengths_B.sum()), int(tgt_mask_BT.sum()))
         return replace(
             self,
             src_BS=self.src_BS[rows, :S],
             tgt_in_BT=self.tgt_in_BT[rows, :T],
             tgt_out_BT=tgt_out_BT[:, :T],
             src_lengths_B=lengths_B,
-            num_pairs=counts[0],
-            num_src_tokens=counts[1],
-            num_tgt_tokens=counts[2],
+            num_pairs=len(lengths_B),
+            num_src_tokens=int(lengths_B.sum()),
+            num_tgt_tokens=int(tgt_mask_BT.sum()),
         )
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        return replace(
-            self,
-            src_BS=change(self.src_BS),
-            tgt_in_BT=change(self.tgt_in_BT),
-            tgt_out_BT=change(self.tgt_out_BT),
-            src_lengths_B=change(self.src_lengths_B),
-        )
+        tensors: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **{name: change(tensor) for name, tensor in tensors.items()})
 
 
 def make_batch(pairs: Sequence[tuple[list[int], list[int]]], start: int = BOS) -> Batch:
@@ -100,10 +100,7 @@ def make_batch(pairs: Sequence[tuple[list[int], list[int]]], start: int = BOS) -
 
 
 def plan_window(
-    src_lengths: NDArray[np.int32],
-    tgt_lengths: NDArray[np.int32],
-    batch_tokens: int,
-    random: np.random.Generator,
+    src_lengths: Lengths, tgt_lengths: Lengths, batch_tokens: int, random: np.random.Generator
 ) -> list[Ints]:
     """Return the indices of the pairs in each batch; each pair occurs once, in random order.
 
@@ -122,24 +119,19 @@ def plan_window(
     src, tgt = src_lengths[order], tgt_lengths[order]
     longest = np.maximum(src, tgt)
     difference = np.where(longest % 2 == upwards, src - tgt, tgt - src)
-    order = order[np.lexsort((difference, longest))]
-    batches = _cut(order, src_lengths, tgt_lengths, batch_tokens, 1 + int(random.integers(batch_tokens)))
+    by_length = np.lexsort((difference, longest))
+    first_tokens = 1 + int(random.integers(batch_tokens))
+    batches = _cut(order[by_length], longest[by_length], batch_tokens, first_tokens)
     return [batches[number] for number in random.permutation(len(batches))]
 
 
-def _cut(
-    order: Ints,
-    src_lengths: NDArray[np.int32],
-    tgt_lengths: NDArray[np.int32],
-    batch_tokens: int,
-    first_tokens: int | None = None,
-) -> list[Ints]:
-    """Cut the pairs, in this order, into batches that are as large as the budget allows."""
-    longest = np.maximum(src_lengths, tgt_lengths)[order].astype(np.int64) + 1
+def _cut(order: Ints, longest: Lengths, batch_tokens: int, first_tokens: int) -> list[Ints]:
+    """Cut pairs, whose longer sides have these lengths, into batches that are as large as the budget allows."""
+    sizes = longest.astype(np.int64) + 1
     batches: list[Ints] = []
-    start, budget = 0, first_tokens or batch_tokens
+    start, budget = 0, first_tokens
     while start < len(order):
-        ahead = longest[start : start + max(1, budget // int(longest[start]))]
+        ahead = sizes[start : start + max(1, budget // int(sizes[start]))]
         padded_tokens = np.maximum.accumulate(ahead) * np.arange(1, len(ahead) + 1)
         size = max(1, int(np.searchsorted(padded_tokens, budget, side="right")))
         batches.append(order[start : start + size])
@@ -162,8 +154,9 @@ def ordered_batches(corpus: Corpus, batch_tokens: int, max_tokens: int | None = 
         if num_long:
             log.warning("%d of %d pairs were cut to %d tokens per side", num_long, len(pairs), max_tokens)
         src, tgt = src.shortened(max_tokens), tgt.shortened(max_tokens)
-    order = np.lexsort((np.arange(len(src)), src.lengths_B, np.maximum(src.lengths_B, tgt.lengths_B)))[::-1]
-    for indices in _cut(order, src.lengths_B, tgt.lengths_B, batch_tokens):
+    longest = np.maximum(src.lengths_B, tgt.lengths_B)
+    order = np.lexsort((np.arange(len(src)), src.lengths_B, longest))[::-1]
+    for indices in _cut(order, longest[order], batch_tokens, batch_tokens):
         yield _batch(src.take(indices), tgt.take(indices), corpus.start)
 
 
@@ -180,19 +173,15 @@ class Sizes:
     """Approximate number of batches per epoch."""
 
 
+@dataclass(frozen=True)
 class TrainingBatches:
-    """Training batches, determined by these arguments and the initial sampler state.
+    """Training batches, determined by these values and the initial sampler state."""
 
-    Args:
-        mixture: the mixture of corpora, which determines the order of the pairs.
-        batch_tokens: see `plan_window`.
-        augmentation: augmentation of the pairs, different in each epoch; None: use the stored pairs.
-    """
-
-    def __init__(self, mixture: Mixture, batch_tokens: int, augmentation: "Augment | None" = None) -> None:
-        self.mixture = mixture
-        self.batch_tokens = batch_tokens
-        self.augmentation = augmentation
+    mixture: Mixture
+    batch_tokens: int
+    """See `plan_window`."""
+    augmentation: Augment | None = None
+    """Augmentation of the pairs, different in each epoch; None: use the stored pairs."""
 
     def start(
         self,
@@ -204,7 +193,6 @@ class TrainingBatches:
         rank: int = 0,
         num_ranks: int = 1,
         pin: bool = False,
-        num_ahead: int = 8,
     ) -> Prefetcher[Batch]:
         """Return an iterator over the batches of consecutive epochs, prefetched by threads.
 
@@ -220,10 +208,9 @@ class TrainingBatches:
             rank: rank of this process.
             num_ranks: number of processes.
             pin: copy the batches to pinned memory, from which CUDA copies asynchronously.
-            num_ahead: maximum number of prefetched batches.
         """
         windows = Prefetcher(self._windows(state, step, batches_per_step, max_epochs), 1)
-        return Prefetcher(self._share(windows, rank, num_ranks, pin), num_ahead)
+        return Prefetcher(self._share(windows, rank, num_ranks, pin), NUM_AHEAD)
 
     def sizes(self) -> Sizes:
         """Return the batch sizes of the first epoch."""
@@ -242,8 +229,8 @@ class TrainingBatches:
 
     def _windows(
         self, state: SamplerState, step: int, batches_per_step: int, max_epochs: int | None
-    ) -> "Iterator[_LoadedWindow]":
-        """Yield all windows of the run, loaded and planned; the first one excludes the pairs before `state`."""
+    ) -> "Iterator[list[_Planned]]":
+        """Load the windows of the run and yield the batches of each one, without batches that end before `state`."""
         mixture, num_batches = self.mixture, 0
         epoch, passed, since_step, taken = state.epoch, state.pairs, state.since_step, mixture.begin(state)
         while max_epochs is None or epoch < max_epochs:
@@ -252,20 +239,25 @@ class TrainingBatches:
                 after, end = blocks.taken_after, pairs + blocks.num_pairs
                 if end > passed:
                     window = self._read(blocks, epoch)
-                    window.skip(SamplerState(epoch, pairs, since_step, taken), passed)
-                    num_batches += len(window.plan)
-                    yield window
+                    ends = (pairs + np.cumsum([len(indices) for indices in window.plan])).tolist()
+                    planned = [
+                        (window, indices, SamplerState(epoch, place, since_step, taken))
+                        for indices, place in zip(window.plan, ends, strict=True)
+                        if place > passed
+                    ]
+                    num_batches += len(planned)
+                    yield planned
                 pairs = end
                 if pairs >= passed and mixture.shares(step + num_batches // batches_per_step) != shares:
                     break
             epoch, passed, since_step, taken = epoch + 1, 0, step + num_batches // batches_per_step, after
 
-    def _share(self, windows: "Prefetcher[_LoadedWindow]", rank: int, num_ranks: int, pin: bool) -> Iterator[Batch]:
+    def _share(self, windows: "Prefetcher[list[_Planned]]", rank: int, num_ranks: int, pin: bool) -> Iterator[Batch]:
         with windows:
-            numbers = ((window, number) for window in windows for number in range(len(window.plan)))
-            while group := list(islice(numbers, num_ranks)):
-                (mine, number), (last, last_number) = group[min(rank, len(group) - 1)], group[-1]
-                batch = replace(mine.batch(mine.plan[number]), end=last.ends[last_number])
+            planned = chain.from_iterable(windows)
+            while group := list(islice(planned, num_ranks)):
+                window, indices, _ = group[min(rank, len(group) - 1)]
+                batch = replace(window.batch(indices), end=group[-1][2])
                 if rank >= len(group):
                     batch = batch.without_targets()
                 yield batch.pin_memory() if pin else batch
@@ -273,7 +265,7 @@ class TrainingBatches:
     def _read(self, blocks: Window, epoch: int) -> "_LoadedWindow":
         """Load the pairs of a window and plan its batches."""
         corpora = self.mixture.corpora
-        parts, numbers = [], []
+        parts, numbers = [Pairs(Ragged.of([], np.uint16), Ragged.of([], np.uint16))], [np.empty(0, np.int64)]
         for number, (corpus, some) in enumerate(zip(corpora, blocks.blocks, strict=True)):
             if not len(some):
                 continue
@@ -282,30 +274,21 @@ class TrainingBatches:
                 pairs = self.augmentation(pairs, (self.mixture.seed, epoch, blocks.number, number))
             parts.append(Pairs(pairs.src.prefixed(corpus.tags), pairs.tgt))
             numbers.append(np.full(len(pairs), number))
-        both = Pairs.joined(parts) if parts else Pairs(Ragged.of([]), Ragged.of([]))
+        both = Pairs.joined(parts)
         random = np.random.Generator(np.random.PCG64([self.mixture.seed, epoch, blocks.number]))
         plan = plan_window(both.src.lengths_B, both.tgt.lengths_B, self.batch_tokens, random)
-        corpus_B = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
-        return _LoadedWindow(both.src, both.tgt, corpora, corpus_B, plan)
+        return _LoadedWindow(both.src, both.tgt, corpora, np.concatenate(numbers), plan)
 
 
-Augment = Callable[[Pairs, tuple[int, ...]], Pairs]
-"""Function of (pairs with text, seed) that returns the augmented pairs, without text."""
-
-
+@dataclass(frozen=True)
 class _LoadedWindow:
-    """The pairs of a window, and its plan: the indices of the pairs in each batch."""
+    """The pairs of a window, the number of the corpus of each pair, and the indices of the pairs in each batch."""
 
-    def __init__(self, src: Ragged, tgt: Ragged, corpora: Sequence[Corpus], corpus_B: Ints, plan: list[Ints]) -> None:
-        self.src, self.tgt, self.corpora, self.corpus_B, self.plan = src, tgt, corpora, corpus_B, plan
-        self.ends: list[SamplerState] = []
-
-    def skip(self, begin: SamplerState, passed: int) -> None:
-        """Drop batches that end within the first `passed` pairs of the epoch; `begin`: state before this window."""
-        ends = (begin.pairs + np.cumsum([len(indices) for indices in self.plan])).tolist()
-        first = int(np.searchsorted(ends, passed, side="right"))
-        self.plan = self.plan[first:]
-        self.ends = [begin._replace(pairs=end) for end in ends[first:]]
+    src: Ragged
+    tgt: Ragged
+    corpora: Sequence[Corpus]
+    corpus_B: Ints
+    plan: list[Ints]
 
     def batch(self, indices: Ints) -> Batch:
         """Return the batch of these pairs."""
@@ -318,12 +301,16 @@ class _LoadedWindow:
         return replace(batch, pairs_of={corpus.name: n for corpus, n in zip(self.corpora, counts, strict=True)})
 
 
+_Planned = tuple[_LoadedWindow, Ints, SamplerState]
+"""A window, the indices of the pairs in a batch, and the sampler state after the batch."""
+
+
 def _batch(src: Ragged, tgt: Ragged, start: int | Ints) -> Batch:
     src_lengths_B = src.lengths_B.astype(np.int64) + 1
     return Batch(
-        src_BS=_fill(src, last=EOS),
-        tgt_in_BT=_fill(tgt, first=start),
-        tgt_out_BT=_fill(tgt, last=EOS),
+        src_BS=_fill(src),
+        tgt_in_BT=_fill(tgt, start),
+        tgt_out_BT=_fill(tgt),
         src_lengths_B=torch.from_numpy(src_lengths_B),
         num_pairs=len(src),
         num_src_tokens=int(src_lengths_B.sum()),
@@ -331,16 +318,15 @@ def _batch(src: Ragged, tgt: Ragged, start: int | Ints) -> Batch:
     )
 
 
-def _fill(side: Ragged, first: int | Ints | None = None, last: int | None = None) -> Tensor:
-    """Return padded rows of ids, with `first` prepended or `last` appended to each."""
-    extra, shift = int(first is not None) + int(last is not None), int(first is not None)
+def _fill(side: Ragged, start: int | Ints | None = None) -> Tensor:
+    """Return padded rows of ids that begin with `start` or, if it is None, end with eos."""
     lengths_B = side.lengths_B
-    longest = int(lengths_B.max(initial=0))
-    ids_BS = np.full((len(lengths_B), longest + extra), PAD, dtype=np.int64)
-    column = np.arange(longest)
-    ids_BS[:, shift : shift + longest][column < lengths_B[:, None]] = side.ids_N
-    if first is not None:
-        ids_BS[:, 0] = first
-    if last is not None:
-        ids_BS[np.arange(len(lengths_B)), lengths_B + shift] = last
+    column = np.arange(lengths_B.max(initial=0))
+    ids_BS = np.full((len(lengths_B), len(column) + 1), PAD, dtype=np.int64)
+    inner_BS = ids_BS[:, :-1] if start is None else ids_BS[:, 1:]
+    inner_BS[column < lengths_B[:, None]] = side.ids_N
+    if start is None:
+        ids_BS[np.arange(len(lengths_B)), lengths_B] = EOS
+    else:
+        ids_BS[:, 0] = start
     return torch.from_numpy(ids_BS)
