@@ -90,8 +90,8 @@ class Batch:
         )
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        tensors: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return replace(self, **{name: change(tensor) for name, tensor in tensors.items()})
+        changed: dict[str, Any] = {key: change(value) for key, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **changed)
 
 
 def make_batch(pairs: Sequence[tuple[list[int], list[int]]], start: int = BOS) -> Batch:
