@@ -288,7 +288,7 @@ class _Pass:
                     first, more, position = count.pairs + 1, reader.position - position, reader.position
                     count.pairs += records.size
                     yield _Chunk(records, first, more, files, languages(source, self.data), self.is_training)
-                count.lines = reader.num_lines
+                count.lines = [file.number for file in reader.files]
 
     def add(self, chunk: _Chunk, checked: _Checked) -> None:
         """Add the result of the next chunk."""

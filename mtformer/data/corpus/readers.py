@@ -13,7 +13,7 @@ import os
 import sys
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
@@ -55,38 +55,31 @@ class Faults:
 
 @dataclass(frozen=True)
 class RawRecords:
-    """Consecutive unparsed records, which can be pickled.
-
-    Args:
-        size: number of records.
-        parse: function that returns the text of the records. For a record that cannot be parsed, it raises DataError,
-            or adds the record to its `Faults` argument if given.
-    """
+    """Consecutive unparsed records, which can be pickled."""
 
     size: int
     parse: Callable[..., Columns]
+    """Function that returns the text of the records. For a record that cannot be parsed, it raises DataError, or adds
+    the record to its `Faults` argument if given."""
 
 
 class Reader(ABC):
     """Base class of readers, which return the records of a source in order."""
 
+    files: "Sequence[Lines]" = ()
+    """The open files; empty for a dataset."""
+
     @abstractmethod
     def take(self, count: int) -> RawRecords:
         """Return the next records, at most `count`; size 0 at the end.
 
-        Raises:
-            DataError: if the source is damaged, or its files have different numbers of lines.
+        Raises DataError if the source is damaged, or its files have different numbers of lines.
         """
 
     @property
     def position(self) -> int:
-        """Return the number of bytes read from disk; 0 if unknown."""
-        return 0
-
-    @property
-    def num_lines(self) -> list[int]:
-        """Return the number of lines read from each file; empty for a dataset."""
-        return []
+        """Number of (compressed) bytes read from disk; 0 if unknown."""
+        return sum(file.position for file in self.files)
 
 
 # ---- files of lines -------------------------------------------------------------------------------------------------
@@ -95,8 +88,7 @@ class Reader(ABC):
 class Lines:
     """Lines of a plain or compressed file, which is open inside a `with` statement.
 
-    Raises:
-        DataError: on opening or reading, if the file is missing or its compression is damaged.
+    Opening and reading raise DataError if the file is missing or its compression is damaged.
     """
 
     def __init__(self, path: str) -> None:
@@ -116,7 +108,7 @@ class Lines:
 
     @property
     def position(self) -> int:
-        """Return the number of (compressed) bytes read from disk; 0 if unknown."""
+        """Number of (compressed) bytes read from disk; 0 if unknown."""
         try:
             return os.lseek(self._file.fileno(), 0, os.SEEK_CUR)
         except OSError:
@@ -156,30 +148,20 @@ class FileReader(Reader):
     """
 
     def __init__(self, parse: Callable[..., Columns], *files: Lines, is_lenient: bool = False) -> None:
-        self._parse, self._files, self._is_lenient = parse, files, is_lenient
-
-    @property
-    def position(self) -> int:
-        """Return the number of bytes read from disk."""
-        return sum(file.position for file in self._files)
-
-    @property
-    def num_lines(self) -> list[int]:
-        """Return the number of lines read from each file."""
-        return [file.number for file in self._files]
+        self._parse, self.files, self._is_lenient = parse, files, is_lenient
 
     def take(self, count: int) -> RawRecords:
         """Return the next lines of all files, at most `count`."""
-        first = self._files[0].number
-        blocks = [file.take(count) for file in self._files]
-        size = self._files[0].number - first
-        if len(set(self.num_lines)) > 1:
-            size = max(0, min(self.num_lines) - first)
-            for file in self._files:
+        first = self.files[0].number
+        blocks = [file.take(count) for file in self.files]
+        numbers = [file.number for file in self.files]
+        size = max(0, min(numbers) - first)
+        if len(set(numbers)) > 1:
+            for file in self.files:
                 while file.take(BLOCK_BYTES):
                     pass
             if not self._is_lenient:
-                src, tgt = self._files
+                src, tgt = self.files
                 raise DataError(
                     f"{src.path} has {src.number:,} lines but {tgt.path} has {tgt.number:,}; parallel files must "
                     "have the same number of lines (only \\n ends a line)"
@@ -223,10 +205,7 @@ def decode(path: str, first: int, lines: bytes, side: str = "", faults: Faults |
         first: index of the first line in the file, starting at 0.
         lines: the bytes.
         side: key in `faults`.
-        faults: object in which faults are recorded; None: faults raise DataError.
-
-    Raises:
-        DataError: if a line is not UTF-8.
+        faults: object in which lines that are not UTF-8 are recorded; None: they raise DataError.
     """
     if not lines:
         return []
