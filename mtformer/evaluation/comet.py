@@ -4,12 +4,11 @@ COMET checkpoints are pickles, which can execute code when loaded. PyTorch is th
 checkpoint that contains anything but tensors and plain values is rejected.
 """
 
-import contextlib
 import importlib
 import logging
 import os
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +86,8 @@ def _checkpoint(comet: Any, model: str) -> Path:
 
 def _load(comet: Any, checkpoint: Path) -> Any:
     try:
-        with _weights_only():
-            return comet.load_from_checkpoint(str(checkpoint))
+        os.environ[WEIGHTS_ONLY] = "1"
+        return comet.load_from_checkpoint(str(checkpoint))
     except pickle.UnpicklingError as error:
         raise DataError(
             f"--comet {checkpoint}: rejected, because it contains more than weights and plain values, and loading it "
@@ -97,16 +96,3 @@ def _load(comet: Any, checkpoint: Path) -> Any:
     except Exception as error:  # Lightning, transformers and the Hub client raise exceptions of many types
         reason = " ".join(str(error).split())
         raise DataError(f"--comet {checkpoint}: COMET cannot load this file ({reason:.300})") from error
-
-
-@contextlib.contextmanager
-def _weights_only() -> Iterator[None]:
-    before = os.environ.get(WEIGHTS_ONLY)
-    os.environ[WEIGHTS_ONLY] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[WEIGHTS_ONLY]
-        else:
-            os.environ[WEIGHTS_ONLY] = before

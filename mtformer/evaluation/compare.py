@@ -43,27 +43,20 @@ class RunScore:
 
 @dataclass(frozen=True)
 class SystemScore:
-    """Scores of a system for one metric, compared to the baseline.
-
-    Args:
-        system: name of the system.
-        runs: score of each run.
-        mean: mean of these scores.
-        deviation: their sample standard deviation; None for a single run.
-        estimate: score of all runs together, with a confidence interval over sentences.
-        difference: mean minus the baseline's mean. This and the following values are None for the baseline.
-        tests: significance tests against the baseline, with the same number of runs of both systems (the first ones).
-        seeds_interval: 95 % confidence interval of the difference over seeds; None unless both have several runs.
-    """
+    """Scores of a system for one metric; the last three values compare it to the baseline and are None for that."""
 
     system: str
     runs: list[RunScore]
     mean: float
     deviation: float | None
+    """Sample standard deviation over runs; None for a single run."""
     estimate: Estimate
+    """Score of all runs together, with a confidence interval over sentences."""
     difference: float | None = None
     tests: PairedTests | None = None
+    """Significance tests with the same number of runs of both systems (the first ones)."""
     seeds_interval: tuple[float, float] | None = None
+    """95 % confidence interval of the difference over seeds; None unless both have several runs."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +125,8 @@ def compare(
         systems: systems with translations in `material`.
         material: translations, sources and references.
         num_sentences: number of sentences to return; those with the largest differences are chosen.
-        comet: COMET model to use as an additional metric; ignored if `material` has no sources.
-        progress: function called after each system and metric.
+        comet: additional metric; ignored if `material` has no sources.
+        progress: called after each system and metric.
 
     Raises:
         ConfigError: if the BLEU tokenizer is not available, or sacreBLEU's seed is invalid.

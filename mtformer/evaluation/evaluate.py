@@ -79,14 +79,7 @@ def evaluate(
 ) -> ScoreCard:
     """Translate a test set with the translator's `decoding` settings, score it, and save a score card in `folder`.
 
-    Args:
-        translator: model with its decoding settings.
-        test: test set.
-        config: `evaluation` section of the config.
-        folder: folder for the score card and the texts (see `mtformer.evaluation.card`).
-        metrics: metrics to compute.
-        progress: see `Translator.translate`.
-        comet: COMET model to use as an additional metric, with the first reference.
+    `progress` is passed to `Translator.translate`. `comet` is an additional metric; it uses only the first reference.
     """
     if any(looks_tokenized(references) for references in test.references):
         log.warning("%s: the references look tokenized; their scores are not comparable to published ones", test.name)

@@ -110,7 +110,7 @@ def plan_window(
 
     Args:
         src_lengths: number of tokens of each source, excluding eos.
-        tgt_lengths: number of tokens of each target, excluding eos.
+        tgt_lengths: the same for the targets.
         batch_tokens: maximum of (number of pairs x longest side, including eos) per batch; a longer pair gets a batch
             of its own.
         random: random number generator.
@@ -142,10 +142,7 @@ def _cut(order: Ints, longest: Lengths, batch_tokens: int, first_tokens: int) ->
 def ordered_batches(corpus: Corpus, batch_tokens: int, max_tokens: int | None = None) -> Iterator[Batch]:
     """Yield batches of a dev or test set, largest first, so that running out of memory is noticed early.
 
-    Args:
-        corpus: the corpus; it is loaded into memory.
-        batch_tokens: see `plan_window`.
-        max_tokens: maximum number of tokens per side, excluding eos; longer lines are cut, with a warning.
+    The corpus is loaded into memory. Lines of more than `max_tokens` tokens, excluding eos, are cut, with a warning.
     """
     pairs = corpus.read(np.arange(corpus.store.num_blocks))
     src, tgt = pairs.src.prefixed(corpus.tags), pairs.tgt

@@ -82,12 +82,8 @@ class Window:
 class Mixture:
     """Order of the training data: which blocks of which corpora are in each window of each epoch.
 
-    Args:
-        corpora: the corpora, at least one of them not empty.
-        seed: seed of the run.
-        temperature: T; corpora with n pairs (multiplied by their weights) are sampled in proportion to n^(1/T); above
-            1, small corpora are sampled more often and large ones less often (Arivazhagan et al. 2019, section 4.2).
-        window_pairs: approximate number of pairs per window.
+    Corpora with n pairs (multiplied by their weights) are sampled in proportion to n^(1/T), where T is the temperature;
+    above 1, small corpora are sampled more often and large ones less often (Arivazhagan et al. 2019, section 4.2).
 
     Raises:
         DataError: if all corpora are empty.
@@ -103,11 +99,11 @@ class Mixture:
 
     def shares(self, step: int) -> list[float]:
         """Return how often each pair of each corpus occurs per epoch, with the weights at a step."""
-        sizes = [len(corpus.store) * corpus.weight(step) for corpus in self.corpora]
-        powers = [size ** (1 / self.temperature) if size else 0.0 for size in sizes]
         weights = [corpus.weight(step) for corpus in self.corpora]
         if self.temperature == 1.0:
             return weights
+        sizes = [len(corpus.store) * weight for corpus, weight in zip(self.corpora, weights, strict=True)]
+        powers = [size ** (1 / self.temperature) if size else 0.0 for size in sizes]
         scale = sum(sizes) / sum(powers)
         return [scale * power / len(corpus.store) for power, corpus in zip(powers, self.corpora, strict=True)]
 
@@ -121,13 +117,7 @@ class Mixture:
         return {corpus.name: taken.get(corpus.name, 0) for corpus in self.corpora}
 
     def windows(self, epoch: int, since_step: int, taken: dict[str, int]) -> Iterator[Window]:
-        """Yield the windows of an epoch.
-
-        Args:
-            epoch: number of the epoch.
-            since_step: see `SamplerState`.
-            taken: result of `begin`.
-        """
+        """Yield the windows of an epoch; `since_step` is explained in `SamplerState`, `taken` comes from `begin`."""
         shares = self.shares(since_step)
         num_windows = max(1, round(self.pairs_per_epoch(since_step) / self.window_pairs))
         ends = [0] * len(self.corpora)

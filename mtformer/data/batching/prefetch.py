@@ -14,11 +14,8 @@ class Prefetcher(Iterator[T], Generic[T]):
     """Iterator over the items of another iterator, which a thread computes in advance.
 
     An exception in the thread is raised by `next` after the preceding items. Use a `with` statement or call `close`;
-    otherwise, the thread ends when the object is garbage-collected.
-
-    Args:
-        source: the iterator; it is used by the thread only.
-        num_ahead: maximum number of prefetched items.
+    otherwise, the thread ends when the object is garbage-collected. Only the thread uses `source`; it computes at most
+    `num_ahead` items in advance.
     """
 
     def __init__(self, source: Iterator[T], num_ahead: int) -> None:

@@ -67,15 +67,9 @@ Mask = NDArray[np.bool_]
 
 
 class Filter:
-    """Applies the checks of a config, except for duplicates, which require the whole corpus.
+    """Applies the checks of a config (None: keep all pairs), except for duplicates, which require the whole corpus.
 
-    Args:
-        config: the filter settings; None: keep all pairs (dev and test).
-        src_lang: source language code.
-        tgt_lang: target language code.
-
-    Raises:
-        ConfigError: if the config needs a language identifier that is not installed.
+    Raises ConfigError if the config needs a language identifier that is not installed.
     """
 
     def __init__(self, config: FilterConfig | None, src_lang: str, tgt_lang: str) -> None:

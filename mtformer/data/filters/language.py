@@ -37,11 +37,9 @@ Confidences = Callable[[Sequence[str]], NDArray[np.float64]]
 
 
 class WordCheck:
-    """Detects lines of one side that are in another language.
+    """Detects lines of one side that are in another language; `partner` is the language of the other side.
 
-    Args:
-        language: language code of the side; if it has no list of function words, no line is foreign.
-        partner: language code of the other side.
+    If the language has no list of function words, no line is foreign.
     """
 
     def __init__(self, language: str, partner: str) -> None:
@@ -84,9 +82,7 @@ def table() -> dict[str, dict[str, str]]:
 def confidences(language: str) -> Confidences:
     """Return a function that computes py3langid's probability that lines are in a language or a close relative.
 
-    Args:
-        language: language code; the part after `-` or `_` is ignored. For languages that py3langid does not support,
-            the probability is always 1.
+    For languages that py3langid does not support, the probability is always 1.
 
     Raises:
         ConfigError: if py3langid is not installed.

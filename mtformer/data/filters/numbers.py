@@ -31,14 +31,9 @@ def numbers_differ(src: str, tgt: str, in_digits: bool, is_strict: bool = False)
 
     Numbers match if they differ only in leading or trailing zeros (2.5 million and 2,500,000), the use of a 12-hour
     clock, two-digit years or Roman numerals, or the calendar. Round numbers are ignored, because they may be
-    spelled out; small numbers are compared only if both lines have the same number of unmatched ones.
-
-    Args:
-        src: source line.
-        tgt: target line.
-        in_digits: both languages write nearly all numbers with digits. Otherwise, small numbers and numbers that
-            occur in one line only are ignored.
-        is_strict: return True for any number without a counterpart.
+    spelled out; small numbers are compared only if both lines have the same number of unmatched ones. If `in_digits`
+    is False (see `writes_digits`), small numbers and numbers that occur in one line only are ignored. If `is_strict`,
+    any number without a counterpart is a difference.
     """
     if DIGITS.findall(src) == DIGITS.findall(tgt) and "年" not in src + tgt and "月" not in src + tgt:
         return False  # the same digits, possibly grouped differently (see below)

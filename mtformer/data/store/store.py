@@ -92,11 +92,7 @@ class Pairs:
 
 
 class Store:
-    """A prepared corpus.
-
-    Raises:
-        DataError: if a file is damaged.
-    """
+    """A prepared corpus; opening and reading raise DataError if a file is damaged."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
