@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +95,7 @@ def test_temperature_balances_the_sizes(stores: list[Store]) -> None:
 def test_a_weight_change_starts_a_new_epoch(stores: list[Store], tokenizers: TokenizerPair) -> None:
     corpora = [Corpus("a", stores[0]), Corpus("b", stores[1], ((0, 1.0), (10, 3.0), (20, 0.0)))]
     training = TrainingBatches(Mixture(corpora, 1, window_pairs=60), 300)
-    with training.start(batches_per_step=2) as stream:
+    with closing(training.start(batches_per_step=2)) as stream:
         batches = [next(stream) for _ in range(90)]
     shares = [
         sum(batch.pairs_of["b"] for batch in some) / sum(batch.num_pairs for batch in some)
@@ -117,10 +118,10 @@ def test_resuming_between_weight_changes(stores: list[Store]) -> None:
         Corpus("c", stores[2], ((0, 0.4),)),
     ]
     training = TrainingBatches(Mixture(corpora, 1, 1.5, window_pairs=60), 300)
-    with training.start(batches_per_step=2) as stream:
+    with closing(training.start(batches_per_step=2)) as stream:
         whole = [next(stream) for _ in range(120)]
     for stop in range(2, 118, 2):
-        with training.start(whole[stop - 1].end, stop // 2, batches_per_step=2) as stream:
+        with closing(training.start(whole[stop - 1].end, stop // 2, batches_per_step=2)) as stream:
             assert key(next(stream)) == key(whole[stop])
             if stop % 10 == 0:
                 rest = [next(stream) for _ in range(len(whole) - stop - 1)]
@@ -141,7 +142,7 @@ def test_adding_a_corpus_does_not_change_other_streams(stores: list[Store]) -> N
 def test_tags_directions_and_start_tokens(stores: list[Store], tokenizers: TokenizerPair) -> None:
     corpora = [Corpus("ab", stores[1], tags=(7,)), Corpus("ba", stores[1], is_swapped=True, tags=(8, 9), start=6)]
     training = TrainingBatches(Mixture(corpora, 1), 10_000)
-    with training.start(max_epochs=1) as stream:
+    with closing(training.start(max_epochs=1)) as stream:
         batches = list(stream)
     found: dict[int, list[tuple[str, str]]] = {BOS: [], 6: []}
     for batch in batches:

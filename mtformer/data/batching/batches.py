@@ -3,11 +3,14 @@
 Tensor dimensions: B pairs; S and T are the source and target length in tokens, including eos or bos.
 """
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mtformer.data.batching.mixture import START, Corpus, Mixture, SamplerState, Window
-from mtformer.data.batching.prefetch import Prefetcher
 from mtformer.data.store.ragged import Ints, Ragged
 from mtformer.data.store.store import Pairs
 from mtformer.text.tokenizer import BOS, EOS, PAD, UNK
@@ -23,6 +25,7 @@ from mtformer.text.tokenizer import BOS, EOS, PAD, UNK
 NUM_AHEAD = 8
 """Maximum number of prefetched batches."""
 log = logging.getLogger("mtformer")
+T = TypeVar("T")
 Lengths = NDArray[np.int32]
 Augment = Callable[[Pairs, tuple[int, ...]], Pairs]
 """Function of (pairs with text, seed) that returns the augmented pairs, without text."""
@@ -190,8 +193,8 @@ class TrainingBatches:
         rank: int = 0,
         num_ranks: int = 1,
         pin: bool = False,
-    ) -> Prefetcher[Batch]:
-        """Return an iterator over the batches of consecutive epochs, prefetched by threads.
+    ) -> Generator[Batch, None, None]:
+        """Return a generator of the batches of consecutive epochs, prefetched by threads.
 
         Distributed processes share the same list of batches: process `rank` gets batch `rank` of each group of
         `num_ranks` batches. All get the same number of batches; in the last group, some may have no targets.
@@ -206,8 +209,8 @@ class TrainingBatches:
             num_ranks: number of processes.
             pin: copy the batches to pinned memory, from which CUDA copies asynchronously.
         """
-        windows = Prefetcher(self._windows(state, step, batches_per_step, max_epochs), 1)
-        return Prefetcher(self._share(windows, rank, num_ranks, pin), NUM_AHEAD)
+        windows = prefetch(self._windows(state, step, batches_per_step, max_epochs), 1)
+        return prefetch(self._share(windows, rank, num_ranks, pin), NUM_AHEAD)
 
     def sizes(self) -> Sizes:
         """Return the batch sizes of the first epoch."""
@@ -249,15 +252,14 @@ class TrainingBatches:
                     break
             epoch, passed, since_step, taken = epoch + 1, 0, step + num_batches // batches_per_step, after
 
-    def _share(self, windows: "Prefetcher[list[_Planned]]", rank: int, num_ranks: int, pin: bool) -> Iterator[Batch]:
-        with windows:
-            planned = chain.from_iterable(windows)
-            while group := list(islice(planned, num_ranks)):
-                window, indices, _ = group[min(rank, len(group) - 1)]
-                batch = replace(window.batch(indices), end=group[-1][2])
-                if rank >= len(group):
-                    batch = batch.without_targets()
-                yield batch.pin_memory() if pin else batch
+    def _share(self, windows: "Iterator[list[_Planned]]", rank: int, num_ranks: int, pin: bool) -> Iterator[Batch]:
+        planned = chain.from_iterable(windows)
+        while group := list(islice(planned, num_ranks)):
+            window, indices, _ = group[min(rank, len(group) - 1)]
+            batch = replace(window.batch(indices), end=group[-1][2])
+            if rank >= len(group):
+                batch = batch.without_targets()
+            yield batch.pin_memory() if pin else batch
 
     def _read(self, blocks: Window, epoch: int) -> "_LoadedWindow":
         """Load the pairs of a window and plan its batches."""
@@ -327,3 +329,41 @@ def _fill(side: Ragged, start: int | Ints | None = None) -> Tensor:
     else:
         ids_BS[:, 0] = start
     return torch.from_numpy(ids_BS)
+
+
+# ---- prefetching ----------------------------------------------------------------------------------------------------
+
+
+def prefetch(source: Iterator[T], num_ahead: int) -> Generator[T, None, None]:
+    """Yield the items of an iterator; a thread computes up to `num_ahead` items in advance.
+
+    The thread, which is the only one that uses `source`, starts with the first item, and ends when the generator is
+    closed or garbage-collected. If it raises an exception, so does this generator, after the preceding items.
+    """
+    ready: queue.Queue[T | BaseException] = queue.Queue(num_ahead)
+    stop = threading.Event()
+    thread = threading.Thread(target=_put_items, args=(source, ready, stop), name="prefetch", daemon=True)
+    thread.start()
+    try:
+        while not isinstance(item := ready.get(), BaseException):
+            yield item
+        if not isinstance(item, StopIteration):
+            raise item
+    finally:
+        stop.set()
+        while thread.is_alive():
+            with contextlib.suppress(queue.Empty):
+                ready.get_nowait()  # unblocks a pending put
+            thread.join(0.01)
+
+
+def _put_items(source: Iterator[T], ready: "queue.Queue[T | BaseException]", stop: threading.Event) -> None:
+    """Put all items in the queue, followed by an exception: StopIteration at the end, or an error."""
+    try:
+        for item in source:
+            ready.put(item)
+            if stop.is_set():
+                return
+        ready.put(StopIteration())
+    except BaseException as error:
+        ready.put(error)
