@@ -85,14 +85,11 @@ def version(source: HubDataset) -> list[str]:
 
 @contextlib.contextmanager
 def _loading(where: str) -> Iterator[Any]:
-    """Yield the `datasets` module; convert its errors to DataError, and hide its progress bars and retry warnings."""
+    """Yield the `datasets` module; convert its errors to DataError; disable progress bars and retry warnings."""
     import datasets  # importing takes a second
 
-    was_shown = not datasets.utils.are_progress_bars_disabled()
     datasets.disable_progress_bars()
-    log_of_hub = logging.getLogger("huggingface_hub")
-    level = log_of_hub.level
-    log_of_hub.setLevel(logging.ERROR)
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         yield datasets
     except ConnectionError as error:
@@ -106,7 +103,3 @@ def _loading(where: str) -> Iterator[Any]:
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         reason = " ".join(f"{error} {error.__cause__ or ''}".split())
         raise DataError(f"{where}: cannot be loaded: {reason:.300}") from error
-    finally:
-        log_of_hub.setLevel(level)
-        if was_shown:
-            datasets.enable_progress_bars()

@@ -24,7 +24,7 @@ import numpy as np
 
 from mtformer.config.data import DataConfig, HubDataset, JsonlFile, TextFiles, TsvFile
 from mtformer.data.corpus.compressed import BLOCK_BYTES, open_bytes, require_line
-from mtformer.data.data_report import Columns, Pair
+from mtformer.data.data_report import Columns
 from mtformer.errors import DataError
 
 BOM = b"\xef\xbb\xbf"
@@ -293,7 +293,8 @@ class Fields:
         columns: Columns = [], []
         for number, row in enumerate(rows):
             try:
-                src, tgt = self._pair(parse_row(row) if isinstance(row, str) else row)
+                parsed = parse_row(row) if isinstance(row, str) else row
+                src, tgt = _text(parsed, self.src, "src_field"), _text(parsed, self.tgt, "tgt_field")
             except RowError as error:
                 if faults is None:
                     raise DataError(f"{place}{first + number + 1}: {error}") from error
@@ -302,9 +303,6 @@ class Fields:
             columns[0].append(src)
             columns[1].append(tgt)
         return columns
-
-    def _pair(self, row: dict[str, Any]) -> Pair:
-        return _text(row, self.src, "src_field"), _text(row, self.tgt, "tgt_field")
 
 
 def _default(language: str, first_row: dict[str, Any]) -> str:

@@ -84,8 +84,6 @@ class Filtered:
 
     def kept(self) -> tuple[Columns, list[Ragged], TokenCounts]:
         """Return the text, ids and token counts of the kept pairs."""
-        if not self.codes.any():
-            return self.texts, self.tokens, self.counts
         rows = np.flatnonzero(self.codes == KEPT)
         chosen = np.flatnonzero(self.codes[self.rows] == KEPT)
         tokens = self.tokens if len(chosen) == len(self.rows) else [side.take(chosen) for side in self.tokens]

@@ -224,8 +224,12 @@ def _make(
         resumes = job.folder.is_dir()
         job.folder.mkdir(parents=True, exist_ok=True)
         log.info("%s: tokenizing into %s%s", where, folder, ", resuming an interrupted preparation" if resumes else "")
+        missing = (shard for shard in shards if not job.path(shard.number, ".json").is_file())
         try:
-            num_shards = _make_shards(shards, job, num_workers, advance)
+            with Workers(job.make_shard, num_workers) as workers:
+                for shard, _ in workers.map(missing):
+                    advance(shard.end, shard.share)
+            num_shards = len(list(job.folder.glob("*.json")))
             if not num_shards:
                 raise DataError(f"{where}: the corpus is empty: no lines were read")
         except WorkerEndedError as error:
@@ -240,23 +244,6 @@ def _make(
     sync(job.folder)
     os.rename(job.folder, folder)
     sync(folder.parent)
-
-
-def _make_shards(shards: Iterator[_RawShard], job: _Job, num_workers: int | None, advance: Advance) -> int:
-    """Create missing shards; return the total number of shards."""
-    num_shards = 0
-
-    def missing() -> Iterator[_RawShard]:
-        nonlocal num_shards
-        for shard in shards:
-            num_shards += 1
-            if not job.path(shard.number, ".json").is_file():
-                yield shard
-
-    with Workers(job.make_shard, num_workers) as workers:
-        for shard, _ in workers.map(missing()):
-            advance(shard.end, shard.share)
-    return num_shards
 
 
 def _raw_shards(
