@@ -29,7 +29,8 @@ class WorkerEndedError(DataError):
 class Workers(Generic[Item, Result]):
     """Process pool. The main process computes the first items itself, or all items if `num_processes` is 1.
 
-    Processes are started on demand with the "spawn" method, so scripts need `if __name__ == "__main__":`.
+    Processes are started on demand with the "spawn" method, so scripts need `if __name__ == "__main__":`. If one is
+    killed, `map` raises WorkerEndedError.
 
     Args:
         function: function of (item, number of threads) that returns the result; pickled once per process.
@@ -49,11 +50,7 @@ class Workers(Generic[Item, Result]):
             self._pool.shutdown(cancel_futures=True)
 
     def map(self, items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
-        """Yield each item with its result, in order; reads ahead at most as many items as there are processes.
-
-        Raises:
-            WorkerEndedError: if a worker process was killed.
-        """
+        """Yield each item with its result, in order; at most as many items as there are processes are read ahead."""
         rest = iter(items)
         for item in islice(rest, self._num_alone if self._num_processes > 1 else None):
             self._num_alone -= 1
@@ -77,9 +74,7 @@ class Workers(Generic[Item, Result]):
         return self._pool.submit(_compute, item)
 
 
-# ---- worker processes -----------------------------------------------------------------------------------------------
-
-_function: Callable[[Any, int], Any]
+_function: Callable[[Any, int], Any]  # in a worker process
 
 
 def _start(function: Callable[[Any, int], Any]) -> None:

@@ -76,10 +76,7 @@ def sacrebleu_measure(
     outputs: Mapping[Path, Sequence[str]],
     references: Sequence[Sequence[str]],
 ) -> Measure:
-    """Return a sacreBLEU metric; raise ConfigError if the BLEU tokenizer is not available.
-
-    `outputs` are the hypotheses by path, and `references` has one list of lines per reference.
-    """
+    """Return a sacreBLEU metric; raise ConfigError if the BLEU tokenizer is not available."""
     metric = make_metric(name, config)
     streams = [list(stream) for stream in references]
     counts = {

@@ -111,12 +111,8 @@ def plan_window(
     ascending and descending order, so that adjacent pairs are similar in both lengths. They are then cut into batches.
     The first batch has a random size, so that batches differ between epochs. Finally, the batches are shuffled.
 
-    Args:
-        src_lengths: number of tokens of each source, excluding eos.
-        tgt_lengths: the same for the targets.
-        batch_tokens: maximum of (number of pairs x longest side, including eos) per batch; a longer pair gets a batch
-            of its own.
-        random: random number generator.
+    The lengths are numbers of tokens, excluding eos. `batch_tokens` is the maximum of (number of pairs x longest side,
+    including eos) per batch; a longer pair gets a batch of its own.
     """
     order, upwards = random.permutation(len(src_lengths)), random.integers(2)
     src, tgt = src_lengths[order], tgt_lengths[order]
@@ -329,9 +325,6 @@ def _fill(side: Ragged, start: int | Ints | None = None) -> Tensor:
     else:
         ids_BS[:, 0] = start
     return torch.from_numpy(ids_BS)
-
-
-# ---- prefetching ----------------------------------------------------------------------------------------------------
 
 
 def prefetch(source: Iterator[T], num_ahead: int) -> Generator[T, None, None]:

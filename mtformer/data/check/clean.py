@@ -97,7 +97,8 @@ def clean(
         if not report.read:
             raise DataError("the corpus is empty: no lines were read")
         report.left_out = in_order(report.left_out)
-        (temporary / "report.json").write_text(report.to_json(), encoding="utf-8")
+        counts = json.dumps(report.to_dict(), indent=2, ensure_ascii=False)
+        (temporary / "report.json").write_text(counts + "\n", encoding="utf-8")
     return report
 
 

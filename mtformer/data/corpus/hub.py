@@ -22,10 +22,7 @@ OFFLINE = (
 
 
 class HubReader(Reader):
-    """Reader of the rows of a dataset; the first row determines which fields contain the texts.
-
-    Raises DataError if the dataset cannot be loaded.
-    """
+    """Reader of the rows of a dataset; the first row determines which fields contain the texts."""
 
     def __init__(self, source: HubDataset, data: DataConfig) -> None:
         self._source, self._data = source, data

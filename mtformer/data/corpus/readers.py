@@ -141,10 +141,8 @@ class Lines:
 class FileReader(Reader):
     """Reader of files that are read line by line in parallel.
 
-    Args:
-        parse: function from (index of the first line, bytes of each file, faults) to text.
-        *files: the open files.
-        is_lenient: stop at the end of the shortest file, instead of raising an error.
+    `parse` is a function from (index of the first line, bytes of each file, faults) to text. If `is_lenient`, files of
+    unequal length are read up to the end of the shortest one; otherwise, they are an error.
     """
 
     def __init__(self, parse: Callable[..., Columns], *files: Lines, is_lenient: bool = False) -> None:
@@ -198,14 +196,9 @@ def parse_jsonl(source: JsonlFile, fields: "Fields", first: int, lines: bytes, f
 
 
 def decode(path: str, first: int, lines: bytes, side: str = "", faults: Faults | None = None) -> list[str]:
-    """Decode lines and remove line endings.
+    """Decode lines and remove line endings; `first` is the index of the first line in the file, starting at 0.
 
-    Args:
-        path: file name for messages.
-        first: index of the first line in the file, starting at 0.
-        lines: the bytes.
-        side: key in `faults`.
-        faults: object in which lines that are not UTF-8 are recorded; None: they raise DataError.
+    Lines that are not UTF-8 are recorded in `faults` under the key `side`; without `faults`, they raise DataError.
     """
     if not lines:
         return []
@@ -282,13 +275,10 @@ class Fields:
         return cls.of(source, data, {})
 
     def columns(self, rows: Iterable[Any], place: str, first: int, faults: Faults | None) -> Columns:
-        """Return the texts of rows, given as objects or lines of JSON; faulty rows are returned as empty texts.
+        """Return the texts of rows, given as objects or lines of JSON; `first` is the index of the first row.
 
-        Args:
-            rows: the rows.
-            place: text before the row number in messages.
-            first: index of the first row, starting at 0.
-            faults: object in which faults are recorded; None: faults raise DataError.
+        Faulty rows are recorded in `faults` and returned as empty texts. Without `faults`, they raise DataError with
+        `place` and the row number.
         """
         columns: Columns = [], []
         for number, row in enumerate(rows):

@@ -77,13 +77,8 @@ def prepare(
 ) -> Store:
     """Read, filter and tokenize a corpus, or return it from the cache.
 
-    Args:
-        sources: sources in the same languages, read in this order.
-        data: the `data` section, for languages, filters, cache and workers.
-        tokenizers: the tokenizers.
-        is_training: apply data.filters; False for dev and test.
-        keep_text: also store the text, which augmentation needs.
-        advance: called regularly during tokenization.
+    The sources must be in the same languages. The filters apply only if `is_training`. `keep_text` also stores the
+    text, which augmentation needs. `advance` is called regularly during tokenization.
 
     Raises:
         DataError: if a source is missing, damaged or empty, or changes while it is read, the filters remove more than

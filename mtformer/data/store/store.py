@@ -12,10 +12,10 @@ not memory-mapped, so that blocks that were read do not stay in memory.
 from __future__ import annotations
 
 import zlib
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,6 @@ BLOCK_PAIRS = 256
 OPEN_FILES = 64
 DUPLICATES = "duplicates.bin"
 CHECKSUM = "crc32"
-BLOCKS_AT_ONCE = 32
-"""Number of blocks that are converted to Arrow together, which takes half as long as converting each separately."""
 WRITE_BYTES = 1 << 20
 """Size of the write buffer in bytes; a block is written in many small pieces."""
 
@@ -114,7 +112,7 @@ class Store:
                 if (folder / shard.name).stat().st_size != shard.bytes:
                     raise ValueError(f"{shard.name} has changed in size")
         self._duplicates = self._open_duplicates(sum(shard.rows - shard.pairs for shard in self._shards))
-        self._readers: OrderedDict[int, Any] = OrderedDict()
+        self._open = lru_cache(OPEN_FILES)(_open_shard)
         rows = np.array([shard.rows for shard in self._shards], dtype=np.int64)
         self._end_block = np.cumsum(-(-rows // BLOCK_PAIRS))
         first_rows = [
@@ -161,20 +159,11 @@ class Store:
     def _read_batch(self, shard: int, number: int) -> Pairs:
         path = self.folder / self._shards[shard].name
         with self._reading(path):
-            batch, metadata = self._reader(shard).get_batch_with_custom_metadata(number)
+            batch, metadata = self._open(path).get_batch_with_custom_metadata(number)
             pairs = from_arrow(batch)
             if metadata is None or int(metadata[CHECKSUM]) != checksum(pairs):
                 raise ValueError(f"the checksum of block {number} does not match")
         return pairs
-
-    def _reader(self, shard: int) -> Any:
-        if shard in self._readers:
-            self._readers.move_to_end(shard)
-        else:
-            self._readers[shard] = pa.ipc.open_file(pa.OSFile(str(self.folder / self._shards[shard].name)))
-            if len(self._readers) > OPEN_FILES:
-                self._readers.popitem(last=False)
-        return self._readers[shard]
 
     @contextmanager
     def _reading(self, path: Path) -> Iterator[None]:
@@ -186,6 +175,10 @@ class Store:
                 f"{path}: damaged or changed ({' '.join(str(error).split()):.200}); delete the folder "
                 f"{self.folder} to prepare the corpus again"
             ) from error
+
+
+def _open_shard(path: Path) -> Any:
+    return pa.ipc.open_file(pa.OSFile(str(path)))
 
 
 def to_arrow(pairs: Pairs) -> Any:
@@ -229,11 +222,9 @@ def write_shard(path: Path, pairs: Pairs) -> None:
     """Write one or more pairs to a file."""
     writer = None
     with pa.output_stream(str(path), compression=None, buffer_size=WRITE_BYTES) as sink:
-        for some in pairs.cut(BLOCKS_AT_ONCE * BLOCK_PAIRS):
-            batch = to_arrow(some)
+        for block in pairs.cut(BLOCK_PAIRS):
+            batch = to_arrow(block)
             writer = writer or pa.ipc.new_file(sink, batch.schema)
-            for number, block in enumerate(some.cut(BLOCK_PAIRS)):
-                rows = batch.slice(number * BLOCK_PAIRS, BLOCK_PAIRS)
-                writer.write_batch(rows, custom_metadata={CHECKSUM: str(checksum(block))})
+            writer.write_batch(batch, custom_metadata={CHECKSUM: str(checksum(block))})
         assert writer is not None, "a shard must have pairs"
         writer.close()
