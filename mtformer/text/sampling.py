@@ -44,7 +44,9 @@ class Sampler(ABC):
 
     def __init__(self, processor: Any, pieces: Pieces) -> None:
         self.processor, self.pieces = processor, pieces
-        self.word = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}" if pieces.keep_to_words else "(?s:.+)")
+        # Words are segmented independently unless a piece contains a space after its start.
+        crosses_words = any(SPACE in piece[1:] for piece in pieces.normal)
+        self.word = re.compile("(?s:.+)" if crosses_words else f"{SPACE}?[^{SPACE}]+|{SPACE}")
         longest_first = sorted(pieces.user, key=len, reverse=True)
         self.user_symbols = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")") if longest_first else None
 

@@ -81,8 +81,7 @@ class Tokenizer:
 
     def encode(self, lines: Sequence[str], num_threads: int = 1) -> list[list[int]]:
         """Return the ids of each line, without bos or eos; blank lines give empty lists."""
-        ids: list[list[int]] = self._processor.EncodeAsIds(list(lines), num_threads=num_threads) if lines else []
-        return ids
+        return self._processor.EncodeAsIds(list(lines), num_threads=num_threads) if lines else []
 
     def sample(self, lines: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
         """Return the ids of a random segmentation of each line; the result depends on the arguments only.
@@ -100,8 +99,7 @@ class Tokenizer:
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Return the text of each list of ids; pad, bos and eos are skipped, and unk becomes ` ⁇ `."""
         kept = [[piece for piece in line if piece not in CONTROL_IDS] for line in ids]
-        lines: list[str] = self._processor.DecodeIds(kept) if kept else []
-        return lines
+        return self._processor.DecodeIds(kept) if kept else []
 
     def pieces(self, line: str) -> list[str]:
         """Return the pieces of a line as text; unknown characters are copied."""

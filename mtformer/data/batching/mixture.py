@@ -38,10 +38,6 @@ class Corpus:
     start: int = BOS
     """First decoder input id of each target: bos, or a language tag."""
 
-    def weight(self, step: int) -> float:
-        """Return the weight at a step."""
-        return [weight for since, weight in self.weights if since <= step][-1]
-
     def read(self, numbers: Ints) -> Pairs:
         """Return the pairs of these blocks, sorted by block number, without tags."""
         pairs = self.store.read(sorted(numbers.tolist()))
@@ -99,7 +95,7 @@ class Mixture:
 
     def shares(self, step: int) -> list[float]:
         """Return how often each pair of each corpus occurs per epoch, with the weights at a step."""
-        weights = [corpus.weight(step) for corpus in self.corpora]
+        weights = [[weight for since, weight in corpus.weights if since <= step][-1] for corpus in self.corpora]
         if self.temperature == 1.0:
             return weights
         sizes = [len(corpus.store) * weight for corpus, weight in zip(self.corpora, weights, strict=True)]

@@ -109,11 +109,7 @@ def dual_scores(forward: NDArray[np.float64], backward: NDArray[np.float64]) -> 
     "Dual Conditional Cross-Entropy Filtering of Noisy Parallel Corpora", equations 1 and 2). The arguments are
     log-probabilities per token in nats.
     """
-    score: Rows = np.exp(-(np.abs(forward - backward) - (forward + backward) / 2))
-    return score
-
-
-# ---- filters --------------------------------------------------------------------------------------------------------
+    return np.exp(-(np.abs(forward - backward) - (forward + backward) / 2))
 
 
 _FilterResult = tuple[_Chunk, Keys | None, DataReport]
@@ -142,9 +138,6 @@ def _filtered(
             chunk.codes[np.flatnonzero(chunk.codes == KEPT)[seen.add(keys)]] = code(DUPLICATE)
         yield chunk
         progress(records.size)
-
-
-# ---- scoring --------------------------------------------------------------------------------------------------------
 
 
 def _scored(chunks: Iterable[_Chunk], scoring: Scoring) -> Iterator[_Chunk]:
@@ -184,9 +177,6 @@ def _best(chunks: Iterable[_Chunk], share: float, folder: Path) -> Iterator[_Chu
             chunk.codes[np.flatnonzero(chunk.codes == KEPT)[is_worse[: len(part)]]] = code(LOW_SCORE)
             is_worse = is_worse[len(part) :]
             yield chunk
-
-
-# ---- writing --------------------------------------------------------------------------------------------------------
 
 
 @contextmanager

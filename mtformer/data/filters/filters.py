@@ -155,8 +155,7 @@ class _Judged:
 
     def kept(self, mask: Mask | bool = True) -> list[int]:
         """Return the indices of kept pairs in the mask."""
-        rows: list[int] = np.flatnonzero((self.codes == KEPT) & mask).tolist()
-        return rows
+        return np.flatnonzero((self.codes == KEPT) & mask).tolist()
 
 
 def code(reason: str) -> int:
@@ -199,7 +198,7 @@ def _is_markup(line: str, share: float) -> bool:
 def _length_difference(src: Counts, tgt: Counts, ratio_deviation: float) -> NDArray[np.float64]:
     """Return the length difference of each pair in standard deviations."""
     mean = (src.length + tgt.length) / 2
-    deviation: NDArray[np.float64] = np.sqrt(VARIANCE * np.maximum(mean, 1) + (ratio_deviation * mean) ** 2)
+    deviation = np.sqrt(VARIANCE * np.maximum(mean, 1) + (ratio_deviation * mean) ** 2)
     return np.abs(src.length - tgt.length) / deviation
 
 

@@ -75,8 +75,7 @@ def words_of(language: str) -> frozenset[str]:
 def table() -> dict[str, dict[str, str]]:
     """Return the contents of languages.yaml."""
     text = resources.files(__package__).joinpath("languages.yaml").read_text(encoding="utf-8")
-    loaded: dict[str, dict[str, str]] = yaml.safe_load(text)
-    return loaded
+    return yaml.safe_load(text)
 
 
 def confidences(language: str) -> Confidences:

@@ -149,21 +149,18 @@ class Store:
 
     def _read(self, block: int) -> Pairs:
         shard = int(np.searchsorted(self._end_block, block, side="right"))
-        pairs = self._read_batch(shard, block - (int(self._end_block[shard - 1]) if shard else 0))
-        if self._sizes[block] == len(pairs):
-            return pairs
-        first, last = np.searchsorted(self._duplicates, self._row[block : block + 2])
-        duplicates = self._duplicates[first:last] - self._row[block]
-        return pairs.take(np.delete(np.arange(len(pairs)), duplicates))
-
-    def _read_batch(self, shard: int, number: int) -> Pairs:
+        number = block - (int(self._end_block[shard - 1]) if shard else 0)
         path = self.folder / self._shards[shard].name
         with self._reading(path):
             batch, metadata = self._open(path).get_batch_with_custom_metadata(number)
             pairs = from_arrow(batch)
             if metadata is None or int(metadata[CHECKSUM]) != checksum(pairs):
                 raise ValueError(f"the checksum of block {number} does not match")
-        return pairs
+        if self._sizes[block] == len(pairs):
+            return pairs
+        first, last = np.searchsorted(self._duplicates, self._row[block : block + 2])
+        duplicates = self._duplicates[first:last] - self._row[block]
+        return pairs.take(np.delete(np.arange(len(pairs)), duplicates))
 
     @contextmanager
     def _reading(self, path: Path) -> Iterator[None]:
