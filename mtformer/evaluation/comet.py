@@ -23,12 +23,10 @@ log = logging.getLogger("mtformer")
 
 
 class Comet:
-    """A COMET model.
+    """A COMET model on a device (`cpu` or `cuda`).
 
-    Args:
-        model: its name on the Hugging Face Hub, such as Unbabel/wmt22-comet-da, or a file `.../checkpoints/model.ckpt`
-            with the model's hparams.yaml in the parent folder of `checkpoints`.
-        device: `cpu` or `cuda`.
+    `model` is its name on the Hugging Face Hub, such as Unbabel/wmt22-comet-da, or a file `.../checkpoints/model.ckpt`
+    with the model's hparams.yaml in the parent folder of `checkpoints`.
 
     Raises:
         ConfigError: if unbabel-comet is not installed, or its installation is broken.
@@ -45,8 +43,7 @@ class Comet:
         checkpoint = _checkpoint(comet, model)
         name = checkpoint.parents[1].name if Path(model).is_file() else model.rsplit("/", 1)[-1]
         self.signature = f"model:{name}|sha256:{file_sha256(checkpoint)[:12]}|version:{comet.__version__}"
-        self._gpus = int(device == "cuda")
-        self._accelerator = "gpu" if self._gpus else "cpu"
+        self._device = {"gpus": 1, "accelerator": "gpu"} if device == "cuda" else {"gpus": 0, "accelerator": "cpu"}
         self._model = _load(comet, checkpoint)
 
     def sentence_scores(
@@ -57,9 +54,7 @@ class Comet:
         samples = [{"src": src, "mt": hypothesis, "ref": reference} for src, hypothesis, reference in rows]
         log.info("scoring %d translations with COMET (%s)", len(samples), self.signature)
         # COMET's progress bar writes to stdout, which is reserved for results.
-        found = self._model.predict(
-            samples, batch_size=BATCH_SIZE, gpus=self._gpus, accelerator=self._accelerator, progress_bar=False
-        )
+        found = self._model.predict(samples, batch_size=BATCH_SIZE, progress_bar=False, **self._device)
         return [float(score) for score in found.scores]
 
     def score(self, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> Score:

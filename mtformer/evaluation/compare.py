@@ -3,11 +3,12 @@
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mtformer.config.loading import config_diff
+from mtformer.evaluation.comet import Comet
 from mtformer.evaluation.scores import METRICS, ScoreName
 from mtformer.evaluation.significance import (
     Counts,
@@ -22,9 +23,6 @@ from mtformer.evaluation.significance import (
     welch_interval,
 )
 from mtformer.evaluation.systems import Material, System, distinguishes
-
-if TYPE_CHECKING:
-    from mtformer.evaluation.comet import Comet
 
 LENGTHS = (10, 20, 30, 40, 50, 60)
 """Source lengths at which a new bucket begins."""
@@ -116,17 +114,13 @@ def compare(
     systems: Sequence[System],
     material: Material,
     num_sentences: int = 5,
-    comet: "Comet | None" = None,
+    comet: Comet | None = None,
     progress: Callable[[], object] = lambda: None,
 ) -> Comparison:
     """Compare systems on a test set; the first system is the baseline.
 
-    Args:
-        systems: systems with translations in `material`.
-        material: translations, sources and references.
-        num_sentences: number of sentences to return; those with the largest differences are chosen.
-        comet: additional metric; ignored if `material` has no sources.
-        progress: called after each system and metric.
+    The result includes the `num_sentences` sentences with the largest differences. `comet` is an additional metric,
+    which requires sources. `progress` is called after each system and metric.
 
     Raises:
         ConfigError: if the BLEU tokenizer is not available, or sacreBLEU's seed is invalid.

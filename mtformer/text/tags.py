@@ -48,11 +48,7 @@ class Target:
 
 
 def target(data: DataConfig, tokenizers: TokenizerPair, language: str | None = None) -> Target:
-    """Return the ids that select a target language (default: `data.tgt_lang`).
-
-    Raises:
-        ConfigError: if the model was not trained on the language.
-    """
+    """Return the ids that select a target language; raise ConfigError if the model was not trained on it."""
     known = data.target_languages
     language = language or data.tgt_lang
     if language not in known:

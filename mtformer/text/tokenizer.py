@@ -32,11 +32,7 @@ def piece_bytes(piece: str, is_control: bool = False) -> bytes:
 
 
 class Tokenizer:
-    """One SentencePiece model.
-
-    Args:
-        model: the bytes of a `.model` file.
-        name: name in error messages, such as the path.
+    """One SentencePiece model, given as the bytes of a `.model` file; `name` is used in error messages.
 
     Raises:
         DataError: if `model` is not a SentencePiece model, or its special ids are not pad 0, unk 1, bos 2, eos 3.

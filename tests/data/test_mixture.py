@@ -10,7 +10,7 @@ import pytest
 
 from mtformer.config.data import DataConfig
 from mtformer.data.batching.batches import Batch, TrainingBatches
-from mtformer.data.batching.mixture import Corpus, Mixture, SamplerState
+from mtformer.data.batching.mixture import Corpus, Mixture
 from mtformer.data.store import store as store_module
 from mtformer.data.store.prepare import prepare
 from mtformer.data.store.store import Store
@@ -37,7 +37,7 @@ def stores(
 def taken(mixture: Mixture, num_epochs: int, since_step: int = 0) -> list[Counter[int]]:
     """Return the frequency of each block for each corpus."""
     counts = [Counter[int]() for _ in mixture.corpora]
-    state = mixture.begin(SamplerState())
+    state = None
     for epoch in range(num_epochs):
         for window in mixture.windows(epoch, since_step, state):
             for count, blocks in zip(counts, window.blocks, strict=True):
@@ -49,7 +49,7 @@ def taken(mixture: Mixture, num_epochs: int, since_step: int = 0) -> list[Counte
 
 def test_an_epoch_of_one_corpus_has_windows_of_equal_size(stores: list[Store]) -> None:
     mixture = Mixture([Corpus("a", stores[0])], 1, window_pairs=130)
-    orders, taken = [], mixture.begin(SamplerState())
+    orders, taken = [], None
     for epoch in range(3):
         windows = list(mixture.windows(epoch, 0, taken))
         taken = windows[-1].taken_after
@@ -59,7 +59,7 @@ def test_an_epoch_of_one_corpus_has_windows_of_equal_size(stores: list[Store]) -
     assert orders[0] != orders[1] != orders[2]
     for seed in (1, 2):
         again = Mixture([Corpus("a", stores[0])], seed, window_pairs=130)
-        blocks = [window.blocks[0] for window in again.windows(1, 0, again.begin(SamplerState(1, taken={"a": 40})))]
+        blocks = [window.blocks[0] for window in again.windows(1, 0, {"a": 40})]
         assert (np.concatenate(blocks).tolist() == orders[1]) == (seed == 1)
 
 
@@ -77,7 +77,7 @@ def test_frequencies_equal_the_weights(stores: list[Store], window_pairs: int) -
 
 def test_every_window_contains_the_mixture(stores: list[Store]) -> None:
     mixture = Mixture([Corpus("a", stores[0]), Corpus("b", stores[1], ((0, 2.0),))], 1, window_pairs=100)
-    shares = [len(w.blocks[1]) / len(w.blocks[0]) for w in mixture.windows(0, 0, mixture.begin(SamplerState()))]
+    shares = [len(w.blocks[1]) / len(w.blocks[0]) for w in mixture.windows(0, 0, None)]
     assert len(shares) == 6
     assert all(0.3 < share < 0.75 for share in shares)
 
@@ -135,7 +135,7 @@ def key(batch: Batch) -> object:
 def test_adding_a_corpus_does_not_change_other_streams(stores: list[Store]) -> None:
     alone = Mixture([Corpus("a", stores[0])], 1)
     both = Mixture([Corpus("b", stores[1]), Corpus("a", stores[0])], 1)
-    (one,), (two,) = (list(m.windows(0, 0, m.begin(SamplerState()))) for m in (alone, both))
+    (one,), (two,) = (list(m.windows(0, 0, None)) for m in (alone, both))
     assert one.blocks[0].tolist() == two.blocks[1].tolist()
 
 

@@ -211,7 +211,7 @@ class TrainingBatches:
     def sizes(self) -> Sizes:
         """Return the batch sizes of the first epoch."""
         mixture = self.mixture
-        window = self._read(next(mixture.windows(0, 0, mixture.begin(START))), 0)
+        window = self._read(next(mixture.windows(0, 0, None)), 0)
         longest = 1 + np.maximum(window.src.lengths_B, window.tgt.lengths_B)
         padded_tokens = np.array([len(indices) * longest[indices].max() for indices in window.plan])
         src, tgt = np.max([corpus.longest() for corpus in mixture.corpora], axis=0).tolist()
@@ -228,7 +228,7 @@ class TrainingBatches:
     ) -> "Iterator[list[_Planned]]":
         """Load the windows of the run and yield the batches of each one, without batches that end before `state`."""
         mixture, num_batches = self.mixture, 0
-        epoch, passed, since_step, taken = state.epoch, state.pairs, state.since_step, mixture.begin(state)
+        epoch, passed, since_step, taken = state
         while max_epochs is None or epoch < max_epochs:
             pairs, shares, after = 0, mixture.shares(since_step), taken
             for blocks in mixture.windows(epoch, since_step, taken):

@@ -8,6 +8,7 @@ share of every section. A window fits in memory; its pairs are shuffled, sorted 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -81,8 +82,7 @@ class Mixture:
     Corpora with n pairs (multiplied by their weights) are sampled in proportion to n^(1/T), where T is the temperature;
     above 1, small corpora are sampled more often and large ones less often (Arivazhagan et al. 2019, section 4.2).
 
-    Raises:
-        DataError: if all corpora are empty.
+    Raises DataError if all corpora are empty.
     """
 
     def __init__(
@@ -107,23 +107,18 @@ class Mixture:
         """Return the number of pairs per epoch, with the weights at a step."""
         return sum(share * len(corpus.store) for share, corpus in zip(self.shares(step), self.corpora, strict=True))
 
-    def begin(self, state: SamplerState) -> dict[str, int]:
-        """Return the number of blocks taken from each stream before the current epoch."""
-        taken = state.taken or {}
-        return {corpus.name: taken.get(corpus.name, 0) for corpus in self.corpora}
-
-    def windows(self, epoch: int, since_step: int, taken: dict[str, int]) -> Iterator[Window]:
-        """Yield the windows of an epoch; `since_step` is explained in `SamplerState`, `taken` comes from `begin`."""
-        shares = self.shares(since_step)
+    def windows(self, epoch: int, since_step: int, taken: dict[str, int] | None) -> Iterator[Window]:
+        """Yield the windows of an epoch; see `SamplerState` for `since_step` and `taken`."""
+        begin, shares = Counter(taken), self.shares(since_step)
         num_windows = max(1, round(self.pairs_per_epoch(since_step) / self.window_pairs))
         ends = [0] * len(self.corpora)
         for number in range(num_windows):
             blocks, num_pairs = [], 0
             for which, corpus in enumerate(self.corpora):
                 start, ends[which] = ends[which], self._until(which, shares, epoch, (number + 1) / num_windows)
-                blocks.append(self._stream(corpus, taken[corpus.name] + start, taken[corpus.name] + ends[which]))
+                blocks.append(self._stream(corpus, begin[corpus.name] + start, begin[corpus.name] + ends[which]))
                 num_pairs += int(corpus.store.block_sizes(blocks[-1]).sum())
-            after = {corpus.name: taken[corpus.name] + end for corpus, end in zip(self.corpora, ends, strict=True)}
+            after = {corpus.name: begin[corpus.name] + end for corpus, end in zip(self.corpora, ends, strict=True)}
             yield Window(number, blocks, num_pairs, after)
 
     def _until(self, which: int, shares: list[float], epoch: int, progress: float) -> int:

@@ -58,8 +58,7 @@ def check_corpora(
     Without tokenizers, tokens are not counted. `advance` is called after each chunk with the name of the set, the
     number of pairs read from it so far, and the number of bytes read from disk since the last call.
 
-    Raises:
-        DataError: if a file is missing, or its compression is damaged; faults inside lines are counted instead.
+    Raises DataError if a file is missing, or its compression is damaged; faults inside lines are counted instead.
     """
     require_files(source for _, sources in sets_of(data) for source in sources)
     check = CorpusCheck(data.src_lang, data.tgt_lang, tokenizers is not None)

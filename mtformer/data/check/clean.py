@@ -73,8 +73,7 @@ def clean(
     `scoring` scores the pairs that pass the filters. If `is_compressed`, all files except report.json are written as
     `.gz`. `progress` is called with the number of pairs processed since the last call.
 
-    Raises:
-        DataError: if the folder exists or cannot be written, or the corpus is empty.
+    Raises DataError if the folder exists or cannot be written, or the corpus is empty.
     """
     if folder.exists():
         raise DataError(f"{folder}: already exists; choose another folder, or delete it")

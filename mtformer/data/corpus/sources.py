@@ -32,6 +32,8 @@ from mtformer.data.data_report import Pair
 from mtformer.errors import DataError
 from mtformer.files import file_sha256, require_file
 
+CHANGED = "{} changed while it was being read; run the command again"
+
 
 def read_pairs(source: Source, data: DataConfig) -> Iterator[Pair]:
     """Yield all pairs of a source in order; the language codes in `data` determine the default fields.
@@ -55,8 +57,7 @@ def read_records(source: Source, data: DataConfig, size: int) -> Iterator[RawRec
 def open_reader(source: Source, data: DataConfig, *, is_lenient: bool = False) -> Iterator[Reader]:
     """Open a reader for a source; if `is_lenient`, it accepts files with different numbers of lines.
 
-    Raises:
-        DataError: if a file is missing, its compression is damaged, or the Hub cannot be reached.
+    Raises DataError if a file is missing, its compression is damaged, or the Hub cannot be reached.
     """
     with ExitStack() as stack:
         files = [stack.enter_context(Lines(path)) for path in files_of(source)]
@@ -116,9 +117,6 @@ def require_sources(data: DataConfig) -> None:
         deque(read_pairs(source, data), maxlen=0)
 
 
-# ---- fingerprints and changes ---------------------------------------------------------------------------------------
-
-
 def source_fingerprint(source: Source, data: DataConfig) -> str:
     """Return a hash of the contents of a source and of its settings; it does not depend on file names or times.
 
@@ -155,15 +153,10 @@ def require_unchanged(sources: Iterable[Source], states: dict[str, tuple[int, in
     """Raise DataError if a file was changed or replaced since `file_states` returned `states`."""
     for path, state in file_states(sources).items():
         if state != states[path]:
-            raise DataError(changed(path))
+            raise DataError(CHANGED.format(path))
 
 
 def require_same_version(source: Source, data: DataConfig, fingerprint: str) -> None:
     """Raise DataError if a Hugging Face dataset has changed since its fingerprint was computed."""
     if isinstance(source, HubDataset) and source_fingerprint(source, data) != fingerprint:
-        raise DataError(changed(describe(source)))
-
-
-def changed(what: str) -> str:
-    """Return the error message for a file or dataset that changed while it was being read."""
-    return f"{what} changed while it was being read; run the command again"
+        raise DataError(CHANGED.format(describe(source)))

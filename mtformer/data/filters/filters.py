@@ -84,25 +84,9 @@ class Filter:
 
     def by_text(self, texts: Columns) -> Codes:
         """Return the codes of the checks that need only text, before tokenization."""
-        judged = _Judged(texts)
-        if self.config is not None:
-            self._judge(judged, self.config)
-        return judged.codes
-
-    def by_length(self, src_lengths: NDArray[np.int32], tgt_lengths: NDArray[np.int32]) -> Codes:
-        """Return the codes of the checks that need token counts; a side without tokens counts as empty."""
-        codes = np.zeros(len(src_lengths), dtype=np.uint8)
-        if self.config is None:
-            return codes
-        shorter, longer = np.minimum(src_lengths, tgt_lengths), np.maximum(src_lengths, tgt_lengths)
-        if self.config.max_length_ratio is not None:
-            is_long = longer > RATIO_FROM_TOKENS
-            codes[is_long & (longer > self.config.max_length_ratio * shorter)] = code(RATIO)
-        codes[longer > self.config.max_tokens] = code(TOO_LONG)
-        codes[shorter == 0] = code(EMPTY)
-        return codes
-
-    def _judge(self, judged: "_Judged", config: FilterConfig) -> None:
+        judged, config = _Judged(texts), self.config
+        if config is None:
+            return judged.codes
         sides = [alphabet.count(lines) for alphabet, lines in zip(self._alphabets, judged.texts, strict=True)]
         src, tgt = sides
         judged.mark(EMPTY, (src.visible == 0) | (tgt.visible == 0))
@@ -135,6 +119,20 @@ class Filter:
             rows_of_letters = np.array(judged.kept(counts.weight >= FROM_LETTERS), dtype=np.int64)
             shares = identify([lines[row] for row in rows_of_letters.tolist()])
             judged.codes[rows_of_letters[shares < config.min_language_confidence]] = code(LANGUAGE)
+        return judged.codes
+
+    def by_length(self, src_lengths: NDArray[np.int32], tgt_lengths: NDArray[np.int32]) -> Codes:
+        """Return the codes of the checks that need token counts; a side without tokens counts as empty."""
+        codes = np.zeros(len(src_lengths), dtype=np.uint8)
+        if self.config is None:
+            return codes
+        shorter, longer = np.minimum(src_lengths, tgt_lengths), np.maximum(src_lengths, tgt_lengths)
+        if self.config.max_length_ratio is not None:
+            is_long = longer > RATIO_FROM_TOKENS
+            codes[is_long & (longer > self.config.max_length_ratio * shorter)] = code(RATIO)
+        codes[longer > self.config.max_tokens] = code(TOO_LONG)
+        codes[shorter == 0] = code(EMPTY)
+        return codes
 
 
 class _Judged:

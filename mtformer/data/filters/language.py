@@ -33,7 +33,6 @@ CLOSE = (
 LETTERS = re.compile(r"[^\W\d_]+")
 NEEDED, NEEDED_OF_PARTNER = 2, 3
 """Minimum number of function words for a line to be foreign: of a third language, and of the other side's language."""
-Confidences = Callable[[Sequence[str]], NDArray[np.float64]]
 
 
 class WordCheck:
@@ -78,13 +77,10 @@ def table() -> dict[str, dict[str, str]]:
     return yaml.safe_load(text)
 
 
-def confidences(language: str) -> Confidences:
+def confidences(language: str) -> Callable[[Sequence[str]], NDArray[np.float64]]:
     """Return a function that computes py3langid's probability that lines are in a language or a close relative.
 
-    For languages that py3langid does not support, the probability is always 1.
-
-    Raises:
-        ConfigError: if py3langid is not installed.
+    The probability is 1 if py3langid does not support the language. Raises ConfigError if it is not installed.
     """
     identifier = _identifier()
     if identifier is None:

@@ -15,8 +15,8 @@ ROMAN = re.compile(r"\b[IVXLC]{2,}\b|\b[VX]\b")
 ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 SPELLED_OUT = 12
 """Numbers up to this are often spelled out, as are round numbers (20, 100, 3000); trailing zeros are ignored."""
-CALENDARS = frozenset((543, 621, 622))
-"""Offsets in years of the Buddhist and Iranian calendars from the Gregorian calendar."""
+CALENDARS = (543, 621, 622, -543, -621, -622)
+"""Offsets in years between the Gregorian calendar and the Buddhist and Iranian calendars, in both directions."""
 CHARACTER_LANGUAGES = frozenset(("ja", "ko", "lzh", "wuu", "yue", "zh"))
 """Languages that often write numbers with characters (二十五), or count years by eras."""
 
@@ -85,11 +85,7 @@ def _unexplained(numbers: list[int], others: list[int], other: str) -> list[int]
         if number <= 24:  # 3 p.m. is 15:00
             written |= {number - 12, number + 12} if number > 12 else {number + 12}
         elif _is_year(number):  # 1968 is '68, the 1920s are the twenties
-            written |= {
-                number % 100,
-                *(number + years for years in CALENDARS),
-                *(number - years for years in CALENDARS),
-            }
+            written |= {number % 100, *(number + years for years in CALENDARS)}
     short = {number for number in others if number < 100}
     return [n for n in numbers if n not in written and not (_is_year(n) and n % 100 in short)]
 

@@ -270,9 +270,6 @@ def _raw_shards(
         yield _RawShard(end // SHARD_PAIRS, records, end, 1.0)
 
 
-# ---- the store ------------------------------------------------------------------------------------------------------
-
-
 def _finish(job: _Job, num_shards: int) -> None:
     """Write the row numbers of duplicates and, last, store.json, which completes the store."""
     shards, report, first_row, longest = list[Shard](), DataReport(), 0, np.zeros(2, dtype=np.int64)
