@@ -88,7 +88,7 @@ def _exit_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
-    os._exit(1)
+    signal.raise_signal(signal.SIGTERM)
 
 
 def _compute(item: Any) -> Any:
