@@ -81,7 +81,6 @@ class Mixture:
 
     Corpora with n pairs (multiplied by their weights) are sampled in proportion to n^(1/T), where T is the temperature;
     above 1, small corpora are sampled more often and large ones less often (Arivazhagan et al. 2019, section 4.2).
-
     Raises DataError if all corpora are empty.
     """
 

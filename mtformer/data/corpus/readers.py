@@ -33,10 +33,7 @@ LINES_AT_ONCE = 1000
 
 @dataclass
 class Faults:
-    """Faulty records in a sequence of records, by index.
-
-    The keys of `invalid` and `crlf` are src and tgt, or "pair" for lines that contain both.
-    """
+    """Faulty records by index; the keys of `invalid` and `crlf` are sides, or "pair" for lines that contain both."""
 
     invalid: dict[str, list[int]] = field(default_factory=dict)
     """Lines that are not UTF-8; invalid bytes become U+FFFD."""
